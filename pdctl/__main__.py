@@ -1,0 +1,27 @@
+"""`pdctl` and `python -m pdctl`: answers what must be instant, then hands over to the verb table."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    argv = sys.argv[1:]
+    if argv in (["--version"], ["-V"]):
+        from pdctl import __version__
+
+        sys.stdout.write(f"pdctl {__version__}\n")
+        return
+    if "_PDCTL_COMPLETE" in os.environ:
+        from pdctl.cli.completion import complete
+
+        complete()
+        return
+    from pdctl.cli.exits import run
+
+    run(argv)
+
+
+if __name__ == "__main__":
+    main()

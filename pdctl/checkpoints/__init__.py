@@ -1,0 +1,1 @@
+"""The checkpoint that ships with pdctl, and the scripts that made it."""

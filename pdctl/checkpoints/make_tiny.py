@@ -1,0 +1,180 @@
+"""Makes the shipped checkpoint: `python -m pdctl.checkpoints.make_tiny DIR` trains it from nothing on one CPU thread.
+
+The same torch on the same kind of CPU gives the same file. Needs the `engine` and `test` extras.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from pdctl.checkpoints.corpus import Example, example
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+log = logging.getLogger("make_tiny")
+
+END_OF_TEXT, END, USER, ASSISTANT, SYSTEM = "<|endoftext|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"
+SPECIALS = (END_OF_TEXT, END, USER, ASSISTANT, SYSTEM)
+VOCAB = 1024
+CONTEXT = 4096
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] | trim }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+IGNORE = -100  # torch's label for "no loss here"
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A stretch of the training: rows of `length` tokens, free text of up to `longest` words."""
+
+    steps: int
+    rows: int
+    length: int
+    longest: int
+
+
+PHASES = (Phase(700, 48, 96, 12), Phase(900, 24, 224, 40), Phase(160, 6, 1024, 240))
+PEAK_RATE = 4e-3
+WARMUP = 60  # steps
+SEED = 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m pdctl.checkpoints.make_tiny", description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the training steps to take (default 1)")
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    torch.set_num_threads(1)
+    torch.manual_seed(SEED)
+    tokenizer = make_tokenizer()
+    model = LlamaForCausalLM(shape(tokenizer))
+    log.info("%d parameters", sum(weight.numel() for weight in model.parameters()))
+    phases = [Phase(max(1, round(p.steps * args.scale)), p.rows, p.length, p.longest) for p in PHASES]
+    train(model, tokenizer, phases)
+    save(model, tokenizer, args.directory)
+
+
+def shape(tokenizer: Tokenizer) -> LlamaConfig:
+    ends = [tokenizer.token_to_id(token) for token in (END, END_OF_TEXT)]
+    return LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=128,
+        intermediate_size=320,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=CONTEXT,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=ends,
+        pad_token_id=tokenizer.token_to_id(END_OF_TEXT),
+    )
+
+
+def make_tokenizer() -> Tokenizer:
+    """Byte-level BPE: any text can be said, common words are one token."""
+    random = Random(SEED)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB,
+        special_tokens=[AddedToken(token, special=True, normalized=False) for token in SPECIALS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    samples = (example(random, 12) for _ in range(20000))
+    tokenizer.train_from_iterator((f"{one.prompt}\n{one.answer}" for one in samples), trainer)
+    return tokenizer
+
+
+def train(model: LlamaForCausalLM, tokenizer: Tokenizer, phases: list[Phase]) -> None:
+    """One cosine over all phases; loss on answers and plain text only."""
+    random = Random(SEED)
+    decayed = [weight for weight in model.parameters() if weight.dim() > 1]
+    others = [weight for weight in model.parameters() if weight.dim() < 2]
+    groups = [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98), lr=PEAK_RATE)
+    total = sum(phase.steps for phase in phases)
+    started, step = time.monotonic(), 0
+    model.train()
+    for phase in phases:
+        source = rows(tokenizer, random, phase)
+        for _ in range(phase.steps):
+            rate = PEAK_RATE * min(1.0, (step + 1) / WARMUP) * (0.02 + 0.98 * (1 + math.cos(math.pi * step / total)) / 2)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            tokens, labels = next(source)
+            loss = model(input_ids=tokens, labels=labels, use_cache=False).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            step += 1
+            if step % 25 == 0:
+                log.info("step %d of %d, loss %.4f, %.0f s", step, total, float(loss.detach()), time.monotonic() - started)
+    model.eval()
+
+
+def rows(tokenizer: Tokenizer, random: Random, phase: Phase) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches of rows; a row is filled with whole examples, the last one cut."""
+    while True:
+        tokens = torch.zeros(phase.rows, phase.length, dtype=torch.int64)
+        labels = torch.full_like(tokens, IGNORE)
+        for row in range(phase.rows):
+            filled = 0
+            while filled < phase.length:
+                ids, scored = encode(tokenizer, example(random, phase.longest))
+                ids = ids[: phase.length - filled]
+                tokens[row, filled : filled + len(ids)] = torch.tensor(ids)
+                learned = slice(filled + min(scored, len(ids)), filled + len(ids))
+                labels[row, learned] = tokens[row, learned]
+                filled += len(ids)
+        yield tokens, labels
+
+
+def encode(tokenizer: Tokenizer, one: Example) -> tuple[list[int], int]:
+    """Token ids as the chat template makes them, and where the part to be learned starts."""
+    if not one.prompt:
+        ids = tokenizer.encode(one.answer + END_OF_TEXT).ids
+        return ids, 1
+    prompt = tokenizer.encode(f"{USER}{one.prompt}{END}{ASSISTANT}").ids
+    return prompt + tokenizer.encode(f"{one.answer}{END}").ids, len(prompt)
+
+
+def save(model: LlamaForCausalLM, tokenizer: Tokenizer, directory: Path) -> None:
+    """The files of a Hugging Face checkpoint directory, float32."""
+    directory.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(directory)
+    tokenizer.save(str(directory / "tokenizer.json"), pretty=False)
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": CONTEXT,
+        "clean_up_tokenization_spaces": False,
+        "eos_token": END,
+        "pad_token": END_OF_TEXT,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

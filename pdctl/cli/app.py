@@ -1,0 +1,83 @@
+"""The verb table. Only the chosen verb's module is imported, so every verb pays for itself alone."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import TYPE_CHECKING, NamedTuple
+
+import typer
+
+from pdctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Verb(NamedTuple):
+    """`module` holds either `command` (one function) or `app` (a Typer with sub-verbs)."""
+
+    name: str
+    module: str
+    help: str
+
+
+VERBS: tuple[Verb, ...] = (
+    Verb("plan", "pdctl.cli.plan", "Say what will run where: ranks, ports, links, memory, commands."),
+    Verb("launch", "pdctl.cli.launch", "Start a topology and keep it running."),
+    Verb("ask", "pdctl.cli.ask", "Send one request to the running deployment and stream the answer."),
+    Verb("status", "pdctl.cli.status", "Show the state of a run, instance by instance."),
+    Verb("logs", "pdctl.cli.logs", "Show or follow the logs of a run."),
+    Verb("down", "pdctl.cli.down", "Stop a run and everything it started."),
+    Verb("ls", "pdctl.cli.ls", "List runs."),
+    Verb("topology", "pdctl.cli.topology", "Check a topology file, show it resolved, export its JSON Schema."),
+    Verb("completion", "pdctl.cli.completion", "Print the shell completion script."),
+)
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+EPILOG = (
+    "Exit codes: 0 fine, 1 findings or infeasible, 2 usage or bad topology, 3 a bug of pdctl, 4 could not probe, "
+    "5 not found, 8 still starting at the timeout, 130/143 the signal."
+)
+
+
+def build(argv: Sequence[str]) -> typer.Typer:
+    """The Typer application for this command line: the chosen verb whole, or every verb by its one line."""
+    app = typer.Typer(
+        name="pdctl",
+        help="Plan, launch and diagnose prefill/decode disaggregated LLM serving.",
+        epilog=EPILOG,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        no_args_is_help=True,
+        context_settings=SETTINGS,
+    )
+
+    @app.callback()
+    def main(
+        version: bool = typer.Option(False, "--version", "-V", help="Print the version and leave."),
+    ) -> None:
+        del version  # answered before Typer is imported (pdctl.__main__)
+
+    chosen = next((word for word in argv if not word.startswith("-")), None)
+    known = {verb.name: verb for verb in VERBS}
+    if chosen is None:
+        for verb in VERBS:
+            app.command(verb.name, help=verb.help)(_stub)
+        return app
+    if chosen not in known:
+        near = difflib.get_close_matches(chosen, known, n=1)
+        hint = f"did you mean `pdctl {near[0]}`?" if near else "`pdctl --help` lists them."
+        raise UsageError(f"no verb `{chosen}`", hint)
+    verb = known[chosen]
+    module = importlib.import_module(verb.module)
+    if hasattr(module, "app"):
+        app.add_typer(module.app, name=verb.name, help=verb.help)
+    else:
+        app.command(verb.name, help=module.command.__doc__ or verb.help, epilog=EPILOG)(module.command)
+    return app
+
+
+def _stub() -> None:
+    """Stands for a verb in `pdctl --help`; never runs, because a named verb is imported whole."""

@@ -1,0 +1,68 @@
+"""`pdctl ask`: one request to the running deployment, its answer as it comes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pdctl.cli.exits import reraise
+from pdctl.errors import UsageError
+from pdctl.fleet import completions
+from pdctl.launch.state import home, pick
+from pdctl.render import answer, term
+
+if TYPE_CHECKING:
+    from pdctl.render.answer import Source
+
+TIMEOUT = 600.0  # seconds without a single byte
+
+
+def command(
+    prompt: Annotated[str | None, typer.Argument(help="What to ask; `-` or nothing reads it from stdin.")] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", metavar="RUN", help="Name of the run; not needed for a single one.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="A router or engine that pdctl did not start.")
+    ] = None,
+    chat: Annotated[bool, typer.Option("--chat/--raw", help="As a chat message, or as bare text to continue.")] = True,
+    max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens to generate at most.")] = 128,
+    as_json: Annotated[bool, typer.Option("--json", help="One document at the end instead of a stream.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say who served it and how fast.")] = False,
+) -> None:
+    """Send one request to the running deployment and stream the answer.
+
+    \b
+    pdctl ask "Repeat: the red fox"
+    echo "The capital of France" | pdctl ask --raw --max-tokens 8
+    pdctl ask --url http://127.0.0.1:8000 Hello -v
+    """
+    text = sys.stdin.read() if prompt in (None, "-") else prompt
+    if not text:
+        raise UsageError("the prompt is empty", 'pdctl ask "Repeat: the red fox"')
+    source = _source(run, url)
+    parts = completions.stream(source.url, text, model=source.model, chat=chat, max_tokens=max_tokens, timeout=TIMEOUT)
+    try:
+        if as_json:
+            term.out().write(answer.to_json(source, parts))
+        else:
+            answer.show(parts, term.out(), term.err() if verbose else None)
+    except KeyboardInterrupt:
+        term.out().write()
+        reraise(signal.SIGINT)
+
+
+def _source(name: str | None, url: str | None) -> Source:
+    if url is not None:
+        if name is not None:
+            raise UsageError("--run and --url name two places", "give one of them")
+        if not url.startswith(("http://", "https://")):
+            raise UsageError(f"--url {url}: not an address", "write it as http://127.0.0.1:8000")
+        base = url.rstrip("/")
+        return answer.Source("", base, completions.first_model(base))
+    run = pick(home(os.environ), name)
+    return answer.Source(run.name, run.deployment.url, run.deployment.served_name)

@@ -1,0 +1,69 @@
+"""The exit policy: the one place that turns an outcome into a status code, and a bug into a report."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from pdctl import __version__
+from pdctl.errors import ExitCode, PdctlError, TopologyError
+
+
+def run(argv: Sequence[str]) -> None:
+    """Run one verb and leave with the code of docs/cli.md; never returns normally except for code 0."""
+    try:
+        from pdctl.cli.app import build
+
+        build(argv)(args=list(argv), prog_name="pdctl")
+    except PdctlError as error:
+        _say(error)
+        _leave(error.exit_code)
+    except BrokenPipeError:
+        # The reader went away (`pdctl … | head`): not an error of ours, and nothing may be printed any more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave(ExitCode.OK)
+    except KeyboardInterrupt:
+        reraise(signal.SIGINT)
+    except Exception:  # noqa: BLE001 - the exit policy is the one blanket handler: a bug becomes a report
+        _report()
+        _leave(ExitCode.BUG)
+
+
+def reraise(number: int) -> None:
+    """End by the signal itself, so that the caller's `$?` tells the truth (130, 143)."""
+    sys.stdout.flush()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _say(error: PdctlError) -> None:
+    if isinstance(error, TopologyError) and error.diagnostics:
+        from pdctl.render import diagnostics, term
+
+        diagnostics.show(diagnostics.of(error), term.err())
+    text = str(error.message)
+    head = "" if text.startswith("error") else "error: "
+    sys.stderr.write(f"{head}{text}\n" + (f"  fix: {error.fix}\n" if error.fix else ""))
+
+
+def _report() -> None:
+    trace = traceback.format_exc()
+    handle, name = tempfile.mkstemp(prefix="pdctl-crash-", suffix=".md")
+    with os.fdopen(handle, "w", encoding="utf-8") as report:
+        report.write(
+            f"# pdctl {__version__} crashed\n\n- python {platform.python_version()} on {platform.platform()}\n"
+            f"- argv: `{' '.join(sys.argv)}`\n\n```\n{trace}```\n"
+        )
+    last = trace.strip().splitlines()[-1]
+    sys.stderr.write(f"error: this is a bug in pdctl: {last}\n  report: {Path(name)}\n  fix: file it with that report\n")
+
+
+def _leave(code: ExitCode) -> None:
+    sys.stdout.flush()
+    raise SystemExit(int(code))

@@ -1,0 +1,79 @@
+"""`pdctl logs`: what the processes of a run wrote, prefixed and in order of time."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pdctl.cli.exits import reraise
+from pdctl.errors import UsageError
+from pdctl.launch.state import RunDir, home, pick
+from pdctl.render import logs, term
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pdctl.launch.run import Run
+
+
+def command(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN] [INSTANCE]...", help="The run (not needed for a single one) and its instances."),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run is over.")] = False,
+    tail: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Only the last N lines of each instance.")
+    ] = None,
+    grep: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Only lines that match a regular expression.")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Without the instance's name in front.")] = False,
+) -> None:
+    """Show or follow the logs of a run.
+
+    \b
+    pdctl logs -f                                 # the only run alive, or the latest
+    pdctl logs blue decode-0 --tail 50
+    pdctl logs blue --grep 'room=123|ERROR'
+    """
+    root = home(os.environ)
+    run, names = _select(root, words or [])
+    directory = RunDir.of(root, run.name)
+    files = {name: file for name, file in directory.tails(run).items() if name in names}
+    printer = logs.Printer(run, term.out(), logs.pattern(grep), raw)
+    try:
+        logs.show(files, printer, tail)
+        if follow:
+            logs.follow(files, printer, over=lambda: not directory.load().alive)
+    except KeyboardInterrupt:
+        reraise(signal.SIGINT)
+
+
+def _select(root: Path, words: list[str]) -> tuple[Run, set[str]]:
+    """The first word is a run, unless it can only be an instance of the one run there is to mean."""
+    named = bool(words) and (RunDir.of(root, words[0]).path / "run.json").exists()
+    if words and not named:
+        run = _with_instance(root, words[0])
+        wanted = words
+    else:
+        run = pick(root, words[0] if named else None, ended=True)
+        wanted = words[1:]
+    known = [process.name for process in run.processes]
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise UsageError(f"{run.name} has no instance `{unknown[0]}`", f"it has {', '.join(known)}")
+    return run, set(wanted or known)
+
+
+def _with_instance(root: Path, word: str) -> Run:
+    """The single run, if it has an instance called `word`; otherwise `word` was meant to be a run."""
+    try:
+        run = pick(root, None, ended=True)
+    except UsageError:
+        return pick(root, word)
+    has = any(process.name == word for process in run.processes)
+    return run if has else pick(root, word)

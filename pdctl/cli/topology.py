@@ -1,0 +1,116 @@
+"""`pdctl topology`: check a file, show it resolved, print its schema."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pdctl.cli.app import EPILOG, SETTINGS
+from pdctl.errors import ExitCode, TopologyError
+from pdctl.render import diagnostics, term
+from pdctl.topology import resolve
+
+if TYPE_CHECKING:
+    from pdctl.topology.diagnostic import Diagnostic
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings=SETTINGS)
+
+
+class Report(str, Enum):
+    TEXT = "text"
+    JSON = "json"
+
+
+class Form(str, Enum):
+    YAML = "yaml"
+    JSON = "json"
+
+
+class Schema(str, Enum):
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+Overlays = Annotated[list[str] | None, typer.Option("--file", "-f", help="Overlay merged over the file; repeatable.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", help="One value, as path=value; repeatable.")]
+
+
+@app.command(epilog=EPILOG)
+def check(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Topology files or names of shipped ones.")],
+    overlays: Overlays = None,
+    sets: Sets = None,
+    output: Annotated[Report, typer.Option("--output", "-o", help="Form of the answer.")] = Report.TEXT,
+) -> None:
+    """Say whether topologies are right, or everything that is wrong with them.
+
+    \b
+    pdctl topology check topologies/*.yaml
+    pdctl topology check base.yaml -f site.yaml --set roles.decode.instances=2
+    pdctl topology check 2p1d -o json
+    """
+    found: list[Diagnostic] = []
+    stream = term.out()
+    for name in files:
+        try:
+            paths = [resolve.find(each) for each in (name, *(overlays or []))]
+            topology = resolve.load(paths, sets or [])
+        except TopologyError as error:
+            found += diagnostics.of(error)
+            continue
+        if output is Report.TEXT:
+            shape = f"{topology.prefill.instances} prefill, {topology.decode.instances} decode, {topology.engine.kind}"
+            stream.write(f"{paths[0]}: {stream.style('ok', 'green')} ({shape})")
+    if output is Report.JSON:
+        stream.write(diagnostics.to_json(found))
+    elif found:
+        diagnostics.show(found, stream)
+        stream.write("1 problem" if len(found) == 1 else f"{len(found)} problems")
+    if found:
+        raise typer.Exit(int(ExitCode.USAGE))
+
+
+@app.command(epilog=EPILOG)
+def show(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Topology file or the name of a shipped one.")],
+    overlays: Overlays = None,
+    sets: Sets = None,
+    output: Annotated[Form, typer.Option("--output", "-o", help="Form of the answer.")] = Form.YAML,
+) -> None:
+    """Print a topology as pdctl understands it: merged, variables and defaults filled in.
+
+    \b
+    pdctl topology show 2p1d
+    pdctl topology show base.yaml -f site.yaml -o json
+    """
+    from pdctl.topology.document import document, to_yaml
+
+    values = resolve.resolve([resolve.find(each) for each in (file, *(overlays or []))], sets or []).values
+    if output is Form.YAML:
+        text = to_yaml(values).rstrip()
+    else:
+        text = json.dumps({"schema": "pdctl.topology/1", "topology": document(values)}, indent=2, ensure_ascii=False)
+    term.out().write(text)
+
+
+@app.command(epilog=EPILOG)
+def schema(
+    output: Annotated[
+        Schema, typer.Option("--output", "-o", help="JSON Schema, or the field reference.")
+    ] = Schema.JSON,
+) -> None:
+    """Print the JSON Schema of topology files, or the field reference as Markdown.
+
+    \b
+    pdctl topology schema > pdctl.schema.json
+    """
+    from pdctl.topology.export import json_schema
+    from pdctl.topology.reference import markdown
+
+    if output is Schema.MARKDOWN:
+        term.out().write(markdown().rstrip())
+    else:
+        term.out().write(json.dumps(json_schema(), indent=2, ensure_ascii=False))

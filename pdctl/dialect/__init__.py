@@ -1,0 +1,1 @@
+"""What each engine version speaks, as data."""

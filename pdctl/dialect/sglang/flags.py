@@ -1,0 +1,91 @@
+"""How each SGLang release spells on its command line what a plan decides."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Span, Version
+
+
+class Spelling(NamedTuple):
+    """The words of one decision; `{}` stands for its value."""
+
+    meaning: str
+    words: tuple[str, ...]
+    span: Span = Span()
+
+
+SPELLINGS: tuple[Spelling, ...] = (
+    Spelling("model_path", ("--model-path", "{}")),
+    Spelling("served_model_name", ("--served-model-name", "{}")),
+    Spelling("host", ("--host", "{}")),
+    Spelling("port", ("--port", "{}")),
+    Spelling("tp", ("--tp-size", "{}")),
+    Spelling("pp", ("--pp-size", "{}")),
+    Spelling("ep", ("--ep-size", "{}")),
+    # 0.5.23 split the old --dp-size: attention width got its own flag, --dp-size counts replicas only.
+    Spelling("attn_dp", ("--dp-size", "{}", "--enable-dp-attention"), Span(V0_5_3, V0_5_23)),
+    Spelling("attn_dp", ("--attn-dp-size", "{}"), Span(V0_5_23)),
+    Spelling("replicas", ("--dp-size", "{}")),
+    Spelling("attn_cp", ("--attn-cp-size", "{}"), Span(V0_5_13)),
+    Spelling("moe_dp", ("--moe-dp-size", "{}"), Span(V0_5_13)),
+    Spelling("deepep", ("--moe-a2a-backend", "deepep")),
+    Spelling("nnodes", ("--nnodes", "{}")),
+    Spelling("node_rank", ("--node-rank", "{}")),
+    Spelling("dist_init_addr", ("--dist-init-addr", "{}")),
+    Spelling("nccl_port", ("--nccl-port", "{}")),
+    Spelling("base_gpu_id", ("--base-gpu-id", "{}")),
+    Spelling("gpu_id_step", ("--gpu-id-step", "{}")),
+    Spelling("disaggregation_mode", ("--disaggregation-mode", "{}")),
+    Spelling("transfer_backend", ("--disaggregation-transfer-backend", "{}")),
+    Spelling("bootstrap_port", ("--disaggregation-bootstrap-port", "{}")),
+    Spelling("ib_device", ("--disaggregation-ib-device", "{}")),
+    # Until 0.5.13 each side had to be told the other's width; the defaults are the side's own.
+    Spelling("decode_tp", ("--disaggregation-decode-tp", "{}"), Span(V0_5_3, V0_5_13)),
+    Spelling("decode_dp", ("--disaggregation-decode-dp", "{}"), Span(V0_5_3, V0_5_13)),
+    Spelling("prefill_pp", ("--disaggregation-prefill-pp", "{}"), Span(V0_5_3, V0_5_13)),
+    # 0.5.3 refuses a decode with dp > 1 without it (outside its CI); later releases ignore it.
+    Spelling("decode_follows_room", ("--prefill-round-robin-balance",), Span(V0_5_3, V0_5_8)),
+    Spelling("no_overlap", ("--disable-overlap-schedule",)),
+    Spelling("page_size", ("--page-size", "{}")),
+    Spelling("mem_fraction", ("--mem-fraction-static", "{}")),
+    Spelling("dtype", ("--dtype", "{}")),
+    Spelling("kv_dtype", ("--kv-cache-dtype", "{}")),
+    Spelling("context_length", ("--context-length", "{}")),
+)
+
+# Flags a topology's `args` may hold that only some releases have: argparse refuses them in the others.
+PASSED: dict[str, Span] = {
+    "disaggregation-decode-enable-fake-auto": Span(V0_5_8, V0_5_13),
+    "disaggregation-decode-enable-radix-cache": Span(V0_5_13),
+    "optimistic-prefill-retries": Span(V0_5_13, V0_5_18),
+    "optimistic-prefill-attempts": Span(V0_5_18),
+    "disaggregation-decode-retraction-backup": Span(V0_5_18),
+    "disaggregation-decode-extra-slots": Span(V0_5_18),
+    "disaggregation-decode-allocation-policy": Span(V0_5_23),
+    "disaggregation-enable-kv-checksum": Span(V0_5_23),
+    "disaggregation-decode-host-receive-threshold": Span(V0_5_23),
+    "enable-pd-role-switch": Span(V0_5_23),
+    "attn-cp-size": Span(V0_5_13),
+    "attention-context-parallel-size": Span(V0_5_13),
+    "moe-dp-size": Span(V0_5_13),
+    "moe-data-parallel-size": Span(V0_5_13),
+    "dcp-size": Span(V0_5_18),
+    "decode-context-parallel-size": Span(V0_5_18),
+    "enable-prefill-cp": Span(V0_5_18),
+    "cp-strategy": Span(V0_5_18),
+    "enable-nsa-prefill-context-parallel": Span(V0_5_8, V0_5_13),
+    "enable-dsa-prefill-context-parallel": Span(V0_5_13, V0_5_18),
+    "dwdp-size": Span(V0_5_18),
+    "enable-dp-attention-local-control-broadcast": Span(V0_5_13),
+    "log-requests-format": Span(V0_5_8),
+    "log-requests-target": Span(V0_5_8),
+}
+
+
+def words(meaning: str, version: Version, value: object = None) -> tuple[str, ...]:
+    """The command-line words for one decision; empty when this release has no such flag."""
+    for row in SPELLINGS:
+        if row.meaning == meaning and row.span.holds(version):
+            return tuple(str(value) if word == "{}" else word for word in row.words)
+    return ()

@@ -1,0 +1,99 @@
+"""Which TCP ports one SGLang instance occupies, release by release (`PortArgs.init_new` and the DP controller)."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_18, Span
+
+
+class Anchor(str, Enum):
+    """What a port's number is counted from."""
+
+    HTTP = "http"  # --port
+    BOOTSTRAP = "bootstrap"  # --disaggregation-bootstrap-port
+    DIST = "dist"  # D: the port of --dist-init-addr, else --port + 233
+    BASE = "base"  # B: D + 1, or below D near the end of the port range
+    NCCL = "nccl"  # --nccl-port
+
+
+class When(str, Enum):
+    """The instances that occupy a port."""
+
+    ALWAYS = "always"
+    PREFILL = "prefill"
+    TCP_CHANNELS = "dp-attention"  # without DP attention every internal channel is an ipc:// file
+    DIST = "dist"  # several nodes, or DP attention
+    PER_DP_RANK = "per-dp-rank"
+
+
+class PortRow(NamedTuple):
+    purpose: str
+    protocol: str
+    anchor: Anchor
+    offset: int
+    when: When
+    span: Span = Span()
+    every_node: bool = False
+
+
+PORTS: tuple[PortRow, ...] = (
+    # Followers bind the same number for a /health answer only; pdctl gives every node the leader's number.
+    PortRow("http", "http", Anchor.HTTP, 0, When.ALWAYS, every_node=True),
+    PortRow("bootstrap", "http", Anchor.BOOTSTRAP, 0, When.PREFILL),
+    PortRow("dist-init", "tcp", Anchor.DIST, 0, When.DIST),
+    PortRow("tokenizer", "zmq", Anchor.BASE, 0, When.TCP_CHANNELS),
+    PortRow("detokenizer", "zmq", Anchor.BASE, 1, When.TCP_CHANNELS),
+    PortRow("rpc", "zmq", Anchor.BASE, 2, When.TCP_CHANNELS),
+    PortRow("metrics", "zmq", Anchor.BASE, 3, When.TCP_CHANNELS),
+    PortRow("dp-controller", "zmq", Anchor.BASE, 4, When.TCP_CHANNELS),
+    PortRow("scheduler-input", "zmq", Anchor.BASE, 5, When.PER_DP_RANK, Span(V0_5_3, V0_5_8)),
+    # Bound only with several nodes; the start-up check of 0.5.8 and later wants it free all the same.
+    PortRow("load-collector", "zmq", Anchor.BASE, 5, When.TCP_CHANNELS, Span(V0_5_8)),
+    PortRow("worker-handshake", "zmq", Anchor.DIST, 13, When.TCP_CHANNELS, Span(V0_5_8)),
+    PortRow("nccl", "tcp", Anchor.NCCL, 0, When.ALWAYS),
+)
+
+# One of each per rank, on every node, at a number the kernel picks: nothing to reserve, much for a firewall to pass.
+EPHEMERAL: tuple[str, ...] = ("KV manager (zmq)", "transfer engine")
+
+DIST_OFFSET = 233  # D without --dist-init-addr, from --port
+LAST_PORT = 65535
+
+
+class DistRow(NamedTuple):
+    """Where D lies when --port + 233 passes the end of the port range."""
+
+    below: int
+    span: Span
+
+
+DIST_FALLBACK: tuple[DistRow, ...] = (DistRow(DIST_OFFSET, Span(V0_5_13)),)
+
+
+class BaseRow(NamedTuple):
+    """B is D + 1, or D - `below` when D + `reach` passes the end of the port range."""
+
+    reach: int
+    below: int
+    span: Span
+
+
+BASE_FALLBACK: tuple[BaseRow, ...] = (
+    BaseRow(5, 6, Span(V0_5_13, V0_5_18)),
+    BaseRow(6, 7, Span(V0_5_18)),
+)
+
+
+class NcclRow(NamedTuple):
+    """How the rendezvous port of one node is picked without --nccl-port: offsets from --port, or any free port."""
+
+    offsets: tuple[int, int] | None
+    span: Span
+
+
+NCCL: tuple[NcclRow, ...] = (
+    NcclRow((100, 1000), Span(V0_5_3, V0_5_13)),  # can land on another instance's ports: give --nccl-port
+    NcclRow(None, Span(V0_5_13)),
+)

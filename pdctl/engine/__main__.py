@@ -1,0 +1,111 @@
+"""`python -m pdctl.engine <flags>`: one instance. Binds its ports, starts its ranks, and only then imports the rest."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pdctl import lifeline
+from pdctl.engine.args import parse
+from pdctl.engine.logs import configure
+from pdctl.engine.ranks import SCHEDULER, Ranks
+from pdctl.errors import MissingExtraError, PdctlError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.engine.args import ServerArgs
+
+log = logging.getLogger("pdctl.engine")
+
+EXTRA = ("torch", "zmq", "msgspec", "tokenizers", "fastapi", "uvicorn", "orjson", "jinja2", "prometheus_client")
+BACKLOG = 2048
+# A Unix socket's path holds 104 bytes on macOS, 108 on Linux: a deep TMPDIR leaves too few.
+LONGEST_DIR = 70
+
+
+def main() -> None:
+    sys.exit(start(sys.argv[1:]))
+
+
+def start(argv: Sequence[str], module: str = SCHEDULER) -> int:
+    """Serve until told to stop; returns the exit code. `module` is what `python -m` runs as a rank."""
+    args = parse(argv, dict(os.environ))
+    configure(args)
+    lifeline.hold()
+    try:
+        _require_extra()
+        door = _listen(args)
+        if args.disaggregation_mode == "prefill":
+            _check_bootstrap_port(args)
+    except PdctlError as error:
+        log.error("%s. %s", error.message, error.fix)
+        return error.exit_code
+    ipc_dir = _ipc_dir()
+    ranks = Ranks(args, ipc_dir, module)
+    try:
+        # The ranks spend a second or more importing torch: whatever this process has to import costs nothing meanwhile.
+        ranks.spawn()
+        from pdctl.engine.server import serve
+
+        return serve(args, door, ranks, ipc_dir)
+    finally:
+        ranks.kill()
+        shutil.rmtree(ipc_dir, ignore_errors=True)
+
+
+def _require_extra() -> None:
+    missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(f"the embedded engine needs {', '.join(missing)}", "pip install 'pdctl[engine]'")
+
+
+def _listen(args: ServerArgs) -> socket.socket:
+    """Bound before anything else, so that a taken port is said at once and /health answers 503 while weights load."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            args.host, args.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        door = socket.socket(family, kind, proto)
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        door.bind(address)
+        door.listen(BACKLOG)
+    except OSError as error:
+        raise PdctlError(
+            f"cannot listen on {args.host}:{args.port}: {error.strerror}", "give another --host or --port"
+        ) from None
+    return door
+
+
+def _check_bootstrap_port(args: ServerArgs) -> None:
+    """Ranks that registered with another instance's bootstrap server would send its rooms here."""
+    port = args.disaggregation_bootstrap_port
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            args.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise PdctlError(
+            f"cannot listen on the bootstrap port {args.host}:{port}: {error.strerror}",
+            "give another --disaggregation-bootstrap-port, and the same to the router",
+        ) from None
+
+
+def _ipc_dir() -> Path:
+    """Private (0700) home of the sockets between the processes of this instance."""
+    base = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="pdctl-", dir=base if len(base) < LONGEST_DIR else "/tmp"))
+
+
+if __name__ == "__main__":
+    main()

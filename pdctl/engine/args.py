@@ -1,0 +1,152 @@
+"""The engine's command line: SGLang's flag names, so that one command serves both (sglang 0.5.23 srt/server_args.py).
+
+One frozen value travels unchanged from `python -m pdctl.engine` to every process of the instance (as JSON).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DEFAULT_BOOTSTRAP_PORT = 8998
+FAKE_BOOTSTRAP_HOST = "2.2.2.2"  # sglang: both ends of such a request use the fake sender and receiver
+
+
+@dataclass(frozen=True, slots=True)
+class ServerArgs:
+    """Sizes in tokens unless named otherwise; times in seconds. Field names are sglang's /server_info keys."""
+
+    model_path: str
+    served_model_name: str = ""
+    host: str = "127.0.0.1"
+    port: int = 30000
+    disaggregation_mode: str = "null"  # null | prefill | decode
+    disaggregation_bootstrap_port: int = DEFAULT_BOOTSTRAP_PORT
+    disaggregation_transfer_backend: str = "auto"  # auto | nixl | shm | fake
+    tp_size: int = 1
+    dp_size: int = 1
+    pp_size: int = 1
+    nnodes: int = 1
+    node_rank: int = 0
+    dist_init_addr: str | None = None
+    base_gpu_id: int = 0
+    device: str = "auto"  # auto | cpu | cuda
+    dtype: str = (
+        "auto"  # auto | float32 | bfloat16; auto is float32 on a CPU (docs/performance.md), the checkpoint's on a GPU
+    )
+    page_size: int = 16
+    kv_layout: str = "layer-major"  # layer-major | page-major
+    max_total_tokens: int = 0  # 0: from the memory at hand
+    max_running_requests: int = 64
+    max_queued_requests: int = 1024
+    chunked_prefill_size: int = 512
+    context_length: int = 0  # 0: from the checkpoint
+    num_reserved_decode_tokens: int = 128
+    load_balance_method: str = "auto"
+    random_seed: int = 1
+    num_threads: int = 0  # 0: cores divided by the processes that share them
+    decode_log_interval: int = 40
+    log_level: str = "info"
+    bootstrap_timeout: float = 300.0
+    waiting_timeout: float = 300.0
+    heartbeat_interval: float = 5.0
+    heartbeat_max_failure: int = 2
+    shutdown_grace: float = 10.0
+
+    @property
+    def name(self) -> str:
+        """The name /v1/models reports."""
+        return self.served_model_name or self.model_path
+
+    @property
+    def role(self) -> str:
+        """`engine_type` of SGLang's metrics: prefill, decode or unified."""
+        return "unified" if self.disaggregation_mode == "null" else self.disaggregation_mode
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> ServerArgs:
+        return cls(**json.loads(text))
+
+
+# Flags whose name differs from the field's, or that have a second spelling in SGLang.
+SPELLINGS = {
+    "model_path": ("--model-path", "--model"),
+    "tp_size": ("--tp-size", "--tensor-parallel-size", "--tp"),
+    "dp_size": ("--dp-size", "--data-parallel-size", "--dp"),
+    "pp_size": ("--pp-size", "--pipeline-parallel-size"),
+    "dist_init_addr": ("--dist-init-addr", "--nccl-init-addr"),
+}
+CHOICES = {
+    "disaggregation_mode": ("null", "prefill", "decode"),
+    "disaggregation_transfer_backend": ("auto", "nixl", "shm", "fake"),
+    "device": ("auto", "cpu", "cuda"),
+    "dtype": ("auto", "float32", "bfloat16"),
+    "kv_layout": ("layer-major", "page-major"),
+    "load_balance_method": ("auto", "round_robin", "follow_bootstrap_room"),
+    "log_level": ("debug", "info", "warning", "error"),
+}
+# Timeouts SGLang takes from the environment: the same variables set the defaults here.
+ENVIRONMENT = {
+    "bootstrap_timeout": "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT",
+    "waiting_timeout": "SGLANG_DISAGGREGATION_WAITING_TIMEOUT",
+    "heartbeat_interval": "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL",
+    "heartbeat_max_failure": "SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE",
+}
+
+
+def parse(argv: Sequence[str], environ: dict[str, str]) -> ServerArgs:
+    """ServerArgs from a command line; exits 2 with argparse's message when a flag is unknown or contradicts itself."""
+    parser = argparse.ArgumentParser(prog="python -m pdctl.engine", allow_abbrev=False)
+    for field in dataclasses.fields(ServerArgs):
+        spellings = SPELLINGS.get(field.name, ("--" + field.name.replace("_", "-"),))
+        default = None if field.name == "model_path" else field.default
+        variable = ENVIRONMENT.get(field.name, "")
+        kind = {"int": int, "float": float}.get(str(field.type), str)
+        if variable in environ:
+            try:
+                default = kind(float(environ[variable]))
+            except ValueError:
+                parser.error(f"environment variable {variable}={environ[variable]!r} is not a number")
+        parser.add_argument(
+            *spellings,
+            dest=field.name,
+            type=kind,
+            default=default,
+            required=field.name == "model_path",
+            choices=CHOICES.get(field.name),
+        )
+    args = ServerArgs(**vars(parser.parse_args(argv)))
+    problem = refuse(args)
+    if problem:
+        parser.error(problem)
+    return args
+
+
+def refuse(args: ServerArgs) -> str:
+    """Why these arguments cannot run, naming the flag and the fix; empty when they can."""
+    if not (Path(args.model_path) / "config.json").is_file():
+        return f"--model-path {args.model_path}: no config.json there; give the directory of a Hugging Face checkpoint"
+    for name in ("port", "disaggregation_bootstrap_port"):
+        if not 0 < getattr(args, name) < 65536:
+            return f"--{name.replace('_', '-')} {getattr(args, name)}: a port is 1 to 65535"
+    for name in ("tp_size", "dp_size", "page_size", "max_running_requests", "chunked_prefill_size"):
+        if getattr(args, name) < 1:
+            return f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least 1"
+    if args.pp_size != 1 or args.nnodes != 1:
+        return "--pp-size and --nnodes: the embedded engine runs one pipeline stage on one node so far"
+    if args.disaggregation_mode != "decode" and args.chunked_prefill_size % args.page_size:
+        return (
+            f"--chunked-prefill-size {args.chunked_prefill_size} must be a multiple of --page-size {args.page_size} "
+            "(sglang: chunked_prefill_size % page_size == 0)"
+        )
+    return ""

@@ -1,0 +1,112 @@
+"""Hands out KV pages in contiguous runs, so that transfers merge and attention reads without a copy."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Pages = npt.NDArray[np.int32]
+
+RESERVED_PAGES = 1  # page 0: where padded and dummy writes go; never handed out
+
+
+class PageLeakError(RuntimeError):
+    """Page accounting does not add up: a page was freed twice, or is missing while nothing runs."""
+
+
+class PageAllocator:
+    """Free pages as sorted runs. Not thread-safe: one scheduler loop owns it."""
+
+    def __init__(self, num_pages: int) -> None:
+        if num_pages <= RESERVED_PAGES:
+            raise ValueError(f"a pool of {num_pages} pages has none to hand out: page 0 is reserved")
+        self.num_pages = num_pages
+        self._starts = [RESERVED_PAGES]
+        self._lengths = [num_pages - RESERVED_PAGES]
+        self._used = np.zeros(num_pages, dtype=bool)
+        self._free = num_pages - RESERVED_PAGES
+
+    @property
+    def free_pages(self) -> int:
+        return self._free
+
+    @property
+    def used_pages(self) -> int:
+        return self.num_pages - RESERVED_PAGES - self._free
+
+    def alloc(self, count: int) -> Pages | None:
+        """`count` pages, or None when fewer are free: the shortest run that holds them all, else the longest first."""
+        if count < 0:
+            raise ValueError(f"cannot allocate {count} pages")
+        if count > self._free:
+            return None
+        parts: list[Pages] = []
+        missing = count
+        while missing:
+            parts.append(self._take(missing))
+            missing -= len(parts[-1])
+        pages = np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
+        self._used[pages] = True
+        self._free -= count
+        return pages
+
+    def free(self, pages: Pages | Sequence[int]) -> None:
+        """Give pages back. Raises PageLeakError, and frees nothing, when one of them is not out."""
+        given = np.unique(np.asarray(pages, dtype=np.int32))
+        if len(given) != len(pages):
+            raise PageLeakError(f"a page is named twice in one free: {np.sort(np.asarray(pages)).tolist()}")
+        if not len(given):
+            return
+        if given[0] < RESERVED_PAGES or given[-1] >= self.num_pages:
+            raise PageLeakError(f"pages {given.tolist()} are not within 1..{self.num_pages - 1}")
+        idle = given[~self._used[given]]
+        if len(idle):
+            raise PageLeakError(f"pages freed twice: {idle.tolist()}")
+        self._used[given] = False
+        self._free += len(given)
+        for run in np.split(given, np.flatnonzero(np.diff(given) != 1) + 1):
+            self._insert(int(run[0]), len(run))
+
+    def check(self, expected_used: int | None = None) -> None:
+        """Raise PageLeakError unless the books balance; `expected_used` is 0 when the scheduler is idle."""
+        listed = sum(self._lengths)
+        used = int(self._used.sum())
+        if listed != self._free or used + self._free != self.num_pages - RESERVED_PAGES:
+            raise PageLeakError(
+                f"page books differ: {listed} listed free, {self._free} counted free, {used} used, "
+                f"{self.num_pages - RESERVED_PAGES} in all"
+            )
+        if expected_used is not None and used != expected_used:
+            held = np.flatnonzero(self._used)[:16].tolist()
+            raise PageLeakError(f"KV pool leak: {used} pages out, {expected_used} expected; the first: {held}")
+
+    def _take(self, count: int) -> Pages:
+        """The start of the best run: at most `count` pages of it."""
+        fitting = min((length for length in self._lengths if length >= count), default=0)
+        length = fitting or max(self._lengths)
+        index = self._lengths.index(length)
+        start, taken = self._starts[index], min(count, length)
+        if taken == length:
+            del self._starts[index], self._lengths[index]
+        else:
+            self._starts[index] += taken
+            self._lengths[index] -= taken
+        return np.arange(start, start + taken, dtype=np.int32)
+
+    def _insert(self, start: int, length: int) -> None:
+        """Add a free run, joined with its neighbours."""
+        index = bisect_left(self._starts, start)
+        if index < len(self._starts) and start + length == self._starts[index]:
+            length += self._lengths[index]
+            del self._starts[index], self._lengths[index]
+        if index and self._starts[index - 1] + self._lengths[index - 1] == start:
+            self._lengths[index - 1] += length
+        else:
+            self._starts.insert(index, start)
+            self._lengths.insert(index, length)

@@ -1,0 +1,82 @@
+"""One rank's KV memory as tensors: the same bytes the transfer engine moves and attention reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from pdctl.engine.cache.geometry import SLABS_PER_LAYER, Layout, PoolGeometry
+
+if TYPE_CHECKING:
+    from pdctl.engine.model.config import ModelConfig
+
+__all__ = ["KVPool", "Layout", "PoolGeometry"]
+
+
+class KVPool:
+    """Pages of K and V for every layer, over memory of the transport or over memory of its own."""
+
+    def __init__(
+        self,
+        geometry: PoolGeometry,
+        buffer: memoryview | torch.Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if dtype.itemsize != geometry.itemsize:
+            raise ValueError(f"{dtype} has {dtype.itemsize} bytes, the pool's geometry says {geometry.itemsize}")
+        self.geometry = geometry
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self.buffer = _as_bytes(buffer, geometry.nbytes, self.device)
+        slabs, pages = geometry.num_slabs, geometry.num_pages
+        page = (geometry.page_size, geometry.kv_heads, geometry.head_dim)
+        elements = self.buffer.view(dtype)
+        if geometry.layout is Layout.PAGE_MAJOR:
+            self._slabs = elements.view(pages, slabs, *page).transpose(0, 1)
+        else:
+            self._slabs = elements.view(slabs, pages, *page)
+        # Flat in either layout. A row is one token of one slab, an item one page of one slab (both as in PoolGeometry).
+        self.rows = elements.view(-1, geometry.kv_heads * geometry.head_dim)
+        self.items = elements.view(slabs * pages, -1)
+        # [slabs, pages * page_size, kv_heads, head_dim] in place; None where the pages of a slab stand apart.
+        self.tokens = self._slabs.flatten(1, 2) if geometry.layout is Layout.LAYER_MAJOR else None
+
+    @staticmethod
+    def geometry_for(
+        config: ModelConfig,
+        tp_size: int,
+        page_size: int,
+        num_pages: int,
+        dtype: torch.dtype,
+        layout: Layout | str = Layout.LAYER_MAJOR,
+    ) -> PoolGeometry:
+        """The pool one of `tp_size` ranks needs for `config`. `num_pages` counts the reserved page 0."""
+        return PoolGeometry(
+            layers=config.layers,
+            num_pages=num_pages,
+            page_size=page_size,
+            kv_heads=config.rank_kv_heads(tp_size),
+            head_dim=config.head_dim,
+            itemsize=dtype.itemsize,
+            layout=Layout(layout),
+        )
+
+    def k(self, layer: int) -> torch.Tensor:
+        """[num_pages, page_size, kv_heads, head_dim], strided in page-major."""
+        return self._slabs[SLABS_PER_LAYER * layer]
+
+    def v(self, layer: int) -> torch.Tensor:
+        return self._slabs[SLABS_PER_LAYER * layer + 1]
+
+
+def _as_bytes(buffer: memoryview | torch.Tensor | None, nbytes: int, device: torch.device) -> torch.Tensor:
+    """Exactly `nbytes` of `buffer` as uint8, or fresh memory."""
+    if buffer is None:
+        # Written once here: the first transfer into untouched pages costs ten times a warm one (page faults).
+        return torch.empty(nbytes, dtype=torch.uint8, device=device).zero_()
+    flat = buffer if isinstance(buffer, torch.Tensor) else torch.frombuffer(buffer, dtype=torch.uint8)
+    if flat.dtype != torch.uint8 or flat.numel() < nbytes:
+        raise ValueError(f"KV pool buffer is {flat.numel()} of {flat.dtype}; {nbytes} bytes of uint8 are needed")
+    return flat[:nbytes]

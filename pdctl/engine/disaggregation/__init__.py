@@ -1,0 +1,1 @@
+"""Bootstrap, handshake, and the two ends of a room."""

@@ -1,0 +1,196 @@
+"""One prefill instance as a decode rank knows it, by its bootstrap address: its shape, its ranks, whether it lives.
+
+Step 1 of the handshake is the shape (the all -1 query), step 2 the ranks' endpoints; both are cached here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from pdctl.engine.disaggregation import failure as failures
+from pdctl.engine.disaggregation.bootstrap_client import BootstrapError, attempt, parallel_info, query_dp_rank
+from pdctl.engine.disaggregation.bootstrap_wire import RankKey
+from pdctl.engine.disaggregation.connection import RETRY, Connection
+from pdctl.engine.disaggregation.failure import Failure, FailureCode
+from pdctl.engine.disaggregation.heartbeat import Heartbeat
+from pdctl.engine.disaggregation.rank_map import MismatchError, check, targets
+
+if TYPE_CHECKING:
+    from pdctl.engine.disaggregation.bootstrap_wire import ParallelInfo
+    from pdctl.engine.disaggregation.decode import DecodeManager
+    from pdctl.engine.disaggregation.receiver import KvReceiver
+
+log = logging.getLogger("pdctl.engine")
+
+
+class PrefillAddress:
+    def __init__(self, manager: DecodeManager, name: str) -> None:
+        self.name = name
+        self._manager = manager
+        self._info: ParallelInfo | None = None
+        self._waiting: dict[KvReceiver, tuple[RankKey, ...]] = {}  # keys once the DP rank is known
+        self._asking: set[KvReceiver] = set()
+        self._connections: dict[RankKey, Connection] = {}
+        self._heartbeat = Heartbeat(manager.loop, manager.config, name, self._lost)
+        self._fetching = False
+        self._attempts = 0
+        self._began = 0.0
+        self._fetched_at = -RETRY
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is known, asked or connected: the address can be forgotten."""
+        return not (self._waiting or self._connections or self._info or self._fetching)
+
+    def resolve(self, receiver: KvReceiver) -> None:
+        self._waiting[receiver] = ()
+        self.advance()
+
+    def advance(self) -> None:
+        """Bring every waiting room as far as what is known allows."""
+        self._waiting = {room: keys for room, keys in self._waiting.items() if room.active}
+        if not self._waiting:
+            return
+        if self._info is None:
+            self._fetch()
+            return
+        for receiver in list(self._waiting):
+            self._route(receiver, self._info)
+
+    # --- step 1: the shape
+
+    def _fetch(self) -> None:
+        """At most one question a second, however many rooms wait for the answer."""
+        if self._fetching:
+            return
+        self._fetching = True
+        now = time.monotonic()
+        if not self._attempts:
+            self._began = now
+        self._manager.loop.later(max(0.0, self._fetched_at + RETRY - now), self._ask_shape)
+
+    def _ask_shape(self) -> None:
+        self._attempts += 1
+        self._fetched_at = time.monotonic()
+        name = self.name
+        self._manager.loop.submit(lambda: attempt(lambda: parallel_info(name)), self._shaped)
+
+    def _shaped(self, answer: ParallelInfo | BootstrapError) -> None:
+        self._fetching = False
+        if isinstance(answer, BootstrapError):
+            self._not_shaped(answer)
+            return
+        self._attempts = 0
+        log.debug("Prefill parallel info for [%s]: %s", self.name, answer)
+        try:
+            check(self._manager.config, answer)
+        except MismatchError as error:
+            log.error("Prefill %s cannot serve this decode: %s", self.name, error)
+            self._fail_waiting(failures.of(FailureCode.MISMATCH, f"{error} (bootstrap_addr: {self.name})"))
+            return
+        self._info = answer
+        self._heartbeat.start()
+        self.advance()
+
+    def _not_shaped(self, error: BootstrapError) -> None:
+        log.warning("Error fetching prefill server info from bootstrap: %s", error.message)
+        if not error.final and time.monotonic() - self._began < self._manager.config.topology_timeout:
+            self.advance()
+            return
+        log.error("Could not fetch prefill parallel info from %s after %d attempts", self.name, self._attempts)
+        self._attempts = 0
+        self._fail_waiting(failures.bootstrap_unreachable(self.name, error.message))
+
+    def _fail_waiting(self, failure: Failure) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for receiver in waiting:
+            receiver.fail(failure)
+
+    def forget_shape(self) -> None:
+        self._info = None
+        self._heartbeat.stop()
+
+    # --- step 2: the ranks
+
+    def _route(self, receiver: KvReceiver, info: ParallelInfo) -> None:
+        keys = self._waiting[receiver] or self._keys(receiver, info)
+        if not keys:
+            return
+        self._waiting[receiver] = keys
+        connections = tuple(self._connect(key) for key in keys)
+        if all(connection.ready for connection in connections):
+            self._waiting.pop(receiver, None)
+            receiver.ready(connections, targets(self._manager.config, info).required_dst_info_num)
+
+    def _keys(self, receiver: KvReceiver, info: ParallelInfo) -> tuple[RankKey, ...]:
+        dp = self._dp_rank(receiver, info)
+        if dp is None:
+            return ()
+        config = self._manager.config
+        return tuple(RankKey(dp, 0, tp, config.pp_rank) for tp in targets(config, info).tp_ranks)
+
+    def _dp_rank(self, receiver: KvReceiver, info: ParallelInfo) -> int | None:
+        """sglang 0.5.13+: the request's, 0 of one, room % dp_size, or what the prefill told its bootstrap server."""
+        if receiver.dp_rank is not None:
+            return receiver.dp_rank
+        if info.dp_size == 1:
+            return 0
+        if info.follow_bootstrap_room:
+            return receiver.room % info.dp_size
+        self._ask_dp_rank(receiver)
+        return None
+
+    def _ask_dp_rank(self, receiver: KvReceiver) -> None:
+        if receiver not in self._asking:
+            self._asking.add(receiver)
+            name, room = self.name, receiver.room
+            self._manager.loop.submit(
+                lambda: attempt(lambda: query_dp_rank(name, room)), lambda answer: self._dp_answered(receiver, answer)
+            )
+
+    def _dp_answered(self, receiver: KvReceiver, answer: int | BootstrapError | None) -> None:
+        self._asking.discard(receiver)
+        if isinstance(answer, int):
+            receiver.dp_rank = answer
+        elif receiver.active and receiver.age > self._manager.config.bootstrap_timeout:
+            detail = answer.message if answer is not None else "no prefill DP rank announced it"
+            text = f"Could not fetch the prefill dp rank of room {receiver.room} from {self.name}: {detail}"
+            receiver.fail(failures.of(FailureCode.BOOTSTRAP_UNREACHABLE, text))
+        else:
+            self._manager.loop.later(RETRY, self.advance)
+            return
+        self.advance()
+
+    def _connect(self, key: RankKey) -> Connection:
+        connection = self._connections.get(key)
+        if connection is None:
+            connection = self._connections[key] = Connection(self._manager, self, key)
+            connection.begin()
+        return connection
+
+    def remove(self, connection: Connection) -> None:
+        if self._connections.get(connection.key) is connection:
+            del self._connections[connection.key]
+
+    def connection_ended(self, connection: Connection, failure: Failure) -> None:
+        self.remove(connection)
+        for receiver in [room for room, keys in self._waiting.items() if connection.key in keys]:
+            del self._waiting[receiver]
+            receiver.fail(failure)
+
+    # --- life and death
+
+    def _lost(self, detail: str) -> None:
+        """The instance does not answer any more: nothing cached about it may be used again."""
+        self._info = None
+        failure = failures.prefill_lost(self.name, detail)
+        affected = sum(connection.end(failure) for connection in list(self._connections.values()))
+        self._fail_waiting(failure)
+        log.error(
+            "Lost connection with prefill instance (bootstrap_addr: %s), %d requests affected", self.name, affected
+        )
+
+    def close(self) -> None:
+        self._heartbeat.stop()

@@ -1,0 +1,97 @@
+"""A prefill instance's bootstrap server: which rank listens where. Answers as sglang 0.5.23's CommonKVBootstrapServer.
+
+Lives in the event loop of the HTTP process, on a port of its own. Where SGLang crashes on a body (HTTP 500) this one says
+which field is wrong (400), and a re-registered rank is not counted twice; everything else is the same byte for byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+
+from pdctl.engine.disaggregation.bootstrap_http import Answer, Exchange, Request, text
+from pdctl.engine.disaggregation.bootstrap_table import RankTable
+from pdctl.errors import LaunchError
+
+log = logging.getLogger("pdctl.engine")
+
+CLEANUP_INTERVAL = 120.0  # seconds; an announced DP rank lives between one and two of these
+
+
+class BootstrapServer:
+    def __init__(self, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self.table = RankTable()
+        self._server: asyncio.Server | None = None
+        self._cleaner: asyncio.Task[None] | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    @property
+    def registered(self) -> tuple[int, int]:
+        """Ranks that are there and ranks that must be; (0, 0) before the first one says how many."""
+        return self.table.registered
+
+    async def start(self) -> None:
+        """Raises LaunchError naming the port when it cannot be had: an instance without this server serves nobody."""
+        try:
+            self._server = await asyncio.start_server(self._connected, self.host, self.port)
+        except OSError as error:
+            taken = error.errno == errno.EADDRINUSE
+            raise LaunchError(
+                f"bootstrap server cannot listen on {self.host}:{self.port}: {error.strerror or error}",
+                f"another process holds port {self.port}; give this prefill its own --disaggregation-bootstrap-port"
+                if taken
+                else "check --host and --disaggregation-bootstrap-port",
+            ) from None
+        if self.port == 0:
+            self.port = self._server.sockets[0].getsockname()[1]
+        self._cleaner = asyncio.create_task(self._clean())
+        log.info("CommonKVBootstrapServer started successfully on %s:%d", self.host, self.port)
+
+    async def stop(self) -> None:
+        if self._server is None or self._cleaner is None:
+            return
+        self._server.close()
+        tasks = (self._cleaner, *self._connections)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._server.wait_closed()
+        self._server = self._cleaner = None
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+        await Exchange(reader, writer).serve(self.answer)
+
+    async def _clean(self) -> None:
+        while True:
+            await asyncio.sleep(CLEANUP_INTERVAL)
+            dropped = self.table.drop_rooms_older_than(CLEANUP_INTERVAL)
+            if dropped:
+                log.debug("Cleaned up %d expired entries from room_to_dp_rank", dropped)
+
+    def answer(self, request: Request) -> Answer:
+        """Pure: one request, one answer."""
+        path, method = request.path, request.method
+        if path == "/route":
+            if method == "PUT":
+                return self.table.put(request.body)
+            if method == "GET":
+                return self.table.get(request.query)
+            return text(405, "Method not allowed", "application/json")
+        if path == "/health":
+            return text(200, "OK") if method in ("GET", "HEAD") else _not_allowed("GET,HEAD")
+        if path == "/register_dp_rank":
+            return self.table.register_dp_rank(request.body) if method == "POST" else _not_allowed("POST")
+        if path == "/query_dp_ranks":
+            return self.table.query_dp_ranks(request.body) if method == "POST" else _not_allowed("POST")
+        return text(404, "404: Not Found")
+
+
+def _not_allowed(allow: str) -> Answer:
+    return text(405, "405: Method Not Allowed", allow=allow)

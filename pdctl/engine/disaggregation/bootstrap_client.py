@@ -1,0 +1,125 @@
+"""The HTTP calls engines make to a prefill's bootstrap server (sglang 0.5.23). They block: keep them off any loop."""
+
+from __future__ import annotations
+
+import http.client
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from pdctl.engine.disaggregation.bootstrap_wire import (
+    SHAPE,
+    ParallelInfo,
+    RankEndpoint,
+    RankKey,
+    RankRow,
+    RoomQuery,
+    RoomRank,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TIMEOUT = 5.0  # seconds, sglang 0.5.23
+HEALTH_TIMEOUT = 3.0
+MAX_ANSWER = 1 << 20
+
+T = TypeVar("T")
+
+
+class BootstrapError(Exception):
+    """A call that got no usable answer. `final`: asking again cannot help."""
+
+    def __init__(self, message: str, final: bool = False) -> None:
+        super().__init__(message)
+        self.message = message
+        self.final = final
+
+
+def attempt(call: Callable[[], T]) -> T | BootstrapError:
+    """`call`'s answer, or its BootstrapError as a value: what a pool thread hands back to the manager's."""
+    try:
+        return call()
+    except BootstrapError as error:
+        return error
+
+
+def parallel_info(address: str) -> ParallelInfo:
+    return _decoded(address, "/route?" + SHAPE.query, ParallelInfo)
+
+
+def rank_endpoint(address: str, key: RankKey) -> RankEndpoint:
+    return _decoded(address, "/route?" + key.query, RankEndpoint)
+
+
+def health(address: str) -> None:
+    _call(address, "GET", "/health", timeout=HEALTH_TIMEOUT)
+
+
+def register_rank(address: str, row: RankRow) -> None:
+    _call(address, "PUT", "/route", msgspec.json.encode(row))
+
+
+def register_dp_rank(address: str, row: RoomRank) -> None:
+    _call(address, "POST", "/register_dp_rank", msgspec.json.encode(row))
+
+
+def query_dp_rank(address: str, room: int) -> int | None:
+    """The DP rank a prefill announced for `room`; None while it has not."""
+    body = _call(address, "POST", "/query_dp_ranks", msgspec.json.encode(RoomQuery([room])))
+    return _parse(address, "/query_dp_ranks", body, dict[str, int]).get(str(room))
+
+
+def _decoded(address: str, target: str, kind: type[T]) -> T:
+    return _parse(address, target, _call(address, "GET", target), kind)
+
+
+def _parse(address: str, target: str, body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        path = target.partition("?")[0]
+        raise BootstrapError(f"http://{address}{path} answered something else than SGLang's: {error}", True) from None
+
+
+def _call(address: str, method: str, target: str, body: bytes | None = None, timeout: float = TIMEOUT) -> bytes:
+    """The body of a 200. Raises BootstrapError naming the URL, what happened, and the likely cause."""
+    url = f"http://{address}{target.partition('?')[0]}"
+    try:
+        parts = urlsplit(f"//{address}")
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
+    except (ValueError, http.client.InvalidURL) as error:
+        raise BootstrapError(f"{url}: not an address ({error})", True) from None
+    try:
+        headers = {"Content-Type": "application/json"} if body else {}
+        connection.request(method, target, body, headers)
+        answer = connection.getresponse()
+        text = answer.read(MAX_ANSWER)
+    except (OSError, http.client.HTTPException) as error:
+        raise BootstrapError(f"{url}: {_cause(error, timeout)}") from None
+    finally:
+        connection.close()
+    if answer.status != 200:
+        raise _refused(url, answer.status, text.decode("utf-8", "replace")[:500])
+    return text
+
+
+def _cause(error: Exception, timeout: float) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused; is the prefill running, and is this its --disaggregation-bootstrap-port?"
+    if isinstance(error, TimeoutError):
+        return f"no answer within {timeout:.0f} s; is the port open from this host?"
+    if isinstance(error, http.client.HTTPException):
+        return f"no HTTP answer ({type(error).__name__}: {error}); is this the bootstrap port, not a rank's?"
+    return str(error)
+
+
+def _refused(url: str, status: int, text: str) -> BootstrapError:
+    if status == 503:
+        return BootstrapError(f"{url}: 503 {text}")
+    if status in (404, 405) and "Bootstrap info not found" not in text:
+        return BootstrapError(f"{url}: {status}; no bootstrap server there: is this a prefill's HTTP port?", True)
+    if status == 400 and "Missing inputs" in text:
+        return BootstrapError(f"{url}: 400 {text} (a server of sglang 0.5.8 or older)", True)
+    return BootstrapError(f"{url}: {status} {text}", 400 <= status < 500)

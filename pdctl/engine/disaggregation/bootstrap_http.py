@@ -1,0 +1,139 @@
+"""Just enough HTTP/1.1 for the bootstrap server: h11 on asyncio streams, with limits on size, count and patience."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
+
+import h11
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_BODY = 1 << 20  # bytes; aiohttp's default, which SGLang keeps
+IDLE = 75.0  # seconds a kept-alive connection may say nothing
+READ = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    method: str
+    path: str
+    query: dict[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+    content_type: str
+    allow: str = ""
+
+
+def text(status: int, body: str, kind: str = "text/plain", allow: str = "") -> Answer:
+    return Answer(status, body.encode(), f"{kind}; charset=utf-8", allow)
+
+
+def document(value: dict[str, object]) -> Answer:
+    """With the blanks aiohttp's json_response leaves, so that answers equal SGLang's byte for byte."""
+    return text(200, json.dumps(value), "application/json")
+
+
+class TooLargeError(ValueError):
+    """A body over MAX_BODY."""
+
+
+class Exchange:
+    """One connection: requests in, answers out, in turn."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._http = h11.Connection(h11.SERVER)
+        self._method = ""
+
+    async def serve(self, answer: Callable[[Request], Answer]) -> None:
+        """Until either side closes; a client that breaks the protocol is told so once."""
+        try:
+            while self._http.our_state is h11.IDLE:
+                request = await asyncio.wait_for(self._read(), IDLE)
+                if request is None:
+                    return
+                await self._write(answer(request))
+                if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+                    self._http.start_next_cycle()
+        except h11.RemoteProtocolError as error:
+            await self._refuse(text(error.error_status_hint, f"Bad Request: {error}"))
+        except TooLargeError as error:
+            await self._refuse(text(413, str(error)))
+        except (OSError, asyncio.TimeoutError):
+            return  # the client is gone, or had nothing to say
+        finally:
+            self._writer.close()
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
+
+    async def _read(self) -> Request | None:
+        """The next request; None when the client has closed."""
+        head: h11.Request | None = None
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA:
+                await self._fetch()
+            elif isinstance(event, h11.Request):
+                head = event
+                self._method = head.method.decode("ascii")
+            elif isinstance(event, h11.Data):
+                size += len(event.data)
+                if size > MAX_BODY:
+                    raise TooLargeError(f"Maximum request body size {MAX_BODY} exceeded")
+                parts.append(bytes(event.data))
+            elif isinstance(event, h11.EndOfMessage) and head is not None:
+                path, _, query = head.target.decode("ascii", "replace").partition("?")
+                return Request(self._method, path, _query(query), b"".join(parts))
+            else:
+                return None
+
+    async def _fetch(self) -> None:
+        if self._http.they_are_waiting_for_100_continue:
+            self._send(h11.InformationalResponse(status_code=100, headers=[]))
+        self._http.receive_data(await self._reader.read(READ))
+
+    async def _refuse(self, answer: Answer) -> None:
+        if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            with contextlib.suppress(OSError):
+                await self._write(answer, last=True)
+
+    async def _write(self, answer: Answer, last: bool = False) -> None:
+        headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body)))]
+        if answer.allow:
+            headers.append(("Allow", answer.allow))
+        if last:
+            headers.append(("Connection", "close"))
+        reason = HTTPStatus(answer.status).phrase.encode()
+        self._send(h11.Response(status_code=answer.status, headers=headers, reason=reason))
+        if self._method != "HEAD":
+            self._send(h11.Data(data=answer.body))
+        self._send(h11.EndOfMessage())
+        await self._writer.drain()
+
+    def _send(self, event: h11.Event) -> None:
+        data = self._http.send(event)
+        if data:
+            self._writer.write(data)
+
+
+def _query(raw: str) -> dict[str, str]:
+    """The first value of each name, as aiohttp's `query.get` gives."""
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(raw, keep_blank_values=True):
+        found.setdefault(name, value)
+    return found

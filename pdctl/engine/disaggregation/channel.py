@@ -1,0 +1,136 @@
+"""The ZMQ sockets of a KV manager: one PULL that everybody dials, one watched PUSH per peer, and a bell.
+
+All of them belong to the manager's thread; only the bell may be rung from elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from enum import Enum
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from pdctl.engine.disaggregation.handshake import MAX_FRAME
+
+# Frames over the codec's limit should reach the codec (which logs them); far larger ones cost the peer its connection.
+MAX_MESSAGE = 2 * MAX_FRAME
+QUEUE = 16384  # frames to one peer before a send is refused
+KEEPALIVE_IDLE = 30  # seconds: a host that vanished without a FIN is noticed by TCP itself
+
+
+class LinkEvent(Enum):
+    UP = "connected"
+    LOST = "the connection closed"
+    REFUSED = "the connection was refused"
+
+
+EVENTS = {
+    zmq.EVENT_CONNECTED: LinkEvent.UP,
+    zmq.EVENT_DISCONNECTED: LinkEvent.LOST,
+    zmq.EVENT_CONNECT_RETRIED: LinkEvent.REFUSED,
+}
+
+
+def tcp(ip: str, port: int) -> str:
+    return f"tcp://[{ip}]:{port}" if ":" in ip else f"tcp://{ip}:{port}"
+
+
+def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, ipv6: bool) -> zmq.Socket[bytes]:
+    socket = context.socket(kind)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.IPV6, int(ipv6))
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_IDLE)
+    return socket
+
+
+class Inbox:
+    """Bound to a random free port of `ip`; never to all interfaces."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], ip: str) -> None:
+        self.socket = _socket(context, zmq.PULL, ":" in ip)
+        self.socket.setsockopt(zmq.RCVHWM, QUEUE)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
+        self.port = self.socket.bind_to_random_port(tcp(ip, 0).rsplit(":", 1)[0])
+        self.endpoint = tcp(ip, self.port)
+
+    def receive(self) -> bytes | None:
+        """The next frame, or None when there is none now. Several parts are joined: no codec will take that."""
+        try:
+            parts = self.socket.recv_multipart(zmq.DONTWAIT)
+        except zmq.Again:
+            return None
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class Link:
+    """Frames to one peer, in order. ZMQ would reconnect silently for ever; `events` tells what happened instead."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.socket = _socket(context, zmq.PUSH, "[" in endpoint)
+        self.socket.setsockopt(zmq.SNDHWM, QUEUE)
+        self.monitor = self.socket.get_monitor_socket(sum(EVENTS))
+        self.socket.connect(endpoint)
+        self.closed = False
+
+    def send(self, frame: bytes) -> bool:
+        """False when the peer has stopped reading or the link is closed."""
+        if self.closed:
+            return False
+        try:
+            self.socket.send(frame, zmq.DONTWAIT)
+        except zmq.Again:
+            return False
+        return True
+
+    def events(self) -> list[LinkEvent]:
+        found: list[LinkEvent] = []
+        while not self.closed and self.monitor.poll(0):
+            event = EVENTS.get(zmq.Event(recv_monitor_message(self.monitor)["event"]))
+            if event is not None:
+                found.append(event)
+        return found
+
+    def close(self, linger: float = 0.0) -> None:
+        """`linger`: seconds that frames not yet on the wire may take."""
+        if not self.closed:
+            self.closed = True
+            self.socket.disable_monitor()
+            self.monitor.close(linger=0)  # pyzmq only forgets it; an open socket would hold up the context's end
+            self.socket.close(linger=int(linger * 1000))
+
+
+class Bell:
+    """Wakes a poller from any thread. Rung many times before it is heard, it still costs one byte."""
+
+    def __init__(self) -> None:
+        self.fd, self._write = os.pipe()
+        os.set_blocking(self.fd, False)
+        os.set_blocking(self._write, False)
+        self._lock = threading.Lock()  # a ring after close could otherwise hit a reused file descriptor
+        self._rung = False
+        self._closed = False
+
+    def ring(self) -> None:
+        with self._lock:
+            if not self._rung and not self._closed:
+                self._rung = True
+                os.write(self._write, b"\0")
+
+    def hush(self) -> None:
+        with self._lock:
+            if self._rung:
+                self._rung = False
+                os.read(self.fd, 1)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            os.close(self.fd)
+            os.close(self._write)

@@ -1,0 +1,174 @@
+"""One prefill rank as a decode rank knows it: its endpoint, our registration with it, the rooms that depend on it."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from pdctl.engine.disaggregation import failure as failures
+from pdctl.engine.disaggregation.bootstrap_client import BootstrapError, attempt, rank_endpoint
+from pdctl.engine.disaggregation.channel import LinkEvent, tcp
+from pdctl.engine.disaggregation.failure import Failure, FailureCode
+from pdctl.engine.disaggregation.handshake import RegisterKvArgs, Unregister, codec
+
+if TYPE_CHECKING:
+    from pdctl.engine.disaggregation.address import PrefillAddress
+    from pdctl.engine.disaggregation.bootstrap_wire import RankEndpoint, RankKey
+    from pdctl.engine.disaggregation.channel import Link
+    from pdctl.engine.disaggregation.decode import DecodeManager
+    from pdctl.engine.disaggregation.handshake import Frame, RegisterAck
+    from pdctl.engine.disaggregation.loop import Timer
+    from pdctl.engine.disaggregation.receiver import KvReceiver
+
+log = logging.getLogger("pdctl.engine")
+
+RETRY = 1.0  # seconds between questions to a bootstrap server that is not complete yet
+
+
+class Stage(Enum):
+    FETCHING = "asking the bootstrap server for the rank's endpoint"
+    REGISTERING = "registering with the rank"
+    READY = "ready"
+    ENDED = "ended"
+
+
+class Connection:
+    """Cached per bootstrap address × dp group × tp rank. A retired one takes no new rooms and ends with its last."""
+
+    def __init__(self, manager: DecodeManager, address: PrefillAddress, key: RankKey) -> None:
+        self.session = uuid.uuid4().hex
+        self.endpoint = ""
+        self.same_host = False
+        self.stage = Stage.FETCHING
+        self.rooms: set[KvReceiver] = set()
+        self.key = key
+        self._manager = manager
+        self._address = address
+        self._link: Link | None = None
+        self._retired = False
+        self._began = time.monotonic()
+        self._timer: Timer | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self.stage == Stage.READY
+
+    def begin(self) -> None:
+        address, key = self._address.name, self.key
+        self._manager.loop.submit(lambda: attempt(lambda: rank_endpoint(address, key)), self._fetched)
+
+    def _fetched(self, found: RankEndpoint | BootstrapError) -> None:
+        if self.stage != Stage.FETCHING:
+            return
+        if isinstance(found, BootstrapError):
+            if found.final or time.monotonic() - self._began > self._manager.config.topology_timeout:
+                self.end(failures.of(FailureCode.BOOTSTRAP_UNREACHABLE, self._not_found(found)))
+            else:
+                self._manager.loop.later(RETRY, self.begin)
+            return
+        key = self.key
+        log.debug(
+            "Fetched bootstrap info: {'rank_ip': '%s', 'rank_port': %d} for DP %d CP %d TP %d PP %d",
+            found.rank_ip, found.rank_port, key.dp, key.cp, key.tp, key.pp,
+        )  # fmt: skip
+        self._register(tcp(found.rank_ip, found.rank_port))
+
+    def _not_found(self, error: BootstrapError) -> str:
+        key = self.key
+        return (
+            f"Could not fetch bootstrap info for: prefill_dp_rank: {key.dp} prefill_cp_rank: {key.cp} "
+            f"target_tp_rank: {key.tp} and target_pp_rank {key.pp}: {error.message}"
+        )
+
+    def _register(self, endpoint: str) -> None:
+        manager = self._manager
+        self.endpoint = endpoint
+        self.stage = Stage.REGISTERING
+        self._link = manager.loop.connect(endpoint)
+        manager.linked(self._link, self)
+        self._timer = manager.loop.later(manager.config.connect_timeout, self._unanswered)
+        self.send(
+            RegisterKvArgs(
+                session=self.session,
+                endpoint=manager.endpoint,
+                host=manager.host,
+                backend=manager.transport.name,
+                descriptor=manager.transport.descriptor(),
+                geometry=manager.geometry,
+                kv_dtype=manager.config.kv_dtype,
+                attn_tp_size=manager.config.tp_size,
+                attn_tp_rank=manager.config.tp_rank,
+            )
+        )
+
+    def _unanswered(self) -> None:
+        if self.stage == Stage.REGISTERING:
+            seconds = self._manager.config.connect_timeout
+            self.end(
+                failures.of(
+                    FailureCode.RANK_UNREACHABLE,
+                    f"_register_kv_args to prefill {self.endpoint.removeprefix('tcp://')} failed: no answer within "
+                    f"{seconds:.1f}s (the rank announced itself there to bootstrap_addr: {self._address.name})",
+                )
+            )
+
+    def on_ack(self, ack: RegisterAck) -> None:
+        if self.stage != Stage.REGISTERING:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        if not ack.accepted:
+            text = f"prefill {self.endpoint} (bootstrap_addr: {self._address.name}) refused: {ack.reason}"
+            self.end(failures.of(FailureCode.MISMATCH, text))
+            return
+        self.same_host = ack.host == self._manager.host
+        self.stage = Stage.READY
+        log.info("Registered KV args with prefill rank %s (bootstrap_addr: %s)", self.endpoint, self._address.name)
+        self._address.advance()
+
+    def on_event(self, event: LinkEvent) -> None:
+        if event == LinkEvent.UP or self.stage == Stage.ENDED:
+            return
+        log.warning("Prefill rank %s (bootstrap_addr: %s): %s", self.endpoint, self._address.name, event.value)
+        self._address.forget_shape()  # whoever answers there next may have another shape
+        self.end(failures.prefill_lost(self._address.name, f"rank {self.endpoint}: {event.value}"))
+
+    def send(self, frame: Frame) -> bool:
+        return self._link is not None and self._link.send(codec.encode(frame))
+
+    def leave(self, receiver: KvReceiver) -> None:
+        self.rooms.discard(receiver)
+        self._end_if_unused()
+
+    def retire(self) -> None:
+        """Take no new rooms: the next one asks the bootstrap server anew (sglang 0.5.23 does so after a timeout)."""
+        self._retired = True
+        self._address.remove(self)
+        self._end_if_unused()
+
+    def _end_if_unused(self) -> None:
+        if self._retired and not self.rooms and self.stage != Stage.ENDED:
+            self.send(Unregister(self.session))
+            self._close()
+
+    def end(self, failure: Failure) -> int:
+        """Fail every room that depends on this connection; returns how many."""
+        if self.stage == Stage.ENDED:
+            return 0
+        affected = [room for room in self.rooms if room.active]
+        for room in list(self.rooms):
+            room.on_lost(self, failure)
+        self._close()
+        self._address.connection_ended(self, failure)
+        return len(affected)
+
+    def _close(self) -> None:
+        self.stage = Stage.ENDED
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._link is not None:
+            self._manager.unlinked(self._link, self)
+            self._manager.loop.drop(self._link, linger=1.0)

@@ -1,0 +1,194 @@
+"""The one thread of a KV manager: it owns sockets, timers and the transport, and sleeps when there is nothing to do.
+
+Other threads talk to it through `call`. Blocking HTTP runs on a few pool threads whose answers come back as calls.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import zmq
+
+from pdctl.engine.disaggregation.channel import Bell, Inbox, Link, LinkEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger("pdctl.engine")
+
+T = TypeVar("T")
+
+HTTP_THREADS = 8
+FRAMES_PER_TURN = 64  # then commands and timers get their turn
+BUSY_POLL = 1  # ms between looks at transfers that are still running
+CLOSE_LINGER = 1.0
+
+
+class Handler(Protocol):
+    """What the loop serves; every method runs on its thread."""
+
+    def on_frame(self, frame: bytes) -> None: ...
+    def on_link(self, link: Link, event: LinkEvent) -> None: ...
+
+    def advance(self) -> bool:
+        """Look at whatever needs polling; True while there is more to look at soon."""
+        ...
+
+    def on_death(self) -> None:
+        """The loop is ending on an error it did not expect: nothing will be answered any more."""
+        ...
+
+
+class Timer:
+    __slots__ = ("action",)
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action: Callable[[], None] | None = action
+
+    def cancel(self) -> None:
+        self.action = None  # the heap keeps the timer until it is due, but nothing the action held
+
+
+class Loop:
+    def __init__(self, name: str, ip: str, handler: Handler) -> None:
+        self._handler = handler
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._bell = Bell()
+        self._inbox = Inbox(self._context, ip)
+        self._links: dict[zmq.Socket[bytes], Link] = {}
+        self._poller = zmq.Poller()
+        self._poller.register(self._bell.fd, zmq.POLLIN)
+        self._poller.register(self._inbox.socket, zmq.POLLIN)
+        self._calls: deque[Callable[[], None]] = deque()
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._http = ThreadPoolExecutor(HTTP_THREADS, thread_name_prefix=f"{name}-http")
+        self._stopping = False
+        self.ended = False  # nothing passed to `call` will run any more
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def endpoint(self) -> str:
+        return self._inbox.endpoint
+
+    @property
+    def port(self) -> int:
+        return self._inbox.port
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout: float = 10.0) -> bool:
+        """End the thread; frames already sent still leave. False when it did not end in `timeout` seconds."""
+        self._stopping = True
+        self._bell.ring()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        if self._thread.is_alive():
+            return False
+        self._http.shutdown(wait=False, cancel_futures=True)
+        self._close()
+        return True
+
+    def call(self, action: Callable[[], None]) -> None:
+        """Run `action` on the loop's thread, after the calls made before it. From any thread."""
+        self._calls.append(action)
+        self._bell.ring()
+
+    def later(self, seconds: float, action: Callable[[], None]) -> Timer:
+        timer = Timer(action)
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), timer))
+        return timer
+
+    def submit(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Run blocking `job` on a pool thread, then `done` with its result on the loop's thread."""
+
+        def finished(future: Future[T]) -> None:
+            if not future.cancelled():
+                self.call(lambda: done(future.result()))
+
+        if not self._stopping:
+            self._http.submit(job).add_done_callback(finished)
+
+    def connect(self, endpoint: str) -> Link:
+        link = Link(self._context, endpoint)
+        self._links[link.monitor] = link
+        self._poller.register(link.monitor, zmq.POLLIN)
+        return link
+
+    def drop(self, link: Link, linger: float = 0.0) -> None:
+        if self._links.pop(link.monitor, None) is not None:
+            self._poller.unregister(link.monitor)
+        link.close(linger)
+
+    def _run(self) -> None:
+        clean = False
+        try:
+            busy = False
+            while not self._stopping:
+                busy = self._turn(busy)
+            clean = True
+        finally:
+            self.ended = True
+            if not clean:
+                log.critical("KV manager thread died; every room of this rank fails", exc_info=True)
+            self._handler.on_death()
+
+    def _turn(self, busy: bool) -> bool:
+        ready = dict(self._poller.poll(self._patience(busy)))
+        if self._bell.fd in ready:
+            self._bell.hush()
+        while self._calls:
+            self._calls.popleft()()
+        if self._inbox.socket in ready:
+            self._receive()
+        for monitor in [item for item in ready if item in self._links]:
+            self._watch(self._links.get(monitor))
+        self._tick()
+        return self._handler.advance()
+
+    def _receive(self) -> None:
+        for _ in range(FRAMES_PER_TURN):
+            frame = self._inbox.receive()
+            if frame is None:
+                return
+            self._handler.on_frame(frame)
+
+    def _watch(self, link: Link | None) -> None:
+        if link is None:
+            return  # dropped by what came before it in this turn
+        for event in link.events():
+            self._handler.on_link(link, event)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            timer = heapq.heappop(self._timers)[2]
+            if timer.action is not None:
+                timer.action()
+
+    def _patience(self, busy: bool) -> int | None:
+        """Milliseconds to sleep; None: until somebody rings."""
+        while self._timers and self._timers[0][2].action is None:
+            heapq.heappop(self._timers)
+        if self._calls:
+            return 0
+        if busy:
+            return BUSY_POLL
+        if not self._timers:
+            return None
+        return max(0, int((self._timers[0][0] - time.monotonic()) * 1000) + 1)
+
+    def _close(self) -> None:
+        for link in list(self._links.values()):
+            self.drop(link, CLOSE_LINGER)
+        self._inbox.close()
+        self._bell.close()
+        self._context.term()

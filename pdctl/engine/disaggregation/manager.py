@@ -1,0 +1,96 @@
+"""What the KV managers of both roles share: the loop, the transport, the counters, and how frames are taken apart."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import uuid
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pdctl.engine.disaggregation.handshake import Frame, codec
+from pdctl.engine.disaggregation.loop import Loop
+from pdctl.engine.disaggregation.state import ManagerStats
+from pdctl.engine.wire import FrameError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pdctl.engine.cache.geometry import PoolGeometry
+    from pdctl.engine.disaggregation.channel import Link, LinkEvent
+    from pdctl.engine.disaggregation.config import DisaggConfig
+    from pdctl.engine.transfer.base import Transport
+
+log = logging.getLogger("pdctl.engine")
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def host_identity() -> str:
+    """The same for all processes of one running machine, whatever addresses it has."""
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:  # not Linux
+        return f"{platform.node()}-{uuid.getnode():x}"
+
+
+class Manager(ABC):
+    """`wake` is called on the manager's thread whenever a room changed; it must not block."""
+
+    def __init__(
+        self, config: DisaggConfig, transport: Transport, geometry: PoolGeometry, wake: Callable[[], None]
+    ) -> None:
+        self.config = config
+        self.transport = transport
+        self.geometry = geometry
+        self.wake = wake
+        self.host = host_identity()
+        self.succeeded = 0
+        self.failed = 0
+        self.moved_bytes = 0
+        self._rejected = 0
+        self.loop = Loop(f"kv-{config.role}", config.rank_ip, self)
+
+    @property
+    def endpoint(self) -> str:
+        """This rank's PULL socket, as peers dial it."""
+        return self.loop.endpoint
+
+    def start(self) -> None:
+        self.loop.start()
+
+    def close(self) -> None:
+        """End the thread and give the transport's memory and peers back. Rooms that are not final fail."""
+        if self.loop.stop():
+            self.transport.close()
+        else:
+            log.error("KV manager thread did not end in time; its transport stays open until the process ends")
+
+    @abstractmethod
+    def stats(self) -> ManagerStats: ...
+
+    def _stats(self, rooms: int, draining: int, peers: int) -> ManagerStats:
+        return ManagerStats(rooms, draining, peers, self.succeeded, self.failed, self._rejected, self.moved_bytes)
+
+    def on_frame(self, frame: bytes) -> None:
+        """A frame nobody can read is dropped with a line in the log; the thread goes on (sglang 0.5.13's died)."""
+        try:
+            message = codec.decode(frame)
+        except (FrameError, RecursionError) as error:
+            self._rejected += 1
+            log.warning("Rejected a frame of %d bytes on %s: %s", len(frame), self.endpoint, error)
+            return
+        self.on_message(message)
+
+    @abstractmethod
+    def on_message(self, message: Frame) -> None: ...
+
+    @abstractmethod
+    def on_link(self, link: Link, event: LinkEvent) -> None: ...
+
+    @abstractmethod
+    def advance(self) -> bool: ...
+
+    @abstractmethod
+    def on_death(self) -> None: ...

@@ -1,0 +1,292 @@
+"""The KV manager of a prefill rank: decodes register here, announce rooms, and are sent pages."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pdctl.engine.disaggregation import failure as failures
+from pdctl.engine.disaggregation.bootstrap_client import BootstrapError, attempt, register_dp_rank
+from pdctl.engine.disaggregation.bootstrap_wire import RoomRank
+from pdctl.engine.disaggregation.channel import Link, LinkEvent
+from pdctl.engine.disaggregation.failure import Failure, FailureCode
+from pdctl.engine.disaggregation.handshake import (
+    Abort,
+    AbortAck,
+    Frame,
+    RegisterKvArgs,
+    Status,
+    TransferInfo,
+    Unregister,
+    clipped,
+    codec,
+)
+from pdctl.engine.disaggregation.manager import Manager
+from pdctl.engine.disaggregation.registration import Registration, server_address
+from pdctl.engine.disaggregation.sender import FakeSender, KvSender, Sender
+from pdctl.engine.disaggregation.session import Session, open_session
+from pdctl.engine.disaggregation.state import KVPoll, ManagerStats
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from pdctl.engine.cache.geometry import PoolGeometry
+    from pdctl.engine.disaggregation.config import DisaggConfig
+    from pdctl.engine.transfer.base import Transport
+
+log = logging.getLogger("pdctl.engine")
+
+MAX_ORPHANS = 4096  # page lists without a request
+MAX_CONCLUDED = 4096  # rooms remembered so that late frames about them are answered rightly
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A page list that came before its request did, or whose request went to another prefill."""
+
+    info: TransferInfo
+    arrived: float
+
+
+class PrefillManager(Manager):
+    def __init__(
+        self, config: DisaggConfig, transport: Transport, geometry: PoolGeometry, wake: Callable[[], None]
+    ) -> None:
+        super().__init__(config, transport, geometry, wake)
+        self._rooms: dict[int, KvSender] = {}
+        self._sessions: dict[str, Session] = {}
+        self._orphans: OrderedDict[tuple[int, str], Orphan] = OrderedDict()
+        self._concluded: OrderedDict[int, Failure | None] = OrderedDict()
+        self._watched: set[KvSender] = set()
+        self._registration = Registration(self.loop, config, wake)
+
+    # --- the scheduler's thread
+
+    @property
+    def registered(self) -> threading.Event:
+        return self._registration.done
+
+    @property
+    def registration_failure(self) -> str:
+        """Why the bootstrap server will never know this rank; empty while there is hope."""
+        return self._registration.failure
+
+    @property
+    def prefill_rank(self) -> int:
+        """sglang 0.5.23: attn_tp_rank * (pp_size * attn_cp_size) + pp_rank * attn_cp_size + attn_cp_rank."""
+        return self.config.tp_rank * self.config.pp_size + self.config.pp_rank
+
+    def start(self) -> None:
+        super().start()
+        self.loop.call(self._registration.begin)
+
+    def sender(self, room: int, rid: str, bootstrap_host: str = "") -> Sender:
+        if self.config.is_fake(bootstrap_host):
+            return FakeSender(room, rid)
+        sender = KvSender(room, rid, self)
+        if self.loop.ended:
+            sender.condemn(self._end_of_service())
+        else:
+            self.loop.call(lambda: self._open(sender))
+        return sender
+
+    def stats(self) -> ManagerStats:
+        rooms = list(self._rooms.values())
+        return self._stats(len(rooms), sum(room.draining for room in rooms), len(self._sessions))
+
+    # --- the manager's thread: rooms
+
+    def _open(self, sender: KvSender) -> None:
+        room = sender.room
+        if room in self._rooms:
+            text = f"room {room} is already in use on this prefill rank ({self.endpoint}); rooms must be unique"
+            sender.fail(failures.of(FailureCode.DUPLICATE_ROOM, text))
+            return
+        self._rooms[room] = sender
+        self._concluded.pop(room, None)
+        log.info("room=%d rid='%s' waits for the decode's page list on %s", room, sender.rid, self.endpoint)
+        self._announce_dp_rank(room)
+        sender.timer = self.loop.later(self.config.bootstrap_timeout, lambda: self._overdue(sender))
+        for key in [key for key in self._orphans if key[0] == room]:
+            self._take(sender, self._orphans.pop(key).info)
+
+    def _announce_dp_rank(self, room: int) -> None:
+        """A DP rank that does not follow the room cannot be computed: tell the bootstrap server (sglang 0.5.13+)."""
+        config = self.config
+        if config.dp_size == 1 or config.follows_room:
+            return
+        call = functools.partial(register_dp_rank, server_address(config), RoomRank(room, config.dp_rank))
+        self.loop.submit(lambda: attempt(call), lambda error: self._announced(room, error))
+
+    def _announced(self, room: int, error: BootstrapError | None) -> None:
+        if error is not None:
+            log.warning("room=%d its dp rank could not be announced: %s", room, error.message)
+
+    def _overdue(self, sender: KvSender) -> None:
+        if sender.poll() == KVPoll.BOOTSTRAPPING:
+            failure = failures.timed_out(sender.room, sender.age, KVPoll.BOOTSTRAPPING, sender.waiting_for)
+            sender.fail(failure)
+
+    def concluded(self, sender: KvSender) -> None:
+        """A room became final: remember how, for frames that are still on their way."""
+        self.succeeded += sender.failure is None
+        self.failed += sender.failure is not None
+        self.moved_bytes += sender.stats.nbytes
+        self._watched.discard(sender)
+        if self._rooms.get(sender.room) is sender:
+            del self._rooms[sender.room]
+            self._concluded[sender.room] = sender.failure
+            while len(self._concluded) > MAX_CONCLUDED:
+                self._concluded.popitem(last=False)
+
+    def watch(self, sender: KvSender) -> None:
+        self._watched.add(sender)
+
+    def advance(self) -> bool:
+        for sender in list(self._watched):
+            if not sender.check():
+                self._watched.discard(sender)
+        return bool(self._watched)
+
+    # --- the manager's thread: frames
+
+    def on_message(self, message: Frame) -> None:
+        if isinstance(message, RegisterKvArgs):
+            self._register(message)
+        elif isinstance(message, TransferInfo):
+            self._transfer_info(message)
+        elif isinstance(message, Abort):
+            self._abort(message)
+        elif isinstance(message, Unregister):
+            self._unregister(message.session)
+        else:
+            log.warning("A prefill rank does not expect %s frames; ignored", type(message).__name__)
+
+    def _register(self, message: RegisterKvArgs) -> None:
+        self._unregister(message.session)
+        session = open_session(self, message)
+        if session is not None:
+            self._sessions[session.id] = session
+
+    def _unregister(self, session_id: str) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._end(session, "it gave the connection up")
+
+    def _transfer_info(self, info: TransferInfo) -> None:
+        if info.session not in self._sessions:
+            text = f"decode session {info.session} is not registered with prefill rank {self.endpoint}"
+            self._refuse(info, failures.of(FailureCode.UNKNOWN_SESSION, text))
+            return
+        if len(info.pages) % 4:
+            self._refuse(info, failures.of(FailureCode.BAD_PAGES, f"{len(info.pages)} bytes are not whole page ids"))
+            return
+        sender = self._rooms.get(info.room)
+        if sender is not None:
+            self._take(sender, info)
+            return
+        failure = self._concluded.get(info.room)
+        if failure is not None:
+            text = f"room {info.room} already failed on prefill rank {self.endpoint}: {failure.message}"
+            self._refuse(info, Failure(failure.code, text))
+            return
+        self._keep(info)
+
+    def _take(self, sender: KvSender, info: TransferInfo) -> None:
+        session = self._sessions.get(info.session)
+        if session is not None:
+            sender.add(session, info)
+
+    def _keep(self, info: TransferInfo) -> None:
+        """The request may be on its way; if it never comes (a misrouted one), the decode must not wait in vain."""
+        key = (info.room, info.session)
+        orphan = Orphan(info, time.monotonic())
+        self._orphans[key] = orphan
+        log.info("room=%d page list from %s came before its request", info.room, info.endpoint)
+        self.loop.later(min(self.config.orphan_ttl, self.config.bootstrap_timeout), lambda: self._expire(key, orphan))
+        if len(self._orphans) > MAX_ORPHANS:
+            oldest, dropped = self._orphans.popitem(last=False)
+            self._disown(oldest[0], dropped, f"more than {MAX_ORPHANS} page lists wait for a request")
+
+    def _expire(self, key: tuple[int, str], orphan: Orphan) -> None:
+        if self._orphans.get(key) is orphan:
+            del self._orphans[key]
+            self._disown(key[0], orphan, f"none came within {time.monotonic() - orphan.arrived:.1f}s")
+
+    def _disown(self, room: int, orphan: Orphan, why: str) -> None:
+        text = (
+            f"prefill rank {self.endpoint} (bootstrap server {server_address(self.config)}) has no request with room "
+            f"{room}: {why}; was the request routed to another prefill than its bootstrap address says?"
+        )
+        log.warning("room=%d %s", room, text)
+        self._refuse(orphan.info, failures.of(FailureCode.UNKNOWN_ROOM, text))
+
+    def _refuse(self, info: TransferInfo, failure: Failure) -> None:
+        rank, reason = self.prefill_rank, clipped(failure.message)
+        status = Status(info.room, info.session, info.generation, KVPoll.FAILED, rank, failure.code, reason)
+        self._reply(info.session, info.endpoint, status)
+
+    def _reply(self, session_id: str, endpoint: str, frame: Frame) -> None:
+        session = self._sessions.get(session_id)
+        if session is not None:
+            session.tell(frame)
+            return
+        link = self.loop.connect(endpoint)
+        link.send(codec.encode(frame))
+        self.loop.drop(link, linger=1.0)
+
+    def _abort(self, message: Abort) -> None:
+        """sglang 0.5.23: rooms that are done or unknown are acknowledged at once, others when they have drained."""
+        sender, session = self._rooms.get(message.room), self._sessions.get(message.session)
+        self._orphans.pop((message.room, message.session), None)
+        if sender is None or session is None:
+            log.info(
+                "Received abort notification for room %d, ignoring (already completed or unknown) room=%d",
+                message.room, message.room,
+            )  # fmt: skip
+            ack = AbortAck(message.room, message.session, message.generation, self.prefill_rank)
+            self._reply(message.session, message.endpoint, ack)
+            return
+        log.info("Received abort notification for room %d, marked as Failed room=%d", message.room, message.room)
+        sender.drained(session, message.generation)
+
+    # --- the manager's thread: peers
+
+    def on_link(self, link: Link, event: LinkEvent) -> None:
+        if event == LinkEvent.UP:
+            return
+        for session in [session for session in self._sessions.values() if session.link is link]:
+            self.lost(session, event.value)
+
+    def lost_peer(self, peer: str, detail: str) -> None:
+        session = self._sessions.get(peer)
+        if session is not None:
+            self.lost(session, detail)
+
+    def lost(self, session: Session, detail: str) -> None:
+        """A decode rank is gone: only its rooms fail, and it may register again."""
+        if self._sessions.pop(session.id, None) is None:
+            return
+        log.error("Session %s failed. (%s: %s) %d rooms", session.id, session.endpoint, detail, len(session.rooms))
+        self._end(session, detail)
+
+    def _end(self, session: Session, detail: str) -> None:
+        failure = failures.decode_lost(session.id, session.endpoint, detail)
+        for key in [key for key in self._orphans if key[1] == session.id]:
+            del self._orphans[key]
+        for room in list(session.rooms):
+            self._rooms[room].fail(failure)
+        self.loop.drop(session.link, linger=1.0)
+        self.transport.drop_peer(session.id)
+
+    def on_death(self) -> None:
+        for sender in list(self._rooms.values()):
+            sender.condemn(self._end_of_service())
+
+    def _end_of_service(self) -> Failure:
+        return failures.of(FailureCode.MANAGER_DIED, f"the KV manager of prefill rank {self.endpoint} has ended")

@@ -1,0 +1,289 @@
+"""The decode's end of a room: finds the prefill's ranks, announces the pages it reserved, waits for the room's fate.
+
+The scheduler's thread calls the public methods; they only leave word for the manager's thread, which does the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pdctl.engine.disaggregation import failure as failures
+from pdctl.engine.disaggregation.failure import Failure, FailureCode
+from pdctl.engine.disaggregation.handshake import Abort, Status, TransferInfo, clipped, pack_pages
+from pdctl.engine.disaggregation.state import KVPoll, TransferStats
+
+if TYPE_CHECKING:
+    from pdctl.engine.disaggregation.connection import Connection
+    from pdctl.engine.disaggregation.decode import DecodeManager
+    from pdctl.engine.disaggregation.loop import Timer
+    from pdctl.engine.transfer.base import Pages
+
+log = logging.getLogger("pdctl.engine")
+
+
+class KvReceiver:
+    """After FAILED the pages stay out of use until `settled`: only then can no prefill write into them any more."""
+
+    def __init__(self, room: int, rid: str, address: str, dp_rank: int | None, manager: DecodeManager) -> None:
+        self.room = room
+        self.rid = rid
+        self.address = address
+        self.dp_rank = dp_rank
+        self.failure: Failure | None = None
+        self.metadata: bytes | None = None
+        self.stats = TransferStats()
+        self.generation = manager.next_generation()
+        self.connections: tuple[Connection, ...] = ()
+        self._manager = manager
+        self._state = KVPoll.BOOTSTRAPPING
+        self._created = time.monotonic()
+        self._sent_at = 0.0
+        self._pages: Pages | None = None
+        self._aux_index = 0
+        self._required_dst = 1
+        self._writers: set[Connection] = set()  # ranks that know our pages and have not said that they are through
+        self._arrived: set[int] = set()
+        self._retried = False
+        self._timer: Timer | None = None
+        self._settled = False
+
+    # --- the scheduler's thread
+
+    def poll(self) -> KVPoll:
+        return self._state
+
+    @property
+    def settled(self) -> bool:
+        return self._settled
+
+    def send_metadata(self, pages: Pages, aux_index: int = 0) -> None:
+        """Tell the prefill where the prompt's pages go. Once, when `poll` says WAITING_FOR_INPUT."""
+        copied = np.array(pages, dtype=np.int32)
+        self._manager.loop.call(lambda: self._announce(copied, aux_index))
+
+    def abort(self, reason: str = failures.ABORTED) -> None:
+        self._manager.loop.call(lambda: self.fail(failures.aborted(reason)))
+
+    def clear(self) -> None:
+        """The room is of no more use to the scheduler: abort it unless it is final."""
+        if not self._state.final:
+            self.abort()
+
+    # --- the manager's thread
+
+    @property
+    def active(self) -> bool:
+        return not self._state.final
+
+    @property
+    def age(self) -> float:
+        return time.monotonic() - self._created
+
+    def ready(self, connections: tuple[Connection, ...], required_dst: int) -> None:
+        """Every rank that will write has accepted us."""
+        self.connections = connections
+        self._required_dst = required_dst
+        for connection in connections:
+            connection.rooms.add(self)
+        if self._pages is not None:
+            self._send()  # the second try of a room whose prefill had forgotten us
+            return
+        self.stats = TransferStats(handshake=self.age)
+        self._move(KVPoll.WAITING_FOR_INPUT)
+        log.info("room=%d handshake with %s done rid='%s' after=%.6f", self.room, self.address, self.rid, self.age)
+
+    def _announce(self, pages: Pages, aux_index: int) -> None:
+        if not self.active or self._pages is not None:
+            return
+        self._pages, self._aux_index = pages, aux_index
+        self._timer = self._manager.loop.later(self._manager.config.waiting_timeout, self._overdue)
+        self._send()
+
+    def _send(self) -> None:
+        if self._pages is None:
+            return
+        self._sent_at = time.monotonic()
+        for connection in self.connections:
+            info = TransferInfo(
+                self.room,
+                connection.session,
+                self._manager.endpoint,
+                self.generation,
+                pack_pages(self._pages),
+                self._required_dst,
+                self._aux_index,
+            )
+            self._writers.add(connection)
+            if not connection.send(info):
+                text = f"send_metadata to prefill {connection.endpoint} failed: it has stopped reading"
+                self.fail(failures.of(FailureCode.RANK_UNREACHABLE, text))
+                return
+        log.info(
+            "Sending to prefill server with bootstrap room %d is_dummy=False room=%d rid='%s' pages=%d to=%s",
+            self.room, self.room, self.rid, len(self._pages), ",".join(c.endpoint for c in self.connections),
+        )  # fmt: skip
+
+    def _overdue(self) -> None:
+        if not self.active:
+            return
+        silent = ", ".join(c.endpoint for c in self.connections if c in self._writers) or "no prefill rank"
+        missing = f"no transfer-done signal from {silent} (bootstrap_addr: {self.address})"
+        seconds = time.monotonic() - self._sent_at
+        suspects = list(self._writers)
+        self.fail(failures.timed_out(self.room, seconds, KVPoll.WAITING_FOR_INPUT, missing))
+        for connection in suspects:
+            connection.retire()
+
+    def on_status(self, connection: Connection, status: Status) -> None:
+        """A prefill rank reports the room's fate, or asks for help with a transfer under way."""
+        state = KVPoll(status.status)
+        if state == KVPoll.TRANSFERRING and self.active:
+            self._move(state)
+            self._manager.help(self)
+        elif state.final:
+            self._writers.discard(connection)
+            if not self.active:
+                self._check_settled()
+            elif state == KVPoll.SUCCESS:
+                self._arrive(status)
+            else:
+                self._refused(connection, status)
+
+    def _arrive(self, status: Status) -> None:
+        self._arrived.add(status.prefill_rank)
+        self.metadata = status.metadata or self.metadata
+        if len(self._arrived) < len(self.connections):
+            return
+        took = time.monotonic() - self._sent_at
+        pages = len(self._pages) if self._pages is not None else 0
+        nbytes = pages * self._manager.geometry.page_bytes
+        self.stats = replace(self.stats, pages=pages, nbytes=nbytes, chunks=1, transfer=took)
+        self.metadata = self.metadata or b""
+        self._end(KVPoll.SUCCESS)
+        log.info(
+            "room=%d KV cache arrived rid='%s' pages=%d bytes=%d seconds=%.6f from=%s",
+            self.room, self.rid, pages, nbytes, took, self.address,
+        )  # fmt: skip
+
+    def _refused(self, connection: Connection, status: Status) -> None:
+        if status.code == FailureCode.UNKNOWN_SESSION.value and not self._retried:
+            # The prefill dropped our registration (it saw the connection break): register and announce once more.
+            self._retried = True
+            log.info("room=%d registers again with %s: %s", self.room, connection.endpoint, status.reason)
+            self._leave()
+            connection.retire()
+            self._manager.resolve(self)
+            return
+        self.fail(Failure(status.code or FailureCode.TRANSFER.value, status.reason or "the prefill gave no reason"))
+
+    def on_ack(self, connection: Connection) -> None:
+        self._writers.discard(connection)
+        self._check_settled()
+
+    def on_lost(self, connection: Connection, failure: Failure) -> None:
+        """The connection is gone. A process on this host is dead then; one elsewhere may still be writing."""
+        if connection.same_host:
+            self._writers.discard(connection)
+        self.fail(failure)
+        self._check_settled()
+
+    def fail(self, failure: Failure) -> None:
+        """The first failure is the one that is told. Ranks that may still write are asked to stop."""
+        if not self.active:
+            return
+        self.failure = failure
+        for connection in self._writers:
+            endpoint, reason = self._manager.endpoint, clipped(failure.message)
+            connection.send(Abort(self.room, connection.session, endpoint, self.generation, reason))
+            log.info(
+                "Sent abort notification for room %d to %s room=%d",
+                self.room, connection.endpoint.removeprefix("tcp://"), self.room,
+            )  # fmt: skip
+        log.info("room=%d receiver failed rid='%s' code=%s: %s", self.room, self.rid, failure.code, failure.message)
+        self._end(KVPoll.FAILED)
+
+    def _end(self, state: KVPoll) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._settled = not self._writers  # before the state: whoever sees the state may ask
+        self._state = self._state.advanced(state)
+        self._manager.concluded(self)
+        if self._settled:
+            self._let_go()
+        else:
+            self._timer = self._manager.loop.later(self._manager.config.settle_grace, self._expire)
+        self._manager.wake()
+
+    def _check_settled(self) -> None:
+        if self._state.final and not self._settled and not self._writers:
+            self._settle()
+
+    def _expire(self) -> None:
+        if not self._settled:
+            log.warning(
+                "Deferred KV release for room %d timed out after %.1fs: no answer from %s room=%d",
+                self.room, self._manager.config.settle_grace, ", ".join(c.endpoint for c in self._writers), self.room,
+            )  # fmt: skip
+            self._settle()
+
+    def _settle(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._writers.clear()
+        self._settled = True
+        self._let_go()
+        self._manager.wake()
+
+    def _let_go(self) -> None:
+        self._leave()
+        self._manager.forget(self)
+
+    def _leave(self) -> None:
+        for connection in self.connections:
+            connection.leave(self)
+
+    def _move(self, to: KVPoll) -> None:
+        self._state = self._state.advanced(to)
+        self._manager.wake()
+
+
+class FakeReceiver:
+    """For requests that name the fake bootstrap host: ready at once, arrived as soon as the pages are announced."""
+
+    failure: Failure | None = None
+
+    def __init__(self, room: int, rid: str) -> None:
+        self.room = room
+        self.rid = rid
+        self.metadata: bytes | None = None
+        self.stats = TransferStats()
+        self._state = KVPoll.WAITING_FOR_INPUT
+
+    @property
+    def settled(self) -> bool:
+        return self._state.final
+
+    def poll(self) -> KVPoll:
+        return self._state
+
+    def send_metadata(self, pages: Pages, aux_index: int = 0) -> None:
+        """`metadata` stays empty: there is no first token, and the scheduler takes any."""
+        del aux_index
+        self.stats = TransferStats(pages=len(pages))
+        self.metadata = b""
+        self._state = KVPoll.SUCCESS
+
+    def abort(self, reason: str = failures.ABORTED) -> None:
+        self.failure = failures.aborted(reason)
+        self._state = KVPoll.FAILED
+
+    def clear(self) -> None:
+        return
+
+
+Receiver = KvReceiver | FakeReceiver

@@ -1,0 +1,89 @@
+"""A prefill rank announces itself to its instance's bootstrap server, with SGLang's retry rules (0.5.23)."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from typing import TYPE_CHECKING
+
+from pdctl.engine.disaggregation.bootstrap_client import BootstrapError, attempt, register_rank
+from pdctl.engine.disaggregation.bootstrap_wire import FOLLOW_ROOM, RankRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pdctl.engine.disaggregation.config import DisaggConfig
+    from pdctl.engine.disaggregation.loop import Loop
+
+log = logging.getLogger("pdctl.engine")
+
+ATTEMPTS = 5
+FIRST_DELAY = 1.0  # seconds, doubled each time
+LONGEST_DELAY = 30.0
+# A server bound to every interface is dialled on the loopback of the same family (sglang 0.5.18+).
+WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+def delay(attempts: int, jitter: float) -> float:
+    """Seconds before the next attempt; `jitter` in [0, 1) takes up to a quarter away."""
+    return min(FIRST_DELAY * float(2 ** (attempts - 1)), LONGEST_DELAY) * (0.75 + 0.25 * jitter)
+
+
+def server_address(config: DisaggConfig) -> str:
+    host = WILDCARDS.get(config.bootstrap_host, config.bootstrap_host)
+    return f"[{host}]:{config.bootstrap_port}" if ":" in host else f"{host}:{config.bootstrap_port}"
+
+
+def rank_row(config: DisaggConfig, rank_port: int) -> RankRow:
+    """Data-parallel ranks of this engine are replicas: sglang's system_dp, never attention DP."""
+    return RankRow(
+        attn_tp_size=config.tp_size,
+        attn_tp_rank=config.tp_rank,
+        attn_cp_size=1,
+        attn_cp_rank=0,
+        attn_dp_size=1,
+        attn_dp_rank=0,
+        pp_size=config.pp_size,
+        pp_rank=config.pp_rank,
+        system_dp_size=config.dp_size,
+        system_dp_rank=config.dp_rank,
+        rank_ip=config.rank_ip,
+        rank_port=rank_port,
+        page_size=config.page_size,
+        kv_cache_dtype=config.kv_dtype,
+        load_balance_method=FOLLOW_ROOM if config.follows_room else config.load_balance_method,
+        prefill_http_port=config.http_port or None,
+    )
+
+
+class Registration:
+    """`done` is set when the server took the row; `failure` says why it never will. Runs on the manager's loop."""
+
+    def __init__(self, loop: Loop, config: DisaggConfig, changed: Callable[[], None]) -> None:
+        self.done = threading.Event()
+        self.failure = ""
+        self._loop = loop
+        self._address = server_address(config)
+        self._row = rank_row(config, loop.port)
+        self._attempts = 0
+        self._changed = changed
+
+    def begin(self) -> None:
+        self._attempts += 1
+        address, row = self._address, self._row
+        self._loop.submit(lambda: attempt(lambda: register_rank(address, row)), self._answered)
+
+    def _answered(self, error: BootstrapError | None) -> None:
+        if error is None:
+            log.info("Prefill successfully registered to bootstrap server. (http://%s/route)", self._address)
+            self.done.set()
+            self._changed()
+            return
+        log.warning("Prefill register attempt %d/%d failed: %s", self._attempts, ATTEMPTS, error.message)
+        if self._attempts < ATTEMPTS:
+            self._loop.later(delay(self._attempts, random.random()), self.begin)
+            return
+        self.failure = f"Prefill instance failed to register to bootstrap server after {ATTEMPTS} retries"
+        log.error("%s: %s", self.failure, error.message)
+        self._changed()

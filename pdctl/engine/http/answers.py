@@ -1,0 +1,172 @@
+"""What every route shares: JSON through orjson, one error shape, server-sent events that notice a client leave."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+import orjson
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from pdctl.engine.refusal import Refusal
+from pdctl.engine.requests import Body
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from pydantic_core import ErrorDetails
+    from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
+
+    from pdctl.engine.manager import TokenizerManager
+    from pdctl.engine.pending import Group, Pending
+
+    Chunks = Callable[[Pending], Iterable[bytes]]
+
+B = TypeVar("B", bound=Body)
+
+MAX_BODY = 32 << 20  # bytes; half a scheduler frame, so that whatever fits here fits there
+RETRY_AFTER = "1"  # seconds
+DONE = b"data: [DONE]\n\n"
+
+
+def json(content: object, status: int = 200) -> Response:
+    return Response(orjson.dumps(content), status, media_type="application/json")
+
+
+def error_body(refusal: Refusal) -> dict[str, object]:
+    """OpenAI's envelope. `code` is the HTTP status, as SGLang has it; `type` is a word for programs."""
+    return {"error": {"message": refusal.message, "type": refusal.kind, "param": None, "code": refusal.status}}
+
+
+def error(refusal: Refusal) -> Response:
+    response = json(error_body(refusal), refusal.status)
+    if refusal.status == 503:
+        response.headers["Retry-After"] = RETRY_AFTER
+    return response
+
+
+def event(content: object) -> bytes:
+    return b"data: " + orjson.dumps(content) + b"\n\n"
+
+
+async def body(request: Request, model: type[B]) -> B:
+    """The JSON body, whatever its content type says. Raises Refusal: 413 too large, 400 malformed or unsupported."""
+    declared = request.headers.get("content-length", "0")
+    parts: list[bytes] = []
+    size = int(declared) if declared.isdecimal() else 0
+    if size <= MAX_BODY:
+        size = 0
+        async for part in request.stream():
+            size += len(part)
+            if size > MAX_BODY:
+                break
+            parts.append(part)
+    if size > MAX_BODY:
+        raise Refusal(413, f"the body is larger than {MAX_BODY} bytes")
+    try:
+        parsed = model.model_validate_json(b"".join(parts))
+    except ValidationError as problem:
+        raise Refusal(400, "; ".join(dict.fromkeys(map(_describe, problem.errors()[:4])))) from None
+    check_supported(parsed)
+    return parsed
+
+
+def check_supported(parsed: Body) -> None:
+    """Raises Refusal (400) for a field whose meaning this engine would silently lose."""
+    if parsed.refused:
+        raise Refusal(400, f"not supported by this engine: {', '.join(parsed.refused)}. Leave it out.", "unsupported")
+
+
+def _describe(problem: ErrorDetails) -> str:
+    """`sampling_params.max_new_tokens: Input should be a valid integer (got 'five')`."""
+    if problem["type"] == "json_invalid":
+        return f"the body is not valid JSON: {problem['ctx']['error']}"
+    # The names of a union's branches say nothing to a client: str, list[int], SamplingBody, …
+    steps = [
+        str(step) for step in problem["loc"] if isinstance(step, int) or (str(step).islower() and "[" not in str(step))
+    ]
+    steps = [step for step in steps if step not in ("str", "int", "bool", "float")]
+    given = repr(problem["input"])
+    shown = "" if problem["type"] == "missing" else f" (got {given[:60]}{'…' if len(given) > 60 else ''})"
+    return f"{'.'.join(steps) or 'body'}: {problem['msg']}{shown}"
+
+
+@asynccontextmanager
+async def watched(request: Request, manager: TokenizerManager, group: Group) -> AsyncIterator[None]:
+    """While inside, a client that closes its connection aborts what is left of `group` at once."""
+    watcher = asyncio.create_task(_watch(request.receive, lambda: manager.abandon(group)))
+    try:
+        yield
+    except BaseException:
+        manager.abandon(group)
+        raise
+    finally:
+        watcher.cancel()
+
+
+async def _watch(receive: Receive, leave: Callable[[], None]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    leave()
+
+
+class EventStream(Response):
+    """Server-sent events from a generator; `leave` is called when the client goes, or when the stream ends anyhow."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes], leave: Callable[[], None]) -> None:
+        self.status_code = 200
+        self.background = None
+        self._events = events
+        self._leave = leave
+        self.init_headers({"Cache-Control": "no-cache"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        watcher = asyncio.create_task(_watch(receive, self._leave))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for part in self._events:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            watcher.cancel()
+            self._leave()
+
+
+async def _stream(group: Group, chunks: Chunks, tail: Callable[[], Iterable[bytes]]) -> AsyncIterator[bytes]:
+    try:
+        async for member in group.updates():
+            for chunk in chunks(member):
+                yield chunk
+        for chunk in tail():
+            yield chunk
+    except Refusal as refusal:
+        yield event(error_body(refusal))
+    yield DONE
+
+
+async def respond(
+    request: Request,
+    manager: TokenizerManager,
+    group: Group,
+    whole: Callable[[], object],
+    chunks: Chunks,
+    tail: Callable[[], Iterable[bytes]] = tuple,
+) -> Response:
+    """The answer to a generation call: `whole()` as JSON, or `chunks(member)` for each member with news, then `tail()`.
+
+    A stream's status line waits for its first news: a request that fails before its first token is answered with a real
+    HTTP error (sglang does so on its OpenAI routes), which a router can act on. Later failures travel in the stream.
+    """
+    async with watched(request, manager, group):
+        if group.stream:
+            await group.first()
+        else:
+            await group.finished()
+    if group.stream:
+        return EventStream(_stream(group, chunks, tail), lambda: manager.abandon(group))
+    return json(whole())

@@ -1,0 +1,66 @@
+"""The FastAPI application: routes, and one error shape for whatever goes wrong on the way to them."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from pdctl.engine.http import answers, chat, completions, control, generate, info
+from pdctl.engine.refusal import Refusal
+
+if TYPE_CHECKING:
+    from pdctl.engine.instance import Instance
+
+log = logging.getLogger("pdctl.engine")
+
+
+def build(instance: Instance) -> FastAPI:
+    app = FastAPI(title="pdctl engine", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.instance = instance
+    for module in (generate, completions, chat, info, control):
+        app.include_router(module.router)
+    for kind, handler in HANDLERS.items():
+        app.add_exception_handler(kind, handler)
+    return app
+
+
+async def _refused(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, Refusal)
+    if problem.status >= 400 and problem.status != 499:
+        log.warning("Refused %s %s: %d %s", request.method, request.url.path, problem.status, problem.message)
+    return answers.error(problem)
+
+
+async def _routing(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, HTTPException)
+    return answers.error(Refusal(problem.status_code, f"{request.method} {request.url.path}: {problem.detail}"))
+
+
+async def _query(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, RequestValidationError)
+    first = problem.errors()[0]
+    return answers.error(Refusal(400, f"{'.'.join(map(str, first['loc']))}: {first['msg']}"))
+
+
+async def _left(request: Request, problem: Exception) -> Response:
+    return Response(status_code=499)
+
+
+async def _bug(request: Request, problem: Exception) -> Response:
+    """uvicorn logs the traceback; the client gets the kind of error only."""
+    return answers.error(Refusal(500, f"internal error: {type(problem).__name__}; the instance's log has the details"))
+
+
+HANDLERS = {
+    Refusal: _refused,
+    HTTPException: _routing,
+    RequestValidationError: _query,
+    ClientDisconnect: _left,
+    Exception: _bug,
+}

@@ -1,0 +1,149 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, Request, Response
+
+from pdctl.engine.http import answers, openai
+from pdctl.engine.jobs import Options, Prompt
+from pdctl.engine.refusal import Refusal
+from pdctl.engine.requests import ChatBody
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pdctl.engine.checkpoint import SamplingDefaults
+    from pdctl.engine.instance import Instance
+    from pdctl.engine.pending import Pending
+    from pdctl.engine.tokenizer import Tokenizer
+
+router = APIRouter()
+
+
+@router.post("/v1/chat/completions")
+async def chat_completions(request: Request) -> Response:
+    instance: Instance = request.app.state.instance
+    manager, tokenizer = instance.manager, instance.checkpoint.tokenizer
+    manager.admit()
+    body = await answers.body(request, ChatBody)
+    prompt = _prompt(instance, body)
+    options = _options(body, instance)
+    group = manager.submit(await instance.intake.jobs([prompt], [options], body), body.stream)
+    head = {
+        "id": group.members[0].job.rid,
+        "object": "chat.completion.chunk" if body.stream else "chat.completion",
+        "created": int(time.time()),
+        "model": body.model or instance.args.name,
+    }
+    deltas = openai.Deltas(len(group.members))
+    fresh = set(range(len(group.members)))  # members whose first chunk, which carries the role, is still to come
+
+    def whole() -> object:
+        choices = [
+            {
+                "index": member.job.index,
+                "message": {"role": "assistant", "content": member.text, "reasoning_content": None, "tool_calls": None},
+                "logprobs": _logprobs(member, tokenizer, slice(0, len(member.ids))) if body.logprobs else None,
+                **openai.ending(member),
+            }
+            for member in group.members
+        ]
+        return {**head, "choices": choices, "usage": openai.usage(group.members, body.n)}
+
+    def logprobs(member: Pending) -> object:
+        span = deltas.tokens(member) if body.logprobs else slice(0, 0)
+        return _logprobs(member, tokenizer, span) if span.start < span.stop else None
+
+    def event(member: Pending, delta: dict[str, str], scores: object = None, end: bool = False) -> bytes:
+        stop = openai.ending(member) if end else {"finish_reason": None, "matched_stop": None}
+        content: dict[str, Any] = {
+            **head,
+            "choices": [{"index": member.job.index, "delta": delta, "logprobs": scores, **stop}],
+        }
+        if body.stream_options.continuous_usage_stats:
+            content["usage"] = openai.usage([member], 1)
+        return answers.event(content)
+
+    def chunk(member: Pending) -> Iterable[bytes]:
+        if member.job.index in fresh:
+            fresh.discard(member.job.index)
+            yield event(member, {"role": "assistant", "content": ""})
+        text, ended = deltas.text(member), member.finish is not None
+        if text:
+            yield event(member, {"content": text}, logprobs(member))
+        if ended:
+            yield event(member, {}, logprobs(member), end=True)
+
+    def tail() -> Iterable[bytes]:
+        return openai.usage_events(head, body.stream_options, group.members, body.n)
+
+    return await answers.respond(request, manager, group, whole, chunk, tail)
+
+
+def _options(body: ChatBody, instance: Instance) -> Options:
+    length = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    if length is not None and length <= 0:
+        raise Refusal(400, f"max_completion_tokens must be positive, got {length}.")
+    logprobs = body.top_logprobs if body.logprobs else None
+    options = openai.options(body, length, logprobs, _sampling(body, instance.checkpoint.defaults))
+    return options if length is not None else openai.unbounded(options, instance.context_length)
+
+
+def _sampling(body: ChatBody, defaults: SamplingDefaults) -> dict[str, Any]:
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    given = {name: getattr(body, name) for name in names}
+    return {name: getattr(defaults, name) if value is None else value for name, value in given.items()}
+
+
+def _prompt(instance: Instance, body: ChatBody) -> Prompt:
+    if body.input_ids is not None:
+        return Prompt(ids=body.input_ids)
+    if not body.messages:
+        raise Refusal(400, "Messages cannot be empty.")
+    if body.tool_choice not in ("auto", "none"):
+        raise Refusal(400, "not supported by this engine: a tool_choice other than auto or none.", "unsupported")
+    if body.continue_final_message:
+        raise Refusal(400, "not supported by this engine: continue_final_message. Leave it out.", "unsupported")
+    template = instance.checkpoint.chat_template
+    if template is None:
+        raise Refusal(400, "this model has no chat template; use /v1/completions.", "unsupported")
+    messages = [_message(number, message) for number, message in enumerate(body.messages)]
+    tools = body.tools if body.tools and body.tool_choice != "none" else None
+    text = template.render(messages, {"add_generation_prompt": True, "tools": tools, **body.chat_template_kwargs})
+    return Prompt(text=text, special=False)
+
+
+def _message(number: int, message: Mapping[str, Any]) -> dict[str, Any]:
+    """Content in parts becomes one text: templates of text models expect a string."""
+    if not isinstance(message.get("role"), str):
+        raise Refusal(400, f"messages.{number}.role: Field required, a string")
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(_part(number, part) for part in content)
+    elif not isinstance(content, str | None):
+        raise Refusal(400, f"messages.{number}.content: Input should be a string or a list of parts")
+    return {**message, "content": content or ""}
+
+
+def _part(number: int, part: object) -> str:
+    text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+    if not isinstance(text, str):
+        raise Refusal(400, f"messages.{number}.content: this model reads text parts only")
+    return text
+
+
+def _logprobs(member: Pending, tokenizer: Tokenizer, span: slice) -> dict[str, Any]:
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        raw = tokenizer.token_bytes(token)
+        return {"token": raw.decode(errors="replace"), "bytes": list(raw), "logprob": logprob}
+
+    tops = member.top_logprobs[span] or [[] for _ in member.ids[span]]
+    rows = zip(member.ids[span], member.logprobs[span], tops, strict=False)
+    return {
+        "content": [
+            {**entry(token, logprob), "top_logprobs": [entry(*other) for other in top]} for token, logprob, top in rows
+        ]
+    }

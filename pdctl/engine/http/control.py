@@ -1,0 +1,42 @@
+"""Acting on an instance: abort requests, flush the cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import APIRouter, Request, Response
+from starlette.responses import PlainTextResponse
+
+from pdctl.engine.http import answers
+from pdctl.engine.requests import AbortBody
+
+if TYPE_CHECKING:
+    from pdctl.engine.instance import Instance
+
+router = APIRouter()
+
+FLUSH_WITHIN = 10.0
+
+
+@router.post("/abort_request")
+async def abort_request(request: Request) -> Response:
+    """By rid prefix, as sglang does. 200 also when nothing matched: the request may have ended a moment ago."""
+    instance: Instance = request.app.state.instance
+    body = await answers.body(request, AbortBody)
+    instance.manager.abort(body.rid, body.abort_all)
+    return Response(status_code=200)
+
+
+@router.api_route("/flush_cache", methods=["GET", "POST"])
+async def flush_cache(request: Request) -> Response:
+    """400 while requests run, with how many."""
+    instance: Instance = request.app.state.instance
+    instance.manager.admit(0)
+    replies = await instance.manager.flush(FLUSH_WITHIN)
+    refused = [reply.reason for reply in replies if not reply.ok]
+    if refused:
+        return PlainTextResponse(f"Flush cache failed: {'; '.join(refused)}.\n", 400)
+    return PlainTextResponse(
+        "Cache flushed.\nPlease check backend logs for more details. "
+        "(When there are running or waiting requests, the operation will not be performed.)\n"
+    )

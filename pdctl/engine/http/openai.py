@@ -1,0 +1,111 @@
+"""What both OpenAI routes share: sampling fields, usage, finish reasons (sglang 0.5.23 srt/entrypoints/openai)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pdctl.engine.http import answers
+from pdctl.engine.http.generate import finish_reason
+from pdctl.engine.intake import MAX_TOP_LOGPROBS
+from pdctl.engine.jobs import Options
+from pdctl.engine.refusal import Refusal
+from pdctl.engine.requests import SamplingBody, StreamOptions
+from pdctl.engine.sampling import sampling_from, stops_from
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pdctl.engine.pending import Pending
+    from pdctl.engine.requests import OpenAIBody
+
+TEXT_FORMATS = (None, "text")
+
+
+def options(body: OpenAIBody, length: int | None, logprobs: int | None, sampling: dict[str, Any]) -> Options:
+    """`length` None means as much as the context leaves. `logprobs` None means none, 0 the chosen token's only."""
+    if body.response_format.get("type") not in TEXT_FORMATS:
+        raise Refusal(
+            400,
+            f"not supported by this engine: response_format {body.response_format['type']!r}. Leave it out.",
+            "unsupported",
+        )
+    if logprobs is not None and not 0 <= logprobs <= MAX_TOP_LOGPROBS:
+        raise Refusal(400, f"the number of top log probabilities must be in [0, {MAX_TOP_LOGPROBS}], got {logprobs}.")
+    fields = SamplingBody(
+        max_new_tokens=length,
+        min_new_tokens=body.min_tokens,
+        frequency_penalty=body.frequency_penalty,
+        presence_penalty=body.presence_penalty,
+        stop_token_ids=body.stop_token_ids,
+        ignore_eos=body.ignore_eos,
+        n=body.n,
+        sampling_seed=body.seed,
+        **sampling,
+    )
+    return Options(
+        sampling=sampling_from(fields),
+        stops=stops_from(body.stop),
+        trim_stop=not body.no_stop_trim,
+        skip_special=body.skip_special_tokens,
+        n=body.n,
+        return_logprob=logprobs is not None,
+        top_logprobs=logprobs or 0,
+        explicit_length=length is not None,
+    )
+
+
+def unbounded(given: Options, context: int) -> Options:
+    """As long an answer as the context leaves after the prompt (intake shrinks it)."""
+    return replace(given, sampling=msgspec.structs.replace(given.sampling, max_new_tokens=context))
+
+
+def ending(member: Pending) -> dict[str, Any]:
+    """`finish_reason` and sglang's `matched_stop`; both null while the answer goes on."""
+    reason = finish_reason(member.finish, member.matched) or {}
+    return {"finish_reason": reason.get("type"), "matched_stop": reason.get("matched")}
+
+
+def usage(members: Sequence[Pending], samples: int) -> dict[str, Any]:
+    """Each prompt counts once however many samples it has (sglang: usage_processor)."""
+    prompts = members[::samples]
+    prompt_tokens = sum(member.prompt_tokens for member in prompts)
+    completion_tokens = sum(len(member.ids) for member in members)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "completion_tokens": completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": sum(member.cached_tokens for member in prompts)},
+        "reasoning_tokens": 0,
+    }
+
+
+class Deltas:
+    """How much of each member of a stream the client has seen: characters and log probabilities."""
+
+    def __init__(self, members: int) -> None:
+        self._sent = [0] * members
+        self._tokens = [0] * members
+
+    def text(self, member: Pending) -> str:
+        """What was not sent yet; a stream only ever grows."""
+        text, index = member.text, member.job.index
+        delta = text[self._sent[index] :]
+        self._sent[index] = len(text)
+        return delta
+
+    def tokens(self, member: Pending) -> slice:
+        index = member.job.index
+        span = slice(self._tokens[index], min(len(member.logprobs), len(member.ids)))
+        self._tokens[index] = span.stop
+        return span
+
+
+def usage_events(
+    head: dict[str, Any], wanted: StreamOptions, members: Sequence[Pending], samples: int
+) -> Iterable[bytes]:
+    """The last chunk of a stream whose client asked for usage: no choices."""
+    if wanted.include_usage:
+        yield answers.event({**head, "choices": [], "usage": usage(members, samples)})

@@ -1,0 +1,59 @@
+"""SGLang's log line for every process of the engine: `[2026-11-21 02:06:24 DP0 TP1] message` (sglang 0.5.23 srt/utils).
+
+The HTTP process, the DP controller and the bootstrap server carry no rank. The level is not printed (SGLang prints
+none); the server's own lines keep uvicorn's `INFO:     ` in front of the message, as they do there.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pdctl.engine.args import ServerArgs
+
+TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
+
+
+def decorations(args: ServerArgs, tp_rank: int | None, dp_rank: int | None) -> str:
+    """` DP0 TP1`: sglang 0.5.13+ writes DP before TP, and only the dimensions that are wider than one."""
+    parts = []
+    if dp_rank is not None and args.dp_size > 1:
+        parts.append(f" DP{dp_rank}")
+    if tp_rank is not None and args.tp_size > 1:
+        parts.append(f" TP{tp_rank}")
+    return "".join(parts)
+
+
+def configure(args: ServerArgs, tp_rank: int | None = None, dp_rank: int | None = None) -> None:
+    """Send every record of this process to stderr, one flushed write for a line, at `--log-level` and above."""
+    handler = logging.StreamHandler(sys.stderr)
+    prefix = decorations(args, tp_rank, dp_rank)
+    handler.setFormatter(logging.Formatter(f"[%(asctime)s{prefix}] %(message)s", datefmt=TIME_FORMAT))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    # Libraries below WARNING say nothing about a room; their debug lines would drown ours.
+    root.setLevel(logging.WARNING)
+    logging.getLogger("pdctl").setLevel(args.log_level.upper())
+
+
+def configure_access(args: ServerArgs) -> None:
+    """uvicorn's own loggers, inside our prefix: `[…] INFO:     127.0.0.1:49348 - "POST /generate HTTP/1.1" 200 OK`."""
+    from uvicorn.logging import AccessFormatter, DefaultFormatter
+
+    formats = {
+        "uvicorn": DefaultFormatter("[%(asctime)s] %(levelprefix)s %(message)s", TIME_FORMAT, use_colors=False),
+        "uvicorn.access": AccessFormatter(
+            '[%(asctime)s] %(levelprefix)s %(client_addr)s - "%(request_line)s" %(status_code)s',
+            TIME_FORMAT,
+            use_colors=False,
+        ),
+    }
+    for name, formatter in formats.items():
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(formatter)
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [handler]
+        logger.propagate = False
+        logger.setLevel(args.log_level.upper())

@@ -1,0 +1,303 @@
+"""The tokenizer manager: one table from rid to waiting request, one socket to the scheduler, one back (sglang 0.5.23).
+
+Runs on the HTTP process's event loop and never blocks it: sends go into ZMQ's own queue, and replies are drained
+whenever the socket's descriptor says so. The scheduler batches a step's tokens into one message, so 32 streams cost one
+wake-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import zmq
+
+from pdctl.engine.args import FAKE_BOOTSTRAP_HOST
+from pdctl.engine.jobs import Job, Options
+from pdctl.engine.messages import (
+    Abort,
+    Ask,
+    Finish,
+    Flush,
+    Flushed,
+    Generate,
+    Outputs,
+    Ready,
+    Reply,
+    Report,
+    Request,
+    Sampling,
+    Stage,
+    Stop,
+    Tokens,
+    reply_codec,
+    request_codec,
+)
+from pdctl.engine.pending import GONE, Group, Pending
+from pdctl.engine.questions import Questions
+from pdctl.engine.refusal import Refusal
+from pdctl.engine.wire import FrameError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from pdctl.engine.args import ServerArgs
+    from pdctl.engine.metrics import Metrics
+    from pdctl.engine.ranks import Ranks
+    from pdctl.engine.tokenizer import Tokenizer
+
+    Socket = zmq.Socket[bytes]
+
+log = logging.getLogger("pdctl.engine")
+
+HEALTH_PREFIX = "HEALTH_CHECK"  # sglang: requests with such a rid leave no INFO line
+# Beyond the longest silence the scheduler's own deadlines allow, a rank that says nothing is taken to be stuck.
+SILENCE_MARGIN = 60.0
+SILENCE_CHECK = 5.0
+
+
+class Status(Enum):
+    STARTING = "starting"
+    UP = "up"
+    DRAINING = "draining"
+    DEAD = "dead"
+
+
+class TokenizerManager:
+    """Not thread-safe: everything happens on the event loop that called `open`."""
+
+    def __init__(self, args: ServerArgs, tokenizer: Tokenizer, metrics: Metrics, ranks: Ranks) -> None:
+        self._args = args
+        self._ranks = ranks
+        self._tokenizer = tokenizer
+        self._metrics = metrics
+        self._table: dict[str, Pending] = {}
+        self._reports: Questions[Report] = Questions("a load report", args.dp_size)
+        self._flushes: Questions[Flushed] = Questions("the cache to be flushed", args.dp_size)
+        self._idle: asyncio.Event = asyncio.Event()
+        self._idle.set()
+        self._heard: asyncio.Event = asyncio.Event()
+        self.heard_at = time.monotonic()
+        self.status = Status.STARTING
+
+    def open(self, ipc_dir: Path) -> None:
+        """Bind the reply socket and connect to the scheduler, or to the DP controller in front of several."""
+        self._loop = asyncio.get_running_loop()
+        self._context: zmq.Context[Socket] = zmq.Context()
+        self._replies = self._context.socket(zmq.PULL)
+        self._replies.setsockopt(zmq.RCVHWM, 0)
+        self._replies.setsockopt(zmq.MAXMSGSIZE, reply_codec.max_bytes)
+        self._replies.bind(f"ipc://{ipc_dir}/tokenizer")
+        self._requests = self._context.socket(zmq.PUSH)
+        self._requests.setsockopt(zmq.SNDHWM, 0)
+        self._requests.connect(f"ipc://{ipc_dir}/{'controller' if self._args.dp_size > 1 else 'scheduler-0'}")
+        self._loop.add_reader(self._replies.fileno(), self._drain)
+        self._watch = self._loop.create_task(self._watch_silence())
+        self._drain()
+
+    def close(self) -> None:
+        self._watch.cancel()
+        self._loop.remove_reader(self._replies.fileno())
+        self._context.destroy(linger=0)
+
+    def _drain(self) -> None:
+        """ZMQ's descriptor signals a change of state, not a message: read until there is nothing left."""
+        while True:
+            try:
+                frame = self._replies.recv(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            try:
+                self._receive(reply_codec.decode(frame))
+            except FrameError as error:
+                log.warning("Dropping malformed frame: %s", error)
+
+    def _receive(self, reply: Reply) -> None:
+        self.heard_at = time.monotonic()
+        self._heard.set()
+        if isinstance(reply, Outputs):
+            now = time.time()
+            for tokens in reply.items:
+                self._deliver(tokens, now)
+        elif isinstance(reply, Report):
+            self._reports.answer(reply)
+        elif isinstance(reply, Flushed):
+            self._flushes.answer(reply)
+        elif isinstance(reply, Ready):
+            self._ranks.on_ready(reply)
+        elif isinstance(reply, Stage):
+            self._ranks.on_stage(reply)
+        else:
+            self._ranks.on_died(reply)
+
+    def _deliver(self, tokens: Tokens, now: float) -> None:
+        pending = self._table.get(tokens.rid)
+        if pending is None:
+            return  # ended here already: a stop string, or the client left
+        gap = now - pending.clock.last_token if pending.clock.last_token else 0.0
+        if pending.take(tokens, now):
+            self.send(Abort(tokens.rid, exact=True))
+        if tokens.ids:
+            self._metrics.token(pending, len(tokens.ids), gap)
+        ended = pending.finish is not None
+        if ended:
+            self._forget(pending)
+        pending.group.note(pending, ended)
+
+    def _forget(self, pending: Pending) -> None:
+        del self._table[pending.job.rid]
+        if not self._table:
+            self._idle.set()
+        self._metrics.finished(pending)
+        finish = pending.finish or GONE
+        out: dict[str, object] = {
+            "finish_reason": finish.type,
+            "prompt_tokens": pending.prompt_tokens,
+            "completion_tokens": len(pending.ids),
+            "e2e_latency": round(pending.clock.finished - pending.clock.received, 6),
+        }
+        if finish.message:
+            out["message"] = finish.message
+        self._note(pending, "Finish: obj=%s, out=%s", pending.job.describe, out)
+
+    def _note(self, pending: Pending, message: str, *values: object) -> None:
+        """SGLang's request lines; health checks leave none at INFO."""
+        quiet = pending.job.rid.startswith(HEALTH_PREFIX)
+        log.log(logging.DEBUG if quiet else logging.INFO, message, *values)
+
+    def send(self, request: Request) -> None:
+        self._requests.send(request_codec.encode(request), zmq.DONTWAIT)
+
+    def submit(self, jobs: tuple[Job, ...], stream: bool) -> Group:
+        """Hand jobs to the scheduler. Raises Refusal when not serving, when the queue is full, or for a rid in use."""
+        self.admit(len(jobs))
+        for job in jobs:
+            if job.rid in self._table:
+                raise Refusal(400, f"Duplicate request ID detected: {job.rid!r} is already running on this instance.")
+        return self._dispatch(jobs, stream)
+
+    def admit(self, count: int = 1) -> None:
+        """Raises Refusal (503) when `count` more requests cannot be taken now."""
+        if self.status is not Status.UP:
+            words = {
+                Status.STARTING: "The engine is still starting; GET /ready shows what it waits for.",
+                Status.DRAINING: "The engine is shutting down.",
+                Status.DEAD: "The engine lost a rank and is ending.",
+            }
+            raise Refusal(503, words[self.status])
+        args = self._args
+        most = args.dp_size * args.max_running_requests + args.max_queued_requests
+        if len(self._table) + count > most:
+            raise Refusal(
+                503,
+                f"The request queue is full: {len(self._table)} requests are running or queued and "
+                f"--max-queued-requests is {args.max_queued_requests}.",
+            )
+
+    def _dispatch(self, jobs: tuple[Job, ...], stream: bool) -> Group:
+        group = Group(jobs, self._tokenizer, stream)
+        self._idle.clear()
+        for member in group.members:
+            self._table[member.job.rid] = member
+            self._note(member, "Receive: obj=%s", member.job.describe)
+            self.send(member.job.message)
+            member.clock.dispatched = time.time()
+            self._metrics.received(member)
+        return group
+
+    def abandon(self, group: Group) -> None:
+        """The client left (or one member failed): end what is left of the call and tell the scheduler at once."""
+        group.gone = True
+        self._end(group.members, GONE)
+
+    def _end(self, members: Iterable[Pending], finish: Finish) -> None:
+        for pending in members:
+            if pending.finish is None:
+                self.send(Abort(pending.job.rid, exact=True))
+                pending.end(finish)
+                self._forget(pending)
+                pending.group.note(pending, ended=True)
+
+    def end_all(self, reason: str, status: int = 503) -> None:
+        """End every request with an HTTP error."""
+        self._end(list(self._table.values()), Finish("abort", message=reason, status=status))
+
+    def abort(self, rid: str, everything: bool) -> int:
+        """Ask the scheduler to abort by rid prefix (sglang's rule); the requests end when it answers."""
+        matching = [name for name in self._table if everything or name.startswith(rid)]
+        if everything:
+            self.send(Abort(all=True))
+        elif rid:
+            self.send(Abort(rid))
+        else:
+            log.warning("Ignoring abort with empty rid")
+            return 0
+        return len(matching)
+
+    async def drained(self, seconds: float) -> bool:
+        """Whether every request ended within `seconds`."""
+        try:
+            await asyncio.wait_for(self._idle.wait(), seconds)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    @property
+    def running(self) -> int:
+        return len(self._table)
+
+    async def reports(self, seconds: float) -> list[Report]:
+        """One from every DP replica, in rank order. Raises Refusal (504) when one does not answer in time."""
+        name = self._reports.ask()
+        self.send(Ask(name))
+        return sorted(await self._reports.answers(name, seconds), key=lambda report: report.dp_rank)
+
+    async def flush(self, seconds: float) -> list[Flushed]:
+        """One from every DP replica. Raises Refusal (504) when one does not answer in time."""
+        name = self._flushes.ask()
+        self.send(Flush(name))
+        return await self._flushes.answers(name, seconds)
+
+    def probe(self, room: int = 0, tokens: int = 1, dp_rank: int | None = None) -> Group:
+        """Run one real request through the fake KV path (sglang: host 2.2.2.2), whatever else is running."""
+        paired = self._args.disaggregation_mode != "null"
+        message = Generate(
+            rid=f"{HEALTH_PREFIX}_{uuid.uuid4().hex}",
+            input_ids=[0],
+            sampling=Sampling(max_new_tokens=tokens, temperature=0.0, ignore_eos=True),
+            bootstrap_host=FAKE_BOOTSTRAP_HOST if paired else None,
+            bootstrap_room=room if paired else None,
+            received=time.time(),
+            routed_dp_rank=dp_rank,
+        )
+        return self._dispatch((Job(message, Options(message.sampling)),), stream=False)
+
+    async def healthy(self, seconds: float) -> bool:
+        """sglang's rule: any word from the scheduler after the probe was sent counts, so a busy engine is healthy."""
+        self._heard.clear()
+        group = self.probe()
+        try:
+            await asyncio.wait_for(self._heard.wait(), seconds)
+        except asyncio.TimeoutError:
+            self._end(group.members, Finish("abort", message="health check timed out", status=504))
+            return False
+        return True
+
+    async def _watch_silence(self) -> None:
+        """The last line of defence: a rank that lives and says nothing must not keep clients waiting for ever."""
+        longest = self._args.bootstrap_timeout + self._args.waiting_timeout + SILENCE_MARGIN
+        while True:
+            await asyncio.sleep(SILENCE_CHECK)
+            oldest = min((pending.clock.dispatched for pending in self._table.values()), default=time.time())
+            silent = min(time.monotonic() - self.heard_at, time.time() - oldest)
+            if silent > longest:
+                log.error("The scheduler has said nothing for %.0f s; ending %d request(s)", silent, len(self._table))
+                self.end_all(f"the scheduler has said nothing for {silent:.0f} s", 504)
+
+    def stop(self, now: bool) -> None:
+        self.send(Stop(now))

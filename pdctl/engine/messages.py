@@ -1,0 +1,160 @@
+"""What the tokenizer manager and the scheduler ranks say to each other (shape: sglang 0.5.23 srt/managers/io_struct.py).
+
+`request_codec` runs tokenizer manager → scheduler rank 0 (through the DP controller when there is one);
+`reply_codec` runs back. Times are `time.time()` seconds.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from pdctl.engine.wire import Codec
+
+
+class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Sampling parameters after normalisation; `stop` strings are matched by the tokenizer manager."""
+
+    max_new_tokens: int = 128
+    min_new_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    seed: int | None = None
+
+
+class Generate(msgspec.Struct, frozen=True, tag="generate"):
+    rid: str
+    input_ids: list[int]
+    sampling: Sampling
+    bootstrap_host: str | None = None
+    bootstrap_port: int | None = None
+    bootstrap_room: int | None = None
+    return_logprob: bool = False
+    top_logprobs_num: int = 0
+    received: float = 0.0
+    routed_dp_rank: int | None = None
+    disagg_prefill_dp_rank: int | None = None
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """Abort one request by its rid prefix (sglang's rule), exactly one rid when `exact`, or every request."""
+
+    rid: str = ""
+    all: bool = False
+    exact: bool = False
+
+
+class Flush(msgspec.Struct, frozen=True, tag="flush"):
+    """Empty every cache; refused while requests run."""
+
+    id: str
+
+
+class Ask(msgspec.Struct, frozen=True, tag="ask"):
+    """Ask for a Report: internal state and load."""
+
+    id: str
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """Leave after the requests at hand are done, or at once."""
+
+    now: bool = False
+
+
+Request = Generate | Abort | Flush | Ask | Stop
+
+
+class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a request ended. `type` is sglang's: stop | length | abort. An abort carries an HTTP status and a reason."""
+
+    type: str
+    matched: int | None = None
+    length: int | None = None
+    message: str = ""
+    status: int = 0
+    code: str = ""
+
+
+class Meta(msgspec.Struct, frozen=True):
+    """Facts about a finished request, for `meta_info`. Seconds; bytes."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    queue_time: float = 0.0
+    bootstrap_time: float = 0.0
+    transfer_time: float = 0.0
+    transfer_bytes: int = 0
+    forward_entry_time: float = 0.0
+    dp_rank: int | None = None
+
+
+class Tokens(msgspec.Struct, frozen=True, tag="tokens"):
+    """New output tokens of one request; `finish` is set on the last one."""
+
+    rid: str
+    ids: list[int]
+    finish: Finish | None = None
+    logprobs: list[float] = msgspec.field(default_factory=list)
+    top_logprobs: list[list[tuple[int, float]]] = msgspec.field(default_factory=list)
+    meta: Meta | None = None
+
+
+class Outputs(msgspec.Struct, frozen=True, tag="outputs"):
+    """One scheduler step's worth of tokens: batched so that 32 streams cost one message, not 32."""
+
+    items: list[Tokens]
+    dp_rank: int = 0
+
+
+class Report(msgspec.Struct, frozen=True, tag="report"):
+    """Answer to Ask: `state` goes into /server_info internal_states, `load` into /v1/loads and /metrics."""
+
+    id: str
+    dp_rank: int
+    state: dict[str, str | int | float | bool | None]
+    load: dict[str, float]
+
+
+class Flushed(msgspec.Struct, frozen=True, tag="flushed"):
+    id: str
+    ok: bool
+    reason: str = ""
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """Sent once by every rank when it can serve; the server counts them (no sleeping, no polling)."""
+
+    tp_rank: int
+    dp_rank: int
+    facts: dict[str, str | int | float | bool | None]
+
+
+class Stage(msgspec.Struct, frozen=True, tag="stage"):
+    """A step of a rank's start-up, for the launcher's readiness list: weights_loaded, pool_ready, bootstrap_registered."""
+
+    tp_rank: int
+    dp_rank: int
+    name: str
+    seconds: float
+
+
+class Died(msgspec.Struct, frozen=True, tag="died"):
+    """A rank's last words: it cannot go on and says why."""
+
+    tp_rank: int
+    dp_rank: int
+    reason: str
+
+
+Reply = Outputs | Report | Flushed | Ready | Stage | Died
+
+request_codec: Codec[Request] = Codec("scheduler input", 1, (Generate, Abort, Flush, Ask, Stop))
+reply_codec: Codec[Reply] = Codec("tokenizer input", 2, (Outputs, Report, Flushed, Ready, Stage, Died))

@@ -1,0 +1,1 @@
+"""Dense Llama-family models in plain torch."""

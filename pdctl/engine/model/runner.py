@@ -1,0 +1,69 @@
+"""One rank's model over its KV pool: the call the scheduler makes each step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from pdctl.engine.model.attention import Step
+from pdctl.engine.model.batch import ForwardBatch, SeqSlice
+from pdctl.engine.model.config import CheckpointError, ModelConfig
+from pdctl.engine.model.llama import Decoder
+from pdctl.engine.model.rope import rotation_table
+from pdctl.engine.model.shards import Shard
+from pdctl.engine.model.weights import Checkpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pdctl.engine.cache.pool import KVPool
+    from pdctl.engine.model.parallel import TensorParallel
+
+__all__ = ["ForwardBatch", "ModelRunner", "SeqSlice", "resolve_dtype"]
+
+
+def resolve_dtype(name: str, config: ModelConfig, device: torch.device | str) -> torch.dtype:
+    """--dtype as torch's. `auto` is float32 on a CPU, where bfloat16 is slower; elsewhere the checkpoint's."""
+    if name == "auto":
+        name = "float32" if torch.device(device).type == "cpu" else config.dtype
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise CheckpointError(f"dtype {name!r} is not one the engine computes in", "use float32 or bfloat16")
+    return dtype
+
+
+class ModelRunner:
+    """Loads this rank's slice of a checkpoint; `forward` writes K/V into `pool` and returns logits."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        path: str | Path,
+        pool: KVPool,
+        tp: TensorParallel,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.config = config
+        self.pool = pool
+        self.dtype = dtype
+        self.device = torch.device(device)
+        geometry = pool.geometry
+        positions = min(config.max_position, geometry.num_pages * geometry.page_size)
+        with Checkpoint(path) as checkpoint, torch.inference_mode():
+            weights = Shard(checkpoint, config, tp.rank, tp.size, dtype, self.device).load()
+            rotations = rotation_table(config.rope, config.head_dim, positions, self.device)
+        self.max_positions = positions
+        self._decoder = Decoder(config, weights, rotations, tp)
+
+    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+        """Logits after the last new token of each sequence: float32 [seqs, vocab]."""
+        batch.check(self.pool.geometry.page_size)
+        longest = max(seq.total_len for seq in batch.seqs)
+        if longest > self.max_positions:
+            raise ValueError(f"a sequence of {longest} tokens; this model and pool hold {self.max_positions}")
+        with torch.inference_mode():
+            token_ids = torch.from_numpy(np.asarray(batch.input_ids, dtype=np.int64)).to(self.device)
+            return self._decoder.forward(token_ids, Step(self.pool, batch.seqs, self.dtype))

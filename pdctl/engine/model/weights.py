@@ -1,0 +1,84 @@
+"""Reads tensors, whole or one rank's slice of them, from the safetensors files of a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError, safe_open
+
+from pdctl.engine.model.config import CheckpointError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import torch
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+class Checkpoint:
+    """Open safetensors files, memory-mapped: only the slices asked for are read. Use as a context manager."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._files: dict[str, Any] = {}
+        self._where = self._index()
+        self._open = ExitStack()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._files.clear()
+        self._open.close()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._where
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """The whole tensor in the checkpoint's dtype."""
+        tensor: torch.Tensor = self._file(name).get_tensor(name)
+        return tensor
+
+    def part(self, name: str, dim: int, start: int, stop: int) -> torch.Tensor:
+        """Rows (dim 0) or columns (dim 1) [start, stop) of a tensor."""
+        view = self._file(name).get_slice(name)
+        length = view.get_shape()[dim]
+        if stop > length:
+            raise CheckpointError(f"{self.path}: {name} has {length} along dim {dim}, config.json implies {stop}")
+        tensor: torch.Tensor = view[start:stop] if dim == 0 else view[:, start:stop]
+        return tensor
+
+    def _index(self) -> dict[str, str]:
+        """Tensor name → file name."""
+        index = self.path / INDEX
+        if index.is_file():
+            names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+            return {str(name): str(file) for name, file in names.items()}
+        file = self.path / SINGLE
+        if not file.is_file():
+            raise CheckpointError(
+                f"{self.path}: neither {SINGLE} nor {INDEX} is there", "convert the weights to safetensors"
+            )
+        try:
+            with safe_open(file, framework="pt") as opened:
+                return dict.fromkeys(opened.keys(), SINGLE)
+        except SafetensorError as error:
+            raise CheckpointError(f"{file}: not a readable safetensors file: {error}") from None
+
+    def _file(self, name: str) -> Any:  # noqa: ANN401 (safetensors ships no types)
+        if name not in self._where:
+            raise CheckpointError(f"{self.path}: the weights hold no {name}")
+        file = self._where[name]
+        if file not in self._files:
+            try:
+                self._files[file] = self._open.enter_context(safe_open(self.path / file, framework="pt"))
+            except (SafetensorError, OSError) as error:
+                raise CheckpointError(f"{self.path / file}: not a readable safetensors file: {error}") from None
+        return self._files[file]

@@ -1,0 +1,114 @@
+"""Which room, at which prefill, each request of a batch belongs to (sglang 0.5.23 srt/managers/io_struct.py).
+
+SGLang puts its own port where a router sent none, which reaches the wrong prefill as soon as there are two. This engine
+never guesses: a request that names a real host without a port is refused, with the fix in the answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pdctl.engine.args import FAKE_BOOTSTRAP_HOST
+from pdctl.engine.refusal import Refusal
+
+if TYPE_CHECKING:
+    from pdctl.engine.args import ServerArgs
+    from pdctl.engine.requests import RoutedBody
+
+MAX_ROOM = (1 << 63) - 1
+MAX_HOST_CHARS = 255  # a DNS name's limit
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """`room` 0 with the fake host is a health check: no KV cache moves."""
+
+    host: str | None = None
+    port: int | None = None
+    room: int | None = None
+
+
+UNPAIRED = Pairing()
+
+
+def pairings(body: RoutedBody, args: ServerArgs, rids: list[str]) -> list[Pairing]:
+    """One for each request. Raises Refusal (400) naming the field that is missing or wrong, and the fix."""
+    if args.disaggregation_mode == "null":
+        return [UNPAIRED] * len(rids)
+    count = len(rids)
+    hosts = _spread("bootstrap_host", body.bootstrap_host, count)
+    ports = _spread("bootstrap_port", body.bootstrap_port, count)
+    rooms = _rooms(body.bootstrap_room, count)
+    pairs = [Pairing(*row) for row in zip(hosts, ports, rooms, strict=True)]
+    return [_check(_complete(pair, args), rid) for pair, rid in zip(pairs, rids, strict=True)]
+
+
+def _spread(name: str, value: object, count: int) -> list[Any]:
+    if not isinstance(value, list):
+        return [value] * count
+    if len(value) != count:
+        raise Refusal(
+            400, f"{name} has {len(value)} entries for {count} request(s); give one for each, or a single value."
+        )
+    return value
+
+
+def _rooms(value: int | list[int] | None, count: int) -> list[int | None]:
+    """sglang: a single room on a batch (or with n > 1) means room, room + 1, …; rooms in a list must differ."""
+    if isinstance(value, int):
+        return [value + offset for offset in range(count)]
+    rooms = _spread("bootstrap_room", value, count)
+    real = [room for room in rooms if room]
+    if len(set(real)) != len(real):
+        raise Refusal(
+            400, "bootstrap_room: two requests of this batch have the same room; a room belongs to one request."
+        )
+    return rooms
+
+
+def _complete(pairing: Pairing, args: ServerArgs) -> Pairing:
+    """With the fake backend a decode serves requests that name no prefill (sglang 0.5.13+)."""
+    if args.disaggregation_transfer_backend == "fake" and pairing.host is None:
+        return Pairing(FAKE_BOOTSTRAP_HOST, None, pairing.room or 0)
+    return pairing
+
+
+def _check(pairing: Pairing, rid: str) -> Pairing:
+    host, port, room = pairing.host, pairing.port, pairing.room
+    if room is None:
+        raise Refusal(
+            400,
+            f"Invalid request: Disaggregated request received without bootstrap room id. req.rid={rid!r}",
+            "bootstrap_room_missing",
+        )
+    if not 0 <= room <= MAX_ROOM:
+        raise Refusal(400, f"bootstrap_room {room} is out of range: a room is 1 to 2**63 - 1.")
+    if not host:
+        raise Refusal(
+            400,
+            f"bootstrap_host is missing for room {room}: a disaggregated request names its prefill's bootstrap server. "
+            "Send the request through a PD router, or add bootstrap_host, bootstrap_port and bootstrap_room.",
+            "bootstrap_host_missing",
+        )
+    if host == FAKE_BOOTSTRAP_HOST:
+        return pairing
+    if len(host) > MAX_HOST_CHARS or not host.isprintable():
+        raise Refusal(400, f"bootstrap_host {host[:64]!r} is not a host name or address.")
+    if port is None:
+        raise Refusal(
+            400,
+            f"bootstrap_port is missing for bootstrap_host {host!r} (room {room}); this engine never guesses a port. "
+            "Give the router each prefill's bootstrap port (`--prefill URL PORT`); "
+            "its /server_info shows it as disaggregation_bootstrap_port.",
+            "bootstrap_port_missing",
+        )
+    if not 0 < port < 65536:
+        raise Refusal(400, f"bootstrap_port {port} of bootstrap_host {host!r} (room {room}): a port is 1 to 65535.")
+    if room == 0:
+        raise Refusal(
+            400,
+            f"bootstrap_room 0 with bootstrap_host {host!r}: room 0 means 'not written yet' in a metadata buffer, "
+            "so its transfer could never complete. Draw rooms from 1 to 2**63 - 1.",
+        )
+    return pairing

@@ -1,0 +1,199 @@
+"""The scheduler processes of an instance: started before anything heavy is imported, counted in, watched, and ended.
+
+An instance lives and dies as one: a tensor-parallel group cannot go on without a rank, so the first death ends it all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pdctl.engine.logs import decorations
+from pdctl.errors import PdctlError
+from pdctl.lifeline import Lifeline
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pdctl.engine.args import ServerArgs
+    from pdctl.engine.messages import Died, Ready, Stage
+
+    Facts = Mapping[str, str | int | float | bool | None]
+
+log = logging.getLogger("pdctl.engine")
+
+SCHEDULER = "pdctl.engine.scheduler"
+CONTROLLER = "pdctl.engine.dp_controller"
+# What a launcher waits for at most by default (topology: readiness.timeout); large checkpoints take minutes to load.
+READY_WITHIN = 1800.0
+STOP_WITHIN = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """`name` is what log lines call it: `rank DP0 TP1`, or `DP controller`."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class StageDone:
+    """One rank's step: seconds it took, and how many ranks have taken it."""
+
+    name: str
+    tp_rank: int
+    dp_rank: int
+    seconds: float
+
+
+class Ranks:
+    """`spawn` needs no event loop; the rest runs on the loop given to `attach`. The tokenizer manager calls `on_…`."""
+
+    def __init__(self, args: ServerArgs, ipc_dir: Path, module: str = SCHEDULER) -> None:
+        self._args = args
+        self._ipc_dir = ipc_dir
+        self._module = module
+        self._lifeline = Lifeline()
+        self._children: list[Child] = []
+        self._exited = 0
+        self._stopping = False
+        self._began = time.monotonic()
+        self._ready: dict[tuple[int, int], Facts] = {}
+        self.stages: list[StageDone] = []
+
+    @property
+    def expected(self) -> int:
+        return self._args.tp_size * self._args.dp_size
+
+    @property
+    def ready_count(self) -> int:
+        return len(self._ready)
+
+    @property
+    def facts(self) -> Facts:
+        """What rank 0 of the first replica reported; empty until it has."""
+        return self._ready.get((0, 0), {})
+
+    def spawn(self) -> None:
+        """Start one process for each rank, and the DP controller when there are replicas to choose from."""
+        for dp_rank in range(self._args.dp_size):
+            port = _free_port(self._args, dp_rank)
+            for tp_rank in range(self._args.tp_size):
+                options = ["--tp-rank", str(tp_rank), "--dp-rank", str(dp_rank), "--dist-port", str(port)]
+                name = "rank" + (decorations(self._args, tp_rank, dp_rank) or " TP0")
+                self._start(name, self._module, options)
+        if self._args.dp_size > 1:
+            self._start("DP controller", CONTROLLER, [])
+
+    def _start(self, name: str, module: str, options: list[str]) -> None:
+        argv = [sys.executable, "-m", module, "--args-json", self._args.to_json(), "--ipc-dir", str(self._ipc_dir)]
+        process = subprocess.Popen(
+            [*argv, *options],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **self._lifeline.env},
+            pass_fds=self._lifeline.fds,
+        )
+        self._children.append(Child(name, process))
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Watch the processes from here on: a sleeping thread for each is a portable way to learn of deaths."""
+        self._loop = loop
+        self.all_ready: asyncio.Future[None] = loop.create_future()
+        self.dead: asyncio.Future[str] = loop.create_future()
+        self._all_exited: asyncio.Event = asyncio.Event()
+        for child in self._children:
+            threading.Thread(target=self._wait, args=(child,), name=f"wait {child.name}", daemon=True).start()
+
+    def _wait(self, child: Child) -> None:
+        code = child.process.wait()
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._gone, child, code)
+
+    def _gone(self, child: Child, code: int) -> None:
+        self._exited += 1
+        if self._exited == len(self._children):
+            self._all_exited.set()
+        if not self._stopping:
+            self._die(f"{child.name} (pid {child.process.pid}) {ending(code)}")
+
+    def _die(self, reason: str) -> None:
+        if not self.dead.done():
+            self.dead.set_result(reason)
+
+    def on_ready(self, message: Ready) -> None:
+        self._ready[(message.dp_rank, message.tp_rank)] = message.facts
+        if len(self._ready) == self.expected and not self.all_ready.done():
+            self.all_ready.set_result(None)
+
+    def on_stage(self, message: Stage) -> None:
+        self.stages.append(StageDone(message.name, message.tp_rank, message.dp_rank, message.seconds))
+        count = sum(stage.name == message.name for stage in self.stages)
+        log.info("Start-up: %s %d/%d ranks, %.2f s", message.name, count, self.expected, message.seconds)
+
+    def on_died(self, message: Died) -> None:
+        name = decorations(self._args, message.tp_rank, message.dp_rank) or " TP0"
+        self._die(f"rank{name} cannot go on: {message.reason}")
+
+    async def ready(self, seconds: float = READY_WITHIN) -> None:
+        """Until every rank has said so. Raises PdctlError naming the ranks that have not, or the one that died."""
+        either: set[asyncio.Future[Any]] = {self.all_ready, self.dead}
+        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if self.dead.done():
+            raise PdctlError(self.dead.result())
+        if not self.all_ready.done():
+            ranks = {(dp, tp) for dp in range(self._args.dp_size) for tp in range(self._args.tp_size)}
+            missing = ", ".join(f"DP{dp} TP{tp}" for dp, tp in sorted(ranks - self._ready.keys()))
+            raise PdctlError(
+                f"waited {seconds:g} s for {missing} to become ready", "see the last line of each rank above"
+            )
+
+    def expect_exit(self) -> None:
+        """From here on a rank that ends is doing as told."""
+        self._stopping = True
+
+    async def exited(self, seconds: float = STOP_WITHIN) -> bool:
+        """Whether every process ended by itself within `seconds`."""
+        try:
+            await asyncio.wait_for(self._all_exited.wait(), seconds)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """End what is left, now."""
+        self._stopping = True
+        for child in self._children:
+            if child.process.poll() is None:
+                child.process.kill()
+
+
+def ending(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def _free_port(args: ServerArgs, dp_rank: int) -> int:
+    """Where the ranks of one tensor-parallel group meet (torch.distributed); 0 when there is only one rank."""
+    if args.tp_size == 1:
+        return 0
+    if args.dist_init_addr and ":" in args.dist_init_addr:
+        return int(args.dist_init_addr.rsplit(":", 1)[1]) + dp_rank
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

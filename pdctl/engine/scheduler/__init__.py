@@ -1,0 +1,1 @@
+"""One scheduler process per rank: queues, batches, the event loop."""

@@ -1,0 +1,210 @@
+"""The decode role: prealloc queue → transfer queue → running batch (sglang 0.5.23 srt/disaggregation/decode.py).
+
+prealloc   the handshake is under way, or there is no memory yet; once both are settled pages are reserved and announced
+transfer   the prefill writes into our pages; the last message carries the metadata row with the first token
+running    continuous batching; the prompt is never computed again
+draining   the room failed after we announced pages: they stay quarantined until the prefill can no longer write
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from pdctl.engine.cache.metadata import ContextCorruptionError, MetadataRow
+from pdctl.engine.disaggregation.receiver import FakeReceiver
+from pdctl.engine.disaggregation.state import KVPoll
+from pdctl.engine.scheduler import report
+from pdctl.engine.scheduler.role import Match, Queues, Role
+
+if TYPE_CHECKING:
+    from pdctl.engine.disaggregation.decode import DecodeManager
+    from pdctl.engine.disaggregation.receiver import Receiver
+    from pdctl.engine.scheduler.batch import Batch
+    from pdctl.engine.scheduler.request import Req
+    from pdctl.engine.scheduler.resources import Resources
+
+log = logging.getLogger("pdctl.engine")
+
+
+class DecodeRole(Role):
+    """Pages for prompt and answer are reserved before the prefill may write: a room that starts can always finish."""
+
+    def __init__(self, resources: Resources, manager: DecodeManager) -> None:
+        super().__init__(resources)
+        self._manager = manager
+        self.prealloc: deque[Req] = deque()
+        self.transfer: list[Req] = []
+        self.draining: list[Req] = []
+
+    def add(self, req: Req) -> None:
+        message = req.message
+        req.receiver = self._manager.receiver(
+            req.room, req.rid, message.bootstrap_host or "", message.bootstrap_port or 0
+        )
+        self.prealloc.append(req)
+        report.step(req, "prealloc", bootstrap_addr=f"{message.bootstrap_host}:{message.bootstrap_port}")
+
+    def poll(self) -> None:
+        watched = [*self.prealloc, *self.transfer, *self.draining]
+        if not watched:
+            return
+        polls = self.resources.tp.min_ints([_state(req) for req in watched])
+        state = dict(zip(map(id, watched), polls, strict=True))
+        self._poll_transfer(state)
+        self._poll_draining(state)
+        self._poll_prealloc(state)
+
+    def _poll_prealloc(self, state: dict[int, int]) -> None:
+        """In order of arrival: the first ready room that does not fit holds back those behind it (sglang's rule)."""
+        blocked = False
+        left: deque[Req] = deque()
+        for req in self.prealloc:
+            poll = state[id(req)]
+            if poll == KVPoll.FAILED:
+                self._fail(req, "handshake")
+            elif poll < KVPoll.WAITING_FOR_INPUT or blocked:
+                left.append(req)
+            elif self._reserve(req):
+                self._announce(req)
+            else:
+                blocked = True
+                left.append(req)
+        self.prealloc = left
+
+    def _reserve(self, req: Req) -> bool:
+        resources = self.resources
+        if len(self.running) + len(self.transfer) >= resources.args.max_running_requests:
+            return False
+        slot = resources.metadata.alloc()
+        if slot is None:
+            return False
+        req.metadata_slot = slot
+        if resources.allocate(req, req.prompt_len + req.max_new_tokens):
+            return True
+        resources.metadata.free(slot)
+        req.metadata_slot = -1
+        return False
+
+    def _announce(self, req: Req) -> None:
+        req.times.bootstrapped = time.time()
+        pages = req.pages[: self.resources.pages_for(req.prompt_len)]
+        _receiver(req).send_metadata(pages, req.metadata_slot)
+        self.transfer.append(req)
+        report.step(req, "transfer", pages=len(pages), prealloc=req.times.bootstrapped - req.times.received)
+
+    def _poll_transfer(self, state: dict[int, int]) -> None:
+        left: list[Req] = []
+        for req in self.transfer:
+            poll = state[id(req)]
+            if poll == KVPoll.SUCCESS:
+                self._merge(req)
+            elif poll == KVPoll.FAILED:
+                self._fail(req, "transfer")
+            else:
+                left.append(req)
+        self.transfer = left
+
+    def _merge(self, req: Req) -> None:
+        """The pages are here: take the first token from the metadata row and join the running batch."""
+        resources = self.resources
+        try:
+            row = self._row(req)
+        except ContextCorruptionError as error:
+            head = f"Request {req.rid} (bootstrap_room={req.room})"
+            log.error("Context corruption detected: %s %s", head, error.message)
+            self._end(req, error.message, 500, "context_corruption")
+            return
+        req.times.transferred = req.times.first_token = time.time()
+        req.computed = req.prompt_len
+        if req.message.return_logprob:
+            req.logprobs.append(row.logprob)
+            req.top_logprobs.append(list(row.top_logprobs))
+        req.append(row.output_id, resources.eos, resources.limit)
+        resources.emit(req, req.output_ids[-1:])
+        report.finished(req, "decode", resources.dp_rank)
+        _receiver(req).clear()
+        if req.finish is None:
+            self.running.join(req)
+            report.step(req, "running", transfer=req.times.transferred - req.times.bootstrapped)
+        else:
+            resources.release(req)
+
+    def _row(self, req: Req) -> MetadataRow:
+        """What the prefill said of the room, by way of the room's own slot, so that a mix-up is caught."""
+        receiver = _receiver(req)
+        if isinstance(receiver, FakeReceiver):
+            return MetadataRow(req.room, req.input_ids[-1])  # nothing was computed: any token will do
+        metadata = self.resources.metadata
+        metadata.store(req.metadata_slot, receiver.metadata or b"")
+        return metadata.get(req.metadata_slot, req.room)
+
+    def _poll_draining(self, state: dict[int, int]) -> None:
+        """`_state` says SUCCESS here once no prefill can write into our pages any more, on any rank."""
+        for req in self.draining:
+            if state[id(req)] == KVPoll.SUCCESS:
+                self._release(req)
+        self.draining = [req for req in self.draining if req.row >= 0]
+
+    def next_batch(self) -> Batch | None:
+        return self.running.next_batch()
+
+    def settle(self, batch: Batch) -> None:
+        del batch
+        self.running.settle()
+
+    def _fail(self, req: Req, stage: str) -> None:
+        failure = _receiver(req).failure
+        reason = failure.message if failure else "Failed due to an unknown reason from another rank"
+        report.failed(req, f"Decode {stage} failed", "decode_req.req", self.resources.tp_rank, reason)
+        self._end(req, f"Decode {stage} failed: {reason}", 500, failure.code if failure else "peer_rank")
+
+    def _end(self, req: Req, message: str, status: int, code: str) -> None:
+        self.resources.fail(req, message, status, code)
+        self._drain(req)
+
+    def _drain(self, req: Req) -> None:
+        """Pages never announced are free at once; announced ones when the prefill is known to have stopped."""
+        if req.row >= 0:
+            self.draining.append(req)
+        else:
+            self._release(req)
+
+    def _release(self, req: Req) -> None:
+        self.resources.release(req)
+        _receiver(req).clear()
+
+    def abort(self, match: Match) -> int:
+        gone = [req for req in (*self.prealloc, *self.transfer) if match(req)]
+        self.prealloc = deque(req for req in self.prealloc if req not in gone)
+        self.transfer = [req for req in self.transfer if req not in gone]
+        for req in gone:
+            _receiver(req).abort("Aborted by AbortReq.")
+            self.resources.cancel(req)
+            report.step(req, "aborted")
+            self._drain(req)
+        return len(gone) + self._cancel_running(match)
+
+    def queues(self) -> Queues:
+        return Queues(
+            running=len(self.running),
+            prealloc=len(self.prealloc),
+            transfer=len(self.transfer),
+            draining=len(self.draining),
+        )
+
+
+def _receiver(req: Req) -> Receiver:
+    if req.receiver is None:
+        raise AssertionError(f"room {req.room} has no receiver")
+    return req.receiver
+
+
+def _state(req: Req) -> int:
+    """What this rank knows of the room; for a request that ended early, whether its pages are safe to free."""
+    receiver = _receiver(req)
+    if req.finish is not None and req.finish.type == "abort":
+        return KVPoll.SUCCESS if receiver.settled else KVPoll.TRANSFERRING
+    return receiver.poll()

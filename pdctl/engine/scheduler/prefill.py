@@ -1,0 +1,182 @@
+"""The prefill role: bootstrap queue → waiting queue → inflight queue → release.
+
+The queues are those of sglang 0.5.23 srt/disaggregation/prefill.py:
+
+bootstrap   the decode side has not sent its page list for the room yet
+waiting     it has; the prompt is computed chunk by chunk, and the pages of a chunk leave as soon as it is done
+inflight    the last chunk is on its way, carrying the first token; the pages are ours until it has arrived
+draining    the room failed while bytes were moving: pages stay quarantined until no write can touch them
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from pdctl.engine.cache.metadata import MetadataRow
+from pdctl.engine.disaggregation.state import KVPoll
+from pdctl.engine.scheduler import report
+from pdctl.engine.scheduler.role import Match, Queues, Role
+from pdctl.engine.scheduler.waiting import WaitingQueue
+
+if TYPE_CHECKING:
+    from pdctl.engine.disaggregation.prefill import PrefillManager
+    from pdctl.engine.disaggregation.sender import Sender
+    from pdctl.engine.scheduler.batch import Batch
+    from pdctl.engine.scheduler.request import Req
+    from pdctl.engine.scheduler.resources import Resources
+
+log = logging.getLogger("pdctl.engine")
+
+
+class PrefillRole(Role):
+    """`max_new_tokens` is 1 whatever the client asked: the first token is all a prefill makes."""
+
+    def __init__(self, resources: Resources, manager: PrefillManager) -> None:
+        super().__init__(resources)
+        self._manager = manager
+        self.waiting = WaitingQueue(resources, lambda req: req.prompt_len)
+        self.bootstrap: list[Req] = []
+        self.inflight: list[Req] = []
+        self.draining: list[Req] = []
+
+    def add(self, req: Req) -> None:
+        req.max_new_tokens = 1
+        message = req.message
+        req.sender = self._manager.sender(req.room, req.rid, message.bootstrap_host or "")
+        self.bootstrap.append(req)
+        report.step(req, "bootstrap", input_len=req.prompt_len)
+
+    def poll(self) -> None:
+        watched = [*self.bootstrap, *self.inflight, *self.draining]
+        if not watched:
+            return
+        polls = self.resources.tp.min_ints([_state(req) for req in watched])
+        state = dict(zip(map(id, watched), polls, strict=True))
+        self._poll_bootstrap(state)
+        self._poll_inflight(state)
+        self._poll_draining(state)
+
+    def _poll_bootstrap(self, state: dict[int, int]) -> None:
+        left: list[Req] = []
+        for req in self.bootstrap:
+            poll = state[id(req)]
+            if poll == KVPoll.FAILED:
+                self._fail(req, "bootstrap")
+                continue
+            slot = self.resources.metadata.alloc() if poll >= KVPoll.WAITING_FOR_INPUT else None
+            if slot is None:
+                left.append(req)
+                continue
+            req.metadata_slot = slot
+            req.times.bootstrapped = time.time()
+            self.waiting.add(req)
+            report.step(req, "waiting", bootstrap=req.times.bootstrapped - req.times.received)
+        self.bootstrap = left
+
+    def _poll_inflight(self, state: dict[int, int]) -> None:
+        left: list[Req] = []
+        for req in self.inflight:
+            poll = state[id(req)]
+            if poll == KVPoll.SUCCESS:
+                req.times.transferred = time.time()
+                self.resources.emit(req, req.output_ids[-1:])
+                report.finished(req, "prefill", self.resources.dp_rank)
+                self._release(req)
+            elif poll == KVPoll.FAILED:
+                self._fail(req, "transfer")
+            else:
+                left.append(req)
+        self.inflight = left
+
+    def _poll_draining(self, state: dict[int, int]) -> None:
+        """`_state` says SUCCESS here once no write from our pages is outstanding on any rank."""
+        for req in self.draining:
+            if state[id(req)] == KVPoll.SUCCESS:
+                self._release(req)
+        self.draining = [req for req in self.draining if req.row >= 0]
+
+    def next_batch(self) -> Batch | None:
+        room_for = self.resources.args.max_running_requests - len(self.inflight)
+        return self.waiting.next_batch(max(0, room_for))
+
+    def settle(self, batch: Batch) -> None:
+        for req, _ in batch.parts:
+            last = bool(req.output_ids)
+            self._send(req, last)
+            if last:
+                self.inflight.append(req)
+
+    def _send(self, req: Req, last: bool) -> None:
+        """Hand the pages that are complete (all of them, with the metadata row, when `last`) to the sender."""
+        whole = len(req.pages) if last else req.computed // self.resources.page_size
+        pages = req.pages[req.sent_pages : whole]
+        req.sent_pages = whole
+        metadata = b""
+        if last:
+            metadata = self.resources.metadata.set(req.metadata_slot, _row(req))
+            req.times.sent = time.time()
+        elif not len(pages):
+            return
+        _sender(req).send(pages, last, metadata)
+        report.step(req, "inflight" if last else "chunk", pages=len(pages), computed=req.computed)
+
+    def _fail(self, req: Req, stage: str) -> None:
+        failure = _sender(req).failure
+        reason = failure.message if failure else "Failed due to an unknown reason from another rank"
+        report.failed(req, f"Prefill {stage} failed", "req", self.resources.tp_rank, reason)
+        self.resources.fail(req, f"Prefill {stage} failed: {reason}", 500, failure.code if failure else "peer_rank")
+        self._drain(req)
+
+    def _drain(self, req: Req) -> None:
+        """Free at once what was never handed to the sender; else wait until its writes are known to be over."""
+        if req.sent_pages:
+            self.draining.append(req)
+        else:
+            self._release(req)
+
+    def _release(self, req: Req) -> None:
+        self.resources.release(req)
+        _sender(req).clear()
+
+    def abort(self, match: Match) -> int:
+        gone = [req for req in (*self.bootstrap, *self.inflight) if match(req)]
+        self.bootstrap = [req for req in self.bootstrap if req not in gone]
+        self.inflight = [req for req in self.inflight if req not in gone]
+        gone += self.waiting.remove(match)
+        for req in gone:
+            _sender(req).abort("Aborted by AbortReq.")
+            self.resources.cancel(req)
+            report.step(req, "aborted")
+            self._drain(req)
+        return len(gone)
+
+    def queues(self) -> Queues:
+        return Queues(
+            waiting=len(self.waiting),
+            bootstrap=len(self.bootstrap),
+            inflight=len(self.inflight),
+            draining=len(self.draining),
+        )
+
+
+def _row(req: Req) -> MetadataRow:
+    if not req.logprobs:
+        return MetadataRow(req.room, req.output_ids[0])
+    top = tuple(req.top_logprobs[0]) if req.top_logprobs else ()
+    return MetadataRow(req.room, req.output_ids[0], logprob=req.logprobs[0], top_logprobs=top)
+
+
+def _sender(req: Req) -> Sender:
+    if req.sender is None:
+        raise AssertionError(f"room {req.room} has no sender")
+    return req.sender
+
+
+def _state(req: Req) -> int:
+    """What this rank knows of the room; for a request that ended early, whether its writes are over."""
+    sender = _sender(req)
+    if req.finish is not None and req.finish.type == "abort":
+        return KVPoll.SUCCESS if sender.settled else KVPoll.TRANSFERRING
+    return sender.poll()

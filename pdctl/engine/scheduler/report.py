@@ -1,0 +1,111 @@
+"""The scheduler's log lines: SGLang's own wherever it has one, and one line of ours for every other step of a room.
+
+SGLang (0.5.23) leaves no INFO line for a healthy room; ours start with `Room step:`, so that a reader can tell.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pdctl.engine.scheduler.batch import Batch
+    from pdctl.engine.scheduler.request import Req
+    from pdctl.engine.scheduler.resources import Resources
+    from pdctl.engine.scheduler.role import Queues
+
+log = logging.getLogger("pdctl.engine")
+
+
+def step(req: Req, phase: str, **facts: float | int | str) -> None:
+    """`phase` is the queue the room has just entered; floats are seconds."""
+    if not req.room:
+        return
+    words = " ".join(
+        f"{key}={value:.6f}" if isinstance(value, float) else f"{key}={value}" for key, value in facts.items()
+    )
+    log.info("Room step: room=%d rid='%s' phase=%s %s", req.room, req.rid, phase, words)
+
+
+def failed(req: Req, what: str, path: str, rank: int, reason: str) -> None:
+    """sglang 0.5.23: prefill warns, decode logs an error; the text is the same in both roles but for `path`."""
+    level = logging.WARNING if path == "req" else logging.ERROR
+    log.log(
+        level,
+        "%s for request rank=%d %s.rid='%s' %s.bootstrap_room=%d with exception KVTransferError(bootstrap_room=%d): %s",
+        what, rank, path, req.rid, path, req.room, req.room, reason,
+    )  # fmt: skip
+
+
+def finished(req: Req, kind: str, dp_rank: int | None) -> None:
+    """SGLang's line for a room whose KV cache has moved (there: only with --enable-request-time-stats-logging)."""
+    if not req.room:
+        return
+    at, meta = req.times, req.meta(dp_rank)
+    speed = meta.transfer_bytes / meta.transfer_time / 1e9 if meta.transfer_time else 0.0
+    if kind == "prefill":
+        spans = (
+            f"bootstrap_duration={_ms(at.bootstrapped - at.received)}, "
+            f"queue_duration={_ms(at.forward - at.bootstrapped)}, "
+            f"forward_duration={_ms(at.sent - at.forward)}, transfer_duration={_ms(at.transferred - at.sent)}"
+        )
+    else:
+        spans = (
+            f"prealloc_queue_duration={_ms(at.bootstrapped - at.received)}, "
+            f"transfer_duration={_ms(at.transferred - at.bootstrapped)}"
+        )
+    log.info(
+        "ReqTimeStats(rid=%s, bootstrap_room=%d, input_len=%d, cached_input_len=0, output_len=%d, type=%s): "
+        "%s, entry_time=%.3f, transfer_speed=%.2f GB/s, transfer_total=%.2f MB",
+        req.rid, req.room, req.prompt_len, len(req.output_ids), kind,
+        spans, at.received, speed, meta.transfer_bytes / 1e6,
+    )  # fmt: skip
+
+
+def _ms(seconds: float) -> str:
+    return f"{max(0.0, seconds) * 1000:.2f}ms"
+
+
+class BatchLog:
+    """SGLang's periodic lines: one for every prefill pass, one for every `decode_log_interval` decode passes."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self._passes = 0
+        self._tokens = 0
+        self._since = time.perf_counter()
+        self.throughput = 0.0
+
+    def passed(self, batch: Batch, queues: Queues, running_tokens: int, seconds: float) -> None:
+        if batch.prefill:
+            self._prefill(batch, queues, seconds)
+            return
+        self._tokens += len(batch.parts)
+        self._passes += 1
+        if self._passes % self._resources.args.decode_log_interval == 0:
+            self._decode(queues, running_tokens)
+
+    def usage(self) -> float:
+        """Share of the pool's pages in use."""
+        return self._resources.allocator.used_pages / self._resources.num_pages
+
+    def _prefill(self, batch: Batch, queues: Queues, seconds: float) -> None:
+        new = sum(part.req.computed == part.extend for part in batch.parts)
+        log.info(
+            "Prefill batch, #new-seq: %d, #new-token: %d, #cached-token: 0, token usage: %.2f, #running-req: %d, "
+            "#queue-req: %d, #bootstrap-req: %d, #inflight-req: %d, input throughput (token/s): %.2f",
+            new, batch.tokens, self.usage(), queues.running, queues.waiting, queues.bootstrap, queues.inflight,
+            batch.tokens / seconds if seconds else 0.0,
+        )  # fmt: skip
+
+    def _decode(self, queues: Queues, running_tokens: int) -> None:
+        now = time.perf_counter()
+        self.throughput = self._tokens / (now - self._since)
+        self._tokens, self._since = 0, now
+        log.info(
+            "Decode batch, #running-req: %d, #token: %d, token usage: %.2f, #prealloc-req: %d, #transfer-req: %d, "
+            "#retracted-req: 0, gen throughput (token/s): %.2f, #queue-req: %d",
+            queues.running, running_tokens, self.usage(), queues.prealloc, queues.transfer,
+            self.throughput, queues.waiting,
+        )  # fmt: skip

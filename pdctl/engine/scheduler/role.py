@@ -1,0 +1,91 @@
+"""What the event loop asks of a role; unified, prefill and decode each answer in a file of their own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pdctl.engine.scheduler.request import Req
+from pdctl.engine.scheduler.running import RunningBatch
+
+if TYPE_CHECKING:
+    from pdctl.engine.messages import Generate
+    from pdctl.engine.scheduler.batch import Batch
+    from pdctl.engine.scheduler.resources import Resources
+
+Match = Callable[[Req], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """Requests in each queue, under the names of sglang's log lines and /v1/loads."""
+
+    running: int = 0
+    waiting: int = 0
+    bootstrap: int = 0
+    inflight: int = 0
+    prealloc: int = 0
+    transfer: int = 0
+    draining: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.running + self.waiting + self.bootstrap + self.inflight + self.prealloc + self.transfer
+
+    @property
+    def remote(self) -> int:
+        """Requests that wait for the other side: only these need polling."""
+        return self.bootstrap + self.inflight + self.prealloc + self.transfer + self.draining
+
+
+class Role(ABC):
+    """Owns the queues of one kind of instance. Called by the event loop's thread only."""
+
+    def __init__(self, resources: Resources) -> None:
+        self.resources = resources
+        self.running = RunningBatch(resources)
+
+    def admit(self, message: Generate) -> None:
+        """Take a request, or answer it with the reason it can never run here (sglang 0.5.23: HTTP 400)."""
+        resources = self.resources
+        prompt = len(message.input_ids)
+        limit = min(resources.limit, resources.capacity)
+        if prompt >= limit:
+            req = Req.of(message, 1)
+            text = f"Request {req.rid} exceeds the maximum number of tokens: {prompt} > {limit - 1}"
+            resources.fail(req, text, 400, "context_length_exceeded")
+            return
+        self.add(Req.of(message, min(message.sampling.max_new_tokens, limit - prompt)))
+
+    @abstractmethod
+    def add(self, req: Req) -> None:
+        """Put an admitted request into the role's first queue."""
+
+    @abstractmethod
+    def poll(self) -> None:
+        """Move requests whose other side has news. Collective: every rank of the TP group calls it each turn."""
+
+    @abstractmethod
+    def next_batch(self) -> Batch | None:
+        """The next forward pass, or None when nothing can run."""
+
+    @abstractmethod
+    def settle(self, batch: Batch) -> None:
+        """Take the results of a pass: send tokens and pages on, move or end requests."""
+
+    @abstractmethod
+    def abort(self, match: Match) -> int:
+        """Abort every matching request, in whichever queue it is; returns how many."""
+
+    @abstractmethod
+    def queues(self) -> Queues:
+        """How many requests are where."""
+
+    def _cancel_running(self, match: Match) -> int:
+        gone = self.running.remove(match)
+        for req in gone:
+            self.resources.cancel(req)
+            self.resources.release(req)
+        return len(gone)

@@ -1,0 +1,79 @@
+"""Device, dtype, threads and pool size of a rank: what `auto` and 0 in the arguments turn into."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from pdctl.engine.cache.allocator import RESERVED_PAGES
+from pdctl.engine.cache.pool import KVPool
+from pdctl.engine.model.runner import resolve_dtype
+
+if TYPE_CHECKING:
+    from pdctl.engine.args import ServerArgs
+    from pdctl.engine.cache.geometry import PoolGeometry
+    from pdctl.engine.model.config import ModelConfig
+
+# A laptop rehearsal wants a pool that is quick to pre-touch (1.2 GB/s of page faults) and small beside the model.
+CPU_POOL_BYTES = 96 << 20
+GPU_POOL_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """Resolved sizes. `context` counts prompt and answer together; `tokens` is what the pool can hold."""
+
+    device: torch.device
+    dtype: torch.dtype
+    context: int
+    geometry: PoolGeometry
+
+    @property
+    def tokens(self) -> int:
+        return (self.geometry.num_pages - RESERVED_PAGES) * self.geometry.page_size
+
+    @classmethod
+    def resolve(cls, args: ServerArgs, config: ModelConfig) -> Sizing:
+        """Raises ValueError naming the flag when the pool could not hold even one page."""
+        device = _device(args)
+        dtype = resolve_dtype(args.dtype, config, device)
+        context = min(args.context_length or config.max_position, config.max_position)
+        one = KVPool.geometry_for(config, args.tp_size, args.page_size, 1, dtype, args.kv_layout)
+        if args.max_total_tokens:
+            pages = args.max_total_tokens // args.page_size
+        else:
+            useful = -(-args.max_running_requests * context // args.page_size)
+            pages = min(useful, max(_budget(device) // one.nbytes, -(-2 * context // args.page_size)))
+        if pages < 1:
+            raise ValueError(
+                f"--max-total-tokens {args.max_total_tokens} is less than one page of {args.page_size} tokens"
+            )
+        geometry = KVPool.geometry_for(
+            config, args.tp_size, args.page_size, pages + RESERVED_PAGES, dtype, args.kv_layout
+        )
+        return cls(device, dtype, context, geometry)
+
+
+def use_threads(args: ServerArgs) -> int:
+    """One compute thread per rank where ranks share the cores: prefill and decode on a laptop do."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = args.num_threads or max(1, cores // (2 * args.tp_size * args.dp_size))
+    torch.set_num_threads(threads)
+    return threads
+
+
+def _device(args: ServerArgs) -> torch.device:
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: this torch finds no CUDA device; use --device cpu")
+    cuda = args.device == "cuda" or (args.device == "auto" and torch.cuda.is_available())
+    return torch.device("cuda", args.base_gpu_id) if cuda else torch.device("cpu")
+
+
+def _budget(device: torch.device) -> int:
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free * GPU_POOL_SHARE)
+    return CPU_POOL_BYTES

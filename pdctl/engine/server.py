@@ -1,0 +1,249 @@
+"""The life of an instance's HTTP process: serve 503 while the ranks load, warm up, serve, drain, end.
+
+No torch here (a test holds it to that): this process answers within microseconds whatever a forward pass takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+import uvloop
+
+from pdctl.engine.checkpoint import Checkpoint
+from pdctl.engine.http.app import build
+from pdctl.engine.instance import Instance
+from pdctl.engine.intake import Intake, Limits
+from pdctl.engine.logs import configure_access
+from pdctl.engine.manager import Status, TokenizerManager
+from pdctl.engine.metrics import Metrics
+from pdctl.engine.refusal import Refusal
+from pdctl.errors import PdctlError
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+
+    from fastapi import FastAPI
+
+    from pdctl.engine.args import ServerArgs
+    from pdctl.engine.disaggregation.bootstrap import BootstrapServer
+    from pdctl.engine.ranks import Ranks
+
+log = logging.getLogger("pdctl.engine")
+access = logging.getLogger("uvicorn")
+
+KEEP_ALIVE = 75  # seconds an idle connection stays: longer than a router's pool keeps it, so the router closes first
+WARM_UP_WITHIN = 600.0
+GOODBYE_WITHIN = 2  # seconds for answers already decided to leave through their sockets
+MAX_ROOMS = 1 << 63
+
+
+class Listener(uvicorn.Server):
+    """uvicorn on a socket bound earlier; signals are the instance's business, not its."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def stop_accepting(self) -> None:
+        for server in getattr(self, "servers", ()):
+            server.close()
+
+
+def listener(app: FastAPI, args: ServerArgs) -> Listener:
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        log_level=None,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=GOODBYE_WITHIN,
+        server_header=False,
+    )
+    configure_access(args)
+    # Its own lines about a socket say less than the one `Life` writes.
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    return Listener(config)
+
+
+def serve(args: ServerArgs, door: socket.socket, ranks: Ranks, ipc_dir: Path) -> int:
+    """The exit code: 0 after a shutdown asked for, 1 when a rank or the start failed, 128 + n for signal n twice."""
+    try:
+        checkpoint = Checkpoint.load(Path(args.model_path))
+    except PdctlError as error:
+        log.error("%s. %s", error.message, error.fix)
+        return 1
+    return uvloop.run(Life(args, checkpoint, ranks, ipc_dir).run(door))
+
+
+class Life:
+    """From the first 503 to the last answer."""
+
+    def __init__(self, args: ServerArgs, checkpoint: Checkpoint, ranks: Ranks, ipc_dir: Path) -> None:
+        self._args = args
+        self._ranks = ranks
+        self._ipc_dir = ipc_dir
+        self._began = time.monotonic()
+        metrics = Metrics(args)
+        self._manager = TokenizerManager(args, checkpoint.tokenizer, metrics, ranks)
+        self._instance = Instance(
+            args=args,
+            checkpoint=checkpoint,
+            intake=Intake(args, checkpoint.tokenizer),
+            manager=self._manager,
+            metrics=metrics,
+            ranks=ranks,
+        )
+        self._listener = listener(build(self._instance), args)
+        self._bootstrap: BootstrapServer | None = None
+        self._signals: list[int] = []
+        self._told_to_stop: asyncio.Event = asyncio.Event()
+        self._told_twice: asyncio.Event = asyncio.Event()
+
+    async def run(self, door: socket.socket) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._signal, number)
+        self._ranks.attach(loop)
+        self._manager.open(self._ipc_dir)
+        serving = loop.create_task(self._listener.serve(sockets=[door]))
+        try:
+            return await self._live()
+        finally:
+            self._listener.should_exit = True
+            await serving
+            if self._bootstrap is not None:
+                await self._bootstrap.stop()
+            self._manager.close()
+
+    def _signal(self, number: int) -> None:
+        self._signals.append(number)
+        (self._told_twice if self._told_to_stop.is_set() else self._told_to_stop).set()
+
+    async def _live(self) -> int:
+        """Start, then wait for the first reason to end."""
+        loop = asyncio.get_running_loop()
+        starting = loop.create_task(self._start())
+        stop = loop.create_task(self._told_to_stop.wait())
+        try:
+            ends: set[asyncio.Future[Any]] = {stop, self._ranks.dead}
+            await asyncio.wait({starting, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done() and not stop.done():
+                starting.result()
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        except PdctlError as error:
+            log.error("Start-up failed: %s. %s", error.message, error.fix)
+            return await self._give_up(error.message)
+        except Refusal as error:
+            log.error("Start-up failed: the warm-up request was answered with %d: %s", error.status, error.message)
+            return await self._give_up(error.message)
+        finally:
+            starting.cancel()
+            stop.cancel()
+        if self._ranks.dead.done() and not self._told_to_stop.is_set():
+            log.error(
+                "Instance ends: %s. A rank cannot be replaced alone; start the instance again.",
+                self._ranks.dead.result(),
+            )
+            return await self._give_up(self._ranks.dead.result())
+        return await self._shut_down()
+
+    async def _start(self) -> None:
+        """Raises PdctlError or Refusal naming what did not come up."""
+        args = self._args
+        where = f"[{args.host}]" if ":" in args.host else args.host
+        access.info("Uvicorn running on http://%s:%d (Press CTRL+C to quit)", where, args.port)
+        if args.disaggregation_mode == "prefill":
+            await self._start_bootstrap()
+        await self._ranks.ready()
+        self._take_facts()
+        await self._warm_up()
+        # Every socket in it is connected by now: without the directory, not even a SIGKILL leaves anything behind.
+        shutil.rmtree(self._ipc_dir, ignore_errors=True)
+        self._manager.status = Status.UP
+        self._instance.phases["tokenizer_e2e"] = time.monotonic() - self._began
+        log.info("The server is fired up and ready to roll!")
+
+    async def _start_bootstrap(self) -> None:
+        from pdctl.engine.disaggregation.bootstrap import BootstrapServer
+
+        self._bootstrap = BootstrapServer(self._args.host, self._args.disaggregation_bootstrap_port)
+        await self._bootstrap.start()
+
+    def _take_facts(self) -> None:
+        """Adopt what rank 0 resolved: limits for the intake, constants for the metrics."""
+        facts = self._ranks.facts
+        numbers = {name: float(value) for name, value in facts.items() if isinstance(value, int | float)}
+        self._instance.intake.limits = Limits(
+            context=int(numbers["context_length"]),
+            prompt=int(numbers.get("max_req_input_len", numbers["context_length"])),
+        )
+        self._instance.phases["scheduler_e2e"] = numbers.get("load_seconds", 0.0)
+        for stage in self._ranks.stages:
+            self._instance.phases[stage.name] = max(stage.seconds, self._instance.phases.get(stage.name, 0.0))
+        constants = {"page_size": "page_size", "num_pages": "num_pages", "context_length": "context_len"}
+        self._instance.metrics.started(
+            {metric: numbers[fact] for fact, metric in constants.items() if fact in numbers}, self._instance.phases
+        )
+
+    async def _warm_up(self) -> None:
+        """One real request for each replica (sglang: rooms spread so that follow_bootstrap_room reaches every one)."""
+        paired = self._args.disaggregation_mode != "null"
+        if paired:
+            log.info("Start of pd disaggregation warmup ...")
+        replicas = self._args.dp_size
+        groups = [
+            self._manager.probe(room=rank * (MAX_ROOMS // replicas), tokens=4, dp_rank=rank) for rank in range(replicas)
+        ]
+        try:
+            await asyncio.wait_for(asyncio.gather(*(group.finished() for group in groups)), WARM_UP_WITHIN)
+        except asyncio.TimeoutError:
+            raise PdctlError(f"waited {WARM_UP_WITHIN:g} s for the warm-up request to be answered") from None
+        if paired:
+            log.info("End of disaggregation warmup")
+
+    async def _shut_down(self) -> int:
+        """Refuse new requests, let the running ones end within the grace, stop the ranks. Told twice: now."""
+        log.info("Shutting down: %d request(s) running, grace %g s", self._manager.running, self._args.shutdown_grace)
+        self._manager.status = Status.DRAINING
+        self._listener.stop_accepting()
+        self._ranks.expect_exit()
+        loop = asyncio.get_running_loop()
+        ending = loop.create_task(self._drain())
+        twice = loop.create_task(self._told_twice.wait())
+        await asyncio.wait({ending, twice}, return_when=asyncio.FIRST_COMPLETED)
+        twice.cancel()
+        if ending.done():
+            return 0
+        ending.cancel()
+        self._manager.end_all("The engine was told to stop at once.")
+        self._ranks.kill()
+        return 128 + self._signals[-1]
+
+    async def _drain(self) -> None:
+        drained = await self._manager.drained(self._args.shutdown_grace)
+        if not drained:
+            log.warning("Ending %d request(s) that outlasted the grace", self._manager.running)
+            self._manager.end_all("The engine is shutting down.")
+        self._manager.stop(now=not drained)
+        if not await self._ranks.exited():
+            log.warning("Killing ranks that did not stop")
+            self._ranks.kill()
+
+    async def _give_up(self, reason: str) -> int:
+        """Nothing can be served any more: say so to every client, and end."""
+        self._manager.status = Status.DEAD
+        self._manager.end_all(f"The engine lost a rank: {reason}")
+        self._ranks.kill()
+        await self._ranks.exited()
+        return 1

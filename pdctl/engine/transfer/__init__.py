@@ -1,0 +1,1 @@
+"""The seam behind which KV bytes move: nixl, shm, fake."""

@@ -1,0 +1,140 @@
+"""The seam behind which KV bytes move: what every transport offers, and the values that cross it.
+
+Above this line there are pages only, never addresses. One `post` carries one KV chunk for all layers; a post may block
+for the whole copy (nixl over cma and shm do), so only the sender thread of a process calls it. A transport is owned by
+one thread at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from pdctl.engine.cache.geometry import PoolGeometry
+
+    Pages = npt.NDArray[np.int32]
+
+
+class TransferError(RuntimeError):
+    """A transport that cannot be set up, or a peer that cannot be reached; the text names which and why."""
+
+
+class OpState(IntEnum):
+    FAILED = 0
+    RUNNING = 1
+    DONE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """What the layer above must know of a transport."""
+
+    sync_post: bool
+    peer_progress: bool  # an op that is not done when posted needs the target to call `progress`
+    same_host: bool  # peers on other hosts cannot be reached
+    death: bool  # a post to a dead peer fails
+    gpu: bool
+
+
+class DeviceMemory(Protocol):
+    """A pool in GPU memory: the four methods of a torch tensor that a transport needs."""
+
+    @property
+    def nbytes(self) -> int: ...
+    def data_ptr(self) -> int: ...
+    def get_device(self) -> int: ...
+
+
+Buffer = memoryview | DeviceMemory
+
+
+@dataclass(frozen=True, slots=True)
+class TransferPlan:
+    """One peer's pool seen from ours, prepared once. `slabs` is the half-open range of slabs a post moves.
+
+    `state` belongs to the transport that made the plan.
+    """
+
+    peer: str
+    local: PoolGeometry
+    remote: PoolGeometry
+    slabs: tuple[int, int]
+    state: Any
+
+    @property
+    def slab_count(self) -> int:
+        return self.slabs[1] - self.slabs[0]
+
+    def nbytes(self, pages: int) -> int:
+        return pages * self.slab_count * self.local.item_bytes
+
+
+@dataclass(slots=True)
+class Op:
+    """One posted chunk. A FAILED op has an `error`; a FAILED or DONE op is settled: nothing moves any more."""
+
+    peer: str
+    nbytes: int
+    state: OpState
+    error: str = ""
+    handle: Any = None
+
+
+class Transport(Protocol):
+    """`post` and `poll` report a failed transfer in the Op; only set-up raises (TransferError)."""
+
+    name: str
+    caps: Caps
+
+    def allocate(self, nbytes: int) -> memoryview:
+        """Page-aligned memory for one pool, already touched; freed by `close`."""
+        ...
+
+    def register(self, buffer: Buffer) -> None:
+        """Make `buffer` the pool that peers write into and that we send from. Once per transport."""
+        ...
+
+    def descriptor(self) -> bytes:
+        """What a peer needs to reach the registered pool; under 1 KiB, carried by the registration frame."""
+        ...
+
+    def add_peer(self, peer: str, descriptor: bytes) -> None:
+        """Raises TransferError naming both values when the peer speaks another transport or cannot be reached."""
+        ...
+
+    def drop_peer(self, peer: str) -> None:
+        """Forget a peer and every plan made for it; harmless when unknown."""
+        ...
+
+    def plan(
+        self, peer: str, local: PoolGeometry, remote: PoolGeometry, slabs: tuple[int, int] | None = None
+    ) -> TransferPlan: ...
+
+    def post(self, plan: TransferPlan, src_pages: Pages, dst_pages: Pages) -> Op:
+        """Copy page src_pages[i] of our pool to page dst_pages[i] of the peer's, in every slab of the plan."""
+        ...
+
+    def poll(self, op: Op) -> OpState: ...
+
+    def release(self, op: Op) -> bool:
+        """Free an op's resources. False when it was still running and could not be stopped: bytes may yet move."""
+        ...
+
+    def progress(self) -> None:
+        """Lend the calling thread to transfers that need the target's help (caps.peer_progress)."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def require_compatible(local: PoolGeometry, remote: PoolGeometry) -> None:
+    """Raises TransferError naming both values. Layout and number of pages may differ: the rest decides an item's bytes."""
+    for name in ("layers", "slabs_per_layer", "page_size", "kv_heads", "head_dim", "itemsize"):
+        ours, theirs = getattr(local, name), getattr(remote, name)
+        if ours != theirs:
+            raise TransferError(f"KV pool geometry mismatch: {name} is {ours} here and {theirs} on the peer")

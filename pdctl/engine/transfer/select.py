@@ -1,0 +1,42 @@
+"""Which transport `--disaggregation-transfer-backend auto` means on this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import sys
+
+from pdctl.engine.transfer import nixl
+from pdctl.engine.transfer.base import TransferError, Transport
+from pdctl.engine.transfer.fake import FakeTransport
+from pdctl.engine.transfer.shm import ShmTransport
+
+log = logging.getLogger("pdctl.engine")
+
+
+def choose(backend: str, same_host: bool, gpu: bool = False) -> str:
+    """`nixl`, `shm` or `fake`. `auto` is nixl where it imports (Linux wheels only), else shm, and says so."""
+    if backend != "auto":
+        return backend
+    try:
+        nixl.load(cma_only=same_host and not gpu)
+    except ImportError as error:
+        if gpu:
+            raise TransferError(f"a KV pool in GPU memory needs nixl: {error}") from None
+        log.warning("KV transfer backend: shm (%s: %s); prefill and decode must share this host", sys.platform, error)
+        return "shm"
+    log.info("KV transfer backend: nixl")
+    return "nixl"
+
+
+def create(backend: str, rank_ip: str, gpu: bool = False) -> Transport:
+    """The transport for a rank that its peers reach at `rank_ip`; on a loopback address all peers are on this host."""
+    same_host = ipaddress.ip_address(rank_ip).is_loopback
+    name = choose(backend, same_host, gpu)
+    if name == "nixl":
+        return nixl.NixlTransport(same_host)
+    if name == "shm":
+        return ShmTransport()
+    if name == "fake":
+        return FakeTransport()
+    raise TransferError(f"unknown KV transfer backend {name!r}: nixl, shm or fake")

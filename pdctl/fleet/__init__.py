@@ -1,0 +1,1 @@
+"""The ops side's only network input and output: endpoints in, facts out."""

@@ -1,0 +1,140 @@
+"""One streamed completion: pieces of text as they come, then what it took and who served it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Union
+
+from pdctl.errors import NotProbedError, PdctlError
+from pdctl.fleet import http as endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CHAT, RAW = "/v1/chat/completions", "/v1/completions"
+DONE = "[DONE]"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Times in seconds. Pair and room are empty where the router does not tell them (x-pd-* headers)."""
+
+    finish_reason: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    prefill: str
+    decode: str
+    room: str
+    ttft: float
+    seconds: float
+
+
+Part = Union[Piece, Summary]  # noqa: UP007 - evaluated at run time on Python 3.10
+
+
+def stream(url: str, prompt: str, *, model: str, chat: bool, max_tokens: int, timeout: float) -> Iterator[Part]:
+    """Ask `url`; the Summary comes last. `timeout` is for each wait, not for the whole answer."""
+    given: dict[str, object] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
+    body = {
+        "model": model,
+        **given,
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    path = url + (CHAT if chat else RAW)
+    try:
+        with endpoint.exchange("POST", path, json.dumps(body).encode(), endpoint.JSON_HEADERS, timeout) as response:
+            if response.status != 200:
+                raise PdctlError(f"{path} answered {response.status}: {_reason(response.read())}", "pdctl status")
+            yield from _read(response, time.monotonic())
+    except (OSError, http.client.HTTPException) as error:
+        raise NotProbedError(f"{path}: {endpoint.explain(error, timeout)}", "pdctl status") from None
+
+
+def _read(response: http.client.HTTPResponse, began: float) -> Iterator[Part]:
+    first, finish = 0.0, ""
+    usage: dict[str, object] = {}
+    for event in _events(response):
+        if "error" in event:
+            raise PdctlError(f"the stream broke off: {_message(event['error'])}", "pdctl logs")
+        told = event.get("usage")
+        usage = told if isinstance(told, dict) else usage
+        text, reason = _choice(event)
+        finish = reason or finish
+        if text:
+            first = first or time.monotonic()
+            yield Piece(text)
+    headers = response.headers
+    yield Summary(
+        finish_reason=finish,
+        prompt_tokens=_count(usage.get("prompt_tokens")),
+        completion_tokens=_count(usage.get("completion_tokens")),
+        prefill=headers.get("x-pd-prefill", ""),
+        decode=headers.get("x-pd-decode", ""),
+        room=headers.get("x-pd-room", ""),
+        ttft=max(0.0, first - began),
+        seconds=time.monotonic() - began,
+    )
+
+
+def _events(response: http.client.HTTPResponse) -> Iterator[dict[str, object]]:
+    """The JSON objects of a text/event-stream, until its end or [DONE]."""
+    while line := response.readline():
+        text = line.decode("utf-8", errors="replace").strip()
+        if not text.startswith("data:"):
+            continue
+        data = text[5:].strip()
+        if data == DONE:
+            return
+        event = json.loads(data)
+        if isinstance(event, dict):
+            yield event
+
+
+def _choice(event: dict[str, object]) -> tuple[str, str]:
+    """Text and finish reason of the first choice; both shapes, chat and plain completion."""
+    choices = event.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else {}
+    if not isinstance(choice, dict):
+        return "", ""
+    delta = choice.get("delta")
+    text = delta.get("content") if isinstance(delta, dict) else choice.get("text")
+    return str(text or ""), str(choice.get("finish_reason") or "")
+
+
+def _reason(body: bytes) -> str:
+    """The message of an OpenAI-shaped error, or the start of whatever came."""
+    try:
+        value = json.loads(body)
+    except ValueError:
+        return body.decode("utf-8", errors="replace").strip()[:300]
+    return _message(value.get("error", value) if isinstance(value, dict) else value)
+
+
+def _message(error: object) -> str:
+    return str(error.get("message", error)) if isinstance(error, dict) else str(error)
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def first_model(url: str, timeout: float = 5.0) -> str:
+    """The name under which the deployment serves its (first) model."""
+    answer = endpoint.get(url + "/v1/models", timeout)
+    if not answer.reached:
+        raise NotProbedError(f"{url}/v1/models: {answer.reason}", "pdctl status, or another --url")
+    body = answer.json()
+    models = body.get("data") if isinstance(body, dict) else None
+    first = models[0] if isinstance(models, list) and models else {}
+    return str(first.get("id", "default")) if isinstance(first, dict) else "default"

@@ -1,0 +1,58 @@
+"""What an engine says about itself on /server_info, and how loaded it is (sglang 0.5.3 to 0.5.23)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pdctl.fleet import http
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    mode: str  # disaggregation_mode: null, prefill or decode
+    bootstrap_port: int | None
+    transfer_backend: str
+    tp_size: int
+    page_size: int | None
+    model_path: str
+    served_model_name: str
+    version: str
+
+
+def fetch(url: str, timeout: float = 2.0) -> ServerInfo | None:
+    """None when nothing at `url` answers as an engine does. 0.5.3 knows only the second path."""
+    for path in ("/server_info", "/get_server_info"):
+        answer = http.get(url + path, timeout)
+        body = answer.json() if answer.ok else None
+        if isinstance(body, dict):
+            return _read({str(key): value for key, value in body.items()})
+        if answer.status != 404:
+            return None
+    return None
+
+
+def _read(body: dict[str, object]) -> ServerInfo:
+    return ServerInfo(
+        mode=str(body.get("disaggregation_mode") or "null"),
+        bootstrap_port=_int(body.get("disaggregation_bootstrap_port")),
+        transfer_backend=str(body.get("disaggregation_transfer_backend") or ""),
+        tp_size=_int(body.get("tp_size")) or 1,
+        page_size=_int(body.get("page_size")),
+        model_path=str(body.get("model_path") or ""),
+        served_model_name=str(body.get("served_model_name") or ""),
+        version=str(body.get("version") or ""),
+    )
+
+
+def running_requests(url: str, timeout: float = 0.5) -> int | None:
+    """Requests this engine is working on, from /v1/loads (sglang 0.5.8+); None when it does not say."""
+    body = http.get(url + "/v1/loads", timeout).json()
+    loads = body.get("loads") if isinstance(body, dict) else None
+    if not isinstance(loads, list):
+        return None
+    counts = [_int(load.get("num_running_reqs")) for load in loads if isinstance(load, dict)]
+    return sum(count or 0 for count in counts)
+
+
+def _int(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

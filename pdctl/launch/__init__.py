@@ -1,0 +1,1 @@
+"""Starts a plan, watches it, ends it without leaving anything behind."""

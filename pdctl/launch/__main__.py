@@ -1,0 +1,22 @@
+"""`python -m pdctl.launch RUN_DIRECTORY LOCK_FD`: the supervisor of a detached run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from pdctl.launch.state import RunDir
+from pdctl.launch.supervisor import Supervisor
+from pdctl.launch.targets.local import Local
+
+
+def main(argv: list[str]) -> int:
+    directory = RunDir(Path(argv[0]))
+    os.set_inheritable(int(argv[1]), False)  # the lock is the supervisor's, not its children's
+    outcome = Supervisor(directory, directory.load(), Local(os.environ), lambda event: None).run()
+    return outcome.code or 128 + outcome.signal
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

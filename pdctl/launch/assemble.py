@@ -1,0 +1,84 @@
+"""From a topology to what is started: the plan's own commands, so that what `pdctl plan` prints is what runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pdctl.errors import InfeasibleError, LaunchError
+from pdctl.launch.deployment import Deployment, OnDeath, Options, Port, Role, Spec
+
+if TYPE_CHECKING:
+    from pdctl.layout.instance import Instance, Plan, RouterPlan
+    from pdctl.topology.model import Topology
+
+# What moves a port of that purpose; every other purpose is derived from the dist-init port.
+KEYS = {"http": "ports.http", "bootstrap": "ports.bootstrap"}
+ON_DEATH = {"none": OnDeath.STOP, "instance": OnDeath.RESTART, "all": OnDeath.RESTART_ALL}
+
+
+def deployment(topology: Topology, plan: Plan) -> Deployment:
+    """Raises InfeasibleError with every problem of the plan, LaunchError for what one machine cannot be."""
+    if not plan.feasible:
+        rows = "".join(f"\n  {problem.code}: {problem.message}" for problem in plan.problems)
+        raise InfeasibleError(f"`{plan.name}` cannot run:{rows}", "pdctl plan shows what would fit")
+    wide = [instance for instance in plan.instances if instance.nnodes > 1 or instance.host_name != plan.host_names[0]]
+    if wide:
+        names = ", ".join(instance.name for instance in wide)
+        hosts = len(plan.host_names)
+        message = f"`{plan.name}` needs {hosts} hosts ({names}); `pdctl launch` starts processes on this machine only"
+        raise LaunchError(message, "pdctl plan -o shell prints the command line of every host")
+    model = topology.model
+    local = topology.engine.kind == "embedded" or Path(model.path).is_dir()
+    roles = tuple(_role(instance, topology.readiness.path) for instance in plan.instances)
+    router = _router(plan.router) if plan.router else None
+    checkpoint = str(Path(model.path).absolute()) if local else ""
+    return Deployment(topology.name, plan.engine, model.served_name, checkpoint, roles, router)
+
+
+def options(topology: Topology, timeout: float | None, on_death: OnDeath | None, verify: bool) -> Options:
+    """The topology's readiness settings; what the command line says goes first."""
+    readiness = topology.readiness
+    return dataclasses.replace(
+        Options(),
+        timeout=readiness.timeout if timeout is None else timeout,
+        interval=readiness.interval,
+        verify=verify,
+        on_death=ON_DEATH[readiness.restart] if on_death is None else on_death,
+        max_restarts=readiness.max_restarts,
+        backoff=readiness.backoff,
+        backoff_max=readiness.backoff_max,
+    )
+
+
+def _role(instance: Instance, health_path: str) -> Spec:
+    command = instance.commands[0]
+    prefill = instance.role == Role.PREFILL.value
+    return Spec(
+        name=instance.name,
+        role=Role(instance.role),
+        argv=command.argv,
+        env=command.env,
+        host=instance.address,
+        port=instance.http_port,
+        ports=tuple(
+            Port(port.port, port.purpose, KEYS.get(port.purpose, "ports.dist-init")) for port in instance.ports
+        ),
+        health_path=health_path,
+        bootstrap_port=instance.bootstrap_port if prefill else None,
+        ranks=len(instance.ranks) if prefill else 0,
+    )
+
+
+def _router(router: RouterPlan) -> Spec:
+    return Spec(
+        name=router.name,
+        role=Role.ROUTER,
+        argv=router.command.argv,
+        env=router.command.env,
+        host=router.address,
+        port=router.port,
+        ports=(Port(router.port, "http", "router.port"),),
+        health_path="/readiness",
+    )

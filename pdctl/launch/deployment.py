@@ -1,0 +1,98 @@
+"""What one launch starts: every command of a plan, with the addresses that tell when it is ready."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Role(str, Enum):
+    PREFILL = "prefill"
+    DECODE = "decode"
+    ROUTER = "router"
+
+
+class OnDeath(str, Enum):
+    """What follows when a process dies after it was ready."""
+
+    STOP = "stop"
+    RESTART = "restart"  # the dead instance alone; the router takes it back by itself, its address stays
+    RESTART_ALL = "restart-all"
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """`key` is the topology's setting that moves it, for example `ports.http`."""
+
+    port: int
+    purpose: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One command to start. `ranks` is how many must register with the bootstrap server (prefill only)."""
+
+    name: str
+    role: Role
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    host: str
+    port: int
+    ports: tuple[Port, ...]
+    health_path: str = "/health"
+    bootstrap_port: int | None = None
+    ranks: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """`checkpoint` is empty where the model is a name the engine resolves itself."""
+
+    name: str
+    engine: str  # embedded or sglang
+    served_name: str
+    checkpoint: str
+    roles: tuple[Spec, ...]
+    router: Spec | None
+
+    @property
+    def specs(self) -> tuple[Spec, ...]:
+        return (*self.roles, self.router) if self.router else self.roles
+
+    @property
+    def prefills(self) -> tuple[Spec, ...]:
+        return tuple(spec for spec in self.roles if spec.role is Role.PREFILL)
+
+    @property
+    def decodes(self) -> tuple[Spec, ...]:
+        return tuple(spec for spec in self.roles if spec.role is Role.DECODE)
+
+    @property
+    def url(self) -> str:
+        """Where clients go."""
+        return (self.router or self.roles[0]).url
+
+    @property
+    def shape(self) -> str:
+        """2 prefill × 1 decode → `2P1D`."""
+        return f"{len(self.prefills)}P{len(self.decodes)}D"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to start and end it. Times in seconds; `timeout` runs from the start to the verified deployment."""
+
+    timeout: float = 300.0
+    interval: float = 1.0
+    verify: bool = True
+    on_death: OnDeath = OnDeath.STOP
+    max_restarts: int = 3
+    backoff: float = 1.0
+    backoff_max: float = 60.0
+    drain: float = 10.0  # for the router to finish what it has accepted
+    grace: float = 15.0  # for an instance to leave after SIGTERM: above the engine's own shutdown grace

@@ -1,0 +1,132 @@
+"""How a run is right now, asked of its processes, bootstrap servers and router; run.json alone is not believed."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pdctl.fleet import bootstrap, http, router
+from pdctl.launch import procfs, verdict
+from pdctl.launch.deployment import Role, Spec
+from pdctl.launch.run import Process, Run, State
+
+PROBE = 3.0  # seconds one question may take
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """One process. `missing` is empty when it does all it should; `in_router` is None for the router itself."""
+
+    name: str
+    role: Role
+    pid: int | None
+    alive: bool
+    url: str
+    seconds: float  # since it was started
+    restarts: int
+    health: str  # "200", another status, or why nobody answered
+    registered: int | None  # ranks known to the bootstrap server; None where there is none
+    ranks: int
+    in_router: bool | None
+    missing: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunHealth:
+    """`ready`: supervised, and nothing is missing anywhere."""
+
+    name: str
+    state: State
+    url: str
+    shape: str
+    detached: bool
+    supervisor: int | None
+    seconds: float
+    ready: bool
+    in_flight: int
+    instances: tuple[Health, ...]
+    note: str
+
+
+def probe(run: Run) -> RunHealth:
+    over = run.condition in (State.STOPPED, State.FAILED)
+    spec = run.deployment.router
+    state = router.fetch(spec.url, PROBE) if spec and not over else router.RouterState(False, False)
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        instances = tuple(pool.map(lambda entry: _instance(run, entry, state), run.deployment.specs))
+    ready = run.condition is State.SERVING and not any(instance.missing for instance in instances)
+    return RunHealth(
+        name=run.name,
+        state=run.condition,
+        url=run.deployment.url,
+        shape=run.deployment.shape,
+        detached=run.detached,
+        supervisor=run.supervisor if run.alive else None,
+        seconds=time.time() - run.created,
+        ready=ready,
+        in_flight=state.in_flight,
+        instances=instances,
+        note=_note(run),
+    )
+
+
+def _note(run: Run) -> str:
+    """What the table cannot say."""
+    if run.condition is State.STALE:
+        left = ", ".join(f"{process.name} (pid {process.pid})" for process in run.survivors)
+        rest = f"still alive: {left}" if left else "nothing of the run is left"
+        return f"stale: its supervisor (pid {run.supervisor}) is gone without a word; {rest}"
+    if run.outcome:
+        return run.outcome.message.splitlines()[0]
+    return ""
+
+
+def _instance(run: Run, spec: Spec, state: router.RouterState) -> Health:
+    process = run.process(spec.name)
+    alive = procfs.is_alive(process.pid, process.started)
+    health, registered, missing = "", None, ""
+    if not alive:
+        missing = verdict.in_words(process.exit) if process.exit else "not running" if process.pid else "not started"
+    elif spec.role is Role.ROUTER:
+        health = "200" if state.ready else state.reason
+        missing = "" if state.ready else f"/readiness: {state.reason}"
+    else:
+        answer = http.get(spec.url + spec.health_path, PROBE)
+        health = str(answer.status) if answer.reached else answer.reason
+        registered = _registered(spec)
+        missing = _lacks(spec, answer, registered, state, run.deployment.router is not None)
+    return Health(
+        name=spec.name,
+        role=spec.role,
+        pid=process.pid if alive else None,
+        alive=alive,
+        url=spec.url,
+        seconds=time.time() - process.since if alive else 0.0,
+        restarts=_restarts(process),
+        health=health,
+        registered=registered,
+        ranks=spec.ranks if spec.bootstrap_port else 0,
+        in_router=None if spec.role is Role.ROUTER or not alive else state.lists(spec.url),
+        missing=missing,
+    )
+
+
+def _restarts(process: Process) -> int:
+    return max(0, process.generation - 1)
+
+
+def _registered(spec: Spec) -> int | None:
+    if spec.bootstrap_port is None or not spec.ranks:
+        return None
+    return bootstrap.registration(spec.host, spec.bootstrap_port, spec.ranks, PROBE).registered or 0
+
+
+def _lacks(spec: Spec, answer: http.Answer, registered: int | None, state: router.RouterState, routed: bool) -> str:
+    if not answer.ok:
+        return f"{spec.health_path}: {answer.status if answer.reached else answer.reason}"
+    if registered is not None and registered < spec.ranks:
+        return f"bootstrap registered {registered}/{spec.ranks}"
+    if routed and not state.lists(spec.url):
+        return "the router does not list it as healthy"
+    return ""

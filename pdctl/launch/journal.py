@@ -1,0 +1,67 @@
+"""The run as it is written down: every change goes to run.json first and then to whoever watches."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from typing import TYPE_CHECKING
+
+from pdctl.launch import procfs
+from pdctl.launch.events import Event, Kind, Stage
+from pdctl.launch.run import Exit, Outcome, Process, Run, State, with_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pdctl.launch.state import RunDir
+    from pdctl.launch.targets import Handle
+
+
+class Journal:
+    def __init__(self, directory: RunDir, run: Run, emit: Callable[[Event], None]) -> None:
+        self.directory = directory
+        pid = os.getpid()
+        self.run = dataclasses.replace(run, supervisor=pid, supervisor_started=procfs.identity(pid))
+        self._emit = emit
+        self._save()
+
+    def note(
+        self,
+        kind: Kind,
+        subject: str = "",
+        detail: str = "",
+        *,
+        stage: Stage | None = None,
+        seconds: float = 0.0,
+        at: float = 0.0,
+    ) -> None:
+        generation = next((entry.generation for entry in self.run.processes if entry.name == subject), 1)
+        event = Event(at or time.time(), kind, subject, stage, detail, seconds, generation)
+        self.run = dataclasses.replace(self.run, events=(*self.run.events, event))
+        self._save()
+        self._emit(event)
+
+    def state(self, state: State, outcome: Outcome | None = None) -> None:
+        """Written with the event that follows it, or at once when it is the last word."""
+        self.run = dataclasses.replace(self.run, state=state, outcome=outcome)
+        if outcome is not None:
+            self._save()
+
+    def started(self, handle: Handle) -> None:
+        process = Process(
+            name=handle.spec.name,
+            pid=handle.pid,
+            started=handle.started,
+            since=handle.since,
+            generation=handle.generation,
+            log_start=self.run.process(handle.spec.name).log_start,
+            generation_start=handle.log_start,
+        )
+        self.run = with_process(self.run, process)
+
+    def exited(self, name: str, exit: Exit) -> None:
+        self.run = with_process(self.run, dataclasses.replace(self.run.process(name), exit=exit))
+
+    def _save(self) -> None:
+        self.directory.save(self.run)

@@ -1,0 +1,121 @@
+"""Starts one command and answers for everything it starts: when pdctl goes, all of it goes.
+
+    python -m pdctl.launch.keeper -- CMD…              for commands that know nothing of the lifeline (pdctl.lifeline)
+    python -m pdctl.launch.keeper --exec PID -- CMD…   for those that do: the kernel ties it to PID, then it becomes CMD
+
+The keeper waits for three things without threads or polling: the command's end, signals to hand on, and the lifeline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from typing import NoReturn
+
+from pdctl.launch import procfs
+from pdctl.lifeline import inherited_fds
+
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+SWEEP = 2.0  # seconds to go on killing a tree that keeps forking
+
+
+def main(argv: list[str]) -> NoReturn:
+    if argv[:1] == ["--exec"] and argv[2:3] == ["--"] and argv[3:]:
+        become(argv[3:], int(argv[1]))
+    if argv[:1] == ["--"] and argv[1:]:
+        keep(argv[1:])
+    sys.exit("usage: python -m pdctl.launch.keeper [--exec PARENT] -- COMMAND [ARGUMENT…]")
+
+
+def become(command: list[str], parent: int) -> NoReturn:
+    """Replace this process by `command`, which the kernel kills as soon as `parent` is gone (Linux)."""
+    procfs.die_with_parent()
+    if os.getppid() != parent:  # it went before the kernel was asked
+        os._exit(1)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.stderr.write(f"cannot start {command[0]}: {error.strerror}\n")
+        sys.stderr.flush()
+        os._exit(127)  # the shell's code for a command that cannot be found
+
+
+def keep(command: list[str]) -> NoReturn:
+    procfs.adopt_orphans()
+    wakes, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    for number in (*FORWARDED, signal.SIGCHLD):
+        signal.signal(number, lambda *_: None)  # the wake-up pipe carries the number
+    lifelines = inherited_fds()
+    for fd in lifelines:
+        os.set_inheritable(fd, False)
+    me = os.getpid()
+    child = os.fork()
+    if child == 0:
+        signal.set_wakeup_fd(-1)
+        for number in (*FORWARDED, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        become(command, me)
+    while True:
+        ready = select.select([wakes, *lifelines], [], [])[0]
+        if any(fd in ready for fd in lifelines):
+            sweep()
+            if not procfs.LINUX and os.getpgrp() == me:  # no /proc to walk: the group is what we know, us included
+                os.killpg(0, signal.SIGKILL)
+            os._exit(1)
+        for caught in os.read(wakes, 512):
+            if caught != signal.SIGCHLD:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, caught)
+        status = reap(child)
+        if status is not None:
+            sweep()
+            leave(status)
+
+
+def reap(child: int) -> int | None:
+    """Collect every finished child (adopted ones too); the wait status of `child` once it is among them."""
+    found = None
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            if pid == child:
+                found = status
+    return found
+
+
+def sweep() -> None:
+    """Kill everything below this process, whatever session or group it moved to."""
+    deadline = time.monotonic() + SWEEP
+    while time.monotonic() < deadline:
+        below = procfs.descendants(os.getpid())
+        if not below:
+            break
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        reap(0)
+        time.sleep(0.005)
+
+
+def leave(status: int) -> NoReturn:
+    """End as the command did, so that whoever waits for the keeper reads the command's own fate."""
+    if os.WIFSIGNALED(status):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left its core already
+        number = os.WTERMSIG(status)
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    sys.exit(os.waitstatus_to_exitcode(status))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,142 @@
+"""Everything that would keep a deployment from starting on this machine, found before anything is started."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pdctl.errors import LaunchError, MissingExtraError, PdctlError
+from pdctl.launch import ports
+from pdctl.launch.targets import Obstacle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pdctl.launch.deployment import Deployment, Port, Spec
+
+# What `pip install 'pdctl[engine]'` brings and the started processes import; NIXL is optional (shm is used without it).
+ENGINE_PARTS = (
+    "torch",
+    "zmq",
+    "msgspec",
+    "safetensors",
+    "tokenizers",
+    "numpy",
+    "jinja2",
+    "fastapi",
+    "uvicorn",
+    "orjson",
+)
+ROUTER_PARTS = ("uvicorn", "fastapi", "orjson", "httptools")
+INSTALL = "pip install 'pdctl[engine]'"
+
+
+def check(deployment: Deployment) -> tuple[Obstacle, ...]:
+    """All of them, in the order a reader would fix them: parts, commands, checkpoint, ports."""
+    return (
+        *_missing_parts(deployment),
+        *_missing_commands(deployment),
+        *_checkpoint(deployment),
+        *_taken_ports(deployment),
+    )
+
+
+def refuse(name: str, obstacles: Sequence[Obstacle]) -> PdctlError:
+    """One error that tells all of them."""
+    kind = MissingExtraError if any(obstacle.missing_extra for obstacle in obstacles) else LaunchError
+    if len(obstacles) == 1:
+        return kind(obstacles[0].message, obstacles[0].fix)
+    rows = "".join(
+        f"\n  {number}. {obstacle.message}" + (f"\n     fix: {obstacle.fix}" if obstacle.fix else "")
+        for number, obstacle in enumerate(obstacles, 1)
+    )
+    return kind(f"{len(obstacles)} problems keep `{name}` from starting:{rows}")
+
+
+def _missing_parts(deployment: Deployment) -> Iterator[Obstacle]:
+    modules = {spec.argv[2] for spec in deployment.specs if spec.argv[1:2] == ("-m",)}
+    needed = dict.fromkeys(
+        [*(ENGINE_PARTS if "pdctl.engine" in modules else ()), *(ROUTER_PARTS if "pdctl.router" in modules else ())]
+    )
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        what = "engine" if "pdctl.engine" in modules else "router"
+        message = f"the {what} is not installed here: {', '.join(missing)} missing"
+        yield Obstacle("extra-missing", message, INSTALL, missing_extra=True)
+
+
+def _missing_commands(deployment: Deployment) -> Iterator[Obstacle]:
+    commands: dict[str, list[str]] = {}
+    for spec in deployment.specs:
+        commands.setdefault(spec.argv[0], []).append(spec.name)
+    for command, names in commands.items():
+        if shutil.which(command) is None:
+            message = f"{', '.join(names)}: there is no command `{command}`"
+            yield Obstacle("command-missing", message, "install it, or set engine.command in the topology")
+
+
+def _checkpoint(deployment: Deployment) -> Iterator[Obstacle]:
+    """Only what can be looked at: a model id is left to the engine that downloads it."""
+    if not deployment.checkpoint:
+        return
+    folder = Path(deployment.checkpoint)
+    problem = "no such directory" if not folder.is_dir() else _config(folder) or _weights(folder)
+    if problem:
+        fix = "--set model.path=DIR, a directory with config.json, *.safetensors and tokenizer.json"
+        yield Obstacle("checkpoint-unreadable", f"checkpoint {folder}: {problem}", fix)
+
+
+def _config(folder: Path) -> str:
+    try:
+        json.loads((folder / "config.json").read_bytes())
+    except OSError as error:
+        return f"config.json: {error.strerror}"
+    except ValueError as error:
+        return f"config.json is not JSON: {error}"
+    return ""
+
+
+def _weights(folder: Path) -> str:
+    index = folder / "model.safetensors.index.json"
+    names = sorted(path.name for path in folder.glob("*.safetensors"))
+    if index.is_file():
+        try:
+            shards = set(json.loads(index.read_bytes())["weight_map"].values())
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            return f"{index.name} is not an index of shards: {error}"
+        missing = sorted(shards - set(names))
+        return f"{len(missing)} of {len(shards)} shards missing, first {missing[0]}" if missing else ""
+    if not names:
+        return "no *.safetensors file"
+    try:
+        with (folder / names[0]).open("rb") as stream:
+            return "" if len(stream.read(8)) == 8 else f"{names[0]} is cut off"
+    except OSError as error:
+        return f"{names[0]}: {error.strerror}"
+
+
+def _taken_ports(deployment: Deployment) -> Iterator[Obstacle]:
+    for spec in deployment.specs:
+        for port in spec.ports:
+            if not ports.is_free(port.port, spec.host):
+                yield Obstacle("port-taken", _who(spec, port), _move(deployment, port))
+
+
+def _who(spec: Spec, port: Port) -> str:
+    if port.port < 1024 and ports.holder(port.port).pid is None:
+        return f"port {port.port} ({spec.name}, {port.purpose}) needs privileges or is taken"
+    holder = ports.holder(port.port)
+    by = f"pid {holder.pid} ({holder.command:.100})" if holder.pid else "a process of another user"
+    return f"port {port.port} ({spec.name}, {port.purpose}) is taken by {by}"
+
+
+def _move(deployment: Deployment, port: Port) -> str:
+    """The --set that moves this port's whole block to the nearest place where all of it is free."""
+    key = port.key
+    block = [entry for spec in deployment.specs for entry in spec.ports if entry.key == key]
+    base = min(entry.port for entry in block)
+    free = ports.free_base(base, [entry.port for entry in block])
+    return f"--set {key}={free}" if free else f"--set {key}=PORT"

@@ -1,0 +1,92 @@
+"""Opens a run: its directory, its lock, and the first run.json, before anything is started."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl import __version__
+from pdctl.errors import LaunchError
+from pdctl.launch import preflight, verdict
+from pdctl.launch.run import Process, Run
+from pdctl.launch.state import RunDir, check_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pdctl.launch.deployment import Deployment, Options
+    from pdctl.launch.targets import Obstacle
+
+ROTATE = 64 << 20  # bytes of an instance's log above which a new run begins a new file
+
+
+class Opened(NamedTuple):
+    """A run that this process may start: it holds `lock` (a file descriptor) until it dies or hands it on."""
+
+    directory: RunDir
+    run: Run
+    lock: int
+
+
+def open_run(
+    root: Path,
+    name: str,
+    deployment: Deployment,
+    options: Options,
+    *,
+    check: Callable[[Deployment], tuple[Obstacle, ...]],
+    argv: Sequence[str],
+    detached: bool = False,
+    files: Sequence[str] = (),
+    sets: Sequence[str] = (),
+) -> Opened:
+    """Raises when a run of that name is alive, or with every obstacle that `check` finds."""
+    directory = RunDir.of(root, check_name(name))
+    directory.create()
+    lock = directory.lock()
+    if lock is None:
+        raise _alive(directory)
+    obstacles = check(deployment)
+    if obstacles:
+        os.close(lock)
+        raise preflight.refuse(name, obstacles)
+    run = Run(
+        name=name,
+        id=uuid.uuid4().hex[:12],
+        created=time.time(),
+        version=__version__,
+        argv=tuple(argv),
+        cwd=str(Path.cwd()),
+        detached=detached,
+        deployment=deployment,
+        options=options,
+        files=tuple(files),
+        sets=tuple(sets),
+        processes=tuple(
+            Process(spec.name, log_start=_log_start(directory.log(spec.name))) for spec in deployment.specs
+        ),
+    )
+    directory.save(run)
+    return Opened(directory, run, lock)
+
+
+def _log_start(log: Path) -> int:
+    if not log.exists():
+        return 0
+    size = log.stat().st_size
+    if size > ROTATE:
+        log.replace(log.with_suffix(".log.1"))
+        return 0
+    return size
+
+
+def _alive(directory: RunDir) -> LaunchError:
+    run = directory.load()
+    since = verdict.span(time.time() - run.created)
+    message = f"run `{run.name}` is {run.state.value} at {run.deployment.url} (pid {run.supervisor}, since {since})"
+    other = shlex.join(["pdctl", "down", run.name])
+    return LaunchError(message, f"{other}, or launch beside it with --name and other ports")

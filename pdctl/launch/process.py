@@ -1,0 +1,121 @@
+"""One child process: started in a session of its own, tied to this one, its end told once, its group left empty."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from pdctl.launch import procfs
+from pdctl.launch.mailbox import Exited
+from pdctl.launch.run import Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pdctl.launch.deployment import Spec
+    from pdctl.lifeline import Lifeline
+
+KEEPER = "pdctl.launch.keeper"
+
+
+class Child:
+    """`terminate` asks the process; `kill` ends its whole session. Both do nothing once it has ended."""
+
+    def __init__(self, spec: Spec, generation: int, popen: subprocess.Popen[bytes], start: int) -> None:
+        self.spec = spec
+        self.generation = generation
+        self.pid = popen.pid
+        self.started = procfs.identity(popen.pid)
+        self.since = time.time()
+        self.log_start = start
+        self.exit: Exit | None = None
+        self._popen = popen
+        self._guard = threading.Lock()  # a pid may be signalled only while it cannot have been reused
+
+    def watch(self, post: Callable[[Exited], None]) -> None:
+        """Tell `post` once when the process has ended. Whatever it left in its session is killed first."""
+
+        def wait() -> None:
+            exit = self._await()
+            post(Exited(self.spec.name, self.generation, exit))
+
+        threading.Thread(target=wait, name=f"wait {self.spec.name}", daemon=True).start()
+
+    def terminate(self) -> None:
+        with self._guard:
+            if self.exit is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        with self._guard:
+            if self.exit is None:
+                self._kill_session()
+
+    def _kill_session(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: EPERM when only a zombie is left
+            os.killpg(self.pid, signal.SIGKILL)
+        for pid in procfs.session(self.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _await(self) -> Exit:
+        if hasattr(os, "waitid"):
+            # WNOWAIT leaves the zombie, so the number still stands for this session while it is cleared.
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            self._popen.wait()  # macOS before Python 3.13
+        at = time.time()
+        with self._guard:
+            self._kill_session()
+            status = self._popen.wait()
+            self.exit = Exit(code=max(status, 0), signal=max(-status, 0), at=at)
+        return self.exit
+
+
+def start(spec: Spec, generation: int, log: Path, lifeline: Lifeline, environ: Mapping[str, str]) -> Child:
+    """Start `spec`, its output appended to `log`. From the main thread only: the kernel ties a child to a thread."""
+    begin = open_generation(log, spec, generation)
+    environment = {**environ, **dict(spec.env), **lifeline.env, "PYTHONUNBUFFERED": "1"}
+    with log.open("ab") as output:
+        popen = subprocess.Popen(
+            wrapped(spec.argv),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            pass_fds=lifeline.fds,
+            start_new_session=True,
+        )
+    return Child(spec, generation, popen, begin)
+
+
+def wrapped(argv: tuple[str, ...]) -> list[str]:
+    """The command as it is really started: our own hold the lifeline themselves, others are held by a keeper."""
+    keeper = [sys.executable, "-m", KEEPER]
+    if not speaks_lifeline(argv):
+        return [*keeper, "--", *argv]
+    if procfs.LINUX:
+        return [*keeper, "--exec", str(os.getpid()), "--", *argv]
+    return list(argv)
+
+
+def speaks_lifeline(argv: tuple[str, ...]) -> bool:
+    return argv[1:2] == ("-m",) and argv[2:3] != () and argv[2].split(".")[0] == "pdctl"
+
+
+def open_generation(log: Path, spec: Spec, generation: int) -> int:
+    """Write the line that opens this generation's part of the log; where that part begins, in bytes."""
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+    with log.open("a", encoding="utf-8") as output:
+        begin = output.tell()
+        output.write(f"[{stamp}] pdctl: {spec.name} generation {generation}: {shlex.join(spec.argv)}\n")
+    return begin

@@ -1,0 +1,113 @@
+"""Who a process is and who belongs to it, from /proc on Linux, from `ps` elsewhere.
+
+Only the standard library's light half is imported here: the keeper, one per foreign command, uses it too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+PROC = Path("/proc")
+LINUX = sys.platform == "linux"
+
+
+class Stat(NamedTuple):
+    """The fields of /proc/PID/stat that tell kinship and identity; `start` is in clock ticks since boot."""
+
+    pid: int
+    state: str
+    parent: int
+    group: int
+    session: int
+    start: int
+
+
+def stat(pid: int) -> Stat | None:
+    """None when there is no such process, or only its zombie is left."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The command name stands in parentheses and may itself hold any character.
+    fields = text[text.rindex(")") + 2 :].split()
+    if fields[0] in "ZX":
+        return None
+    return Stat(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
+
+
+def processes() -> tuple[Stat, ...]:
+    """Every living process this user can see; empty where there is no /proc."""
+    if not LINUX:
+        return ()
+    found = (stat(int(entry)) for entry in os.listdir(PROC) if entry.isdigit())  # noqa: PTH208 - names are all we need
+    return tuple(entry for entry in found if entry is not None)
+
+
+def identity(pid: int) -> str:
+    """What tells this process from a later one with the same number; empty when it is gone."""
+    if LINUX:
+        entry = stat(pid)
+        return f"{_boot()}-{entry.start}" if entry else ""
+    import subprocess
+
+    done = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    state, _, started = done.stdout.strip().partition(" ")
+    return "" if state.startswith("Z") else " ".join(started.split())
+
+
+def is_alive(pid: int | None, started: str) -> bool:
+    """Whether the process that was `pid` when its identity was `started` still runs."""
+    return pid is not None and bool(started) and identity(pid) == started
+
+
+def descendants(root: int) -> tuple[int, ...]:
+    """Children, their children, and so on, nearest first."""
+    everyone = processes()
+    found: list[int] = []
+    level = {root}
+    while level:
+        level = {entry.pid for entry in everyone if entry.parent in level}
+        found.extend(sorted(level))
+    return tuple(found)
+
+
+def session(leader: int) -> tuple[int, ...]:
+    """Processes of the session that `leader` started, itself included, whether or not it still lives."""
+    return tuple(entry.pid for entry in processes() if entry.session == leader)
+
+
+def command_line(pid: int) -> str:
+    try:
+        raw = (PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return ""
+    return raw.replace(b"\0", b" ").decode("utf-8", errors="replace").strip()
+
+
+def _boot() -> str:
+    """Ticks count from boot, so the boot is part of an identity."""
+    try:
+        return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
+    except OSError:
+        return ""
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent dies, so that none is out of reach. Linux only."""
+    _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+
+
+def die_with_parent() -> None:
+    """Ask the kernel for a SIGKILL when the parent's starting thread ends; survives exec. Linux only."""
+    _prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+
+
+def _prctl(option: int, value: int) -> None:
+    if not LINUX:
+        return
+    import ctypes
+
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

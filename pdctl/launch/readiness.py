@@ -1,0 +1,148 @@
+"""Watches one process become ready, stage by stage, from what it logs and what it answers.
+
+The log lines are sglang's (0.5.3 to 0.5.23): "Load weight end. elapsed=…", "Uvicorn running on …". A file
+that lacks them (another engine, another format) delays nothing: what is answered over HTTP decides.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from pdctl.fleet import bootstrap, http, router
+from pdctl.launch.deployment import Role, Spec
+from pdctl.launch.events import Stage
+from pdctl.launch.mailbox import Reached
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pdctl.launch.relay import Tail
+
+BOUND_LINE = "Uvicorn running on"
+WEIGHTS_LINE = "Load weight end."
+READY_LINE = "The server is fired up and ready to roll!"
+EAGER = 0.1  # seconds between looks while a start is young
+EAGER_FOR = 20.0
+PROBE = 2.0  # seconds one probe may take
+
+
+def stages(spec: Spec) -> tuple[Stage, ...]:
+    """The causal list of this process, in the order it is told."""
+    if spec.role is Role.ROUTER:
+        return (Stage.STARTED, Stage.BOUND, Stage.WORKERS, Stage.READY)
+    if spec.bootstrap_port is not None and spec.ranks:
+        return (Stage.STARTED, Stage.BOUND, Stage.WEIGHTS, Stage.REGISTERED, Stage.READY)
+    return (Stage.STARTED, Stage.BOUND, Stage.WEIGHTS, Stage.READY)
+
+
+class Watch:
+    """A thread per process: posts each stage once, and every change of what the next one is waiting for."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        generation: int,
+        log: Tail,
+        workers: tuple[str, ...],
+        interval: float,
+        post: Callable[[Reached], None],
+    ) -> None:
+        self._spec = spec
+        self._generation = generation
+        self._log = log
+        self._workers = workers
+        self._interval = interval
+        self._post = post
+        self._reached: set[Stage] = {Stage.STARTED}
+        self._waiting = ""
+        self._said_ready = False
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"watch {spec.name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ask it to end; a probe in progress is not waited for."""
+        self._closing.set()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        due = began
+        while Stage.READY not in self._reached:
+            said_ready = self._read_log()
+            now = time.monotonic()
+            if said_ready or now >= due:
+                self._probe()
+                # An engine logs every request: once it answers, its own word is waited for, and it is asked rarely.
+                rarely = Stage.BOUND in self._reached and self._spec.role is not Role.ROUTER
+                due = now + (self._interval if rarely else 0.0)
+            young = now - began < EAGER_FOR
+            if self._closing.wait(min(EAGER, self._interval) if young else self._interval):
+                return
+
+    def _read_log(self) -> bool:
+        """Whether it has said that it is ready."""
+        for line in self._log.lines():
+            if BOUND_LINE in line:
+                self._mark(Stage.BOUND, f"port {self._spec.port}")
+            elif WEIGHTS_LINE in line:
+                self._mark(Stage.WEIGHTS, "weights loaded")
+            elif READY_LINE in line:
+                self._said_ready = True
+        return self._said_ready
+
+    def _probe(self) -> None:
+        if self._spec.role is Role.ROUTER:
+            self._probe_router()
+            return
+        health = http.get(self._spec.url + self._spec.health_path, PROBE)
+        if health.reached:
+            self._mark(Stage.BOUND, f"port {self._spec.port}")
+        registered = self._probe_bootstrap()
+        if health.ok and registered:
+            self._mark(Stage.READY, "ready")
+        elif health.reached and not health.ok:
+            self._wait_for(f"{self._spec.health_path} answers {health.status}")
+
+    def _probe_bootstrap(self) -> bool:
+        """True when nothing of the bootstrap server is missing."""
+        port = self._spec.bootstrap_port
+        if port is None or not self._spec.ranks or Stage.REGISTERED in self._reached:
+            return True
+        known = bootstrap.registration(self._spec.host, port, self._spec.ranks, PROBE)
+        ranks = self._spec.ranks
+        if known.complete:
+            self._mark(Stage.REGISTERED, f"bootstrap registered {ranks}/{ranks}")
+            return True
+        if known.reached:
+            self._wait_for(f"bootstrap registered {known.registered or 0}/{ranks}")
+        return False
+
+    def _probe_router(self) -> None:
+        state = router.fetch(self._spec.url, PROBE)
+        if not state.reached:
+            return
+        self._mark(Stage.BOUND, f"port {self._spec.port}")
+        missing = [url for url in self._workers if not state.lists(url)]
+        total = len(self._workers)
+        if missing:
+            self._wait_for(f"{total - len(missing)}/{total} workers, missing {', '.join(missing)}")
+            return
+        self._mark(Stage.WORKERS, f"{total}/{total} workers")
+        if state.ready:
+            self._mark(Stage.READY, "ready")
+        else:
+            self._wait_for(state.reason or "/readiness does not answer 200")
+
+    def _mark(self, stage: Stage, detail: str) -> None:
+        if stage not in self._reached:
+            self._reached.add(stage)
+            self._post(Reached(self._spec.name, self._generation, stage, detail, time.time()))
+
+    def _wait_for(self, detail: str) -> None:
+        if detail != self._waiting:
+            self._waiting = detail
+            self._post(Reached(self._spec.name, self._generation, None, detail, time.time()))

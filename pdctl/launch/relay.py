@@ -1,0 +1,122 @@
+"""Reads growing log files: whole lines only, several files fanned into one stream."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections import deque
+from dataclasses import dataclass
+from heapq import merge
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+CHUNK = 1 << 16
+MAX_LINE = 1 << 20  # bytes; a longer line is passed on in pieces
+POLL = 0.1  # seconds between looks at a file that does not grow
+STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?)")  # sglang: local time, seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    source: str
+    text: str
+
+
+class Tail:
+    """One file from an offset on. A file that does not exist yet is empty."""
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self.path = path
+        self.offset = offset
+        self._partial = b""
+
+    def lines(self) -> Iterator[str]:
+        """The complete lines that were added since the last call."""
+        try:
+            stream = self.path.open("rb")
+        except FileNotFoundError:
+            return
+        with stream:
+            stream.seek(self.offset)
+            while chunk := stream.read(CHUNK):
+                self.offset += len(chunk)
+                *whole, self._partial = (self._partial + chunk).split(b"\n")
+                yield from (_text(line) for line in whole)
+                if len(self._partial) > MAX_LINE:
+                    yield self.rest()
+
+    def rest(self) -> str:
+        """What stands after the last newline: the last words of a process that was cut off."""
+        text, self._partial = _text(self._partial), b""
+        return text
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", errors="replace").rstrip("\r")
+
+
+def last_lines(path: Path, count: int, start: int = 0) -> tuple[str, ...]:
+    """The last `count` non-empty lines of what was written from `start` on, without reading the whole file."""
+    try:
+        with path.open("rb") as stream:
+            end = stream.seek(0, 2)
+            begin = max(start, end - count * 4096)
+            stream.seek(begin)
+            data = stream.read(end - begin)
+    except FileNotFoundError:
+        return ()
+    lines = [_text(line) for line in data.split(b"\n") if line.strip()]
+    if begin > start and len(lines) > count:
+        del lines[0]  # most likely cut in the middle
+    return tuple(lines[-count:])
+
+
+def history(files: Mapping[str, Tail], tail: int | None = None) -> Iterator[Line]:
+    """What the files hold, in order of the lines' own times; a line without one stays with the line before it."""
+
+    def stamped(source: str, file: Tail) -> Iterator[tuple[str, str, str]]:
+        stamp = ""
+        for text in file.lines() if tail is None else deque(file.lines(), maxlen=tail):
+            found = STAMP.match(text)
+            stamp = found[1] if found else stamp
+            yield stamp, source, text
+
+    streams = [stamped(source, file) for source, file in files.items()]
+    for _, source, text in merge(*streams, key=lambda entry: entry[0]):
+        yield Line(source, text)
+
+
+class Follower:
+    """A thread that hands on every new line of several files until it is closed; then the lines still unread."""
+
+    def __init__(self, files: Mapping[str, Tail], emit: Callable[[Line], None]) -> None:
+        self._files = dict(files)
+        self._emit = emit
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Returns when everything written so far has been handed on, or after two seconds of a blocked terminal."""
+        self._closing.set()
+        self._thread.join(timeout=2.0)
+
+    def _run(self) -> None:
+        with contextlib.suppress(BrokenPipeError):  # nobody reads any more: the run goes on unwatched
+            while not self._closing.wait(POLL):
+                self._pass()
+            self._pass()
+            for source, file in self._files.items():
+                rest = file.rest()
+                if rest:
+                    self._emit(Line(source, rest))
+
+    def _pass(self) -> None:
+        for line in history(self._files):
+            self._emit(line)

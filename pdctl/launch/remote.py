@@ -1,0 +1,125 @@
+"""Works on a run from outside its supervisor: start it detached, watch it, end it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from pdctl.errors import ExitCode, LaunchError, NotReadyError
+from pdctl.launch import procfs, verdict
+from pdctl.launch.relay import last_lines
+from pdctl.launch.run import Outcome, Run, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pdctl.launch.events import Event
+    from pdctl.launch.state import RunDir
+
+POLL = 0.1  # seconds between looks at run.json
+OVER = (State.STOPPED, State.FAILED, State.STALE)
+MARGIN = 15.0  # seconds on top of the supervisor's own deadlines
+AFTER_KILL = 5.0
+SUPERVISOR_LOG = "supervisor"
+
+
+def detach(directory: RunDir, lock: int) -> subprocess.Popen[bytes]:
+    """Start the supervisor of a prepared run in a session of its own; it inherits the run's lock."""
+    with directory.log(SUPERVISOR_LOG).open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "pdctl.launch", str(directory.path), str(lock)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            pass_fds=(lock,),
+            start_new_session=True,
+        )
+
+
+def await_serving(directory: RunDir, supervisor: subprocess.Popen[bytes], emit: Callable[[Event], None]) -> Run:
+    """Hand on every event until the detached run serves or is over. Raises what kept it from serving."""
+    run = directory.load()
+    options = run.options
+    deadline = time.monotonic() + options.timeout + options.drain + options.grace + MARGIN
+    seen = 0
+    while time.monotonic() < deadline:
+        gone = supervisor.poll() is not None  # read before the file: what it wrote last is then in it
+        run = directory.load()
+        for event in run.events[seen:]:
+            emit(event)
+        seen = len(run.events)
+        if run.state is State.SERVING or run.state in OVER:
+            break
+        if gone:
+            raise _crashed(directory)
+        time.sleep(POLL)
+    else:
+        raise NotReadyError(f"{run.name}: its supervisor has not said anything for too long", f"pdctl logs {run.name}")
+    if run.state is State.SERVING:
+        return run
+    raise failure(run.outcome or Outcome("it ended without a word", int(ExitCode.FINDINGS)))
+
+
+def failure(outcome: Outcome) -> LaunchError | NotReadyError:
+    kind = NotReadyError if outcome.code == ExitCode.NOT_READY else LaunchError
+    return kind(outcome.message, outcome.fix)
+
+
+def _crashed(directory: RunDir) -> LaunchError:
+    log = directory.log(SUPERVISOR_LOG)
+    lines = "".join(f"\n  {line}" for line in last_lines(log, verdict.TAIL))
+    return LaunchError(f"the supervisor ended without a word; last lines of {log}:{lines or ' (empty)'}")
+
+
+def stop(directory: RunDir, run: Run, force: bool, timeout: float, emit: Callable[[Event], None]) -> Run:
+    """End `run` and return it as it is then. `force` skips the draining. Does nothing to a run that is over."""
+    seen = len(run.events)
+    asked = False
+    deadline = time.monotonic() + timeout
+    while run.alive and time.monotonic() < deadline:
+        if not asked and run.supervisor is not None:
+            asked = True
+            _signal(run, signal.SIGTERM)
+            if force:
+                _signal(run, signal.SIGINT)  # the second one means now; another number, so that the two cannot merge
+        time.sleep(POLL)
+        run = directory.load()
+        for event in run.events[seen:]:
+            emit(event)
+        seen = len(run.events)
+    if run.alive and not force:
+        fix = f"pdctl down {run.name} --force"
+        raise NotReadyError(f"{run.name} is still stopping after {verdict.span(timeout)}", fix)
+    return _bury(directory, directory.load())
+
+
+def _bury(directory: RunDir, run: Run) -> Run:
+    """End what a vanished (or deaf) supervisor left, and write down that the run is over."""
+    _signal(run, signal.SIGKILL)
+    deadline = time.monotonic() + AFTER_KILL
+    while (run.alive or run.survivors) and time.monotonic() < deadline:
+        for process in run.survivors:
+            for pid in {process.pid or 0, *procfs.session(process.pid or 0)} - {0}:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+    if run.survivors:
+        left = ", ".join(f"{process.name} (pid {process.pid})" for process in run.survivors)
+        raise LaunchError(f"{run.name}: {left} cannot be ended")
+    if run.state not in OVER:
+        outcome = Outcome("ended from outside: its supervisor was gone", int(ExitCode.FINDINGS))
+        run = dataclasses.replace(run, state=State.STOPPED, outcome=outcome)
+        directory.save(run)
+    return run
+
+
+def _signal(run: Run, number: signal.Signals) -> None:
+    if run.alive and run.supervisor:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(run.supervisor, number)

@@ -1,0 +1,146 @@
+"""The run directory: what was started, by whom, where its logs are, and what became of it. Truth stands on disk.
+
+$PDCTL_HOME | $XDG_STATE_HOME/pdctl | ~/.local/state/pdctl
+  runs/NAME/run.json        schema pdctl.run/1, replaced whole at every change
+           plan.json        what `pdctl plan` said
+           topology.yaml    the files and --set values it came from, resolved
+           lock             held (flock) by the supervisor for as long as it lives
+           logs/INSTANCE.log, logs/supervisor.log
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pdctl.errors import NotFoundError, PdctlError, UsageError
+from pdctl.launch import record
+from pdctl.launch.relay import Tail
+from pdctl.launch.run import SCHEMA, Run, State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def home(environ: Mapping[str, str]) -> Path:
+    if environ.get("PDCTL_HOME"):
+        return Path(environ["PDCTL_HOME"]).expanduser()
+    state = environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "pdctl"
+
+
+class RunDir:
+    """One run's directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.logs = path / "logs"
+
+    @classmethod
+    def of(cls, root: Path, name: str) -> RunDir:
+        return cls(root / "runs" / name)
+
+    def log(self, name: str) -> Path:
+        return self.logs / f"{name}.log"
+
+    def tails(self, run: Run) -> dict[str, Tail]:
+        """A reader for every process's log, from where this run's part begins."""
+        return {process.name: Tail(self.log(process.name), process.log_start) for process in run.processes}
+
+    def create(self) -> None:
+        self.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def lock(self) -> int | None:
+        """A file descriptor that holds this run's lock, or None when somebody else does."""
+        handle = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        return handle
+
+    def load(self) -> Run:
+        file = self.path / "run.json"
+        try:
+            value = json.loads(file.read_bytes())
+            return record.decode(Run, value)
+        except FileNotFoundError:
+            raise NotFoundError(f"no run.json in {self.path}", "pdctl ls") from None
+        except (OSError, ValueError) as error:
+            raise PdctlError(
+                f"{file} cannot be read: {error}", f"if nothing of that run is left: rm -r {self.path}"
+            ) from None
+
+    def save(self, run: Run) -> None:
+        """Whole or not at all: readers in other shells never see half a file."""
+        text = json.dumps({"schema": SCHEMA, **as_document(run)}, indent=1)
+        draft = self.path / f".run.json.{os.getpid()}"
+        draft.write_text(text + "\n", encoding="utf-8")
+        draft.replace(self.path / "run.json")
+
+
+def as_document(value: object) -> dict[str, object]:
+    document = record.encode(value)
+    assert isinstance(document, dict)
+    return document
+
+
+def load_all(root: Path) -> tuple[tuple[Run, ...], tuple[str, ...]]:
+    """Every run, newest first, and a sentence for each directory that could not be read."""
+    runs: list[Run] = []
+    unreadable: list[str] = []
+    for file in sorted((root / "runs").glob("*/run.json")):
+        found = _try_load(RunDir(file.parent))
+        if isinstance(found, Run):
+            runs.append(found)
+        else:
+            unreadable.append(found)
+    return tuple(sorted(runs, key=lambda run: -run.created)), tuple(unreadable)
+
+
+def _try_load(directory: RunDir) -> Run | str:
+    try:
+        return directory.load()
+    except PdctlError as error:
+        return error.message
+
+
+def pick(root: Path, name: str | None, ended: bool = False) -> Run:
+    """The named run, or the only one alive; with `ended`, the latest when none is alive."""
+    if name is not None:
+        return _named(root, name)
+    runs = load_all(root)[0]
+    alive = [run for run in runs if run.condition not in (State.STOPPED, State.FAILED)]
+    if len(alive) > 1:
+        names = ", ".join(run.name for run in alive)
+        raise UsageError(f"{len(alive)} runs are alive ({names}): which one?", f"name it, for example {alive[0].name}")
+    if alive:
+        return alive[0]
+    if runs and ended:
+        return runs[0]
+    raise NotFoundError("no run is alive", "pdctl launch topologies/2p1d.yaml")
+
+
+def _named(root: Path, name: str) -> Run:
+    directory = RunDir.of(root, check_name(name))
+    if (directory.path / "run.json").exists():
+        return directory.load()
+    known = [run.name for run in load_all(root)[0]]
+    hint = (
+        f"known runs: {', '.join(known)}" if known else "no run was ever launched here; `pdctl launch FILE` starts one"
+    )
+    raise NotFoundError(f"no run `{name}` in {root / 'runs'}", hint)
+
+
+def check_name(name: str) -> str:
+    """A run's name is a directory's: a DNS label, so that it can also name a Slurm job or a Kubernetes object."""
+    plain = name.replace("-", "").isalnum() and name.isascii() and name == name.lower()
+    if not plain or name[0] == "-" or name[-1] == "-" or len(name) > 63:
+        raise UsageError(
+            f"run name `{name}` cannot be: use lower-case letters, digits and `-` (at most 63)", "--name my-run"
+        )
+    return name

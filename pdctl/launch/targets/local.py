@@ -1,0 +1,84 @@
+"""This machine: every instance is a child process of the supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from pdctl.errors import LaunchError
+from pdctl.launch import ports, preflight, procfs
+from pdctl.launch.process import Child, start
+from pdctl.launch.targets import Capabilities, Obstacle
+from pdctl.lifeline import Lifeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pdctl.launch.deployment import Deployment, Spec
+    from pdctl.launch.mailbox import Exited
+
+SWEEP = 2.0  # seconds for killed processes to disappear
+
+
+class Local:
+    name = "local"
+    capabilities = Capabilities(
+        multi_host=False,
+        gang=True,
+        restart_in_place=True,
+        real_addresses=False,
+        lifetime_limit=False,
+        needs_shared_dir=False,
+    )
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._lifeline = Lifeline()
+        self._children: list[Child] = []
+        self._adopted_before = self._strangers()
+        procfs.adopt_orphans()
+
+    def check(self, deployment: Deployment) -> tuple[Obstacle, ...]:
+        return preflight.check(deployment)
+
+    def start(self, spec: Spec, generation: int, log: Path, post: Callable[[Exited], None]) -> Child:
+        try:
+            child = start(spec, generation, log, self._lifeline, self._environ)
+        except OSError as error:
+            raise LaunchError(f"{spec.name}: cannot start {spec.argv[0]}: {error.strerror}") from None
+        self._children.append(child)
+        child.watch(post)
+        return child
+
+    def sweep(self) -> tuple[int, ...]:
+        """Kill what moved out of its session and was adopted by this process when its parent died."""
+        deadline = time.monotonic() + SWEEP
+        left = self._left()
+        while left and time.monotonic() < deadline:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for pid in left:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+            time.sleep(0.01)
+            left = self._left()
+        return left
+
+    def _left(self) -> tuple[int, ...]:
+        own = {child.pid for child in self._children if child.exit is None}
+        inside = {pid for child in self._children for pid in procfs.session(child.pid)}
+        return tuple(sorted((self._strangers() - self._adopted_before - own) | (inside - own)))
+
+    def _strangers(self) -> set[int]:
+        return set(procfs.descendants(os.getpid()))
+
+    def busy_ports(self, deployment: Deployment) -> tuple[int, ...]:
+        taken = (
+            port.port for spec in deployment.specs for port in spec.ports if not ports.is_free(port.port, spec.host)
+        )
+        return tuple(taken)

@@ -1,0 +1,116 @@
+"""Ends a run: the router first, to finish what it accepted, then decode and prefill. A second signal ends all now."""
+
+from __future__ import annotations
+
+import time
+from queue import Empty
+from typing import TYPE_CHECKING
+
+from pdctl.fleet import router
+from pdctl.launch import verdict
+from pdctl.launch.deployment import Deployment, Options, Role
+from pdctl.launch.events import Kind
+from pdctl.launch.mailbox import Exited, Interrupt, Mailbox
+from pdctl.launch.run import Outcome, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pdctl.launch.journal import Journal
+    from pdctl.launch.targets import Handle, Target
+
+ASK_ROUTER = 0.5  # seconds the router has to say how many requests are in flight
+AFTER_KILL = 5.0  # seconds for a killed process to be gone
+
+
+class WindDown:
+    def __init__(
+        self,
+        journal: Journal,
+        target: Target,
+        mailbox: Mailbox,
+        handles: Mapping[str, Handle],
+        deployment: Deployment,
+    ) -> None:
+        self._journal = journal
+        self._target = target
+        self._mailbox = mailbox
+        self._handles = handles
+        self._deployment = deployment
+        self._asked: dict[str, float] = {}
+        self._now = False
+
+    def run(self, outcome: Outcome, options: Options) -> None:
+        began = time.monotonic()
+        self._journal.state(State.STOPPING)
+        self._journal.note(Kind.STOPPING, detail=self._in_flight())
+        routers = [handle for handle in self._handles.values() if handle.spec.role is Role.ROUTER]
+        others = [handle for handle in self._handles.values() if handle.spec.role is not Role.ROUTER]
+        self._stop(routers, options.drain)
+        self._stop(others, options.grace)
+        detail = self._nothing_left()
+        self._journal.state(State.STOPPED if outcome.signal else State.FAILED, outcome)
+        self._journal.note(Kind.ENDED, detail=detail, seconds=time.monotonic() - began)
+
+    def _in_flight(self) -> str:
+        spec = self._deployment.router
+        if spec is None or not self._running(spec.name):
+            return ""
+        count = router.fetch(spec.url, ASK_ROUTER).in_flight
+        return f"{count} request{'s' if count > 1 else ''} in flight" if count else ""
+
+    def _running(self, name: str) -> bool:
+        return name in self._handles and self._journal.run.process(name).exit is None
+
+    def _stop(self, handles: list[Handle], grace: float) -> None:
+        waiting = [handle for handle in handles if self._running(handle.spec.name)]
+        for handle in waiting:
+            self._asked[handle.spec.name] = time.time()
+            handle.terminate()
+        if self._now:
+            self._kill(waiting)
+        self._await(waiting, 0.0 if self._now else grace)
+        late = [handle for handle in waiting if self._running(handle.spec.name)]
+        if late:
+            self._kill(late)
+            self._await(late, AFTER_KILL)
+
+    def _await(self, handles: list[Handle], seconds: float) -> None:
+        """Read the mailbox until all of them have ended or the time is over; a signal ends every process now."""
+        deadline = time.monotonic() + seconds
+        while any(self._running(handle.spec.name) for handle in handles):
+            try:
+                message = self._mailbox.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                return
+            if isinstance(message, Interrupt) and not self._now:
+                self._now = True
+                self._kill(handle for handle in self._handles.values() if self._running(handle.spec.name))
+            elif isinstance(message, Exited) and self._running(message.name):
+                self._note_end(message)
+
+    def _kill(self, handles: Iterable[Handle]) -> None:
+        for handle in handles:
+            self._asked.setdefault(handle.spec.name, time.time())
+            handle.kill()
+
+    def _note_end(self, message: Exited) -> None:
+        name, at = message.name, message.exit.at
+        self._journal.exited(name, message.exit)
+        if name not in self._asked:
+            self._journal.note(Kind.DIED, name, verdict.in_words(message.exit), at=at)
+            return
+        seconds = max(0.0, at - self._asked[name])
+        kind = Kind.KILLED if message.exit.signal == 9 else Kind.STOPPED
+        self._journal.note(kind, name, verdict.in_words(message.exit), seconds=seconds, at=at)
+
+    def _nothing_left(self) -> str:
+        """What is left, in words: normally nothing, and that is said because it was looked for."""
+        left = (*self._target.sweep(), *(handle.pid for handle in self._handles.values() if handle.exit is None))
+        busy = self._target.busy_ports(self._deployment)
+        found = [f"process {pid} cannot be ended" for pid in left]
+        found += [f"port {port} is still taken" for port in busy]
+        if found:
+            return "; ".join(found)
+        ports = sum(len(spec.ports) for spec in self._deployment.specs)
+        return f"nothing left: {len(self._handles)} processes gone, {ports} ports free"

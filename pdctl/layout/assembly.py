@@ -1,0 +1,97 @@
+"""From roles to instances: hosts, GPUs, port numbers, ranks and command lines of each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.dialect.versions import V0_5_8
+from pdctl.layout.commands import Serving, instance
+from pdctl.layout.hosts import LOCAL, Seat, Wish, assign, local
+from pdctl.layout.instance import Instance
+from pdctl.layout.ports import Claim, Numbers, embedded, occupied
+from pdctl.layout.ranks import place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pdctl.layout.memory import Memory
+    from pdctl.layout.shape import Shape
+
+LOOPBACK = "127.0.0.1"
+
+
+class Side(NamedTuple):
+    """One role, ready to be laid out: `instances` of it, all alike."""
+
+    role: str
+    instances: int
+    shape: Shape
+    serving: Serving
+    pool: str = "host"
+    spread: bool = False
+    on_cpu: bool = False
+    memory: Memory | None = None
+
+
+class Bases(NamedTuple):
+    """First port of each kind on a host; instances count up from them. `fixed_nccl`: each gets an NCCL port too."""
+
+    http: int = 30000
+    bootstrap: int = 8998
+    dist: int = 20000
+    stride: int = 32
+    fixed_nccl: bool = False
+
+
+def lay_out(sides: Sequence[Side], bases: Bases, target: str) -> tuple[Instance, ...]:
+    """`target` local puts everything on this machine, pools on hosts named after their pool."""
+    wishes = [Wish(side.role, side.pool, side.shape, side.spread) for side in sides for _ in range(side.instances)]
+    seats = iter(local(wishes) if target == "local" else assign(wishes))
+    return tuple(_instance(side, index, next(seats), bases) for side in sides for index in range(side.instances))
+
+
+def address(host: str) -> str:
+    """Where a host is reached: by name, this machine by its loopback address."""
+    return LOOPBACK if host == LOCAL else host
+
+
+def claims(instances: Iterable[Instance]) -> list[Claim]:
+    return [
+        Claim(one.host_names[port.node], port.port, one.name, port.purpose) for one in instances for port in one.ports
+    ]
+
+
+def _instance(side: Side, index: int, seat: Seat, bases: Bases) -> Instance:
+    shape = replace(side.shape, base_gpu_id=side.shape.base_gpu_id + seat.base_gpu_id)
+    numbers = _numbers(side, seat, bases)
+    leader = address(seat.hosts[0])
+    known = embedded(numbers) if side.serving.kind == "embedded" else occupied(shape, numbers, side.serving.version)
+    return Instance(
+        name=f"{side.role}-{index}",
+        role=side.role,
+        index=index,
+        host_names=seat.hosts,
+        address=leader,
+        shape=shape,
+        ranks=place(shape, on_cpu=side.on_cpu),
+        ports=known,
+        http_port=numbers.http,
+        bootstrap_port=numbers.bootstrap,
+        commands=instance(side.serving, shape, numbers, leader),
+        memory=side.memory,
+    )
+
+
+def _numbers(side: Side, seat: Seat, bases: Bases) -> Numbers:
+    shape, block = side.shape, bases.dist + bases.stride * seat.before
+    numbers = Numbers(bases.http + seat.before, bases.bootstrap + seat.kin if side.role == "prefill" else None)
+    if side.serving.kind == "embedded":
+        return numbers
+    if shape.nodes > 1 or (shape.dp_attention and bases.fixed_nccl):
+        numbers = numbers._replace(dist=block)
+    # Replicas need an NCCL port each: sglang's controller holds the port of one to find the next a free one.
+    if bases.fixed_nccl and shape.replicas == 1:
+        fixed = shape.dp if side.serving.version < V0_5_8 else 0  # scheduler inputs stood at D + 6 + dp rank then
+        numbers = numbers._replace(nccl=block + max(bases.stride - 1, 6 + fixed))
+    return numbers

@@ -1,0 +1,66 @@
+"""The memory of a planned role, and what to change where it does not fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.layout.feasibility import check
+from pdctl.layout.instance import Caution
+from pdctl.layout.memory import Memory, Verdict, estimate, remedies
+from pdctl.layout.model_config import DTYPE_BYTES, load
+from pdctl.layout.shape import Problem
+
+if TYPE_CHECKING:
+    from pdctl.dialect.versions import Version
+    from pdctl.layout.model_config import ModelShape
+    from pdctl.layout.shape import Placement, Shape, Words
+    from pdctl.layout.workload import Budget, Demand
+
+SHOWN = 3
+
+
+class Question(NamedTuple):
+    """One role's instance: what it holds, on what, for whom. `name` leads the messages."""
+
+    name: str
+    model: ModelShape
+    shape: Shape
+    placement: Placement
+    budget: Budget
+    demand: Demand
+    version: Version
+
+
+def read_model(path: str, dtype: str) -> ModelShape:
+    """From a checkpoint directory or config.json; `dtype` other than `auto` replaces that of unquantised weights."""
+    model = load(path)
+    width = DTYPE_BYTES.get(dtype, model.dtype_bytes)
+    return replace(model, dtype_bytes=width)
+
+
+def judge(question: Question, words: Words) -> tuple[Memory, tuple[Problem, ...], tuple[Caution, ...]]:
+    """The memory, and a problem where it does not fit, or a warning where it is tight."""
+    memory = estimate(question.model, question.shape, question.placement, question.budget, question.demand)
+    told = f"{question.name}: {'; '.join(memory.reasons)}"
+    if memory.verdict is Verdict.FAIL:
+        return memory, (Problem("memory", told, tuple(_ways(question, words))),), ()
+    if memory.verdict is Verdict.WARN:
+        ways = _ways(question, words)
+        fix = f"; {' or '.join(ways)} would do" if ways else ""
+        return memory, (), (Caution("memory", told + fix),)
+    return memory, (), ()
+
+
+def _ways(question: Question, words: Words) -> list[str]:
+    """The first remedies that fit and that SGLang accepts."""
+    ways: list[str] = []
+    redundant = question.placement.redundant_experts
+    for remedy in remedies(question.model, question.shape, question.placement, question.budget, question.demand):
+        if remedy.memory.verdict is not Verdict.OK:
+            continue
+        shape = remedy.shape
+        if shape is not None and check(shape, question.version, question.model, redundant):
+            continue
+        ways.append(words.shape(shape) if shape is not None else words.setting(remedy.setting, remedy.value))
+    return ways[:SHOWN]

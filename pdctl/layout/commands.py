@@ -1,0 +1,178 @@
+"""The command line of every process: one per node of an instance, alike but for rank and host fields."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.dialect.sglang.flags import words
+from pdctl.dialect.versions import NEWEST, Version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pdctl.layout.ports import Numbers
+    from pdctl.layout.shape import Shape
+    from pdctl.topology.model import FlagValue, Router
+
+SGLANG = ("python", "-m", "sglang.launch_server")
+EMBEDDED = (sys.executable, "-m", "pdctl.engine")
+# Checked against sglang-router 0.3.2 and smg 1.13.0 as installed from their wheels.
+ROUTERS = {
+    "embedded": (sys.executable, "-m", "pdctl.router"),
+    "sglang": ("python", "-m", "sglang_router.launch_router", "--pd-disaggregation"),
+    "smg": ("smg", "launch", "--pd-disaggregation"),
+}
+
+Pairs = tuple[tuple[str, str], ...]
+Flags = tuple[tuple[str, "FlagValue"], ...]
+
+
+class Command(NamedTuple):
+    node: int
+    argv: tuple[str, ...]
+    env: Pairs = ()
+
+
+class Serving(NamedTuple):
+    """What every instance of a role is started with, beyond its shape and its place."""
+
+    kind: str  # embedded | sglang
+    role: str  # prefill | decode
+    model_path: str
+    version: Version = NEWEST
+    command: tuple[str, ...] = ()  # empty: the engine's own
+    served_name: str | None = None
+    bind: str = "127.0.0.1"
+    dtype: str = "auto"
+    kv_dtype: str = "auto"
+    context_length: int | None = None
+    page_size: int | None = None
+    mem_fraction: float | None = None
+    backend: str | None = None
+    ib_devices: tuple[str, ...] = ()
+    args: Flags = ()
+    env: Pairs = ()
+    peer: Shape | None = None  # the other role's shape: until sglang 0.5.13 each side is told the other's widths
+    gpu_flags: bool = True  # False: no GPUs to choose from
+
+
+def instance(serving: Serving, shape: Shape, numbers: Numbers, leader: str) -> tuple[Command, ...]:
+    """One command per node; `leader` is the address its other nodes reach node 0 at."""
+    if serving.kind == "embedded":
+        return (Command(0, _embedded(serving, shape, numbers), serving.env),)
+    return tuple(
+        Command(node, _sglang(serving, shape, numbers, leader, node), serving.env) for node in range(shape.nodes)
+    )
+
+
+def flag_words(flags: Iterable[tuple[str, FlagValue]]) -> tuple[str, ...]:
+    """`("moe-dense-tp-size", 1)` → `--moe-dense-tp-size 1`; True: bare, False: left out, a tuple: several values."""
+    found: list[str] = []
+    for name, value in flags:
+        if value is False:
+            continue
+        found.append(f"--{name}")
+        if isinstance(value, tuple):
+            found += map(str, value)
+        elif value is not True:
+            found.append(str(value))
+    return tuple(found)
+
+
+def _embedded(serving: Serving, shape: Shape, numbers: Numbers) -> tuple[str, ...]:
+    wanted: list[tuple[str, FlagValue | None]] = [
+        ("model-path", serving.model_path),
+        ("served-model-name", serving.served_name),
+        ("host", serving.bind),
+        ("port", numbers.http),
+        ("disaggregation-mode", serving.role),
+        ("disaggregation-bootstrap-port", numbers.bootstrap),
+        ("disaggregation-transfer-backend", serving.backend),
+        ("tp-size", shape.tp if shape.tp > 1 else None),
+        ("dp-size", shape.replicas if shape.replicas > 1 else None),
+        ("base-gpu-id", shape.base_gpu_id if serving.gpu_flags and shape.base_gpu_id else None),
+        ("page-size", serving.page_size),
+        ("dtype", None if serving.dtype == "auto" else serving.dtype),
+        ("context-length", serving.context_length),
+        *serving.args,
+    ]
+    return (serving.command or EMBEDDED) + flag_words((name, value) for name, value in wanted if value is not None)
+
+
+def _sglang(serving: Serving, shape: Shape, numbers: Numbers, leader: str, node: int) -> tuple[str, ...]:
+    given = dict(serving.args)
+    multi = shape.nodes > 1
+    dist = f"{leader}:{numbers.dist}" if numbers.dist is not None else None
+    wanted: list[tuple[str, object]] = [
+        ("model_path", serving.model_path),
+        ("served_model_name", serving.served_name),
+        ("host", serving.bind),
+        ("port", numbers.http),
+        ("tp", shape.tp),
+        ("attn_dp", _above_one(shape.dp)),
+        ("replicas", _above_one(shape.replicas)),
+        ("pp", _above_one(shape.pp)),
+        # sglang asserts it for pp > 1 in every release up to 0.5.23
+        ("no_overlap", (shape.pp > 1 and "disable-overlap-schedule" not in given) or None),
+        ("ep", _above_one(shape.ep) if not shape.deepep else None),
+        ("deepep", (shape.deepep and "moe-a2a-backend" not in given) or None),
+        ("attn_cp", _above_one(shape.cp) if "attn-cp-size" not in given else None),
+        ("moe_dp", _above_one(shape.moe_dp) if "moe-dp-size" not in given else None),
+        ("nnodes", shape.nodes if multi else None),
+        ("node_rank", node if multi else None),
+        ("dist_init_addr", dist),
+        ("nccl_port", numbers.nccl),
+        ("base_gpu_id", shape.base_gpu_id or None if serving.gpu_flags else None),
+        ("gpu_id_step", _above_one(shape.gpu_id_step)),
+        ("disaggregation_mode", serving.role),
+        ("transfer_backend", serving.backend),
+        ("bootstrap_port", numbers.bootstrap),
+        ("ib_device", ",".join(serving.ib_devices) or None),
+        *_peer_widths(serving, shape),
+        ("page_size", serving.page_size),
+        ("mem_fraction", serving.mem_fraction),
+        ("dtype", None if serving.dtype == "auto" else serving.dtype),
+        ("kv_dtype", None if serving.kv_dtype == "auto" else serving.kv_dtype),
+        ("context_length", serving.context_length),
+    ]
+    argv = serving.command or SGLANG
+    for meaning, value in wanted:
+        if value is not None:
+            argv += words(meaning, serving.version, value)
+    return argv + flag_words(serving.args)
+
+
+def _above_one(size: int) -> int | None:
+    return size if size > 1 else None
+
+
+def _peer_widths(serving: Serving, shape: Shape) -> list[tuple[str, object]]:
+    """Rows that `words` drops for releases that learn the other side's widths from the bootstrap server."""
+    peer = serving.peer
+    if peer is None:
+        return []
+    if serving.role == "prefill":
+        return [
+            ("decode_tp", peer.tp if peer.tp != shape.tp else None),
+            ("decode_dp", peer.dp_ranks if peer.dp_ranks != shape.dp_ranks else None),
+        ]
+    return [
+        ("prefill_pp", _above_one(peer.pp)),
+        ("decode_follows_room", True if shape.dp_ranks > 1 else None),
+    ]
+
+
+def router(
+    spec: Router, prefills: Sequence[tuple[str, int | None]], decodes: Sequence[str], env: Pairs = ()
+) -> Command:
+    """Every prefill with its bootstrap port: a router that is not told one sends null, and SGLang then guesses."""
+    wanted: list[tuple[str, FlagValue]] = [("host", spec.host), ("port", spec.port), ("policy", spec.policy)]
+    if spec.prefill_policy is not None:
+        wanted.append(("prefill-policy", spec.prefill_policy))
+    if spec.decode_policy is not None:
+        wanted.append(("decode-policy", spec.decode_policy))
+    for url, bootstrap in prefills:
+        wanted.append(("prefill", url if bootstrap is None else (url, bootstrap)))
+    wanted += [("decode", url) for url in decodes]
+    return Command(0, ROUTERS[spec.kind] + flag_words([*wanted, *spec.args.items()]), env)

@@ -1,0 +1,177 @@
+"""A topology as the deployment the layout solves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pdctl.dialect.versions import resolve
+from pdctl.errors import UsageError
+from pdctl.layout.assembly import Bases, Side
+from pdctl.layout.capacity import read_model
+from pdctl.layout.instance import Caution
+from pdctl.layout.memory import kv_itemsize
+from pdctl.layout.roles import flag_problems, read, serving, settings
+from pdctl.layout.shape import Problem, Words
+from pdctl.layout.solve import Case, Deployment
+from pdctl.layout.workload import MEM_FRACTION, NO_WORKLOAD, Budget, Nic, Workload
+
+if TYPE_CHECKING:
+    from pdctl.dialect.versions import Version
+    from pdctl.layout.model_config import ModelShape
+    from pdctl.layout.roles import Reading
+    from pdctl.topology.model import Role, Topology
+
+EMBEDDED_PAGE = 16  # pdctl.engine's default page size
+SGLANG_PAGE = 1
+TARGETS = ("local", "pools")
+
+
+def describe(topology: Topology, target: str | None) -> Deployment:
+    embedded = topology.engine.kind == "embedded"
+    release = resolve(None if embedded else topology.engine.version)
+    readings = {role.name: read(topology, role) for role in topology.roles}
+    target = target or _target(topology, readings)
+    if target not in TARGETS:
+        raise UsageError(f"no target `{target}`", f"targets a plan can be made for: {', '.join(TARGETS)}")
+    model, warnings = _model(topology, readings["prefill"])
+    cases = tuple(_case(topology, role, readings, model, release.known, target) for role in topology.roles)
+    if release.note:
+        warnings.append(Caution("release", release.note))
+    if embedded:
+        warnings += _unused(topology)
+    problems = [] if embedded else _sglang_problems(topology, readings, release.known)
+    if target == "local":
+        problems += _local_problems(topology, readings)
+    return Deployment(
+        name=topology.name,
+        engine=topology.engine.kind,
+        release=release,
+        target=target,
+        cases=cases,
+        bases=Bases(
+            topology.ports.http, topology.ports.bootstrap, topology.ports.dist_init, topology.ports.stride, True
+        ),
+        model=model,
+        workload=_workload(topology),
+        env={**topology.engine.env, **topology.transfer.env},
+        router=topology.router,
+        problems=tuple(problems),
+        warnings=tuple(warnings),
+    )
+
+
+def _target(topology: Topology, readings: dict[str, Reading]) -> str:
+    """Local unless the topology is for a cluster, or larger than one host."""
+    if topology.engine.kind == "embedded" or "targets.local" in topology.spans:
+        return "local"
+    clustered = topology.targets.slurm or topology.targets.kubernetes
+    return "pools" if clustered or _wanted(topology, readings) > _offered(topology) else "local"
+
+
+def _wanted(topology: Topology, readings: dict[str, Reading]) -> int:
+    return sum(role.instances * readings[role.name].shape.gpus for role in topology.roles)
+
+
+def _offered(topology: Topology) -> int:
+    """GPUs of this machine as far as the topology says."""
+    gpus = topology.targets.local.gpus
+    if isinstance(gpus, tuple):
+        return len(gpus)
+    return max(topology.pool(role.pool).gpus_per_host for role in topology.roles)
+
+
+def _local_problems(topology: Topology, readings: dict[str, Reading]) -> list[Problem]:
+    if all(reading.on_cpu for reading in readings.values()):
+        return []
+    wanted, offered = _wanted(topology, readings), _offered(topology)
+    if wanted <= offered:
+        return []
+    ways = ("--set targets.local.gpus=none", "--target pools")
+    return [Problem("gpus-of-this-machine", f"the instances need {wanted} GPUs, this machine has {offered}", ways)]
+
+
+def _model(topology: Topology, reading: Reading) -> tuple[ModelShape | None, list[Caution]]:
+    """The model's numbers, from `model.config` or a checkpoint directory; a warning where neither can be read."""
+    path = topology.model.config or topology.model.path
+    if not topology.model.config and not Path(path).is_dir():
+        fix = "set model.config to its config.json"
+        return None, [
+            Caution("no-model-config", f"no memory and transfer figures: {path} is not a directory here; {fix}")
+        ]
+    dtype = topology.model.dtype
+    if topology.engine.kind == "embedded":
+        given = reading.args.get("dtype", dtype)
+        dtype = "float32" if given == "auto" and reading.on_cpu else str(given)
+    try:
+        return read_model(path, dtype), []
+    except UsageError as error:
+        return None, [Caution("model-config", f"no memory and transfer figures: {error.message}; {error.fix}")]
+
+
+def _case(
+    topology: Topology,
+    role: Role,
+    readings: dict[str, Reading],
+    model: ModelShape | None,
+    version: Version,
+    target: str,
+) -> Case:
+    reading = readings[role.name]
+    peer = readings["decode" if role.name == "prefill" else "prefill"].shape
+    embedded = topology.engine.kind == "embedded"
+    pool = topology.pool(role.pool)
+    side = Side(
+        role=role.name,
+        instances=role.instances,
+        shape=reading.shape,
+        serving=serving(topology, role, reading, peer, version, target),
+        pool=role.pool,
+        spread=role.spread,
+        on_cpu=reading.on_cpu,
+    )
+    budget = Budget(
+        gpu_memory=None if reading.on_cpu else pool.gpu_memory,
+        mem_fraction=role.mem_fraction or MEM_FRACTION,
+        page_size=role.page_size or (EMBEDDED_PAGE if embedded else SGLANG_PAGE),
+        kv_bytes=kv_itemsize("auto" if embedded else topology.model.kv_dtype, model) if model is not None else 2,
+    )
+    nic = Nic(pool.nic_speed, pool.nic_count) if pool.nic_speed and not reading.on_cpu else None
+    return Case(side, _words(role.name, reading), budget, reading.placement, nic)
+
+
+def _words(role: str, reading: Reading) -> Words:
+    places = {"kv-dtype": "model.kv-dtype"}
+    return Words(
+        lambda shape: settings(role, shape, reading.shape),
+        lambda name, value: f"--set {places.get(name, f'roles.{role}.{name}')}={value}",
+    )
+
+
+def _sglang_problems(topology: Topology, readings: dict[str, Reading], version: Version) -> list[Problem]:
+    found: list[Problem] = []
+    for role in topology.roles:
+        found += flag_problems(role, readings[role.name], version)
+    return found
+
+
+def _unused(topology: Topology) -> list[Caution]:
+    """Keys the embedded engine has no use for."""
+    found = [f"roles.{role.name}.mem-fraction" for role in topology.roles if role.mem_fraction is not None]
+    if topology.model.kv_dtype != "auto":
+        found.append("model.kv-dtype")
+    return [Caution("unused-key", f"{key} has no effect on the embedded engine") for key in found]
+
+
+def _workload(topology: Topology) -> Workload:
+    load, slo = topology.workload, topology.slo
+    if load is None:
+        return NO_WORKLOAD
+    return Workload(
+        isl=load.isl,
+        osl=load.osl,
+        rate=load.rate,
+        hit=load.hit,
+        ttft=slo.ttft if slo is not None else None,
+        tpot=slo.tpot if slo is not None else None,
+    )

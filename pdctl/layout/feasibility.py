@@ -1,0 +1,135 @@
+"""Whether a shape can run: SGLang's start-up rules, and the ones it forgets to check."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pdctl.dialect.sglang.rules import Enforced, rule
+from pdctl.dialect.versions import NEWEST, V0_5_23, Version, spell
+from pdctl.layout.ranks import gpu_id, on_node
+from pdctl.layout.shape import Problem, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pdctl.layout.model_config import ModelShape
+
+SIZES = ("tp", "dp", "pp", "ep", "cp", "moe_dp", "replicas", "nnodes", "gpus_per_host")
+
+Finding = tuple[str, str]  # rule code, what is wrong in this shape's numbers
+
+
+def check(
+    shape: Shape,
+    version: Version = NEWEST,
+    model: ModelShape | None = None,
+    redundant_experts: int = 0,
+    engine: str = "sglang",
+) -> tuple[Problem, ...]:
+    """Every rule the shape breaks in this release; `nearest` stays empty (see `neighbours.nearest`)."""
+    return tuple(
+        Problem(code, explain(code, what, version, engine))
+        for code, what in _findings(shape, version, model, redundant_experts)
+        if rule(code, version) is not None
+    )
+
+
+def explain(code: str, what: str, version: Version, engine: str = "sglang") -> str:
+    """`what` with the rule in SGLang's terms, the release, and how that release answers."""
+    row = rule(code, version)
+    if row is None:
+        raise KeyError(f"no rule {code} for sglang {spell(version)}")
+    if engine == "embedded":
+        return f"{what} (the embedded engine needs {row.terms})"
+    answers = {
+        Enforced.ASSERT: f"sglang {spell(version)} asserts {row.terms}",
+        Enforced.ERROR: f"sglang {spell(version)} raises ValueError: {row.terms}",
+        Enforced.FLAG: f"sglang {spell(version)}: {row.terms}",
+        Enforced.RUN_TIME: f"sglang {spell(version)} fails after start-up unless {row.terms}",
+        Enforced.NOTHING: f"sglang {spell(version)} does not check that {row.terms}, and goes wrong without a word",
+    }
+    return f"{what} ({answers[row.enforced]})"
+
+
+def _findings(shape: Shape, version: Version, model: ModelShape | None, redundant: int) -> Iterator[Finding]:
+    sizes = [(name, getattr(shape, name)) for name in SIZES]
+    bad = [f"{name} {size}" for name, size in sizes if size is not None and size < 1]
+    if bad:
+        yield "sizes-positive", ", ".join(bad)
+        return
+    if shape.base_gpu_id < 0 or shape.gpu_id_step < 1:
+        yield "gpu-ids", f"base_gpu_id {shape.base_gpu_id}, gpu_id_step {shape.gpu_id_step}"
+        return
+    yield from _attention(shape, version)
+    yield from _experts(shape)
+    placed = list(_nodes(shape))
+    yield from placed or _gpus(shape)
+    if model is not None:
+        yield from _model(shape, model, redundant)
+
+
+def _attention(shape: Shape, version: Version) -> Iterator[Finding]:
+    width = "attn_dp_size" if version >= V0_5_23 else "dp_size"
+    if shape.tp % shape.dp:
+        yield "attn-dp-divides-tp", f"tp_size {shape.tp} is not divisible by {width} {shape.dp}"
+    if shape.dp > 1 and shape.replicas > 1:
+        yield "attn-dp-or-replicas", f"attention DP {shape.dp} together with {shape.replicas} replicas"
+    if shape.cp > 1:
+        yield "attn-cp-needs-release", f"attn_cp_size {shape.cp}"
+        if shape.tp % (shape.dp * shape.cp):
+            product = f"{width} {shape.dp} x attn_cp_size {shape.cp}"
+            yield "attn-cp-divides-tp", f"tp_size {shape.tp} is not divisible by {product}"
+
+
+def _experts(shape: Shape) -> Iterator[Finding]:
+    ep = shape.ep_size
+    if shape.tp % ep:
+        yield "ep-divides-tp", f"tp_size {shape.tp} is not divisible by ep_size {ep}"
+    if shape.moe_dp == 1:
+        return
+    yield "moe-dp-needs-release", f"moe_dp_size {shape.moe_dp}"
+    if shape.tp % shape.moe_dp:
+        yield "moe-dp-divides-tp", f"tp_size {shape.tp} is not divisible by moe_dp_size {shape.moe_dp}"
+    if ep * shape.moe_dp > shape.tp or (ep > 1 and ep * shape.moe_dp != shape.tp):
+        yield "moe-dp-with-ep", f"ep_size {ep} x moe_dp_size {shape.moe_dp} with tp_size {shape.tp}"
+    if shape.pp > 1:
+        yield "moe-dp-without-pp", f"moe_dp_size {shape.moe_dp} with pp_size {shape.pp}"
+    if shape.cp != shape.moe_dp:
+        yield "attn-cp-is-moe-dp", f"attn_cp_size {shape.cp} with moe_dp_size {shape.moe_dp}"
+
+
+def _nodes(shape: Shape) -> Iterator[Finding]:
+    nodes = shape.nodes
+    if shape.replicas > 1 and nodes != 1:
+        wanted = f"{shape.replicas} replicas of {shape.tp * shape.pp} GPUs on {nodes} nodes"
+        yield "replicas-on-one-node", wanted
+    elif (shape.tp * shape.pp) % nodes:
+        yield "nodes-divide-gpus", f"tp_size {shape.tp} x pp_size {shape.pp} on {nodes} nodes"
+    elif shape.pp % nodes and nodes % shape.pp:
+        yield "pp-and-nodes", f"pp_size {shape.pp} on {nodes} nodes"
+    elif shape.tp % shape.nodes_per_stage:
+        yield "tp-fills-nodes", f"tp_size {shape.tp} on {shape.nodes_per_stage} nodes per stage"
+
+
+def _gpus(shape: Shape) -> Iterator[Finding]:
+    """Only for a shape whose ranks can be counted out over its nodes."""
+    ids = [gpu_id(shape, replica, pp, tp) for replica in range(shape.replicas) for pp, tp in on_node(shape, 0)]
+    if max(ids) >= shape.gpus_per_host:
+        yield "gpus-per-host", f"a node needs GPU {max(ids)}, a host has 0 to {shape.gpus_per_host - 1}"
+    if len(set(ids)) < len(ids):
+        stages = f"{shape.stages_per_node} pipeline stages on one node"
+        yield "gpu-ids-distinct", f"gpu_id_step {shape.gpu_id_step} with {stages} gives one GPU to two ranks"
+
+
+def _model(shape: Shape, model: ModelShape, redundant: int) -> Iterator[Finding]:
+    if shape.tp % (shape.dp * shape.cp):
+        return
+    attn_tp = shape.attn_tp_size
+    if model.heads % attn_tp:
+        yield "heads-divide", f"{model.heads} attention heads over attn_tp_size {attn_tp}"
+    if not model.mla and model.kv_heads % attn_tp and attn_tp % model.kv_heads:
+        yield "kv-heads-divide", f"{model.kv_heads} KV heads over attn_tp_size {attn_tp}"
+    if not model.experts and model.intermediate % shape.tp:
+        yield "intermediate-divides", f"intermediate_size {model.intermediate} over tp_size {shape.tp}"
+    if (model.experts + redundant) % shape.ep_size:
+        yield "experts-divide", f"{model.experts + redundant} experts over ep_size {shape.ep_size}"

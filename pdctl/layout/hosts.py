@@ -1,0 +1,85 @@
+"""Which hosts of a pool an instance stands on, and which of their GPUs it takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.layout.shape import Shape
+
+LOCAL = "localhost"
+
+
+class Seat(NamedTuple):
+    """`before`: instances already on the busiest of these hosts, `kin`: those of the same role among them."""
+
+    hosts: tuple[str, ...]
+    base_gpu_id: int
+    before: int
+    kin: int
+
+
+class Wish(NamedTuple):
+    """One instance to seat. `spread`: on a host without another instance of its role, where there is one."""
+
+    role: str
+    pool: str
+    shape: Shape
+    spread: bool = False
+
+
+class _Host:
+    __slots__ = ("name", "next_gpu", "roles")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.next_gpu = 0
+        self.roles: list[str] = []
+
+
+def assign(wishes: Sequence[Wish]) -> tuple[Seat, ...]:
+    """First fit over hosts named `<pool>-0`, `<pool>-1`, …; an instance of several nodes takes hosts of its own."""
+    pools: dict[str, list[_Host]] = {}
+    seats: list[Seat] = []
+    for wish in wishes:
+        hosts = pools.setdefault(wish.pool, [])
+        chosen = _pick(wish, hosts)
+        while len(chosen) < wish.shape.nodes:
+            host = _Host(f"{wish.pool}-{len(hosts)}")
+            hosts.append(host)
+            chosen.append(host)
+        seats.append(_sit(wish, chosen))
+    return tuple(seats)
+
+
+def local(wishes: Sequence[Wish]) -> tuple[Seat, ...]:
+    """Everything on this machine, GPU after GPU."""
+    host = _Host(LOCAL)
+    return tuple(_sit(wish, [host] * wish.shape.nodes) for wish in wishes)
+
+
+def _pick(wish: Wish, hosts: list[_Host]) -> list[_Host]:
+    if wish.shape.nodes > 1:
+        return []
+    room = [host for host in hosts if host.next_gpu + _span(wish.shape) <= wish.shape.gpus_per_host]
+    if wish.spread:
+        room = [host for host in room if wish.role not in host.roles]
+    return room[:1]
+
+
+def _sit(wish: Wish, hosts: list[_Host]) -> Seat:
+    base = max(host.next_gpu for host in hosts)
+    before = max(len(host.roles) for host in hosts)
+    kin = max(host.roles.count(wish.role) for host in hosts)
+    for host in hosts:
+        host.next_gpu = base + _span(wish.shape)
+        host.roles.append(wish.role)
+    return Seat(tuple(host.name for host in hosts), base, before, kin)
+
+
+def _span(shape: Shape) -> int:
+    """GPUs of one node, counted from the first to the last."""
+    per_node = shape.stages_per_node * shape.tp_per_node * shape.replicas
+    return (per_node - 1) * shape.gpu_id_step + 1

@@ -1,0 +1,103 @@
+"""What a plan is made of: instances, their processes, the router, and what passes between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pdctl.layout.bill import Transfer
+    from pdctl.layout.commands import Command
+    from pdctl.layout.links import Link
+    from pdctl.layout.memory import Memory
+    from pdctl.layout.ports import Port
+    from pdctl.layout.ranks import Rank
+    from pdctl.layout.ratio import Ratio
+    from pdctl.layout.shape import Problem, Shape
+
+
+class Caution(NamedTuple):
+    """Something that works, or may not, and that the user should know before it runs."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One engine: `host_names` by node; `address` is where the router and the other nodes reach node 0.
+
+    `commands` are all that has to be run, one per node. `memory` is None where no model config was at hand.
+    """
+
+    name: str
+    role: str
+    index: int
+    host_names: tuple[str, ...]
+    address: str
+    shape: Shape
+    ranks: tuple[Rank, ...]
+    ports: tuple[Port, ...]
+    http_port: int
+    bootstrap_port: int | None
+    commands: tuple[Command, ...]
+    memory: Memory | None = None
+
+    @property
+    def host_name(self) -> str:
+        """The host of node 0."""
+        return self.host_names[0]
+
+    @property
+    def nnodes(self) -> int:
+        return self.shape.nodes
+
+    @property
+    def attn_tp_size(self) -> int:
+        return self.shape.attn_tp_size
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}:{self.http_port}"
+
+
+class RouterPlan(NamedTuple):
+    """`host` is what it binds, `host_name` where it runs, `address` where clients of the same network reach it."""
+
+    name: str
+    host: str
+    host_name: str
+    address: str
+    port: int
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`engine` is embedded or sglang; `version` the SGLang release whose rules were applied, as it was asked for."""
+
+    name: str
+    engine: str
+    version: str
+    target: str
+    instances: tuple[Instance, ...] = ()
+    router: RouterPlan | None = None
+    links: tuple[Link, ...] = ()
+    transfer: Transfer | None = None
+    ratio: Ratio | None = None
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[Caution, ...] = ()
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def feasible(self) -> bool:
+        return not self.problems
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """Every host used, in the order they were filled."""
+        return tuple(dict.fromkeys(host for instance in self.instances for host in instance.host_names))
+
+    @property
+    def gpus(self) -> int:
+        return sum(instance.shape.gpus for instance in self.instances)

@@ -1,0 +1,219 @@
+"""A Hugging Face config.json as the numbers a plan needs: layers, heads, experts, widths, storage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pdctl.errors import UsageError
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What a model's KV cache and weights follow from. Widths in elements, `dtype_bytes` per element."""
+
+    family: str
+    architecture: str
+    layers: int
+    hidden: int
+    vocab: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int  # of a dense MLP layer
+    tied: bool  # lm_head is the embedding
+    dtype_bytes: int
+    max_context: int
+    qkv_bias: bool = False
+    o_bias: bool = False
+    qk_norm: bool = False
+    sinks: bool = False
+    # MLA (kv_lora_rank 0: not MLA)
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0
+    rope_dim: int = 0
+    nope_dim: int = 0
+    v_dim: int = 0
+    # mixture of experts (experts 0: dense)
+    experts: int = 0
+    active_experts: int = 0
+    moe_intermediate: int = 0
+    shared_experts: int = 0
+    dense_layers: tuple[int, ...] = ()  # layers of a MoE model that are dense all the same
+    gate_bias: bool = False
+    expert_bias: bool = False
+    # sliding window (window 0: none)
+    window: int = 0
+    sliding_layers: tuple[int, ...] = ()
+    quantization: str = ""  # "", fp8 or mxfp4
+    quant_block: int = 0  # side of a square fp8 scale block; 0: one scale per tensor
+
+    @property
+    def mla(self) -> bool:
+        return self.kv_lora_rank > 0
+
+    @property
+    def moe_layers(self) -> int:
+        return self.layers - len(self.dense_layers) if self.experts else 0
+
+
+def load(path: str | Path) -> ModelShape:
+    """From a checkpoint directory or a config.json; UsageError names the file and what was expected of it."""
+    file = Path(path)
+    file = file / "config.json" if file.is_dir() else file
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {file}: {error.strerror}", "give a checkpoint directory or the path of its config.json"
+        ) from error
+    except ValueError as error:
+        raise UsageError(f"{file} is not JSON: {error}", "give the config.json of a Hugging Face checkpoint") from error
+    if not isinstance(config, dict):
+        raise UsageError(f"{file} is not a JSON object", "give the config.json of a Hugging Face checkpoint")
+    try:
+        return parse(config)
+    except KeyError as error:
+        raise UsageError(f"{file} has no key {error}", "give the config.json of a Hugging Face checkpoint") from error
+    except UsageError as error:
+        raise UsageError(f"{file}: {error.message}", error.fix) from error
+
+
+def parse(config: Config) -> ModelShape:
+    """KeyError for a missing key, UsageError for an architecture or storage pdctl has no arithmetic for."""
+    names = config.get("architectures") or [f"(none; model_type {config.get('model_type', 'missing')})"]
+    architecture = str(names[0])
+    family = FAMILIES.get(architecture)
+    if family is None:
+        raise UsageError(
+            f"architecture {architecture} is not supported by pdctl's memory arithmetic",
+            f"supported: {', '.join(FAMILIES)}",
+        )
+    values = _common(config) | _FEATURES[family](config) | _storage(config)
+    return ModelShape(family=family, architecture=architecture, **values)
+
+
+def _common(config: Config) -> dict[str, Any]:
+    heads = config["num_attention_heads"]
+    return {
+        "layers": config["num_hidden_layers"],
+        "hidden": config["hidden_size"],
+        "vocab": config["vocab_size"],
+        "heads": heads,
+        "kv_heads": config.get("num_key_value_heads") or heads,
+        "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
+        "intermediate": config.get("intermediate_size", 0),
+        "tied": bool(config.get("tie_word_embeddings", False)),
+        "max_context": config.get("max_position_embeddings", 0),
+    }
+
+
+def _llama(config: Config) -> dict[str, Any]:
+    bias = bool(config.get("attention_bias", False))
+    return {"qkv_bias": bias, "o_bias": bias}
+
+
+def _qwen2(config: Config) -> dict[str, Any]:
+    return {"qkv_bias": True}
+
+
+def _qwen3(config: Config) -> dict[str, Any]:
+    return _llama(config) | {"qk_norm": True}
+
+
+def _qwen3_moe(config: Config) -> dict[str, Any]:
+    step = config.get("decoder_sparse_step", 1) or 1
+    only_dense = set(config.get("mlp_only_layers") or ())
+    layers = range(config["num_hidden_layers"])
+    return _qwen3(config) | {
+        "experts": config["num_experts"],
+        "active_experts": config["num_experts_per_tok"],
+        "moe_intermediate": config["moe_intermediate_size"],
+        "dense_layers": tuple(layer for layer in layers if layer in only_dense or (layer + 1) % step),
+    }
+
+
+def _mixtral(config: Config) -> dict[str, Any]:
+    return {
+        "experts": config["num_local_experts"],
+        "active_experts": config["num_experts_per_tok"],
+        "moe_intermediate": config["intermediate_size"],
+    }
+
+
+def _deepseek(config: Config) -> dict[str, Any]:
+    experts = config.get("n_routed_experts") or 0
+    every = config.get("moe_layer_freq", 1) or 1
+    first = config.get("first_k_dense_replace", 0)
+    layers = range(config["num_hidden_layers"])
+    return {
+        "q_lora_rank": config.get("q_lora_rank") or 0,
+        "kv_lora_rank": config["kv_lora_rank"],
+        "rope_dim": config["qk_rope_head_dim"],
+        "nope_dim": config["qk_nope_head_dim"],
+        "v_dim": config["v_head_dim"],
+        "experts": experts,
+        "active_experts": config.get("num_experts_per_tok") or 0,
+        "moe_intermediate": config.get("moe_intermediate_size", 0),
+        "shared_experts": config.get("n_shared_experts") or 0,
+        "dense_layers": tuple(layer for layer in layers if layer < first or layer % every) if experts else (),
+        "gate_bias": config.get("topk_method") == "noaux_tc",  # e_score_correction_bias
+    }
+
+
+def _gpt_oss(config: Config) -> dict[str, Any]:
+    kinds = config.get("layer_types") or ["sliding_attention", "full_attention"] * config["num_hidden_layers"]
+    sliding = (n for n in range(config["num_hidden_layers"]) if kinds[n] == "sliding_attention")
+    return {
+        "qkv_bias": True,
+        "o_bias": True,
+        "sinks": True,
+        "experts": config.get("num_local_experts") or config["num_experts"],
+        "active_experts": config.get("num_experts_per_tok") or config["experts_per_token"],
+        "moe_intermediate": config["intermediate_size"],
+        "gate_bias": True,
+        "expert_bias": True,
+        "window": config["sliding_window"],
+        "sliding_layers": tuple(sliding),
+    }
+
+
+_FEATURES = {
+    "llama": _llama,
+    "mistral": _llama,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "qwen3-moe": _qwen3_moe,
+    "mixtral": _mixtral,
+    "deepseek": _deepseek,
+    "gpt-oss": _gpt_oss,
+}
+FAMILIES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3-moe",
+    "MixtralForCausalLM": "mixtral",
+    "DeepseekV2ForCausalLM": "deepseek",
+    "DeepseekV3ForCausalLM": "deepseek",
+    "GptOssForCausalLM": "gpt-oss",
+}
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def _storage(config: Config) -> dict[str, Any]:
+    dtype = str(config.get("torch_dtype") or config.get("dtype") or "bfloat16")
+    if dtype not in DTYPE_BYTES:
+        raise UsageError(f"torch_dtype {dtype} is unknown", f"known: {', '.join(DTYPE_BYTES)}")
+    quantization = config.get("quantization_config") or {}
+    method = str(quantization.get("quant_method", ""))
+    if method not in ("", "fp8", "mxfp4"):
+        raise UsageError(f"quantization {method} is not supported by the memory arithmetic", "supported: fp8, mxfp4")
+    block = quantization.get("weight_block_size") or [0]
+    return {"dtype_bytes": DTYPE_BYTES[dtype], "quantization": method, "quant_block": block[0]}

@@ -1,0 +1,126 @@
+"""Every TCP port an instance occupies, and where two instances of one host would meet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.dialect.sglang.ports import (
+    BASE_FALLBACK,
+    DIST_FALLBACK,
+    DIST_OFFSET,
+    LAST_PORT,
+    PORTS,
+    Anchor,
+    PortRow,
+    When,
+)
+from pdctl.layout.shape import Problem, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pdctl.dialect.versions import Version
+
+
+class Port(NamedTuple):
+    node: int
+    port: int
+    purpose: str
+    protocol: str
+
+
+class Numbers(NamedTuple):
+    """The ports given on the command line; None: the flag is not given."""
+
+    http: int
+    bootstrap: int | None = None  # prefill only
+    dist: int | None = None  # of --dist-init-addr
+    nccl: int | None = None
+
+
+def occupied(shape: Shape, numbers: Numbers, version: Version) -> tuple[Port, ...]:
+    """The ports of one SGLang instance whose number is known before it starts, on each of its nodes."""
+    ports: list[Port] = []
+    for row in PORTS:
+        first = _first(row, shape, numbers, version)
+        if first is None or not row.span.holds(version):
+            continue
+        count = shape.dp if row.when is When.PER_DP_RANK else 1
+        for node in range(shape.nodes if row.every_node else 1):
+            ports += [Port(node, first + rank, row.purpose, row.protocol) for rank in range(count)]
+    return tuple(ports)
+
+
+def embedded(numbers: Numbers) -> tuple[Port, ...]:
+    """The embedded engine's ranks talk over private ipc:// sockets: only what others must reach has a number."""
+    ports = [Port(0, numbers.http, "http", "http")]
+    if numbers.bootstrap is not None:
+        ports.append(Port(0, numbers.bootstrap, "bootstrap", "http"))
+    return tuple(ports)
+
+
+def dist_port(numbers: Numbers, version: Version) -> int:
+    """D: where the derived block starts."""
+    if numbers.dist is not None:
+        return numbers.dist
+    port = numbers.http + DIST_OFFSET
+    below = next((row.below for row in DIST_FALLBACK if row.span.holds(version)), None)
+    return numbers.http - below if port > LAST_PORT and below is not None else port
+
+
+def base_port(dist: int, version: Version) -> int:
+    """B: the first internal channel."""
+    for row in BASE_FALLBACK:
+        if row.span.holds(version) and dist + row.reach > LAST_PORT:
+            return dist - row.below
+    return dist + 1
+
+
+def _first(row: PortRow, shape: Shape, numbers: Numbers, version: Version) -> int | None:
+    """The row's (first) port, or None where this instance has no such port."""
+    wanted = {
+        When.ALWAYS: True,
+        When.PREFILL: numbers.bootstrap is not None,
+        When.TCP_CHANNELS: shape.dp_attention,
+        When.PER_DP_RANK: shape.dp_attention,
+        When.DIST: shape.dp_attention or shape.nodes > 1,
+    }[row.when]
+    if not wanted:
+        return None
+    dist = dist_port(numbers, version)
+    anchor = {
+        Anchor.HTTP: numbers.http,
+        Anchor.BOOTSTRAP: numbers.bootstrap,
+        Anchor.DIST: dist,
+        Anchor.BASE: base_port(dist, version),
+        Anchor.NCCL: numbers.nccl,
+    }[row.anchor]
+    if row.purpose == "worker-handshake" and numbers.dist is None:
+        anchor = numbers.http  # without --dist-init-addr it is counted from --port
+    return None if anchor is None else anchor + row.offset
+
+
+class Claim(NamedTuple):
+    """A port somebody binds: `owner` is an instance's name or `router`."""
+
+    host: str
+    port: int
+    owner: str
+    purpose: str
+
+
+def collisions(claims: Iterable[Claim], fix: tuple[str, ...] = ()) -> tuple[Problem, ...]:
+    """One problem per doubly claimed port, and per number that is no port; `fix` goes into their `nearest`."""
+    taken: dict[tuple[str, int], Claim] = {}
+    problems: list[Problem] = []
+    for claim in claims:
+        name = f"{claim.owner}'s {claim.purpose} port {claim.port}"
+        if not 0 < claim.port <= LAST_PORT:
+            problems.append(Problem("port-range", f"{name} on {claim.host} is outside 1 to {LAST_PORT}", fix))
+            continue
+        other = taken.setdefault((claim.host, claim.port), claim)
+        if other is not claim:
+            problems.append(
+                Problem("port-collision", f"{name} on {claim.host} is also {other.owner}'s {other.purpose} port", fix)
+            )
+    return tuple(problems)

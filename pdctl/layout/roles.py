@@ -1,0 +1,153 @@
+"""What a topology says about one role, as the shape, the weights' placement and the command line that follow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.dialect.sglang.flags import PASSED
+from pdctl.dialect.versions import V0_5_13, spell
+from pdctl.errors import UsageError
+from pdctl.layout.commands import Serving
+from pdctl.layout.feasibility import explain
+from pdctl.layout.shape import Placement, Problem, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pdctl.dialect.versions import Version
+    from pdctl.topology.model import FlagValue, Role, Topology
+
+CP = ("attn-cp-size", "attention-context-parallel-size")
+MOE_DP = ("moe-dp-size", "moe-data-parallel-size")
+# Where `pdctl plan --set` moves each size of a shape.
+SETTINGS = {
+    "tp": "tp",
+    "dp": "dp",
+    "replicas": "dp",
+    "pp": "pp",
+    "ep": "ep",
+    "cp": "args.attn-cp-size",
+    "moe_dp": "args.moe-dp-size",
+}
+
+
+class Reading(NamedTuple):
+    """One role, read. `gpus` is False where ranks run on the CPU."""
+
+    shape: Shape
+    placement: Placement
+    args: Mapping[str, FlagValue]
+    env: Mapping[str, str]
+    on_cpu: bool
+
+
+def read(topology: Topology, role: Role) -> Reading:
+    """The engine's flags overlaid by the role's; UsageError for a flag that must be a number and is none."""
+    args = {**topology.engine.args, **role.args}
+    env = {**topology.engine.env, **topology.transfer.env, **role.env}
+    pool = topology.pool(role.pool)
+    if topology.engine.kind == "embedded":
+        on_cpu = args.get("device", "auto") != "cuda"
+        gpus = max(pool.gpus_per_host, role.tp * role.dp * role.pp) if on_cpu else pool.gpus_per_host
+        shape = Shape(tp=role.tp, replicas=role.dp, pp=role.pp, ep=role.ep, gpus_per_host=gpus)
+        return Reading(shape, Placement(), args, env, on_cpu)
+    where = f"roles.{role.name}.args"
+    shape = Shape(
+        tp=role.tp,
+        dp=role.dp,
+        pp=role.pp,
+        ep=role.ep,
+        cp=_number(args, CP, where) or 1,
+        moe_dp=_number(args, MOE_DP, where) or 1,
+        gpus_per_host=pool.gpus_per_host,
+        deepep=args.get("moe-a2a-backend") == "deepep" or args.get("enable-deepep-moe") is True,
+    )
+    placement = Placement(
+        redundant_experts=_number(args, ("ep-num-redundant-experts",), where) or 0,
+        moe_dense_tp=_number(args, ("moe-dense-tp-size",), where),
+        dp_lm_head=args.get("enable-dp-lm-head") is True,
+    )
+    return Reading(shape, placement, args, env, topology.targets.local.gpus == "none")
+
+
+def serving(topology: Topology, role: Role, reading: Reading, peer: Shape, version: Version, target: str) -> Serving:
+    local = topology.engine.kind == "embedded" or target == "local"
+    devices = topology.transfer.ib_devices
+    gpus = topology.targets.local.gpus
+    env = dict(reading.env)
+    if target == "local" and isinstance(gpus, tuple) and not reading.on_cpu:
+        env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, gpus)))
+    return Serving(
+        kind=topology.engine.kind,
+        role=role.name,
+        model_path=topology.model.path,
+        version=version,
+        command=topology.engine.command,
+        served_name=topology.model.served_name,
+        bind="127.0.0.1" if local else "0.0.0.0",
+        dtype=topology.model.dtype,
+        kv_dtype=topology.model.kv_dtype,
+        context_length=topology.model.context_length,
+        page_size=role.page_size,
+        mem_fraction=role.mem_fraction,
+        backend=topology.transfer.backend,
+        ib_devices=devices if isinstance(devices, tuple) else (),
+        args=tuple(reading.args.items()),
+        env=tuple(env.items()),
+        peer=peer,
+        gpu_flags=not reading.on_cpu,
+    )
+
+
+def settings(role: str, wanted: Shape, given: Shape) -> str:
+    """What `--set` has to change to come from `given` to `wanted`."""
+    changed = [
+        (key, getattr(wanted, field))
+        for field, key in SETTINGS.items()
+        if getattr(wanted, field) != getattr(given, field)
+    ]
+    if wanted.deepep and not given.deepep:
+        changed.append(("args.moe-a2a-backend", "deepep"))
+    return " ".join(f"--set roles.{role}.{key}={value}" for key, value in changed)
+
+
+def flag_problems(role: Role, reading: Reading, version: Version) -> Iterator[Problem]:
+    """Flags this release's argparse does not know, and values its start-up checks refuse."""
+    where = f"roles.{role.name}.args"
+    for name in reading.args:
+        span = PASSED.get(name)
+        if span is None or span.holds(version):
+            continue
+        when = f"since {spell(span.since)}" if version < span.since else f"only until {spell(span.until or version)}"
+        message = f"{where}.{name}: sglang {spell(version)} has no --{name} ({when})"
+        yield Problem("flag-not-in-release", message)
+    shape, dense = reading.shape, reading.placement.moe_dense_tp
+    allowed = (None, 1) if version < V0_5_13 else (None, 1, shape.tp)
+    if dense not in allowed:
+        what = f"{where}.moe-dense-tp-size {dense}"
+        fix = f"--set {where}.moe-dense-tp-size=1"
+        yield Problem("moe-dense-tp", explain("moe-dense-tp", what, version), (fix,))
+    chunk = _number(reading.args, ("chunked-prefill-size",), where)
+    if role.name == "prefill" and chunk is not None and chunk > 0:
+        yield from _chunk(where, chunk, shape.dp, role.page_size or 1, version)
+
+
+def _chunk(where: str, chunk: int, dp: int, page: int, version: Version) -> Iterator[Problem]:
+    """sglang divides the chunk by the attention DP width, then wants whole pages of what is left to a rank."""
+    share = chunk // dp
+    if share % page:
+        each = f" (each of the {dp} DP ranks gets {share})" if dp > 1 else ""
+        what = f"{where}.chunked-prefill-size {chunk}{each} with page_size {page}"
+        fix = f"--set {where}.chunked-prefill-size={max(1, share // page) * page * dp}"
+        yield Problem("chunk-is-pages", explain("chunk-is-pages", what, version), (fix,))
+
+
+def _number(args: Mapping[str, FlagValue], names: tuple[str, ...], where: str) -> int | None:
+    for name in names:
+        value = args.get(name)
+        if value is None:
+            continue
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        raise UsageError(f"{where}.{name}: {value!r} is not a whole number", f"write {name}: 1, or leave it out")
+    return None

@@ -1,0 +1,70 @@
+"""What a workload asks of a planned deployment: requests at once, KV on the wire, instances of each side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pdctl.layout.bill import Nics, bill
+from pdctl.layout.ratio import ratio
+from pdctl.layout.workload import ISL, Demand
+
+if TYPE_CHECKING:
+    from pdctl.layout.assembly import Side
+    from pdctl.layout.bill import Transfer
+    from pdctl.layout.instance import Instance
+    from pdctl.layout.ratio import Ratio
+    from pdctl.layout.solve import Case, Deployment
+    from pdctl.layout.workload import Workload
+
+
+def demand(side: Side, workload: Workload) -> Demand:
+    """A prefill holds prompts only; a decode holds whole requests, as many at once as Little's law says."""
+    context = side.serving.context_length
+    isl, osl = workload.isl or 0, workload.osl or 0
+    if side.role == "prefill":
+        return Demand(isl, None, context)
+    at_once = workload.rate * osl * workload.tpot / side.instances if workload.rate and workload.tpot and osl else None
+    return Demand(isl + osl, at_once, context)
+
+
+def transfer(deployment: Deployment, instances: tuple[Instance, ...]) -> Transfer:
+    model, workload = deployment.model, deployment.workload
+    assert model is not None
+    prefill, decode = deployment.cases
+    return bill(
+        model,
+        prefill.side.shape,
+        decode.side.shape,
+        isl=workload.isl or ISL,
+        page_size=prefill.budget.page_size,
+        itemsize=prefill.budget.kv_bytes,
+        nics=(_nics(prefill, instances), _nics(decode, instances)),
+        rate=workload.rate,
+        ttft=workload.ttft,
+    )
+
+
+def shares(deployment: Deployment, instances: tuple[Instance, ...]) -> Ratio | None:
+    """None without a request rate. The decode batch is the measured one, else what the KV pool holds."""
+    workload = deployment.workload
+    if not (workload.rate and workload.isl and workload.osl):
+        return None
+    held = {role: [one for one in instances if one.role == role] for role in ("prefill", "decode")}
+    memory = held["decode"][0].memory
+    return ratio(
+        rate=workload.rate,
+        isl=workload.isl,
+        osl=workload.osl,
+        hit=workload.hit,
+        tpot=workload.tpot,
+        prefill_rate=workload.prefill_rate,
+        batch=workload.decode_batch or (memory.requests if memory is not None else None),
+        have=(len(held["prefill"]), len(held["decode"])),
+    )
+
+
+def _nics(case: Case, instances: tuple[Instance, ...]) -> Nics | None:
+    if case.nic is None:
+        return None
+    hosts = {host for one in instances if one.role == case.side.role for host in one.host_names}
+    return Nics(case.nic.speed, case.nic.per_host, len(hosts))

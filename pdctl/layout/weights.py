@@ -1,0 +1,178 @@
+"""Parameters of a model by component, and the bytes of them one rank holds.
+
+One table (`_tensors`) gives parameter counts, the bytes of one copy and the bytes per rank. What SGLang adds on top
+(absorbed MLA copies, workspaces, CUDA graphs) is not in it: a lower bound.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.layout.shape import PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pdctl.layout.model_config import ModelShape
+    from pdctl.layout.shape import Placement, Shape
+
+
+class Split(Enum):
+    """Over how many ranks a tensor is cut."""
+
+    NONE = "every rank has it whole"
+    ATTENTION = "attention TP"
+    KV = "attention TP, at least one head each"
+    DENSE = "TP, or moe_dense_tp_size"
+    EXPERTS = "EP, then MoE TP"
+    SHARED = "TP, or whole with DeepEP"
+    EMBEDDING = "TP, or whole with DP attention"
+    HEAD = "TP, or attention TP with dp-lm-head"
+
+
+class Storage(Enum):
+    PLAIN = "the checkpoint's dtype"
+    LINEAR = "quantised where the checkpoint is"
+    EXPERT = "quantised, in mxfp4 too"
+
+
+class Tensor(NamedTuple):
+    component: str
+    parameters: int
+    split: Split
+    storage: Storage
+
+
+COMPONENTS = ("attention", "experts", "dense", "shared", "embedding", "head", "gate", "norm")
+MXFP4_BITS = Fraction(17, 4)  # 4 bits, and 8 bits of scale per 32 weights
+FP8_SCALE_BYTES = 4
+
+
+def parameters(model: ModelShape) -> int:
+    return sum(tensor.parameters for tensor in _tensors(model))
+
+
+def active_parameters(model: ModelShape) -> int:
+    """Those one token passes through: of the routed experts only the chosen ones."""
+    idle = 0
+    for tensor in _tensors(model):
+        if tensor.component == "experts":
+            idle += tensor.parameters * (model.experts - model.active_experts) // model.experts
+    return parameters(model) - idle
+
+
+def copy_bytes(model: ModelShape) -> int:
+    """One copy of the weights, as the checkpoint stores them."""
+    return round(sum(tensor.parameters * _width(model, tensor) for tensor in _tensors(model)))
+
+
+def rank_bytes(model: ModelShape, shape: Shape, placement: Placement = PLAIN, stage: int = 0) -> dict[str, int]:
+    """Bytes by component on each rank of one pipeline stage."""
+    sums: dict[str, Fraction] = dict.fromkeys(COMPONENTS, Fraction(0))
+    for tensor in _tensors(model, stage_layers(model, shape.pp, stage)):
+        first, last = stage == 0, stage == shape.pp - 1
+        if (tensor.component == "embedding" and not first) or (tensor.component == "head" and not last):
+            continue
+        share = _share(tensor.split, model, shape, placement)
+        sums[tensor.component] += tensor.parameters * _width(model, tensor) * share
+    if model.tied and shape.pp > 1 and stage == shape.pp - 1:
+        sums["head"] += model.vocab * model.hidden * model.dtype_bytes * _share(Split.HEAD, model, shape, placement)
+    return {component: round(size) for component, size in sums.items()}
+
+
+def stage_layers(model: ModelShape, pp: int, stage: int) -> range:
+    """The layers of one stage: even, the first stages one more where it does not divide."""
+    base, extra = divmod(model.layers, pp)
+    first = stage * base + min(stage, extra)
+    return range(first, first + base + (stage < extra))
+
+
+def _width(model: ModelShape, tensor: Tensor) -> Fraction:
+    """Bytes per parameter, scales included."""
+    if model.quantization == "mxfp4" and tensor.storage is Storage.EXPERT:
+        return MXFP4_BITS / 8
+    if model.quantization == "fp8" and tensor.storage is not Storage.PLAIN:
+        return 1 + (Fraction(FP8_SCALE_BYTES, model.quant_block**2) if model.quant_block else Fraction(0))
+    return Fraction(model.dtype_bytes)
+
+
+def _share(split: Split, model: ModelShape, shape: Shape, placement: Placement) -> Fraction:
+    """The part of a tensor one rank holds; above 1 where redundant experts are added."""
+    attention = Fraction(1, shape.attn_tp_size)
+    whole = Fraction(1)
+    tp = Fraction(1, shape.tp)
+    if split is Split.EXPERTS:
+        held = Fraction(model.experts + placement.redundant_experts, model.experts)
+        return held / shape.ep_size / shape.moe_tp_size
+    return {
+        Split.NONE: whole,
+        Split.ATTENTION: attention,
+        Split.KV: max(attention, Fraction(1, model.kv_heads)),
+        Split.DENSE: tp if placement.moe_dense_tp is None else Fraction(1, placement.moe_dense_tp),
+        Split.SHARED: whole if shape.deepep else tp,
+        Split.EMBEDDING: whole if shape.dp_attention else tp,
+        Split.HEAD: attention if placement.dp_lm_head else tp,
+    }[split]
+
+
+def _tensors(model: ModelShape, layers: range | None = None) -> Iterator[Tensor]:
+    """Every tensor of these layers (None: all), with embedding, head and the last norm."""
+    table = model.vocab * model.hidden
+    yield Tensor("embedding", table, Split.EMBEDDING, Storage.PLAIN)
+    if not model.tied:
+        yield Tensor("head", table, Split.HEAD, Storage.PLAIN)
+    yield Tensor("norm", model.hidden, Split.NONE, Storage.PLAIN)
+    attention = list(_mla(model) if model.mla else _gqa(model))
+    sparse, dense = list(_experts(model)), list(_dense(model))
+    for layer in layers if layers is not None else range(model.layers):
+        yield Tensor("norm", 2 * model.hidden, Split.NONE, Storage.PLAIN)
+        yield from attention
+        yield from sparse if model.experts and layer not in model.dense_layers else dense
+
+
+def _gqa(model: ModelShape) -> Iterator[Tensor]:
+    q, kv = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    yield Tensor("attention", model.hidden * q, Split.ATTENTION, Storage.LINEAR)
+    yield Tensor("attention", 2 * model.hidden * kv, Split.KV, Storage.LINEAR)
+    yield Tensor("attention", q * model.hidden, Split.ATTENTION, Storage.LINEAR)
+    if model.qkv_bias:
+        yield Tensor("attention", q, Split.ATTENTION, Storage.PLAIN)
+        yield Tensor("attention", 2 * kv, Split.KV, Storage.PLAIN)
+    if model.o_bias:  # added by one rank of the group only, so counted once over it
+        yield Tensor("attention", model.hidden, Split.ATTENTION, Storage.PLAIN)
+    if model.qk_norm:
+        yield Tensor("attention", 2 * model.head_dim, Split.NONE, Storage.PLAIN)
+    if model.sinks:
+        yield Tensor("attention", model.heads, Split.ATTENTION, Storage.PLAIN)
+
+
+def _mla(model: ModelShape) -> Iterator[Tensor]:
+    """The down-projections and their norms stand whole on every rank; the head-wise ones are cut."""
+    q = model.heads * (model.nope_dim + model.rope_dim)
+    if model.q_lora_rank:
+        yield Tensor("attention", model.hidden * model.q_lora_rank, Split.NONE, Storage.LINEAR)
+        yield Tensor("attention", model.q_lora_rank, Split.NONE, Storage.PLAIN)
+    yield Tensor("attention", (model.q_lora_rank or model.hidden) * q, Split.ATTENTION, Storage.LINEAR)
+    yield Tensor("attention", model.hidden * (model.kv_lora_rank + model.rope_dim), Split.NONE, Storage.LINEAR)
+    yield Tensor("attention", model.kv_lora_rank, Split.NONE, Storage.PLAIN)
+    up = model.kv_lora_rank * model.heads * (model.nope_dim + model.v_dim)
+    yield Tensor("attention", up, Split.ATTENTION, Storage.LINEAR)
+    yield Tensor("attention", model.heads * model.v_dim * model.hidden, Split.ATTENTION, Storage.LINEAR)
+
+
+def _dense(model: ModelShape) -> Iterator[Tensor]:
+    yield Tensor("dense", 3 * model.hidden * model.intermediate, Split.DENSE, Storage.LINEAR)
+
+
+def _experts(model: ModelShape) -> Iterator[Tensor]:
+    matrices = 3 * model.hidden * model.moe_intermediate
+    yield Tensor("experts", model.experts * matrices, Split.EXPERTS, Storage.EXPERT)
+    if model.expert_bias:
+        biases = 2 * model.moe_intermediate + model.hidden
+        yield Tensor("experts", model.experts * biases, Split.EXPERTS, Storage.PLAIN)
+    if model.shared_experts:
+        yield Tensor("shared", model.shared_experts * matrices, Split.SHARED, Storage.LINEAR)
+    gate = model.hidden * model.experts + (model.experts if model.gate_bias else 0)
+    yield Tensor("gate", gate, Split.NONE, Storage.PLAIN)

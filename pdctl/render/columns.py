@@ -1,0 +1,63 @@
+"""Plain aligned columns: no boxes; on a terminal a column may be elided in the middle, in a pipe nothing is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pdctl.render.term import Term
+
+GAP = "  "
+NARROWEST = 12  # no column is elided below this
+
+
+def table(term: Term, header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Lines of a table: numbers to the right, words to the left, the header bold on a terminal."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    right = [bool(rows) and all(isinstance(row[at], int) for row in rows) for at in range(len(header))]
+    widths = [max(len(line[at]) for line in ([*header], *cells)) for at in range(len(header))]
+    if term.tty:
+        widths = _fitted(widths, right, term.width)
+    lines = [term.style(_line(list(header), widths, right), "bold")]
+    return lines + [_line(row, widths, right) for row in cells]
+
+
+def elided(text: str, width: int) -> str:
+    """The middle replaced by dots: the ends are what tells names, paths and addresses apart."""
+    if len(text) <= width:
+        return text
+    kept = width - 3
+    return f"{text[: kept - kept // 2]}...{text[len(text) - kept // 2 :]}"
+
+
+def spans(values: Sequence[int]) -> str:
+    """`0-7`, or `0,2,5-7`: the numbers that occur, in order, without repeats."""
+    parts: list[str] = []
+    ordered = sorted(set(values))
+    start = 0
+    for at, value in enumerate(ordered):
+        if at + 1 == len(ordered) or ordered[at + 1] != value + 1:
+            first = ordered[start]
+            parts.append(str(first) if first == value else f"{first}-{value}")
+            start = at + 1
+    return ",".join(parts)
+
+
+def _fitted(widths: list[int], right: list[bool], limit: int) -> list[int]:
+    """The widest column of words gives way first."""
+    widths = list(widths)
+    while sum(widths) + len(GAP) * (len(widths) - 1) > limit:
+        words = [at for at, number in enumerate(right) if not number and widths[at] > NARROWEST]
+        if not words:
+            break
+        widths[max(words, key=lambda at: widths[at])] -= 1
+    return widths
+
+
+def _line(cells: list[str], widths: list[int], right: list[bool]) -> str:
+    fitted = [elided(cell, width) for cell, width in zip(cells, widths)]
+    padded = [
+        cell.rjust(width) if number else cell.ljust(width) for cell, width, number in zip(fitted, widths, right)
+    ]
+    return GAP.join(padded).rstrip()

@@ -1,0 +1,110 @@
+"""Runs and their processes as tables and JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+from pdctl.launch.run import State
+from pdctl.launch.state import as_document
+from pdctl.launch.verdict import span
+from pdctl.render.prefix import HUES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.launch.health import Health, RunHealth
+    from pdctl.launch.run import Run
+    from pdctl.render.term import Term
+
+STATUS, RUNS = "pdctl.status/1", "pdctl.runs/1"
+COLORS = {
+    State.SERVING: "green",
+    State.STARTING: "yellow",
+    State.STOPPING: "yellow",
+    State.STOPPED: "dim",
+    State.FAILED: "red",
+    State.STALE: "red",
+}
+HEAD = ("NAME", "PID", "UPTIME", "PORT", "HEALTH", "BOOTSTRAP", "ROUTER", "RESTARTS", "MISSING")
+
+
+def status(health: RunHealth, term: Term) -> None:
+    state = term.style(health.state.value, COLORS[health.state])
+    flight = f", {health.in_flight} in flight" if health.in_flight else ""
+    term.write(f"{health.name}: {state} at {health.url}, {health.shape}, since {span(health.seconds)}{flight}")
+    if health.note:
+        term.write(f"  {health.note}")
+    rows = [_row(instance, term) for instance in health.instances]
+    table(HEAD, rows, term)
+
+
+def _row(health: Health, term: Term) -> tuple[str, ...]:
+    known = "-" if health.registered is None else f"{health.registered}/{health.ranks}"
+    listed = "-" if health.in_router is None else "yes" if health.in_router else "no"
+    return (
+        term.style(health.name, HUES[health.role]),
+        str(health.pid or "-"),
+        span(health.seconds) if health.alive else "-",
+        health.url.rpartition(":")[2],
+        health.health or "-",
+        known,
+        listed,
+        str(health.restarts),
+        term.style(health.missing, "red") if health.missing else "-",
+    )
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], term: Term) -> None:
+    """Aligned on a terminal, tab-separated elsewhere; nothing is cut."""
+    if not term.tty:
+        for row in (head, *rows):
+            term.write("\t".join(row))
+        return
+    widths = [max(len(plain(row[column])) for row in (head, *rows)) for column in range(len(head))]
+    for row in (tuple(term.style(word, "dim") for word in head), *rows):
+        cells = (cell + " " * (width - len(plain(cell))) for cell, width in zip(row, widths, strict=True))
+        term.write("  ".join(cells).rstrip())
+
+
+def plain(text: str) -> str:
+    """`text` without colour."""
+    from pdctl.render.live import ESCAPE
+
+    return ESCAPE.sub("", text)
+
+
+def status_json(health: RunHealth) -> str:
+    return json.dumps({"schema": STATUS, **as_document(health)}, indent=2)
+
+
+def runs(found: Sequence[Run], term: Term) -> None:
+    rows = [
+        (
+            run.name,
+            term.style(run.condition.value, COLORS[run.condition]),
+            run.deployment.shape,
+            run.deployment.url,
+            span(time.time() - run.created),
+            str(run.supervisor) if run.alive else "-",
+        )
+        for run in found
+    ]
+    table(("NAME", "STATE", "SHAPE", "URL", "AGE", "PID"), rows, term)
+
+
+def runs_json(found: Sequence[Run], unreadable: Sequence[str]) -> str:
+    rows = [
+        {
+            "name": run.name,
+            "state": run.condition.value,
+            "shape": run.deployment.shape,
+            "url": run.deployment.url,
+            "created": run.created,
+            "supervisor": run.supervisor if run.alive else None,
+            "detached": run.detached,
+        }
+        for run in found
+    ]
+    return json.dumps({"schema": RUNS, "runs": rows, "unreadable": list(unreadable)}, indent=2)

@@ -1,0 +1,1 @@
+"""The PD router: its own process, started as `python -m pdctl.router`."""

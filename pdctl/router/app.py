@@ -1,0 +1,163 @@
+"""The router as a whole: its parts put together, its requests told apart, its start and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import signal
+from typing import Any, TYPE_CHECKING
+
+from pdctl.errors import LaunchError
+from pdctl.router.dispatch import ROUTES, Dispatcher
+from pdctl.router.fanout import Fanout
+from pdctl.router.ledger import Ledger
+from pdctl.router.log import logger
+from pdctl.router.manage import Management, refuse_method
+from pdctl.router.metrics import RouterStats
+from pdctl.router.monitor import Monitor
+from pdctl.router.policy import Chooser, Policy, make
+from pdctl.router.registry import PortSource, Registry, Role
+from pdctl.router.server import Exchange, Limits, Server, error_body
+
+if TYPE_CHECKING:
+    from pdctl.router.args import RouterArgs
+    from collections.abc import Coroutine
+
+OPEN_PATHS = frozenset((b"/health", b"/liveness", b"/readiness", b"/metrics"))  # no key needed
+
+
+class Router:
+    """Needs a running event loop."""
+
+    def __init__(self, args: RouterArgs) -> None:
+        self._args = args
+        self._stats = RouterStats()
+        self._ledger = Ledger(args.ledger_size)
+        self._registry = Registry(args)
+        self._monitor = Monitor(args, self._registry)
+        limits = Limits(
+            max_payload=args.max_payload_size, read_timeout=args.read_timeout, idle_timeout=args.idle_timeout
+        )
+        self._server = Server(limits, self._handle)
+        roles = (make_policy(args, Role.PREFILL), make_policy(args, Role.DECODE))
+        self._dispatcher = Dispatcher(args, self._registry, Chooser(*roles), self._ledger, self._stats)
+        fanout = Fanout(args, self._registry, self._ledger)
+        self._management = Management(self._registry, self._monitor, self._ledger, self._stats, fanout, self._server)
+        self._key = f"Bearer {args.api_key}".encode() if args.api_key else b""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> int:
+        """Listen and begin to look at the workers; the port."""
+        args = self._args
+        try:
+            port = await self._server.listen(args.host, args.port)
+        except OSError as error:
+            text = f"cannot listen on {args.host}:{args.port}: {error.strerror or error}"
+            raise LaunchError(text, "free the port or choose another with --port") from None
+        for role, workers in ((Role.PREFILL, args.prefill), (Role.DECODE, args.decode)):
+            for one in workers:
+                worker = self._registry.add(role, one.origin, one.bootstrap_port, PortSource.FLAG)
+                assert worker is not None  # the command line has no URL twice
+                self._monitor.watch(worker)
+        logger.info(
+            "Router listening on http://%s:%d policy=%s prefill=%s decode=%s", args.host, port, args.policy.value,
+            [(one.origin.url, one.bootstrap_port) for one in args.prefill], [one.origin.url for one in args.decode],
+        )  # fmt: skip
+        return port
+
+    async def serve(self) -> int:
+        """Until SIGTERM or SIGINT; the exit status: 0 after a drain, 128 + signal when a second one cut it short."""
+        loop = asyncio.get_running_loop()
+        signals: asyncio.Queue[int] = asyncio.Queue()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, signals.put_nowait, number)
+        await self.start()
+        await signals.get()
+        logger.info("Draining: no new connections, %d rooms in flight", self._ledger.running)
+        drain = loop.create_task(self._server.drain(self._args.shutdown_grace))
+        second = loop.create_task(signals.get())
+        await asyncio.wait((drain, second), return_when=asyncio.FIRST_COMPLETED)
+        status = 0
+        if drain.done():
+            second.cancel()
+            if drain.result():
+                logger.warning("%d clients left after --shutdown-grace %g s", drain.result(), self._args.shutdown_grace)
+        else:
+            status = 128 + second.result()
+            drain.cancel()
+        await self.stop()
+        return status
+
+    async def stop(self) -> None:
+        """Cut what is left and forget the workers."""
+        self._server.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._monitor.close()
+        for worker in list(self._registry.workers.values()):
+            self._registry.remove(worker)
+        logger.info("Router stopped")
+
+    # One request.
+
+    def _handle(self, exchange: Exchange) -> None:
+        path = exchange.path
+        if self._key and path not in OPEN_PATHS and not self._authorized(exchange):
+            exchange.json(401, error_body("the API key is missing or wrong", "authentication_error", "unauthorized"))
+            self._count(exchange)
+        elif path not in ROUTES:
+            self._run(self._management.handle(exchange), exchange)
+        elif exchange.method in (b"POST", b"PUT"):
+            self._run(self._dispatcher.serve(exchange), exchange)
+        else:
+            refuse_method(exchange, ["POST", "PUT"])
+            self._count(exchange)
+
+    def _authorized(self, exchange: Exchange) -> bool:
+        return hmac.compare_digest(exchange.header(b"authorization") or b"", self._key)
+
+    def _run(self, work: Coroutine[Any, Any, None], exchange: Exchange) -> None:
+        task = self._server.loop.create_task(work)
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and task.exception() is not None:
+                logger.error(
+                    "A bug in the router, path %s", exchange.path.decode("utf-8", "replace"), exc_info=task.exception()
+                )
+                exchange.json(500, error_body("a bug in the router; its log has the details", "internal_error", "bug"))
+            self._count(exchange)
+
+        task.add_done_callback(ended)
+
+    def _count(self, exchange: Exchange) -> None:
+        path = exchange.path.decode("utf-8", "replace")
+        route = path if exchange.path in ROUTES else self._management.route(path) or "other"
+        self._stats.requests[route, 0 if exchange.gone else exchange.status] += 1
+
+
+def make_policy(args: RouterArgs, role: Role) -> Policy:
+    own = args.prefill_policy if role is Role.PREFILL else args.decode_policy
+    return make(
+        own or args.policy,
+        prefill=role is Role.PREFILL,
+        threshold=args.cache_threshold,
+        abs_threshold=args.balance_abs_threshold,
+        rel_threshold=args.balance_rel_threshold,
+    )
+
+
+def run(args: RouterArgs) -> int:
+    """The router until a signal ends it."""
+    try:
+        import uvloop
+    except ImportError:  # no wheel on this platform: the standard loop does the same, slower
+        return asyncio.run(_main(args))
+    status: int = uvloop.run(_main(args))
+    return status
+
+
+async def _main(args: RouterArgs) -> int:
+    return await Router(args).serve()

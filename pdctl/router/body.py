@@ -1,0 +1,148 @@
+"""A generation request's body: what the router reads in it, and how the three bootstrap fields get in without touching the rest.
+
+The bytes of the client are spliced, never re-serialised: unknown fields, big integers, key order and escapes stay as they were.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from typing import Any, TYPE_CHECKING
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAX_ROOM = 2**53 - 1  # the largest integer every JSON tool carries; 0 means "not written" to sglang's metadata gate
+BOOTSTRAP_FIELDS = ("bootstrap_host", "bootstrap_port", "bootstrap_room")
+PROMPT_LIMIT = 16 * 1024  # characters that cache_aware looks at
+_random = random.Random()
+_space = re.compile(r"[ \t\n\r]*")
+# Numbers stay text: they are skipped, not read, and an integer of 5,000 digits is no reason to fail.
+_decoder = json.JSONDecoder(parse_int=str, parse_float=str)
+
+
+class BadBody(Exception):
+    """A body that cannot be routed; the text says where and why."""
+
+
+class Body:
+    """`items` is the batch size when the request is a batch, None when one room serves it (sglang expands that to room + i)."""
+
+    __slots__ = ("_end", "_fields", "_path", "_raw", "items", "logprobs", "rids", "samples", "stream")
+
+    def __init__(self, path: bytes, raw: bytes) -> None:
+        fields = _parse(raw)
+        if any(name in fields for name in BOOTSTRAP_FIELDS):
+            raw = _without(raw, BOOTSTRAP_FIELDS)
+            fields = {name: value for name, value in fields.items() if name not in BOOTSTRAP_FIELDS}
+        self._path, self._raw, self._fields = path, raw, fields
+        self._end = raw.rindex(b"}")
+        self.stream = fields.get("stream") is True
+        self.logprobs = fields.get("return_logprob") is True
+        self.samples = _samples(path, fields)
+        self.items = _items(path, fields, self.samples)
+        rid = fields.get("rid")
+        found = rid if isinstance(rid, list) else (rid,)
+        self.rids: tuple[str, ...] = tuple(one for one in found if isinstance(one, str) and one)
+
+    def rooms(self) -> tuple[int, ...]:
+        """Fresh rooms, one per item; for a scalar request with n samples, the n rooms sglang will make of the first."""
+        if self.items is None:
+            first = _random.randrange(1, MAX_ROOM - self.samples + 2)
+            return tuple(range(first, first + self.samples)) if self.samples > 1 else (first,)
+        chosen: set[int] = set()
+        while len(chosen) < self.items:
+            chosen.add(_random.randrange(1, MAX_ROOM + 1))
+        return tuple(chosen)
+
+    def addressed(self, host: str, port: int, rooms: Sequence[int]) -> bytes:
+        """The body for both legs of one attempt."""
+        comma = b"," if self._fields else b""
+        if self.items is None:
+            fields = b'"bootstrap_host":"%b","bootstrap_port":%d,"bootstrap_room":%d}' % (host.encode(), port, rooms[0])
+        else:
+            count = len(rooms)
+            fields = b'"bootstrap_host":%b,"bootstrap_port":%b,"bootstrap_room":%b}' % (
+                orjson.dumps([host] * count),
+                orjson.dumps([port] * count),
+                orjson.dumps(rooms),
+            )
+        return self._raw[: self._end] + comma + fields
+
+    def prompt(self) -> str:
+        """What the engine will see first, for prefix affinity: exact enough to tell two prompts apart."""
+        fields = self._fields
+        if self._path == b"/v1/chat/completions":
+            return str(fields.get("messages"))[:PROMPT_LIMIT]
+        for name in ("text", "prompt", "input_ids"):
+            value = fields.get(name)
+            if isinstance(value, str):
+                return value[:PROMPT_LIMIT]
+            if isinstance(value, list) and value:
+                return str(value[: PROMPT_LIMIT // 2])[:PROMPT_LIMIT]
+        return ""
+
+
+def _parse(raw: bytes) -> dict[str, Any]:
+    try:
+        fields = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise BadBody(f"the body is not valid JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise BadBody(f"the body is a JSON {_kind(fields)}; an object is expected")
+    return fields
+
+
+def _kind(value: object) -> str:
+    names = {list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
+    return names.get(type(value), "null")
+
+
+def _samples(path: bytes, fields: dict[str, Any]) -> int:
+    source = fields.get("sampling_params") if path == b"/generate" else fields
+    value = source.get("n") if isinstance(source, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 1 < value <= 4096 else 1
+
+
+def _items(path: bytes, fields: dict[str, Any], samples: int) -> int | None:
+    """As sglang 0.5.23 decides what is a batch (io_struct.GenerateReqInput); chat takes one room per sample."""
+    if path == b"/v1/chat/completions":
+        return samples if samples > 1 else None
+    names = ("text", "input_ids", "input_embeds") if path == b"/generate" else ("prompt",)
+    for name in names:
+        value = fields.get(name)
+        if not isinstance(value, list) or not value:
+            continue
+        first = value[0]
+        if name == "input_embeds":
+            nested = isinstance(first, list) and bool(first) and isinstance(first[0], list)
+        else:
+            nested = isinstance(first, (str, list))
+        return len(value) if nested else None
+    return None
+
+
+def _without(raw: bytes, names: Sequence[str]) -> bytes:
+    """`raw`, a valid JSON object, without its own members of these names; every other byte of a member stays."""
+    text = raw.decode()
+    kept = []
+    at = _skip(text, text.index("{") + 1)
+    while text[at] != "}":
+        start = at
+        key, at = _decoder.raw_decode(text, at)
+        at = _skip(text, _skip(text, at) + 1)
+        _, at = _decoder.raw_decode(text, at)
+        if key not in names:
+            kept.append(text[start:at])
+        at = _skip(text, at)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+    return ("{" + ",".join(kept) + "}").encode()
+
+
+def _skip(text: str, at: int) -> int:
+    match = _space.match(text, at)
+    return match.end() if match else at

@@ -1,0 +1,265 @@
+"""Every path that is not a generation: workers, readiness, rooms, metrics, and what is asked of the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TYPE_CHECKING
+from urllib.parse import parse_qs, unquote
+
+import orjson
+
+from pdctl.errors import UsageError
+from pdctl.router import documents
+from pdctl.router.ledger import SCHEMA as ROOMS
+from pdctl.router.ledger import Ledger
+from pdctl.router.metrics import CONTENT_TYPE, RouterStats
+from pdctl.router.origin import Origin
+from pdctl.router.registry import PortSource, Registry, Role, Worker
+from pdctl.router.scrape import exposition
+from pdctl.router.server import JSON, Exchange, Server, error_body
+
+if TYPE_CHECKING:
+    from pdctl.router.fanout import Answer, Fanout
+    from pdctl.router.monitor import Monitor
+
+Handler = Callable[[Exchange, str], Awaitable[None]]
+TEXT = b"content-type: text/plain; charset=utf-8\r\n"
+HEALTH = "pdctl.router.health_generate/1"
+ROOMS_SHOWN = 100
+
+
+class Management:
+    """`handler` finds the code for a path; what it does not find is answered 404 or 405."""
+
+    def __init__(
+        self, registry: Registry, monitor: Monitor, ledger: Ledger, stats: RouterStats, fanout: Fanout, server: Server
+    ) -> None:
+        self._registry, self._monitor, self._ledger = registry, monitor, ledger
+        self._stats, self._fanout, self._server = stats, fanout, server
+        relay: dict[str, Handler] = {"GET": self._relay}
+        spread: dict[str, Handler] = {"GET": self._flush_cache, "POST": self._flush_cache}
+        self._routes: dict[str, dict[str, Handler]] = {
+            "/health": {"GET": self._alive},
+            "/liveness": {"GET": self._alive},
+            "/readiness": {"GET": self._readiness},
+            "/health_generate": {"GET": self._health_generate},
+            "/metrics": {"GET": self._metrics},
+            "/workers": {"GET": self._list_workers, "POST": self._add_worker},
+            "/workers/": {"GET": self._get_worker, "DELETE": self._remove_worker},
+            "/rooms": {"GET": self._list_rooms},
+            "/rooms/": {"GET": self._get_room},
+            "/get_loads": {"GET": self._loads},
+            "/get_server_info": {"GET": self._server_info},
+            "/server_info": {"GET": self._server_info},
+            "/v1/models": relay,
+            "/get_model_info": relay,
+            "/model_info": relay,
+            "/flush_cache": spread,
+            "/abort_request": {"POST": self._abort_request},
+        }
+
+    def route(self, path: str) -> str:
+        """The route a path belongs to, for labels and look-up; empty when there is none."""
+        if path in self._routes and not path.endswith("/"):
+            return path
+        head = path[: path.find("/", 1) + 1]
+        return head if head in self._routes and len(path) > len(head) else ""
+
+    async def handle(self, exchange: Exchange) -> None:
+        path = exchange.path.decode("utf-8", "replace")
+        route = self.route(path)
+        if not route:
+            exchange.json(404, error_body(f"no such path: {path}", "invalid_request_error", "not_found"))
+            return
+        method = "GET" if exchange.method == b"HEAD" else exchange.method.decode()
+        handler = self._routes[route].get(method)
+        if handler is None:
+            refuse_method(exchange, sorted(self._routes[route]))
+            return
+        await handler(exchange, unquote(path[len(route) :]))
+
+    # The router itself.
+
+    async def _alive(self, exchange: Exchange, rest: str) -> None:
+        exchange.respond(200, TEXT, b"OK")
+
+    async def _readiness(self, exchange: Exchange, rest: str) -> None:
+        document = documents.readiness(self._registry, self._server.draining)
+        exchange.json(200 if document["status"] == "ready" else 503, document)
+
+    async def _metrics(self, exchange: Exchange, rest: str) -> None:
+        text = exposition(self._registry, self._stats, self._ledger, len(self._server.connections))
+        exchange.respond(200, CONTENT_TYPE, text)
+
+    async def _loads(self, exchange: Exchange, rest: str) -> None:
+        loads = [
+            {"worker": one.url, "load": one.load, "worker_type": one.role.value}
+            for one in self._registry.workers.values()
+        ]
+        exchange.json(200, {"schema": "pdctl.router.loads/1", "workers": loads})
+
+    # Workers.
+
+    async def _list_workers(self, exchange: Exchange, rest: str) -> None:
+        exchange.json(200, documents.workers(self._registry))
+
+    async def _add_worker(self, exchange: Exchange, rest: str) -> None:
+        try:
+            role, origin, port = _worker_spec(exchange.body)
+        except UsageError as error:
+            exchange.json(400, error_body(f"{error.message}; {error.fix}", "invalid_request_error", "invalid_worker"))
+            return
+        worker = self._registry.add(role, origin, port, PortSource.API)
+        if worker is None:
+            text = f"{origin.url} is registered already; DELETE it first to change its role or port"
+            exchange.json(409, error_body(text, "conflict", "worker_exists"))
+            return
+        self._monitor.watch(worker)
+        location = f"/workers/{worker.id}"
+        body = {"status": "accepted", "worker_id": worker.id, "url": worker.url, "location": location}
+        exchange.json(202, body, f"location: {location}\r\n".encode())
+
+    async def _get_worker(self, exchange: Exchange, rest: str) -> None:
+        worker = self._find(rest)
+        if worker is None:
+            _no_worker(exchange, rest)
+        else:
+            exchange.json(200, {"schema": documents.WORKERS, **documents.worker(worker, self._registry)})
+
+    async def _remove_worker(self, exchange: Exchange, rest: str) -> None:
+        worker = self._find(rest)
+        if worker is None:
+            _no_worker(exchange, rest)
+            return
+        self._registry.remove(worker)
+        exchange.json(202, {"status": "accepted", "worker_id": worker.id, "url": worker.url, "in_flight": worker.load})
+
+    def _find(self, name: str) -> Worker | None:
+        """By id, or by URL."""
+        known = self._registry.workers
+        return known.get(name) or next((one for one in known.values() if one.url == name.rstrip("/")), None)
+
+    # Rooms.
+
+    async def _list_rooms(self, exchange: Exchange, rest: str) -> None:
+        """Newest first; `limit`, and any of `outcome`, `prefill`, `decode`, `rid`, `request_id` as filters."""
+        query = {name: values[-1] for name, values in parse_qs(exchange.query.decode("utf-8", "replace")).items()}
+        limit = query.pop("limit", str(ROOMS_SHOWN))
+        if not limit.isdigit():
+            exchange.json(
+                400, error_body(f"limit={limit}: a number is expected", "invalid_request_error", "invalid_query")
+            )
+            return
+        found: list[dict[str, object]] = []
+        for record in self._ledger.records():
+            if len(found) >= int(limit):
+                break
+            document = record.document()
+            if all(str(document.get(name)) == value for name, value in query.items()):
+                found.append(document)
+        exchange.json(200, {"schema": ROOMS, "rooms": found, "in_flight": self._ledger.running})
+
+    async def _get_room(self, exchange: Exchange, rest: str) -> None:
+        room = _room(rest)
+        record = self._ledger.find(room) if room is not None else None
+        if room is None:
+            text = f"{rest!r} is not a room: give it in decimal, or in hexadecimal with 0x"
+            exchange.json(400, error_body(text, "invalid_request_error", "invalid_room"))
+        elif record is None:
+            text = f"room {room} is neither in flight nor among the last that ended"
+            exchange.json(404, error_body(text, "invalid_request_error", "unknown_room"))
+        else:
+            exchange.json(200, {"schema": ROOMS, **record.document(), "asked": room})
+
+    # What the workers know.
+
+    async def _health_generate(self, exchange: Exchange, rest: str) -> None:
+        """One token through one pair, or through each with `?pairs=all`."""
+        pairs = self._registry.table.cycle
+        if exchange.query != b"pairs=all":
+            pairs = pairs[:1]
+        results = await self._fanout.canaries(pairs)
+        good = bool(results) and all(one["ok"] for one in results)
+        reasons = [] if results else self._registry.obstacles()
+        status = "ok" if good else "failed"
+        exchange.json(200 if good else 503, {"schema": HEALTH, "status": status, "pairs": results, "reasons": reasons})
+
+    async def _relay(self, exchange: Exchange, rest: str) -> None:
+        """The first worker's answer; a worker of sglang 0.5.3 knows only the get_ spelling."""
+        target = exchange.path.decode()
+        answer = await self._fanout.first(target)
+        if (answer is None or not answer.ok) and target == "/model_info":
+            answer = await self._fanout.first("/get_model_info")
+        if answer is None or answer.reply is None:
+            reason = "no worker is registered" if answer is None else f"{answer.worker.url} {answer.error}"
+            exchange.json(503, error_body(reason, "service_unavailable", "no_worker"))
+        else:
+            exchange.respond(answer.reply.status, JSON, answer.reply.body)
+
+    async def _server_info(self, exchange: Exchange, rest: str) -> None:
+        """Every worker's own, by role (the shape of mini_lb, which benchmark clients read)."""
+        found: dict[str, list[Any]] = {}
+        for role in Role:
+            answers = await self._fanout.every("GET", "/server_info", role=role)
+            if any(one.reply is not None and one.reply.status == 404 for one in answers):
+                answers = await self._fanout.every("GET", "/get_server_info", role=role)
+            found[role.value] = [one.value() for one in answers]
+        states = [
+            state for one in found["decode"] if isinstance(one, dict) for state in one.get("internal_states") or ()
+        ]
+        exchange.json(200, {"schema": "pdctl.router.server_info/1", **found, "internal_states": states})
+
+    async def _flush_cache(self, exchange: Exchange, rest: str) -> None:
+        query = "?" + exchange.query.decode() if exchange.query else ""
+        _report(exchange, await self._fanout.every("POST", "/flush_cache" + query))
+
+    async def _abort_request(self, exchange: Exchange, rest: str) -> None:
+        _report(exchange, await self._fanout.every("POST", "/abort_request", exchange.body))
+
+
+def refuse_method(exchange: Exchange, allowed: list[str]) -> None:
+    text = f"{exchange.method.decode()} is not allowed on {exchange.path.decode('utf-8', 'replace')}"
+    head = f"allow: {', '.join(allowed)}\r\n".encode()
+    exchange.json(405, error_body(text, "invalid_request_error", "method_not_allowed"), head)
+
+
+def _report(exchange: Exchange, answers: list[Answer]) -> None:
+    results = [
+        {"worker": one.worker.url, "status": one.reply.status if one.reply else None, "answer": one.value()}
+        for one in answers
+    ]
+    good = bool(answers) and all(one.ok for one in answers)
+    exchange.json(200 if good else 502, {"schema": "pdctl.router.fanout/1", "success": good, "workers": results})
+
+
+def _worker_spec(raw: bytes) -> tuple[Role, Origin, int | None]:
+    try:
+        spec = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise UsageError(
+            f"the body is not valid JSON: {error}", 'send {"url", "worker_type", "bootstrap_port"}'
+        ) from None
+    if not isinstance(spec, dict) or not isinstance(spec.get("url"), str):
+        raise UsageError("`url` is missing", 'send {"url", "worker_type", "bootstrap_port"}')
+    kind, port = spec.get("worker_type"), spec.get("bootstrap_port")
+    if kind not in (Role.PREFILL.value, Role.DECODE.value):
+        raise UsageError(f"worker_type {kind!r}", "it is prefill or decode")
+    if port is not None and not (isinstance(port, int) and not isinstance(port, bool) and 0 < port < 65536):
+        raise UsageError(f"bootstrap_port {port!r}", "it is 1 to 65535, or left out to be read from the prefill")
+    if port is not None and kind == Role.DECODE.value:
+        raise UsageError("a decode has no bootstrap port", "leave it out")
+    return Role(kind), Origin.parse(spec["url"]), port
+
+
+def _no_worker(exchange: Exchange, name: str) -> None:
+    exchange.json(404, error_body(f"no worker {name!r}; GET /workers lists them", "invalid_request_error", "no_worker"))
+
+
+def _room(text: str) -> int | None:
+    digits, base = (text[2:], 16) if text[:2].lower() == "0x" else (text, 10)
+    if base == 10 and not text.isdigit():
+        base = 16  # as some logs print it
+    try:
+        return int(digits, base)
+    except ValueError:
+        return None

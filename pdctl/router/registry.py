@@ -1,0 +1,235 @@
+"""The workers, the pairs they form, and which of them may be used now."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from dataclasses import dataclass
+from enum import Enum
+
+from pdctl.router.breaker import Breaker
+from pdctl.router.log import logger
+from pdctl.router.metrics import PairStats
+from pdctl.router.upstream import Pool
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pdctl.router.origin import Origin
+    from pdctl.router.args import RouterArgs
+    from collections.abc import Iterable
+
+
+class Role(str, Enum):
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class PortSource(str, Enum):
+    """Where a prefill's bootstrap port is known from."""
+
+    FLAG = "flag"
+    API = "api"
+    SERVER_INFO = "server_info"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a worker says of itself in /server_info; empty where it does not say."""
+
+    disaggregation_mode: str = ""
+    model_path: str = ""
+    served_model_name: str = ""
+    version: str = ""
+    transfer_backend: str = ""
+    tp_size: int | None = None
+    dp_size: int | None = None
+    page_size: int | None = None
+
+
+class Worker:
+    """One prefill or decode. `reason` says why it is not routed to, or what was found odd about it; empty when all is well."""
+
+    __slots__ = (
+        "bootstrap_port",
+        "facts",
+        "failed_checks",
+        "given_port",
+        "good_checks",
+        "id",
+        "last_success",
+        "load",
+        "origin",
+        "pool",
+        "port_source",
+        "reason",
+        "role",
+        "usable",
+        "wake",
+    )  # fmt: skip
+
+    def __init__(self, role: Role, origin: Origin, given_port: int | None, source: PortSource, pool: Pool) -> None:
+        self.role = role
+        self.origin = origin
+        self.pool = pool
+        # The same worker keeps its id over restarts of the router.
+        self.id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{role.value} {origin.url}"))
+        self.given_port = given_port
+        self.bootstrap_port = given_port
+        self.port_source: PortSource | None = source if given_port is not None else None
+        self.facts = Facts()
+        self.usable = False
+        self.reason = "not asked yet"
+        self.load = 0
+        self.good_checks = self.failed_checks = 0
+        self.last_success = -1e9  # loop time of the last answer it gave to a client
+        self.wake = asyncio.Event()
+
+    @property
+    def url(self) -> str:
+        return self.origin.url
+
+
+class Pair:
+    """One prefill with one decode: what is counted, broken and walked."""
+
+    __slots__ = ("breaker", "decode", "head", "prefill", "stats")
+
+    def __init__(self, prefill: Worker, decode: Worker, breaker: Breaker) -> None:
+        self.prefill = prefill
+        self.decode = decode
+        self.breaker = breaker
+        self.stats = PairStats()
+        self.head = f"x-pd-prefill: {prefill.url}\r\nx-pd-decode: {decode.url}\r\nx-pd-room: ".encode()
+
+
+class Table:
+    """The pairs that may be used now, as the policies want them."""
+
+    __slots__ = ("cycle", "partners", "prefills")
+
+    def __init__(self, pairs: Iterable[Pair]) -> None:
+        self.cycle = tuple(pairs)
+        self.partners: dict[str, list[Pair]] = {}
+        prefills: dict[str, Worker] = {}
+        for pair in self.cycle:
+            self.partners.setdefault(pair.prefill.id, []).append(pair)
+            prefills[pair.prefill.id] = pair.prefill
+        self.prefills = tuple(prefills.values())
+
+    def without(self, tried: Iterable[Pair], failed: Iterable[Worker]) -> Table:
+        """For a retry: no pair that was tried; none with a member that failed, as long as another is left."""
+        left = [pair for pair in self.cycle if pair not in tried]
+        better = [pair for pair in left if pair.prefill not in failed and pair.decode not in failed]
+        return Table(better or left)
+
+
+class Registry:
+    """Every change that matters to routing rebuilds the table, so that choosing a pair costs nothing."""
+
+    def __init__(self, args: RouterArgs) -> None:
+        self._args = args
+        self._loop = asyncio.get_running_loop()
+        self.workers: dict[str, Worker] = {}
+        self.pairs: dict[tuple[str, str], Pair] = {}
+        self.table = Table(())
+
+    def add(self, role: Role, origin: Origin, port: int | None, source: PortSource) -> Worker | None:
+        """The new worker, not usable until it has been looked at; None when the URL is known already, in either role."""
+        if any(worker.origin == origin for worker in self.workers.values()):
+            return None
+        args = self._args
+        pool = Pool(origin, idle_timeout=args.upstream_idle_timeout, connect_timeout=args.connect_timeout)
+        worker = Worker(role, origin, port, source, pool)
+        self.workers[worker.id] = worker
+        for other in self.of(Role.DECODE if role is Role.PREFILL else Role.PREFILL):
+            prefill, decode = (worker, other) if role is Role.PREFILL else (other, worker)
+            breaker = Breaker(args.cb_failure_threshold, args.cb_timeout, self.rebuild)
+            self.pairs[prefill.id, decode.id] = Pair(prefill, decode, breaker)
+        self.rebuild()
+        return worker
+
+    def remove(self, worker: Worker) -> None:
+        """Route nothing more to it; what it is doing goes on to its end."""
+        del self.workers[worker.id]
+        self.pairs = {key: pair for key, pair in self.pairs.items() if worker.id not in key}
+        worker.usable = False
+        worker.reason = "removed"
+        worker.wake.set()
+        worker.pool.close()
+        self.rebuild()
+
+    def of(self, role: Role) -> list[Worker]:
+        return [worker for worker in self.workers.values() if worker.role is role]
+
+    def set_usable(self, worker: Worker, usable: bool, reason: str) -> None:
+        """Log and apply what was found out about a worker."""
+        changed = usable is not worker.usable
+        if changed or reason != worker.reason:
+            say = logger.info if usable and not reason else logger.warning
+            state = "usable" if usable else "not routed to"
+            port = (
+                f" bootstrap_port={worker.bootstrap_port} source={worker.port_source.value}"
+                if worker.port_source
+                else ""
+            )
+            say("Worker %s %s %s%s%s", worker.role.value, worker.url, state, port, f": {reason}" if reason else "")
+        worker.usable, worker.reason = usable, reason
+        if changed:
+            self.rebuild()
+
+    def report(self, pair: Pair, failed: bool) -> None:
+        """The end of an attempt that says something about its pair."""
+        if not failed:
+            pair.breaker.succeed()
+        elif pair.breaker.fail(self._loop.time()):
+            self._loop.call_at(pair.breaker.open_until, self._ripen, pair)
+            logger.warning(
+                "Breaker open for %g s after %d failures in a row: prefill=%s decode=%s",
+                self._args.cb_timeout, pair.breaker.failures, pair.prefill.url, pair.decode.url,
+            )  # fmt: skip
+
+    def _ripen(self, pair: Pair) -> None:
+        pair.breaker.ripen(self._loop.time())
+
+    def rebuild(self) -> None:
+        self.table = Table(
+            pair
+            for pair in walk(self.of(Role.PREFILL), self.of(Role.DECODE), self.pairs)
+            if pair.prefill.usable and pair.decode.usable and pair.breaker.allows
+        )
+
+    def obstacles(self) -> list[str]:
+        """Why there is no pair to use, one line per cause."""
+        found = []
+        for role in Role:
+            if not self.of(role):
+                found.append(f"no {role.value} is registered")
+            found += [f"{role.value} {one.url}: {one.reason}" for one in self.of(role) if not one.usable]
+        now = self._loop.time()
+        for pair in self.pairs.values():
+            if not pair.breaker.allows:
+                left = max(0.0, pair.breaker.open_until - now)
+                found.append(
+                    f"pair {pair.prefill.url} {pair.decode.url}: breaker {pair.breaker.state.value} after "
+                    f"{pair.breaker.failures} failures in a row, tried again in {left:.0f} s"
+                )
+        return found
+
+
+def walk(prefills: list[Worker], decodes: list[Worker], pairs: dict[tuple[str, str], Pair]) -> list[Pair]:
+    """All pairs in an order in which both sides change at every step: two counters alone would walk in lock-step and
+    never meet some pairs when the counts have a common divisor."""
+    count = len(prefills) * len(decodes)
+    order = []
+    for step in range(count):
+        prefill = prefills[step % len(prefills)]
+        shift = step // _lcm(len(prefills), len(decodes))
+        order.append(pairs[prefill.id, decodes[(step + shift) % len(decodes)].id])
+    return order
+
+
+def _lcm(one: int, other: int) -> int:
+    a, b = one, other
+    while b:
+        a, b = b, a % b
+    return one * other // a

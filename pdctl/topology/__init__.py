@@ -1,0 +1,1 @@
+"""What the user wrote: the YAML, with the place of every value."""

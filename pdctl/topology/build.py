@@ -1,0 +1,124 @@
+"""From checked values to the Topology: the defaults that depend on other keys, then the frozen classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pdctl.topology.model import (
+    Engine,
+    Local,
+    Model,
+    Pool,
+    Ports,
+    Readiness,
+    Role,
+    Router,
+    Slo,
+    Span,
+    Targets,
+    Topology,
+    Transfer,
+    Workload,
+)
+from pdctl.topology.read import Values, defaults
+from pdctl.topology.schema import POOL, RESTART
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CHECKPOINT = Path(__file__).resolve().parent.parent / "checkpoints" / "tiny"  # what the embedded engine serves unasked
+
+
+def complete(values: Values, spans: Mapping[str, Span], source: str, environ: Mapping[str, str]) -> None:
+    """Fill in what the schema's table leaves to other keys."""
+    values["version"] = values["version"] or ""
+    values["name"] = values["name"] or _label(Path(source).stem)
+    values["pools"] = values["pools"] or {"default": defaults(POOL)}
+    _model(values, spans, environ)
+    for pool in values["pools"].values():
+        nic = pool["nic"]
+        nic["count"] = nic["count"] or max(len(nic["devices"]), 1)
+    only = next(iter(values["pools"])) if len(values["pools"]) == 1 else "default"
+    for role in values["roles"].values():
+        role["pool"] = role["pool"] or only
+    readiness = values["readiness"]
+    if not isinstance(readiness["restart"], dict):
+        readiness["restart"] = {**defaults(RESTART), "policy": readiness["restart"] or "none"}
+    targets = values["targets"]
+    clustered = targets["slurm"] or targets["kubernetes"]
+    values["router"]["host"] = values["router"]["host"] or ("0.0.0.0" if clustered else "127.0.0.1")
+
+
+def build(values: Values, spans: Mapping[str, Span], source: str) -> Topology:
+    readiness, targets = values["readiness"], values["targets"]
+    transfer = {
+        **values["transfer"],
+        "backend": None if values["transfer"]["backend"] == "auto" else values["transfer"]["backend"],
+    }
+    restart = readiness["restart"]
+    return Topology(
+        version=values["version"],
+        name=values["name"],
+        source=source,
+        model=Model(**_snake(values["model"])),
+        engine=Engine(**values["engine"]),
+        pools=tuple(_pool(name, pool) for name, pool in values["pools"].items()),
+        prefill=Role(name="prefill", **_snake(values["roles"]["prefill"])),
+        decode=Role(name="decode", **_snake(values["roles"]["decode"])),
+        router=Router(**_snake(values["router"])),
+        transfer=Transfer(**_snake(transfer)),
+        ports=Ports(**_snake(values["ports"])),
+        readiness=Readiness(
+            timeout=readiness["timeout"],
+            interval=readiness["interval"],
+            path=readiness["path"],
+            restart=restart["policy"],
+            max_restarts=restart["max"],
+            backoff=restart["backoff"],
+            backoff_max=restart["backoff-max"],
+            logs_dir=readiness["logs"]["dir"],
+        ),
+        workload=Workload(**values["workload"]) if values["workload"] and values["workload"]["isl"] else None,
+        slo=Slo(**values["slo"]) if values["slo"] else None,
+        targets=Targets(Local(**targets["local"]), targets["slurm"] or {}, targets["kubernetes"] or {}),
+        spans=spans,
+    )
+
+
+def _pool(name: str, values: Values) -> Pool:
+    nic = {f"nic_{key}": value for key, value in values["nic"].items()}
+    return Pool(name=name, **nic, **_snake({key: value for key, value in values.items() if key != "nic"}))
+
+
+def _snake(values: Values) -> dict[str, Any]:
+    return {key.replace("-", "_"): value for key, value in values.items()}
+
+
+def _model(values: Values, spans: Mapping[str, Span], environ: Mapping[str, str]) -> None:
+    model = values["model"]
+    if model["path"]:
+        model["path"] = _located(model["path"], spans.get("model.path"), environ, always=False)
+    elif values["engine"]["kind"] == "embedded":
+        model["path"] = str(CHECKPOINT)
+    model["path"] = model["path"] or ""
+    if model["config"]:
+        model["config"] = _located(model["config"], spans.get("model.config"), environ, always=True)
+    directory = model["path"].startswith("/")
+    model["served-name"] = model["served-name"] or (Path(model["path"]).name if directory else model["path"])
+
+
+def _located(path: str, span: Span | None, environ: Mapping[str, str], always: bool) -> str:
+    """A relative path starts at the file it is written in; `org/name` is a Hugging Face id unless `always` a file."""
+    if path.startswith("~/") and environ.get("HOME"):
+        return environ["HOME"] + path[1:]
+    if not always and not path.startswith(("./", "../")) and path not in (".", ".."):
+        return path
+    written_in = Path(span.file).parent if span is not None else Path()
+    return str((written_in / path).resolve())
+
+
+def _label(stem: str) -> str:
+    """A file's name as a DNS label, which the run's name must be."""
+    kept = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in stem.lower())
+    return kept.strip("-")[:63].strip("-") or "topology"

@@ -1,0 +1,173 @@
+"""What no single key can tell: contradictions between places, each found by one rule.
+
+Only what the file alone decides is judged here; whether a release can run a shape is layout's question.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.topology import flags, schema
+from pdctl.topology.diagnostic import Code, Diagnostic, listing, places, shown
+from pdctl.topology.suggest import hint, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pdctl.topology.model import Flags, Role, Span, Topology
+
+
+def check(written: Written) -> Iterator[Diagnostic]:
+    for rule in RULES:
+        yield from rule(written)
+
+
+def args(written: Written) -> Iterator[Diagnostic]:
+    """Flags spelt as SGLang would not read them, and flags that pdctl writes itself."""
+    topology = written.topology
+    sections: tuple[tuple[str, Flags], ...] = (
+        ("engine.args", topology.engine.args),
+        ("roles.prefill.args", topology.prefill.args),
+        ("roles.decode.args", topology.decode.args),
+        ("router.args", topology.router.args),
+    )
+    for path, given in sections:
+        for flag in given:
+            yield from _flag(written, path, flag)
+
+
+def _flag(written: Written, path: str, flag: str) -> Iterator[Diagnostic]:
+    place = written.keys[f"{path}.{flag}"]
+    name = flag.lstrip("-").replace("_", "-").lower()
+    owner = flags.owner(name, path)
+    if owner:
+        said = places(written.spans, *((key, "decided here") for key in owner.keys))
+        names = listing(owner.keys, "and") or owner.words
+        message = f"`{flag}` may not stand in {path}: it is decided by {names}"
+        fix = "remove it" if not owner.keys else f"remove it, or change {names}" if said else f"remove it, and set {names}"
+        yield Diagnostic(Code.OWNED_FLAG, message, ((place, ""), *said), fix)
+    elif name != flag:
+        message = f"{shown(flag)} is not how a flag is written in {path}"
+        yield Diagnostic(Code.BAD_FLAG, message, ((place, ""),), f"write `{name}`")
+
+
+def pools(written: Written) -> Iterator[Diagnostic]:
+    topology = written.topology
+    names = [pool.name for pool in topology.pools]
+    if not written.sound("pools"):
+        return
+    for role in topology.roles:
+        path = f"roles.{role.name}"
+        if role.pool in names or not written.sound(f"{path}.pool"):
+            continue
+        if f"{path}.pool" in written.spans:
+            yield _no_pool(written, f"{path}.pool", role.pool, written.spans[f"{path}.pool"], names)
+        elif path in written.keys:
+            message = f"{path} needs the key `pool`: several pools are defined and none is called `default`"
+            place = ((written.keys[path], "`pool` is missing"),)
+            yield Diagnostic(Code.MISSING_KEY, message, place, f"write `pool: …`, one of {listing(names)}")
+    for path in ("targets.slurm.pools", "targets.kubernetes.node-selector"):
+        _, target, key = path.split(".")
+        chosen = getattr(topology.targets, target).get(key) or {}
+        for name in chosen:
+            if name not in names:
+                yield _no_pool(written, path, name, written.keys[f"{path}.{name}"], names)
+
+
+def _no_pool(written: Written, path: str, name: str, place: Span, names: list[str]) -> Diagnostic:
+    marks = ((place, ""), *places(written.keys, ("pools", "the pools are defined here")))
+    near = nearest(name, names)
+    marks = ((place, f"did you mean `{near}`?"), *marks[1:]) if near else marks
+    fix = hint(name, names) if not near else f"allowed: {', '.join(names)}"
+    return Diagnostic(Code.UNKNOWN_POOL, f"{path} names the pool {shown(name)}, which is not defined", marks, fix)
+
+
+def shapes(written: Written) -> Iterator[Diagnostic]:
+    """What no release of the engine can run, whatever the model."""
+    embedded = written.topology.engine.kind == "embedded"
+    if not written.sound("engine.kind"):
+        return
+    for role in written.topology.roles:
+        path = f"roles.{role.name}"
+        if not written.sound(*(f"{path}.{key}" for key in ("tp", "dp", "ep", "pp"))):
+            continue
+        if embedded:
+            yield from _embedded(written, role, path)
+        elif role.tp % role.dp:
+            marks = places(
+                written.spans, (f"{path}.dp", "attention groups"), (f"{path}.tp", "GPUs to split among them")
+            )
+            message = f"{path}: tp {role.tp} cannot be split into dp {role.dp} attention groups"
+            yield Diagnostic(Code.DP_SPLIT, message, marks, f"choose a dp that divides {role.tp}")
+    prefill, decode = written.topology.roles
+    if embedded and prefill.tp != decode.tp and written.sound("roles.prefill.tp", "roles.decode.tp"):
+        told = (("roles.decode.tp", f"decode has {decode.tp}"), ("roles.prefill.tp", f"prefill has {prefill.tp}"))
+        message = "the embedded engine does not yet run a different tp on prefill and decode"
+        fix = "make them equal, or plan it with `engine: {kind: sglang}`"
+        yield Diagnostic(Code.EMBEDDED_LIMIT, message, places(written.spans, *told), fix)
+
+
+def _embedded(written: Written, role: Role, path: str) -> Iterator[Diagnostic]:
+    for key, value in (("ep", role.ep), ("pp", role.pp)):
+        if value > 1:
+            message = f"the embedded engine does not yet run {key} {value}"
+            marks = places(written.spans, (f"{path}.{key}", ""), ("engine.kind", "the engine is chosen here"))
+            yield Diagnostic(Code.EMBEDDED_LIMIT, message, marks, f"set {path}.{key} to 1, or take `kind: sglang`")
+    pool = next((pool for pool in written.topology.pools if pool.name == role.pool), None)
+    if pool is None or role.tp * role.dp <= pool.gpus_per_host:
+        return
+    message = (
+        f"one {role.name} instance has {role.tp * role.dp} ranks, a host of pool `{pool.name}` {pool.gpus_per_host}: "
+        "the embedded engine does not yet span hosts"
+    )
+    told = ((f"{path}.tp", ""), (f"{path}.dp", ""), (f"pools.{pool.name}.gpus-per-host", "ranks that fit one host"))
+    yield Diagnostic(Code.EMBEDDED_LIMIT, message, places(written.spans, *told), "lower tp, or take `kind: sglang`")
+
+
+def choices(written: Written) -> Iterator[Diagnostic]:
+    """Values that exist, but not for the engine or router that was chosen."""
+    topology = written.topology
+    backend = topology.transfer.backend
+    known = schema.BACKENDS[topology.engine.kind]
+    if backend and backend not in known and written.sound("transfer.backend", "engine.kind"):
+        marks = places(written.spans, ("transfer.backend", ""), ("engine.kind", "the engine is chosen here"))
+        message = f"the {topology.engine.kind} engine has no transfer backend `{backend}`"
+        yield Diagnostic(Code.WRONG_BACKEND, message, marks, f"its backends are {listing(known, 'and')}")
+    router = topology.router
+    allowed = schema.POLICIES[router.kind]
+    for key, policy in (
+        ("policy", router.policy),
+        ("prefill-policy", router.prefill_policy),
+        ("decode-policy", router.decode_policy),
+    ):
+        if policy and policy not in allowed and written.sound(f"router.{key}", "router.kind"):
+            marks = places(written.spans, (f"router.{key}", ""), ("router.kind", "the router is chosen here"))
+            message = f"the {router.kind} router has no policy `{policy}`"
+            yield Diagnostic(Code.WRONG_POLICY, message, marks, f"its policies are {listing(allowed, 'and')}")
+
+
+def model(written: Written) -> Iterator[Diagnostic]:
+    if written.topology.model.path or not written.sound("model", "model.path", "engine", "engine.kind"):
+        return
+    marks = places(written.spans, ("engine.kind", "this engine"))
+    if "model" in written.keys:
+        marks = ((written.keys["model"], "`path` is missing"), *marks)
+    message = "the sglang engine needs the key `model.path`"
+    yield Diagnostic(Code.MISSING_KEY, message, marks, "write `model: {path: …}`, a Hugging Face id or a directory")
+
+
+def nics(written: Written) -> Iterator[Diagnostic]:
+    for pool in written.topology.pools:
+        path = f"pools.{pool.name}.nic"
+        if not pool.nic_devices or pool.nic_count == len(pool.nic_devices):
+            continue
+        if written.sound(f"{path}.count", f"{path}.devices"):
+            told = (
+                (f"{path}.count", f"{pool.nic_count} NICs"),
+                (f"{path}.devices", f"{len(pool.nic_devices)} devices"),
+            )
+            message = f"{path}: count {pool.nic_count} contradicts {len(pool.nic_devices)} devices"
+            yield Diagnostic(Code.NIC_COUNT, message, places(written.spans, *told), "remove `count`")
+
+
+RULES: tuple[Callable[[Written], Iterator[Diagnostic]], ...] = (args, pools, ports.check, shapes, choices, model, nics)

@@ -1,0 +1,202 @@
+"""YAML with the line and column of every key and value.
+
+Built from the parser's events, not its composer: the composer of the C loader recurses without a limit (a few thousand
+`[` end the process), forgets which tags were written, and drops all but the last of equal keys.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NoReturn
+
+import yaml
+from yaml.events import (
+    AliasEvent,
+    CollectionStartEvent,
+    DocumentStartEvent,
+    Event,
+    MappingEndEvent,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    StreamEndEvent,
+)
+from yaml.reader import ReaderError
+
+from pdctl.topology.diagnostic import Code, Report, shown
+from pdctl.topology.syntax import explain
+from pdctl.topology.tree import Entry, List, Map, Node, Scalar, Source, shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from yaml._yaml import Mark as CMark
+
+    from pdctl.topology.model import Span
+
+    Mark = yaml.Mark | CMark
+
+MAX_DEPTH = 32
+MAX_NODES = 20_000  # after expanding every alias, which is what an alias bomb multiplies
+
+_PROPERTIES = re.compile(r"(?:[&!]\S*\s+)+")  # an anchor or tag in front of a value
+
+
+def parse(source: Source, report: Report) -> Node | None:
+    """The document of a source; None when there is none to work with. Problems go to the report."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return _Builder(source, report).document(yaml.parse("\n".join(source.lines), Loader=loader))
+    except ReaderError as error:
+        _odd_character(source, report, error)
+    except yaml.MarkedYAMLError as error:
+        explain(error, source, report)
+    except _StopError:
+        pass
+    return None
+
+
+def _odd_character(source: Source, report: Report, error: ReaderError) -> None:
+    for number, line in enumerate(source.lines):
+        for column, letter in enumerate(line):
+            if ord(letter) == error.character:
+                mark = (source.span(number, column, column + 1), "")
+                what = f"the control character U+{ord(letter):04X} may not stand in YAML"
+                report.add(Code.YAML_SYNTAX, what, [mark], "delete it")
+                return
+    report.add(Code.YAML_SYNTAX, f"{source.name} holds a character that may not stand in YAML ({error.reason})")
+
+
+class _StopError(Exception):
+    """The rest of the document cannot be read; the reason is in the report."""
+
+
+class _Builder:
+    def __init__(self, source: Source, report: Report) -> None:
+        self._source = source
+        self._report = report
+        self._anchors: dict[str, tuple[Node, int]] = {}  # with the number of nodes a use of it adds
+        self._open: set[str] = set()
+        self._nodes = 0
+
+    def document(self, events: Iterator[Event]) -> Node | None:
+        self._events = events
+        next(events)  # StreamStart
+        if isinstance(next(events), StreamEndEvent):
+            return None
+        node = self._node(next(events), 0)
+        next(events)  # DocumentEnd
+        extra = next(events)
+        if isinstance(extra, DocumentStartEvent):
+            mark = (self._at(extra, extra), "a second document begins here")
+            self._report.add(Code.MANY_DOCUMENTS, "a topology is one document", [mark], "keep one of them in this file")
+        return node
+
+    def _at(self, start: Event, end: Event) -> Span:
+        """From the start of one event to the end of another, or of the line where they are on different lines."""
+        line, column = _place(start.start_mark)
+        text = self._source.lines[min(line, len(self._source.lines) - 1)]
+        properties = _PROPERTIES.match(text, column)
+        column = properties.end() if properties else column
+        last_line, last_column = _place(end.end_mark)
+        return self._source.span(line, column, last_column if last_line == line else len(text.rstrip()))
+
+    def _node(self, event: Event, depth: int) -> Node:
+        self._nodes += 1
+        if isinstance(event, AliasEvent):
+            return self._alias(event)
+        if depth > MAX_DEPTH:
+            self._stop(Code.TOO_DEEP, event, f"nested more than {MAX_DEPTH} deep", "no key of a topology lies so deep")
+        self._count(event)
+        before, anchor = self._nodes, event.anchor if isinstance(event, NodeEvent) else None
+        if anchor:
+            self._open.add(anchor)
+        node = self._value(event, depth)
+        if anchor:
+            self._open.discard(anchor)
+            self._anchors[anchor] = (node, self._nodes - before)
+        return node
+
+    def _count(self, event: Event) -> None:
+        if self._nodes > MAX_NODES:
+            message = f"more than {MAX_NODES:,} values, counting every use of an anchor"
+            self._stop(Code.TOO_MANY_NODES, event, message, "a topology of this size is a mistake or an attack")
+
+    def _alias(self, event: AliasEvent) -> Node:
+        name = str(event.anchor)
+        if name in self._open:
+            self._stop(Code.BAD_ALIAS, event, f"`*{name}` stands inside its own anchor", "give the inner value a name")
+        if name not in self._anchors:
+            self._stop(Code.BAD_ALIAS, event, f"no anchor `&{name}` comes before this", "define it above its first use")
+        node, weight = self._anchors[name]
+        self._nodes += weight
+        self._count(event)
+        return node
+
+    def _value(self, event: Event, depth: int) -> Node:
+        if isinstance(event, ScalarEvent):
+            return self._scalar(event)
+        if isinstance(event, CollectionStartEvent) and event.tag not in (None, "!"):
+            self._tag(event, str(event.tag))
+        if isinstance(event, MappingStartEvent):
+            return self._map(event, depth)
+        items = []
+        while not isinstance(inner := next(self._events), SequenceEndEvent):
+            items.append(self._node(inner, depth + 1))
+        return List(self._at(event, inner), tuple(items))
+
+    def _scalar(self, event: ScalarEvent) -> Scalar:
+        as_text = event.tag in ("!", "tag:yaml.org,2002:str")
+        if event.tag and not as_text:
+            self._tag(event, str(event.tag))
+        return Scalar(self._at(event, event), event.value, plain=not event.style and not as_text)
+
+    def _tag(self, event: Event, tag: str) -> None:
+        line, column = _place(event.start_mark)
+        mark = (self._source.span(line, column, column + 1), "")
+        message = f"the YAML tag {shown(tag)} is not read"
+        self._report.add(Code.BAD_TAG, message, [mark], "remove it; quote the value if it is meant as text")
+
+    def _map(self, event: Event, depth: int) -> Map:
+        entries: dict[str, Entry] = {}
+        merged: list[Map] = []
+        while not isinstance(inner := next(self._events), MappingEndEvent):
+            key = self._node(inner, depth + 1)
+            value = self._node(next(self._events), depth + 1)
+            if not isinstance(key, Scalar) or not key.text:
+                message = f"a key is text, this is {shape(key) if not isinstance(key, Scalar) else 'empty'}"
+                self._report.add(Code.BAD_KEY, message, [(key.span, "")], "write `key: value`")
+            elif key.plain and key.text == "<<":
+                merged += self._merge(key, value)
+            elif key.text in entries:
+                self._twice(key, entries[key.text])
+            else:
+                # A blank value has no place of its own: point at its key.
+                blank = isinstance(value, Scalar) and value.blank
+                entries[key.text] = Entry(key.span, value._replace(span=key.span) if blank else value)
+        for other in merged:  # the map's own keys win, then the first map merged
+            for name, entry in other.entries.items():
+                entries.setdefault(name, entry)
+        return Map(self._at(event, inner), entries)
+
+    def _merge(self, key: Scalar, value: Node) -> list[Map]:
+        items = value.items if isinstance(value, List) else (value,)
+        wrong = next((item for item in items if not isinstance(item, Map)), None)
+        if wrong is not None:
+            marks = [(key.span, ""), (wrong.span, f"this is {shape(wrong)}")]
+            self._report.add(Code.BAD_MERGE, "`<<` merges maps only", marks, "write `<<: *anchor`, the anchor of a map")
+        return [item for item in items if isinstance(item, Map)]
+
+    def _twice(self, key: Scalar, first: Entry) -> None:
+        marks = [(key.span, "written again here"), (first.key, "first written here")]
+        message = f"the key {shown(key.text)} is written twice"
+        self._report.add(Code.DUPLICATE_KEY, message, marks, "keep one of the two")
+
+    def _stop(self, code: Code, event: Event, message: str, fix: str) -> NoReturn:
+        self._report.add(code, message, [(self._at(event, event), "")], fix)
+        raise _StopError
+
+
+def _place(mark: Mark | None) -> tuple[int, int]:
+    return (mark.line, mark.column) if mark is not None else (0, 0)

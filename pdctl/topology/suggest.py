@@ -1,0 +1,52 @@
+"""Did you mean: the known name a person most likely had in mind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+LISTED = 8  # a list of at most this many allowed names helps; a longer one is for the documentation
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """A name at most two edits away (one for short words), or one that either begins or continues the word."""
+    word = word.lower().replace("_", "-")
+    limit = 2 if len(word) > 3 else 1 if len(word) > 2 else 0
+    scored = []
+    for order, name in enumerate(known):
+        folded = name.lower().replace("_", "-")
+        edits = distance(word, folded, limit)
+        if edits <= limit:
+            scored.append((edits, order, name))
+        elif len(word) > 2 and folded.startswith(word):
+            scored.append((limit + 1, order, name))
+        elif len(word) > 2 and word.startswith(folded + "-"):
+            scored.append((limit + 2, order, name))
+    return min(scored)[2] if scored else None
+
+
+def distance(one: str, other: str, limit: int) -> int:
+    """Insertions, deletions, substitutions and swaps of neighbours between two words; above `limit` only "more"."""
+    if abs(len(one) - len(other)) > limit:
+        return limit + 1
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, left in enumerate(one, 1):
+        earlier, before = before, row
+        row = [i]
+        for j, right in enumerate(other, 1):
+            edits = min(before[j] + 1, row[-1] + 1, before[j - 1] + (left != right))
+            if i > 1 and j > 1 and left == other[j - 2] and one[i - 2] == right:
+                edits = min(edits, earlier[j - 2] + 1)
+            row.append(edits)
+    return row[-1]
+
+
+def hint(word: str, known: Iterable[str]) -> str:
+    """What to say about an unknown word: its nearest name, the list of names if it is short, or nothing."""
+    names = tuple(known)
+    near = nearest(word, names)
+    allowed = f"allowed: {', '.join(names)}" if 0 < len(names) <= LISTED else ""
+    return "; ".join(filter(None, (f"did you mean `{near}`?" if near else "", allowed)))

@@ -1,0 +1,115 @@
+"""Real deployments on free loopback ports, started and stopped with pdctl itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = ROOT / "pdctl" / "checkpoints" / "tiny"
+
+
+def free_block(count: int) -> int:
+    """The first of `count` consecutive loopback ports nobody listens on."""
+    for _ in range(200):
+        with contextlib.ExitStack() as stack:
+            first = stack.enter_context(socket.socket())
+            first.bind(("127.0.0.1", 0))
+            base = first.getsockname()[1]
+            try:
+                for offset in range(1, count):
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", base + offset))
+            except (OSError, OverflowError):
+                continue
+            return base
+    raise RuntimeError("no free block of ports")
+
+
+def wait_for(what: str, check: Any, seconds: float = 30.0) -> Any:
+    """The first truthy answer of `check`, or a failure that names what was waited for."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(httpx.HTTPError, OSError):
+            answer = check()
+            if answer:
+                return answer
+        time.sleep(0.05)
+    pytest.fail(f"no {what} within {seconds} s")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    name: str
+    home: Path
+    router: str
+    prefills: tuple[str, ...]
+    decodes: tuple[str, ...]
+
+    def pdctl(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "PDCTL_HOME": str(self.home)}
+        done = subprocess.run(
+            [sys.executable, "-m", "pdctl", *argv], env=env, capture_output=True, text=True, timeout=120, cwd=ROOT
+        )
+        if check and done.returncode:
+            raise AssertionError(f"pdctl {' '.join(argv)} → {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def processes(self) -> dict[str, int]:
+        """Instance name → pid, as the run directory has it."""
+        run = json.loads((self.home / "runs" / self.name / "run.json").read_text())
+        return {entry["name"]: entry["pid"] for entry in run["processes"]}
+
+    def all_pages_free(self) -> bool:
+        for url in (*self.prefills, *self.decodes):
+            for state in httpx.get(f"{url}/server_info", timeout=10).json()["internal_states"]:
+                if state["free_pages"] != state["num_pages"]:
+                    return False
+        return True
+
+
+def start(home: Path, name: str, topology: str, prefills: int, *extra: str) -> Deployment:
+    router, http, bootstrap = free_block(1), free_block(prefills + 1), free_block(prefills)
+    deployment = Deployment(
+        name,
+        home,
+        f"http://127.0.0.1:{router}",
+        tuple(f"http://127.0.0.1:{http + index}" for index in range(prefills)),
+        (f"http://127.0.0.1:{http + prefills}",),
+    )
+    sets = [f"router.port={router}", f"ports.http={http}", f"ports.bootstrap={bootstrap}"]
+    deployment.pdctl("launch", topology, "-d", "--name", name, *(w for s in sets for w in ("--set", s)), *extra)
+    return deployment
+
+
+@pytest.fixture(scope="session")
+def two_prefills(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    deployment = start(tmp_path_factory.mktemp("state"), "e2e", "topologies/2p1d.yaml", 2)
+    yield deployment
+    deployment.pdctl("down", "e2e")
+
+
+@pytest.fixture(scope="session")
+def unified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The same engine without disaggregation: the reference every answer is compared with."""
+    port = free_block(1)
+    log = (tmp_path_factory.mktemp("unified") / "engine.log").open("w")
+    command = [sys.executable, "-m", "pdctl.engine", "--model-path", str(TINY), "--port", str(port)]
+    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
+    url = f"http://127.0.0.1:{port}"
+    wait_for("unified engine", lambda: httpx.get(f"{url}/health", timeout=5).status_code == 200, 60)
+    yield url
+    process.terminate()
+    assert process.wait(30) in (0, -15)
+    log.close()

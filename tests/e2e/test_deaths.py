@@ -1,0 +1,121 @@
+"""SIGKILL of each process in turn, under load: clients get an answer or an error, the rest goes on, nothing leaks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.e2e.conftest import ROOT, Deployment, free_block, start, wait_for
+
+CLIENTS = 32
+# No client may wait longer than this for an answer or an error, whichever process dies.
+DEADLINE = 30.0
+
+
+@pytest.fixture(scope="module")
+def restarting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    deployment = start(
+        tmp_path_factory.mktemp("state"), "deaths", "topologies/2p1d.yaml", 2, "--set", "readiness.restart=instance"
+    )
+    yield deployment
+    deployment.pdctl("down", "deaths")
+
+
+async def load(url: str, seconds: float, outcomes: Counter[str]) -> None:
+    """CLIENTS clients, each asking again and again for `seconds`; every outcome is counted, none may exceed DEADLINE."""
+    until = time.monotonic() + seconds
+    limits = httpx.Limits(max_connections=CLIENTS)
+    async with httpx.AsyncClient(timeout=httpx.Timeout(DEADLINE), limits=limits) as client:
+
+        async def one(number: int) -> None:
+            body = {
+                "input_ids": [5 + number % 90] * (20 + 9 * number),
+                "sampling_params": {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True},
+            }
+            while time.monotonic() < until:
+                try:
+                    answer = await client.post(f"{url}/generate", json=body)
+                except httpx.TimeoutException:
+                    outcomes["timeout"] += 1
+                except httpx.TransportError:
+                    outcomes["connection"] += 1
+                    await asyncio.sleep(0.05)
+                else:
+                    outcomes[str(answer.status_code)] += 1
+                    if answer.status_code != 200:
+                        assert answer.json()["error"]["message"], answer.text
+                        await asyncio.sleep(0.05)
+
+        await asyncio.gather(*(one(number) for number in range(CLIENTS)))
+
+
+def victim(deployment: Deployment, name: str, rank: bool) -> int:
+    pid = deployment.processes()[name]
+    if not rank:
+        return pid
+    children = psutil.Process(pid).children(recursive=True)
+    return next(child.pid for child in children if "pdctl.engine.scheduler" in " ".join(child.cmdline()))
+
+
+def answers(deployment: Deployment) -> bool:
+    body = {"text": "Repeat: after the storm", "sampling_params": {"temperature": 0, "max_new_tokens": 4}}
+    return httpx.post(f"{deployment.router}/generate", json=body, timeout=DEADLINE).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [("prefill-0", False), ("prefill-1", True), ("decode-0", True), ("decode-0", False), ("router", False)],
+)
+def test_kill_under_load(restarting: Deployment, name: str, rank: bool) -> None:
+    wait_for("an answer before the kill", lambda: answers(restarting), 60)
+    outcomes: Counter[str] = Counter()
+    before = restarting.processes()[name]
+
+    async def scenario() -> None:
+        loading = asyncio.create_task(load(restarting.router, 4.0, outcomes))
+        await asyncio.sleep(1.0)
+        os.kill(victim(restarting, name, rank), signal.SIGKILL)
+        await loading
+
+    asyncio.run(scenario())
+    assert outcomes["200"] > 0
+    assert not outcomes["timeout"], outcomes
+    if name != "router":
+        assert not outcomes["connection"], outcomes
+    if name == "prefill-0":
+        assert outcomes["200"] > 0.9 * sum(outcomes.values()), f"the other prefill should have served: {outcomes}"
+    wait_for(f"restart of {name}", lambda: restarting.processes()[name] != before, 60)
+    wait_for("an answer after the kill", lambda: answers(restarting), 60)
+    wait_for("return of every page", restarting.all_pages_free, 60)
+
+
+def test_sigkill_of_the_launcher_leaves_nothing(tmp_path: Path) -> None:
+    router, http, bootstrap = free_block(1), free_block(3), free_block(2)
+    sets = [f"router.port={router}", f"ports.http={http}", f"ports.bootstrap={bootstrap}"]
+    log = (tmp_path / "launch.log").open("w")
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "pdctl", "launch", "topologies/2p1d.yaml", *(w for s in sets for w in ("--set", s))],
+        env={**os.environ, "PDCTL_HOME": str(tmp_path)},
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        cwd=ROOT,
+    )
+    wait_for("serving", lambda: httpx.get(f"http://127.0.0.1:{router}/readiness", timeout=2).status_code == 200, 90)
+    family = psutil.Process(launcher.pid).children(recursive=True)
+    assert len(family) >= 7  # three servers, three ranks, one router
+    launcher.kill()
+    launcher.wait()
+    _, alive = psutil.wait_procs(family, timeout=2)
+    assert not alive, [process.cmdline() for process in alive if process.is_running()]
+    log.close()

@@ -1,0 +1,100 @@
+"""2P1D through our router: the answers are those of one engine, whichever way the KV cache travelled."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.e2e.conftest import Deployment, wait_for
+
+PAGE = 16
+CHUNK = 512
+EDGES = [1, 2, PAGE - 1, PAGE, PAGE + 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 2 * CHUNK + PAGE + 1, 3 * CHUNK - 1]
+
+
+def prompts(count: int, vocabulary: int) -> list[list[int]]:
+    """Every edge length first, then random ones, mostly short: up to several chunks."""
+    rng = random.Random(7)
+    lengths = [*EDGES, *(min(1600, int(rng.expovariate(1 / 120)) + 1) for _ in range(count - len(EDGES)))]
+    return [[rng.randrange(5, vocabulary) for _ in range(length)] for length in lengths]
+
+
+async def answers(url: str, inputs: list[list[int]], concurrency: int) -> tuple[list[list[int]], Counter[str]]:
+    gate = asyncio.Semaphore(concurrency)
+    used: Counter[str] = Counter()
+    async with httpx.AsyncClient(base_url=url, timeout=120, limits=httpx.Limits(max_connections=64)) as client:
+
+        async def one(ids: list[int]) -> list[int]:
+            body = {"input_ids": ids, "sampling_params": {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}}
+            async with gate:
+                answer = await client.post("/generate", json=body)
+            assert answer.status_code == 200, answer.text
+            used[answer.headers.get("x-pd-prefill", "")] += 1
+            return list(answer.json()["output_ids"])
+
+        return await asyncio.gather(*(one(ids) for ids in inputs)), used
+
+
+@pytest.fixture(scope="module")
+def vocabulary(unified: str) -> int:
+    from tests.e2e.conftest import TINY
+
+    return int(json.loads((TINY / "config.json").read_text())["vocab_size"])
+
+
+@pytest.mark.parametrize(("count", "concurrency"), [(300, 32), (60, 1)])
+def test_every_greedy_answer_equals_the_unified_engine(
+    two_prefills: Deployment, unified: str, vocabulary: int, count: int, concurrency: int
+) -> None:
+    inputs = prompts(count, vocabulary)
+    expected, _ = asyncio.run(answers(unified, inputs, concurrency))
+    got, used = asyncio.run(answers(two_prefills.router, inputs, concurrency))
+    different = [(len(ids), a, b) for ids, a, b in zip(inputs, expected, got, strict=True) if a != b]
+    assert not different, f"{len(different)} of {count} answers differ: {different[:3]}"
+    assert set(used) == set(two_prefills.prefills), used
+    wait_for("return of every page", two_prefills.all_pages_free)
+
+
+def test_openai_client_streams_a_chat(two_prefills: Deployment) -> None:
+    with openai.OpenAI(base_url=f"{two_prefills.router}/v1", api_key="none") as client:
+        stream = client.chat.completions.create(
+            model="tiny",
+            messages=[{"role": "user", "content": "Repeat: the red fox"}],
+            stream=True,
+            temperature=0,
+            max_tokens=16,
+            stream_options={"include_usage": True},
+        )
+        chunks = list(stream)
+    text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+    assert text.strip()
+    usage = next(chunk.usage for chunk in reversed(chunks) if chunk.usage)
+    assert usage.completion_tokens >= 1
+
+
+def test_stream_and_plain_answer_agree(two_prefills: Deployment) -> None:
+    body: dict[str, Any] = {
+        "text": "Repeat: seven small boats",
+        "sampling_params": {"temperature": 0, "max_new_tokens": 16},
+    }
+    plain = httpx.post(f"{two_prefills.router}/generate", json=body, timeout=60)
+    with httpx.stream("POST", f"{two_prefills.router}/generate", json={**body, "stream": True}, timeout=60) as answer:
+        events = [line[6:] for line in answer.iter_lines() if line.startswith("data: ")]
+    assert events[-1] == "[DONE]"
+    assert json.loads(events[-2])["text"] == plain.json()["text"]
+    assert {"x-pd-prefill", "x-pd-decode", "x-pd-room"} <= set(plain.headers)
+
+
+def test_a_request_without_a_bootstrap_port_is_refused_at_once(two_prefills: Deployment) -> None:
+    body = {"text": "hi", "bootstrap_host": "127.0.0.1", "bootstrap_room": 5, "sampling_params": {"max_new_tokens": 2}}
+    for url in (*two_prefills.prefills, *two_prefills.decodes):
+        answer = httpx.post(f"{url}/generate", json=body, timeout=5)
+        assert answer.status_code == 400
+        assert "bootstrap_port" in answer.text

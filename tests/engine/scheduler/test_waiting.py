@@ -1,0 +1,117 @@
+"""Which tokens of which prompts go into a pass: budget, page edges, order of arrival, memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+
+from pdctl.engine.args import ServerArgs
+from pdctl.engine.cache.allocator import PageAllocator
+from pdctl.engine.cache.metadata import MetadataBuffers
+from pdctl.engine.cache.table import PageTable
+from pdctl.engine.messages import Generate, Sampling
+from pdctl.engine.model.parallel import TensorParallel
+from pdctl.engine.scheduler.batch import Batch
+from pdctl.engine.scheduler.request import Req
+from pdctl.engine.scheduler.resources import Resources
+from pdctl.engine.scheduler.waiting import WaitingQueue
+
+PAGE = 4
+
+
+def resources(pages: int = 64, budget: int = 16) -> Resources:
+    args = dataclasses.replace(ServerArgs("unused"), page_size=PAGE, chunked_prefill_size=budget)
+    return Resources(
+        args=args,
+        runner=SimpleNamespace(),  # type: ignore[arg-type]  # no forward pass happens in these tests
+        tp=TensorParallel.single(),
+        allocator=PageAllocator(pages + 1),
+        table=PageTable(8, 64),
+        metadata=MetadataBuffers(8),
+        eos=frozenset(),
+        limit=256,
+        capacity=pages * PAGE,
+        dp_rank=None,
+        tp_rank=0,
+    )
+
+
+def request(length: int, rid: str = "r") -> Req:
+    return Req.of(Generate(rid, list(range(length)), Sampling()), 1)
+
+
+def computed(batch: Batch | None) -> list[tuple[str, int]]:
+    """What the pass would do, done to the requests: the batch as (rid, tokens)."""
+    assert batch is not None
+    for req, extend in batch.parts:
+        req.computed += extend
+    return [(part.req.rid, part.extend) for part in batch.parts]
+
+
+@pytest.mark.parametrize("length", [1, PAGE - 1, PAGE, PAGE + 1, 15, 16, 17, 31, 32, 33, 50])
+def test_chunks_end_on_pages_and_cover_the_prompt(length: int) -> None:
+    queue = WaitingQueue(resources(), lambda req: req.prompt_len)
+    req = request(length)
+    queue.add(req)
+    sizes: list[int] = []
+    while req.computed < length:
+        sizes.append(computed(queue.next_batch(8))[0][1])
+        assert req.computed == length or req.computed % PAGE == 0
+    assert sum(sizes) == length
+    assert all(size <= 16 for size in sizes)
+    assert queue.next_batch(8) is None
+    assert len(queue) == 0
+
+
+def test_short_prompts_share_a_pass_in_order_of_arrival() -> None:
+    queue = WaitingQueue(resources(), lambda req: req.prompt_len)
+    for rid, length in (("a", 5), ("b", 6), ("c", 30), ("d", 1)):
+        queue.add(request(length, rid))
+    assert computed(queue.next_batch(8)) == [("a", 5), ("b", 6), ("c", 4)]
+    assert computed(queue.next_batch(8)) == [("c", 16)]
+    assert computed(queue.next_batch(8)) == [("c", 10), ("d", 1)]
+
+
+def test_no_pass_larger_than_the_slots_left() -> None:
+    queue = WaitingQueue(resources(), lambda req: req.prompt_len)
+    for rid in "abc":
+        queue.add(request(2, rid))
+    assert computed(queue.next_batch(2)) == [("a", 2), ("b", 2)]
+    assert queue.next_batch(0) is None
+
+
+def test_a_prompt_that_does_not_fit_waits_and_holds_back_the_next() -> None:
+    shared = resources(pages=4)
+    queue = WaitingQueue(shared, lambda req: req.prompt_len)
+    first = request(12, "first")
+    for req in (first, request(8, "second"), request(1, "third")):
+        queue.add(req)
+    assert computed(queue.next_batch(8)) == [("first", 12)]
+    assert queue.next_batch(8) is None
+    shared.release(first)
+    assert computed(queue.next_batch(8)) == [("second", 8), ("third", 1)]
+
+
+def test_removing_the_chunked_prompt_lets_the_next_start() -> None:
+    shared = resources()
+    queue = WaitingQueue(shared, lambda req: req.prompt_len)
+    queue.add(request(40, "long"))
+    queue.add(request(3, "short"))
+    computed(queue.next_batch(8))
+    gone = queue.remove(lambda req: req.rid == "long")
+    assert [req.rid for req in gone] == ["long"]
+    for req in gone:
+        shared.release(req)
+    shared.check_idle()
+    assert computed(queue.next_batch(8)) == [("short", 3)]
+
+
+def test_pending_tokens_count_what_is_left() -> None:
+    queue = WaitingQueue(resources(), lambda req: req.prompt_len)
+    queue.add(request(40))
+    queue.add(request(5))
+    assert queue.pending_tokens == 45
+    computed(queue.next_batch(8))
+    assert queue.pending_tokens == 29

@@ -1,0 +1,119 @@
+"""Everything that would keep a deployment from starting is found, and told at once with its fix."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pdctl.errors import LaunchError, MissingExtraError
+from pdctl.launch import ports, preflight, procfs
+from pdctl.launch.deployment import Deployment
+from pdctl.launch.targets import Obstacle
+from tests.launch.conftest import deploy
+
+
+@pytest.fixture
+def squatter() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def move(deployment: Deployment, name: str, port: int) -> Deployment:
+    """The deployment with one process listening on `port`."""
+
+    def moved(spec):
+        if spec.name != name:
+            return spec
+        first = dataclasses.replace(spec.ports[0], port=port)
+        return dataclasses.replace(spec, port=port, ports=(first, *spec.ports[1:]))
+
+    return dataclasses.replace(
+        deployment, roles=tuple(map(moved, deployment.roles)), router=moved(deployment.router) if deployment.router else None
+    )
+
+
+def test_nothing_to_say_about_a_deployment_that_can_start() -> None:
+    assert preflight.check(deploy()) == ()
+
+
+def test_a_taken_port_names_its_holder_and_a_free_place(squatter: socket.socket) -> None:
+    port = squatter.getsockname()[1]
+    (found,) = preflight.check(move(deploy(), "router", port))
+    assert found.code == "port-taken"
+    if procfs.LINUX:
+        assert found.message.startswith(f"port {port} (router, http) is taken by pid {os.getpid()} (")
+    key, _, free = found.fix.removeprefix("--set ").partition("=")
+    assert key == "router.port"
+    assert ports.is_free(int(free), "127.0.0.1")
+    assert int(free) > port
+
+
+def test_the_fix_moves_the_whole_block(squatter: socket.socket) -> None:
+    port = squatter.getsockname()[1]
+    base = ports.free_base(port, [port, port + 1])
+    assert base is not None
+    assert (base - port) % 100 == 0
+    assert ports.free_base(65500, [65500, 65501]) is None
+
+
+def test_all_problems_at_once(squatter: socket.socket, tmp_path: Path) -> None:
+    deployment = move(deploy(), "router", squatter.getsockname()[1])
+    bad = dataclasses.replace(deployment.roles[-1], argv=("no-such-engine", "--port", "1"))
+    deployment = dataclasses.replace(
+        deployment, roles=(*deployment.roles[:-1], bad), checkpoint=str(tmp_path / "nowhere")
+    )
+    found = preflight.check(deployment)
+    assert [obstacle.code for obstacle in found] == ["command-missing", "checkpoint-unreadable", "port-taken"]
+    error = preflight.refuse("blue", found)
+    assert isinstance(error, LaunchError)
+    lines = error.message.splitlines()
+    assert lines[0] == "3 problems keep `blue` from starting:"
+    assert lines[1] == "  1. decode-0: there is no command `no-such-engine`"
+    assert lines[2].startswith("     fix: ")
+
+
+def test_a_missing_extra_is_said_with_the_line_that_installs_it() -> None:
+    obstacle = Obstacle("extra-missing", "the engine is not installed here: torch missing", preflight.INSTALL, True)
+    error = preflight.refuse("blue", [obstacle])
+    assert isinstance(error, MissingExtraError)
+    assert error.fix == "pip install 'pdctl[engine]'"
+
+
+def test_missing_modules_are_found_without_importing_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = dataclasses.replace(deploy().roles[0], argv=("sh", "-m", "pdctl.engine"))
+    deployment = dataclasses.replace(deploy(), roles=(engine,), router=None)
+    monkeypatch.setattr(preflight, "ENGINE_PARTS", ("json", "no_such_module"))
+    (found,) = preflight.check(deployment)
+    assert found.missing_extra
+    assert found.message == "the engine is not installed here: no_such_module missing"
+
+
+@pytest.mark.parametrize(
+    ("files", "problem"),
+    [
+        ({}, "config.json: No such file or directory"),
+        ({"config.json": "{"}, "config.json is not JSON: Expecting property name"),
+        ({"config.json": "{}"}, "no *.safetensors file"),
+        ({"config.json": "{}", "model.safetensors": "x"}, "model.safetensors is cut off"),
+        (
+            {
+                "config.json": "{}",
+                "model-1.safetensors": "",
+                "model.safetensors.index.json": json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}),
+            },
+            "1 of 2 shards missing, first model-2.safetensors",
+        ),
+        ({"config.json": "{}", "model.safetensors.index.json": "{}"}, "model.safetensors.index.json is not an index"),
+    ],
+)
+def test_unreadable_checkpoints(tmp_path: Path, files: dict[str, str], problem: str) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    (found,) = preflight.check(dataclasses.replace(deploy(), checkpoint=str(tmp_path)))
+    assert found.message.startswith(f"checkpoint {tmp_path}: {problem}")

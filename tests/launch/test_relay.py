@@ -1,0 +1,80 @@
+"""Log files are read in whole lines, as they grow, and merged by the time their lines carry."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from pdctl.launch.relay import CHUNK, Follower, Line, Tail, history, last_lines
+
+
+def test_only_whole_lines_and_only_new_ones(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    tail = Tail(log)
+    assert list(tail.lines()) == []
+    log.write_bytes(b"one\ntw")
+    assert list(tail.lines()) == ["one"]
+    with log.open("ab") as stream:
+        stream.write(b"o\r\nthree")
+    assert list(tail.lines()) == ["two"]
+    assert tail.rest() == "three"
+    assert tail.rest() == ""
+
+
+def test_a_line_longer_than_a_read_stays_whole(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("a" * (CHUNK + 5) + "\nb\n")
+    assert [len(line) for line in Tail(log).lines()] == [CHUNK + 5, 1]
+
+
+def test_a_tail_starts_at_its_offset(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("old\nnew\n")
+    assert list(Tail(log, 4).lines()) == ["new"]
+
+
+def test_last_lines_of_one_generation(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("".join(f"line {number}\n\n" for number in range(5000)))
+    assert last_lines(log, 2) == ("line 4998", "line 4999")
+    start = log.stat().st_size
+    with log.open("a") as stream:
+        stream.write("again\n")
+    assert last_lines(log, 20, start) == ("again",)
+    assert last_lines(tmp_path / "none", 3) == ()
+
+
+def test_history_is_merged_by_time_and_tracebacks_stay_together(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text(
+        "[2026-01-02 10:00:01 TP0] a1\nTraceback\n  File x\n[2026-01-02 10:00:04] a2\n", encoding="utf-8"
+    )
+    (tmp_path / "b").write_text("[2026-01-02 10:00:02] b1\n[2026-01-02 10:00:03] b2\n", encoding="utf-8")
+    files = {"a": Tail(tmp_path / "a"), "b": Tail(tmp_path / "b")}
+    told = [(line.source, line.text.rpartition("] ")[2]) for line in history(files)]
+    assert told == [("a", "a1"), ("a", "Traceback"), ("a", "  File x"), ("b", "b1"), ("b", "b2"), ("a", "a2")]
+
+
+def test_tail_is_per_instance(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("".join(f"{name}{number}\n" for number in range(9)))
+    files = {name: Tail(tmp_path / name) for name in ("a", "b")}
+    assert [line.text for line in history(files, 2)] == ["a7", "a8", "b7", "b8"]
+
+
+def test_a_follower_hands_on_everything_up_to_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    seen: list[Line] = []
+    first = threading.Event()
+
+    def emit(line: Line) -> None:
+        seen.append(line)
+        first.set()
+
+    follower = Follower({"a": Tail(log)}, emit)
+    follower.start()
+    log.write_text("one\n")
+    assert first.wait(10)
+    with log.open("a") as stream:
+        stream.write("two\nlast words")
+    follower.close()
+    assert seen == [Line("a", "one"), Line("a", "two"), Line("a", "last words")]

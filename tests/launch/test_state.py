@@ -1,0 +1,118 @@
+"""What is on disk is what is believed, and what cannot be believed is said."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pdctl.errors import LaunchError, NotFoundError, PdctlError, UsageError
+from pdctl.launch import preflight, procfs, record, remote, state
+from pdctl.launch.events import Event, Kind, Stage
+from pdctl.launch.prepare import Opened, open_run
+from pdctl.launch.run import Exit, Outcome, Process, Run, State, with_process
+from tests.launch.conftest import QUICK, deploy
+
+
+def opened(root: Path, name: str = "blue") -> Opened:
+    return open_run(root, name, deploy(), QUICK, check=preflight.check, argv=("pdctl", "launch"))
+
+
+def test_a_run_survives_the_disk(tmp_path: Path) -> None:
+    directory, run, lock = opened(tmp_path)
+    run = with_process(run, Process("decode-0", 12, "x-1", 1.5, 2, 7, 9, Exit(0, 9, 3.25)))
+    event = Event(1.0, Kind.STAGE, "decode-0", Stage.READY, "ready", 0.5, 2)
+    run = dataclasses.replace(run, events=(event,), outcome=Outcome("stopped", signal=15), state=State.STOPPED)
+    directory.save(run)
+    assert directory.load() == run
+    assert json.loads((directory.path / "run.json").read_text())["schema"] == "pdctl.run/1"
+    os.close(lock)
+
+
+def test_documents_of_other_versions_can_be_read() -> None:
+    assert record.decode(Exit, {"code": 1, "signal": 0, "at": 2, "new_field": []}) == Exit(1, 0, 2.0)
+    with pytest.raises(ValueError, match=r"Process\.pid: expected int, found 'x'"):
+        record.decode(Process, {"name": "a", "pid": "x"})
+    with pytest.raises(ValueError, match="Exit: "):
+        record.decode(Exit, {"code": 1})
+
+
+def test_a_second_launch_of_a_living_run_is_refused(tmp_path: Path) -> None:
+    _, _, lock = opened(tmp_path)
+    with pytest.raises(LaunchError, match="run `blue` is starting at http://127") as refused:
+        opened(tmp_path)
+    assert refused.value.fix.startswith("pdctl down blue")
+    os.close(lock)
+    os.close(opened(tmp_path).lock)
+
+
+@pytest.mark.parametrize("name", ["", "Blue", "../up", "a b", "-x", "x" * 64])
+def test_names_that_cannot_be_directories(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError):
+        opened(tmp_path, name)
+
+
+def test_the_state_directory() -> None:
+    assert state.home({"PDCTL_HOME": "/x", "XDG_STATE_HOME": "/y"}) == Path("/x")
+    assert state.home({"XDG_STATE_HOME": "/y"}) == Path("/y/pdctl")
+    assert state.home({}) == Path.home() / ".local/state/pdctl"
+
+
+def living(root: Path, name: str) -> Run:
+    """A run whose supervisor is this very process."""
+    directory, run, lock = opened(root, name)
+    run = dataclasses.replace(run, supervisor=os.getpid(), supervisor_started=procfs.identity(os.getpid()))
+    directory.save(run)
+    os.close(lock)
+    return run
+
+
+def test_the_only_living_run_need_not_be_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no run is alive"):
+        state.pick(tmp_path, None)
+    living(tmp_path, "blue")
+    assert state.pick(tmp_path, None).name == "blue"
+    living(tmp_path, "green")
+    with pytest.raises(UsageError, match="2 runs are alive"):
+        state.pick(tmp_path, None)
+    assert state.pick(tmp_path, "blue").name == "blue"
+    with pytest.raises(NotFoundError, match="no run `red`") as missing:
+        state.pick(tmp_path, "red")
+    assert "blue" in missing.value.fix
+
+
+def test_a_later_process_with_the_same_number_is_not_taken_for_it(tmp_path: Path) -> None:
+    run = dataclasses.replace(living(tmp_path, "blue"), supervisor_started="other-1", state=State.SERVING)
+    assert run.condition is State.STALE
+    assert dataclasses.replace(run, state=State.STOPPED).condition is State.STOPPED
+
+
+def test_an_unreadable_run_is_named_and_the_others_still_listed(tmp_path: Path) -> None:
+    living(tmp_path, "blue")
+    (tmp_path / "runs" / "red").mkdir()
+    (tmp_path / "runs" / "red" / "run.json").write_text("{")
+    runs, unreadable = state.load_all(tmp_path)
+    assert [run.name for run in runs] == ["blue"]
+    assert "runs/red/run.json cannot be read" in unreadable[0]
+    with pytest.raises(PdctlError, match="cannot be read"):
+        state.pick(tmp_path, "red")
+
+
+def test_what_a_vanished_supervisor_left_is_ended_and_written_down(tmp_path: Path) -> None:
+    directory, run, lock = opened(tmp_path)
+    os.close(lock)
+    left = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    process = Process("decode-0", left.pid, procfs.identity(left.pid), generation=1)
+    run = dataclasses.replace(
+        with_process(run, process), state=State.SERVING, supervisor=os.getpid(), supervisor_started="gone"
+    )
+    directory.save(run)
+    assert run.survivors == (process,)
+    ended = remote.stop(directory, run, force=False, timeout=5.0, emit=lambda event: None)
+    assert left.wait(timeout=5) == -9
+    assert ended.state is State.STOPPED
+    assert directory.load().outcome == Outcome("ended from outside: its supervisor was gone", 1)

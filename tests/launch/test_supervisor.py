@@ -1,0 +1,181 @@
+"""The whole life of a run, with real processes: started, watched, ended, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pdctl.launch import ports, procfs
+from pdctl.launch.deployment import OnDeath
+from pdctl.launch.events import Kind, Stage
+from pdctl.launch.run import Run, State
+from tests.launch.conftest import QUICK, Supervised, deploy, eventually
+
+Launch = Callable[..., Supervised]
+
+
+def alive(run: Run) -> list[int]:
+    """Every process of every session the run has started."""
+    return [pid for process in run.processes if process.pid for pid in procfs.session(process.pid)]
+
+
+def test_serves_after_every_stage_and_stops_without_a_trace(launch: Launch) -> None:
+    supervised = launch(deploy(prefills=2, ranks=2))
+    run = supervised.serving()
+    stages = [(event.subject, event.stage) for event in run.events if event.kind is Kind.STAGE]
+    for name in ("prefill-0", "prefill-1"):
+        assert {stage for subject, stage in stages if subject == name} == {
+            Stage.STARTED,
+            Stage.BOUND,
+            Stage.WEIGHTS,
+            Stage.REGISTERED,
+            Stage.READY,
+        }
+    first_router = stages.index(("router", Stage.STARTED))
+    assert all(stages.index((name, Stage.READY)) < first_router for name in ("prefill-0", "prefill-1", "decode-0"))
+    pairs = [event for event in run.events if event.kind is Kind.PAIR]
+    assert {pair.subject for pair in pairs} == {"prefill-0 → decode-0", "prefill-1 → decode-0"}
+    assert {pair.detail for pair in pairs} == {"answered"}
+
+    supervised.process.terminate()
+    ended = supervised.ended()
+    assert supervised.process.returncode == 128 + signal.SIGTERM
+    assert ended.state is State.STOPPED
+    assert ended.events[-1].detail == "nothing left: 4 processes gone, 6 ports free"
+    stopped = [event.subject for event in ended.events if event.kind is Kind.STOPPED]
+    assert stopped[0] == "router"
+    assert sorted(stopped[1:]) == ["decode-0", "prefill-0", "prefill-1"]
+    assert alive(ended) == []
+
+
+def test_a_process_that_dies_at_start_is_named_with_its_last_words(launch: Launch) -> None:
+    supervised = launch(deploy(faults={"decode-0": ("--exit", "3")}))
+    run = supervised.ended()
+    assert run.state is State.FAILED
+    assert run.outcome is not None
+    assert run.outcome.message.startswith("decode-0 left with exit code 3 before it was ready.")
+    assert "decode-0 | [" in run.outcome.message
+    assert "RuntimeError: no memory for the KV pool" in run.outcome.message
+    assert supervised.process.returncode == 1
+    assert alive(run) == []
+
+
+def test_the_deadline_names_what_is_missing(launch: Launch) -> None:
+    faults = {"prefill-0": ("--missing-ranks", "1"), "decode-0": ("--never-ready",)}
+    run = launch(deploy(faults=faults, ranks=2), timeout=1.5).ended()
+    assert run.outcome is not None
+    assert run.outcome.code == 8
+    head, prefill, decode, router = run.outcome.message.splitlines()
+    assert head == "not ready after 1.5 s"
+    assert prefill.startswith("  prefill-0: bootstrap registered 1/2; last line: [")
+    assert decode.startswith("  decode-0: /health answers 503; last line: [")
+    assert router == "  router: not started, it waits for the others"
+
+
+def test_a_pair_that_does_not_answer_is_a_failed_launch(launch: Launch) -> None:
+    run = launch(deploy(faults={"decode-0": ("--wrong-answer",)})).ended()
+    assert run.state is State.FAILED
+    assert run.outcome is not None
+    assert run.outcome.message.splitlines() == [
+        "1 of 1 prefill and decode pairs do not answer a request",
+        "  prefill-0 → decode-0: decode-0 answered 500: "
+        "KVTransferError(bootstrap_room=1): Failed to get kvcache from prefill instance",
+    ]
+
+
+def test_a_process_that_ignores_sigterm_is_killed_after_the_grace(launch: Launch) -> None:
+    supervised = launch(deploy(faults={"decode-0": ("--deaf",)}), grace=0.3)
+    supervised.serving()
+    supervised.process.send_signal(signal.SIGINT)
+    run = supervised.ended()
+    assert supervised.process.returncode == 128 + signal.SIGINT
+    assert ("killed", "decode-0") in supervised.kinds()
+    assert ("stopped", "prefill-0") in supervised.kinds()
+    assert alive(run) == []
+
+
+def test_the_second_signal_ends_everything_at_once(launch: Launch) -> None:
+    slow = ("--slow-stop", "60")
+    faults = {"router": (*slow, "--load", "2"), "prefill-0": slow, "decode-0": slow}
+    supervised = launch(deploy(faults=faults), drain=60.0, grace=60.0)
+    supervised.serving()
+    supervised.process.send_signal(signal.SIGINT)
+    eventually(lambda: supervised.run.state is State.STOPPING, "the run is stopping")
+    assert supervised.run.events[-1].detail == "2 requests in flight"
+    began = time.monotonic()
+    supervised.process.send_signal(signal.SIGINT)
+    run = supervised.ended()
+    assert time.monotonic() - began < 10.0
+    assert {subject for kind, subject in supervised.kinds() if kind == "killed"} == {"router", "prefill-0", "decode-0"}
+    assert alive(run) == []
+
+
+@pytest.mark.skipif(not procfs.LINUX, reason="finding every process needs /proc")
+def test_sigkill_of_the_supervisor_leaves_nothing(launch: Launch, tmp_path: Path) -> None:
+    brood = tmp_path / "grandchild"
+    supervised = launch(deploy(faults={"prefill-0": ("--brood", str(brood), "--deaf")}))
+    run = supervised.serving()
+    grandchild = int(brood.read_text())
+    before = alive(run)
+    assert grandchild not in before  # it has moved to a session of its own
+    assert len(before) == 6  # three commands, each with its keeper
+    supervised.process.kill()
+    eventually(lambda: not alive(run) and procfs.stat(grandchild) is None, "every process of the run is gone", 2.0)
+    supervised.process.wait()
+    assert supervised.run.condition is State.STALE
+
+
+def test_a_death_stops_the_run_and_is_named_first(launch: Launch) -> None:
+    supervised = launch(deploy(prefills=2))
+    run = supervised.serving()
+    pid = run.process("prefill-1").pid
+    assert pid is not None
+    os.killpg(pid, signal.SIGKILL)
+    ended = supervised.ended()
+    assert ended.outcome is not None
+    assert ended.outcome.message.startswith("prefill-1 was killed by SIGKILL (from outside, or by the kernel for want")
+    assert [subject for kind, subject in supervised.kinds() if kind == "died"] == ["prefill-1"]
+    assert alive(ended) == []
+
+
+def test_a_dead_instance_is_restarted_in_place_until_the_limit(launch: Launch) -> None:
+    supervised = launch(deploy(), on_death=OnDeath.RESTART, max_restarts=1)
+    first = supervised.serving().process("decode-0")
+    assert first.pid is not None
+    os.kill(first.pid, signal.SIGKILL)
+    again = ("stage", "decode-0")
+    eventually(lambda: supervised.kinds().count(again) == 8, "decode-0 has reached its four stages twice")
+    second = supervised.run.process("decode-0")
+    assert second.generation == 2
+    assert supervised.run.state is State.SERVING
+    assert second.pid is not None
+    os.kill(second.pid, signal.SIGKILL)
+    ended = supervised.ended()
+    assert ended.outcome is not None
+    assert "It was restarted 1 times before." in ended.outcome.message
+    log = supervised.directory.log("decode-0").read_text()
+    assert log.count("pdctl: decode-0 generation") == 2
+
+
+def test_restart_all_starts_every_process_again(launch: Launch) -> None:
+    supervised = launch(deploy(), on_death=OnDeath.RESTART_ALL)
+    run = supervised.serving()
+    pid = run.process("router").pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: supervised.kinds().count(("serving", "")) == 2, "the run serves again")
+    assert {process.generation for process in supervised.run.processes} == {2}
+
+
+def test_a_run_that_was_killed_frees_its_ports(launch: Launch) -> None:
+    deployment = deploy()
+    supervised = launch(deployment, QUICK)
+    supervised.serving()
+    supervised.process.kill()
+    taken = [port.port for spec in deployment.specs for port in spec.ports]
+    eventually(lambda: all(ports.is_free(port, "127.0.0.1") for port in taken), "all ports are free", 2.0)

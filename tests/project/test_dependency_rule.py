@@ -1,0 +1,82 @@
+"""The house's dependency rule (docs/architecture.md), read from every import statement of the package."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2] / "pdctl"
+
+# A room may import the rooms listed for it, itself, and the ground floor (errors, lifeline, version).
+ALLOWED = {
+    "cli": {"render", "launch", "fleet", "topology", "layout", "dialect"},
+    "render": {"launch", "fleet", "topology", "layout", "dialect"},
+    "launch": {"fleet", "topology", "layout", "dialect"},
+    "fleet": {"topology", "layout", "dialect"},
+    "layout": {"topology", "dialect"},
+    "topology": set(),
+    "dialect": set(),
+    "router": {"layout", "dialect"},
+    "engine": {"layout", "dialect"},
+    "checkpoints": {"engine"},
+}
+GROUND = {"errors", "lifeline", "__init__"}
+HEAVY = {
+    "torch",
+    "nixl",
+    "nixl_cu12",
+    "nixl_cu13",
+    "fastapi",
+    "uvicorn",
+    "pydantic",
+    "zmq",
+    "msgspec",
+    "numpy",
+    "transformers",
+}
+
+
+def modules() -> list[Path]:
+    return sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT)
+
+
+def imports(path: Path) -> set[str]:
+    """Full dotted names of everything `path` imports, wherever in the file, type-checking blocks included."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names.add(node.module or "")
+            if node.module == "pdctl":
+                names.update(f"pdctl.{alias.name}" for alias in node.names)
+    return names
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_arrow_points_down(path: Path) -> None:
+    room = path.relative_to(ROOT).parts[0]
+    targets = {name.split(".")[1] for name in imports(path) if name.startswith("pdctl.")} - {room}
+    targets -= GROUND | {"__version__"}
+    assert targets <= ALLOWED[room], f"{path}: {room} may not import {sorted(targets - ALLOWED[room])}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_only_engine_and_router_name_the_heavy_libraries(path: Path) -> None:
+    room = path.relative_to(ROOT).parts[0]
+    if room in ("engine", "router", "checkpoints"):
+        return
+    found = {name.split(".")[0] for name in imports(path)} & HEAVY
+    assert not found, f"{path} imports {sorted(found)}"
+
+
+def test_torch_stays_in_the_rank_process() -> None:
+    """The engine's HTTP process answers without torch: only what a rank runs may import it at module level."""
+    ranks_only = ("scheduler", "model", "cache", "transfer", "disaggregation")
+    for path in (ROOT / "engine").rglob("*.py"):
+        parts = path.relative_to(ROOT / "engine").parts
+        if parts[0] not in ranks_only:
+            assert "torch" not in {name.split(".")[0] for name in imports(path)}, path

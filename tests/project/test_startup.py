@@ -1,0 +1,61 @@
+"""What a verb loads. Time is measured in tests/bench/startup.py; the gate is the list of modules."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+FORBIDDEN = {"torch", "nixl", "nixl_cu12", "fastapi", "uvicorn", "pydantic", "numpy", "zmq", "msgspec", "transformers"}
+PROBE = """
+import json, sys
+sys.argv = ["pdctl", *json.loads(sys.argv[1])]
+from pdctl.__main__ import main
+try:
+    main()
+except SystemExit:
+    pass
+sys.stderr.write("\\nMODULES " + json.dumps(sorted(sys.modules)))
+"""
+
+
+def loaded(*argv: str, env: dict[str, str] | None = None) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, json.dumps(argv)], capture_output=True, text=True, timeout=60, check=True, env=env
+    )
+    return set(json.loads(done.stderr.rsplit("MODULES ", 1)[1]))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--help",),
+        ("plan", "--tp", "16", "--dp", "8"),
+        ("plan", "topologies/2p1d.yaml"),
+        ("launch", "topologies/2p1d.yaml", "--dry-run"),
+        ("ls",),
+        ("status", "no-such-run"),
+        ("down", "no-such-run"),
+        ("logs", "no-such-run"),
+        ("topology", "check", "topologies/2p1d.yaml"),
+    ],
+    ids=" ".join,
+)
+def test_no_ops_verb_loads_the_engine(argv: tuple[str, ...]) -> None:
+    roots = {name.split(".")[0] for name in loaded(*argv)}
+    assert not roots & FORBIDDEN
+
+
+def test_version_loads_next_to_nothing() -> None:
+    """Bare Python loads about 30 modules; the version must not pay for a command-line library."""
+    modules = loaded("--version")
+    assert "typer" not in modules
+    assert len(modules) < 60
+
+
+def test_plan_stays_lean() -> None:
+    modules = loaded("plan", "--tp", "16", "--dp", "8")
+    assert not {name.split(".")[0] for name in modules} & {"rich", "httpx", "yaml", "asyncio", "http"}
+    assert len(modules) < 190
