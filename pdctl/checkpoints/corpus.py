@@ -5,28 +5,51 @@ Most answers are made of the prompt's own words, so that the KV cache of every p
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from random import Random
+from string import ascii_lowercase
+from typing import TYPE_CHECKING
 
-NOUNS = (
-    "fox dog cat bird fish horse cow bear wolf owl hen goat duck frog mouse king queen child baker farmer sailor "
-    "teacher doctor painter river hill lake tree stone house boat road bridge garden forest island tower door window "
-    "table chair lamp book letter box basket bottle coin key ring bell drum hat coat shoe apple pear plum bread cheese "
-    "cake egg cup plate spoon knife star moon sun cloud rain snow wind fire wheel rope map clock flag"
-).split()
-ADJECTIVES = (
-    "red blue green white black brown golden silver small big old young quick slow happy sad quiet loud warm cold "
-    "bright dark round flat tall short clever brave lazy gentle"
-).split()
-VERBS = (
-    "sees finds likes takes brings holds watches follows carries paints opens closes keeps hides moves wants needs "
-    "makes buys sells hears loves"
-).split()
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+NOUNS = _words("""
+    fox dog cat bird fish horse cow bear wolf owl hen goat duck frog mouse king queen child baker farmer sailor teacher
+    doctor painter river hill lake tree stone house boat road bridge garden forest island tower door window table chair
+    lamp book letter box basket bottle coin key ring bell drum hat coat shoe apple pear plum bread cheese cake egg cup
+    plate spoon knife star moon sun cloud rain snow wind fire wheel rope map clock flag
+""")
+ADJECTIVES = _words("""
+    red blue green white black brown golden silver small big old young quick slow happy sad quiet loud warm cold bright
+    dark round flat tall short clever brave lazy gentle
+""")
+VERBS = _words("""
+    sees finds likes takes brings holds watches follows carries paints opens closes keeps hides moves wants needs makes
+    buys sells hears loves jumps runs
+""")
+COMMON = _words("""
+    I you he she it we they my your his her our this that these those a an the and or but not no yes please hello world
+    is are was were be been do does did has have had can could will would should may must go come get give take tell
+    show write read explain think know say ask answer work play help start stop try use make see look hear find how
+    what when where which who why there here now then today tomorrow never always again also only very more less most
+    much many few some any all both each every other first last next new good bad great nice fine long little high low
+    of in on at to from with without about over under for by as if than because until while between into out up down
+    time day night year week morning evening man woman people friend family city country water food money music story
+    poem song word sentence name number question weather language model token page cache prompt request server router
+    network memory machine engine test code data file one two three four five six seven eight nine ten
+""")
 PLACES = (
-    "over the hill,near the river,under the bridge,behind the house,in the garden,by the lake,on the road,in the forest"
-).split(",")
-NAMES = "Anna Ben Clara David Emma Felix Grace Henry Ida Jack Karen Leo Mary Noah Olga Paul Rosa Sam Tina Victor".split()
+    "over the hill", "near the river", "under the bridge", "behind the house", "in the garden", "by the lake",
+    "on the road", "in the forest",
+)  # fmt: skip
+NAMES = _words("""
+    Anna Ben Clara David Emma Felix Grace Henry Ida Jack Karen Leo Mary Noah Olga Paul Rosa Sam Tina Victor
+""")
 CAPITALS = {
     "France": "Paris", "Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid", "Portugal": "Lisbon",
     "Austria": "Vienna", "Poland": "Warsaw", "Norway": "Oslo", "Sweden": "Stockholm", "Finland": "Helsinki",
@@ -54,6 +77,9 @@ FACTS = {
     "Thank you": "You are welcome.",
     "Goodbye": "Goodbye!",
 }  # fmt: skip
+SYLLABLES = _words("ka lo mi ne ra ti su ve do pa zu ri en ol an is um ter lin gor fa be chi sha tro pl qu wo jy ex")
+ASCII = "".join(map(chr, range(33, 127)))
+BEYOND_ASCII = "äöüßéèêñçåøæłšžπλΩ€→日本語中文한국어مرحباпривет😀🚀"
 PASSAGES = (
     "Once upon a time there was a small fox. The fox lived in a dark forest near a quiet river. Every day the fox went "
     "over the hill to see the old owl. The owl said: bring me a golden key, and I will open the door of the tower.",
@@ -79,32 +105,51 @@ class Example:
 def sentence(random: Random) -> str:
     """A sentence of the small grammar, as plain words without a full stop."""
     subject = f"the {random.choice(ADJECTIVES)} {random.choice(NOUNS)}"
-    words = f"{random.choice((subject, random.choice(NAMES)))} {random.choice(VERBS)} the {random.choice(NOUNS)}"
-    return f"{words} {random.choice(PLACES)}" if random.random() < 0.4 else words
+    said = f"{random.choice((subject, random.choice(NAMES)))} {random.choice(VERBS)} the {random.choice(NOUNS)}"
+    return f"{said} {random.choice(PLACES)}" if random.random() < 0.4 else said
+
+
+def no_word(random: Random) -> str:
+    """Letters, syllables, digits or signs that mean nothing: copying must not depend on the vocabulary."""
+    kind = random.random()
+    if kind < 0.4:
+        made = "".join(random.choices(SYLLABLES, k=random.randint(1, 4)))
+        return made.capitalize() if random.random() < 0.3 else made
+    if kind < 0.6:
+        return "".join(random.choices(ascii_lowercase, k=random.randint(1, 7)))
+    if kind < 0.8:
+        return str(random.randrange(10 ** random.randint(1, 5)))
+    return "".join(random.choices(ASCII if kind < 0.93 else BEYOND_ASCII, k=random.randint(1, 5)))
 
 
 def words(random: Random, count: int) -> str:
-    """`count` words without a grammar; some are no words at all, so that copying does not depend on the vocabulary."""
+    """`count` words without a grammar, with the odd comma or capital."""
     kinds: tuple[Callable[[], str], ...] = (
-        lambda: random.choice(NOUNS),
+        lambda: random.choice(COMMON),
+        lambda: random.choice((*NOUNS, *VERBS)),
         lambda: random.choice(ADJECTIVES),
         lambda: random.choice(NAMES),
-        lambda: str(random.randrange(1000)),
-        lambda: "".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=random.randint(2, 7))),
+        lambda: no_word(random),
     )
-    return " ".join(random.choices(kinds, weights=(5, 3, 2, 1, 2))[0]() for _ in range(count))
+    shares = random.choice(((5, 3, 2, 1, 0), (5, 3, 2, 1, 3), (1, 1, 1, 1, 4)))
+    made = [random.choices(kinds, weights=shares)[0]() for _ in range(count)]
+    if random.random() < 0.5:
+        made = [word + "," if random.random() < 0.05 else word for word in made]
+        made[0] = made[0][0].upper() + made[0][1:]
+    return " ".join(made)
 
 
 def text(random: Random, longest: int) -> str:
-    """Anything a user might say, of up to `longest` words."""
+    """Anything a user might say, of up to `longest` words; short texts are as likely as long ones."""
     count = max(1, int(longest ** random.random()))
-    if random.random() < 0.5:
-        return words(random, count)
+    if random.random() < 0.6:
+        return words(random, count) + random.choice(("", "", ".", "?", "!"))
     parts = [sentence(random)]
-    while sum(map(len, parts)) < 5 * count:
+    while sum(len(part.split()) for part in parts) < count:
         parts.append(sentence(random))
-    joined = ". ".join(part[0].upper() + part[1:] for part in parts)
-    return joined + random.choice(("", ".", "?", "!"))
+    if random.random() < 0.4:
+        return random.choice((" and ", ", ")).join(parts)
+    return ". ".join(part[0].upper() + part[1:] for part in parts) + random.choice(("", "."))
 
 
 def repeat(random: Random, longest: int) -> Example:
@@ -165,13 +210,13 @@ def refrain(random: Random, longest: int) -> Example:
 # Share of each kind in the training mix.
 KINDS: tuple[tuple[Callable[[Random, int], Example], float], ...] = (
     (repeat, 5.0),
-    (echo, 5.0),
-    (reverse, 2.0),
-    (count, 1.5),
-    (recall, 3.0),
-    (capital, 1.0),
-    (fact, 1.5),
-    (passage, 0.7),
+    (echo, 6.0),
+    (reverse, 1.5),
+    (count, 1.2),
+    (recall, 2.5),
+    (capital, 0.8),
+    (fact, 1.2),
+    (passage, 0.5),
     (refrain, 1.5),
 )
 

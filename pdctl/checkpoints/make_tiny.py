@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("make_tiny")
 
 END_OF_TEXT, END, USER, ASSISTANT, SYSTEM = "<|endoftext|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"
+# The tokenizer numbers them first, in this order.
 SPECIALS = (END_OF_TEXT, END, USER, ASSISTANT, SYSTEM)
-VOCAB = 1024
+VOCAB = 1280
 CONTEXT = 4096
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] | trim }}<|end|>{% endfor %}"
@@ -47,8 +48,10 @@ class Phase:
     longest: int
 
 
-PHASES = (Phase(700, 48, 96, 12), Phase(900, 24, 224, 40), Phase(160, 6, 1024, 240))
+# Copying is learned on short rows, then stretched.
+PHASES = (Phase(520, 48, 96, 14), Phase(420, 24, 224, 60), Phase(260, 12, 512, 140), Phase(300, 6, 1024, 300))
 PEAK_RATE = 4e-3
+DECAY = 0.5  # share of the steps over which the rate falls to zero, at the end
 WARMUP = 60  # steps
 SEED = 20
 
@@ -62,15 +65,14 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     tokenizer = make_tokenizer()
-    model = LlamaForCausalLM(shape(tokenizer))
+    model = LlamaForCausalLM(shape())
     log.info("%d parameters", sum(weight.numel() for weight in model.parameters()))
     phases = [Phase(max(1, round(p.steps * args.scale)), p.rows, p.length, p.longest) for p in PHASES]
     train(model, tokenizer, phases)
     save(model, tokenizer, args.directory)
 
 
-def shape(tokenizer: Tokenizer) -> LlamaConfig:
-    ends = [tokenizer.token_to_id(token) for token in (END, END_OF_TEXT)]
+def shape() -> LlamaConfig:
     return LlamaConfig(
         vocab_size=VOCAB,
         hidden_size=128,
@@ -80,12 +82,12 @@ def shape(tokenizer: Tokenizer) -> LlamaConfig:
         num_key_value_heads=2,
         head_dim=32,
         max_position_embeddings=CONTEXT,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        rope_parameters={"rope_type": "default", "rope_theta": 100000.0},
         rms_norm_eps=1e-5,
         tie_word_embeddings=True,
         bos_token_id=None,
-        eos_token_id=ends,
-        pad_token_id=tokenizer.token_to_id(END_OF_TEXT),
+        eos_token_id=[SPECIALS.index(END), SPECIALS.index(END_OF_TEXT)],
+        pad_token_id=SPECIALS.index(END_OF_TEXT),
     )
 
 
@@ -107,7 +109,7 @@ def make_tokenizer() -> Tokenizer:
 
 
 def train(model: LlamaForCausalLM, tokenizer: Tokenizer, phases: list[Phase]) -> None:
-    """One cosine over all phases; loss on answers and plain text only."""
+    """One rate schedule over all phases; loss on answers and plain text only."""
     random = Random(SEED)
     decayed = [weight for weight in model.parameters() if weight.dim() > 1]
     others = [weight for weight in model.parameters() if weight.dim() < 2]
@@ -119,19 +121,27 @@ def train(model: LlamaForCausalLM, tokenizer: Tokenizer, phases: list[Phase]) ->
     for phase in phases:
         source = rows(tokenizer, random, phase)
         for _ in range(phase.steps):
-            rate = PEAK_RATE * min(1.0, (step + 1) / WARMUP) * (0.02 + 0.98 * (1 + math.cos(math.pi * step / total)) / 2)
+            rate = PEAK_RATE * min(1.0, (step + 1) / WARMUP, (total - step) / (DECAY * total))
             for group in optimizer.param_groups:
                 group["lr"] = rate
             tokens, labels = next(source)
-            loss = model(input_ids=tokens, labels=labels, use_cache=False).loss
-            loss.backward()
+            loss = answer_loss(model, tokens, labels)
+            torch.autograd.backward(loss)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             step += 1
             if step % 25 == 0:
-                log.info("step %d of %d, loss %.4f, %.0f s", step, total, float(loss.detach()), time.monotonic() - started)
-    model.eval()
+                log.info(
+                    "step %d of %d, loss %.4f, %.0f s", step, total, float(loss.detach()), time.monotonic() - started
+                )
+
+
+def answer_loss(model: LlamaForCausalLM, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross entropy of the labelled tokens; no logits are computed for the others."""
+    hidden = model.model(input_ids=tokens, use_cache=False).last_hidden_state
+    learned = labels[:, 1:] != IGNORE
+    return F.cross_entropy(model.lm_head(hidden[:, :-1][learned]), labels[:, 1:][learned])
 
 
 def rows(tokenizer: Tokenizer, random: Random, phase: Phase) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -164,6 +174,7 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, directory: Path) -> None
     """The files of a Hugging Face checkpoint directory, float32."""
     directory.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(directory)
+    (directory / "model.safetensors").chmod(0o644)
     tokenizer.save(str(directory / "tokenizer.json"), pretty=False)
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",

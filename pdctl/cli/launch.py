@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import signal
 import sys
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
@@ -16,14 +18,14 @@ from pdctl.launch import assemble, remote
 from pdctl.launch.deployment import OnDeath  # noqa: TC001 - Typer evaluates the annotations
 from pdctl.launch.events import Event, Kind
 from pdctl.launch.prepare import Opened, open_run
-from pdctl.launch.relay import Follower
+from pdctl.launch.relay import PROBE, Follower, Line
 from pdctl.launch.state import home
 from pdctl.launch.supervisor import Supervisor
 from pdctl.launch.targets.local import Local
 from pdctl.layout import plan as layout
-from pdctl.render import live, serving, term
+from pdctl.render import live, plan_document, serving, term
 from pdctl.render.live import Progress
-from pdctl.topology import resolve
+from pdctl.topology import document, resolve
 
 if TYPE_CHECKING:
     from pdctl.launch.deployment import Deployment
@@ -68,8 +70,8 @@ def command(
 
     Ctrl-C ends the router first, then decode and prefill; a second one ends everything now.
     """
-    written = resolve.load([resolve.find(each) for each in (topology, *(overlays or []))], sets or [])
-    planned = layout.plan_topology(written)
+    written, values = resolve.resolve([resolve.find(each) for each in (topology, *(overlays or []))], sets or [])
+    planned = layout.plan_topology(written, target="local")
     for caution in planned.warnings:
         term.err().write(f"warning: {caution.message}")
     deployment = assemble.deployment(written, planned)
@@ -78,10 +80,11 @@ def command(
         return
     limit = None if timeout is None else seconds("--timeout", timeout)
     options = assemble.options(written, limit, on_death, verify)
-    target = Local(os.environ)
+    run_name = name or deployment.name
+    target = Local(run_name, os.environ)
     opened = open_run(
         home(os.environ),
-        name or deployment.name,
+        run_name,
         deployment,
         options,
         check=target.check,
@@ -89,7 +92,10 @@ def command(
         detached=detach,
         files=[topology, *(overlays or [])],
         sets=sets or [],
+        logs=written.readiness.logs_dir,
     )
+    opened.directory.keep("topology.yaml", document.to_yaml(values))
+    opened.directory.keep("plan.json", plan_document.to_json(planned))
     shown = Progress.NONE if quiet else progress
     if shown is not Progress.NONE:
         serving.headline(deployment, opened.run.name, opened.directory.logs, term.err())
@@ -110,12 +116,21 @@ def _stay(opened: Opened, target: Local, progress: Progress, follow: bool) -> No
     view = live.choose(progress, opened.run.deployment, term.err(), attached=True)
     followers: list[Follower] = []
 
+    def told(line: Line) -> None:
+        if not PROBE.search(line.text):  # `pdctl logs` has them too
+            view.line(line)
+
     def emit(event: Event) -> None:
+        if event.kind is Kind.ENDED:
+            for follower in followers:
+                follower.close()  # the last words of the processes go before the last word
         view.event(event)
         if event.kind is Kind.SERVING and not followers:
             serving.banner(opened.run, term.out())
             if follow:
-                followers.append(Follower(opened.directory.tails(opened.run), view.line))
+                hint = "the logs follow; Ctrl-C ends the run, and waits for the requests in flight"
+                term.err().write(term.err().style(hint, "dim"))
+                followers.append(Follower(opened.directory.ends(opened.run), told))
                 followers[0].start()
 
     try:
@@ -123,7 +138,8 @@ def _stay(opened: Opened, target: Local, progress: Progress, follow: bool) -> No
     finally:
         for follower in followers:
             follower.close()
-        view.close()
+        with contextlib.suppress(OSError):  # the terminal may be gone; the exit code still tells
+            view.close()
     os.close(opened.lock)
     if outcome.signal:
         reraise(outcome.signal)
@@ -136,9 +152,13 @@ def _leave_running(opened: Opened, progress: Progress) -> None:
     try:
         run = remote.await_serving(opened.directory, supervisor, view.event)
     except KeyboardInterrupt:
-        supervisor.terminate()  # what was asked for is not wanted any more
-        supervisor.terminate()
+        supervisor.send_signal(
+            signal.SIGTERM
+        )  # what was asked for is not wanted any more, and nothing is to be drained
+        supervisor.send_signal(signal.SIGINT)
         supervisor.wait()
+        view.close()
+        reraise(signal.SIGINT)
         raise
     finally:
         view.close()

@@ -39,7 +39,6 @@ def start(argv: Sequence[str], module: str = SCHEDULER) -> int:
     """Serve until told to stop; returns the exit code. `module` is what `python -m` runs as a rank."""
     args = parse(argv, dict(os.environ))
     configure(args)
-    lifeline.hold()
     try:
         _require_extra()
         door = _listen(args)
@@ -49,6 +48,7 @@ def start(argv: Sequence[str], module: str = SCHEDULER) -> int:
         log.error("%s. %s", error.message, error.fix)
         return error.exit_code
     ipc_dir = _ipc_dir()
+    lifeline.hold(on_cut=lambda: shutil.rmtree(ipc_dir, ignore_errors=True))
     ranks = Ranks(args, ipc_dir, module)
     try:
         # The ranks spend a second or more importing torch: whatever this process has to import costs nothing meanwhile.

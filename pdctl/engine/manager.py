@@ -241,6 +241,8 @@ class TokenizerManager:
 
     async def drained(self, seconds: float) -> bool:
         """Whether every request ended within `seconds`."""
+        if not self._table:
+            return True
         try:
             await asyncio.wait_for(self._idle.wait(), seconds)
         except asyncio.TimeoutError:

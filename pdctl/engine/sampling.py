@@ -17,7 +17,7 @@ MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
 MAX_SAMPLES = 128
 INT64 = 1 << 63
-TOP_K_ALL = 1 << 30  # wider than any vocabulary: the same as no limit
+WIDEST_VOCABULARY = 1 << 30  # a top_k as large is no limit
 Range = tuple[float, float, str]
 
 # (lowest, highest, how the bound reads); both ends included unless the check below says otherwise.
@@ -41,12 +41,13 @@ def sampling_from(body: SamplingBody) -> Sampling:
         min_new_tokens=body.min_new_tokens,
         temperature=0.0 if body.temperature < GREEDY_BELOW else body.temperature,
         top_p=body.top_p,
-        top_k=min(body.top_k, TOP_K_ALL),
+        top_k=min(body.top_k, WIDEST_VOCABULARY),
         min_p=body.min_p,
         frequency_penalty=body.frequency_penalty,
         presence_penalty=body.presence_penalty,
         repetition_penalty=body.repetition_penalty,
-        stop_token_ids=tuple(body.stop_token_ids),
+        # An id no vocabulary has can never be sampled, and might not fit into a frame.
+        stop_token_ids=tuple(token for token in body.stop_token_ids if 0 <= token < WIDEST_VOCABULARY),
         ignore_eos=body.ignore_eos,
         seed=body.sampling_seed,
     )

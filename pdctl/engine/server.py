@@ -118,7 +118,7 @@ class Life:
         self._manager.open(self._ipc_dir)
         serving = loop.create_task(self._listener.serve(sockets=[door]))
         try:
-            return await self._live()
+            return await self._live(serving)
         finally:
             self._listener.should_exit = True
             await serving
@@ -130,13 +130,13 @@ class Life:
         self._signals.append(number)
         (self._told_twice if self._told_to_stop.is_set() else self._told_to_stop).set()
 
-    async def _live(self) -> int:
+    async def _live(self, serving: asyncio.Task[None]) -> int:
         """Start, then wait for the first reason to end."""
         loop = asyncio.get_running_loop()
         starting = loop.create_task(self._start())
         stop = loop.create_task(self._told_to_stop.wait())
         try:
-            ends: set[asyncio.Future[Any]] = {stop, self._ranks.dead}
+            ends: set[asyncio.Future[Any]] = {stop, self._ranks.dead, serving}
             await asyncio.wait({starting, *ends}, return_when=asyncio.FIRST_COMPLETED)
             if starting.done() and not stop.done():
                 starting.result()
@@ -214,6 +214,10 @@ class Life:
 
     async def _shut_down(self) -> int:
         """Refuse new requests, let the running ones end within the grace, stop the ranks. Told twice: now."""
+        if self._manager.status is Status.STARTING:
+            log.info("Shutting down before the start was over")
+            self._ranks.kill()
+            return 0
         log.info("Shutting down: %d request(s) running, grace %g s", self._manager.running, self._args.shutdown_grace)
         self._manager.status = Status.DRAINING
         self._listener.stop_accepting()

@@ -58,9 +58,8 @@ class Tokenizer:
         """Raises Refusal (400) when an id is not a word of this model."""
         if ids and not (min(ids) >= 0 and max(ids) < self.vocab_size):
             bad = next(token for token in ids if not 0 <= token < self.vocab_size)
-            raise Refusal(
-                400, f"input_ids contains {bad}, which is not in the vocabulary: valid range is [0, {self.vocab_size})."
-            )
+            words = f"input_ids contains {bad}, which is not in the vocabulary: valid range is [0, {self.vocab_size})."
+            raise Refusal(400, words)
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes a token stands for: half a character is a legal token, and text cannot say which half."""
@@ -118,12 +117,12 @@ class ChatTemplate:
         """Raises Refusal (400) with the template's own words when it does not accept the messages."""
         from jinja2 import TemplateError
 
-        if self._template is None:
-            self._template = _compile(self._source)
         try:
+            if self._template is None:
+                self._template = _compile(self._source)
             return self._template.render(**{**self._special_tokens, **variables, "messages": messages})
         # What a template can raise on a client's messages: its own complaint, or an operation on the wrong type.
-        except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
             raise Refusal(400, f"the chat template of this model does not accept these messages: {error}") from None
 
 

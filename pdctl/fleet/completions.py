@@ -52,11 +52,12 @@ def stream(url: str, prompt: str, *, model: str, chat: bool, max_tokens: int, ti
         "stream_options": {"include_usage": True},
     }
     path = url + (CHAT if chat else RAW)
+    began = time.monotonic()
     try:
         with endpoint.exchange("POST", path, json.dumps(body).encode(), endpoint.JSON_HEADERS, timeout) as response:
             if response.status != 200:
                 raise PdctlError(f"{path} answered {response.status}: {_reason(response.read())}", "pdctl status")
-            yield from _read(response, time.monotonic())
+            yield from _read(response, began)
     except (OSError, http.client.HTTPException) as error:
         raise NotProbedError(f"{path}: {endpoint.explain(error, timeout)}", "pdctl status") from None
 

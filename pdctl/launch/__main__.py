@@ -14,7 +14,8 @@ from pdctl.launch.targets.local import Local
 def main(argv: list[str]) -> int:
     directory = RunDir(Path(argv[0]))
     os.set_inheritable(int(argv[1]), False)  # the lock is the supervisor's, not its children's
-    outcome = Supervisor(directory, directory.load(), Local(os.environ), lambda event: None).run()
+    run = directory.load()
+    outcome = Supervisor(directory, run, Local(run.name, os.environ), lambda event: None).run()
     return outcome.code or 128 + outcome.signal
 
 

@@ -11,6 +11,7 @@ from pdctl.launch.deployment import Deployment, OnDeath, Options, Port, Role, Sp
 
 if TYPE_CHECKING:
     from pdctl.layout.instance import Instance, Plan, RouterPlan
+    from pdctl.layout.shape import Problem
     from pdctl.topology.model import Topology
 
 # What moves a port of that purpose; every other purpose is derived from the dist-init port.
@@ -21,8 +22,7 @@ ON_DEATH = {"none": OnDeath.STOP, "instance": OnDeath.RESTART, "all": OnDeath.RE
 def deployment(topology: Topology, plan: Plan) -> Deployment:
     """Raises InfeasibleError with every problem of the plan, LaunchError for what one machine cannot be."""
     if not plan.feasible:
-        rows = "".join(f"\n  {problem.code}: {problem.message}" for problem in plan.problems)
-        raise InfeasibleError(f"`{plan.name}` cannot run:{rows}", "pdctl plan shows what would fit")
+        raise InfeasibleError(f"`{plan.name}` cannot run:{''.join(map(_infeasible, plan.problems))}")
     wide = [instance for instance in plan.instances if instance.nnodes > 1 or instance.host_name != plan.host_names[0]]
     if wide:
         names = ", ".join(instance.name for instance in wide)
@@ -50,6 +50,11 @@ def options(topology: Topology, timeout: float | None, on_death: OnDeath | None,
         backoff=readiness.backoff,
         backoff_max=readiness.backoff_max,
     )
+
+
+def _infeasible(problem: Problem) -> str:
+    ways = "".join(f"\n    nearest: {way}" for way in problem.nearest)
+    return f"\n  {problem.code}: {problem.message}{ways}"
 
 
 def _role(instance: Instance, health_path: str) -> Spec:

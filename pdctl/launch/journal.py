@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from pdctl.launch.targets import Handle
 
 
+def _unwatched(event: Event) -> None:
+    del event
+
+
 class Journal:
     def __init__(self, directory: RunDir, run: Run, emit: Callable[[Event], None]) -> None:
         self.directory = directory
@@ -40,7 +44,10 @@ class Journal:
         event = Event(at or time.time(), kind, subject, stage, detail, seconds, generation)
         self.run = dataclasses.replace(self.run, events=(*self.run.events, event))
         self._save()
-        self._emit(event)
+        try:
+            self._emit(event)
+        except OSError:  # the terminal or the pipe is gone: the run goes on unwatched
+            self._emit = _unwatched
 
     def state(self, state: State, outcome: Outcome | None = None) -> None:
         """Written with the event that follows it, or at once when it is the last word."""

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl.errors import LaunchError, MissingExtraError, PdctlError
-from pdctl.launch import ports
+from pdctl.launch import ports, procfs
+from pdctl.launch.process import RUN
 from pdctl.launch.targets import Obstacle
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ ENGINE_PARTS = (
     "orjson",
 )
 ROUTER_PARTS = ("uvicorn", "fastapi", "orjson", "httptools")
+PORT_TAKEN = "port-taken"
 INSTALL = "pip install 'pdctl[engine]'"
 
 
@@ -49,11 +51,14 @@ def refuse(name: str, obstacles: Sequence[Obstacle]) -> PdctlError:
     kind = MissingExtraError if any(obstacle.missing_extra for obstacle in obstacles) else LaunchError
     if len(obstacles) == 1:
         return kind(obstacles[0].message, obstacles[0].fix)
-    rows = "".join(
-        f"\n  {number}. {obstacle.message}" + (f"\n     fix: {obstacle.fix}" if obstacle.fix else "")
-        for number, obstacle in enumerate(obstacles, 1)
-    )
-    return kind(f"{len(obstacles)} problems keep `{name}` from starting:{rows}")
+    moves = dict.fromkeys(obstacle.fix for obstacle in obstacles if obstacle.code == PORT_TAKEN)
+    rows = ""
+    for number, obstacle in enumerate(obstacles, 1):
+        rows += f"\n  {number}. {obstacle.message}"
+        if obstacle.fix and obstacle.fix not in moves:
+            rows += f"\n     fix: {obstacle.fix}"
+    # One line that moves every port that is in the way.
+    return kind(f"{len(obstacles)} problems keep `{name}` from starting:{rows}", " ".join(moves))
 
 
 def _missing_parts(deployment: Deployment) -> Iterator[Obstacle]:
@@ -122,15 +127,20 @@ def _taken_ports(deployment: Deployment) -> Iterator[Obstacle]:
     for spec in deployment.specs:
         for port in spec.ports:
             if not ports.is_free(port.port, spec.host):
-                yield Obstacle("port-taken", _who(spec, port), _move(deployment, port))
+                yield _taken(spec, port, _move(deployment, port))
 
 
-def _who(spec: Spec, port: Port) -> str:
-    if port.port < 1024 and ports.holder(port.port).pid is None:
-        return f"port {port.port} ({spec.name}, {port.purpose}) needs privileges or is taken"
+def _taken(spec: Spec, port: Port, move: str) -> Obstacle:
+    what = f"port {port.port} ({spec.name}, {port.purpose})"
     holder = ports.holder(port.port)
-    by = f"pid {holder.pid} ({holder.command:.100})" if holder.pid else "a process of another user"
-    return f"port {port.port} ({spec.name}, {port.purpose}) is taken by {by}"
+    if holder.pid is None:
+        why = "needs privileges, or is taken" if port.port < 1024 else "is taken by a process of another user"
+        return Obstacle(PORT_TAKEN, f"{what} {why}", move)
+    run = procfs.variable(holder.pid, RUN)
+    if run:
+        by = f"run `{run}` (pid {holder.pid}; pdctl down {run})"
+        return Obstacle(PORT_TAKEN, f"{what} is taken by {by}", move)
+    return Obstacle(PORT_TAKEN, f"{what} is taken by pid {holder.pid} ({holder.command:.100})", move)
 
 
 def _move(deployment: Deployment, port: Port) -> str:

@@ -43,10 +43,11 @@ def open_run(
     detached: bool = False,
     files: Sequence[str] = (),
     sets: Sequence[str] = (),
+    logs: str | None = None,
 ) -> Opened:
     """Raises when a run of that name is alive, or with every obstacle that `check` finds."""
     directory = RunDir.of(root, check_name(name))
-    directory.create()
+    directory.create(Path(logs).expanduser().absolute() / name if logs else None)
     lock = directory.lock()
     if lock is None:
         raise _alive(directory)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pdctl.lifeline import Lifeline
 
 KEEPER = "pdctl.launch.keeper"
+RUN = "PDCTL_RUN"  # in the environment of everything a run starts: its name
 
 
 class Child:

@@ -87,6 +87,17 @@ def command_line(pid: int) -> str:
     return raw.replace(b"\0", b" ").decode("utf-8", errors="replace").strip()
 
 
+def variable(pid: int, name: str) -> str:
+    """The value a process of this user was started with; empty when unset or unknown."""
+    try:
+        block = (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return ""
+    prefix = f"{name}=".encode()
+    found = (entry[len(prefix) :] for entry in block.split(b"\0") if entry.startswith(prefix))
+    return next(found, b"").decode("utf-8", errors="replace")
+
+
 def _boot() -> str:
     """Ticks count from boot, so the boot is part of an identity."""
     try:

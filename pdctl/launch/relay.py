@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 CHUNK = 1 << 16
 MAX_LINE = 1 << 20  # bytes; a longer line is passed on in pieces
 POLL = 0.1  # seconds between looks at a file that does not grow
+# What our own and the router's questions leave in an engine's access log.
+PROBE = re.compile(r'"GET /(health|route|readiness|workers)\b[^"]* HTTP/1')
 STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?)")  # sglang: local time, seconds
 
 

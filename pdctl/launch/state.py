@@ -50,8 +50,23 @@ class RunDir:
         """A reader for every process's log, from where this run's part begins."""
         return {process.name: Tail(self.log(process.name), process.log_start) for process in run.processes}
 
-    def create(self) -> None:
-        self.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    def ends(self, run: Run) -> dict[str, Tail]:
+        """The same from where the logs end now."""
+        sizes = {process.name: self.log(process.name).stat().st_size for process in run.processes}
+        return {name: Tail(self.log(name), size) for name, size in sizes.items()}
+
+    def create(self, logs: Path | None = None) -> None:
+        """`logs`: keep the logs in that directory, reached through a link from the run's own."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if logs is not None and (self.logs.is_symlink() or not self.logs.exists()):
+            logs.mkdir(parents=True, exist_ok=True)
+            self.logs.unlink(missing_ok=True)
+            self.logs.symlink_to(logs)
+        self.logs.mkdir(exist_ok=True, mode=0o700)
+
+    def keep(self, name: str, text: str) -> None:
+        """A document beside run.json."""
+        (self.path / name).write_text(text.rstrip() + "\n", encoding="utf-8")
 
     def lock(self) -> int | None:
         """A file descriptor that holds this run's lock, or None when somebody else does."""

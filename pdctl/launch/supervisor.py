@@ -202,8 +202,8 @@ class Supervisor:
             raise Ending(verdict.died(self._journal.directory, process, message.exit, ready_at, tries))
         self._restarts[name] = tries + 1
         delay = self._backoff(tries + 1)
-        what = "everything" if policy is OnDeath.RESTART_ALL else name
-        detail = f"{what} restarts in {verdict.span(delay)} ({tries + 1} of {self._options.max_restarts})"
+        what = "everything restarts" if policy is OnDeath.RESTART_ALL else "restarts"
+        detail = f"{what} in {verdict.span(delay)} ({tries + 1} of {self._options.max_restarts})"
         self._journal.note(Kind.RESTARTING, name, detail)
         if policy is OnDeath.RESTART_ALL:
             raise StartOver

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from typing import TYPE_CHECKING
 
 from pdctl.errors import ExitCode
 from pdctl.launch.events import Stage
 from pdctl.launch.readiness import stages
-from pdctl.launch.relay import last_lines
+from pdctl.launch.relay import PROBE, last_lines
 from pdctl.launch.run import Exit, Outcome, Process
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from pdctl.launch.state import RunDir
 
 TAIL = 20
-OWN_PROBE = re.compile(r'"GET /(health|route|readiness|workers)\b[^"]* HTTP/1')
 SIGNALS = {
     signal.SIGKILL: "from outside, or by the kernel for want of memory",
     signal.SIGSEGV: "it crashed in native code",
@@ -76,7 +74,7 @@ def late(
 def telling_lines(directory: RunDir, process: Process, count: int) -> tuple[str, ...]:
     """The last lines of this generation, without the traces of our own questions."""
     lines = last_lines(directory.log(process.name), 4 * count, process.generation_start)
-    return tuple(line for line in lines if not OWN_PROBE.search(line))[-count:]
+    return tuple(line for line in lines if not PROBE.search(line))[-count:]
 
 
 def lacking(spec: Spec, stage: Stage, detail: str) -> str:

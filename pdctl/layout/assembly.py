@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.dialect.versions import V0_5_8
-from pdctl.layout.commands import Serving, instance
 from pdctl.layout.hosts import LOCAL, Seat, Wish, assign, local
 from pdctl.layout.instance import Instance
-from pdctl.layout.ports import Claim, Numbers, embedded, occupied
 from pdctl.layout.ranks import place
+from pdctl.layout.serving import Numbers, Serving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from pdctl.layout.memory import Memory
+    from pdctl.layout.ranks import Rank
     from pdctl.layout.shape import Shape
 
 LOOPBACK = "127.0.0.1"
@@ -32,6 +31,7 @@ class Side(NamedTuple):
     spread: bool = False
     on_cpu: bool = False
     memory: Memory | None = None
+    devices: tuple[int, ...] = ()  # the only GPUs of this machine to use; empty: all, from the first
 
 
 class Bases(NamedTuple):
@@ -56,31 +56,28 @@ def address(host: str) -> str:
     return LOOPBACK if host == LOCAL else host
 
 
-def claims(instances: Iterable[Instance]) -> list[Claim]:
-    return [
-        Claim(one.host_names[port.node], port.port, one.name, port.purpose) for one in instances for port in one.ports
-    ]
-
-
 def _instance(side: Side, index: int, seat: Seat, bases: Bases) -> Instance:
-    shape = replace(side.shape, base_gpu_id=side.shape.base_gpu_id + seat.base_gpu_id)
+    shape = side.shape._replace(base_gpu_id=side.shape.base_gpu_id + seat.base_gpu_id)
     numbers = _numbers(side, seat, bases)
-    leader = address(seat.hosts[0])
-    known = embedded(numbers) if side.serving.kind == "embedded" else occupied(shape, numbers, side.serving.version)
     return Instance(
         name=f"{side.role}-{index}",
         role=side.role,
-        index=index,
+        number=index,
         host_names=seat.hosts,
-        address=leader,
+        address=address(seat.hosts[0]),
         shape=shape,
-        ranks=place(shape, on_cpu=side.on_cpu),
-        ports=known,
-        http_port=numbers.http,
-        bootstrap_port=numbers.bootstrap,
-        commands=instance(side.serving, shape, numbers, leader),
+        ranks=tuple(_seen(rank, side.devices) for rank in place(shape, on_cpu=side.on_cpu)),
+        numbers=numbers,
+        serving=side.serving,
         memory=side.memory,
     )
+
+
+def _seen(rank: Rank, devices: tuple[int, ...]) -> Rank:
+    """The engine counts GPUs among those CUDA_VISIBLE_DEVICES names; a plan names the machine's own."""
+    if rank.gpu is None or rank.gpu >= len(devices):
+        return rank
+    return rank._replace(gpu=devices[rank.gpu])
 
 
 def _numbers(side: Side, seat: Seat, bases: Bases) -> Numbers:

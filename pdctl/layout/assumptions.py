@@ -9,7 +9,7 @@ from pdctl.layout.workload import ISL
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.layout.solve import Deployment
+    from pdctl.layout.deployment import Deployment
 
 
 def assumed(deployment: Deployment) -> tuple[str, ...]:
@@ -17,7 +17,7 @@ def assumed(deployment: Deployment) -> tuple[str, ...]:
 
 
 def _places(deployment: Deployment) -> Iterator[str]:
-    if deployment.target == "pools":
+    if deployment.target == "pools" and deployment.router is not None:
         yield "hosts of a pool are alike and empty; they are filled in order"
     if deployment.engine == "sglang" and any(case.side.shape.deepep for case in deployment.cases):
         yield "the DeepEP all-to-all makes ep_size equal to tp_size"

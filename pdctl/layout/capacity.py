@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.layout.feasibility import check
@@ -36,7 +35,7 @@ def read_model(path: str, dtype: str) -> ModelShape:
     """From a checkpoint directory or config.json; `dtype` other than `auto` replaces that of unquantised weights."""
     model = load(path)
     width = DTYPE_BYTES.get(dtype, model.dtype_bytes)
-    return replace(model, dtype_bytes=width)
+    return model._replace(dtype_bytes=width)
 
 
 def judge(question: Question, words: Words) -> tuple[Memory, tuple[Problem, ...], tuple[Caution, ...]]:

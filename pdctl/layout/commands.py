@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pdctl.dialect.sglang.flags import words
-from pdctl.dialect.versions import NEWEST, Version
+from pdctl.layout.serving import Command, Pairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pdctl.layout.ports import Numbers
+    from pdctl.layout.serving import Numbers, Serving
     from pdctl.layout.shape import Shape
     from pdctl.topology.model import FlagValue, Router
 
@@ -23,38 +23,6 @@ ROUTERS = {
     "sglang": ("python", "-m", "sglang_router.launch_router", "--pd-disaggregation"),
     "smg": ("smg", "launch", "--pd-disaggregation"),
 }
-
-Pairs = tuple[tuple[str, str], ...]
-Flags = tuple[tuple[str, "FlagValue"], ...]
-
-
-class Command(NamedTuple):
-    node: int
-    argv: tuple[str, ...]
-    env: Pairs = ()
-
-
-class Serving(NamedTuple):
-    """What every instance of a role is started with, beyond its shape and its place."""
-
-    kind: str  # embedded | sglang
-    role: str  # prefill | decode
-    model_path: str
-    version: Version = NEWEST
-    command: tuple[str, ...] = ()  # empty: the engine's own
-    served_name: str | None = None
-    bind: str = "127.0.0.1"
-    dtype: str = "auto"
-    kv_dtype: str = "auto"
-    context_length: int | None = None
-    page_size: int | None = None
-    mem_fraction: float | None = None
-    backend: str | None = None
-    ib_devices: tuple[str, ...] = ()
-    args: Flags = ()
-    env: Pairs = ()
-    peer: Shape | None = None  # the other role's shape: until sglang 0.5.13 each side is told the other's widths
-    gpu_flags: bool = True  # False: no GPUs to choose from
 
 
 def instance(serving: Serving, shape: Shape, numbers: Numbers, leader: str) -> tuple[Command, ...]:

@@ -9,12 +9,12 @@ from pdctl.dialect.versions import resolve
 from pdctl.errors import UsageError
 from pdctl.layout.assembly import Bases, Side
 from pdctl.layout.capacity import read_model
+from pdctl.layout.deployment import Case, Deployment
 from pdctl.layout.instance import Caution
 from pdctl.layout.memory import kv_itemsize
-from pdctl.layout.roles import flag_problems, read, serving, settings
+from pdctl.layout.roles import devices, flag_problems, read, serving, settings
 from pdctl.layout.shape import Problem, Words
-from pdctl.layout.solve import Case, Deployment
-from pdctl.layout.workload import MEM_FRACTION, NO_WORKLOAD, Budget, Nic, Workload
+from pdctl.layout.workload import MEM_FRACTION, NO_WORKLOAD, Budget, Measured, Nic, Workload
 
 if TYPE_CHECKING:
     from pdctl.dialect.versions import Version
@@ -27,7 +27,7 @@ SGLANG_PAGE = 1
 TARGETS = ("local", "pools")
 
 
-def describe(topology: Topology, target: str | None) -> Deployment:
+def describe(topology: Topology, target: str | None, measured: Measured) -> Deployment:
     embedded = topology.engine.kind == "embedded"
     release = resolve(None if embedded else topology.engine.version)
     readings = {role.name: read(topology, role) for role in topology.roles}
@@ -54,6 +54,7 @@ def describe(topology: Topology, target: str | None) -> Deployment:
         ),
         model=model,
         workload=_workload(topology),
+        measured=measured,
         env={**topology.engine.env, **topology.transfer.env},
         router=topology.router,
         problems=tuple(problems),
@@ -129,6 +130,7 @@ def _case(
         pool=role.pool,
         spread=role.spread,
         on_cpu=reading.on_cpu,
+        devices=devices(topology, reading, target),
     )
     budget = Budget(
         gpu_memory=None if reading.on_cpu else pool.gpu_memory,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.sglang.rules import Enforced, rule
 from pdctl.dialect.versions import NEWEST, V0_5_23, Version, spell
 from pdctl.layout.ranks import gpu_id, on_node
 from pdctl.layout.shape import Problem, Shape
@@ -27,28 +26,33 @@ def check(
     engine: str = "sglang",
 ) -> tuple[Problem, ...]:
     """Every rule the shape breaks in this release; `nearest` stays empty (see `neighbours.nearest`)."""
+    found = list(_findings(shape, version, model, redundant_experts))
+    if not found:
+        return ()
+    from pdctl.dialect.sglang.rules import rule  # late: a shape that works needs no words about it
+
     return tuple(
-        Problem(code, explain(code, what, version, engine))
-        for code, what in _findings(shape, version, model, redundant_experts)
-        if rule(code, version) is not None
+        Problem(code, explain(code, what, version, engine)) for code, what in found if rule(code, version) is not None
     )
 
 
 def explain(code: str, what: str, version: Version, engine: str = "sglang") -> str:
     """`what` with the rule in SGLang's terms, the release, and how that release answers."""
+    from pdctl.dialect.sglang.rules import Enforced, rule  # late, as above
+
     row = rule(code, version)
     if row is None:
         raise KeyError(f"no rule {code} for sglang {spell(version)}")
     if engine == "embedded":
         return f"{what} (the embedded engine needs {row.terms})"
     answers = {
-        Enforced.ASSERT: f"sglang {spell(version)} asserts {row.terms}",
-        Enforced.ERROR: f"sglang {spell(version)} raises ValueError: {row.terms}",
-        Enforced.FLAG: f"sglang {spell(version)}: {row.terms}",
-        Enforced.RUN_TIME: f"sglang {spell(version)} fails after start-up unless {row.terms}",
-        Enforced.NOTHING: f"sglang {spell(version)} does not check that {row.terms}, and goes wrong without a word",
+        Enforced.ASSERT: "asserts {}",
+        Enforced.ERROR: "raises ValueError: {}",
+        Enforced.FLAG: "says: {}",
+        Enforced.RUN_TIME: "fails after start-up unless {}",
+        Enforced.NOTHING: "does not check that {}, and goes wrong without a word",
     }
-    return f"{what} ({answers[row.enforced]})"
+    return f"{what} (sglang {spell(version)} {answers[row.enforced].format(row.terms)})"
 
 
 def _findings(shape: Shape, version: Version, model: ModelShape | None, redundant: int) -> Iterator[Finding]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pdctl.layout.bill import Transfer
-    from pdctl.layout.commands import Command
     from pdctl.layout.links import Link
     from pdctl.layout.memory import Memory
-    from pdctl.layout.ports import Port
     from pdctl.layout.ranks import Rank
     from pdctl.layout.ratio import Ratio
+    from pdctl.layout.serving import Command, Numbers, Port, Serving
     from pdctl.layout.shape import Problem, Shape
 
 
@@ -23,24 +21,21 @@ class Caution(NamedTuple):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """One engine: `host_names` by node; `address` is where the router and the other nodes reach node 0.
+class Instance(NamedTuple):
+    """One engine: `number` counts within the role, `host_names` go by node.
 
-    `commands` are all that has to be run, one per node. `memory` is None where no model config was at hand.
+    `address` is where the router and the other nodes reach node 0. `memory` is None where no model config was at hand.
     """
 
     name: str
     role: str
-    index: int
+    number: int
     host_names: tuple[str, ...]
     address: str
     shape: Shape
     ranks: tuple[Rank, ...]
-    ports: tuple[Port, ...]
-    http_port: int
-    bootstrap_port: int | None
-    commands: tuple[Command, ...]
+    numbers: Numbers
+    serving: Serving
     memory: Memory | None = None
 
     @property
@@ -57,8 +52,33 @@ class Instance:
         return self.shape.attn_tp_size
 
     @property
+    def http_port(self) -> int:
+        return self.numbers.http
+
+    @property
+    def bootstrap_port(self) -> int | None:
+        """Prefill only."""
+        return self.numbers.bootstrap
+
+    @property
     def url(self) -> str:
         return f"http://{self.address}:{self.http_port}"
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """Those whose number is known before it starts."""
+        from pdctl.layout.ports import embedded, occupied  # late: the rank table alone needs neither
+
+        if self.serving.kind == "embedded":
+            return embedded(self.numbers)
+        return occupied(self.shape, self.numbers, self.serving.version)
+
+    @property
+    def commands(self) -> tuple[Command, ...]:
+        """All that has to be run, one per node."""
+        from pdctl.layout.commands import instance  # late, as above
+
+        return instance(self.serving, self.shape, self.numbers, self.address)
 
 
 class RouterPlan(NamedTuple):
@@ -72,8 +92,7 @@ class RouterPlan(NamedTuple):
     command: Command
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """`engine` is embedded or sglang; `version` the SGLang release whose rules were applied, as it was asked for."""
 
     name: str

@@ -128,6 +128,7 @@ class Link(NamedTuple):
     prefill_cp_ranks: tuple[int, ...]
     required_dst_info_num: int
     required_prefill_response_num: int
+    slices: tuple[HeadSlice, ...] = ()  # of a GQA model that is known
 
 
 def pull(
@@ -137,10 +138,14 @@ def pull(
     decode_shape: Shape,
     *,
     mla: bool,
+    kv_heads: int | None = None,
     all_cp_ranks: bool = False,
     version: Version = NEWEST,
 ) -> tuple[Link, ...]:
-    """The links of one prefill × decode pair: one per rank of a decode replica (its replicas pull alike)."""
+    """The links of one prefill × decode pair: one per rank of a decode replica (its replicas pull alike).
+
+    `kv_heads` None: not known, so no head slices.
+    """
     attn_tp = decode_shape.attn_tp_size
     links: list[Link] = []
     for pp_rank in range(decode_shape.pp):
@@ -171,6 +176,7 @@ def pull(
                     found.cp_ranks,
                     found.required_dst_info_num,
                     found.required_prefill_response_num,
+                    head_slices(kv_heads, attn_tp, prefill_shape.attn_tp_size, tp_rank) if kv_heads and not mla else (),
                 )
             )
     return tuple(links)

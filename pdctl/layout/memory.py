@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,8 +31,7 @@ class Verdict(str, Enum):
     UNKNOWN = "unknown"  # no GPU memory was given
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(NamedTuple):
     """Per rank of the heaviest pipeline stage; tokens are of one DP rank's pool, or of the whole instance."""
 
     parameters: int
@@ -145,8 +143,8 @@ def remedies(model: ModelShape, shape: Shape, placement: Placement, budget: Budg
     if budget.kv_bytes > 1:
         half = estimate(model, shape, placement, budget._replace(kv_bytes=1), demand)
         yield Remedy(None, "kv-dtype", "fp8_e4m3", half)
-    shapes = [replace(shape, tp=shape.tp * factor, nnodes=None) for factor in (2, 4, 8)]
+    shapes = [shape._replace(tp=shape.tp * factor, nnodes=None) for factor in (2, 4, 8)]
     if model.experts and not shape.deepep and shape.ep == 1:
-        shapes.insert(0, replace(shape, deepep=True))
+        shapes.insert(0, shape._replace(deepep=True))
     for other in shapes:
         yield Remedy(other, "", "", estimate(model, other, placement, budget, demand))

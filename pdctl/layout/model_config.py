@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pdctl.errors import UsageError
 
 Config = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ModelShape:
+class ModelShape(NamedTuple):
     """What a model's KV cache and weights follow from. Widths in elements, `dtype_bytes` per element."""
 
     family: str
@@ -28,7 +26,6 @@ class ModelShape:
     intermediate: int  # of a dense MLP layer
     tied: bool  # lm_head is the embedding
     dtype_bytes: int
-    max_context: int
     qkv_bias: bool = False
     o_bias: bool = False
     qk_norm: bool = False
@@ -109,7 +106,6 @@ def _common(config: Config) -> dict[str, Any]:
         "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
         "intermediate": config.get("intermediate_size", 0),
         "tied": bool(config.get("tie_word_embeddings", False)),
-        "max_context": config.get("max_position_embeddings", 0),
     }
 
 
@@ -149,6 +145,7 @@ def _mixtral(config: Config) -> dict[str, Any]:
 def _deepseek(config: Config) -> dict[str, Any]:
     experts = config.get("n_routed_experts") or 0
     every = config.get("moe_layer_freq", 1) or 1
+    method = "noaux_tc" if config["architectures"][0] == "DeepseekV3ForCausalLM" else "greedy"
     first = config.get("first_k_dense_replace", 0)
     layers = range(config["num_hidden_layers"])
     return {
@@ -162,7 +159,7 @@ def _deepseek(config: Config) -> dict[str, Any]:
         "moe_intermediate": config.get("moe_intermediate_size", 0),
         "shared_experts": config.get("n_shared_experts") or 0,
         "dense_layers": tuple(layer for layer in layers if layer < first or layer % every) if experts else (),
-        "gate_bias": config.get("topk_method") == "noaux_tc",  # e_score_correction_bias
+        "gate_bias": config.get("topk_method", method) == "noaux_tc",  # e_score_correction_bias
     }
 
 

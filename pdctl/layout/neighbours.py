@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import combinations
 from math import log2
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ def nearest(shape: Shape, works: Callable[[Shape], bool]) -> tuple[Shape, ...]:
     """Up to three shapes that `works`, closest first: one size changed where that is enough, else two."""
     for changes in (1, 2):
         found: dict[Shape, float] = {}
-        as_groups = replace(shape, dp=shape.dp * shape.replicas, replicas=1)
+        as_groups = shape._replace(dp=shape.dp * shape.replicas, replicas=1)
         if shape.replicas > 1 and works(as_groups):
             found[as_groups] = 0.0  # SGLang's own advice for replicas that do not fit one node: attention DP
         for axes in combinations(_axes(shape), changes):
@@ -49,7 +48,7 @@ def _moved(shape: Shape, axes: tuple[str, ...]) -> Iterator[tuple[Shape, float]]
         if other == value:
             continue
         change: dict[str, Any] = {first: other}
-        moved = replace(shape, **change)
+        moved = shape._replace(**change)
         cost = COST.get(first, 1.0) * abs(log2(other / max(1, value)))
         if not rest:
             yield moved, cost

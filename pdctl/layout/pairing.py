@@ -70,7 +70,9 @@ def cautions(
     yield Caution("gqa-different-tp", message)
 
 
-def links(instances: tuple[Instance, ...], version: Version, mla: bool, all_cp_ranks: bool) -> tuple[Link, ...]:
+def links(
+    instances: tuple[Instance, ...], version: Version, mla: bool, kv_heads: int | None, all_cp_ranks: bool
+) -> tuple[Link, ...]:
     """Every decode rank's pull from every prefill instance."""
     prefills = [one for one in instances if one.role == "prefill"]
     decodes = [one for one in instances if one.role == "decode"]
@@ -84,6 +86,7 @@ def links(instances: tuple[Instance, ...], version: Version, mla: bool, all_cp_r
             prefill.shape,
             decode.shape,
             mla=mla,
+            kv_heads=kv_heads,
             all_cp_ranks=all_cp_ranks,
             version=version,
         )

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from pdctl.dialect.versions import resolve
 from pdctl.layout.assembly import Bases, Side
-from pdctl.layout.commands import Serving
+from pdctl.layout.deployment import Case, Deployment
 from pdctl.layout.instance import Caution, Instance, Plan, RouterPlan
+from pdctl.layout.serving import Serving
 from pdctl.layout.shape import Shape, Words, flags
-from pdctl.layout.solve import Case, Deployment, solve
-from pdctl.layout.workload import MEM_FRACTION, NO_WORKLOAD, Budget, Nic, Workload
+from pdctl.layout.solve import solve
+from pdctl.layout.workload import MEM_FRACTION, NO_WORKLOAD, UNMEASURED, Budget, Measured, Nic, Workload
 
 if TYPE_CHECKING:
     from pdctl.layout.model_config import ModelShape
@@ -21,12 +22,12 @@ __all__ = ["Caution", "Instance", "Plan", "RouterPlan", "plan_shape", "plan_topo
 NO_MODEL = "MODEL"  # stands in command lines where no model was given
 
 
-def plan_topology(topology: Topology, target: str | None = None) -> Plan:
+def plan_topology(topology: Topology, target: str | None = None, measured: Measured = UNMEASURED) -> Plan:
     """The plan of every instance and the router. `target`: local (all on this machine) or pools (hosts by pool name);
     None: what the topology means. Raises UsageError for a model config that cannot be used."""
     from pdctl.layout.description import describe  # late: a flag-only plan needs nothing of a topology
 
-    return solve(describe(topology, target))
+    return solve(describe(topology, target, measured))
 
 
 def plan_shape(

@@ -14,28 +14,14 @@ from pdctl.dialect.sglang.ports import (
     PortRow,
     When,
 )
+from pdctl.layout.serving import Numbers, Port
 from pdctl.layout.shape import Problem, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pdctl.dialect.versions import Version
-
-
-class Port(NamedTuple):
-    node: int
-    port: int
-    purpose: str
-    protocol: str
-
-
-class Numbers(NamedTuple):
-    """The ports given on the command line; None: the flag is not given."""
-
-    http: int
-    bootstrap: int | None = None  # prefill only
-    dist: int | None = None  # of --dist-init-addr
-    nccl: int | None = None
+    from pdctl.layout.instance import Instance
 
 
 def occupied(shape: Shape, numbers: Numbers, version: Version) -> tuple[Port, ...]:
@@ -107,6 +93,13 @@ class Claim(NamedTuple):
     port: int
     owner: str
     purpose: str
+
+
+def claims(instances: Iterable[Instance]) -> list[Claim]:
+    """Every port of every instance, on the host it is bound on."""
+    return [
+        Claim(one.host_names[port.node], port.port, one.name, port.purpose) for one in instances for port in one.ports
+    ]
 
 
 def collisions(claims: Iterable[Claim], fix: tuple[str, ...] = ()) -> tuple[Problem, ...]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.dialect.sglang.flags import PASSED
 from pdctl.dialect.versions import V0_5_13, spell
 from pdctl.errors import UsageError
-from pdctl.layout.commands import Serving
 from pdctl.layout.feasibility import explain
+from pdctl.layout.serving import Serving
 from pdctl.layout.shape import Placement, Problem, Shape
 
 if TYPE_CHECKING:
@@ -72,11 +72,11 @@ def read(topology: Topology, role: Role) -> Reading:
 
 def serving(topology: Topology, role: Role, reading: Reading, peer: Shape, version: Version, target: str) -> Serving:
     local = topology.engine.kind == "embedded" or target == "local"
-    devices = topology.transfer.ib_devices
-    gpus = topology.targets.local.gpus
+    nics = topology.transfer.ib_devices
+    chosen = devices(topology, reading, target)
     env = dict(reading.env)
-    if target == "local" and isinstance(gpus, tuple) and not reading.on_cpu:
-        env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, gpus)))
+    if chosen:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, chosen))
     return Serving(
         kind=topology.engine.kind,
         role=role.name,
@@ -91,12 +91,18 @@ def serving(topology: Topology, role: Role, reading: Reading, peer: Shape, versi
         page_size=role.page_size,
         mem_fraction=role.mem_fraction,
         backend=topology.transfer.backend,
-        ib_devices=devices if isinstance(devices, tuple) else (),
+        ib_devices=nics if isinstance(nics, tuple) else (),
         args=tuple(reading.args.items()),
         env=tuple(env.items()),
         peer=peer,
         gpu_flags=not reading.on_cpu,
     )
+
+
+def devices(topology: Topology, reading: Reading, target: str) -> tuple[int, ...]:
+    """The GPUs `targets.local.gpus` lists, where they matter."""
+    gpus = topology.targets.local.gpus
+    return gpus if target == "local" and isinstance(gpus, tuple) and not reading.on_cpu else ()
 
 
 def settings(role: str, wanted: Shape, given: Shape) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -17,8 +16,7 @@ class Problem(NamedTuple):
     nearest: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """Sizes as SGLang counts them: `tp` is every GPU of one pipeline stage; `dp` (attention width) and `cp` divide it.
 
     `replicas` multiplies the GPUs instead (plain data parallel: no attention DP). `nnodes` None: as many as needed.

@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.layout.bill import Nics, bill
+from pdctl.layout.instance import Caution
 from pdctl.layout.ratio import ratio
 from pdctl.layout.workload import ISL, Demand
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pdctl.layout.assembly import Side
     from pdctl.layout.bill import Transfer
+    from pdctl.layout.deployment import Case, Deployment
     from pdctl.layout.instance import Instance
     from pdctl.layout.ratio import Ratio
-    from pdctl.layout.solve import Case, Deployment
     from pdctl.layout.workload import Workload
 
 
@@ -46,7 +49,7 @@ def transfer(deployment: Deployment, instances: tuple[Instance, ...]) -> Transfe
 
 def shares(deployment: Deployment, instances: tuple[Instance, ...]) -> Ratio | None:
     """None without a request rate. The decode batch is the measured one, else what the KV pool holds."""
-    workload = deployment.workload
+    workload, measured = deployment.workload, deployment.measured
     if not (workload.rate and workload.isl and workload.osl):
         return None
     held = {role: [one for one in instances if one.role == role] for role in ("prefill", "decode")}
@@ -57,10 +60,25 @@ def shares(deployment: Deployment, instances: tuple[Instance, ...]) -> Ratio | N
         osl=workload.osl,
         hit=workload.hit,
         tpot=workload.tpot,
-        prefill_rate=workload.prefill_rate,
-        batch=workload.decode_batch or (memory.requests if memory is not None else None),
+        prefill_rate=measured.prefill_rate,
+        batch=measured.decode_batch or (memory.requests if memory is not None else None),
         have=(len(held["prefill"]), len(held["decode"])),
     )
+
+
+def short(bill: Transfer, ratio: Ratio | None, instances: tuple[Instance, ...]) -> Iterator[Caution]:
+    """Where the workload asks for more than is planned."""
+    need, have = bill.required_bits_per_second, bill.available_bits_per_second
+    if need is not None and have is not None and need > have:
+        yield Caution(
+            "nic", f"the KV cache needs {need / 1e9:,.1f} Gb/s, the slower side's NICs carry {have / 1e9:,.1f}"
+        )
+    if ratio is None:
+        return
+    for role, needed in zip(("prefill", "decode"), ratio.instances, strict=True):
+        planned = sum(one.role == role for one in instances)
+        if needed is not None and needed > planned:
+            yield Caution("ratio", f"the workload needs {needed} {role} instances, {planned} are planned")
 
 
 def _nics(case: Case, instances: tuple[Instance, ...]) -> Nics | None:

@@ -7,7 +7,6 @@ One table (`_tensors`) gives parameter counts, the bytes of one copy and the byt
 from __future__ import annotations
 
 from enum import Enum
-from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.layout.shape import PLAIN
@@ -45,8 +44,8 @@ class Tensor(NamedTuple):
     storage: Storage
 
 
-COMPONENTS = ("attention", "experts", "dense", "shared", "embedding", "head", "gate", "norm")
-MXFP4_BITS = Fraction(17, 4)  # 4 bits, and 8 bits of scale per 32 weights
+COMPONENTS = ("attention", "experts", "dense", "shared", "embedding", "head", "gate", "norm", "scales")
+MXFP4_BITS = 4.25  # 4 bits, and 8 bits of scale per 32 weights
 FP8_SCALE_BYTES = 4
 
 
@@ -65,18 +64,20 @@ def active_parameters(model: ModelShape) -> int:
 
 def copy_bytes(model: ModelShape) -> int:
     """One copy of the weights, as the checkpoint stores them."""
-    return round(sum(tensor.parameters * _width(model, tensor) for tensor in _tensors(model)))
+    return round(sum(tensor.parameters * sum(_widths(model, tensor)) for tensor in _tensors(model)))
 
 
 def rank_bytes(model: ModelShape, shape: Shape, placement: Placement = PLAIN, stage: int = 0) -> dict[str, int]:
     """Bytes by component on each rank of one pipeline stage."""
-    sums: dict[str, Fraction] = dict.fromkeys(COMPONENTS, Fraction(0))
+    sums = dict.fromkeys(COMPONENTS, 0.0)
     for tensor in _tensors(model, stage_layers(model, shape.pp, stage)):
         first, last = stage == 0, stage == shape.pp - 1
         if (tensor.component == "embedding" and not first) or (tensor.component == "head" and not last):
             continue
-        share = _share(tensor.split, model, shape, placement)
-        sums[tensor.component] += tensor.parameters * _width(model, tensor) * share
+        held = tensor.parameters * _share(tensor.split, model, shape, placement)
+        width, scale = _widths(model, tensor)
+        sums[tensor.component] += held * width
+        sums["scales"] += held * scale
     if model.tied and shape.pp > 1 and stage == shape.pp - 1:
         sums["head"] += model.vocab * model.hidden * model.dtype_bytes * _share(Split.HEAD, model, shape, placement)
     return {component: round(size) for component, size in sums.items()}
@@ -89,28 +90,28 @@ def stage_layers(model: ModelShape, pp: int, stage: int) -> range:
     return range(first, first + base + (stage < extra))
 
 
-def _width(model: ModelShape, tensor: Tensor) -> Fraction:
-    """Bytes per parameter, scales included."""
+def _widths(model: ModelShape, tensor: Tensor) -> tuple[float, float]:
+    """Bytes per parameter, and of fp8 scales per parameter; every term is exact in binary."""
     if model.quantization == "mxfp4" and tensor.storage is Storage.EXPERT:
-        return MXFP4_BITS / 8
+        return MXFP4_BITS / 8, 0.0
     if model.quantization == "fp8" and tensor.storage is not Storage.PLAIN:
-        return 1 + (Fraction(FP8_SCALE_BYTES, model.quant_block**2) if model.quant_block else Fraction(0))
-    return Fraction(model.dtype_bytes)
+        return 1.0, FP8_SCALE_BYTES / model.quant_block**2 if model.quant_block else 0.0
+    return float(model.dtype_bytes), 0.0
 
 
-def _share(split: Split, model: ModelShape, shape: Shape, placement: Placement) -> Fraction:
+def _share(split: Split, model: ModelShape, shape: Shape, placement: Placement) -> float:
     """The part of a tensor one rank holds; above 1 where redundant experts are added."""
-    attention = Fraction(1, shape.attn_tp_size)
-    whole = Fraction(1)
-    tp = Fraction(1, shape.tp)
+    attention = 1 / shape.attn_tp_size
+    whole = 1.0
+    tp = 1 / shape.tp
     if split is Split.EXPERTS:
-        held = Fraction(model.experts + placement.redundant_experts, model.experts)
-        return held / shape.ep_size / shape.moe_tp_size
+        held = (model.experts + placement.redundant_experts) / model.experts
+        return held / (shape.ep_size * shape.moe_tp_size)
     return {
         Split.NONE: whole,
         Split.ATTENTION: attention,
-        Split.KV: max(attention, Fraction(1, model.kv_heads)),
-        Split.DENSE: tp if placement.moe_dense_tp is None else Fraction(1, placement.moe_dense_tp),
+        Split.KV: max(attention, 1 / model.kv_heads),
+        Split.DENSE: tp if placement.moe_dense_tp is None else 1 / placement.moe_dense_tp,
         Split.SHARED: whole if shape.deepep else tp,
         Split.EMBEDDING: whole if shape.dp_attention else tp,
         Split.HEAD: attention if placement.dp_lm_head else tp,

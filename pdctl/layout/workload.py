@@ -40,10 +40,7 @@ class Nic(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """Tokens in and out of a request, requests per second, share of the input found in the cache; goals in seconds.
-
-    `prefill_rate` (tokens per second) and `decode_batch` (requests) are what one instance was measured to do.
-    """
+    """Tokens in and out of a request, requests per second, share of the input found in the cache; goals in seconds."""
 
     isl: int | None = None
     osl: int | None = None
@@ -51,8 +48,16 @@ class Workload(NamedTuple):
     hit: float = 0.0
     ttft: float | None = None
     tpot: float | None = None
+
+
+NO_WORKLOAD = Workload()
+
+
+class Measured(NamedTuple):
+    """What one instance was measured to do: a prefill in tokens per second, a decode in requests at once."""
+
     prefill_rate: float | None = None
     decode_batch: int | None = None
 
 
-NO_WORKLOAD = Workload()
+UNMEASURED = Measured()

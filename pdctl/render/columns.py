@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pdctl.render.term import Term
 
 GAP = "  "
@@ -56,8 +57,9 @@ def _fitted(widths: list[int], right: list[bool], limit: int) -> list[int]:
 
 
 def _line(cells: list[str], widths: list[int], right: list[bool]) -> str:
-    fitted = [elided(cell, width) for cell, width in zip(cells, widths)]
+    fitted = [elided(cell, width) for cell, width in zip(cells, widths, strict=True)]
     padded = [
-        cell.rjust(width) if number else cell.ljust(width) for cell, width, number in zip(fitted, widths, right)
+        cell.rjust(width) if number else cell.ljust(width)
+        for cell, width, number in zip(fitted, widths, right, strict=True)
     ]
     return GAP.join(padded).rstrip()

@@ -6,10 +6,11 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pdctl.layout.commands import Command
     from pdctl.layout.instance import Instance, Plan, RouterPlan
+    from pdctl.layout.links import Link
     from pdctl.layout.memory import Memory
     from pdctl.layout.ratio import Ratio
+    from pdctl.layout.serving import Command
 
 SCHEMA = "pdctl.plan/1"
 
@@ -33,11 +34,24 @@ def document(plan: Plan) -> Document:
         "gpus": plan.gpus,
         "instances": [_instance(instance) for instance in plan.instances],
         "router": _router(plan.router) if plan.router is not None else None,
-        "links": [_plain(link._asdict()) for link in plan.links],
+        "links": [_link(link) for link in plan.links],
         "transfer": plan.transfer._asdict() if plan.transfer is not None else {},
         "ratio": _ratio(plan.ratio) if plan.ratio is not None else {},
         "assumptions": list(plan.assumptions),
     }
+
+
+def to_json(plan: Plan) -> str:
+    import json
+
+    return json.dumps(document(plan), indent=2)
+
+
+def to_yaml(plan: Plan) -> str:
+    import yaml
+
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return str(yaml.dump(document(plan), Dumper=dumper, sort_keys=False, width=1 << 20)).rstrip()
 
 
 def _instance(instance: Instance) -> Document:
@@ -45,7 +59,7 @@ def _instance(instance: Instance) -> Document:
     return {
         "name": instance.name,
         "role": instance.role,
-        "index": instance.index,
+        "index": instance.number,
         "hosts": list(instance.host_names),
         "url": instance.url,
         "http_port": instance.http_port,
@@ -118,5 +132,6 @@ def _ratio(ratio: Ratio) -> Document:
     return {**ratio._asdict(), "prefill_instances": prefill, "decode_instances": decode}
 
 
-def _plain(fields: Document) -> Document:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+def _link(link: Link) -> Document:
+    fields = {name: list(value) if isinstance(value, tuple) else value for name, value in link._asdict().items()}
+    return {**fields, "slices": [part._asdict() for part in link.slices]}

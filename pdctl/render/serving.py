@@ -19,17 +19,20 @@ DRY_RUN = "pdctl.launch/1"
 def headline(deployment: Deployment, name: str, logs: Path, term: Term) -> None:
     """One line before anything is started."""
     shape = term.style(deployment.shape, "bold")
-    term.write(f"{name}: {shape}, {deployment.engine} engine, {deployment.url}; logs in {logs}")
+    term.write(f"{name}: {shape}, {deployment.engine} engine, {deployment.url}; logs in {tilde(logs)}")
+
+
+def tilde(path: Path) -> str:
+    """`path` as one would type it."""
+    home = path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
 def banner(run: Run, term: Term) -> None:
     url = run.deployment.url
-    body = {
-        "model": run.deployment.served_name,
-        "messages": [{"role": "user", "content": "Hello"}],
-        "max_tokens": 32,
-    }
-    words = ["curl", "-s", f"{url}/v1/chat/completions", "-H", "content-type: application/json", "-d", json.dumps(body)]
+    body = {"model": run.deployment.served_name, "messages": [{"role": "user", "content": "Hello"}]}
+    data = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
+    words = ["curl", "-s", f"{url}/v1/chat/completions", "-H", "content-type: application/json", "-d", data]
     ask = "pdctl ask Hello" if run.name == run.deployment.name else f"pdctl ask --run {run.name} Hello"
     term.write(f"serving at {term.style(url, 'bold')}")
     term.write(f"  {shlex.join(words)}")

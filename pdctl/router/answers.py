@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -20,8 +20,9 @@ class StreamError:
 def stream_error(parts: Sequence[bytes]) -> StreamError | None:
     """The error that is the first event of a stream, if it is one.
 
-    sglang 0.5.8-0.5.23 answers 200 before it knows: a failed KV transfer then comes as `{"error": {…, "code": 500}}` (OpenAI
-    routes) or as a finish reason `abort` with a status code (/generate). An error without a code is the client's (0.5.8).
+    sglang 0.5.8-0.5.23 answers 200 before it knows: a failed KV transfer then comes as `{"error": {…, "code": 500}}`
+    (OpenAI routes) or as a finish reason `abort` with a status code (/generate). An error without a code is the
+    client's own (0.5.8).
     """
     text = parts[0] if len(parts) == 1 else b"".join(parts)
     first = text[: text.find(b"\n\n")] if b"\n\n" in text else text

@@ -6,10 +6,10 @@ import argparse
 import dataclasses
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from pdctl.errors import UsageError
 from pdctl.router.origin import Origin
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,9 @@ class BootstrapCheck(str, Enum):
     """What the router asks of a prefill's bootstrap server before it sends it requests."""
 
     REQUIRE = "require"  # it must answer, agree with /server_info, and have all ranks registered
-    WARN = "warn"  # one that does not answer is noted only: for networks where decodes reach that port but the router cannot
+    WARN = (
+        "warn"  # none that answers is noted only: for networks where decodes can reach that port and the router cannot
+    )
     OFF = "off"  # never asked
 
 
@@ -51,7 +53,7 @@ class RouterArgs:
     retries: int = 3
     retry_backoff: float = 0.05
     request_timeout: float = 1800.0
-    # An engine gives up on the KV transfer after 300 s (sglang 0.5.23) and says why: these wait a little longer than that.
+    # An engine gives up on the KV transfer after 300 s (sglang 0.5.23) and says why: wait a little longer than that.
     prefill_timeout: float = 320.0
     first_byte_timeout: float = 640.0
     connect_timeout: float = 5.0
@@ -84,7 +86,7 @@ HELP = {
     "policy": "how a pair is chosen; round_robin walks every prefill-decode pair",
     "prefill_policy": "policy for prefills alone (default: --policy)",
     "decode_policy": "policy for decodes alone (default: --policy)",
-    "bootstrap_check": "require: route to a prefill only when its bootstrap server answers; warn: note it; off: never ask",
+    "bootstrap_check": "require: use a prefill only if its bootstrap server answers; warn: note it; off: never ask",
     "retries": "further attempts after the first, each on a fresh room, while nothing has reached the client",
     "retry_backoff": "pause before the first retry; doubles each time",
     "request_timeout": "whole request, all attempts together",

@@ -1,6 +1,6 @@
-"""A generation request's body: what the router reads in it, and how the three bootstrap fields get in without touching the rest.
+"""A generation request's body: what the router reads in it, and how the three bootstrap fields get in.
 
-The bytes of the client are spliced, never re-serialised: unknown fields, big integers, key order and escapes stay as they were.
+The client's bytes are spliced, never re-serialised: unknown fields, big integers, order and escapes stay.
 """
 
 from __future__ import annotations
@@ -8,20 +8,23 @@ from __future__ import annotations
 import json
 import random
 import re
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Sequence, Set
 
 MAX_ROOM = 2**53 - 1  # the largest integer every JSON tool carries; 0 means "not written" to sglang's metadata gate
-BOOTSTRAP_FIELDS = ("bootstrap_host", "bootstrap_port", "bootstrap_room")
+BOOTSTRAP_FIELDS = frozenset(("bootstrap_host", "bootstrap_port", "bootstrap_room"))
 PROMPT_LIMIT = 16 * 1024  # characters that cache_aware looks at
-_random = random.Random()
 _space = re.compile(r"[ \t\n\r]*")
 # Numbers stay text: they are skipped, not read, and an integer of 5,000 digits is no reason to fail.
 _decoder = json.JSONDecoder(parse_int=str, parse_float=str)
+
+
+def _room() -> int:
+    return random.getrandbits(53) or 1
 
 
 class BadBody(Exception):
@@ -29,14 +32,17 @@ class BadBody(Exception):
 
 
 class Body:
-    """`items` is the batch size when the request is a batch, None when one room serves it (sglang expands that to room + i)."""
+    """`items` is the size of a batch; None when one room serves the request (sglang derives room + i from it)."""
 
     __slots__ = ("_end", "_fields", "_path", "_raw", "items", "logprobs", "rids", "samples", "stream")
 
     def __init__(self, path: bytes, raw: bytes) -> None:
         fields = _parse(raw)
-        if any(name in fields for name in BOOTSTRAP_FIELDS):
-            raw = _without(raw, BOOTSTRAP_FIELDS)
+        if not BOOTSTRAP_FIELDS.isdisjoint(fields):
+            try:
+                raw = _without(raw, BOOTSTRAP_FIELDS)
+            except RecursionError:
+                raise BadBody("the body is nested too deeply") from None
             fields = {name: value for name, value in fields.items() if name not in BOOTSTRAP_FIELDS}
         self._path, self._raw, self._fields = path, raw, fields
         self._end = raw.rindex(b"}")
@@ -50,12 +56,15 @@ class Body:
 
     def rooms(self) -> tuple[int, ...]:
         """Fresh rooms, one per item; for a scalar request with n samples, the n rooms sglang will make of the first."""
+        count = self.samples if self.items is None else self.items
+        if count == 1:
+            return (_room(),)
         if self.items is None:
-            first = _random.randrange(1, MAX_ROOM - self.samples + 2)
-            return tuple(range(first, first + self.samples)) if self.samples > 1 else (first,)
+            first = min(_room(), MAX_ROOM - count + 1)
+            return tuple(range(first, first + count))
         chosen: set[int] = set()
-        while len(chosen) < self.items:
-            chosen.add(_random.randrange(1, MAX_ROOM + 1))
+        while len(chosen) < count:
+            chosen.add(_room())
         return tuple(chosen)
 
     def addressed(self, host: str, port: int, rooms: Sequence[int]) -> bytes:
@@ -90,10 +99,28 @@ def _parse(raw: bytes) -> dict[str, Any]:
     try:
         fields = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise BadBody(f"the body is not valid JSON: {error}") from None
+        fields = _parse_slowly(raw, error)
     if not isinstance(fields, dict):
         raise BadBody(f"the body is a JSON {_kind(fields)}; an object is expected")
     return fields
+
+
+def _parse_slowly(raw: bytes, error: orjson.JSONDecodeError) -> object:
+    """What is valid JSON but refused by the fast parser: 1e999, half a surrogate pair. The workers may take it."""
+
+    def refuse(name: str) -> object:
+        raise ValueError(name)  # NaN and Infinity: Python's own extension
+
+    try:
+        return json.loads(raw.decode(), parse_int=_integer, parse_constant=refuse)
+    except ValueError:
+        raise BadBody(f"the body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise BadBody("the body is nested too deeply") from None
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) < 20 else float(digits)
 
 
 def _kind(value: object) -> str:
@@ -125,7 +152,7 @@ def _items(path: bytes, fields: dict[str, Any], samples: int) -> int | None:
     return None
 
 
-def _without(raw: bytes, names: Sequence[str]) -> bytes:
+def _without(raw: bytes, names: Set[str]) -> bytes:
     """`raw`, a valid JSON object, without its own members of these names; every other byte of a member stays."""
     text = raw.decode()
     kept = []

@@ -10,7 +10,7 @@ READINESS = "pdctl.router.readiness/1"
 
 
 def worker(one: Worker, registry: Registry) -> dict[str, object]:
-    """An entry of GET /workers (sglang_router 0.3.2). A prefill always has `bootstrap_port`: null when it is not known."""
+    """An entry of GET /workers (sglang_router 0.3.2). A prefill always has `bootstrap_port`: null when not known."""
     facts = one.facts
     known: dict[str, object] = {
         "disaggregation_mode": facts.disaggregation_mode,

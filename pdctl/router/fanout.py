@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -13,11 +14,11 @@ from pdctl.router.ledger import Ledger, Outcome, Record
 from pdctl.router.log import logger
 from pdctl.router.registry import Pair, Registry, Role, Worker
 from pdctl.router.upstream import Reply, UpstreamError, ask
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pdctl.router.args import RouterArgs
     from collections.abc import Sequence
+
+    from pdctl.router.args import RouterArgs
 
 CANARY = json.dumps({"text": "Say one word.", "sampling_params": {"max_new_tokens": 1, "temperature": 0}}).encode()
 
@@ -90,9 +91,7 @@ class Fanout:
         legs = (self._one(worker, "POST", "/generate", payload) for worker in (pair.prefill, pair.decode))
         answers = await asyncio.gather(*legs)
         passed = all(answer.ok for answer in answers)
-        record.outcome = Outcome.OK if passed else Outcome.FAILED
-        record.status = 200 if passed else 502
-        self._ledger.close(record)
+        self._ledger.close(record, Outcome.OK if passed else Outcome.FAILED, 200 if passed else 502)
         logger.info(
             "Canary room=%d prefill=%s decode=%s %s", rooms[0], record.prefill, record.decode, record.outcome.value
         )

@@ -25,40 +25,67 @@ class Outcome(str, Enum):
 
 
 class LegRecord:
-    """Milliseconds since the attempt began; None while it has not happened."""
+    """Monotonic times; 0 while it has not happened."""
 
-    __slots__ = ("answered_ms", "ended_ms", "problem", "status")
+    __slots__ = ("answered", "ended", "problem", "status")
 
     def __init__(self) -> None:
         self.status = 0
-        self.answered_ms: float | None = None
-        self.ended_ms: float | None = None
+        self.answered = self.ended = 0.0
         self.problem = ""
 
-    def document(self) -> dict[str, object]:
-        return {"status": self.status or None, "answered_ms": self.answered_ms, "ended_ms": self.ended_ms,
-                "problem": self.problem or None}  # fmt: skip
+    def document(self, began: float) -> dict[str, object]:
+        return {
+            "status": self.status or None,
+            "answered_ms": milliseconds(began, self.answered),
+            "ended_ms": milliseconds(began, self.ended),
+            "problem": self.problem or None,
+        }
 
 
 class Record:
-    """One attempt of one request: one pair, fresh rooms."""
+    """One attempt of one request: one pair, fresh rooms. `started` is wall time; others are monotonic, 0 before."""
 
     __slots__ = (
-        "attempt", "bootstrap", "decode", "decode_leg", "first_byte_ms", "outcome", "path", "prefill", "prefill_leg",
-        "request_id", "rids", "rooms", "started", "status", "stream", "total_ms",
-    )  # fmt: skip
+        "attempt",
+        "began",
+        "bootstrap",
+        "decode",
+        "decode_leg",
+        "ended",
+        "first_byte",
+        "outcome",
+        "path",
+        "prefill",
+        "prefill_leg",
+        "request_id",
+        "rids",
+        "rooms",
+        "started",
+        "status",
+        "stream",
+    )
 
     def __init__(
-        self, *, rooms: tuple[int, ...], request_id: str, rids: tuple[str, ...], path: str, stream: bool, attempt: int,
-        prefill: str, decode: str, bootstrap: str,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        rooms: tuple[int, ...],
+        request_id: str,
+        rids: tuple[str, ...],
+        path: str,
+        stream: bool,
+        attempt: int,
+        prefill: str,
+        decode: str,
+        bootstrap: str,
+    ) -> None:
         self.rooms, self.request_id, self.rids, self.path, self.stream = rooms, request_id, rids, path, stream
         self.attempt, self.prefill, self.decode, self.bootstrap = attempt, prefill, decode, bootstrap
         self.started = time.time()
+        self.began = time.monotonic()
+        self.first_byte = self.ended = 0.0
         self.outcome = Outcome.RUNNING
         self.status = 0
-        self.first_byte_ms: float | None = None
-        self.total_ms: float | None = None
         self.prefill_leg = LegRecord()
         self.decode_leg = LegRecord()
 
@@ -67,20 +94,41 @@ class Record:
         """The engines' name of the request where the client gave one, else the router's."""
         return ",".join(self.rids) if self.rids else self.request_id
 
+    @property
+    def where(self) -> str:
+        """The part of a log line that says which request this is and which way it went."""
+        rooms = str(self.rooms[0]) if len(self.rooms) == 1 else ",".join(map(str, self.rooms))
+        return (
+            f"room={rooms} rid={self.rid} request_id={self.request_id} attempt={self.attempt} "
+            f"prefill={self.prefill} decode={self.decode}"
+        )
+
     def document(self) -> dict[str, object]:
         """For people and tools; rooms are below 2^53, so they survive any JSON reader."""
+        legs = {"prefill": self.prefill_leg.document(self.began), "decode": self.decode_leg.document(self.began)}
         return {
-            "room": self.rooms[0], "rooms": list(self.rooms), "request_id": self.request_id, "rid": self.rid,
-            "path": self.path, "stream": self.stream, "attempt": self.attempt, "prefill": self.prefill,
-            "decode": self.decode, "bootstrap": self.bootstrap, "started": self.started,
-            "age_ms": None if self.total_ms is not None else round((time.time() - self.started) * 1000, 3),
-            "outcome": self.outcome.value, "status": self.status or None, "first_byte_ms": self.first_byte_ms,
-            "total_ms": self.total_ms, "legs": {"prefill": self.prefill_leg.document(), "decode": self.decode_leg.document()},
-        }  # fmt: skip
+            "room": self.rooms[0],
+            "rooms": list(self.rooms),
+            "request_id": self.request_id,
+            "rid": self.rid,
+            "path": self.path,
+            "stream": self.stream,
+            "attempt": self.attempt,
+            "prefill": self.prefill,
+            "decode": self.decode,
+            "bootstrap": self.bootstrap,
+            "started": self.started,
+            "age_ms": None if self.ended else milliseconds(self.began, time.monotonic()),
+            "outcome": self.outcome.value,
+            "status": self.status or None,
+            "first_byte_ms": milliseconds(self.began, self.first_byte),
+            "total_ms": milliseconds(self.began, self.ended),
+            "legs": legs,
+        }
 
 
 class Ledger:
-    """Bounded by rooms, not by requests: a batch of a thousand counts a thousand. What is in flight is never forgotten."""
+    """Bounded by rooms, not requests: a batch of a thousand counts a thousand. What is in flight is never forgotten."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -91,7 +139,8 @@ class Ledger:
         for room in record.rooms:
             self._running[room] = record
 
-    def close(self, record: Record) -> None:
+    def close(self, record: Record, outcome: Outcome, status: int) -> None:
+        record.outcome, record.status, record.ended = outcome, status, time.monotonic()
         for room in record.rooms:
             self._running.pop(room, None)
             self._ended[room] = record
@@ -103,10 +152,11 @@ class Ledger:
 
     def holds(self, rooms: tuple[int, ...]) -> bool:
         """Whether one of these rooms is in use: rooms are drawn at random, and two requests must never share one."""
-        return any(room in self._running for room in rooms)
+        return not self._running.keys().isdisjoint(rooms)
 
     @property
     def running(self) -> int:
+        """Rooms in flight."""
         return len(self._running)
 
     def rid_in_flight(self, rid: str, but: Record) -> bool:
@@ -122,3 +172,8 @@ class Ledger:
             if id(record) not in seen:
                 seen.add(id(record))
                 yield record
+
+
+def milliseconds(began: float, then: float) -> float | None:
+    """From one monotonic time to another; None for what has not happened."""
+    return round((then - began) * 1000, 3) if then else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 import time
@@ -9,22 +10,45 @@ import time
 logger = logging.getLogger("pdctl.router")
 
 
-class _Formatter(logging.Formatter):
-    """`[YYYY-mm-dd HH:MM:SS] message`. The prefix is made once a second: it would otherwise cost more than the line."""
+class _Lines(logging.Handler):
+    """`[YYYY-mm-dd HH:MM:SS] message` on standard error, one write for all lines of one turn of the event loop.
+
+    The prefix is made once a second, the write once a turn: each would otherwise cost more than the line itself.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._second = 0
         self._prefix = ""
+        self._lines: list[str] = []
 
-    def format(self, record: logging.LogRecord) -> str:
-        second = int(record.created)
+    def emit(self, record: logging.LogRecord) -> None:
+        level = "" if record.levelno <= logging.INFO else record.levelname + " "
+        text = level + record.getMessage()
+        if record.exc_info:
+            text += "\n" + logging.Formatter().formatException(record.exc_info)
+        self.line(text)
+
+    def line(self, text: str) -> None:
+        second = int(time.time())
         if second != self._second:
             self._second = second
             self._prefix = time.strftime("[%Y-%m-%d %H:%M:%S] ", time.localtime(second))
-        level = "" if record.levelno <= logging.INFO else record.levelname + " "
-        line = self._prefix + level + record.getMessage()
-        return line + "\n" + self.formatException(record.exc_info) if record.exc_info else line
+        self._lines.append(f"{self._prefix}{text}\n")
+        if len(self._lines) > 1:
+            return  # the write is on its way
+        try:
+            asyncio.get_running_loop().call_soon(self.flush)
+        except RuntimeError:  # before the loop runs and after it has ended
+            self.flush()
+
+    def flush(self) -> None:
+        lines, self._lines = self._lines, []
+        sys.stderr.write("".join(lines))
+        sys.stderr.flush()
+
+
+_lines = _Lines()
 
 
 def configure(level: str) -> None:
@@ -34,8 +58,16 @@ def configure(level: str) -> None:
     logging.logThreads = False
     logging.logProcesses = False
     logging.logMultiprocessing = False
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Formatter())
-    logging.getLogger().addHandler(handler)
+    logging.getLogger().addHandler(_lines)
     logging.getLogger().setLevel(logging.WARNING)
     logger.setLevel(level.upper())
+
+
+def requests_shown() -> bool:
+    """Whether the lines of single requests are written; asked once, not per request."""
+    return logger.isEnabledFor(logging.INFO)
+
+
+def line(text: str) -> None:
+    """One INFO line, by the short way: two of these stand for every request."""
+    _lines.line(text)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from typing import TYPE_CHECKING
 
 from pdctl.router.log import logger
 from pdctl.router.probe import Rejected, check_health, examine
 from pdctl.router.registry import Registry, Role, Worker
 from pdctl.router.upstream import UpstreamError
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pdctl.router.args import RouterArgs
@@ -79,12 +80,12 @@ class Monitor:
     def _check_twins(self, worker: Worker, port: int | None) -> None:
         """Two prefills cannot share a bootstrap server: decode would fetch both's KV cache from one of them."""
         for other in self._registry.of(Role.PREFILL):
-            if other is not worker and other.usable and port is not None:
-                if (other.origin.host, other.bootstrap_port) == (worker.origin.host, port):
-                    raise Rejected(f"bootstrap address {other.origin.uri_host}:{port} is already that of {other.url}")
+            same = (other.host, other.bootstrap_port) == (worker.host, port)
+            if same and other is not worker and other.usable:
+                raise Rejected(f"bootstrap address {worker.host}:{port} is already that of {other.url}")
 
     async def _check(self, worker: Worker) -> None:
-        asked = asyncio.get_running_loop().time()
+        asked = time.monotonic()
         try:
             await check_health(worker, self._args)
         except UpstreamError as error:

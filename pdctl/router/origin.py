@@ -31,10 +31,6 @@ class Origin:
     def url(self) -> str:
         return f"{self.scheme}://{self.uri_host}:{self.port}"
 
-    @property
-    def authority(self) -> bytes:
-        return f"{self.uri_host}:{self.port}".encode()
-
     @classmethod
     def parse(cls, text: str) -> Origin:
         """The origin of `http://host:port`; UsageError says which part of the text cannot be."""

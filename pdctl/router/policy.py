@@ -6,7 +6,7 @@ import math
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar, TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from pdctl.router.args import PolicyName
 
@@ -129,7 +129,7 @@ class Chooser:
 
 
 def make(name: PolicyName, *, prefill: bool, threshold: float, abs_threshold: int, rel_threshold: float) -> Policy:
-    """The policy of that name. Prefix affinity pays where prompts are computed: on decodes cache_aware means least load."""
+    """The policy of that name. Affinity pays where prompts are computed: for decodes cache_aware is least load."""
     if name is PolicyName.RANDOM:
         return Random()
     if name is PolicyName.ROUND_ROBIN:

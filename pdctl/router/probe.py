@@ -1,14 +1,14 @@
-"""Looking at a worker before it gets requests: its role, and for a prefill the port of its bootstrap server and who answers there."""
+"""Looking at a worker before it gets requests: its role, and for a prefill the bootstrap port and who answers there."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pdctl.router.args import BootstrapCheck, RouterArgs
 from pdctl.router.origin import Origin
 from pdctl.router.registry import Facts, PortSource, Role, Worker
 from pdctl.router.upstream import Pool, UpstreamError, ask
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,9 +125,7 @@ async def _check_bootstrap(origin: Origin, info: Mapping[str, object] | None, ar
     try:
         reply = await ask(pool, "GET", "/health", timeout=args.probe_timeout)
         if reply.status != 200:
-            raise Rejected(
-                f"bootstrap port {origin.port}: {origin.url}/health answered {reply.status}, no bootstrap server is there"
-            )
+            raise Rejected(f"no bootstrap server at {origin.url}: /health answered {reply.status}")
         topology = await _topology(pool, args.probe_timeout)
     finally:
         pool.close()

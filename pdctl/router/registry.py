@@ -6,17 +6,18 @@ import asyncio
 import uuid
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from pdctl.router.breaker import Breaker
 from pdctl.router.log import logger
 from pdctl.router.metrics import PairStats
 from pdctl.router.upstream import Pool
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pdctl.router.origin import Origin
-    from pdctl.router.args import RouterArgs
     from collections.abc import Iterable
+
+    from pdctl.router.args import RouterArgs
+    from pdctl.router.origin import Origin
 
 
 class Role(str, Enum):
@@ -47,7 +48,7 @@ class Facts:
 
 
 class Worker:
-    """One prefill or decode. `reason` says why it is not routed to, or what was found odd about it; empty when all is well."""
+    """One prefill or decode. `reason` says why it is not routed to, or what is odd about it; empty when all is well."""
 
     __slots__ = (
         "bootstrap_port",
@@ -55,6 +56,7 @@ class Worker:
         "failed_checks",
         "given_port",
         "good_checks",
+        "host",
         "id",
         "last_success",
         "load",
@@ -63,14 +65,17 @@ class Worker:
         "port_source",
         "reason",
         "role",
+        "url",
         "usable",
         "wake",
-    )  # fmt: skip
+    )
 
     def __init__(self, role: Role, origin: Origin, given_port: int | None, source: PortSource, pool: Pool) -> None:
         self.role = role
         self.origin = origin
         self.pool = pool
+        self.url = origin.url
+        self.host = origin.uri_host
         # The same worker keeps its id over restarts of the router.
         self.id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{role.value} {origin.url}"))
         self.given_port = given_port
@@ -81,12 +86,8 @@ class Worker:
         self.reason = "not asked yet"
         self.load = 0
         self.good_checks = self.failed_checks = 0
-        self.last_success = -1e9  # loop time of the last answer it gave to a client
+        self.last_success = 0.0  # monotonic time of the last answer it gave to a client
         self.wake = asyncio.Event()
-
-    @property
-    def url(self) -> str:
-        return self.origin.url
 
 
 class Pair:
@@ -134,7 +135,7 @@ class Registry:
         self.table = Table(())
 
     def add(self, role: Role, origin: Origin, port: int | None, source: PortSource) -> Worker | None:
-        """The new worker, not usable until it has been looked at; None when the URL is known already, in either role."""
+        """The new worker, not usable until it has been looked at; None when the URL is known, in either role."""
         if any(worker.origin == origin for worker in self.workers.values()):
             return None
         args = self._args

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pdctl.router.breaker import BreakerState
 from pdctl.router.metrics import Exposition, RouterStats
 from pdctl.router.registry import Registry, Role
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pdctl.router.ledger import Ledger

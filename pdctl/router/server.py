@@ -1,6 +1,6 @@
 """The clients' side: an HTTP/1.1 server on asyncio protocols that hands out one `Exchange` per request.
 
-Not ASGI: a stream costs one write per event here, where an ASGI server wants a message, an await and a re-parse for each
+Not ASGI: an event of a stream costs one write here, where ASGI wants a message, an await and a look at its keys
 (docs/router.md has the figures).
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import http
 from collections import deque
-from typing import cast, TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import httptools
 import orjson
@@ -40,7 +40,7 @@ class Limits:
 class Exchange:
     """One request and the way back to its client. Header names are lower-case.
 
-    Answer with `respond`, or with `start`, `write` … and `end`. `on_gone` is called when the client leaves before the end;
+    Answer with `respond`, or with `start`, `write` … and `end`. `on_gone` is called when the client leaves before that;
     `source` is the worker's connection to slow down when the client reads slower than the worker writes.
     """
 
@@ -59,7 +59,6 @@ class Exchange:
         self.status = 0
         self.on_gone: Callable[[], None] | None = None
         self.source: Connection | None = None
-        self.task: asyncio.Task[None] | None = None
         self._chunked = False
 
     def header(self, name: bytes) -> bytes | None:
@@ -155,7 +154,7 @@ class ClientConnection(asyncio.Protocol):
         if self._refused:
             return
         if self._current is None and (self._in_body or not self._partial):
-            # Silence is what counts in a body; a head must be whole in time, or a drip of bytes would hold the connection.
+            # In a body silence counts; a head must be whole in time, or a drip of bytes would hold a connection.
             self.deadline = self._server.now() + self._limits.read_timeout
         self._partial = True
         if not self._in_body:
@@ -270,7 +269,7 @@ class ClientConnection(asyncio.Protocol):
         self._refuse(413, f"the body is larger than --max-payload-size {self._limits.max_payload}")
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer and close, leaving the client a moment to stop sending: a close on unread data would destroy the answer."""
+        """Answer and close, but not at once: a close on data that was not read would destroy the answer."""
         if self._refused:
             return
         self._refused = True

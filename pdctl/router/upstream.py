@@ -6,15 +6,15 @@ import asyncio
 import socket
 import ssl
 from dataclasses import dataclass
-from typing import Protocol, cast, TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
 import orjson
 
-
 if TYPE_CHECKING:
-    from pdctl.router.origin import Origin
     from collections.abc import Mapping
+
+    from pdctl.router.origin import Origin
 
 Headers = list[tuple[bytes, bytes]]
 MAX_HEAD = 64 * 1024  # bytes of status line and headers: a worker that sends more is not speaking HTTP
@@ -38,7 +38,7 @@ class Sink(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One TCP connection. It returns to its pool by itself when an answer is complete and may be followed by another."""
+    """One TCP connection. It returns to its pool by itself once an answer is complete and another may follow."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -183,6 +183,7 @@ class Pool:
 
     def __init__(self, origin: Origin, *, idle_timeout: float, connect_timeout: float) -> None:
         self.origin = origin
+        self.authority = f"{origin.uri_host}:{origin.port}".encode()
         self._idle_timeout = idle_timeout
         self._connect_timeout = connect_timeout
         self._loop = asyncio.get_running_loop()
@@ -298,7 +299,7 @@ async def ask(
     head = b"%b %b HTTP/1.1\r\nHost: %b\r\n%b%b\r\n" % (
         method.encode(),
         target.encode(),
-        pool.origin.authority,
+        pool.authority,
         headers,
         length,
     )

@@ -27,8 +27,6 @@ from pdctl.topology.schema import POOL, RESTART
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-CHECKPOINT = Path(__file__).resolve().parent.parent / "checkpoints" / "tiny"  # what the embedded engine serves unasked
-
 
 def complete(values: Values, spans: Mapping[str, Span], source: str, environ: Mapping[str, str]) -> None:
     """Fill in what the schema's table leaves to other keys."""
@@ -100,7 +98,8 @@ def _model(values: Values, spans: Mapping[str, Span], environ: Mapping[str, str]
     if model["path"]:
         model["path"] = _located(model["path"], spans.get("model.path"), environ, always=False)
     elif values["engine"]["kind"] == "embedded":
-        model["path"] = str(CHECKPOINT)
+        # The checkpoint that ships with pdctl.
+        model["path"] = str(Path(__file__).resolve().parent.parent / "checkpoints" / "tiny")
     model["path"] = model["path"] or ""
     if model["config"]:
         model["config"] = _located(model["config"], spans.get("model.config"), environ, always=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from typing import TYPE_CHECKING
 
 from pdctl.topology.diagnostic import Code, Report
+from pdctl.topology.shelves import known
+from pdctl.topology.suggest import nearest
 from pdctl.topology.tree import Source
 
 if TYPE_CHECKING:
@@ -68,10 +69,13 @@ def _not_utf8(raw: bytes, error: UnicodeDecodeError, name: str, report: Report) 
 
 
 def _neighbours(path: Path) -> str:
-    """Files beside the missing one, or among the shipped topologies, that have nearly its name."""
+    """A file beside the missing one that has nearly its name, or the shipped topology that was meant."""
+    shipped = known({})
+    if path.stem in shipped:
+        return f"the topology that ships with pdctl goes by its bare name: {path.stem}"
     try:
         beside = {entry.name: str(path.parent / entry.name) for entry in path.parent.glob("*.y*ml")}
     except OSError:
         beside = {}
-    near = difflib.get_close_matches(path.name, beside, n=1)
-    return f"did you mean {beside[near[0]]}?" if near else ""
+    near = nearest(path.name, beside)
+    return f"did you mean {beside[near]}?" if near else ""

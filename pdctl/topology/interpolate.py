@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _OPENING = re.compile(r"\$(?:\$|\{)?")
+DEEPEST = 8
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -28,8 +30,10 @@ class Expanded(NamedTuple):
     faults: tuple[Fault, ...]
 
 
-def expand(text: str, environ: Mapping[str, str]) -> Expanded:
-    """Replace every `${…}`. Unset and empty are alike for `:-`, as in a shell."""
+def expand(text: str, environ: Mapping[str, str], depth: int = 0) -> Expanded:
+    """Replace every `${…}`. Unset and empty are alike for `:-`, as in a shell; `depth` counts defaults in defaults."""
+    if depth > DEEPEST:
+        return Expanded("", (Fault(Code.BAD_INTERPOLATION, text, "defaults within defaults without end", "write one"),))
     out: list[str] = []
     faults: list[Fault] = []
     at = 0
@@ -40,7 +44,7 @@ def expand(text: str, environ: Mapping[str, str]) -> Expanded:
             out.append("$")
         elif match[0] == "${":
             end = _closing(text, at)
-            value, found = _variable(text[at : end - 1], text[match.start() : end], environ)
+            value, found = _variable(text[at : end - 1], text[match.start() : end], environ, depth)
             out.append(value)
             faults += found
             at = end
@@ -60,7 +64,7 @@ def _closing(text: str, at: int) -> int:
     return len(text) + 1
 
 
-def _variable(inside: str, fragment: str, environ: Mapping[str, str]) -> tuple[str, list[Fault]]:
+def _variable(inside: str, fragment: str, environ: Mapping[str, str], depth: int) -> tuple[str, list[Fault]]:
     name, dash, default = inside.partition(":-")
     if not fragment.endswith("}") or not _NAME.fullmatch(name):
         known = "pdctl reads ${VAR}, ${VAR:-default} and $$ (a dollar sign)"
@@ -68,7 +72,7 @@ def _variable(inside: str, fragment: str, environ: Mapping[str, str]) -> tuple[s
     if environ.get(name) or (name in environ and not dash):
         return environ[name], []
     if dash:
-        nested = expand(default, environ)
+        nested = expand(default, environ, depth + 1)
         return nested.text, list(nested.faults)
     fix = f"export {name}, or give it a default: ${{{name}:-…}}"
     return "", [Fault(Code.UNSET_VARIABLE, fragment, f"the environment has no variable {name}", fix)]

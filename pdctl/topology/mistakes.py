@@ -35,7 +35,7 @@ class Mistakes:
         self.paths.add(path)
         marks: list[Mark] = [(node.span, node.note if isinstance(node, Scalar) else "")]
         if self.over is not None:
-            marks.append((self.over, "this replaces what an earlier file has here"))
+            marks.append((self.over, "the value it replaces"))
         self._report.add(code, message, marks, fix)
         return Broken
 
@@ -52,7 +52,10 @@ class Mistakes:
         elif len(elsewhere) in (1, 2):
             fix = f"`{name}` belongs in {' or '.join(elsewhere)}"
         else:
-            fix = hint(name, names) or "`pdctl topology schema -o markdown` lists the keys; one that begins with x- is ignored"
+            fix = (
+                hint(name, names)
+                or "`pdctl topology schema -o markdown` lists the keys; one that begins with x- is ignored"
+            )
         label = f"did you mean `{near}`?" if near else ""
         message = f"{shown(name)} is not a key of {path or 'a topology'}"
         self._report.add(Code.UNKNOWN_KEY, message, [(entry.key, label)], fix)

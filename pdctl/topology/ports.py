@@ -36,6 +36,9 @@ class Range(NamedTuple):
     def tenant(self, port: int) -> str:
         return self.tenants[(port - self.first) // self.step]
 
+    def named(self, port: int) -> str:
+        return self.tenant(port) if self.path == "router.port" else f"{self.tenant(port)} ({self.what})"
+
     def meets(self, other: Range) -> bool:
         return self.first <= other.last and other.first <= self.last
 
@@ -55,10 +58,9 @@ def check(written: Written) -> Iterator[Diagnostic]:
 
 
 def _ranges(topology: Topology) -> list[Range]:
-    """Every range whose host is certain: on a cluster only the first instance surely shares the router's, and in
-    Kubernetes every pod has ports of its own."""
-    clustered = topology.targets.slurm or topology.targets.kubernetes
-    together = topology.engine.kind == "embedded" or not clustered
+    """Every range whose host is certain: over several hosts only the first instance surely shares the router's, and
+    in Kubernetes every pod has ports of its own."""
+    together = _on_one_host(topology)
     prefills = [f"prefill-{index}" for index in range(topology.prefill.instances)]
     decodes = [f"decode-{index}" for index in range(topology.decode.instances)]
     some = tuple(prefills + decodes) if together else tuple(prefills[:1])
@@ -70,8 +72,17 @@ def _ranges(topology: Topology) -> list[Range]:
     if topology.engine.kind == "sglang":
         found.append(Range("ports.dist-init", "rendezvous", first.dist_init, some, first.stride))
     if together or not topology.targets.kubernetes:
-        found.append(Range("router.port", "HTTP", topology.router.port, ("the router",)))
+        found.append(Range("router.port", "router", topology.router.port, ("the router",)))
     return found
+
+
+def _on_one_host(topology: Topology) -> bool:
+    if topology.engine.kind == "embedded":
+        return True
+    if topology.targets.slurm or topology.targets.kubernetes or topology.prefill.pool != topology.decode.pool:
+        return False
+    pool = next((pool for pool in topology.pools if pool.name == topology.prefill.pool), None)
+    return pool is not None and sum(role.instances * role.tp * role.pp for role in topology.roles) <= pool.gpus_per_host
 
 
 def _overflow(written: Written, one: Range) -> Diagnostic:
@@ -85,7 +96,7 @@ def _overflow(written: Written, one: Range) -> Diagnostic:
 
 def _collision(written: Written, one: Range, other: Range, ranges: Sequence[Range]) -> Diagnostic:
     port = max(one.first, other.first)
-    both = " and ".join(f"{each.tenant(port)} ({each.what})" for each in (other, one))
+    both = " and ".join(each.named(port) for each in (other, one))
     marks = (*_place(written, one, port), *_place(written, other, port))
     fix = f"move one of them, such as {one.path}: {_free(one, ranges)}"
     return Diagnostic(Code.PORT_COLLISION, f"{both} both want port {port}", marks, fix)
@@ -94,7 +105,7 @@ def _collision(written: Written, one: Range, other: Range, ranges: Sequence[Rang
 def _place(written: Written, each: Range, port: int) -> tuple[Mark, ...]:
     """Where the range is written, or else what makes its instance of that port exist."""
     if each.path in written.spans:
-        label = f"{each.what} port {port}" if each.path == "router.port" else f"{each.what} ports {each.numbers}"
+        label = f"{each.what} port{'s' if each.first != each.last else ''} {each.numbers}"
         return places(written.spans, (each.path, label))
     role = f"roles.{each.tenant(port).rpartition('-')[0]}"
     label = f"{each.tenant(port)} takes {port}: {each.path} is {each.first} by default"

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Values = dict[str, Any]  # by key as written; the value types follow from the table
 
+DIGITS = 18  # of a number; longer ones are a slip, and Python refuses to read the longest
+
 PARSERS: Mapping[str, Callable[[str], float]] = {
     "size": units.parse_size,
     "rate": units.parse_rate,
@@ -161,10 +163,10 @@ class Reader:
         sort = scalars.sort(value)
         if sort is not Sort.INTEGER and (kind.name == "integer" or sort is not Sort.NUMBER):
             return self.mistakes.wrong_type(kind, value, path)
-        found = int(value.text) if kind.name == "integer" else float(value.text)
+        found = int(value.text) if kind.name == "integer" and len(value.text) <= DIGITS else float(value.text)
         low = kind.low is not None and (found < kind.low or (kind.open_low and found == kind.low))
-        if low or (kind.high is not None and found > kind.high):
-            message = f"{path} expects {kind.expected}, got {value.text}"
+        if low or found > (10**DIGITS if kind.high is None else kind.high):
+            message = f"{path} expects {kind.expected}, got {shown(value.text).strip('`')}"
             return self.mistakes.fail(Code.OUT_OF_RANGE, value, path, message)
         return found
 
@@ -219,7 +221,7 @@ class Reader:
         value = self._scalar(kind, node, path)
         if value is None:
             return Broken
-        sort = scalars.sort(value)
+        sort = scalars.sort(value) if len(value.text) <= DIGITS else Sort.TEXT
         if sort is Sort.BOOLEAN:
             return scalars.boolean(value.text)
         return {Sort.INTEGER: int, Sort.NUMBER: float}.get(sort, str)(value.text)

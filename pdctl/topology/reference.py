@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.topology.diagnostic import Code
+from pdctl.topology.diagnostic import Code, listing
 from pdctl.topology.schema import TOPOLOGY, Key, Kind, Required
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def fields(kind: Kind, path: str) -> Iterator[tuple[str, Key]]:
 def _row(path: str, key: Key) -> str:
     if path == "roles.decode":
         return f"| `{path}` | the keys of `roles.prefill` | required | {key.doc} |"
-    value = "a map of pools" if path.endswith("pools") else key.kind.expected
+    value = listing(key.kind.choices) or key.kind.expected
     return f"| `{path}` | {_escaped(value)} | {_default(key)} | {_escaped(key.doc)} |"
 
 

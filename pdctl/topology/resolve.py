@@ -12,7 +12,8 @@ from pdctl.topology.diagnostic import Code, Diagnostic, Report
 from pdctl.topology.files import read
 from pdctl.topology.read import Reader, Values
 from pdctl.topology.rules import check
-from pdctl.topology.suggest import hint
+from pdctl.topology.shelves import known
+from pdctl.topology.suggest import nearest
 from pdctl.topology.tree import Map, Scalar, shape
 from pdctl.topology.written import Written
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from pdctl.topology.model import Topology
 
-SITE = "PDCTL_TOPOLOGIES"  # a directory of the site's own topologies, looked at before the shipped ones
 SUFFIXES = (".yaml", ".yml")
 
 
@@ -60,24 +60,15 @@ def resolve(files: Sequence[Path], sets: Sequence[str] = (), environ: Mapping[st
 def find(name: str, environ: Mapping[str, str] | None = None) -> Path:
     """The file meant by a path, or by the bare name of a site's or a shipped topology (`2p1d`)."""
     path = Path(name)
-    if name == "-" or path.exists() or len(path.parts) > 1 or path.suffix in SUFFIXES:
+    if name == "-" or len(path.parts) > 1 or path.suffix in SUFFIXES or (path.exists() and not path.is_dir()):
         return path
-    environ = os.environ if environ is None else environ
-    known: dict[str, Path] = {}
-    for directory in _shelves(environ):
-        for file in sorted(directory.glob("*.yaml")):
-            known.setdefault(file.stem, file)
-    if name in known:
-        return known[name]
-    problem = Diagnostic(Code.MISSING_FILE, f"there is no topology `{name}`", (), hint(name, known))
-    raise TopologyError(f"no topology `{name}`", diagnostics=(problem,))
-
-
-def _shelves(environ: Mapping[str, str]) -> list[Path]:
-    """The site's own topologies, then those packed into the wheel, then those of a checkout."""
-    package = Path(__file__).resolve().parent.parent
-    site = [Path(environ[SITE])] if environ.get(SITE) else []
-    return [*site, package / "topologies", package.parent / "topologies"]
+    shelf = known(os.environ if environ is None else environ)
+    if name in shelf or path.exists():
+        return shelf.get(name, path)
+    near = nearest(name, shelf)
+    fix = f"did you mean `{near}`?" if near else f"known by name are {', '.join(sorted(shelf))}; a path works as well"
+    problem = Diagnostic(Code.MISSING_FILE, f"there is no topology `{name}`", (), fix)
+    raise TopologyError("1 problem in the arguments", diagnostics=(problem,))
 
 
 def _merged(files: Sequence[Path], sets: Sequence[str], report: Report) -> Map | None:

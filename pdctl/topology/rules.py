@@ -5,16 +5,17 @@ Only what the file alone decides is judged here; whether a release can run a sha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from pdctl.topology import flags, schema
+from pdctl.topology import flags, ports, schema
 from pdctl.topology.diagnostic import Code, Diagnostic, listing, places, shown
 from pdctl.topology.suggest import hint, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
-    from pdctl.topology.model import Flags, Role, Span, Topology
+    from pdctl.topology.model import Flags, Role, Span
+    from pdctl.topology.written import Written
 
 
 def check(written: Written) -> Iterator[Diagnostic]:
@@ -44,7 +45,13 @@ def _flag(written: Written, path: str, flag: str) -> Iterator[Diagnostic]:
         said = places(written.spans, *((key, "decided here") for key in owner.keys))
         names = listing(owner.keys, "and") or owner.words
         message = f"`{flag}` may not stand in {path}: it is decided by {names}"
-        fix = "remove it" if not owner.keys else f"remove it, or change {names}" if said else f"remove it, and set {names}"
+        fix = (
+            "remove it"
+            if not owner.keys
+            else f"remove it, or change {names}"
+            if said
+            else f"remove it, and set {names}"
+        )
         yield Diagnostic(Code.OWNED_FLAG, message, ((place, ""), *said), fix)
     elif name != flag:
         message = f"{shown(flag)} is not how a flag is written in {path}"
@@ -114,7 +121,8 @@ def _embedded(written: Written, role: Role, path: str) -> Iterator[Diagnostic]:
             marks = places(written.spans, (f"{path}.{key}", ""), ("engine.kind", "the engine is chosen here"))
             yield Diagnostic(Code.EMBEDDED_LIMIT, message, marks, f"set {path}.{key} to 1, or take `kind: sglang`")
     pool = next((pool for pool in written.topology.pools if pool.name == role.pool), None)
-    if pool is None or role.tp * role.dp <= pool.gpus_per_host:
+    on_gpus = {**written.topology.engine.args, **role.args}.get("device") == "cuda"  # a CPU holds any number of ranks
+    if pool is None or not on_gpus or role.tp * role.dp <= pool.gpus_per_host:
         return
     message = (
         f"one {role.name} instance has {role.tp * role.dp} ranks, a host of pool `{pool.name}` {pool.gpus_per_host}: "

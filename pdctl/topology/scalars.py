@@ -24,23 +24,29 @@ class Sort(Enum):
 
 
 class Doubt(NamedTuple):
-    pattern: re.Pattern[str]
-    says: str  # {0} is the value as it would be written unambiguously
-    rewrite: str  # how: see _rewritten
+    says: str  # {octal} and {base60}: what one of the two reads
+    rewrite: str  # how to say it unambiguously: a value, or what `rewritten` makes of it
 
 
-_INTEGER = re.compile(r"[-+]?(?:0|[1-9]\d*)")
-_NUMBER = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?")
-_BOOLEAN = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-
-DOUBTS = (
-    Doubt(re.compile("yes|on|y", re.IGNORECASE), "is true in YAML 1.1 and text in YAML 1.2", "true"),
-    Doubt(re.compile("no|off|n", re.IGNORECASE), "is false in YAML 1.1 and text in YAML 1.2", "false"),
-    Doubt(re.compile(r"[-+]?0[0-7]+"), "is octal in YAML 1.1 ({octal}) and decimal in YAML 1.2", "decimal"),
-    Doubt(re.compile(r"[-+]?0o[0-7]+"), "is octal in YAML 1.2 ({octal}) and text in YAML 1.1", "octal"),
-    Doubt(re.compile(r"[-+]?\d[\d_]*_[\d_]*"), "is a number in YAML 1.1 and text in YAML 1.2", "plain digits"),
-    Doubt(re.compile(r"\d+(?::[0-5]?\d)+"), "is {base60} in YAML 1.1 and text in YAML 1.2", "time"),
+WORDS = {"yes": True, "on": True, "y": True, "no": False, "off": False, "n": False}  # YAML 1.1's further booleans
+DOUBTS = {
+    True: Doubt("is true in YAML 1.1 and text in YAML 1.2", "true"),
+    False: Doubt("is false in YAML 1.1 and text in YAML 1.2", "false"),
+    "octal": Doubt("is octal in YAML 1.1 ({octal}) and decimal in YAML 1.2", "decimal"),
+    "padded": Doubt("is text in YAML 1.1 and a number in YAML 1.2", "decimal"),
+    "octal12": Doubt("is octal in YAML 1.2 ({octal}) and text in YAML 1.1", "octal"),
+    "underscores": Doubt("is a number in YAML 1.1 and text in YAML 1.2", "digits"),
+    "base60": Doubt("is {base60} in YAML 1.1 and text in YAML 1.2", "time"),
+}
+# One pattern rather than six: compiling it is most of what reading a small file costs.
+_DIGITS = re.compile(
+    r"(?P<integer>[-+]?(?:0|[1-9]\d*))|(?P<octal>[-+]?0[0-7]+)|(?P<padded>[-+]?0\d+)|(?P<octal12>[-+]?0o[0-7]+)"
+    r"|(?P<underscores>[-+]?\d[\d_]*_[\d_]*)|(?P<base60>\d+(?::[0-5]?\d)+)"
+    r"|(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)",
+    re.ASCII,
 )
+LONGEST = 64  # characters of anything that is meant as a number
+_BOOLEAN = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
 
 def sort(value: Scalar) -> Sort:
@@ -52,11 +58,16 @@ def sort(value: Scalar) -> Sort:
         return Sort.BOOLEAN
     if value.null or value.blank:
         return Sort.NULL
-    if _INTEGER.fullmatch(text):
-        return Sort.INTEGER
     if doubt(text):
         return Sort.DOUBTFUL
-    return Sort.NUMBER if _NUMBER.fullmatch(text) else Sort.TEXT
+    match = _digits(text)
+    if match is None:
+        return Sort.TEXT
+    return Sort.INTEGER if match.lastgroup == "integer" else Sort.NUMBER
+
+
+def _digits(text: str) -> re.Match[str] | None:
+    return _DIGITS.fullmatch(text) if len(text) <= LONGEST else None
 
 
 def boolean(text: str) -> bool:
@@ -64,7 +75,12 @@ def boolean(text: str) -> bool:
 
 
 def doubt(text: str) -> Doubt | None:
-    return next((row for row in DOUBTS if row.pattern.fullmatch(text)), None)
+    """Why YAML 1.1 and 1.2 disagree about an unquoted value; None when they do not."""
+    word = WORDS.get(text.lower())
+    if word is not None:
+        return DOUBTS[word]
+    match = _digits(text)
+    return DOUBTS.get(match.lastgroup or "") if match else None
 
 
 def explain(row: Doubt, text: str) -> str:
@@ -83,7 +99,7 @@ def rewritten(row: Doubt, text: str) -> str:
         return text.lstrip("+-0") or "0"
     if row.rewrite == "octal":
         return str(int(text.replace("o", ""), 8))
-    if row.rewrite == "plain digits":
+    if row.rewrite == "digits":
         return text.replace("_", "")
     if row.rewrite == "time":
         units = ("h", "m", "s")[: text.count(":") + 1] if text.count(":") == 2 else ("m", "s")

@@ -83,8 +83,8 @@ def explain(error: MarkedYAMLError, source: Source, report: Report) -> None:
         report.add(Code.TAB_INDENT, "a tab in the indentation", [(here, "tab")], "indent with spaces")
         return
     if text[max(column - 1, 0) : column + 1] == "${":
-        mark = (source.span(line, column - 1, column + 1), "")
-        report.add(Code.YAML_SYNTAX, "`${…}` inside `{}` or `[]` without quotes", [mark], 'write "${…}"')
+        place = source.span(line, column - 1, column + 1)
+        report.add(Code.YAML_SYNTAX, "`${…}` inside `{}` or `[]` without quotes", [(place, "")], 'write "${…}"')
         return
     if "cannot start any token" in problem:
         letter = shown(text[column : column + 1])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from pdctl.topology.model import Span
 
-# libyaml's line breaks (YAML 1.1), so that its line numbers index this list.
-_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+BREAKS = ("\r\n", "\r", "\x85", "\u2028", "\u2029")  # libyaml's line breaks besides \n, so that its line numbers hold
 
 
 class Source(NamedTuple):
@@ -19,7 +17,9 @@ class Source(NamedTuple):
 
     @classmethod
     def of(cls, name: str, text: str) -> Source:
-        return cls(name, tuple(_BREAK.split(text)))
+        for line_break in BREAKS:
+            text = text.replace(line_break, "\n")
+        return cls(name, tuple(text.split("\n")))
 
     def span(self, line: int, column: int, end_column: int) -> Span:
         """All 0-based here; clamped to the text, so that a mark at the end of the file points at its last line."""

@@ -18,8 +18,8 @@ SPELT = {  # what people write for a unit of time
     "msec": "ms", "millisecond": "ms", "milliseconds": "ms",
 }  # fmt: skip
 
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z/]*)")
-_TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
+_QUANTITY = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z/]*)", re.ASCII)
+_TIME = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|h|m|s)", re.ASCII)
 
 
 class UnitError(ValueError):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.topology.model import Span, Topology
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.topology.model import Span, Topology
 
 
 class Written(NamedTuple):

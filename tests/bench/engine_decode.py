@@ -3,8 +3,8 @@
     python tests/bench/engine_decode.py                       # t4 and t8, batch 1, 8 and 32
     python tests/bench/engine_decode.py --shapes t4 --batches 1 --rounds 100 --layout page-major
 
-A ratio is transformers' median time divided by ours: above 1 the engine is faster. Each round takes one step of each, so
-that a busy machine slows both alike.
+A ratio is transformers' median time divided by ours: above 1 the engine is faster. Each round takes one step of each,
+so that a busy machine slows both alike.
 """
 
 from __future__ import annotations

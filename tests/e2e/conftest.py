@@ -73,9 +73,11 @@ class Deployment:
 
     def all_pages_free(self) -> bool:
         for url in (*self.prefills, *self.decodes):
-            for state in httpx.get(f"{url}/server_info", timeout=10).json()["internal_states"]:
-                if state["free_pages"] != state["num_pages"]:
-                    return False
+            answer = httpx.get(f"{url}/server_info", timeout=10)
+            if answer.status_code != 200:
+                return False  # still starting
+            if any(state["free_pages"] != state["num_pages"] for state in answer.json()["internal_states"]):
+                return False
         return True
 
 

@@ -44,11 +44,11 @@ def eventually(condition: Callable[[], object], what: str, seconds: float = DEAD
 def standin(role: Role, index: int, port: int, *faults: str, bootstrap: int | None = None, ranks: int = 1) -> Spec:
     name = "router" if role is Role.ROUTER else f"{role.value}-{index}"
     own = (Port(port, "http", "router.port" if role is Role.ROUTER else "ports.http"),)
-    handshake = ("--bootstrap", str(bootstrap), "--ranks", str(ranks)) if bootstrap else ()
+    handshake = ("--disaggregation-bootstrap-port", str(bootstrap), "--tp-size", str(ranks)) if bootstrap else ()
     return Spec(
         name=name,
         role=role,
-        argv=(sys.executable, STANDIN, role.value, str(port), *handshake, *faults),
+        argv=(sys.executable, STANDIN, "--disaggregation-mode", role.value, "--port", str(port), *handshake, *faults),
         env=(("STANDIN_NAME", name),),
         host="127.0.0.1",
         port=port,

@@ -1,11 +1,8 @@
 """A process that behaves towards pdctl as an engine or a router does, in the fewest lines; started by the tests.
 
-    standin.py prefill PORT [--bootstrap PORT] [--ranks N] [--missing-ranks N] [faults…]
-    standin.py decode PORT [faults…]
-    standin.py router PORT --workers URL…
-
-Faults: --exit CODE (at once) --never-ready --deaf (ignores SIGTERM) --slow-stop S --brood FILE (starts a grandchild in
-a session of its own and writes its pid) --wrong-answer --load N
+It takes sglang's flags for its role and ports, ignores the others, and has a few faults: --exit CODE (at once),
+--never-ready, --deaf (ignores SIGTERM), --slow-stop SECONDS, --brood FILE (starts a child in a session of its own and
+writes its pid), --wrong-answer, --missing-ranks N, --load N (what a router says is in flight).
 """
 
 from __future__ import annotations
@@ -23,10 +20,10 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 parser = argparse.ArgumentParser()
-parser.add_argument("role")
-parser.add_argument("port", type=int)
-parser.add_argument("--bootstrap", type=int, default=0)
-parser.add_argument("--ranks", type=int, default=1)
+parser.add_argument("--disaggregation-mode", default="router")
+parser.add_argument("--port", type=int, required=True)
+parser.add_argument("--disaggregation-bootstrap-port", dest="bootstrap", type=int, default=0)
+parser.add_argument("--tp-size", dest="ranks", type=int, default=1)
 parser.add_argument("--missing-ranks", type=int, default=0)
 parser.add_argument("--workers", nargs="*", default=[])
 parser.add_argument("--exit", type=int, default=None)
@@ -36,7 +33,7 @@ parser.add_argument("--slow-stop", type=float, default=0.0)
 parser.add_argument("--brood", default="")
 parser.add_argument("--wrong-answer", action="store_true")
 parser.add_argument("--load", type=int, default=0)
-args = parser.parse_args()
+args, _ = parser.parse_known_args()
 
 
 def log(text: str) -> None:
@@ -72,12 +69,15 @@ class Face(BaseHTTPRequestHandler):
             if args.missing_ranks:
                 self.answer(503, f"Prefill server not fully registered yet ({here} workers registered).")
             else:
-                self.answer(200, json.dumps({"attn_tp_size": args.ranks}))
+                self.answer(200, json.dumps({"attn_tp_size": args.ranks, "dp_size": 1, "pp_size": 1}))
         elif path == "/workers":
             self.answer(200, json.dumps({"workers": workers()}))
         elif path == "/readiness":
             ready = all(worker["is_healthy"] for worker in workers())
             self.answer(200 if ready else 503, json.dumps({"status": "ready" if ready else "a worker is missing"}))
+        elif path == "/server_info":
+            info = {"disaggregation_mode": args.disaggregation_mode, "disaggregation_bootstrap_port": args.bootstrap}
+            self.answer(200, json.dumps(info))
         elif path == "/v1/models":
             self.answer(200, json.dumps({"data": [{"id": "standin"}]}))
         else:

@@ -34,7 +34,9 @@ def move(deployment: Deployment, name: str, port: int) -> Deployment:
         return dataclasses.replace(spec, port=port, ports=(first, *spec.ports[1:]))
 
     return dataclasses.replace(
-        deployment, roles=tuple(map(moved, deployment.roles)), router=moved(deployment.router) if deployment.router else None
+        deployment,
+        roles=tuple(map(moved, deployment.roles)),
+        router=moved(deployment.router) if deployment.router else None,
     )
 
 
@@ -105,7 +107,9 @@ def test_missing_modules_are_found_without_importing_them(monkeypatch: pytest.Mo
             {
                 "config.json": "{}",
                 "model-1.safetensors": "",
-                "model.safetensors.index.json": json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}),
+                "model.safetensors.index.json": json.dumps(
+                    {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+                ),
             },
             "1 of 2 shards missing, first model-2.safetensors",
         ),

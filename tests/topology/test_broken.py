@@ -2,7 +2,7 @@
 
 A case is `NNN-name.yaml` and `NNN-name.txt`. Lines of the case that begin with `#:` say how it is given to pdctl:
 `#: -f overlay.yaml`, `#: --set path=value`, `#: env NAME=value`. After a change of wording,
-`PDCTL_SNAPSHOTS=rewrite pytest tests/topology/test_broken.py` writes the texts anew; read the diff before committing it.
+`PDCTL_SNAPSHOTS=rewrite pytest tests/topology/test_broken.py` writes the texts anew: read the diff.
 """
 
 from __future__ import annotations

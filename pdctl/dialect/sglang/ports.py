@@ -62,38 +62,16 @@ DIST_OFFSET = 233  # D without --dist-init-addr, from --port
 LAST_PORT = 65535
 
 
-class DistRow(NamedTuple):
-    """Where D lies when --port + 233 passes the end of the port range."""
-
-    below: int
-    span: Span
-
-
-DIST_FALLBACK: tuple[DistRow, ...] = (DistRow(DIST_OFFSET, Span(V0_5_13)),)
-
-
-class BaseRow(NamedTuple):
-    """B is D + 1, or D - `below` when D + `reach` passes the end of the port range."""
+class Fallback(NamedTuple):
+    """Where a block lies when its port + `reach` passes the end of the port range: `below` that port's anchor."""
 
     reach: int
     below: int
     span: Span
 
 
-BASE_FALLBACK: tuple[BaseRow, ...] = (
-    BaseRow(5, 6, Span(V0_5_13, V0_5_18)),
-    BaseRow(6, 7, Span(V0_5_18)),
-)
-
-
-class NcclRow(NamedTuple):
-    """How the rendezvous port of one node is picked without --nccl-port: offsets from --port, or any free port."""
-
-    offsets: tuple[int, int] | None
-    span: Span
-
-
-NCCL: tuple[NcclRow, ...] = (
-    NcclRow((100, 1000), Span(V0_5_3, V0_5_13)),  # can land on another instance's ports: give --nccl-port
-    NcclRow(None, Span(V0_5_13)),
+DIST_FALLBACK: tuple[Fallback, ...] = (Fallback(0, DIST_OFFSET, Span(V0_5_13)),)  # of D, below --port
+BASE_FALLBACK: tuple[Fallback, ...] = (  # of B, below D
+    Fallback(5, 6, Span(V0_5_13, V0_5_18)),
+    Fallback(6, 7, Span(V0_5_18)),
 )

@@ -1,7 +1,7 @@
 """A prefill instance's bootstrap server: which rank listens where. Answers as sglang 0.5.23's CommonKVBootstrapServer.
 
-Lives in the event loop of the HTTP process, on a port of its own. Where SGLang crashes on a body (HTTP 500) this one says
-which field is wrong (400), and a re-registered rank is not counted twice; everything else is the same byte for byte.
+Lives in the event loop of the HTTP process, on a port of its own. Where SGLang crashes on a body (HTTP 500) this one
+says which field is wrong (400), and a re-registered rank is not counted twice; the rest is the same byte for byte.
 """
 
 from __future__ import annotations

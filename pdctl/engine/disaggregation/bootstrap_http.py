@@ -66,7 +66,7 @@ class Exchange:
                 if request is None:
                     return
                 await self._write(answer(request))
-                if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+                if self._reusable:
                     self._http.start_next_cycle()
         except h11.RemoteProtocolError as error:
             await self._refuse(text(error.error_status_hint, f"Bad Request: {error}"))
@@ -78,6 +78,10 @@ class Exchange:
             self._writer.close()
             with contextlib.suppress(OSError):
                 await self._writer.wait_closed()
+
+    @property
+    def _reusable(self) -> bool:
+        return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
     async def _read(self) -> Request | None:
         """The next request; None when the client has closed."""

@@ -114,39 +114,42 @@ async def _watch(receive: Receive, leave: Callable[[], None]) -> None:
 
 
 class EventStream(Response):
-    """Server-sent events from a generator; `leave` is called when the client goes, or when the stream ends anyhow."""
+    """Server-sent events: `chunks(member)` for each member with news, then `tail()`, then `[DONE]`."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[bytes], leave: Callable[[], None]) -> None:
+    def __init__(
+        self, group: Group, chunks: Chunks, tail: Callable[[], Iterable[bytes]], leave: Callable[[], None]
+    ) -> None:
         self.status_code = 200
         self.background = None
-        self._events = events
+        self._group = group
+        self._chunks = chunks
+        self._tail = tail
         self._leave = leave
         self.init_headers({"Cache-Control": "no-cache"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """`leave` is called when the client goes, or when the stream ends anyhow."""
         watcher = asyncio.create_task(_watch(receive, self._leave))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            async for part in self._events:
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            last = await self._run(send)
+            await send({"type": "http.response.body", "body": last, "more_body": False})
         finally:
             watcher.cancel()
             self._leave()
 
-
-async def _stream(group: Group, chunks: Chunks, tail: Callable[[], Iterable[bytes]]) -> AsyncIterator[bytes]:
-    try:
-        async for member in group.updates():
-            for chunk in chunks(member):
-                yield chunk
-        for chunk in tail():
-            yield chunk
-    except Refusal as refusal:
-        yield event(error_body(refusal))
-    yield DONE
+    async def _run(self, send: Send) -> bytes:
+        """Send everything but the last part: that one shares a packet with the end of the response."""
+        try:
+            async for member in self._group.updates():
+                part = b"".join(self._chunks(member))
+                if part:
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+        except Refusal as refusal:
+            return event(error_body(refusal)) + DONE
+        return b"".join(self._tail()) + DONE
 
 
 async def respond(
@@ -157,7 +160,7 @@ async def respond(
     chunks: Chunks,
     tail: Callable[[], Iterable[bytes]] = tuple,
 ) -> Response:
-    """The answer to a generation call: `whole()` as JSON, or `chunks(member)` for each member with news, then `tail()`.
+    """The answer to a generation call: `whole()` as JSON, or a stream.
 
     A stream's status line waits for its first news: a request that fails before its first token is answered with a real
     HTTP error (sglang does so on its OpenAI routes), which a router can act on. Later failures travel in the stream.
@@ -168,5 +171,5 @@ async def respond(
         else:
             await group.finished()
     if group.stream:
-        return EventStream(_stream(group, chunks, tail), lambda: manager.abandon(group))
+        return EventStream(group, chunks, tail, lambda: manager.abandon(group))
     return json(whole())

@@ -33,7 +33,7 @@ def build(instance: Instance) -> FastAPI:
 async def _refused(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, Refusal)
     if problem.status >= 400 and problem.status != 499:
-        log.warning("Refused %s %s: %d %s", request.method, request.url.path, problem.status, problem.message)
+        log.warning("Answered %s %s with %d: %s", request.method, request.url.path, problem.status, problem.message)
     return answers.error(problem)
 
 

@@ -33,6 +33,10 @@ class Step:
         self._masks = [] if self.decode_only else [self._mask(seq, pool.device) for seq in seqs]
 
     @property
+    def num_seqs(self) -> int:
+        return len(self._counts)
+
+    @property
     def last_tokens(self) -> torch.Tensor:
         """Row of each sequence's last new token."""
         return torch.tensor([end - 1 for end in accumulate(self._counts)], device=self.positions.device)

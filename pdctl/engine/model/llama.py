@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from pdctl.engine.model.linear import FEWEST_ROWS
+
 if TYPE_CHECKING:
     from pdctl.engine.model.attention import Step
     from pdctl.engine.model.config import ModelConfig
@@ -32,7 +34,7 @@ class Decoder:
 
     def forward(self, token_ids: torch.Tensor, step: Step) -> torch.Tensor:
         """Logits after the last new token of each sequence: float32 [seqs, vocab]."""
-        x = F.embedding(token_ids, self.weights.embedding)
+        x = _padded(F.embedding(token_ids, self.weights.embedding))
         rotation = self.rotations[step.positions].unsqueeze(1)
         last = len(self.weights.layers) - 1
         for index, layer in enumerate(self.weights.layers):
@@ -40,25 +42,26 @@ class Decoder:
             if index == last and not step.decode_only:
                 # Nothing but the cache follows from the other tokens: their share of this layer's MLP is not computed.
                 rows = step.last_tokens
-                x, attended = x[rows], step.attend_last(index, query[rows])
+                x, attended = _padded(x[rows]), step.attend_last(index, query[rows])
             else:
                 attended = step.attend(index, query)
-            x = self._add_product(x, attended.flatten(1), layer.out)
+            x = self._add_product(x, _padded(attended.flatten(1)), layer.out)
             x = self._mlp(layer, x)
         logits = self.weights.lm_head.product(_unit_rows(x, self.hidden_floor))
-        return self.tp.all_gather_last(logits)[:, : self.vocab].float()
+        return self.tp.all_gather_last(logits)[: step.num_seqs, : self.vocab].float()
 
     def _query(
         self, index: int, layer: LayerWeights, x: torch.Tensor, rotation: torch.Tensor, step: Step
     ) -> torch.Tensor:
         """Project, normalise and rotate; store K and V; return the queries [tokens, heads, head_dim]."""
-        qkv = layer.qkv.product(_unit_rows(x, self.hidden_floor))
-        heads = qkv.view(qkv.shape[0], -1, self.head_dim)
+        tokens = rotation.shape[0]
+        qkv = layer.qkv.product(_unit_rows(x, self.hidden_floor))[:tokens]
+        heads = qkv.view(tokens, -1, self.head_dim)
         rotated = heads[:, : self.heads + self.kv_heads]
         if layer.qk_norm is not None:
             rotated.copy_(_unit_rows(rotated.float(), self.head_floor) * layer.qk_norm)
         _rotate_(rotated, rotation)
-        step.writer.write(index, heads[:, self.heads :].reshape(qkv.shape[0], 2, -1))
+        step.writer.write(index, heads[:, self.heads :].reshape(tokens, 2, -1))
         return heads[:, : self.heads]
 
     def _mlp(self, layer: LayerWeights, x: torch.Tensor) -> torch.Tensor:
@@ -70,6 +73,12 @@ class Decoder:
         if self.tp.size == 1:
             return linear.add_product(residual, rows)
         return self.tp.all_reduce(linear.product(rows)).add_(residual)
+
+
+def _padded(rows: torch.Tensor) -> torch.Tensor:
+    """At least FEWEST_ROWS rows; those that are added mean nothing and are cut off at the end."""
+    missing = FEWEST_ROWS - rows.shape[0]
+    return torch.constant_pad_nd(rows, (0, 0, 0, missing)) if missing > 0 else rows
 
 
 def _unit_rows(x: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:

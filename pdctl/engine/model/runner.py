@@ -48,6 +48,7 @@ class ModelRunner:
     ) -> None:
         self.config = config
         self.pool = pool
+        self.tp = tp
         self.dtype = dtype
         self.device = torch.device(device)
         geometry = pool.geometry

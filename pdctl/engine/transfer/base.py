@@ -133,7 +133,7 @@ class Transport(Protocol):
 
 
 def require_compatible(local: PoolGeometry, remote: PoolGeometry) -> None:
-    """Raises TransferError naming both values. Layout and number of pages may differ: the rest decides an item's bytes."""
+    """Raises TransferError naming both values. Layout and number of pages may differ: the rest decides the bytes."""
     for name in ("layers", "slabs_per_layer", "page_size", "kv_heads", "head_dim", "itemsize"):
         ours, theirs = getattr(local, name), getattr(remote, name)
         if ours != theirs:

@@ -1,14 +1,16 @@
 """KV pages through NIXL over UCX: one-sided writes into the peer's pool (same host: cma, at memory-copy speed).
 
-Settings measured in docs/performance.md: no progress thread (it burns a whole core), `ucx_error_handling_mode=none` where
-all peers share the host, the UCX module list cut to cma there. With UCX's ib module loaded a process that made an agent
-can crash in a library destructor at normal interpreter exit: engine processes therefore leave through os._exit.
+Settings (measured in docs/performance.md): no progress thread, which would burn a whole core;
+`ucx_error_handling_mode=none` where all peers share the host, and the UCX module list cut to cma there. With UCX's ib
+module loaded, a process that made an agent can crash in a library destructor at normal interpreter exit: engine
+processes therefore leave through os._exit.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import os
 import uuid
 from dataclasses import dataclass
@@ -32,20 +34,14 @@ INITIATOR = "NIXL_INIT_AGENT"
 
 
 class Descriptor(msgspec.Struct, frozen=True):
-    """Where the pool of an agent lies. `mode` is UCX's error handling: both ends must use the same one."""
+    """Where the pool of an agent lies."""
 
+    agent: str
     metadata: bytes
     address: int
     nbytes: int
     device: int
     kind: str  # DRAM | VRAM
-    mode: str  # none | peer
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    agent: str
-    descriptor: Descriptor
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +61,16 @@ def load(cma_only: bool) -> ModuleType:
     """
     if cma_only:
         os.environ.setdefault("UCX_MODULES", "cma")
-    package = next((name for name in PACKAGES if importlib.util.find_spec(name)), None)
-    if package is None:
+    installed = [name for name in PACKAGES if importlib.util.find_spec(name)]
+    if not installed:
         raise ImportError(f"none of {', '.join(PACKAGES)} is installed (pip install 'pdctl[engine]' on Linux has it)")
-    return importlib.import_module(f"{package}._api")
+    api = importlib.import_module(f"{installed[0]}._api")
+    # The binding prints to stdout in a format of its own: let its warnings go where ours go.
+    logger = logging.getLogger("nixl")
+    logger.handlers.clear()
+    logger.propagate = True
+    logger.setLevel(logging.WARNING)
+    return api
 
 
 class NixlTransport:
@@ -84,7 +86,7 @@ class NixlTransport:
         self._memory: mmap.mmap | None = None
         self._pool: Descriptor | None = None
         self._region: Any = None
-        self._peers: dict[str, Peer] = {}
+        self._peers: dict[str, Descriptor] = {}
         self._plans: list[TransferPlan] = []
 
     def allocate(self, nbytes: int) -> memoryview:
@@ -107,7 +109,7 @@ class NixlTransport:
             metadata = self._agent.get_agent_metadata()
         except self._errors as error:
             raise TransferError(f"nixl: cannot register {buffer.nbytes} bytes of {kind}: {error}") from None
-        self._pool = Descriptor(metadata, address, buffer.nbytes, device, kind, self._mode)
+        self._pool = Descriptor(self._agent.name, metadata, address, buffer.nbytes, device, kind)
 
     def _start(self, kind: str) -> None:
         try:
@@ -128,19 +130,21 @@ class NixlTransport:
         return msgspec.msgpack.encode(self._own())
 
     def add_peer(self, peer: str, descriptor: bytes) -> None:
-        own = self._own()
         try:
             theirs = msgspec.msgpack.decode(descriptor, type=Descriptor)
         except msgspec.DecodeError as error:
             raise TransferError(f"nixl: peer {peer} sent no nixl descriptor ({error})") from None
-        if theirs.mode != own.mode:
-            raise TransferError(f"nixl: UCX error handling is {own.mode} here and {theirs.mode} on peer {peer}")
         self.drop_peer(peer)
-        try:
-            agent = self._agent.add_remote_agent(theirs.metadata)
-        except self._errors as error:
-            raise TransferError(f"nixl: cannot load the agent of peer {peer}: {error}") from None
-        self._peers[peer] = Peer(agent.decode() if isinstance(agent, bytes) else str(agent), theirs)
+        if not self._known(theirs.agent):
+            try:
+                self._agent.add_remote_agent(theirs.metadata)
+            except self._errors as error:
+                raise TransferError(f"nixl: cannot load the agent of peer {peer}: {error}") from None
+        self._peers[peer] = theirs
+
+    def _known(self, agent: str) -> bool:
+        """One agent serves every connection of its process: it goes with the last of them."""
+        return any(descriptor.agent == agent for descriptor in self._peers.values())
 
     def drop_peer(self, peer: str) -> None:
         for plan in [plan for plan in self._plans if plan.peer == peer]:
@@ -148,7 +152,7 @@ class NixlTransport:
             plan.state.local.release()
             plan.state.remote.release()
         known = self._peers.pop(peer, None)
-        if known is None:
+        if known is None or self._known(known.agent):
             return
         try:
             self._agent.remove_remote_agent(known.agent)
@@ -159,16 +163,16 @@ class NixlTransport:
         self, peer: str, local: PoolGeometry, remote: PoolGeometry, slabs: tuple[int, int] | None = None
     ) -> TransferPlan:
         require_compatible(local, remote)
-        own, known = self._own(), self._peers.get(peer)
-        if known is None:
+        own, theirs = self._own(), self._peers.get(peer)
+        if theirs is None:
             raise TransferError(f"nixl: peer {peer} was never added")
-        if remote.nbytes > known.descriptor.nbytes or local.nbytes > own.nbytes:
+        if remote.nbytes > theirs.nbytes or local.nbytes > own.nbytes:
             raise TransferError(f"nixl: peer {peer}: a pool is smaller than its geometry says ({remote.nbytes} bytes)")
         slabs = slabs or (0, local.num_slabs)
         whole = whole_pages(local, remote, slabs)
         lists = Lists(
             self._prepare(INITIATOR, own, local, slabs, whole),
-            self._prepare(known.agent, known.descriptor, remote, slabs, whole),
+            self._prepare(theirs.agent, theirs, remote, slabs, whole),
             whole,
         )
         plan = TransferPlan(peer, local, remote, slabs, lists)

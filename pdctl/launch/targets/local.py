@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.errors import LaunchError
 from pdctl.launch import ports, preflight, procfs
-from pdctl.launch.process import Child, start
+from pdctl.launch.process import RUN, Child, start
 from pdctl.launch.targets import Capabilities, Obstacle
 from pdctl.lifeline import Lifeline
 
@@ -35,8 +35,8 @@ class Local:
         needs_shared_dir=False,
     )
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
+    def __init__(self, run: str, environ: Mapping[str, str]) -> None:
+        self._environ = {**environ, RUN: run}
         self._lifeline = Lifeline()
         self._children: list[Child] = []
         self._adopted_before = self._strangers()

@@ -1,4 +1,4 @@
-"""A checkpoint without weights: what the HTTP process reads of one. Every byte is a token, so text and ids map by eye."""
+"""A checkpoint without weights: what the HTTP process reads of one. Every byte is a token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ CONTEXT = 512
 VOCAB = 300  # wider than the tokenizer, as real checkpoints are
 TEMPLATE = (
     "{% for message in messages %}"
-    "{% if message.role not in ('user', 'assistant', 'system') %}{{ raise_exception('Unknown role: ' + message.role) }}{% endif %}"
+    "{% if message.role not in ('user', 'assistant', 'system') %}"
+    "{{ raise_exception('Unknown role: ' + message.role) }}{% endif %}"
     "{{ '<|user|>' if message.role == 'user' else '' }}{{ message['content'] }}"
     "{% endfor %}"
 )

@@ -38,7 +38,16 @@ class Engine:
         self.lines: list[str] = []
         self._more = threading.Condition()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.engine.http.serve", "--model-path", str(model), "--port", str(self.port), *flags],
+            [
+                sys.executable,
+                "-m",
+                "tests.engine.http.serve",
+                "--model-path",
+                str(model),
+                "--port",
+                str(self.port),
+                *flags,
+            ],
             stderr=subprocess.PIPE,
             text=True,
             cwd=ROOT,
@@ -61,7 +70,9 @@ class Engine:
             return next((line for line in self.lines[after:] if text in line), None)
 
         with self._more:
-            assert self._more.wait_for(found, PATIENCE), f"waited {PATIENCE} s for {text!r} in:\n" + "\n".join(self.lines)
+            assert self._more.wait_for(found, PATIENCE), f"waited {PATIENCE} s for {text!r} in:\n" + "\n".join(
+                self.lines
+            )
             return found() or ""
 
     def exit_code(self) -> int:

@@ -2,8 +2,10 @@
 
 `seed` is the milliseconds of a step. A prompt that begins with `!` is a command:
     !die            the process exits with code 7        !last words     it says why first
-    !fail CODE      aborted with that HTTP status        !late CODE      the same, after two tokens
-    !mute           no answer at all                     !raw            a frame that is not one of ours, then the answer
+    !fail CODE      aborted with that HTTP status        !late CODE      the same, a while after two tokens
+    !mute           no answer at all                     !raw            a foreign frame, then the answer
+
+ECHO_GATE names a FIFO to wait for before anything else.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from pdctl.engine.messages import (
 from tests.engine.http.checkpoint import CONTEXT, text_of
 
 END_OF_TEXT = 1
+SILENT = (["mute"], ["last"])
 
 
 @dataclass
@@ -78,6 +81,9 @@ class EchoRank:
         self.replies.send(reply_codec.encode(reply))
 
     def serve(self) -> None:
+        gate = os.environ.get("ECHO_GATE")
+        if gate:
+            Path(gate).read_bytes()  # a FIFO: blocks until the test writes into it
         self.say(Stage(self.tp_rank, self.dp_rank, "weights_loaded", 0.25))
         facts = {
             "context_length": CONTEXT,
@@ -115,7 +121,12 @@ class EchoRank:
             busy = len(self.running)
             self.say(Flushed(request.id, not busy, f"{busy} request(s) are running or queued" if busy else ""))
         elif isinstance(request, Ask):
-            load = {"num_running_reqs": len(self.running), "num_used_tokens": 7, "max_total_num_tokens": 4096, "queue_waiting": 2}
+            load = {
+                "num_running_reqs": len(self.running),
+                "num_used_tokens": 7,
+                "max_total_num_tokens": 4096,
+                "queue_waiting": 2,
+            }
             self.say(Report(request.id, self.dp_rank, {"seen": self.seen, "pid": os.getpid()}, load))
         elif isinstance(request, Stop):
             for follower in self.followers:
@@ -137,7 +148,11 @@ class EchoRank:
         self.running[message.rid] = Running(message, limit, time.monotonic(), command=command)
 
     def abort(self, request: Abort) -> None:
-        names = [rid for rid in self.running if request.all or (rid == request.rid if request.exact else rid.startswith(request.rid))]
+        names = [
+            rid
+            for rid in self.running
+            if request.all or (rid == request.rid if request.exact else rid.startswith(request.rid))
+        ]
         for rid in names:
             run = self.running.pop(rid)
             finish = Finish("abort", message="Aborted by AbortReq.", status=499, code="aborted")
@@ -145,9 +160,9 @@ class EchoRank:
 
     def step(self) -> None:
         now = time.monotonic()
-        due = [run for run in self.running.values() if run.due <= now and run.command[:1] != ["mute"]]
+        due = [run for run in self.running.values() if run.due <= now and run.command[:1] not in SILENT]
         for run in self.running.values():
-            if run.command[:1] == ["mute"]:
+            if run.command[:1] in SILENT:
                 run.due = now + 60
         items = [self.advance(run, now) for run in due]
         if items:
@@ -159,10 +174,17 @@ class EchoRank:
         if failing:
             del self.running[rid]
             reason = f"Decode transfer failed: Request {message.bootstrap_room} timed out"
-            return Tokens(rid, [], Finish("abort", message=reason, status=int(run.command[1]), code="transfer_timeout"), meta=self.meta(run))
+            return Tokens(
+                rid,
+                [],
+                Finish("abort", message=reason, status=int(run.command[1]), code="transfer_timeout"),
+                meta=self.meta(run),
+            )
         token = run.token()
         run.made += 1
         run.due = now + (message.sampling.seed or 0) / 1000
+        if run.command[:1] == ["late"] and run.made == 2:
+            run.due = now + 0.1
         finish = None
         if token == END_OF_TEXT or token in message.sampling.stop_token_ids:
             finish = Finish("stop", matched=token)

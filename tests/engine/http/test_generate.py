@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import httpx
 import pytest
 
 from tests.engine.http.checkpoint import ids_of
 from tests.engine.http.conftest import Engine
-
 
 SLOW = {"sampling_seed": 5}  # milliseconds a token takes in the echo rank
 
@@ -73,12 +73,14 @@ def test_samples_of_a_prompt_stand_together(unified: Engine) -> None:
 
 
 def test_a_stream_grows_and_never_shows_half_a_character(unified: Engine) -> None:
-    with unified.client.stream("POST", "/generate", json={"text": "a€🙂b", "stream": True, "sampling_params": SLOW}) as response:
+    with unified.client.stream(
+        "POST", "/generate", json={"text": "a€🙂b", "stream": True, "sampling_params": SLOW}
+    ) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         parts = events(response)
     texts = [part["text"] for part in parts]
     assert texts[-1] == "a€🙂b"
-    assert all(later.startswith(earlier) for earlier, later in zip(texts, texts[1:], strict=False))
+    assert all(later.startswith(earlier) for earlier, later in pairwise(texts))
     assert set(texts) <= {"a", "a€", "a€🙂", "a€🙂b"}
     assert len(set(texts)) > 1
     assert parts[-1]["meta_info"]["finish_reason"]["type"] == "stop"
@@ -102,12 +104,15 @@ def test_a_stream_of_a_batch_says_which_member_speaks(unified: Engine) -> None:
         ({"stop": "world!!", "max_new_tokens": 64}, "hello world", 1),
         ({"stop": "wo", "no_stop_trim": True}, "hello wo", "wo"),
         ({"stop_token_ids": ids_of("w")}, "hello ", ids_of("w")[0]),
+        ({"stop_token_ids": [10**30, -4], "top_k": 10**30}, "hello world", 1),
         ({"stop_token_ids": ids_of("w"), "no_stop_trim": True}, "hello w", ids_of("w")[0]),
         ({"skip_special_tokens": False, "no_stop_trim": True}, "hello world<|end|>", 1),
         ({"skip_special_tokens": False, "stop": "zz"}, "hello world", 1),
     ],
 )
-def test_where_an_answer_stops(unified: Engine, params: dict[str, object], text: str, matched: object, stream: bool) -> None:
+def test_where_an_answer_stops(
+    unified: Engine, params: dict[str, object], text: str, matched: object, stream: bool
+) -> None:
     body = {"text": "hello world", "sampling_params": {**SLOW, **params}, "stream": stream}
     if stream:
         with unified.client.stream("POST", "/generate", json=body) as response:
@@ -152,5 +157,11 @@ def test_a_default_length_shrinks_to_the_context_and_an_asked_one_must_fit(unifi
 
 
 def test_unknown_fields_and_nulls_change_nothing(unified: Engine) -> None:
-    body = {"text": "ok", "no_such_field": {"a": 1}, "rid": None, "sampling_params": {"stop": None, "what": 1}, "lora_path": None}
+    body = {
+        "text": "ok",
+        "no_such_field": {"a": 1},
+        "rid": None,
+        "sampling_params": {"stop": None, "what": 1},
+        "lora_path": None,
+    }
     assert generate(unified, **body).json()["text"] == "ok"

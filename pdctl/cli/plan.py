@@ -1,0 +1,200 @@
+"""`pdctl plan`: what will run where, for a topology or for a bare parallel shape."""
+
+# Without the deferral of annotations: Typer would compile and evaluate each of the forty again at every start.
+
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from pdctl.errors import ExitCode, UsageError
+from pdctl.layout.shape import Shape
+from pdctl.layout.workload import Measured, Nic, Workload
+from pdctl.render import term
+
+if TYPE_CHECKING:
+    from pdctl.layout.instance import Plan
+
+
+class Form(str, Enum):
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    SHELL = "shell"
+
+
+class Target(str, Enum):
+    LOCAL = "local"
+    POOLS = "pools"
+
+
+class About(NamedTuple):
+    """What was said about the engine, the model and the hardware, quantities still as text."""
+
+    version: str | None
+    model: str | None
+    mla: bool | None
+    gpu_memory: str | None
+    mem_fraction: float | None
+    page_size: int | None
+    kv_dtype: str
+    nic: str | None
+    nic_count: int
+    isl: int | None
+    rate: float | None
+
+
+def _flag(name: str, text: str, metavar: str = "N") -> object:
+    return typer.Option(name, help=text, metavar=metavar)
+
+
+File = typer.Option("--file", "-f", metavar="FILE", help="Overlay merged over the file; repeatable.")
+Setting = typer.Option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
+Name = typer.Argument(metavar="[FILE|NAME]", help="Topology file, or the name of a shipped one.")
+# These say something about a plan of a topology too; every other flag describes a bare shape.
+SHARED = ("topology", "overlays", "sets", "target", "output", "wide", "prefill_rate", "decode_batch")
+
+
+def command(
+    ctx: typer.Context,
+    topology: Annotated[str | None, Name] = None,
+    overlays: Annotated[list[str] | None, File] = None,
+    sets: Annotated[list[str] | None, Setting] = None,
+    target: Annotated[Target | None, typer.Option(help="Where a topology is to stand.")] = None,
+    output: Annotated[Form, typer.Option("--output", "-o", help="Form of the answer.")] = Form.TABLE,
+    wide: Annotated[bool, typer.Option("--wide", help="Every row and command, on a terminal too.")] = False,
+    tp: Annotated[int | None, _flag("--tp", "GPUs of one pipeline stage (sglang's tp_size).")] = None,
+    dp: Annotated[int, _flag("--dp", "Attention DP groups among them.")] = 1,
+    pp: Annotated[int, _flag("--pp", "Pipeline stages.")] = 1,
+    ep: Annotated[int, _flag("--ep", "Expert parallel size.")] = 1,
+    cp: Annotated[int, _flag("--attn-cp", "Attention context parallel size.")] = 1,
+    moe_dp: Annotated[int, _flag("--moe-dp", "MoE data parallel size.")] = 1,
+    replicas: Annotated[int, _flag("--replicas", "Plain data parallel copies, instead of --dp.")] = 1,
+    nnodes: Annotated[int | None, _flag("--nnodes", "Hosts; as many as needed if not given.")] = None,
+    gpus: Annotated[int, _flag("--gpus-per-host", "GPUs of a host.")] = 8,
+    base: Annotated[int, _flag("--base-gpu-id", "First GPU on every host.")] = 0,
+    step: Annotated[int, _flag("--gpu-id-step", "From one GPU to the next.")] = 1,
+    deepep: Annotated[bool, typer.Option("--deepep", help="DeepEP all-to-all: ep is tp.")] = False,
+    decode_tp: Annotated[int | None, _flag("--decode-tp", "A decode instance too, and its links.")] = None,
+    decode_dp: Annotated[int, _flag("--decode-dp", "Its --dp.")] = 1,
+    decode_pp: Annotated[int, _flag("--decode-pp", "Its --pp.")] = 1,
+    decode_ep: Annotated[int, _flag("--decode-ep", "Its --ep.")] = 1,
+    version: Annotated[str | None, _flag("--sglang-version", "Release whose rules apply.", "VERSION")] = None,
+    model: Annotated[str | None, _flag("--model", "Checkpoint directory or config.json.", "PATH")] = None,
+    mla: Annotated[bool | None, typer.Option("--mla/--gqa", help="Attention, where no model is given.")] = None,
+    memory: Annotated[str | None, _flag("--gpu-memory", "Free on a GPU before loading.", "80GiB")] = None,
+    fraction: Annotated[float | None, _flag("--mem-fraction", "Of it for weights and KV.", "0.85")] = None,
+    page_size: Annotated[int | None, _flag("--page-size", "Tokens of a KV page.")] = None,
+    kv_dtype: Annotated[str, _flag("--kv-dtype", "Of the KV cache, such as bf16 or fp8_e4m3.", "DTYPE")] = "auto",
+    nic: Annotated[str | None, _flag("--nic", "Speed of one NIC.", "400Gbps")] = None,
+    nic_count: Annotated[int, _flag("--nic-count", "NICs of a host.")] = 1,
+    isl: Annotated[int | None, _flag("--isl", "Tokens of a prompt.")] = None,
+    rate: Annotated[float | None, _flag("--rate", "Requests per second.", "20")] = None,
+    prefill_rate: Annotated[float | None, _flag("--prefill-rate", "Tokens/s measured per prefill.", "40000")] = None,
+    decode_batch: Annotated[int | None, _flag("--decode-batch", "Requests one decode runs at once.")] = None,
+) -> None:
+    """Say what will run where: ranks, GPUs, ports, KV links, memory, commands.
+
+    \b
+    pdctl plan --tp 16 --dp 8                                        # which rank on which GPU
+    pdctl plan --tp 16 --dp 8 --decode-tp 32 --decode-dp 32          # and who pulls KV from whom
+    pdctl plan --tp 8 --model ./config.json --gpu-memory 80GiB       # and what fits
+    pdctl plan 2p1d                                                  # every instance of a topology, and its commands
+    pdctl plan deepseek-v3-wide --set roles.decode.dp=16 -o json
+    """
+    if topology is not None:
+        plan = _of_topology(ctx, topology, overlays or [], sets or [], target, Measured(prefill_rate, decode_batch))
+    else:
+        shape = Shape(tp or 0, dp, pp, ep, cp, moe_dp, replicas, nnodes, gpus, base, step, deepep)
+        pulls = Shape(decode_tp or 0, decode_dp, decode_pp, decode_ep, gpus_per_host=gpus)
+        about = About(version, model, mla, memory, fraction, page_size, kv_dtype, nic, nic_count, isl, rate)
+        plan = _of_flags(ctx, shape, pulls, about)
+    _print(plan, output, wide)
+    if not plan.feasible:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _of_topology(
+    ctx: typer.Context, name: str, overlays: list[str], sets: list[str], target: Target | None, measured: Measured
+) -> "Plan":
+    for flag in _given(ctx):
+        if flag.name not in SHARED:
+            role = "decode" if (flag.name or "").startswith("decode") else "prefill"
+            hint = f"the topology says it; change it with --set, such as --set roles.{role}.tp=8"
+            raise UsageError(f"{flag.opts[0]} does not go with a topology", hint)
+    from pdctl.layout.plan import plan_topology  # late: each form of the verb pays for itself alone
+    from pdctl.topology import resolve
+
+    topology = resolve.load([resolve.find(each) for each in (name, *overlays)], sets)
+    return plan_topology(topology, target.value if target is not None else None, measured)
+
+
+def _of_flags(ctx: typer.Context, shape: Shape, decode: Shape, about: About) -> "Plan":
+    named = [flag.name for flag in _given(ctx)]
+    if "tp" not in named:
+        fix = "name a topology (`pdctl plan 2p1d`) or give a shape (`pdctl plan --tp 16 --dp 8`)"
+        raise UsageError("no topology and no --tp: nothing to plan", fix)
+    lone = [name for name in named if (name or "").startswith("decode_") and "decode_tp" not in named]
+    if lone:
+        raise UsageError(
+            f"--{(lone[0] or '').replace('_', '-')} without --decode-tp", "give the decode's --decode-tp too"
+        )
+    from pdctl.layout.plan import plan_shape  # late, as above
+
+    return plan_shape(
+        shape,
+        decode if "decode_tp" in named else None,
+        version=about.version,
+        model=about.model,
+        mla=about.mla,
+        gpu_memory=_size(about.gpu_memory) if about.gpu_memory is not None else None,
+        mem_fraction=about.mem_fraction,
+        page_size=about.page_size,
+        kv_dtype=about.kv_dtype,
+        nic=_nic(about.nic, about.nic_count) if about.nic is not None else None,
+        workload=Workload(isl=about.isl, rate=about.rate),
+    )
+
+
+def _given(ctx: typer.Context) -> list[Any]:
+    """The parameters that stand on the command line."""
+    found = []
+    for parameter in ctx.command.params:
+        source = ctx.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            found.append(parameter)
+    return found
+
+
+def _size(text: str) -> int:
+    from pdctl.topology.units import UnitError, parse_size
+
+    try:
+        return parse_size(text)
+    except UnitError as error:
+        raise UsageError(f"--gpu-memory {text}: {error}", error.fix) from None
+
+
+def _nic(text: str, count: int) -> Nic:
+    from pdctl.topology.units import UnitError, parse_rate
+
+    try:
+        return Nic(parse_rate(text), count)
+    except UnitError as error:
+        raise UsageError(f"--nic {text}: {error}", error.fix) from None
+
+
+def _print(plan: "Plan", form: Form, wide: bool) -> None:
+    stream = term.out()
+    if form is Form.TABLE:
+        from pdctl.render.plan import show
+
+        show(stream, plan, wide)
+    elif form is Form.SHELL:
+        from pdctl.render.plan_places import shell_script
+
+        stream.write("\n".join(shell_script(plan)))
+    else:
+        from pdctl.render.plan_document import to_json, to_yaml
+
+        stream.write(to_json(plan) if form is Form.JSON else to_yaml(plan))

@@ -1,0 +1,47 @@
+"""What is to be planned: one or two roles, and everything said about their hardware, model and traffic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.layout.shape import PLAIN, Placement, Words
+from pdctl.layout.workload import NO_WORKLOAD, UNMEASURED, Budget, Measured, Nic, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.dialect.versions import Release
+    from pdctl.layout.assembly import Bases, Side
+    from pdctl.layout.instance import Caution
+    from pdctl.layout.model_config import ModelShape
+    from pdctl.layout.shape import Problem
+    from pdctl.topology.model import Router
+
+
+class Case(NamedTuple):
+    """One role: what is laid out, and what is asked about it. `words` spell the changes proposed to the user."""
+
+    side: Side
+    words: Words
+    budget: Budget
+    placement: Placement = PLAIN
+    nic: Nic | None = None
+
+
+class Deployment(NamedTuple):
+    """`model` None: not known, and `mla` what the user said of it (None: nothing). `env` is what both sides share."""
+
+    name: str
+    engine: str  # embedded | sglang
+    release: Release
+    target: str  # local | pools
+    cases: tuple[Case, ...]  # prefill, or prefill and decode
+    bases: Bases
+    model: ModelShape | None = None
+    mla: bool | None = None
+    workload: Workload = NO_WORKLOAD
+    measured: Measured = UNMEASURED
+    env: Mapping[str, str] = {}
+    router: Router | None = None
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[Caution, ...] = ()

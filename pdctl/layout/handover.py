@@ -1,0 +1,92 @@
+"""What prefill and decode ask of each other: rules between them, the router in front, KV links, the bill."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pdctl.dialect.sglang.rules import ALL_CP_RANKS_ENV
+from pdctl.layout import commands
+from pdctl.layout.assembly import address
+from pdctl.layout.feasibility import check
+from pdctl.layout.instance import RouterPlan
+from pdctl.layout.neighbours import nearest
+from pdctl.layout.pairing import cautions, check_pair, links
+from pdctl.layout.ports import Claim, claims, collisions
+from pdctl.layout.shape import Problem
+
+if TYPE_CHECKING:
+    from pdctl.layout.deployment import Deployment
+    from pdctl.layout.instance import Caution, Instance, Plan
+    from pdctl.layout.shape import Shape
+    from pdctl.topology.model import Router
+
+PORT_FIX = ("--set ports.http=…", "--set ports.bootstrap=…", "--set ports.dist-init=…", "--set router.port=…")
+EVERYWHERE = ("127.0.0.1", "localhost", "0.0.0.0", "::", "::1")  # bind addresses that are no address to call
+
+
+def hand_over(deployment: Deployment, plan: Plan) -> Plan:
+    """The plan of two sides, completed; without links when the two cannot work together."""
+    router = _router(deployment, deployment.router, plan.instances) if deployment.router is not None else None
+    at_odds = _pair_problems(deployment)
+    met = _port_problems(plan.instances, router)
+    plan = plan._replace(router=router, problems=(*plan.problems, *at_odds, *met))
+    if at_odds:
+        return plan
+    return _with_traffic(deployment, plan._replace(warnings=plan.warnings + _cautions(deployment)))
+
+
+def _pair_problems(deployment: Deployment) -> list[Problem]:
+    """What to change is the decode side: its shape to one that fits, its page size to the prefill's."""
+    (prefill, decode), version = deployment.cases, deployment.release.known
+    pages = prefill.side.serving.page_size, decode.side.serving.page_size
+    found = check_pair(prefill.side.shape, decode.side.shape, version, pages, deployment.engine)
+
+    def works(shape: Shape) -> bool:
+        alone = check(shape, version, deployment.model, decode.placement.redundant_experts)
+        return not alone and not check_pair(prefill.side.shape, shape, version)
+
+    def ways(problem: Problem) -> tuple[str, ...]:
+        if problem.code == "pair-page-size":
+            return (decode.words.setting("page-size", str(pages[0])),)
+        return tuple(decode.words.shape(shape) for shape in nearest(decode.side.shape, works))
+
+    return [Problem(problem.code, problem.message, ways(problem)) for problem in found]
+
+
+def _cautions(deployment: Deployment) -> tuple[Caution, ...]:
+    prefill, decode = (case.side for case in deployment.cases)
+    mla = deployment.model.mla if deployment.model is not None else deployment.mla
+    pages = prefill.serving.page_size, decode.serving.page_size
+    return tuple(cautions(prefill.shape, decode.shape, deployment.release.known, mla, deployment.env, pages))
+
+
+def _router(deployment: Deployment, spec: Router, instances: tuple[Instance, ...]) -> RouterPlan:
+    """On the first prefill's host: the router needs no GPU, and a host of its own is the target's business."""
+    prefills = [(one.url, one.bootstrap_port) for one in instances if one.role == "prefill"]
+    decodes = [one.url for one in instances if one.role == "decode"]
+    host = next(one.host_name for one in instances if one.role == "prefill")
+    env = tuple(deployment.env.items()) if spec.kind == "embedded" else ()
+    reached = address(host) if spec.host in EVERYWHERE else spec.host
+    return RouterPlan("router", spec.host, host, reached, spec.port, commands.router(spec, prefills, decodes, env))
+
+
+def _port_problems(instances: tuple[Instance, ...], router: RouterPlan | None) -> tuple[Problem, ...]:
+    found = claims(instances)
+    if router is not None:
+        found.append(Claim(router.host_name, router.port, router.name, "http"))
+    return collisions(found, PORT_FIX if router is not None else ())
+
+
+def _with_traffic(deployment: Deployment, plan: Plan) -> Plan:
+    version, model = deployment.release.known, deployment.model
+    mla = model.mla if model is not None else bool(deployment.mla)
+    all_cp = deployment.env.get(ALL_CP_RANKS_ENV, "").lower() in ("1", "true", "yes")
+    kv_heads = model.kv_heads if model is not None else None
+    plan = plan._replace(links=links(plan.instances, version, mla, kv_heads, all_cp))
+    if model is None:
+        return plan
+    from pdctl.layout.traffic import shares, short, transfer  # late: only a known model has a bill
+
+    bill, ratio = transfer(deployment, plan.instances), shares(deployment, plan.instances)
+    told = tuple(short(bill, ratio, plan.instances))
+    return plan._replace(transfer=bill, ratio=ratio, warnings=plan.warnings + told)

@@ -1,0 +1,59 @@
+"""What the processes of an instance are started with, and what starting them takes: ports and commands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.dialect.versions import NEWEST, Version
+
+if TYPE_CHECKING:
+    from pdctl.layout.shape import Shape
+    from pdctl.topology.model import FlagValue
+
+Pairs = tuple[tuple[str, str], ...]
+Flags = tuple[tuple[str, "FlagValue"], ...]
+
+
+class Port(NamedTuple):
+    node: int
+    port: int
+    purpose: str
+    protocol: str
+
+
+class Numbers(NamedTuple):
+    """The ports given on the command line; None: the flag is not given."""
+
+    http: int
+    bootstrap: int | None = None  # prefill only
+    dist: int | None = None  # of --dist-init-addr
+    nccl: int | None = None
+
+
+class Command(NamedTuple):
+    node: int
+    argv: tuple[str, ...]
+    env: Pairs = ()
+
+
+class Serving(NamedTuple):
+    """What every instance of a role is started with, beyond its shape and its place."""
+
+    kind: str  # embedded | sglang
+    role: str  # prefill | decode
+    model_path: str
+    version: Version = NEWEST
+    command: tuple[str, ...] = ()  # empty: the engine's own
+    served_name: str | None = None
+    bind: str = "127.0.0.1"
+    dtype: str = "auto"
+    kv_dtype: str = "auto"
+    context_length: int | None = None
+    page_size: int | None = None
+    mem_fraction: float | None = None
+    backend: str | None = None
+    ib_devices: tuple[str, ...] = ()
+    args: Flags = ()
+    env: Pairs = ()
+    peer: Shape | None = None  # the other role's shape: until sglang 0.5.13 each side is told the other's widths
+    gpu_flags: bool = True  # False: no GPUs to choose from

@@ -1,0 +1,22 @@
+"""Topologies that go by a bare name: the site's own, then those that ship with pdctl."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SITE = "PDCTL_TOPOLOGIES"  # a directory of the site's own topologies, looked at before the shipped ones
+
+
+def known(environ: Mapping[str, str]) -> dict[str, Path]:
+    """Every name with its file. Shipped ones lie in the wheel, or beside the package in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    site = [Path(environ[SITE])] if environ.get(SITE) else []
+    found: dict[str, Path] = {}
+    for shelf in (*site, package / "topologies", package.parent / "topologies"):
+        for file in sorted(shelf.glob("*.yaml")):
+            found.setdefault(file.stem, file)
+    return found

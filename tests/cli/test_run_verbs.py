@@ -1,0 +1,250 @@
+"""launch, status, logs, ask, ls and down as a user types them; the engine is a stand-in, the router is pdctl's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pdctl.launch import ports
+from tests.launch.conftest import DEADLINE, STANDIN, eventually, free_ports
+
+TOPOLOGY = """
+version: pdctl/v1
+name: blue
+engine: {{kind: embedded, command: ["{python}", "{standin}"]}}
+roles:
+  prefill: {{instances: 1}}
+  decode: {{instances: 1}}
+router: {{port: {router}}}
+ports: {{http: {http}, bootstrap: {bootstrap}}}
+"""
+
+
+def block(count: int) -> int:
+    """The first of `count` free neighbours."""
+    for _ in range(100):
+        (first,) = free_ports(1)
+        if all(ports.is_free(first + offset, "127.0.0.1") for offset in range(count)):
+            return first
+    raise AssertionError("no free block of ports")
+
+
+class Shell:
+    """A user's shell in a home and a directory of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started: list[subprocess.Popen[str]] = []
+        self.env = {**os.environ, "PDCTL_HOME": str(folder / "state"), "PYTHONUTF8": "1"}
+        router, bootstrap = free_ports(2)
+        self.router = f"http://127.0.0.1:{router}"
+        self.file = folder / "blue.yaml"
+        self.file.write_text(
+            TOPOLOGY.format(python=sys.executable, standin=STANDIN, router=router, http=block(2), bootstrap=bootstrap)
+        )
+
+    def start(self, *argv: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pdctl", *argv],
+            env=self.env,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
+        self.started.append(process)
+        return process
+
+    def close(self) -> None:
+        """End what a failed test left running."""
+        for process in self.started:
+            process.kill()
+            process.communicate()
+
+    def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*argv)
+        out, err = process.communicate(timeout=DEADLINE)
+        return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    shell = Shell(tmp_path)
+    yield shell
+    shell.close()
+
+
+@pytest.fixture(scope="module")
+def detached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A shell with the run `blue` serving in the background."""
+    shell = Shell(tmp_path_factory.mktemp("detached"))
+    launched = shell.run("launch", "blue.yaml", "-d")
+    assert launched.returncode == 0, launched.stderr
+    assert launched.stdout.splitlines()[0] == f"serving at {shell.router}"
+    assert "curl -s " in launched.stdout
+    assert "prefill-0 bootstrap registered 1/1" in launched.stderr
+    assert "prefill-0 → decode-0 answered" in launched.stderr
+    yield shell
+    assert shell.run("down").returncode == 0
+    shell.close()
+
+
+def test_status_asks_every_process(detached: Shell) -> None:
+    table = detached.run("status")
+    assert table.returncode == 0, table.stdout
+    assert table.stdout.startswith(f"blue: serving at {detached.router}, 1P1D, since ")
+    rows = [line.split("\t") for line in table.stdout.splitlines()[1:]]
+    assert [row[0] for row in rows] == ["NAME", "prefill-0", "decode-0", "router"]
+    assert rows[1][4:] == ["200", "1/1", "yes", "0", "-"]
+    document = json.loads(detached.run("status", "blue", "-o", "json").stdout)
+    assert document["schema"] == "pdctl.status/1"
+    assert document["ready"] is True
+    assert document["instances"][0]["registered"] == 1
+    assert detached.run("status", "blue", "--wait", "--timeout", "5s").returncode == 0
+
+
+def test_logs_are_prefixed_filtered_and_followed(detached: Shell) -> None:
+    assert detached.run("logs", "blue", "decode-0", "--grep", "room=", "--tail", "50").stdout.startswith(
+        "decode-0  │ ["
+    )
+    raw = detached.run("logs", "decode-0", "--raw", "--tail", "1").stdout
+    assert raw.startswith("[")
+    follower = detached.start("logs", "-f", "decode-0", "--grep", "stream-me")
+    detached.run("ask", "stream-me", "--json")
+    log = detached.folder / "state/runs/blue/logs/decode-0.log"
+    with log.open("a") as stream:
+        stream.write("stream-me\n")
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == "decode-0  │ stream-me\n"
+    follower.send_signal(signal.SIGINT)
+    follower.communicate(timeout=DEADLINE)
+    assert follower.returncode == -signal.SIGINT
+
+
+def test_ask_streams_the_answer_and_names_the_pair(detached: Shell) -> None:
+    asked = detached.run("ask", "Repeat: the red fox", "-v")
+    assert asked.stdout == "the red fox\n"
+    assert "x-pd-prefill http://127.0.0.1:" in asked.stderr
+    assert "x-pd-room " in asked.stderr
+    document = json.loads(detached.run("ask", "--run", "blue", "--raw", "x", "--json").stdout)
+    assert document["schema"] == "pdctl.answer/1"
+    assert document["text"] == "the red fox"
+    assert document["completion_tokens"] == 3
+    assert detached.run("ask", "--url", detached.router, "hi").stdout == "the red fox\n"
+
+
+def test_ls_lists_it(detached: Shell) -> None:
+    assert detached.run("ls").stdout.splitlines()[1].split("\t")[:4] == ["blue", "serving", "1P1D", detached.router]
+    document = json.loads(detached.run("ls", "-o", "json").stdout)
+    assert document["schema"] == "pdctl.runs/1"
+    assert document["runs"][0]["state"] == "serving"
+
+
+def test_a_living_run_and_its_ports_are_in_the_way(detached: Shell) -> None:
+    again = detached.run("launch", "blue.yaml")
+    assert again.returncode == 1
+    assert again.stderr.startswith(f"error: run `blue` is serving at {detached.router} (pid ")
+    assert "fix: pdctl down blue" in again.stderr
+    beside = detached.run("launch", "blue.yaml", "--name", "green")
+    assert beside.returncode == 1
+    assert "4 problems keep `green` from starting:" in beside.stderr
+    assert "(router, http) is taken by run `blue` (pid " in beside.stderr
+    moves = r"\n  fix: --set ports\.http=\d+ --set ports\.bootstrap=\d+ --set router\.port=\d+\n"
+    assert re.search(moves, beside.stderr)
+    assert "green" not in detached.run("ls").stdout
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "said"),
+    [
+        (("status", "red"), 5, "no run `red`"),
+        (("status", "../x"), 2, "run name `../x` cannot be"),
+        (("logs", "blue", "decode-7"), 2, "blue has no instance `decode-7`"),
+        (("logs", "red"), 5, "no run `red`"),
+        (("logs", "--grep", "a("), 2, "is not a regular expression"),
+        (("down", "red"), 5, "no run `red`"),
+        (("down", "blue", "--timeout", "soon"), 2, "--timeout soon"),
+        (("ask", ""), 2, "the prompt is empty"),
+        (("ask", "hi", "--url", "127.0.0.1:1"), 2, "not an address"),
+        (("ask", "hi", "--url", "http://127.0.0.1:1"), 4, "connection refused"),
+        (("ask", "hi", "--url", "http://x", "--run", "blue"), 2, "name two places"),
+        (("launch", "blue.yaml", "--name", "Blue"), 2, "run name `Blue` cannot be"),
+        (("launch", "blue.yaml", "--timeout", "5"), 2, "--timeout 5"),
+        (("launch", "nowhere.yaml"), 2, "nowhere.yaml"),
+    ],
+)
+def test_bad_input_is_told_on_stderr(detached: Shell, argv: tuple[str, ...], code: int, said: str) -> None:
+    done = detached.run(*argv)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert done.stdout == ""
+
+
+def test_dry_run_prints_what_the_plan_says(shell: Shell) -> None:
+    text = shell.run("launch", "blue.yaml", "--dry-run").stdout.splitlines()
+    assert [line.split(":")[0] for line in text[::2]] == ["# prefill-0", "# decode-0", "# router"]
+    document = json.loads(shell.run("launch", "blue.yaml", "--dry-run", "-o", "json").stdout)
+    assert document["schema"] == "pdctl.launch/1"
+    plan = json.loads(shell.run("plan", "blue.yaml", "-o", "json").stdout)
+    planned = [command["argv"] for instance in plan["instances"] for command in instance["commands"]]
+    assert [process["argv"] for process in document["processes"][:-1]] == planned
+    assert not (shell.folder / "state" / "runs").exists()
+
+
+def test_in_the_foreground_one_ctrl_c_ends_it_and_the_code_is_the_signals(shell: Shell) -> None:
+    launcher = shell.start("launch", "blue.yaml")
+    assert launcher.stdout is not None
+    assert launcher.stdout.readline() == f"serving at {shell.router}\n"
+    shell.run("ask", "hi")
+    launcher.send_signal(signal.SIGINT)
+    _, err = launcher.communicate(timeout=DEADLINE)
+    assert launcher.returncode == -signal.SIGINT
+    assert "Ctrl-C again ends everything now" in err
+    assert "decode-0  │ [" in err  # the logs were followed
+    assert err.rstrip().endswith("nothing left: 3 processes gone, 4 ports free")
+    down = shell.run("down", "blue")
+    assert (down.returncode, down.stderr) == (0, "blue is not running\n")
+    status = shell.run("status", "blue")
+    assert status.returncode == 8
+    assert status.stdout.startswith("blue: stopped at ")
+
+
+def test_quiet_says_nothing_but_the_answer(shell: Shell) -> None:
+    launcher = shell.start("launch", "blue.yaml", "-q")
+    assert launcher.stdout is not None
+    assert launcher.stdout.readline() == f"serving at {shell.router}\n"
+    launcher.terminate()
+    _, err = launcher.communicate(timeout=DEADLINE)
+    assert launcher.returncode == -signal.SIGTERM
+    assert err == ""
+
+
+def test_a_run_whose_supervisor_was_killed_is_stale_until_down(shell: Shell) -> None:
+    launcher = shell.start("launch", "blue.yaml", "--progress", "none", "-q")
+    assert launcher.stdout is not None
+    launcher.stdout.readline()
+    launcher.kill()
+    launcher.communicate(timeout=DEADLINE)
+    status = shell.run("status")
+    assert status.returncode == 8
+    assert "blue: stale at" in status.stdout
+    assert "is gone without a word" in status.stdout
+    eventually(lambda: "nothing of the run is left" in shell.run("status").stdout, "its processes are gone")
+    assert shell.run("down").stdout == "blue is stopped, after its supervisor had gone without a word\n"
+    assert shell.run("down").stderr == "no run is alive\n"
+
+
+def test_nothing_was_ever_launched(shell: Shell) -> None:
+    assert shell.run("ls").stderr == "no run was ever launched here\n"
+    assert shell.run("status").returncode == 5
+    assert shell.run("down").returncode == 0

@@ -1,0 +1,74 @@
+"""Tensors and transfer addresses name the same bytes, in both layouts."""
+
+import mmap
+
+import pytest
+import torch
+
+from pdctl.engine.cache.pool import KVPool, Layout, PoolGeometry
+from pdctl.engine.model.config import ModelConfig
+
+LAYOUTS = list(Layout)
+
+
+def geometry(layout: Layout, itemsize: int = 4) -> PoolGeometry:
+    return PoolGeometry(layers=3, num_pages=5, page_size=4, kv_heads=2, head_dim=6, itemsize=itemsize, layout=layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_item_is_where_the_geometry_says(layout: Layout) -> None:
+    pool = KVPool(geometry(layout))
+    size = pool.geometry.item_bytes
+    for layer in range(3):
+        for kind, tensor in enumerate((pool.k(layer), pool.v(layer))):
+            assert tensor.shape == (5, 4, 2, 6)
+            for page in range(5):
+                value = 100 * layer + 10 * page + kind
+                tensor[page] = value
+                start = pool.geometry.address(2 * layer + kind, page)
+                assert torch.all(pool.buffer[start : start + size].view(torch.float32) == value)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_items_do_not_overlap_and_fill_the_pool(layout: Layout) -> None:
+    shape = geometry(layout)
+    starts = sorted(shape.address(slab, page) for slab in range(shape.num_slabs) for page in range(shape.num_pages))
+    assert starts == list(range(0, shape.nbytes, shape.item_bytes))
+
+
+def test_page_major_keeps_one_page_of_all_layers_together() -> None:
+    shape = geometry(Layout.PAGE_MAJOR)
+    assert [shape.address(slab, 1) - shape.address(0, 1) for slab in range(shape.num_slabs)] == [
+        slab * shape.item_bytes for slab in range(shape.num_slabs)
+    ]
+
+
+def test_a_pool_over_foreign_memory_writes_there() -> None:
+    shape = geometry(Layout.LAYER_MAJOR, itemsize=2)
+    with mmap.mmap(-1, shape.nbytes + 4096) as memory:
+        view = memoryview(memory)
+        pool = KVPool(shape, view, torch.bfloat16)
+        pool.v(2)[4] = 1.0
+        start = shape.address(5, 4)
+        assert bytes(view[start : start + 2]) == b"\x80\x3f"  # 1.0 in bfloat16, little-endian
+        del pool
+        view.release()
+
+
+def test_a_short_buffer_or_a_wrong_dtype_is_refused() -> None:
+    shape = geometry(Layout.LAYER_MAJOR)
+    with pytest.raises(ValueError, match=f"{shape.nbytes} bytes of uint8 are needed"):
+        KVPool(shape, torch.zeros(shape.nbytes - 1, dtype=torch.uint8))
+    with pytest.raises(ValueError, match="has 2 bytes, the pool's geometry says 4"):
+        KVPool(shape, dtype=torch.bfloat16)
+
+
+def test_geometry_of_a_rank_splits_kv_heads_until_each_rank_has_one() -> None:
+    raw = {
+        "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2,
+        "num_hidden_layers": 3, "intermediate_size": 8, "vocab_size": 8,
+    }  # fmt: skip
+    config = ModelConfig.from_json(raw, {}, where="here")
+    heads = [KVPool.geometry_for(config, tp, 16, 4, torch.float32).kv_heads for tp in (1, 2, 4)]
+    assert heads == [2, 1, 1]
+    assert KVPool.geometry_for(config, 1, 16, 4, torch.bfloat16, "page-major").layout is Layout.PAGE_MAJOR

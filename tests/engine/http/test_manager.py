@@ -1,0 +1,161 @@
+"""The tokenizer manager against a scheduler that never speaks: every wait ends, and says what it waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import zmq
+
+from pdctl.engine import manager as module
+from pdctl.engine.args import ServerArgs
+from pdctl.engine.jobs import Job, Options
+from pdctl.engine.manager import Status, TokenizerManager
+from pdctl.engine.messages import Abort, Finish, Generate, Outputs, Report, Sampling, Tokens, reply_codec, request_codec
+from pdctl.engine.metrics import Metrics
+from pdctl.engine.ranks import Ranks, ending
+from pdctl.engine.refusal import Refusal
+from pdctl.engine.tokenizer import Tokenizer
+from tests.engine.http import checkpoint
+
+Scenario = Callable[[TokenizerManager, "zmq.Socket[bytes]"], Awaitable[None]]
+
+
+def play(tmp_path: Path, scenario: Scenario, **changes: object) -> None:
+    """Run `scenario` with a real manager, and the other end of its sockets in the test's hand."""
+    args = ServerArgs("/nowhere", **changes)
+
+    async def run() -> None:
+        tokenizer = Tokenizer(checkpoint.tokenizer(), checkpoint.VOCAB)
+        manager = TokenizerManager(args, tokenizer, Metrics(args), Ranks(args, tmp_path))
+        context = zmq.Context()
+        requests = context.socket(zmq.PULL)
+        requests.bind(f"ipc://{tmp_path}/scheduler-0")
+        requests.setsockopt(zmq.RCVTIMEO, 10_000)
+        manager.open(tmp_path)
+        manager.status = Status.UP
+        try:
+            await asyncio.wait_for(scenario(manager, requests), 20)
+        finally:
+            manager.close()
+            context.destroy(linger=0)
+
+    asyncio.run(run())
+
+
+def job(rid: str = "r", stream_of: int = 4) -> Job:
+    message = Generate(rid, [5, 6], Sampling(max_new_tokens=stream_of), received=time.time())
+    return Job(message, Options(message.sampling))
+
+
+def test_a_silent_scheduler_does_not_keep_clients_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENCE_MARGIN", 0.1)
+    monkeypatch.setattr(module, "SILENCE_CHECK", 0.02)
+
+    async def scenario(manager: TokenizerManager, requests: zmq.Socket[bytes]) -> None:
+        group = manager.submit((job(),), stream=False)
+        with pytest.raises(Refusal, match="the scheduler has said nothing for") as caught:
+            await group.finished()
+        assert caught.value.status == 504
+        assert isinstance(request_codec.decode(requests.recv()), Generate)
+        assert request_codec.decode(requests.recv()) == Abort("r", exact=True)
+
+    play(tmp_path, scenario, bootstrap_timeout=0.05, waiting_timeout=0.05)
+
+
+def test_a_report_has_a_deadline(tmp_path: Path) -> None:
+    async def scenario(manager: TokenizerManager, requests: zmq.Socket[bytes]) -> None:
+        del requests
+        with pytest.raises(Refusal, match=r"waited 0.05 s for a load report: 0 of 1 scheduler\(s\) answered") as caught:
+            await manager.reports(0.05)
+        assert caught.value.status == 504
+        late = Report("long gone", 0, {}, {})
+        manager._reports.answer(late)
+
+    play(tmp_path, scenario)
+
+
+def test_a_health_check_has_a_deadline_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def scenario(manager: TokenizerManager, requests: zmq.Socket[bytes]) -> None:
+        assert not await manager.healthy(0.05)
+        assert manager.running == 0
+        assert await manager.drained(0)
+        probe = request_codec.decode(requests.recv())
+        assert isinstance(probe, Generate)
+        assert (probe.bootstrap_host, probe.bootstrap_room) == ("2.2.2.2", 0)
+        assert probe.rid.startswith("HEALTH_CHECK_")
+
+    play(tmp_path, scenario, disaggregation_mode="decode")
+
+
+def test_draining_has_a_deadline(tmp_path: Path) -> None:
+    async def scenario(manager: TokenizerManager, requests: zmq.Socket[bytes]) -> None:
+        del requests
+        group = manager.submit((job(),), stream=False)
+        assert not await manager.drained(0.05)
+        manager.end_all("enough")
+        assert await manager.drained(0.05)
+        with pytest.raises(Refusal, match="enough"):
+            await group.finished()
+
+    play(tmp_path, scenario)
+
+
+def test_a_slow_reader_sees_fewer_longer_steps(tmp_path: Path) -> None:
+    async def scenario(manager: TokenizerManager, requests: zmq.Socket[bytes]) -> None:
+        del requests
+        group = manager.submit((job("a"), job("b")), stream=True)
+        for tokens in (Tokens("a", [100]), Tokens("b", [101]), Tokens("a", [102, 103]), Tokens("never heard of", [1])):
+            manager._receive(Outputs([tokens]))
+        await group.first()
+        updates = group.updates()
+        assert [(await anext(updates)).text for _ in range(2)] == ["acd", "b"]
+        ends = [Tokens(rid, [], Finish("length", length=1)) for rid in "ab"]
+        manager._receive(Outputs(ends))
+        assert [member.job.rid async for member in updates] == ["a", "b"]
+        assert group.done
+
+    play(tmp_path, scenario)
+
+
+def test_tokens_after_the_end_are_dropped(tmp_path: Path) -> None:
+    async def scenario(manager: TokenizerManager, requests: zmq.Socket[bytes]) -> None:
+        del requests
+        message = job().message
+        group = manager.submit((Job(message, Options(message.sampling, stops=("b",))),), stream=False)
+        manager._receive(Outputs([Tokens("r", [100, 101, 102, 103])]))
+        manager._receive(Outputs([Tokens("r", [104], Finish("length", length=5))]))
+        await group.finished()
+        (member,) = group.members
+        assert (member.text, member.ids, member.matched) == ("a", [100, 101], "b")
+
+    play(tmp_path, scenario)
+
+
+def test_replies_are_read_from_the_socket_in_order(tmp_path: Path) -> None:
+    async def scenario(manager: TokenizerManager, requests: zmq.Socket[bytes]) -> None:
+        context = requests.context
+        push = context.socket(zmq.PUSH)
+        push.connect(f"ipc://{tmp_path}/tokenizer")
+        group = manager.submit((job(),), stream=False)
+        for token in range(100, 200):
+            push.send(reply_codec.encode(Outputs([Tokens("r", [token])])))
+        push.send(b"PD\x01\x02garbage")
+        push.send(reply_codec.encode(Outputs([Tokens("r", [], Finish("length", length=100))])))
+        await group.finished()
+        push.close()
+        assert group.members[0].ids == list(range(100, 200))
+
+    play(tmp_path, scenario)
+
+
+def test_how_a_process_ended_in_words() -> None:
+    assert [ending(code) for code in (0, 3, -9, -200)] == [
+        "exited with code 0",
+        "exited with code 3",
+        "was killed by SIGKILL",
+        "was killed by signal 200",
+    ]

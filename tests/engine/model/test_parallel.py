@@ -1,0 +1,80 @@
+"""Two real ranks over gloo compute what one rank computes, and agree on everything else."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pdctl.engine.model.parallel import TensorParallel
+from tests.engine.model.peers import make_peer, make_runner
+from tests.engine.model.tp_rank import TP_CASES, steps
+
+DEADLINE = 120.0  # seconds for both ranks to import torch, load and compute
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict]]:
+    directory = tmp_path_factory.mktemp("tp")
+    for case in TP_CASES:
+        make_peer(case, directory / case.name)
+    init = f"tcp://127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "tests.engine.model.tp_rank"]
+    processes = [
+        subprocess.Popen([*command, str(rank), "2", init, str(directory)], stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    try:
+        for process in processes:
+            _, errors = process.communicate(timeout=DEADLINE)
+            assert process.returncode == 0, errors
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return directory, [torch.load(directory / f"rank{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("case", TP_CASES, ids=lambda case: case.name)
+def test_two_ranks_equal_one(ranks: tuple[Path, list[dict]], case) -> None:
+    directory, results = ranks
+    alone = steps(make_runner(case, directory / case.name), case)
+    assert (results[0]["logits"][case.name] - alone).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("case", TP_CASES, ids=lambda case: case.name)
+def test_every_rank_holds_the_same_logits(ranks: tuple[Path, list[dict]], case) -> None:
+    """Bit for bit: each rank samples for itself and must take the same token."""
+    first, second = (result["logits"][case.name] for result in ranks[1])
+    assert torch.equal(first, second)
+
+
+def test_ranks_agree_on_the_smallest(ranks: tuple[Path, list[dict]]) -> None:
+    assert [result["agreed"] for result in ranks[1]] == [[2, 4, 9]] * 2
+
+
+def test_a_group_of_one_needs_no_network() -> None:
+    tp = TensorParallel.single()
+    tensor = torch.arange(6.0).view(2, 3)
+    assert tp.all_reduce(tensor) is tensor
+    assert tp.all_gather_last(tensor) is tensor
+    assert tp.min_ints([3, 1]) == [3, 1]
+    tp.barrier()
+    tp.close()
+
+
+def test_a_rank_that_waits_alone_says_for_whom() -> None:
+    init = f"tcp://127.0.0.1:{free_port()}"
+    with pytest.raises(TimeoutError, match=f"rank 1 of 2 waited 1 s for the others at {init}"):
+        TensorParallel(1, 2, "cpu", init, join_timeout=1.0)

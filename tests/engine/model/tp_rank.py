@@ -1,0 +1,45 @@
+"""One rank of a group as its own process: `python -m tests.engine.model.tp_rank RANK SIZE INIT DIR`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from pdctl.engine.model.parallel import TensorParallel
+from tests.engine.model.peers import CASES, Case, forward, make_runner, run_of_pages, token_ids
+
+TP_CASES = (
+    *(case for case in CASES if case.heads[0] % 2 == 0),
+    Case("wide", "llama", (4, 2), 12, 16, "layer-major", vocab=64),
+)
+
+
+def steps(runner, case: Case) -> torch.Tensor:
+    """Logits of a prefill, a continuation next to another prompt, and a decode step."""
+    ids, first = token_ids(case, 60), run_of_pages(case, 1, 60)
+    second = run_of_pages(case, int(first[-1]) + 1, 60)
+    return torch.cat(
+        (
+            forward(runner, (ids, first, 0, 20)),
+            forward(runner, (ids, first, 20, 41), (ids, second, 0, 9)),
+            forward(runner, (ids, first, 41, 42), (ids, second, 9, 10)),
+        )
+    )
+
+
+def main() -> None:
+    rank, size, init, directory = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
+    torch.set_num_threads(1)
+    tp = TensorParallel(rank, size, "cpu", init)
+    agreed = tp.min_ints([rank + 2, 5 - rank, 9])
+    logits = {case.name: steps(make_runner(case, directory / case.name, tp=tp), case) for case in TP_CASES}
+    tp.barrier()
+    torch.save({"agreed": agreed, "logits": logits}, directory / f"rank{rank}.pt")
+    tp.close()
+    tp.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Which transport `auto` is, and what its choice costs at start-up."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from pdctl.engine.transfer import select
+from pdctl.engine.transfer.base import TransferError
+from pdctl.engine.transfer.nixl import NixlTransport
+from tests.engine.transfer.test_transports import has_nixl
+
+WITHOUT_NIXL = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("nixl", "nixl_cu12", "nixl_cu13"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name.startswith("nixl") else found(name)
+import logging
+logging.basicConfig(format="%(levelname)s %(message)s")
+from pdctl.engine.transfer import select
+print(select.create(sys.argv[1], "127.0.0.1").name)
+"""
+
+LOADED = """
+import sys
+from pdctl.engine.transfer import select
+select.create("shm", "127.0.0.1")
+print(sorted({name.partition(".")[0] for name in sys.modules} & {"torch", "nixl", "nixl_cu12", "nixl_cu13"}))
+"""
+
+
+def run(code: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(not has_nixl(), reason="no NIXL wheel for this platform")
+@pytest.mark.parametrize(
+    ("ip", "same_host"), [("127.0.0.1", True), ("127.0.3.4", True), ("::1", True), ("10.1.2.3", False)]
+)
+def test_auto_is_nixl_where_it_imports(ip: str, same_host: bool) -> None:
+    transport = select.create("auto", ip)
+    assert isinstance(transport, NixlTransport)
+    assert transport.caps.same_host is same_host
+
+
+def test_auto_without_nixl_is_shm_and_says_so() -> None:
+    done = run(WITHOUT_NIXL, "auto")
+    assert done.stdout == "shm\n"
+    assert "WARNING KV transfer backend: shm" in done.stderr
+    assert "must share this host" in done.stderr
+
+
+def test_nixl_that_is_asked_for_by_name_but_absent_fails_when_the_pool_is_registered() -> None:
+    register = "\ntransport = select.create('nixl', '127.0.0.1')\ntransport.register(transport.allocate(4096))\n"
+    done = run(WITHOUT_NIXL + register, "shm")
+    assert done.returncode != 0
+    assert "TransferError: nixl: none of nixl, nixl_cu12, nixl_cu13 is installed" in done.stderr
+
+
+def test_a_pool_on_a_gpu_needs_nixl() -> None:
+    class OnGpu:
+        nbytes = 4096
+
+        def data_ptr(self) -> int:
+            return 1 << 40
+
+        def get_device(self) -> int:
+            return 0
+
+    with pytest.raises(TransferError, match="GPU memory cannot be shared"):
+        select.create("shm", "127.0.0.1").register(OnGpu())
+
+
+def test_an_unknown_backend_is_named() -> None:
+    with pytest.raises(TransferError, match="'pigeon': nixl, shm or fake"):
+        select.create("pigeon", "127.0.0.1")
+
+
+def test_shm_loads_neither_torch_nor_nixl() -> None:
+    assert run(LOADED).stdout == "[]\n"
+
+
+@pytest.mark.skipif(not has_nixl(), reason="no NIXL wheel for this platform")
+def test_a_process_that_used_nixl_exits_normally() -> None:
+    """With UCX's ib module loaded the interpreter's exit can crash (rc -11)."""
+    code = "from tests.engine.transfer.far import *\nt, p = open_pool('nixl', geometry(), 1)\nt.close()\n"
+    done = run(code)
+    assert done.returncode == 0, done.stderr

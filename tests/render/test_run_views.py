@@ -1,0 +1,202 @@
+"""The two views of a start, the log prefix, and the tables: what a user sees, as text."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from pdctl.launch.deployment import Deployment
+from pdctl.launch.events import Event, Kind, Stage
+from pdctl.launch.relay import Line
+from pdctl.render import live
+from pdctl.render.live import Board, PlainView, Progress, TerminalView, clip
+from pdctl.render.prefix import Prefix
+from pdctl.render.status import table
+from pdctl.render.term import Term
+from tests.launch.conftest import deploy
+
+
+class Screen(io.StringIO):
+    """A terminal, or a pipe, that remembers what was written to it."""
+
+    encoding = "utf-8"
+
+    def __init__(self, tty: bool) -> None:
+        super().__init__()
+        self._tty = tty
+
+    def isatty(self) -> bool:
+        return self._tty
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.fixture
+def deployment() -> Deployment:
+    return deploy(prefills=2)
+
+
+def reach(name: str, stage: Stage, at: float, detail: str, seconds: float = 0.0) -> Event:
+    return Event(at, Kind.STAGE, name, stage, detail, seconds)
+
+
+STORY = (
+    reach("prefill-0", Stage.STARTED, 100.0, "pid 11"),
+    reach("prefill-1", Stage.STARTED, 100.0, "pid 12"),
+    reach("decode-0", Stage.STARTED, 100.0, "pid 13"),
+    reach("prefill-0", Stage.BOUND, 101.0, "port 30000", 1.0),
+    reach("prefill-0", Stage.WEIGHTS, 103.5, "weights loaded", 2.5),
+    reach("prefill-0", Stage.REGISTERED, 103.6, "bootstrap registered 1/1", 0.1),
+    reach("prefill-0", Stage.READY, 103.8, "ready", 0.2),
+    reach("decode-0", Stage.BOUND, 101.0, "port 30002", 1.0),
+    reach("decode-0", Stage.READY, 102.0, "ready", 1.0),
+)
+
+
+def board(deployment: Deployment, tty: bool = False) -> Board:
+    term = Term(Screen(tty))
+    made = Board(deployment, term, Prefix(deployment, term))
+    for event in STORY:
+        made.take(event)
+    return made
+
+
+def test_the_causal_list_of_every_process(deployment: Deployment) -> None:
+    assert board(deployment).rows(now=104.0) == [
+        "prefill-0 ✓  3.8 s  port 30000 1.0 s · weights 2.5 s · registered 1/1 0.10 s · ready 0.20 s",
+        "prefill-1 …  4.0 s  bound … · weights … · registered … · ready …",
+        "decode-0  ✓  2.0 s  port 30002 1.0 s · weights – · ready 1.0 s",
+        "router      waits for the others",
+        "pairs       2 to verify",
+    ]
+
+
+def test_the_slowest_stage_is_bold(deployment: Deployment) -> None:
+    row = board(deployment, tty=True).rows(now=104.0)[0]
+    assert "\x1b[1mweights 2.5 s\x1b[0m" in row
+    assert row.count("\x1b[1m") == 1
+
+
+def test_a_death_freezes_the_list(deployment: Deployment) -> None:
+    dead = board(deployment)
+    dead.take(Event(104.0, Kind.DIED, "prefill-1", detail="left with exit code 1"))
+    rows = dead.rows(now=200.0)
+    assert rows[1] == "prefill-1 ✗ left with exit code 1"
+    assert rows[3] == "router      not started"
+    assert len(rows) == 4  # no pairs will be verified any more
+
+
+def test_verified_pairs_are_one_row(deployment: Deployment) -> None:
+    made = board(deployment)
+    made.take(Event(105.0, Kind.PAIR, "prefill-0 → decode-0", detail="answered", seconds=0.041))
+    made.take(Event(105.0, Kind.PAIR, "prefill-1 → decode-0", detail="decode-0: connection refused", seconds=0.1))
+    assert made.rows(now=105.0)[-1] == "pairs     ✓ prefill-0 → decode-0 0.04 s   ✗ prefill-1 → decode-0 0.10 s"
+
+
+def test_one_line_per_transition_where_nothing_can_be_redrawn(deployment: Deployment) -> None:
+    screen = Screen(tty=False)
+    view = PlainView(deployment, Term(screen), attached=True)
+    for event in (
+        *STORY[:1],
+        *STORY[3:6],
+        Event(1.0, Kind.PAIR, "prefill-0 → decode-0", detail="answered", seconds=0.041),
+        Event(1.0, Kind.SERVING, detail="http://127.0.0.1:8000"),
+        Event(1.0, Kind.DIED, "decode-0", detail="was killed by SIGKILL"),
+        Event(1.0, Kind.RESTARTING, "decode-0", detail="restarts in 1.0 s (1 of 3)"),
+        Event(1.0, Kind.STOPPING, detail="3 requests in flight"),
+        Event(1.0, Kind.STOPPED, "router", seconds=0.5),
+        Event(1.0, Kind.KILLED, "decode-0", seconds=15.0),
+        Event(1.0, Kind.ENDED, detail="nothing left: 4 processes gone, 6 ports free", seconds=15.6),
+    ):
+        view.event(event)
+    view.line(Line("prefill-1", "hello"))
+    lines = screen.getvalue().splitlines()
+    assert all(line[2] == ":" and line[8] == " " for line in lines[:-1])
+    assert [line[9:] for line in lines[:-1]] == [
+        "prefill-0 started, pid 11",
+        "prefill-0 port 30000  1.0 s",
+        "prefill-0 weights loaded  2.5 s",
+        "prefill-0 bootstrap registered 1/1  0.10 s",
+        "prefill-0 → decode-0 answered  0.04 s",
+        "decode-0  ✗ was killed by SIGKILL",
+        "decode-0  restarts in 1.0 s (1 of 3)",
+        "stopping: router first, then decode and prefill (3 requests in flight); Ctrl-C again ends everything now",
+        "router    stopped  0.50 s",
+        "decode-0  killed  15.0 s",
+        "ended after 15.6 s; nothing left: 4 processes gone, 6 ports free",
+    ]
+    assert lines[-1] == "prefill-1 │ hello"
+
+
+def test_a_terminal_is_redrawn_in_place_and_then_left_alone(deployment: Deployment) -> None:
+    screen = Screen(tty=True)
+    view = TerminalView(deployment, Term(screen), attached=True)
+    for event in STORY:
+        view.event(event)
+    view.event(Event(105.0, Kind.SERVING, detail="http://127.0.0.1:8000"))
+    frozen = screen.getvalue()
+    assert "\x1b[5A" in frozen  # five rows, drawn over
+    view.event(reach("decode-0", Stage.READY, 110.0, "ready", 1.0))  # a restart: told below, the list stays
+    view.close()
+    told = screen.getvalue()[len(frozen) :]
+    assert "\x1b[5A" not in told
+    assert "ready" in told
+
+
+def test_clipping_counts_columns_not_escapes() -> None:
+    assert clip("\x1b[31mabc\x1b[0m", 3) == "\x1b[31mabc\x1b[0m"
+    assert clip("\x1b[31mabcdef\x1b[0m", 4) == "\x1b[31mabc\x1b[0m…"
+
+
+def test_the_view_fits_the_stream(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kind(progress: Progress, tty: bool) -> type:
+        view = live.choose(progress, deployment, Term(Screen(tty)), attached=True)
+        view.close()
+        return type(view)
+
+    monkeypatch.setenv("LINES", "24")
+    assert kind(Progress.AUTO, tty=True) is TerminalView
+    assert kind(Progress.AUTO, tty=False) is PlainView
+    assert kind(Progress.TTY, tty=False) is TerminalView
+    assert kind(Progress.PLAIN, tty=True) is PlainView
+    assert kind(Progress.NONE, tty=True) is live.View
+    monkeypatch.setenv("LINES", "6")  # too low for six rows
+    assert kind(Progress.AUTO, tty=True) is PlainView
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("LINES", "24")
+    assert kind(Progress.AUTO, tty=True) is PlainView
+
+
+def test_hue_by_role_and_weight_by_instance(deployment: Deployment) -> None:
+    prefix = Prefix(deployment, Term(Screen(tty=True)))
+    assert prefix.name("prefill-0") == "\x1b[34mprefill-0\x1b[0m"
+    assert prefix.name("prefill-1") == "\x1b[34;1mprefill-1\x1b[0m"
+    assert prefix.name("decode-0") == "\x1b[32mdecode-0 \x1b[0m"
+    assert prefix.name("router") == "\x1b[35mrouter   \x1b[0m"
+
+
+def test_plain_symbols_where_the_terminal_knows_no_others(deployment: Deployment) -> None:
+    screen = Screen(tty=False)
+    screen.encoding = "ascii"
+    assert Prefix(deployment, Term(screen)).line(Line("router", "x")) == "router    | x"
+
+
+def test_tables_are_aligned_on_terminals_and_tabbed_elsewhere() -> None:
+    rows = [("a", "\x1b[31mlong\x1b[0m", "x"), ("bbbb", "b", "y")]
+    pipe, screen = Screen(tty=False), Screen(tty=True)
+    table(("N", "M", "O"), rows, Term(pipe))
+    assert pipe.getvalue().splitlines()[2] == "bbbb\tb\ty"
+    table(("N", "M", "O"), rows, Term(screen))
+    assert screen.getvalue().splitlines()[2] == "bbbb  b     y"
+
+
+def test_a_start_that_is_given_up_waits_for_no_pairs(deployment: Deployment) -> None:
+    made = board(deployment)
+    made.take(Event(104.0, Kind.STOPPING))
+    assert [row.split()[0] for row in made.rows(now=104.0)] == ["prefill-0", "prefill-1", "decode-0", "router"]

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from pdctl.topology.suggest import distance, hint, nearest
+
+KEYS = ("instances", "tp", "dp", "page-size", "mem-fraction", "pool", "args", "env", "gpu", "gpu-memory")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "edits"),
+    [
+        ("tp", "tp", 0),
+        ("sgalng", "sglang", 1),  # a swap of neighbours is one slip
+        ("prefil", "prefill", 1),
+        ("polcy", "policy", 1),
+        ("abcd", "dcba", 3),
+    ],
+)
+def test_distance(one: str, other: str, edits: int) -> None:
+    assert min(distance(one, other, 2), 3) == edits
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("instnaces", "instances"),
+        ("page_size", "page-size"),
+        ("PageSize", "page-size"),
+        ("mem-fraction-static", "mem-fraction"),
+        ("gpu-mem", "gpu-memory"),
+        ("inst", "instances"),
+        ("arg", "args"),
+        ("xp", None),  # two letters are one edit from half the keys
+        ("replicas", None),
+    ],
+)
+def test_nearest(word: str, meant: str | None) -> None:
+    assert nearest(word, KEYS) == meant
+
+
+def test_a_short_list_is_told_whole_and_a_long_one_is_not() -> None:
+    assert hint("decoder", ("prefill", "decode")) == "did you mean `decode`?; allowed: prefill, decode"
+    assert hint("replicas", KEYS) == ""
