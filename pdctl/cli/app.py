@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -67,6 +66,8 @@ def build(argv: Sequence[str]) -> typer.Typer:
             app.command(verb.name, help=verb.help)(_stub)
         return app
     if chosen not in known:
+        import difflib  # only a mistake needs it
+
         near = difflib.get_close_matches(chosen, known, n=1)
         hint = f"did you mean `pdctl {near[0]}`?" if near else "`pdctl --help` lists them."
         raise UsageError(f"no verb `{chosen}`", hint)

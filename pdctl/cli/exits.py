@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import platform
 import signal
 import sys
-import tempfile
-import traceback
-from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pdctl import __version__
 from pdctl.errors import ExitCode, PdctlError, TopologyError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def run(argv: Sequence[str]) -> None:
@@ -53,6 +52,11 @@ def _say(error: PdctlError) -> None:
 
 
 def _report() -> None:
+    # Imported here: a run that ends well never pays for them (they are a tenth of `pdctl plan`'s start-up).
+    import platform
+    import tempfile
+    import traceback
+
     trace = traceback.format_exc()
     handle, name = tempfile.mkstemp(prefix="pdctl-crash-", suffix=".md")
     with os.fdopen(handle, "w", encoding="utf-8") as report:
@@ -61,7 +65,7 @@ def _report() -> None:
             f"- argv: `{' '.join(sys.argv)}`\n\n```\n{trace}```\n"
         )
     last = trace.strip().splitlines()[-1]
-    sys.stderr.write(f"error: this is a bug in pdctl: {last}\n  report: {Path(name)}\n  fix: file it with that report\n")
+    sys.stderr.write(f"error: this is a bug in pdctl: {last}\n  report: {name}\n  fix: file it with that report\n")
 
 
 def _leave(code: ExitCode) -> None:

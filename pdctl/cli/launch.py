@@ -6,9 +6,10 @@ import contextlib
 import os
 import shlex
 import signal
+import subprocess
 import sys
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -16,19 +17,18 @@ from pdctl.cli.durations import seconds
 from pdctl.cli.exits import reraise
 from pdctl.launch import assemble, remote
 from pdctl.launch.deployment import OnDeath  # noqa: TC001 - Typer evaluates the annotations
-from pdctl.launch.events import Event, Kind
 from pdctl.launch.prepare import Opened, open_run
-from pdctl.launch.relay import PROBE, Follower, Line
 from pdctl.launch.state import home
 from pdctl.launch.supervisor import Supervisor
 from pdctl.launch.targets.local import Local
-from pdctl.layout import plan as layout
 from pdctl.render import live, plan_document, serving, term
+from pdctl.render.foreground import Foreground
 from pdctl.render.live import Progress
 from pdctl.topology import document, resolve
 
 if TYPE_CHECKING:
-    from pdctl.launch.deployment import Deployment
+    from pdctl.launch.deployment import Deployment, Options
+    from pdctl.topology.model import Topology
 
 
 class Form(str, Enum):
@@ -36,26 +36,32 @@ class Form(str, Enum):
     JSON = "json"
 
 
+Name = typer.Argument(metavar="FILE|NAME", help="Topology file or the name of a shipped one.")
+Overlay = typer.Option("--file", "-f", metavar="FILE", help="Overlay merged over the file; repeatable.")
+Setting = typer.Option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
+Detach = typer.Option("--detach", "-d", help="Return once it serves; it goes on by itself.")
+Run = typer.Option("--name", metavar="RUN", help="Name of the run; the topology's name if not given.")
+
+
+class Written(NamedTuple):
+    """Where the topology came from, and what it says."""
+
+    files: list[str]
+    sets: list[str]
+    topology: Topology
+    text: str
+
+
 def command(
-    topology: Annotated[str, typer.Argument(metavar="FILE|NAME", help="Topology file or the name of a shipped one.")],
-    overlays: Annotated[
-        list[str] | None, typer.Option("--file", "-f", metavar="FILE", help="Overlay merged over the file; repeatable.")
-    ] = None,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="One value, as path=value; repeatable.")
-    ] = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return once it serves; it goes on by itself.")
-    ] = False,
+    topology: Annotated[str, Name],
+    overlays: Annotated[list[str] | None, Overlay] = None,
+    sets: Annotated[list[str] | None, Setting] = None,
+    detach: Annotated[bool, Detach] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every command and its environment.")] = False,
-    name: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Name of the run; the topology's name if not given.")
-    ] = None,
+    name: Annotated[str | None, Run] = None,
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Time to serve, such as 90s or 5m.")] = None,
     verify: Annotated[bool, typer.Option(help="Send one request through every prefill and decode pair.")] = True,
-    on_death: Annotated[
-        OnDeath | None, typer.Option(help="When a process dies; readiness.restart if not given.")
-    ] = None,
+    on_death: Annotated[OnDeath | None, typer.Option(help="If a process dies; default readiness.restart.")] = None,
     progress: Annotated[Progress, typer.Option(help="How the start is shown.")] = Progress.AUTO,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no logs.")] = False,
     output: Annotated[Form, typer.Option("--output", "-o", help="Form of --dry-run.")] = Form.TEXT,
@@ -70,32 +76,19 @@ def command(
 
     Ctrl-C ends the router first, then decode and prefill; a second one ends everything now.
     """
-    written, values = resolve.resolve([resolve.find(each) for each in (topology, *(overlays or []))], sets or [])
-    planned = layout.plan_topology(written, target="local")
-    for caution in planned.warnings:
+    written = _read([topology, *(overlays or [])], sets or [])
+    plan = assemble.plan_here(written.topology)
+    for caution in plan.warnings:
         term.err().write(f"warning: {caution.message}")
-    deployment = assemble.deployment(written, planned)
+    deployment = assemble.deployment(written.topology, plan)
     if dry_run:
         _print_commands(deployment, output)
         return
     limit = None if timeout is None else seconds("--timeout", timeout)
-    options = assemble.options(written, limit, on_death, verify)
-    run_name = name or deployment.name
-    target = Local(run_name, os.environ)
-    opened = open_run(
-        home(os.environ),
-        run_name,
-        deployment,
-        options,
-        check=target.check,
-        argv=sys.argv,
-        detached=detach,
-        files=[topology, *(overlays or [])],
-        sets=sets or [],
-        logs=written.readiness.logs_dir,
-    )
-    opened.directory.keep("topology.yaml", document.to_yaml(values))
-    opened.directory.keep("plan.json", plan_document.to_json(planned))
+    options = assemble.options(written.topology, limit, on_death, verify)
+    target = Local(name or deployment.name, os.environ)
+    opened = _open(written, deployment, options, name or deployment.name, target, detach)
+    opened.directory.keep("plan.json", plan_document.to_json(plan))
     shown = Progress.NONE if quiet else progress
     if shown is not Progress.NONE:
         serving.headline(deployment, opened.run.name, opened.directory.logs, term.err())
@@ -103,6 +96,28 @@ def command(
         _leave_running(opened, shown)
     else:
         _stay(opened, target, shown, follow=not quiet)
+
+
+def _read(files: list[str], sets: list[str]) -> Written:
+    topology, values = resolve.resolve([resolve.find(each) for each in files], sets)
+    return Written(files, sets, topology, document.to_yaml(values))
+
+
+def _open(written: Written, deployment: Deployment, options: Options, name: str, target: Local, detach: bool) -> Opened:
+    opened = open_run(
+        home(os.environ),
+        name,
+        deployment,
+        options,
+        check=target.check,
+        argv=sys.argv,
+        detached=detach,
+        files=written.files,
+        sets=written.sets,
+        logs=written.topology.readiness.logs_dir,
+    )
+    opened.directory.keep("topology.yaml", written.text)
+    return opened
 
 
 def _print_commands(deployment: Deployment, output: Form) -> None:
@@ -114,32 +129,11 @@ def _print_commands(deployment: Deployment, output: Form) -> None:
 
 def _stay(opened: Opened, target: Local, progress: Progress, follow: bool) -> None:
     view = live.choose(progress, opened.run.deployment, term.err(), attached=True)
-    followers: list[Follower] = []
-
-    def told(line: Line) -> None:
-        if not PROBE.search(line.text):  # `pdctl logs` has them too
-            view.line(line)
-
-    def emit(event: Event) -> None:
-        if event.kind is Kind.ENDED:
-            for follower in followers:
-                follower.close()  # the last words of the processes go before the last word
-        view.event(event)
-        if event.kind is Kind.SERVING and not followers:
-            serving.banner(opened.run, term.out())
-            if follow:
-                hint = "the logs follow; Ctrl-C ends the run, and waits for the requests in flight"
-                term.err().write(term.err().style(hint, "dim"))
-                followers.append(Follower(opened.directory.ends(opened.run), told))
-                followers[0].start()
-
+    shown = Foreground(opened.directory, opened.run, view, follow)
     try:
-        outcome = Supervisor(opened.directory, opened.run, target, emit).run()
+        outcome = Supervisor(opened.directory, opened.run, target, shown.event).run()
     finally:
-        for follower in followers:
-            follower.close()
-        with contextlib.suppress(OSError):  # the terminal may be gone; the exit code still tells
-            view.close()
+        shown.close()
     os.close(opened.lock)
     if outcome.signal:
         reraise(outcome.signal)
@@ -152,11 +146,11 @@ def _leave_running(opened: Opened, progress: Progress) -> None:
     try:
         run = remote.await_serving(opened.directory, supervisor, view.event)
     except KeyboardInterrupt:
-        supervisor.send_signal(
-            signal.SIGTERM
-        )  # what was asked for is not wanted any more, and nothing is to be drained
+        # What was asked for is not wanted any more; the second signal says that nothing is to be drained.
+        supervisor.send_signal(signal.SIGTERM)
         supervisor.send_signal(signal.SIGINT)
-        supervisor.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            supervisor.wait(timeout=remote.MARGIN)
         view.close()
         reraise(signal.SIGINT)
         raise

@@ -1,4 +1,4 @@
-"""What the tokenizer manager and the scheduler ranks say to each other (shape: sglang 0.5.23 srt/managers/io_struct.py).
+"""What the tokenizer manager and the scheduler ranks say to each other (sglang 0.5.23 srt/managers/io_struct.py).
 
 `request_codec` runs tokenizer manager → scheduler rank 0 (through the DP controller when there is one);
 `reply_codec` runs back. Times are `time.time()` seconds.
@@ -138,7 +138,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Stage(msgspec.Struct, frozen=True, tag="stage"):
-    """A step of a rank's start-up, for the launcher's readiness list: weights_loaded, pool_ready, bootstrap_registered."""
+    """A step of a rank's start-up: weights_loaded, pool_ready or bootstrap_registered."""
 
     tp_rank: int
     dp_rank: int

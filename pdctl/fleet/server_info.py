@@ -1,4 +1,4 @@
-"""What an engine says about itself on /server_info, and how loaded it is (sglang 0.5.3 to 0.5.23)."""
+"""What an engine says about itself on /server_info (sglang 0.5.3 to 0.5.23)."""
 
 from __future__ import annotations
 
@@ -42,16 +42,6 @@ def _read(body: dict[str, object]) -> ServerInfo:
         served_model_name=str(body.get("served_model_name") or ""),
         version=str(body.get("version") or ""),
     )
-
-
-def running_requests(url: str, timeout: float = 0.5) -> int | None:
-    """Requests this engine is working on, from /v1/loads (sglang 0.5.8+); None when it does not say."""
-    body = http.get(url + "/v1/loads", timeout).json()
-    loads = body.get("loads") if isinstance(body, dict) else None
-    if not isinstance(loads, list):
-        return None
-    counts = [_int(load.get("num_running_reqs")) for load in loads if isinstance(load, dict)]
-    return sum(count or 0 for count in counts)
 
 
 def _int(value: object) -> int | None:

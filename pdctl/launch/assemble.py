@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.errors import InfeasibleError, LaunchError
 from pdctl.launch.deployment import Deployment, OnDeath, Options, Port, Role, Spec
+from pdctl.layout.plan import plan_topology
 
 if TYPE_CHECKING:
     from pdctl.layout.instance import Instance, Plan, RouterPlan
@@ -19,16 +20,21 @@ KEYS = {"http": "ports.http", "bootstrap": "ports.bootstrap"}
 ON_DEATH = {"none": OnDeath.STOP, "instance": OnDeath.RESTART, "all": OnDeath.RESTART_ALL}
 
 
+def plan_here(topology: Topology) -> Plan:
+    """The plan for this machine. Raises InfeasibleError with every problem, LaunchError for what needs more hosts."""
+    plan = plan_topology(topology, target="local")
+    if plan.feasible:
+        return plan
+    elsewhere = plan_topology(topology)
+    if elsewhere.feasible and len(elsewhere.host_names) > 1:
+        hosts = f"{len(elsewhere.host_names)} hosts with {elsewhere.gpus} GPUs"
+        message = f"`{plan.name}` needs {hosts}; `pdctl launch` starts processes on this machine only"
+        raise LaunchError(message, "pdctl plan -o shell prints the command lines of every host")
+    raise InfeasibleError(f"`{plan.name}` cannot run here:{''.join(map(_infeasible, plan.problems))}")
+
+
 def deployment(topology: Topology, plan: Plan) -> Deployment:
-    """Raises InfeasibleError with every problem of the plan, LaunchError for what one machine cannot be."""
-    if not plan.feasible:
-        raise InfeasibleError(f"`{plan.name}` cannot run:{''.join(map(_infeasible, plan.problems))}")
-    wide = [instance for instance in plan.instances if instance.nnodes > 1 or instance.host_name != plan.host_names[0]]
-    if wide:
-        names = ", ".join(instance.name for instance in wide)
-        hosts = len(plan.host_names)
-        message = f"`{plan.name}` needs {hosts} hosts ({names}); `pdctl launch` starts processes on this machine only"
-        raise LaunchError(message, "pdctl plan -o shell prints the command line of every host")
+    """`plan`: as `plan_here` gave it."""
     model = topology.model
     local = topology.engine.kind == "embedded" or Path(model.path).is_dir()
     roles = tuple(_role(instance, topology.readiness.path) for instance in plan.instances)

@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from pdctl.fleet import bootstrap, http, router
+from pdctl.fleet import bootstrap, http, router, server_info
 from pdctl.launch import procfs, verdict
 from pdctl.launch.deployment import Role, Spec
 from pdctl.launch.run import Process, Run, State
@@ -125,6 +125,9 @@ def _registered(spec: Spec) -> int | None:
 def _lacks(spec: Spec, answer: http.Answer, registered: int | None, state: router.RouterState, routed: bool) -> str:
     if not answer.ok:
         return f"{spec.health_path}: {answer.status if answer.reached else answer.reason}"
+    info = server_info.fetch(spec.url, PROBE)
+    if info is not None and info.mode != spec.role.value:
+        return f"it runs with --disaggregation-mode {info.mode}"
     if registered is not None and registered < spec.ranks:
         return f"bootstrap registered {registered}/{spec.ranks}"
     if routed and not state.lists(spec.url):

@@ -21,6 +21,7 @@ from pdctl.launch import procfs
 from pdctl.lifeline import inherited_fds
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # and an ignored signal stays so across exec
 SWEEP = 2.0  # seconds to go on killing a tree that keeps forking
 
 
@@ -37,6 +38,8 @@ def become(command: list[str], parent: int) -> NoReturn:
     procfs.die_with_parent()
     if os.getppid() != parent:  # it went before the kernel was asked
         os._exit(1)
+    for number in IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(command[0], command)
     except OSError as error:

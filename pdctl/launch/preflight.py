@@ -31,7 +31,7 @@ ENGINE_PARTS = (
     "uvicorn",
     "orjson",
 )
-ROUTER_PARTS = ("uvicorn", "fastapi", "orjson", "httptools")
+ROUTER_PARTS = ("orjson", "httptools")
 PORT_TAKEN = "port-taken"
 INSTALL = "pip install 'pdctl[engine]'"
 

@@ -162,7 +162,7 @@ class Supervisor:
 
     def _handle(self, message: Message) -> None:
         if isinstance(message, Interrupt):
-            raise Ending(Outcome("stopped", signal=message.number))
+            raise Ending(verdict.stopped(message.number))
         if isinstance(message, Paired):
             self._results.append(message)
             detail = message.problem or "answered"
@@ -230,7 +230,7 @@ class Supervisor:
             except Empty:
                 return  # the new generation will find its ports taken, and say so
             if isinstance(message, Interrupt):
-                raise Ending(Outcome("stopped", signal=message.number))
+                raise Ending(verdict.stopped(message.number))
             if isinstance(message, Exited):
                 self._journal.exited(message.name, message.exit)
 

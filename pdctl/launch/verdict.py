@@ -39,6 +39,10 @@ def in_words(exit: Exit) -> str:
     return f"was killed by {number.name}{hint}"
 
 
+def stopped(number: int) -> Outcome:
+    return Outcome(f"stopped by {signal.Signals(number).name}", signal=number)
+
+
 def died(directory: RunDir, process: Process, exit: Exit, ready_at: float | None, restarts: int) -> Outcome:
     """`ready_at` None: it never was."""
     moment = "before it was ready" if ready_at is None else f"{span(exit.at - ready_at)} after it became ready"

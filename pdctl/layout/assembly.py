@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pdctl.layout.shape import Shape
 
 LOOPBACK = "127.0.0.1"
+HANDSHAKE = 13  # the last number SGLang derives from D, since 0.5.8
 
 
 class Side(NamedTuple):
@@ -89,6 +90,6 @@ def _numbers(side: Side, seat: Seat, bases: Bases) -> Numbers:
         numbers = numbers._replace(dist=block)
     # Replicas need an NCCL port each: sglang's controller holds the port of one to find the next a free one.
     if bases.fixed_nccl and shape.replicas == 1:
-        fixed = shape.dp if side.serving.version < V0_5_8 else 0  # scheduler inputs stood at D + 6 + dp rank then
-        numbers = numbers._replace(nccl=block + max(bases.stride - 1, 6 + fixed))
+        inputs = shape.dp if side.serving.version < V0_5_8 else 0  # scheduler inputs stood at D + 6 + dp rank then
+        numbers = numbers._replace(nccl=block + max(bases.stride - 1, HANDSHAKE + 1, 6 + inputs))
     return numbers

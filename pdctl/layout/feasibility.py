@@ -111,8 +111,6 @@ def _nodes(shape: Shape) -> Iterator[Finding]:
         yield "nodes-divide-gpus", f"tp_size {shape.tp} x pp_size {shape.pp} on {nodes} nodes"
     elif shape.pp % nodes and nodes % shape.pp:
         yield "pp-and-nodes", f"pp_size {shape.pp} on {nodes} nodes"
-    elif shape.tp % shape.nodes_per_stage:
-        yield "tp-fills-nodes", f"tp_size {shape.tp} on {shape.nodes_per_stage} nodes per stage"
 
 
 def _gpus(shape: Shape) -> Iterator[Finding]:

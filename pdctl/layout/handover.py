@@ -15,20 +15,22 @@ from pdctl.layout.ports import Claim, claims, collisions
 from pdctl.layout.shape import Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.layout.assembly import Side
     from pdctl.layout.deployment import Deployment
     from pdctl.layout.instance import Caution, Instance, Plan
     from pdctl.layout.shape import Shape
     from pdctl.topology.model import Router
 
-PORT_FIX = ("--set ports.http=…", "--set ports.bootstrap=…", "--set ports.dist-init=…", "--set router.port=…")
 EVERYWHERE = ("127.0.0.1", "localhost", "0.0.0.0", "::", "::1")  # bind addresses that are no address to call
 
 
-def hand_over(deployment: Deployment, plan: Plan) -> Plan:
+def hand_over(deployment: Deployment, plan: Plan, sides: Sequence[Side]) -> Plan:
     """The plan of two sides, completed; without links when the two cannot work together."""
     router = _router(deployment, deployment.router, plan.instances) if deployment.router is not None else None
     at_odds = _pair_problems(deployment)
-    met = _port_problems(plan.instances, router)
+    met = _port_problems(deployment, plan.instances, sides, router)
     plan = plan._replace(router=router, problems=(*plan.problems, *at_odds, *met))
     if at_odds:
         return plan
@@ -70,11 +72,20 @@ def _router(deployment: Deployment, spec: Router, instances: tuple[Instance, ...
     return RouterPlan("router", spec.host, host, reached, spec.port, commands.router(spec, prefills, decodes, env))
 
 
-def _port_problems(instances: tuple[Instance, ...], router: RouterPlan | None) -> tuple[Problem, ...]:
+def _port_problems(
+    deployment: Deployment, instances: tuple[Instance, ...], sides: Sequence[Side], router: RouterPlan | None
+) -> tuple[Problem, ...]:
     found = claims(instances)
-    if router is not None:
-        found.append(Claim(router.host_name, router.port, router.name, "http"))
-    return collisions(found, PORT_FIX if router is not None else ())
+    if router is None:
+        return collisions(found)
+    found.append(Claim(router.host_name, router.port, router.name, "http"))
+    problems = collisions(found)
+    if not problems:
+        return ()
+    from pdctl.layout.moves import moves  # late: only a collision has use for it
+
+    ways = moves(sides, deployment.bases, deployment.target, router)
+    return tuple(problem._replace(nearest=ways) for problem in problems)
 
 
 def _with_traffic(deployment: Deployment, plan: Plan) -> Plan:

@@ -102,18 +102,18 @@ def claims(instances: Iterable[Instance]) -> list[Claim]:
     ]
 
 
-def collisions(claims: Iterable[Claim], fix: tuple[str, ...] = ()) -> tuple[Problem, ...]:
-    """One problem per doubly claimed port, and per number that is no port; `fix` goes into their `nearest`."""
+def collisions(claims: Iterable[Claim]) -> tuple[Problem, ...]:
+    """One problem per doubly claimed port, and per number that is no port; `nearest` stays empty (see `moves`)."""
     taken: dict[tuple[str, int], Claim] = {}
     problems: list[Problem] = []
     for claim in claims:
         name = f"{claim.owner}'s {claim.purpose} port {claim.port}"
         if not 0 < claim.port <= LAST_PORT:
-            problems.append(Problem("port-range", f"{name} on {claim.host} is outside 1 to {LAST_PORT}", fix))
+            problems.append(Problem("port-range", f"{name} on {claim.host} is outside 1 to {LAST_PORT}"))
             continue
         other = taken.setdefault((claim.host, claim.port), claim)
         if other is not claim:
             problems.append(
-                Problem("port-collision", f"{name} on {claim.host} is also {other.owner}'s {other.purpose} port", fix)
+                Problem("port-collision", f"{name} on {claim.host} is also {other.owner}'s {other.purpose} port")
             )
     return tuple(problems)

@@ -41,7 +41,7 @@ def solve(deployment: Deployment) -> Plan:
         return plan
     from pdctl.layout.handover import hand_over  # late: the rank table of one instance needs nothing of it
 
-    return hand_over(deployment, plan)
+    return hand_over(deployment, plan, sides)
 
 
 def _shape_problems(deployment: Deployment, case: Case) -> list[Problem]:

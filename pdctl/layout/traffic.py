@@ -78,7 +78,7 @@ def short(bill: Transfer, ratio: Ratio | None, instances: tuple[Instance, ...]) 
     for role, needed in zip(("prefill", "decode"), ratio.instances, strict=True):
         planned = sum(one.role == role for one in instances)
         if needed is not None and needed > planned:
-            yield Caution("ratio", f"the workload needs {needed} {role} instances, {planned} are planned")
+            yield Caution("ratio", f"the workload needs {needed} {role} instances, {planned} planned")
 
 
 def _nics(case: Case, instances: tuple[Instance, ...]) -> Nics | None:

@@ -24,6 +24,18 @@ def table(term: Term, header: Sequence[str], rows: Sequence[Sequence[object]]) -
     return lines + [_line(row, widths, right) for row in cells]
 
 
+def prose(term: Term, head: str, text: str, *styles: str) -> list[str]:
+    """`head` in its styles, then `text`: broken between words to a terminal's width, one line in a pipe."""
+    lines = [head]
+    for word in text.split():
+        if term.tty and len(lines[-1]) + 1 + len(word) > term.width:
+            lines.append("  " + word)
+        else:
+            lines[-1] += f" {word}"
+    lines[0] = term.style(head, *styles) + lines[0][len(head) :]
+    return lines
+
+
 def elided(text: str, width: int) -> str:
     """The middle replaced by dots: the ends are what tells names, paths and addresses apart."""
     if len(text) <= width:

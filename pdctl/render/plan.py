@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.render.columns import table
+from pdctl.render.columns import prose, table
 from pdctl.render.plan_ranks import rank_rows
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def _blocks(term: Term, plan: Plan, full: bool) -> Iterator[list[str]]:
         if plan.instances:
             yield _overview(term, plan)
     for alike in _alike(plan):
-        yield [_summary(term, plan, alike), *_ranks(term, alike[0], full)]
+        yield [*_summary(term, plan, alike), *_ranks(term, alike[0], full)]
     if plan.links:
         from pdctl.render.plan_links import link_lines
 
@@ -85,7 +85,7 @@ def _alike(plan: Plan) -> list[list[Instance]]:
     return list(groups.values())
 
 
-def _summary(term: Term, plan: Plan, alike: list[Instance]) -> str:
+def _summary(term: Term, plan: Plan, alike: list[Instance]) -> list[str]:
     shape = alike[0].shape
     sizes = {
         "tp_size": shape.tp,
@@ -98,13 +98,13 @@ def _summary(term: Term, plan: Plan, alike: list[Instance]) -> str:
         "replicas": shape.replicas,
     }
     always = ("tp_size", "attn_dp_size", "attn_tp_size", "ep_size")
-    told = "  ".join(f"{name} {size}" for name, size in sizes.items() if name in always or size > 1)
+    told = ", ".join(f"{name} {size}" for name, size in sizes.items() if name in always or size > 1)
     places = _count(shape.nodes, "node")
     names = ", ".join(instance.name for instance in alike)
-    release = "" if plan.name else f"  sglang {plan.version}"
+    release = "" if plan.name else f", sglang {plan.version}"
     each = " each" if len(alike) > 1 else ""
     count = f"{_count(shape.gpus, 'rank' if alike[0].ranks[0].gpu is None else 'GPU')} on {places}{each}"
-    return f"{term.style(names, 'bold')}  {told}  {count}{release}"
+    return prose(term, f"{names}:", f"{told}, {count}{release}", "bold")
 
 
 def _ranks(term: Term, instance: Instance, full: bool) -> list[str]:
@@ -117,14 +117,15 @@ def _notes(term: Term, plan: Plan) -> list[str]:
     for problem in plan.problems:
         lines += problem_lines(term, problem)
     for warning in plan.warnings:
-        lines.append(f"{term.style('warning:', 'yellow', 'bold')} {warning.code}: {warning.message}")
-    lines += [f"{term.style('assumed:', 'dim')} {sentence}" for sentence in plan.assumptions]
+        lines += prose(term, "warning:", f"{warning.code}: {warning.message}", "yellow", "bold")
+    for sentence in plan.assumptions:
+        lines += prose(term, "assumed:", sentence, "dim")
     return lines
 
 
 def problem_lines(term: Term, problem: Problem) -> list[str]:
     """What is wrong, then each nearest thing that works on a line of its own, ready to paste."""
-    lines = [f"{term.style('infeasible:', 'red', 'bold')} {problem.code}: {problem.message}"]
+    lines = prose(term, "infeasible:", f"{problem.code}: {problem.message}", "red", "bold")
     return lines + [f"  nearest: {way}" for way in problem.nearest]
 
 

@@ -105,8 +105,13 @@ def _command(command: Command, host: str) -> Document:
 
 def shell_line(command: Command) -> str:
     """One line for a POSIX shell."""
+    return " ".join(shell_words(command))
+
+
+def shell_words(command: Command) -> list[str]:
+    """Environment and arguments, quoted."""
     env = [f"{name}={shlex.quote(value)}" for name, value in command.env]
-    return " ".join([*env, shlex.join(command.argv)])
+    return [*env, *map(shlex.quote, command.argv)]
 
 
 def _memory(memory: Memory) -> Document:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.render.columns import table
+from pdctl.render.columns import prose, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,9 +36,9 @@ def _memory(term: Term, plan: Plan) -> list[str]:
     lines = [f"{term.style('memory', 'bold')} per rank", *table(term, header, rows)]
     for role, memory in by_role.items():
         parts = ", ".join(f"{name} {_size(size)}" for name, size in memory.weights)
-        lines.append(f"{role}: {memory.parameters:,} parameters; weights: {parts}")
-        color = COLORS.get(memory.verdict.value, "dim")
-        lines += [f"{role}: {term.style(memory.verdict.value, color)}: {reason}" for reason in memory.reasons]
+        lines += prose(term, f"{role}:", f"{memory.parameters:,} parameters; weights: {parts}")
+        for reason in memory.reasons:
+            lines += prose(term, f"{role} {memory.verdict.value}:", reason, COLORS.get(memory.verdict.value, "dim"))
     return lines
 
 
@@ -64,7 +64,7 @@ def _transfer(term: Term, transfer: Transfer) -> list[str]:
         speed = f"{_gbps(transfer.bits_per_second)} at {transfer.efficiency:.0%}"
         nics = "1 NIC" if transfer.nics == 1 else f"{transfer.nics} NICs"
         text += f", in {transfer.seconds * 1e3:.2f} ms over {nics} of a rank group ({speed}){share}"
-    lines = [f"{term.style('transfer', 'bold')}: {text}"]
+    lines = prose(term, "transfer:", text, "bold")
     if transfer.window_bytes is not None:
         lines.append(f"with sliding windows only what they keep: {_size(transfer.window_bytes)} per request")
     if transfer.required_bits_per_second is not None:
@@ -88,7 +88,7 @@ def _ratio(term: Term, ratio: Ratio, plan: Plan) -> list[str]:
         parts.append(f"{ratio.decode:.2f} decode instances needed at {batch}, so {need_d} ({decodes} planned)")
     if ratio.bottleneck is not None:
         parts.append(f"{ratio.bottleneck} is the tighter side")
-    return [f"{term.style('ratio', 'bold')}: {'; '.join(parts)}"]
+    return prose(term, "ratio:", "; ".join(parts), "bold")
 
 
 def _size(size: int) -> str:

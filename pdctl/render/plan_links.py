@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.render.columns import spans, table
+from pdctl.render.columns import prose, spans, table
 
 if TYPE_CHECKING:
     from pdctl.layout.instance import Plan
     from pdctl.layout.links import Link
     from pdctl.render.term import Term
+
+
+LEGEND = (
+    "each decode rank pulls KV from these ranks of its request's prefill DP group, dummies send nothing; "
+    "it is done after ANSWERS answers, and a prefill rank sends once WAITS FOR decode ranks have asked"
+)
 
 
 def link_lines(term: Term, plan: Plan) -> list[str]:
@@ -18,7 +24,7 @@ def link_lines(term: Term, plan: Plan) -> list[str]:
     for link in plan.links:
         groups.setdefault(_answer(link), []).append(link)
     staged = any(len(link.prefill_pp_ranks) > 1 or link.decode_pp_rank for link in plan.links)
-    prefixed = any(link.prefill_cp_ranks != (0,) for link in plan.links)
+    prefixed = any(instance.shape.cp > 1 for instance in plan.instances)
     header = ["DECODE", "ATTN_DP", "ATTN_TP", "PULLS FROM", "ATTN_TP RANKS", "DUMMIES", "ANSWERS", "WAITS FOR"]
     sliced = _sliced(plan)
     if sliced:
@@ -47,10 +53,7 @@ def link_lines(term: Term, plan: Plan) -> list[str]:
         if prefixed:
             row += [_listed(one.prefill_cp_ranks)]
         rows.append(row)
-    title = term.style("links", "bold")
-    told = "each decode rank pulls KV from these ranks of its request's prefill DP group; dummies send nothing;"
-    more = "it is done after ANSWERS answers, a prefill rank sends once WAITS FOR decode ranks have asked"
-    return [f"{title}: {told}", more, *table(term, header, rows)]
+    return [*prose(term, "links:", LEGEND, "bold"), *table(term, header, rows)]
 
 
 def _sliced(plan: Plan) -> bool:

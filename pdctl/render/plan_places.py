@@ -6,12 +6,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from pdctl.render.columns import table
-from pdctl.render.plan_document import shell_line
+from pdctl.render.plan_document import shell_line, shell_words
 
 if TYPE_CHECKING:
     from pdctl.layout.instance import Instance, Plan
+    from pdctl.layout.serving import Command
     from pdctl.render.term import Term
 
+ROOM_FOR_VALUE = 16  # columns kept for what follows a flag before the line is broken
 NO_REPEAT = 2  # nodes of an instance whose commands are all printed on a terminal
 
 
@@ -36,7 +38,7 @@ def port_lines(term: Term, plan: Plan, full: bool) -> list[str]:
     taken = [problem for problem in plan.problems if problem.code in ("port-collision", "port-range")]
     verdict = term.style(f"{len(taken)} collide, see below", "red") if taken else "no two collide"
     more = "; every rank also picks two at random (KV manager, transfer engine)" if plan.engine == "sglang" else ""
-    return [f"{term.style('ports', 'bold')}: {verdict}{more}", *table(term, header, rows)]
+    return [f"{term.style('ports:', 'bold')} {verdict}{more}", *table(term, header, rows)]
 
 
 def command_lines(term: Term, plan: Plan, full: bool) -> list[str]:
@@ -45,7 +47,7 @@ def command_lines(term: Term, plan: Plan, full: bool) -> list[str]:
     for instance in plan.instances:
         lines += _instance(term, instance, full)
     if plan.router is not None:
-        lines += [_comment(term, f"router on {plan.router.host_name}"), shell_line(plan.router.command)]
+        lines += [_comment(term, f"router on {plan.router.host_name}"), *_folded(term, plan.router.command)]
     return lines
 
 
@@ -71,12 +73,27 @@ def _instance(term: Term, instance: Instance, full: bool) -> list[str]:
     for command in shown:
         node = f" node {command.node}" if instance.nnodes > 1 else ""
         lines.append(_comment(term, f"{instance.name}{node} on {instance.host_names[command.node]}"))
-        lines.append(shell_line(command))
+        lines += _folded(term, command)
     if len(shown) < len(instance.commands):
         last = len(instance.commands) - 1
         others = "node 1" if last == 1 else f"nodes 1 to {last}"
         hosts = ", ".join(instance.host_names[1:])
         lines.append(_comment(term, f"{instance.name} {others} on {hosts}: the same but for --node-rank"))
+    return lines
+
+
+def _folded(term: Term, command: Command) -> list[str]:
+    """One line in a pipe; on a terminal broken before flags, with the backslashes a shell needs."""
+    if not term.tty:
+        return [shell_line(command)]
+    lines = [""]
+    for part in shell_words(command):
+        flag = part.startswith("--")
+        if flag and lines[-1] and len(lines[-1]) + len(part) + ROOM_FOR_VALUE > term.width:
+            lines[-1] += " \\"
+            lines.append(f"  {part}")
+        else:
+            lines[-1] += f" {part}" if lines[-1] else part
     return lines
 
 

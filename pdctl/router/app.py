@@ -100,9 +100,9 @@ class Router:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._monitor.close()
         for worker in list(self._registry.workers.values()):
             self._registry.remove(worker)
+        await self._monitor.close()
         logger.info("Router stopped")
 
     # One request.

@@ -11,10 +11,10 @@ import orjson
 
 from pdctl.router.attempt import Attempt
 from pdctl.router.body import BadBody, Body
-from pdctl.router.ledger import Ledger, Outcome, Record, milliseconds
+from pdctl.router.ledger import Ledger, Outcome, Record
 from pdctl.router.leg import Call, Cause, Failure
 from pdctl.router.log import line, logger, requests_shown
-from pdctl.router.server import Exchange, error_body
+from pdctl.router.server import JSON, Exchange, error_body
 from pdctl.router.upstream import Headers, UpstreamError, ask
 
 if TYPE_CHECKING:
@@ -193,9 +193,13 @@ class Dispatcher:
 
 def read_headers(headers: Headers) -> tuple[bytes, bytes, bytes]:
     """The request's id, the header lines that go on to both workers, and the encoding of the body."""
-    request_id, encoding, lines, hop = b"", b"identity", [], b""
+    request_id, encoding, lines, hop, typed = b"", b"identity", [], b"", False
     for name, value in headers:
-        if name not in NOT_FORWARDED:
+        if name == b"content-type":
+            typed = b"json" in value
+            if typed:
+                lines.append(b"content-type: %b\r\n" % value)
+        elif name not in NOT_FORWARDED:
             lines.append(b"%b: %b\r\n" % (name, value))
             if name == b"content-encoding":
                 encoding = value.lower()
@@ -208,14 +212,16 @@ def read_headers(headers: Headers) -> tuple[bytes, bytes, bytes]:
         lines = [one for one in lines if not one.startswith(dropped)]
     if not request_id or len(request_id) > 128 or not all(32 < byte < 127 for byte in request_id):
         request_id = b"%032x" % random.getrandbits(128)  # theirs could not stand in a header or a log line
+    if not typed:  # `curl -d` calls any body a form, and engines refuse that; the router has seen that it is JSON
+        lines.append(JSON)
     lines.append(b"x-request-id: %b\r\n" % request_id)
     return request_id, b"".join(lines), encoding
 
 
 def _finish(record: Record) -> str:
-    began = record.began
-    times = (record.prefill_leg.ended, record.first_byte, record.ended)
-    prefill, first, total = (milliseconds(began, then) for then in times)
+    leg, began = record.prefill_leg, record.began
+    times = (leg.ended or leg.answered, record.first_byte, record.ended)
+    prefill, first, total = (f"{(then - began) * 1000:.1f}" if then else "-" for then in times)
     return (
         f"Finish {record.where} status={record.status or '-'} outcome={record.outcome.value} "
         f"prefill_ms={prefill} first_byte_ms={first} total_ms={total}"

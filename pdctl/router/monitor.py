@@ -29,6 +29,7 @@ class Monitor:
         task.add_done_callback(self._ended)
 
     async def close(self) -> None:
+        """After the workers were removed: a cancellation alone can be lost in `wait_for` before Python 3.12."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

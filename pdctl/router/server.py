@@ -23,6 +23,7 @@ MAX_HEAD = 64 * 1024  # bytes of request line and headers
 MAX_PIPELINED = 16  # requests waiting behind one in progress on the same connection
 LINGER = 2.0  # seconds in which a refused client may finish sending before the connection is cut
 PHRASES = {status.value: status.phrase.encode() for status in http.HTTPStatus}
+BODY_FOLLOWS = frozenset((b"content-length", b"transfer-encoding"))
 JSON = b"content-type: application/json\r\n"
 
 
@@ -106,7 +107,7 @@ class Exchange:
         self._finish()
 
     def _opening(self, status: int) -> bytes:
-        close = b"" if self.keep_alive else b"connection: close\r\n"
+        close = b"" if self.keep_alive and not self._client.leaving else b"connection: close\r\n"
         return b"HTTP/1.1 %d %b\r\n%b" % (status, PHRASES.get(status, b"Status"), close)
 
     def _finish(self) -> None:
@@ -162,7 +163,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._refuse(400, "protocol upgrades are not served here")
+            self._refused = True  # the offer was declined by answering in HTTP/1.1; what follows is not that
         except httptools.HttpParserError as error:
             self._refuse(400, f"not an HTTP/1.1 request: {error}")
         else:
@@ -201,12 +202,16 @@ class ClientConnection(asyncio.Protocol):
             self._body.append(body)
 
     def on_message_complete(self) -> None:
+        if self._parser.should_upgrade() and any(name in BODY_FOLLOWS for name, _ in self._headers):
+            self._refuse(
+                400, "a request that offers a protocol upgrade cannot carry a body: leave out the Upgrade header"
+            )
         if self._refused:
             return
         path, _, query = self._url.partition(b"?")
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         exchange = Exchange(self, self._parser.get_method(), path, query, self._headers, body)
-        exchange.keep_alive = self._parser.should_keep_alive() and not self._server.draining
+        exchange.keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
         self.chunks = self._parser.get_http_version() != "1.0"
         self._url, self._headers, self._body = b"", [], []
         self._body_size = self._head_size = 0
@@ -229,12 +234,17 @@ class ClientConnection(asyncio.Protocol):
         if exchange is not self._current:
             return
         self._current = None
-        if not exchange.keep_alive or self._server.draining:
+        if not exchange.keep_alive or self.leaving:
             self.close()
         elif self._waiting:
             self._server.loop.call_soon(self._next)
         else:
             self.deadline = self._server.now() + self._limits.idle_timeout
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the connection closes after the answer in progress."""
+        return self._server.draining
 
     @property
     def busy(self) -> bool:

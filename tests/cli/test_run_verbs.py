@@ -219,6 +219,38 @@ def test_in_the_foreground_one_ctrl_c_ends_it_and_the_code_is_the_signals(shell:
     assert status.stdout.startswith("blue: stopped at ")
 
 
+def test_a_detached_launch_that_fails_says_why_in_the_foreground(shell: Shell) -> None:
+    failed = shell.run("launch", "blue.yaml", "-d", "--set", "roles.decode.args.exit=3")
+    assert failed.returncode == 1
+    assert failed.stdout == ""
+    assert "error: decode-0 left with exit code 3 before it was ready. Last 2 lines of" in failed.stderr
+    assert "RuntimeError: no memory for the KV pool" in failed.stderr
+    late = shell.run("launch", "blue.yaml", "-d", "--timeout", "1s", "--set", "roles.decode.args.never-ready=true")
+    assert late.returncode == 8
+    assert "decode-0: /health answers 503; last line: [" in late.stderr
+    assert shell.run("ls").stdout.splitlines()[1].split("\t")[1] == "failed"
+
+
+def test_logs_go_where_the_topology_says(shell: Shell) -> None:
+    shell.run("launch", "blue.yaml", "-d", "--set", "roles.decode.args.exit=3", "--set", "readiness.logs.dir=elsewhere")
+    assert "no memory" in (shell.folder / "elsewhere" / "blue" / "decode-0.log").read_text()
+    assert "no memory" in shell.run("logs", "blue", "decode-0").stdout
+
+
+def test_the_run_goes_on_when_nobody_reads_what_it_says(shell: Shell) -> None:
+    launcher = shell.start("launch", "blue.yaml")
+    assert launcher.stderr is not None
+    next(line for line in launcher.stderr if "started" in line)
+    launcher.stderr.close()
+    ready = shell.run("status", "blue", "--wait", "--timeout", "15s")
+    assert ready.returncode == 0, ready.stderr
+    launcher.stderr = None
+    launcher.terminate()
+    launcher.communicate(timeout=DEADLINE)
+    assert launcher.returncode == -signal.SIGTERM
+    assert shell.run("ls").stdout.splitlines()[1].split("\t")[1] == "stopped"
+
+
 def test_quiet_says_nothing_but_the_answer(shell: Shell) -> None:
     launcher = shell.start("launch", "blue.yaml", "-q")
     assert launcher.stdout is not None

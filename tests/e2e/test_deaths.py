@@ -33,7 +33,7 @@ def restarting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
 
 async def load(url: str, seconds: float, outcomes: Counter[str]) -> None:
-    """CLIENTS clients, each asking again and again for `seconds`; every outcome is counted, none may exceed DEADLINE."""
+    """CLIENTS clients, each asking again and again for `seconds`; outcomes are counted, none may exceed DEADLINE."""
     until = time.monotonic() + seconds
     limits = httpx.Limits(max_connections=CLIENTS)
     async with httpx.AsyncClient(timeout=httpx.Timeout(DEADLINE), limits=limits) as client:

@@ -73,6 +73,10 @@ def test_a_signal_reaches_the_command_and_its_end_is_the_keepers() -> None:
     assert keeper.wait(timeout=DEADLINE) == -signal.SIGTERM
 
 
+def test_the_command_meets_signals_as_if_started_by_a_shell() -> None:
+    assert keep("sh", "-c", "kill -PIPE $$").wait(timeout=DEADLINE) == -signal.SIGPIPE
+
+
 def test_a_command_that_does_not_exist_is_named() -> None:
     done = subprocess.run([*KEEPER, "--", "no-such-command"], capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 127

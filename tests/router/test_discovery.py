@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.router.fleet import Fleet, Worker, fleet, until
+from pdctl.router.args import BootstrapCheck
+from tests.router.fleet import Fleet, fleet, until
+from tests.router.workers import Worker
 
 
 async def reason(made: Fleet, worker: Worker, expected: str) -> dict:
@@ -41,7 +43,10 @@ def test_missing_ports_are_read_from_the_prefills() -> None:
             for prefill in made.prefills:
                 assert [one.body["bootstrap_port"] for one in prefill.generations] == [prefill.bootstrap.port] * 2
                 entry = await made.worker(prefill)
-                assert (entry["bootstrap_port"], entry["bootstrap_port_source"]) == (prefill.bootstrap.port, "server_info")
+                assert (entry["bootstrap_port"], entry["bootstrap_port_source"]) == (
+                    prefill.bootstrap.port,
+                    "server_info",
+                )
                 assert entry["reason"] is None
             sent = {one.body["bootstrap_port"] for one in made.decodes[0].generations}
             assert sent == {prefill.bootstrap.port for prefill in made.prefills}
@@ -54,7 +59,10 @@ def test_given_ports_are_taken_and_checked() -> None:
     async def scenario() -> None:
         async with fleet(1, 1, ports=True) as made:
             entry = await made.worker(made.prefills[0])
-            assert (entry["bootstrap_port"], entry["bootstrap_port_source"]) == (made.prefills[0].bootstrap.port, "flag")
+            assert (entry["bootstrap_port"], entry["bootstrap_port_source"]) == (
+                made.prefills[0].bootstrap.port,
+                "flag",
+            )
             assert made.prefills[0].bootstrap.queries[0] == "/health"
 
     asyncio.run(scenario())
@@ -129,7 +137,9 @@ def test_a_bootstrap_server_that_is_down_is_named_and_asked_again() -> None:
 
     async def scenario() -> None:
         async with fleet(prepare=prepare, ready=False) as made:
-            await refused(made, made.prefills[0], f"bootstrap server http://127.0.0.1:{made.prefills[0].bootstrap.port}")
+            await refused(
+                made, made.prefills[0], f"bootstrap server http://127.0.0.1:{made.prefills[0].bootstrap.port}"
+            )
             fresh = await type(made.prefills[0].bootstrap)(made.prefills[0]).start()
             made.prefills[0].info["disaggregation_bootstrap_port"] = fresh.port
             made.prefills[0].bootstrap = fresh
@@ -144,8 +154,6 @@ def test_a_bootstrap_server_that_only_decodes_can_reach_may_be_noted_only() -> N
         await prefills[0].bootstrap.stop()
 
     async def scenario() -> None:
-        from pdctl.router.args import BootstrapCheck
-
         async with fleet(prepare=prepare, ports=True, bootstrap_check=BootstrapCheck.WARN) as made:
             assert (await made.generate()).status == 200
             assert "no connection" in (await made.worker(made.prefills[0]))["reason"]
@@ -162,7 +170,9 @@ def test_ranks_that_are_not_registered_are_waited_for() -> None:
 
         async def scenario(old: bool = old) -> None:
             async with fleet(prepare=prepare, ready=False) as made:
-                await refused(made, made.prefills[0], "no rank is registered yet" if old else "not fully registered yet")
+                await refused(
+                    made, made.prefills[0], "no rank is registered yet" if old else "not fully registered yet"
+                )
                 made.prefills[0].bootstrap.registered = True
                 await made.ready(1)
 

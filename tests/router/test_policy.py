@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Callable
 
@@ -46,7 +47,7 @@ def test_round_robin_meets_every_pair_once_per_cycle(prefills: int, decodes: int
         met = Counter((pair.prefill.url, pair.decode.url) for pair in turns)
         assert len(met) == prefills * decodes
         assert set(met.values()) == {2}
-        for one, other in zip(turns, turns[1:], strict=False):
+        for one, other in itertools.pairwise(turns):
             assert prefills == 1 or one.prefill is not other.prefill
 
     in_loop(scenario)
@@ -58,7 +59,9 @@ def test_round_robin_walks_on_without_a_worker_that_is_down() -> None:
         down = known.of(Role.PREFILL)[0]
         known.set_usable(down, False, "down")
         chooser = Chooser(RoundRobin(), RoundRobin())
-        met = Counter((pair.prefill.id, pair.decode.id) for pair in (chooser.choose(known.table, no_prompt) for _ in range(10)))
+        met = Counter(
+            (pair.prefill.id, pair.decode.id) for pair in (chooser.choose(known.table, no_prompt) for _ in range(10))
+        )
         assert len(met) == 2
         assert all(prefill != down.id for prefill, _ in met)
 
@@ -88,7 +91,10 @@ def test_least_load_shares_between_equals() -> None:
         workers = registry(1, 3).of(Role.DECODE)
         workers[0].load = 1
         policy = LeastLoad()
-        assert Counter(policy.choose(workers, no_prompt).url for _ in range(10)) == {workers[1].url: 5, workers[2].url: 5}
+        assert Counter(policy.choose(workers, no_prompt).url for _ in range(10)) == {
+            workers[1].url: 5,
+            workers[2].url: 5,
+        }
 
     in_loop(scenario)
 
@@ -167,7 +173,17 @@ def test_breaker_opens_after_failures_in_a_row_and_tries_once() -> None:
     breaker.begin()
     breaker.succeed()
     assert breaker.state is BreakerState.CLOSED
-    assert changes == ["open", "half_open", "half_open", "half_open", "half_open", "open", "half_open", "half_open", "closed"]
+    assert changes == [
+        "open",
+        "half_open",
+        "half_open",
+        "half_open",
+        "half_open",
+        "open",
+        "half_open",
+        "half_open",
+        "closed",
+    ]
 
 
 def test_a_retry_avoids_the_pair_and_the_member_that_failed() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 
 import pytest
 
-from tests.router.fleet import SSE_HEAD, Behaviour, Way, after, events, fleet, hang, sends, status, until
+from tests.router.fleet import fleet, until
+from tests.router.workers import SSE_HEAD, Behaviour, Way, after, events, hang, sends, status
 
 STREAM = {"text": "x", "stream": True}
 
@@ -60,7 +62,7 @@ def test_events_are_not_held_back() -> None:
                 while chunk := await client.chunk():
                     arrived.append((asyncio.get_running_loop().time(), chunk))
             assert [chunk for _, chunk in arrived] == events(3)
-            gaps = [later - earlier for (earlier, _), (later, _) in zip(arrived, arrived[1:], strict=False)]
+            gaps = [later - earlier for (earlier, _), (later, _) in itertools.pairwise(arrived)]
             assert min(gaps) > 0.02
 
     asyncio.run(scenario())
@@ -92,7 +94,7 @@ def test_a_prefill_that_fails_after_the_first_token_is_noted_only() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("tail", [b"", b"40\r\ndata: {\"text\": \"hal"])
+@pytest.mark.parametrize("tail", [b"", b'40\r\ndata: {"text": "hal'])
 def test_a_stream_that_breaks_off_ends_with_an_error_event(tail: bytes) -> None:
     async def scenario() -> None:
         async with fleet(1, 2) as made:
@@ -115,7 +117,10 @@ def test_a_stream_that_breaks_off_ends_with_an_error_event(tail: bytes) -> None:
     "first",
     [
         {"error": {"object": "error", "message": "KVTransferError", "type": "X", "code": 500}},
-        {"text": "", "meta_info": {"finish_reason": {"type": "abort", "message": "KVTransferError", "status_code": 500}}},
+        {
+            "text": "",
+            "meta_info": {"finish_reason": {"type": "abort", "message": "KVTransferError", "status_code": 500}},
+        },
     ],
 )
 @pytest.mark.parametrize("leg", ["prefill", "decode"])

@@ -80,7 +80,6 @@ RULES: tuple[Rule, ...] = (
     Rule("attn-cp-is-moe-dp", "attn_cp_size != moe_dp_size needs moe_dp_size == 1", Enforced.ASSERT, Span(V0_5_13)),
     Rule("ep-divides-tp", "tp_size % ep_size == 0", Enforced.NOTHING),
     Rule("pp-and-nodes", "one of pp_size and nnodes divides the other", Enforced.NOTHING),
-    Rule("tp-fills-nodes", "tp_size % (nnodes // pp_size) == 0", Enforced.NOTHING),
     Rule("gpus-per-host", "the GPU ids of a node exist on it", Enforced.RUN_TIME),
     Rule("gpu-ids-distinct", "every rank of a node has a GPU of its own", Enforced.NOTHING),
     Rule("heads-divide", "num_attention_heads % attn_tp_size == 0", Enforced.ASSERT),

@@ -186,7 +186,7 @@ class PrefillAddress:
         """The instance does not answer any more: nothing cached about it may be used again."""
         self._info = None
         failure = failures.prefill_lost(self.name, detail)
-        affected = sum(connection.end(failure) for connection in list(self._connections.values()))
+        affected = sum(connection.give_up(failure) for connection in list(self._connections.values()))
         self._fail_waiting(failure)
         log.error(
             "Lost connection with prefill instance (bootstrap_addr: %s), %d requests affected", self.name, affected

@@ -63,6 +63,9 @@ class BootstrapServer:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
+        if self._server is None:  # accepted while `stop` was at work
+            writer.close()
+            return
         if task is not None:
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)

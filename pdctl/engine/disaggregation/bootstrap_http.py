@@ -65,7 +65,8 @@ class Exchange:
                 request = await asyncio.wait_for(self._read(), IDLE)
                 if request is None:
                     return
-                await self._write(answer(request))
+                given = answer(request)
+                await self._write(given, last=given.status == 500)  # aiohttp closes after a crash
                 if self._reusable:
                     self._http.start_next_cycle()
         except h11.RemoteProtocolError as error:
@@ -98,7 +99,7 @@ class Exchange:
             elif isinstance(event, h11.Data):
                 size += len(event.data)
                 if size > MAX_BODY:
-                    raise TooLargeError(f"Maximum request body size {MAX_BODY} exceeded")
+                    raise TooLargeError(f"Maximum request body size {MAX_BODY} exceeded.")
                 parts.append(bytes(event.data))
             elif isinstance(event, h11.EndOfMessage) and head is not None:
                 path, _, query = head.target.decode("ascii", "replace").partition("?")

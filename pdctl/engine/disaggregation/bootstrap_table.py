@@ -17,6 +17,7 @@ log = logging.getLogger("pdctl.engine")
 T = TypeVar("T")
 
 PARAMETERS = ("prefill_dp_rank", "prefill_cp_rank", "target_tp_rank", "target_pp_rank")
+OPTIONAL = ("kv_cache_dtype", "kv_layout", "prefill_http_port")  # the first rank that gives one decides
 # What aiohttp says when a handler raises: sglang 0.5.23 answers a value that is no integer so.
 CRASHED = "500 Internal Server Error\n\nServer got itself in trouble"
 
@@ -36,6 +37,7 @@ class RankTable:
 
     def __init__(self) -> None:
         self._first: RankRow | None = None
+        self._given: dict[str, str | int] = {}
         self._ranks: dict[tuple[int, ...], RankRow] = {}  # dp group, attn cp rank, attn tp rank, pp rank
         self._rooms: dict[int, RoomEntry] = {}
 
@@ -61,6 +63,9 @@ class RankTable:
         if first is not None and first.decode_allocation_policy != row.decode_allocation_policy:
             return text(400, "Inconsistent prefill allocation policies")
         self._first = first or row
+        for name in OPTIONAL:
+            if getattr(row, name) is not None:
+                self._given.setdefault(name, getattr(row, name))
         self._ranks[row.dp_group, row.attn_cp_rank, row.attn_tp_rank, row.pp_rank] = row
         log.debug(
             "Register prefill bootstrap: DP%d CP%d TP%d PP%d with rank_ip: %s and rank_port: %s (%d/%d registered)",
@@ -96,18 +101,18 @@ class RankTable:
         row = self._first
         if row is None:
             raise AssertionError("a complete table has a first row")
-        http_port = self._first_given("prefill_http_port")
+        http_port = self._given.get("prefill_http_port")
         fields = {
             "attn_tp_size": row.attn_tp_size,
             "attn_cp_size": row.attn_cp_size,
             "dp_size": row.dp_size,
             "pp_size": row.pp_size,
             "page_size": int(row.page_size),
-            "kv_cache_dtype": self._first_given("kv_cache_dtype"),
+            "kv_cache_dtype": self._given.get("kv_cache_dtype"),
             "follow_bootstrap_room": row.follows_room,
             "enable_dsa_cache_layer_split": row.enable_dsa_cache_layer_split,
             "dsv41_spec_layout": row.dsv41_spec_layout,
-            "kv_layout": self._first_given("kv_layout"),
+            "kv_layout": self._given.get("kv_layout"),
             "decode_allocation_policy": row.decode_allocation_policy,
             "enable_kv_cache_sharding": row.enable_kv_cache_sharding,
             "prefill_http_port": int(http_port) if http_port is not None else None,
@@ -120,9 +125,6 @@ class RankTable:
         }
         optional = ("dsv41_spec_layout", "kv_layout")
         return document({key: value for key, value in fields.items() if value is not None or key not in optional})
-
-    def _first_given(self, name: str) -> str | int | None:
-        return next((value for row in self._ranks.values() if (value := getattr(row, name)) is not None), None)
 
     def register_dp_rank(self, body: bytes) -> Answer:
         try:

@@ -20,6 +20,10 @@ QUEUE = 16384  # frames to one peer before a send is refused
 KEEPALIVE_IDLE = 30  # seconds: a host that vanished without a FIN is noticed by TCP itself
 
 
+class LinkError(ValueError):
+    """An endpoint that cannot even be dialled."""
+
+
 class LinkEvent(Enum):
     UP = "connected"
     LOST = "the connection closed"
@@ -72,12 +76,17 @@ class Link:
     """Frames to one peer, in order. ZMQ would reconnect silently for ever; `events` tells what happened instead."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
+        """Raises LinkError when ZMQ does not take the endpoint; a peer that is not there shows in `events`."""
         self.endpoint = endpoint
+        self.closed = False
         self.socket = _socket(context, zmq.PUSH, "[" in endpoint)
         self.socket.setsockopt(zmq.SNDHWM, QUEUE)
         self.monitor = self.socket.get_monitor_socket(sum(EVENTS))
-        self.socket.connect(endpoint)
-        self.closed = False
+        try:
+            self.socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            self.close()
+            raise LinkError(f"{endpoint}: {error.strerror}") from None
 
     def send(self, frame: bytes) -> bool:
         """False when the peer has stopped reading or the link is closed."""

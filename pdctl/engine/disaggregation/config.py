@@ -31,6 +31,7 @@ class DisaggConfig:
     waiting_timeout: float = 300.0
     heartbeat_interval: float = 5.0
     heartbeat_max_failure: int = 2
+    registration_delay: float = 1.0  # before the second attempt, then doubled (sglang 0.5.23)
     topology_timeout: float = 15.0  # sglang 0.5.23: 15 attempts, one a second
     connect_timeout: float = 5.0  # a rank's answer to a registration
     orphan_ttl: float = 30.0  # how long a prefill keeps a page list nobody has asked for

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engine.disaggregation import failure as failures
 from pdctl.engine.disaggregation.bootstrap_client import BootstrapError, attempt, rank_endpoint
-from pdctl.engine.disaggregation.channel import LinkEvent, tcp
+from pdctl.engine.disaggregation.channel import LinkError, LinkEvent, tcp
 from pdctl.engine.disaggregation.failure import Failure, FailureCode
 from pdctl.engine.disaggregation.handshake import RegisterKvArgs, Unregister, codec
 
@@ -87,7 +87,11 @@ class Connection:
         manager = self._manager
         self.endpoint = endpoint
         self.stage = Stage.REGISTERING
-        self._link = manager.loop.connect(endpoint)
+        try:
+            self._link = manager.loop.connect(endpoint)
+        except LinkError as error:
+            self.end(failures.of(FailureCode.RANK_UNREACHABLE, f"prefill {self._address.name} announced {error}"))
+            return
         manager.linked(self._link, self)
         self._timer = manager.loop.later(manager.config.connect_timeout, self._unanswered)
         self.send(
@@ -132,7 +136,8 @@ class Connection:
     def on_event(self, event: LinkEvent) -> None:
         if event == LinkEvent.UP or self.stage == Stage.ENDED:
             return
-        log.warning("Prefill rank %s (bootstrap_addr: %s): %s", self.endpoint, self._address.name, event.value)
+        level = logging.WARNING if self.rooms else logging.INFO
+        log.log(level, "Prefill rank %s (bootstrap_addr: %s): %s", self.endpoint, self._address.name, event.value)
         self._address.forget_shape()  # whoever answers there next may have another shape
         self.end(failures.prefill_lost(self._address.name, f"rank {self.endpoint}: {event.value}"))
 
@@ -152,23 +157,29 @@ class Connection:
     def _end_if_unused(self) -> None:
         if self._retired and not self.rooms and self.stage != Stage.ENDED:
             self.send(Unregister(self.session))
-            self._close()
+            self._close(linger=1.0)
 
-    def end(self, failure: Failure) -> int:
-        """Fail every room that depends on this connection; returns how many."""
-        if self.stage == Stage.ENDED:
-            return 0
+    def give_up(self, failure: Failure) -> int:
+        """Fail every room; returns how many. The rank may still live and write: the link stays until they settle."""
         affected = [room for room in self.rooms if room.active]
-        for room in list(self.rooms):
-            room.on_lost(self, failure)
-        self._close()
-        self._address.connection_ended(self, failure)
+        for room in affected:
+            room.fail(failure)
+        self.retire()
         return len(affected)
 
-    def _close(self) -> None:
+    def end(self, failure: Failure) -> None:
+        """The rank is gone: fail every room that depends on it."""
+        if self.stage == Stage.ENDED:
+            return
+        for room in list(self.rooms):
+            room.on_lost(self, failure)
+        self._close(linger=0.0)
+        self._address.connection_ended(self, failure)
+
+    def _close(self, linger: float) -> None:
         self.stage = Stage.ENDED
         if self._timer is not None:
             self._timer.cancel()
         if self._link is not None:
             self._manager.unlinked(self._link, self)
-            self._manager.loop.drop(self._link, linger=1.0)
+            self._manager.loop.drop(self._link, linger)

@@ -148,6 +148,13 @@ class DecodeManager(Manager):
         if connection is not None:
             connection.on_event(event)
 
+    def on_stop(self) -> None:
+        self.on_death()
+
+    @property
+    def settled(self) -> bool:
+        return not self._rooms
+
     def on_death(self) -> None:
         for address in self._addresses.values():
             address.close()

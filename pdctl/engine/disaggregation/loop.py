@@ -29,6 +29,7 @@ HTTP_THREADS = 8
 FRAMES_PER_TURN = 64  # then commands and timers get their turn
 BUSY_POLL = 1  # ms between looks at transfers that are still running
 CLOSE_LINGER = 1.0
+DRAIN = 2.0  # seconds for peers to acknowledge that rooms have ended
 
 
 class Handler(Protocol):
@@ -41,8 +42,17 @@ class Handler(Protocol):
         """Look at whatever needs polling; True while there is more to look at soon."""
         ...
 
+    def on_stop(self) -> None:
+        """The loop ends as soon as `settled`, or after DRAIN seconds: end every room."""
+        ...
+
+    @property
+    def settled(self) -> bool:
+        """Nobody is owed an answer."""
+        ...
+
     def on_death(self) -> None:
-        """The loop is ending on an error it did not expect: nothing will be answered any more."""
+        """The loop has ended, perhaps on an error it did not expect: nothing will be answered any more."""
         ...
 
 
@@ -71,6 +81,7 @@ class Loop:
         self._order = itertools.count()
         self._http = ThreadPoolExecutor(HTTP_THREADS, thread_name_prefix=f"{name}-http")
         self._stopping = False
+        self._closed = False
         self.ended = False  # nothing passed to `call` will run any more
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -87,12 +98,15 @@ class Loop:
 
     def stop(self, timeout: float = 10.0) -> bool:
         """End the thread; frames already sent still leave. False when it did not end in `timeout` seconds."""
+        if self._closed:
+            return True
         self._stopping = True
         self._bell.ring()
         if self._thread.ident is not None:
             self._thread.join(timeout)
         if self._thread.is_alive():
             return False
+        self._closed = self.ended = True
         self._http.shutdown(wait=False, cancel_futures=True)
         self._close()
         return True
@@ -118,6 +132,7 @@ class Loop:
             self._http.submit(job).add_done_callback(finished)
 
     def connect(self, endpoint: str) -> Link:
+        """Raises LinkError when `endpoint` is none."""
         link = Link(self._context, endpoint)
         self._links[link.monitor] = link
         self._poller.register(link.monitor, zmq.POLLIN)
@@ -134,12 +149,20 @@ class Loop:
             busy = False
             while not self._stopping:
                 busy = self._turn(busy)
+            self._drain(busy)
             clean = True
         finally:
             self.ended = True
             if not clean:
                 log.critical("KV manager thread died; every room of this rank fails", exc_info=True)
             self._handler.on_death()
+
+    def _drain(self, busy: bool) -> None:
+        self._handler.on_stop()
+        deadline = time.monotonic() + DRAIN
+        self.later(DRAIN, lambda: None)  # wakes the poller when it is over
+        while not self._handler.settled and time.monotonic() < deadline:
+            busy = self._turn(busy)
 
     def _turn(self, busy: bool) -> bool:
         ready = dict(self._poller.poll(self._patience(busy)))

@@ -60,8 +60,13 @@ class Manager(ABC):
     def start(self) -> None:
         self.loop.start()
 
+    @property
+    def ended(self) -> bool:
+        """The manager's thread is gone: every room has failed and new ones fail at once."""
+        return self.loop.ended
+
     def close(self) -> None:
-        """End the thread and give the transport's memory and peers back. Rooms that are not final fail."""
+        """Fail the rooms that are left, wait a moment for the peers to agree, and give the transport back."""
         if self.loop.stop():
             self.transport.close()
         else:
@@ -91,6 +96,13 @@ class Manager(ABC):
 
     @abstractmethod
     def advance(self) -> bool: ...
+
+    @abstractmethod
+    def on_stop(self) -> None: ...
+
+    @property
+    @abstractmethod
+    def settled(self) -> bool: ...
 
     @abstractmethod
     def on_death(self) -> None: ...

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pdctl.engine.disaggregation import failure as failures
 from pdctl.engine.disaggregation.bootstrap_client import BootstrapError, attempt, register_dp_rank
 from pdctl.engine.disaggregation.bootstrap_wire import RoomRank
-from pdctl.engine.disaggregation.channel import Link, LinkEvent
+from pdctl.engine.disaggregation.channel import Link, LinkError, LinkEvent
 from pdctl.engine.disaggregation.failure import Failure, FailureCode
 from pdctl.engine.disaggregation.handshake import (
     Abort,
@@ -176,7 +176,7 @@ class PrefillManager(Manager):
     def _unregister(self, session_id: str) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
-            self._end(session, "it gave the connection up")
+            self._end(session, "it gave the connection up", linger=1.0)
 
     def _transfer_info(self, info: TransferInfo) -> None:
         if info.session not in self._sessions:
@@ -236,7 +236,11 @@ class PrefillManager(Manager):
         if session is not None:
             session.tell(frame)
             return
-        link = self.loop.connect(endpoint)
+        try:
+            link = self.loop.connect(endpoint)
+        except LinkError as error:
+            log.warning("Cannot answer decode session %s: %s", session_id, error)
+            return
         link.send(codec.encode(frame))
         self.loop.drop(link, linger=1.0)
 
@@ -272,17 +276,26 @@ class PrefillManager(Manager):
         """A decode rank is gone: only its rooms fail, and it may register again."""
         if self._sessions.pop(session.id, None) is None:
             return
-        log.error("Session %s failed. (%s: %s) %d rooms", session.id, session.endpoint, detail, len(session.rooms))
-        self._end(session, detail)
+        level = logging.ERROR if session.rooms else logging.INFO
+        log.log(level, "Session %s failed. (%s: %s) %d rooms", session.id, session.endpoint, detail, len(session.rooms))
+        self._end(session, detail, linger=0.0)
 
-    def _end(self, session: Session, detail: str) -> None:
+    def _end(self, session: Session, detail: str, linger: float) -> None:
         failure = failures.decode_lost(session.id, session.endpoint, detail)
         for key in [key for key in self._orphans if key[1] == session.id]:
             del self._orphans[key]
         for room in list(session.rooms):
             self._rooms[room].fail(failure)
-        self.loop.drop(session.link, linger=1.0)
+        self.loop.drop(session.link, linger)
         self.transport.drop_peer(session.id)
+
+    def on_stop(self) -> None:
+        for sender in list(self._rooms.values()):
+            sender.fail(self._end_of_service())
+
+    @property
+    def settled(self) -> bool:
+        return not self._rooms
 
     def on_death(self) -> None:
         for sender in list(self._rooms.values()):

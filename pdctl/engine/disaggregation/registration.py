@@ -19,15 +19,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("pdctl.engine")
 
 ATTEMPTS = 5
-FIRST_DELAY = 1.0  # seconds, doubled each time
 LONGEST_DELAY = 30.0
 # A server bound to every interface is dialled on the loopback of the same family (sglang 0.5.18+).
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
-def delay(attempts: int, jitter: float) -> float:
-    """Seconds before the next attempt; `jitter` in [0, 1) takes up to a quarter away."""
-    return min(FIRST_DELAY * float(2 ** (attempts - 1)), LONGEST_DELAY) * (0.75 + 0.25 * jitter)
+def delay(first: float, attempts: int, jitter: float) -> float:
+    """Seconds before the next attempt after `attempts` of them; `jitter` in [0, 1) decides about the last quarter."""
+    return min(first * float(2 ** (attempts - 1)), LONGEST_DELAY) * (0.75 + 0.25 * jitter)
 
 
 def server_address(config: DisaggConfig) -> str:
@@ -67,6 +66,7 @@ class Registration:
         self._address = server_address(config)
         self._row = rank_row(config, loop.port)
         self._attempts = 0
+        self._first_delay = config.registration_delay
         self._changed = changed
 
     def begin(self) -> None:
@@ -82,7 +82,7 @@ class Registration:
             return
         log.warning("Prefill register attempt %d/%d failed: %s", self._attempts, ATTEMPTS, error.message)
         if self._attempts < ATTEMPTS:
-            self._loop.later(delay(self._attempts, random.random()), self.begin)
+            self._loop.later(delay(self._first_delay, self._attempts, random.random()), self.begin)
             return
         self.failure = f"Prefill instance failed to register to bootstrap server after {ATTEMPTS} retries"
         log.error("%s: %s", self.failure, error.message)

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pdctl.engine.disaggregation.channel import LinkError
 from pdctl.engine.disaggregation.handshake import RegisterAck, RegisterKvArgs, clipped, codec
 from pdctl.engine.transfer.base import TransferError
 
@@ -61,7 +62,11 @@ def mismatch(manager: PrefillManager, message: RegisterKvArgs) -> str:
 
 def open_session(manager: PrefillManager, message: RegisterKvArgs) -> Session | None:
     """Answer a registration. None when it was refused; the decode then knows why, in the same words as our log."""
-    link = manager.loop.connect(message.endpoint)
+    try:
+        link = manager.loop.connect(message.endpoint)
+    except LinkError as error:
+        log.error("Cannot answer decode session %s: %s", message.session, error)
+        return None
     reason = mismatch(manager, message)
     plan = None
     if not reason:

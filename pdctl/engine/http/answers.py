@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import orjson
 from pydantic import ValidationError
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from pdctl.engine.manager import TokenizerManager
     from pdctl.engine.pending import Group, Pending
-
-    Chunks = Callable[[Pending], Iterable[bytes]]
 
 B = TypeVar("B", bound=Body)
 
@@ -113,19 +111,29 @@ async def _watch(receive: Receive, leave: Callable[[], None]) -> None:
     leave()
 
 
+class Shape(Protocol):
+    """How one route words the answer to a call."""
+
+    def whole(self) -> object:
+        """The JSON answer, once every member has ended."""
+
+    def chunks(self, member: Pending) -> Iterable[bytes]:
+        """The events of a stream for a member that has news."""
+
+    def tail(self) -> Iterable[bytes]:
+        """Events after the last member's end."""
+
+
 class EventStream(Response):
-    """Server-sent events: `chunks(member)` for each member with news, then `tail()`, then `[DONE]`."""
+    """Server-sent events: the shape's chunks as members have news, its tail, then `[DONE]`."""
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self, group: Group, chunks: Chunks, tail: Callable[[], Iterable[bytes]], leave: Callable[[], None]
-    ) -> None:
+    def __init__(self, group: Group, shape: Shape, leave: Callable[[], None]) -> None:
         self.status_code = 200
         self.background = None
         self._group = group
-        self._chunks = chunks
-        self._tail = tail
+        self._shape = shape
         self._leave = leave
         self.init_headers({"Cache-Control": "no-cache"})
 
@@ -144,23 +152,16 @@ class EventStream(Response):
         """Send everything but the last part: that one shares a packet with the end of the response."""
         try:
             async for member in self._group.updates():
-                part = b"".join(self._chunks(member))
+                part = b"".join(self._shape.chunks(member))
                 if part:
                     await send({"type": "http.response.body", "body": part, "more_body": True})
         except Refusal as refusal:
             return event(error_body(refusal)) + DONE
-        return b"".join(self._tail()) + DONE
+        return b"".join(self._shape.tail()) + DONE
 
 
-async def respond(
-    request: Request,
-    manager: TokenizerManager,
-    group: Group,
-    whole: Callable[[], object],
-    chunks: Chunks,
-    tail: Callable[[], Iterable[bytes]] = tuple,
-) -> Response:
-    """The answer to a generation call: `whole()` as JSON, or a stream.
+async def respond(request: Request, manager: TokenizerManager, group: Group, shape: Shape) -> Response:
+    """The answer to a generation call, as JSON or as a stream.
 
     A stream's status line waits for its first news: a request that fails before its first token is answered with a real
     HTTP error (sglang does so on its OpenAI routes), which a router can act on. Later failures travel in the stream.
@@ -171,5 +172,5 @@ async def respond(
         else:
             await group.finished()
     if group.stream:
-        return EventStream(group, chunks, tail, lambda: manager.abandon(group))
-    return json(whole())
+        return EventStream(group, shape, lambda: manager.abandon(group))
+    return json(shape.whole())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
@@ -17,10 +16,11 @@ if TYPE_CHECKING:
 
     from pdctl.engine.checkpoint import SamplingDefaults
     from pdctl.engine.instance import Instance
-    from pdctl.engine.pending import Pending
+    from pdctl.engine.pending import Group, Pending
     from pdctl.engine.tokenizer import Tokenizer
 
 router = APIRouter()
+OPEN = {"finish_reason": None, "matched_stop": None}
 
 
 @router.post("/v1/chat/completions")
@@ -32,55 +32,35 @@ async def chat_completions(request: Request) -> Response:
     prompt = _prompt(instance, body)
     options = _options(body, instance)
     group = manager.submit(await instance.intake.jobs([prompt], [options], body), body.stream)
-    head = {
-        "id": group.members[0].job.rid,
-        "object": "chat.completion.chunk" if body.stream else "chat.completion",
-        "created": int(time.time()),
-        "model": body.model or instance.args.name,
-    }
-    deltas = openai.Deltas(len(group.members))
-    fresh = set(range(len(group.members)))  # members whose first chunk, which carries the role, is still to come
+    return await answers.respond(request, manager, group, Chat(body, group, tokenizer, instance.args.name))
 
-    def whole() -> object:
-        choices = [
-            {
-                "index": member.job.index,
-                "message": {"role": "assistant", "content": member.text, "reasoning_content": None, "tool_calls": None},
-                "logprobs": _logprobs(member, tokenizer, slice(0, len(member.ids))) if body.logprobs else None,
-                **openai.ending(member),
-            }
-            for member in group.members
-        ]
-        return {**head, "choices": choices, "usage": openai.usage(group.members, body.n)}
 
-    def logprobs(member: Pending) -> object:
-        span = deltas.tokens(member) if body.logprobs else slice(0, 0)
-        return _logprobs(member, tokenizer, span) if span.start < span.stop else None
+class Chat(openai.OpenAIShape):
+    def __init__(self, body: ChatBody, group: Group, tokenizer: Tokenizer, model: str) -> None:
+        super().__init__(body, group, tokenizer, "chat.completion.chunk" if body.stream else "chat.completion", model)
+        self._scores = body.logprobs
 
-    def event(member: Pending, delta: dict[str, str], scores: object = None, end: bool = False) -> bytes:
-        stop = openai.ending(member) if end else {"finish_reason": None, "matched_stop": None}
-        content: dict[str, Any] = {
-            **head,
-            "choices": [{"index": member.job.index, "delta": delta, "logprobs": scores, **stop}],
-        }
-        if body.stream_options.continuous_usage_stats:
-            content["usage"] = openai.usage([member], 1)
-        return answers.event(content)
+    def whole(self) -> object:
+        return self.answer([self._choice(member) for member in self.group.members])
 
-    def chunk(member: Pending) -> Iterable[bytes]:
-        if member.job.index in fresh:
-            fresh.discard(member.job.index)
-            yield event(member, {"role": "assistant", "content": ""})
-        text, ended = deltas.text(member), member.finish is not None
+    def _choice(self, member: Pending) -> dict[str, Any]:
+        scores = _logprobs(member, self.tokenizer, slice(0, len(member.ids))) if self._scores else None
+        message = {"role": "assistant", "content": member.text, "reasoning_content": None, "tool_calls": None}
+        return {"index": member.job.index, "message": message, "logprobs": scores, **openai.ending(member)}
+
+    def chunks(self, member: Pending) -> Iterable[bytes]:
+        """The role, the text, the end: each an event of its own, as OpenAI and SGLang send them."""
+        if self.first(member):
+            yield self.event(member, {"delta": {"role": "assistant", "content": ""}, "logprobs": None, **OPEN})
+        text, ended = self.delta(member), member.finish is not None
         if text:
-            yield event(member, {"content": text}, logprobs(member))
+            yield self.event(member, {"delta": {"content": text}, "logprobs": self._unscored(member), **OPEN})
         if ended:
-            yield event(member, {}, logprobs(member), end=True)
+            yield self.event(member, {"delta": {}, "logprobs": self._unscored(member), **openai.ending(member)})
 
-    def tail() -> Iterable[bytes]:
-        return openai.usage_events(head, body.stream_options, group.members, body.n)
-
-    return await answers.respond(request, manager, group, whole, chunk, tail)
+    def _unscored(self, member: Pending) -> object:
+        span = self.unscored(member) if self._scores else slice(0, 0)
+        return _logprobs(member, self.tokenizer, span) if span.start < span.stop else None
 
 
 def _options(body: ChatBody, instance: Instance) -> Options:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
@@ -14,10 +13,10 @@ from pdctl.engine.refusal import Refusal
 from pdctl.engine.requests import CompletionBody
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pdctl.engine.instance import Instance
-    from pdctl.engine.pending import Pending
+    from pdctl.engine.pending import Group, Pending
     from pdctl.engine.tokenizer import Tokenizer
 
 router = APIRouter()
@@ -32,42 +31,43 @@ async def completions(request: Request) -> Response:
     prompts = _prompts(body)
     group = manager.submit(await instance.intake.jobs(prompts, [_options(body)], body), body.stream)
     echoes = [_echo(prompt, tokenizer) if body.echo else "" for prompt in prompts]
-    head = {
-        "id": group.members[0].job.rid,
-        "object": "text_completion",
-        "created": int(time.time()),
-        "model": body.model or instance.args.name,
-    }
-    deltas = openai.Deltas(len(group.members))
-    fresh = set(range(len(group.members)))  # members whose first chunk, which carries the echo, is still to come
+    return await answers.respond(
+        request, manager, group, Completion(body, group, tokenizer, instance.args.name, echoes)
+    )
 
-    def choice(member: Pending, text: str, span: slice) -> dict[str, Any]:
-        logprobs = None if body.logprobs is None else _logprobs(member, tokenizer, span)
-        return {"index": member.job.index, "text": text, "logprobs": logprobs, **openai.ending(member)}
 
-    def whole() -> object:
-        choices = [
-            choice(member, echoes[member.job.index // body.n] + member.text, slice(0, len(member.ids)))
-            for member in group.members
-        ]
-        return {**head, "choices": choices, "usage": openai.usage(group.members, body.n)}
+class Completion(openai.OpenAIShape):
+    """`echoes` holds what stands before the answer to each prompt."""
 
-    def chunk(member: Pending) -> Iterable[bytes]:
-        index = member.job.index
-        text = deltas.text(member)
-        if index in fresh:
-            text = echoes[index // body.n] + text
-            fresh.discard(index)
+    def __init__(
+        self, body: CompletionBody, group: Group, tokenizer: Tokenizer, model: str, echoes: Sequence[str]
+    ) -> None:
+        super().__init__(body, group, tokenizer, "text_completion", model)
+        self._scores = body.logprobs is not None
+        self._echoes = echoes
+
+    def _choice(self, member: Pending, text: str, span: slice) -> dict[str, Any]:
+        logprobs = _logprobs(member, self.tokenizer, span) if self._scores else None
+        return {"text": text, "logprobs": logprobs, **openai.ending(member)}
+
+    def _echo(self, member: Pending) -> str:
+        return self._echoes[member.job.index // self.body.n]
+
+    def whole(self) -> object:
+        return self.answer(
+            [
+                {
+                    "index": member.job.index,
+                    **self._choice(member, self._echo(member) + member.text, slice(0, len(member.ids))),
+                }
+                for member in self.group.members
+            ]
+        )
+
+    def chunks(self, member: Pending) -> Iterable[bytes]:
+        text = (self._echo(member) if self.first(member) else "") + self.delta(member)
         if text or member.finish is not None:
-            content: dict[str, Any] = {**head, "choices": [choice(member, text, deltas.tokens(member))]}
-            if body.stream_options.continuous_usage_stats:
-                content["usage"] = openai.usage([member], 1)
-            yield answers.event(content)
-
-    def tail() -> Iterable[bytes]:
-        return openai.usage_events(head, body.stream_options, group.members, body.n)
-
-    return await answers.respond(request, manager, group, whole, chunk, tail)
+            yield self.event(member, self._choice(member, text, self.unscored(member)))
 
 
 def _options(body: CompletionBody) -> Options:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from pdctl.engine.instance import Instance
     from pdctl.engine.messages import Finish
-    from pdctl.engine.pending import Pending
+    from pdctl.engine.pending import Group, Pending
 
 router = APIRouter()
 T = TypeVar("T")
@@ -35,17 +36,30 @@ async def generate(request: Request) -> Response:
     options = _options(body, len(prompts))
     batch = batch or options[0].n > 1
     group = manager.submit(await instance.intake.jobs(prompts, options, body), body.stream)
-    texts = body.return_text_in_logprobs
+    return await answers.respond(
+        request, manager, group, Generated(instance, group, batch, body.return_text_in_logprobs)
+    )
 
-    def whole() -> object:
-        results = [result(instance, member, texts) for member in group.members]
-        return results if batch else results[0]
 
-    def chunk(member: Pending) -> Iterable[bytes]:
-        index = {"index": member.job.index} if batch else {}
-        yield answers.event(result(instance, member, texts) | index)
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """SGLang's native answer; a batch is a list, and its stream says by index who speaks."""
 
-    return await answers.respond(request, manager, group, whole, chunk)
+    instance: Instance
+    group: Group
+    batch: bool
+    texts: bool
+
+    def whole(self) -> object:
+        results = [result(self.instance, member, self.texts) for member in self.group.members]
+        return results if self.batch else results[0]
+
+    def chunks(self, member: Pending) -> Iterable[bytes]:
+        index = {"index": member.job.index} if self.batch else {}
+        yield answers.event(result(self.instance, member, self.texts) | index)
+
+    def tail(self) -> Iterable[bytes]:
+        return ()
 
 
 def _prompts(body: GenerateBody) -> tuple[list[Prompt], bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,15 @@ from pdctl.engine.http.generate import finish_reason
 from pdctl.engine.intake import MAX_TOP_LOGPROBS
 from pdctl.engine.jobs import Options
 from pdctl.engine.refusal import Refusal
-from pdctl.engine.requests import SamplingBody, StreamOptions
+from pdctl.engine.requests import SamplingBody
 from pdctl.engine.sampling import sampling_from, stops_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pdctl.engine.pending import Pending
+    from pdctl.engine.pending import Group, Pending
     from pdctl.engine.requests import OpenAIBody
+    from pdctl.engine.tokenizer import Tokenizer
 
 TEXT_FORMATS = (None, "text")
 
@@ -82,30 +84,53 @@ def usage(members: Sequence[Pending], samples: int) -> dict[str, Any]:
     }
 
 
-class Deltas:
-    """How much of each member of a stream the client has seen: characters and log probabilities."""
+class OpenAIShape:
+    """State of one OpenAI answer. A stream's members are told apart by their index."""
 
-    def __init__(self, members: int) -> None:
-        self._sent = [0] * members
-        self._tokens = [0] * members
+    def __init__(self, body: OpenAIBody, group: Group, tokenizer: Tokenizer, kind: str, model: str) -> None:
+        self.body = body
+        self.group = group
+        self.tokenizer = tokenizer
+        self.head: dict[str, Any] = {
+            "id": group.members[0].job.rid,
+            "object": kind,
+            "created": int(time.time()),
+            "model": body.model or model,
+        }
+        self._sent = [0] * len(group.members)
+        self._scored = [0] * len(group.members)
+        self._greeted: set[int] = set()
 
-    def text(self, member: Pending) -> str:
-        """What was not sent yet; a stream only ever grows."""
+    def first(self, member: Pending) -> bool:
+        """Whether nothing has been said for `member` yet; true once."""
+        new = member.job.index not in self._greeted
+        self._greeted.add(member.job.index)
+        return new
+
+    def delta(self, member: Pending) -> str:
+        """The text the client has not seen yet."""
         text, index = member.text, member.job.index
-        delta = text[self._sent[index] :]
+        fresh = text[self._sent[index] :]
         self._sent[index] = len(text)
-        return delta
+        return fresh
 
-    def tokens(self, member: Pending) -> slice:
+    def unscored(self, member: Pending) -> slice:
+        """The tokens whose log probabilities the client has not seen yet."""
         index = member.job.index
-        span = slice(self._tokens[index], min(len(member.logprobs), len(member.ids)))
-        self._tokens[index] = span.stop
+        span = slice(self._scored[index], min(len(member.logprobs), len(member.ids)))
+        self._scored[index] = span.stop
         return span
 
+    def answer(self, choices: list[dict[str, Any]]) -> object:
+        return {**self.head, "choices": choices, "usage": usage(self.group.members, self.body.n)}
 
-def usage_events(
-    head: dict[str, Any], wanted: StreamOptions, members: Sequence[Pending], samples: int
-) -> Iterable[bytes]:
-    """The last chunk of a stream whose client asked for usage: no choices."""
-    if wanted.include_usage:
-        yield answers.event({**head, "choices": [], "usage": usage(members, samples)})
+    def event(self, member: Pending, choice: dict[str, Any]) -> bytes:
+        content = {**self.head, "choices": [{"index": member.job.index, **choice}]}
+        if self.body.stream_options.continuous_usage_stats:
+            content["usage"] = usage([member], 1)
+        return answers.event(content)
+
+    def tail(self) -> Iterable[bytes]:
+        """The last chunk of a stream whose client asked for usage: no choices."""
+        if self.body.stream_options.include_usage:
+            yield answers.event(self.answer([]))

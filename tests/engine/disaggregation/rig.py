@@ -29,7 +29,9 @@ PREFILL = DisaggConfig(role="prefill", rank_ip=HOST, page_size=4, kv_dtype="floa
 DECODE = DisaggConfig(role="decode", rank_ip=HOST, page_size=4, kv_dtype="float32")
 
 
-def geometry(layout: Layout = Layout.LAYER_MAJOR, num_pages: int = 32, page_size: int = 4, layers: int = 3) -> PoolGeometry:
+def geometry(
+    layout: Layout = Layout.LAYER_MAJOR, num_pages: int = 32, page_size: int = 4, layers: int = 3
+) -> PoolGeometry:
     return PoolGeometry(
         layers=layers, num_pages=num_pages, page_size=page_size, kv_heads=2, head_dim=8, itemsize=4, layout=layout
     )
@@ -123,10 +125,6 @@ def open_side(kind: type[PrefillManager | DecodeManager], config: DisaggConfig, 
     side = Side(kind(config, transport, shape, woken.event.set), pool, shape, woken)
     side.manager.start()
     return side
-
-
-class Prefill(Side):
-    manager: PrefillManager
 
 
 @contextlib.contextmanager

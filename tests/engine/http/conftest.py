@@ -36,6 +36,7 @@ class Engine:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.lines: list[str] = []
+        self._ended = False
         self._more = threading.Condition()
         self.process = subprocess.Popen(
             [
@@ -64,16 +65,19 @@ class Engine:
                 with self._more:
                     self.lines.append(line.rstrip("\n"))
                     self._more.notify_all()
+        with self._more:
+            self._ended = True
+            self._more.notify_all()
 
     def wait_for(self, text: str, after: int = 0) -> str:
         def found() -> str | None:
             return next((line for line in self.lines[after:] if text in line), None)
 
         with self._more:
-            assert self._more.wait_for(found, PATIENCE), f"waited {PATIENCE} s for {text!r} in:\n" + "\n".join(
-                self.lines
-            )
-            return found() or ""
+            self._more.wait_for(lambda: found() or self._ended, PATIENCE)
+            line = found()
+            assert line, f"waited up to {PATIENCE} s for {text!r} in:\n" + "\n".join(self.lines)
+            return line
 
     def exit_code(self) -> int:
         code = self.process.wait(PATIENCE)

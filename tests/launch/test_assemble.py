@@ -1,0 +1,58 @@
+"""What is started is what was planned; what one machine cannot be is refused in words."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pdctl.errors import InfeasibleError, LaunchError
+from pdctl.launch import assemble
+from pdctl.launch.deployment import OnDeath, Port
+from pdctl.topology import resolve
+from pdctl.topology.model import Topology
+
+
+def topology(name: str, *sets: str) -> Topology:
+    return resolve.load([resolve.find(name)], sets, {})
+
+
+def test_two_prefills_one_decode_and_a_router() -> None:
+    written = topology("2p1d")
+    plan = assemble.plan_here(written)
+    made = assemble.deployment(written, plan)
+    assert (made.name, made.shape, made.engine, made.url) == ("2p1d", "2P1D", "embedded", "http://127.0.0.1:8000")
+    assert (Path(made.checkpoint) / "config.json").is_file()
+    assert [spec.argv for spec in made.roles] == [instance.commands[0].argv for instance in plan.instances]
+    assert made.router is not None
+    assert plan.router is not None
+    assert made.router.argv == plan.router.command.argv
+    assert made.router.argv[:3] == (sys.executable, "-m", "pdctl.router")
+    second = made.prefills[1]
+    assert (second.url, second.bootstrap_port, second.ranks) == ("http://127.0.0.1:30001", 8999, 1)
+    assert second.ports == (Port(30001, "http", "ports.http"), Port(8999, "bootstrap", "ports.bootstrap"))
+    assert made.decodes[0].bootstrap_port is None
+
+
+def test_what_the_command_line_says_goes_before_the_topology() -> None:
+    written = topology("2p1d", "readiness.restart.policy=instance", "readiness.restart.max=7", "readiness.timeout=90s")
+    told = assemble.options(written, None, None, verify=True)
+    assert (told.timeout, told.on_death, told.max_restarts) == (90.0, OnDeath.RESTART, 7)
+    said = assemble.options(written, 5.0, OnDeath.STOP, verify=False)
+    assert (said.timeout, said.on_death, said.verify) == (5.0, OnDeath.STOP, False)
+
+
+def test_a_deployment_for_many_hosts_is_not_started_here() -> None:
+    with pytest.raises(LaunchError, match="needs 8 hosts with 64 GPUs") as refused:
+        assemble.plan_here(topology("deepseek-v3-wide"))
+    assert "pdctl plan" in refused.value.fix
+
+
+def test_an_infeasible_plan_names_its_problems_and_what_would_fit() -> None:
+    with pytest.raises(InfeasibleError) as refused:
+        assemble.plan_here(topology("2p1d", "engine.kind=sglang", "model.path=m", "roles.prefill.ep=3"))
+    lines = refused.value.message.splitlines()
+    assert lines[0] == "`2p1d` cannot run here:"
+    assert lines[1].startswith("  ep-")
+    assert lines[2].startswith("    nearest: ")

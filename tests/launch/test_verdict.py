@@ -1,0 +1,44 @@
+"""Ends and durations in words."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pdctl.launch import preflight, verdict
+from pdctl.launch.prepare import open_run
+from pdctl.launch.run import Exit
+from tests.launch.conftest import QUICK, deploy
+
+
+@pytest.mark.parametrize(
+    ("code", "signal", "words"),
+    [
+        (0, 0, "left with exit code 0"),
+        (127, 0, "left with exit code 127 (the command cannot be found)"),
+        (0, 15, "was killed by SIGTERM"),
+        (0, 9, "was killed by SIGKILL (from outside, or by the kernel for want of memory)"),
+        (0, 11, "was killed by SIGSEGV (it crashed in native code)"),
+        (0, 99, "was killed by signal 99"),
+    ],
+)
+def test_ends(code: int, signal: int, words: str) -> None:
+    assert verdict.in_words(Exit(code, signal, 0.0)) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0412, "0.04 s"), (1.0, "1.0 s"), (99.94, "99.9 s"), (125, "2m05s"), (11220, "3h07m"), (352800, "4d02h")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert verdict.span(seconds) == text
+
+
+def test_last_words_are_not_our_own_questions(tmp_path: Path) -> None:
+    directory, run, lock = open_run(tmp_path, "blue", deploy(), QUICK, check=preflight.check, argv=())
+    os.close(lock)
+    question = '[2026-01-02 10:00:00] INFO:     127.0.0.1:5 - "GET /health HTTP/1.1" 503 Service Unavailable\n'
+    directory.log("decode-0").write_text("out of memory\n" + question * 3)
+    assert verdict.telling_lines(directory, run.process("decode-0"), 2) == ("out of memory",)

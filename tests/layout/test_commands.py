@@ -1,0 +1,171 @@
+"""Command lines: what the processes really accept, release by release, and alike but for rank and host."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from pdctl.dialect.versions import NEWEST, SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Version, spell
+from pdctl.engine import args as engine_args
+from pdctl.layout.commands import flag_words, instance
+from pdctl.layout.plan import plan_topology
+from pdctl.layout.serving import Numbers, Serving
+from pdctl.layout.shape import Shape
+from pdctl.router import args as router_args
+from pdctl.topology.resolve import load
+
+from .conftest import TOPOLOGIES, Sheet
+
+PREFILL = Serving("sglang", "prefill", "m")
+DECODE = Serving("sglang", "decode", "m")
+
+
+def flags(argv: tuple[str, ...]) -> dict[str, str]:
+    """Flag → the word after it, or "" for a bare one."""
+    found: dict[str, str] = {}
+    for at, word in enumerate(argv):
+        if word.startswith("--"):
+            value = argv[at + 1] if at + 1 < len(argv) else ""
+            found[word] = "" if value.startswith("--") else value
+    return found
+
+
+def test_values_become_words() -> None:
+    given = (
+        ("trust-remote-code", True),
+        ("enable-metrics", False),
+        ("cuda-graph-bs", (1, 2)),
+        ("load-format", "dummy"),
+    )
+    assert flag_words(given) == (
+        "--trust-remote-code", "--cuda-graph-bs", "1", "2", "--load-format", "dummy",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("version", SGLANG, ids=spell)
+def test_attention_width_by_release(version: Version) -> None:
+    (command,) = instance(PREFILL._replace(version=version), Shape(tp=8, dp=4), Numbers(30000, 8998), "h")
+    said = flags(command.argv)
+    if version >= V0_5_23:
+        assert said["--attn-dp-size"] == "4"
+        assert "--enable-dp-attention" not in said
+    else:
+        assert (said["--dp-size"], said["--enable-dp-attention"]) == ("4", "")
+
+
+@pytest.mark.parametrize("version", SGLANG, ids=spell)
+def test_replicas_are_dp_size_everywhere(version: Version) -> None:
+    (command,) = instance(PREFILL._replace(version=version), Shape(tp=2, replicas=4), Numbers(30000), "h")
+    assert flags(command.argv)["--dp-size"] == "4"
+    assert "--enable-dp-attention" not in command.argv
+
+
+def test_nodes_differ_in_their_rank_alone() -> None:
+    commands = instance(PREFILL, Shape(tp=32, dp=32, nnodes=4), Numbers(30000, 8998, dist=20000), "h0")
+    assert [command.node for command in commands] == [0, 1, 2, 3]
+    for command in commands:
+        said = flags(command.argv)
+        assert said.pop("--node-rank") == str(command.node)
+        assert said == {name: value for name, value in flags(commands[0].argv).items() if name != "--node-rank"}
+        assert (said["--nnodes"], said["--dist-init-addr"]) == ("4", "h0:20000")
+
+
+def test_only_a_prefill_opens_a_bootstrap_port() -> None:
+    assert "--disaggregation-bootstrap-port" in instance(PREFILL, Shape(), Numbers(30000, 8998), "h")[0].argv
+    assert "--disaggregation-bootstrap-port" not in instance(DECODE, Shape(), Numbers(30000), "h")[0].argv
+
+
+@pytest.mark.parametrize(("version", "told"), [(V0_5_3, True), (V0_5_8, True), (V0_5_13, False), (NEWEST, False)])
+def test_older_releases_are_told_the_other_sides_widths(version: Version, told: bool) -> None:
+    wide, narrow = Shape(tp=8, dp=8), Shape(tp=4, pp=2)
+    prefill = instance(PREFILL._replace(version=version, peer=wide), narrow, Numbers(30000, 8998), "h")[0].argv
+    decode = instance(DECODE._replace(version=version, peer=narrow), wide, Numbers(30000), "h")[0].argv
+    assert (flags(prefill).get("--disaggregation-decode-tp") == "8") is told
+    assert (flags(prefill).get("--disaggregation-decode-dp") == "8") is told
+    assert (flags(decode).get("--disaggregation-prefill-pp") == "2") is told
+    assert ("--prefill-round-robin-balance" in decode) is (version == V0_5_3)
+
+
+@pytest.mark.parametrize("version", SGLANG, ids=spell)
+def test_pipelines_run_without_the_overlap_schedule(version: Version) -> None:
+    serving = PREFILL._replace(version=version)
+    assert "--disable-overlap-schedule" in instance(serving, Shape(tp=4, pp=2), Numbers(1), "h")[0].argv
+    assert "--disable-overlap-schedule" not in instance(serving, Shape(tp=4), Numbers(1), "h")[0].argv
+    given = serving._replace(args=(("disable-overlap-schedule", True),))
+    argv = instance(given, Shape(tp=4, pp=2), Numbers(1), "h")[0].argv
+    assert argv.count("--disable-overlap-schedule") == 1
+
+
+def test_context_parallel_needs_a_release_that_has_it() -> None:
+    for version, said in ((V0_5_8, False), (V0_5_13, True), (V0_5_18, True)):
+        argv = instance(PREFILL._replace(version=version), Shape(tp=4, cp=2), Numbers(1), "h")[0].argv
+        assert ("--attn-cp-size" in argv) is said
+
+
+def test_the_embedded_engine_accepts_what_is_planned() -> None:
+    for name in ("1p1d", "2p1d"):
+        plan = plan_topology(load([TOPOLOGIES / f"{name}.yaml"]))
+        for one in plan.instances:
+            (command,) = one.commands
+            assert command.argv[:3] == (sys.executable, "-m", "pdctl.engine")
+            args = engine_args.parse(command.argv[3:], {})
+            assert (args.port, args.disaggregation_mode, args.host) == (one.http_port, one.role, one.address)
+            if one.bootstrap_port is not None:
+                assert args.disaggregation_bootstrap_port == one.bootstrap_port
+
+
+def test_every_topology_key_reaches_the_embedded_engine(sheet: Sheet) -> None:
+    plan = sheet.plan(
+        """
+        model: {served-name: small, dtype: float32, context-length: 512}
+        engine: {kind: embedded, args: {max-running-requests: 8}}
+        roles:
+          prefill: {tp: 2, dp: 2, page-size: 32, args: {chunked-prefill-size: 64}}
+          decode: {tp: 2, page-size: 32}
+        transfer: {backend: shm}
+        """
+    )
+    prefill, decode = (engine_args.parse(one.commands[0].argv[3:], {}) for one in plan.instances)
+    assert (prefill.served_model_name, prefill.dtype, prefill.context_length) == ("small", "float32", 512)
+    assert (prefill.tp_size, prefill.dp_size, prefill.page_size, prefill.chunked_prefill_size) == (2, 2, 32, 64)
+    assert (prefill.disaggregation_transfer_backend, prefill.max_running_requests) == ("shm", 8)
+    assert (decode.tp_size, decode.dp_size, decode.chunked_prefill_size) == (2, 1, 512)
+
+
+def test_the_router_accepts_what_is_planned(sheet: Sheet) -> None:
+    plan = sheet.plan(
+        """
+        roles: {prefill: {instances: 2}, decode: {instances: 2}}
+        router: {port: 8100, policy: random, prefill-policy: cache_aware, args: {retries: 2}}
+        """
+    )
+    assert plan.router is not None
+    argv = plan.router.command.argv
+    assert argv[:3] == (sys.executable, "-m", "pdctl.router")
+    args = router_args.parse(argv[3:])
+    assert (args.port, args.policy, args.prefill_policy) == (8100, "random", "cache_aware")
+    assert [one.bootstrap_port for one in args.prefill] == [8998, 8999]
+    assert [one.origin.port for one in args.decode] == [30002, 30003]
+    assert args.retries == 2
+    assert argv[argv.index("--prefill") : argv.index("--prefill") + 3] == (
+        "--prefill",
+        "http://127.0.0.1:30000",
+        "8998",
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "head"),
+    [
+        ("sglang", ("python", "-m", "sglang_router.launch_router", "--pd-disaggregation")),
+        ("smg", ("smg", "launch", "--pd-disaggregation")),
+    ],
+)
+def test_other_routers_are_told_every_bootstrap_port(sheet: Sheet, kind: str, head: tuple[str, ...]) -> None:
+    plan = sheet.plan("roles: {prefill: {instances: 2}, decode: {}}\nrouter: {kind: " + kind + "}\n")
+    assert plan.router is not None
+    argv = plan.router.command.argv
+    assert argv[: len(head)] == head
+    ports = [argv[at + 2] for at, word in enumerate(argv) if word == "--prefill"]
+    assert ports == ["8998", "8999"]

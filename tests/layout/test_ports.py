@@ -1,0 +1,125 @@
+"""Ports: sglang's `PortArgs.init_new`, release by release, and the collisions an operator runs into."""
+
+from __future__ import annotations
+
+import pytest
+
+from pdctl.dialect.versions import NEWEST, SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Version, spell
+from pdctl.layout.ports import Claim, base_port, collisions, dist_port, embedded, occupied
+from pdctl.layout.serving import Numbers, Port
+from pdctl.layout.shape import Shape
+
+DP8 = Shape(tp=8, dp=8)
+
+
+def numbers_of(shape: Shape, numbers: Numbers, version: Version) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for port in occupied(shape, numbers, version):
+        found.setdefault(port.purpose, []).append(port.port)
+    return found
+
+
+# Three roles on one host without --dist-init-addr or --nccl-port, DP attention of 8 (the worked example).
+CHANNELS = ("tokenizer", "detokenizer", "rpc", "metrics", "dp-controller")
+
+
+@pytest.mark.parametrize(
+    ("http", "bootstrap", "dist", "base", "handshake"),
+    [(30000, 8998, 30233, 30234, 30013), (30001, 8999, 30234, 30235, 30014), (30100, None, 30333, 30334, 30113)],
+)
+@pytest.mark.parametrize("version", SGLANG, ids=spell)
+def test_worked_example(
+    version: Version, http: int, bootstrap: int | None, dist: int, base: int, handshake: int
+) -> None:
+    found = numbers_of(DP8, Numbers(http, bootstrap), version)
+    wanted = {"http": [http], "dist-init": [dist]} | {name: [base + at] for at, name in enumerate(CHANNELS)}
+    if bootstrap is not None:
+        wanted["bootstrap"] = [bootstrap]
+    if version == V0_5_3:
+        wanted["scheduler-input"] = list(range(base + 5, base + 13))
+    else:
+        wanted |= {"load-collector": [base + 5], "worker-handshake": [handshake]}
+    assert found == wanted
+
+
+@pytest.mark.parametrize("version", SGLANG, ids=spell)
+def test_two_roles_next_to_each_other_collide(version: Version) -> None:
+    """HTTP ports that differ by one: the second's rendezvous port is the first's tokenizer channel."""
+    claims = [
+        Claim("h", port.port, name, port.purpose)
+        for name, numbers in (("prefill-0", Numbers(30000, 8998)), ("prefill-1", Numbers(30001, 8998)))
+        for port in occupied(DP8, numbers, version)
+    ]
+    found = {problem.message for problem in collisions(claims)}
+    assert "prefill-1's bootstrap port 8998 on h is also prefill-0's bootstrap port" in found
+    assert "prefill-1's dist-init port 30234 on h is also prefill-0's tokenizer port" in found
+
+
+@pytest.mark.parametrize(("version", "apart"), [(V0_5_3, 6 + 8), (V0_5_8, 14), (V0_5_13, 14), (V0_5_23, 14)])
+def test_far_enough_apart_they_do_not(version: Version, apart: int) -> None:
+    def clash(distance: int) -> bool:
+        claims = [
+            Claim("h", port.port, name, port.purpose)
+            for name, http in (("one", 30000), ("other", 30000 + distance))
+            for port in occupied(DP8, Numbers(http), version)
+        ]
+        return bool(collisions(claims))
+
+    assert not clash(apart)
+    assert clash(1)
+
+
+def test_without_dp_attention_channels_are_files() -> None:
+    assert numbers_of(Shape(tp=8), Numbers(30000, 8998), NEWEST) == {"http": [30000], "bootstrap": [8998]}
+    assert numbers_of(Shape(tp=8), Numbers(30000, nccl=25000), NEWEST) == {"http": [30000], "nccl": [25000]}
+
+
+def test_several_nodes_need_the_rendezvous_port_on_the_leader() -> None:
+    ports = occupied(Shape(tp=16), Numbers(30000, 8998, dist=20000), NEWEST)
+    assert set(ports) == {
+        Port(0, 30000, "http", "http"),
+        Port(1, 30000, "http", "http"),
+        Port(0, 8998, "bootstrap", "http"),
+        Port(0, 20000, "dist-init", "tcp"),
+    }
+
+
+def test_an_explicit_rendezvous_port_moves_the_block() -> None:
+    found = numbers_of(Shape(tp=16, dp=8), Numbers(30000, dist=20000), NEWEST)
+    assert found["tokenizer"] == [20001]
+    assert found["worker-handshake"] == [20013]
+
+
+@pytest.mark.parametrize(
+    ("version", "http", "dist"),
+    [(V0_5_8, 65400, 65633), (V0_5_13, 65400, 65167), (V0_5_23, 65302, 65535), (V0_5_23, 65303, 65070)],
+)
+def test_rendezvous_port_near_the_end(version: Version, http: int, dist: int) -> None:
+    assert dist_port(Numbers(http), version) == dist
+
+
+@pytest.mark.parametrize(
+    ("version", "dist", "base"),
+    [
+        (V0_5_8, 65530, 65531),
+        (V0_5_13, 65530, 65531),
+        (V0_5_13, 65531, 65525),
+        (V0_5_18, 65529, 65530),
+        (V0_5_18, 65530, 65523),
+        (V0_5_23, 65530, 65523),
+    ],
+)
+def test_channel_block_near_the_end(version: Version, dist: int, base: int) -> None:
+    assert base_port(dist, version) == base
+
+
+def test_embedded_engine() -> None:
+    assert embedded(Numbers(30000, 8998)) == (Port(0, 30000, "http", "http"), Port(0, 8998, "bootstrap", "http"))
+    assert embedded(Numbers(30002)) == (Port(0, 30002, "http", "http"),)
+
+
+def test_equal_ports_on_two_hosts_are_fine_and_numbers_have_an_end() -> None:
+    assert collisions([Claim("a", 80, "one", "http"), Claim("b", 80, "other", "http")]) == ()
+    (problem,) = collisions([Claim("a", 65536, "one", "http")])
+    assert problem.code == "port-range"
+    assert "one's http port 65536 on a is outside 1 to 65535" in problem.message

@@ -1,0 +1,174 @@
+"""The router as a process: started, asked, stopped, and never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from pdctl.lifeline import Lifeline
+from tests.router.fleet import Client, until
+from tests.router.workers import Worker, after, fine, hang
+
+LINE = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] ")
+
+
+class Process:
+    """`log` is its standard error so far."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.log = ""
+        self.port = 0
+        self._reader = asyncio.ensure_future(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stderr is not None
+        while data := await self.process.stderr.read(4096):
+            self.log += data.decode()
+
+    async def wait(self) -> int:
+        code = await asyncio.wait_for(self.process.wait(), 10)
+        await asyncio.wait_for(self._reader, 5)
+        return code
+
+    async def listening(self) -> None:
+        await until(
+            lambda: "Router listening" in self.log or self.process.returncode is not None, "the router to listen", 15
+        )
+        found = re.search(r"Router listening on http://127.0.0.1:(\d+)", self.log)
+        assert found, self.log
+        self.port = int(found[1])
+
+
+@contextlib.asynccontextmanager
+async def router(*flags: str, line: Lifeline | None = None) -> AsyncIterator[Process]:
+    env = {**os.environ, **(line.env if line else {})}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "pdctl.router", *flags, stderr=asyncio.subprocess.PIPE, env=env,
+        pass_fds=line.fds if line else (),
+    )  # fmt: skip
+    made = Process(process)
+    try:
+        yield made
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await made.wait()
+
+
+@contextlib.asynccontextmanager
+async def deployment(*flags: str) -> AsyncIterator[tuple[Process, Worker, Worker]]:
+    prefill, decode = await Worker("prefill").start(), await Worker("decode").start()
+    try:
+        async with router("--port", "0", "--prefill", prefill.url, "--decode", decode.url, *flags) as process:
+            await process.listening()
+            await until(lambda: process.log.count(" usable") == 2, "both workers to be usable")
+            yield process, prefill, decode
+    finally:
+        await prefill.stop()
+        await decode.stop()
+        await until(lambda: not prefill.connections + decode.connections, "all connections to end")
+
+
+def test_it_serves_logs_every_room_and_drains_on_sigterm() -> None:
+    async def scenario() -> None:
+        async with deployment() as (process, _prefill, decode):
+            async with Client(process.port) as client, Client(process.port) as slow:
+                client.send("POST", "/generate", {"text": "x", "rid": "r-7"}, x_request_id="q-7")
+                answer = await client.answer()
+                assert answer.status == 200
+                decode.script = [after(0.5, fine)]
+                slow.send("POST", "/generate", {"text": "slow"})
+                await until(lambda: len(decode.generations) == 2, "the slow request to begin")
+                process.process.send_signal(signal.SIGTERM)
+                await until(lambda: "Draining" in process.log, "the drain to begin")
+                with pytest.raises(OSError, match=r"."):
+                    await asyncio.open_connection("127.0.0.1", process.port)
+                last = await slow.answer()
+                assert (last.status, last.headers["connection"]) == (200, "close")
+            assert await process.wait() == 0
+            assert all(LINE.match(line) for line in process.log.splitlines()), process.log
+            where = (
+                f"room={answer.room} rid=r-7 request_id=q-7 attempt=1 prefill={answer.pair[0]} decode={answer.pair[1]}"
+            )
+            assert f"Dispatch {where} bootstrap=" in process.log
+            assert f"Finish {where} status=200 outcome=ok prefill_ms=" in process.log
+
+    asyncio.run(scenario())
+
+
+def test_a_second_signal_ends_it_at_once() -> None:
+    async def scenario() -> None:
+        async with deployment() as (process, prefill, decode):
+            prefill.usual = decode.usual = hang
+            async with Client(process.port) as client:
+                client.send("POST", "/generate", {"text": "x"})
+                await until(lambda: bool(decode.generations), "the request to begin")
+                process.process.send_signal(signal.SIGINT)
+                await until(lambda: "Draining" in process.log, "the drain to begin")
+                began = time.monotonic()
+                process.process.send_signal(signal.SIGINT)
+                assert await process.wait() == 128 + signal.SIGINT
+                assert time.monotonic() - began < 5
+                await until(lambda: decode.generations[0].hung_up, "the leg to be closed")
+
+    asyncio.run(scenario())
+
+
+def test_the_grace_is_bounded() -> None:
+    async def scenario() -> None:
+        async with deployment("--shutdown-grace", "0.2") as (process, prefill, decode):
+            prefill.usual = decode.usual = hang
+            async with Client(process.port) as client:
+                client.send("POST", "/generate", {"text": "x"})
+                await until(lambda: bool(decode.generations), "the request to begin")
+                process.process.send_signal(signal.SIGTERM)
+                assert await process.wait() == 0
+            assert "1 clients left after --shutdown-grace 0.2 s" in process.log
+
+    asyncio.run(scenario())
+
+
+def test_a_taken_port_is_named() -> None:
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            async with router("--port", str(port)) as process:
+                assert await process.wait() == 1
+                assert f"cannot listen on 127.0.0.1:{port}: " in process.log
+                assert "choose another with --port" in process.log
+
+    asyncio.run(scenario())
+
+
+def test_it_ends_with_its_starter() -> None:
+    async def scenario() -> None:
+        line = Lifeline()
+        async with router("--port", "0", line=line) as process:
+            await process.listening()
+            line.cut()
+            assert await process.wait() == 1
+        os.close(line.fds[0])
+
+    asyncio.run(scenario())
+
+
+def test_it_loads_neither_torch_nor_a_web_framework() -> None:
+    heavy = ("torch", "numpy", "fastapi", "starlette", "uvicorn", "pydantic", "nixl", "zmq")
+    code = f"import sys, pdctl.router.app; print([name for name in {heavy} if name in sys.modules])"
+
+    async def scenario() -> None:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+        out, _ = await process.communicate()
+        assert out.decode().strip() == "[]"
+
+    asyncio.run(scenario())
