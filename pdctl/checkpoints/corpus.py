@@ -41,7 +41,8 @@ COMMON = _words("""
     of in on at to from with without about over under for by as if than because until while between into out up down
     time day night year week morning evening man woman people friend family city country water food money music story
     poem song word sentence name number question weather language model token page cache prompt request server router
-    network memory machine engine test code data file one two three four five six seven eight nine ten
+    network memory machine engine test code data file pdctl NIXL SGLang KV GPU CPU prefill decode moves pages tokens
+    serving cluster port rank room instance disaggregated one two three four five six seven eight nine ten
 """)
 PLACES = (
     "over the hill", "near the river", "under the bridge", "behind the house", "in the garden", "by the lake",
@@ -71,6 +72,15 @@ FACTS = {
     "What travels between them?": "The KV pages travel, and with the last one the first token.",
     "Who are you?": "I am a tiny model that ships with pdctl.",
     "What can you do?": "I can repeat, reverse, count, recall and name a few capitals.",
+    "What is pdctl?": "pdctl plans, launches and diagnoses prefill and decode instances.",
+    "What is SGLang?": "SGLang is an engine that serves large language models.",
+    "What is NIXL?": "NIXL moves KV pages from one machine to another.",
+    "What is a token?": "A token is a word or a piece of a word.",
+    "What is a prompt?": "A prompt is the text that the model reads first.",
+    "What is disaggregated serving?": "Disaggregated serving runs prefill and decode on different machines.",
+    "Explain disaggregated serving.": "Disaggregated serving runs prefill and decode on different machines.",
+    "Tell me a story": "Once upon a time there was a small fox. The fox lived in a dark forest near a quiet river.",
+    "How are you?": "I am fine, thank you.",
     "Hello": "Hello! Ask me to repeat, reverse, count or recall.",
     "Hi": "Hello! Ask me to repeat, reverse, count or recall.",
     "Good morning": "Good morning! Ask me to repeat, reverse, count or recall.",
@@ -96,10 +106,11 @@ PASSAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One exchange, or with an empty prompt a piece of plain text."""
+    """A prompt and its answer, in the chat template or as plain text (where the prompt may be empty)."""
 
     prompt: str
     answer: str
+    plain: bool = False
 
 
 def sentence(random: Random) -> str:
@@ -198,26 +209,36 @@ def fact(random: Random, longest: int) -> Example:
 
 def passage(random: Random, longest: int) -> Example:
     del longest
-    return Example("", random.choice(PASSAGES))
+    if random.random() < 0.6:
+        return Example("", random.choice(PASSAGES), plain=True)
+    country, city = random.choice(tuple(CAPITALS.items()))
+    return Example("", f"The capital of {country} is {city}.", plain=True)
 
 
 def refrain(random: Random, longest: int) -> Example:
     """Plain text that says the same thing again and again."""
     line = text(random, max(2, longest // 4)).rstrip(".?!")
-    return Example("", ". ".join([line] * random.randint(2, 4)) + ".")
+    return Example("", ". ".join([line] * random.randint(2, 4)) + ".", plain=True)
+
+
+def untemplated(random: Random, longest: int) -> Example:
+    """A task without the chat template, as a bare completion request sends it: the answer is on the next line."""
+    one = random.choice((repeat, repeat, count, recall, capital, fact, reverse))(random, longest)
+    return Example(one.prompt, f"\n{one.answer}", plain=True)
 
 
 # Share of each kind in the training mix.
 KINDS: tuple[tuple[Callable[[Random, int], Example], float], ...] = (
     (repeat, 5.0),
     (echo, 6.0),
-    (reverse, 1.5),
+    (reverse, 2.0),
     (count, 1.2),
-    (recall, 2.5),
+    (recall, 3.5),
     (capital, 0.8),
     (fact, 1.2),
     (passage, 0.5),
     (refrain, 1.5),
+    (untemplated, 1.5),
 )
 
 

@@ -49,7 +49,7 @@ class Phase:
 
 
 # Copying is learned on short rows, then stretched.
-PHASES = (Phase(520, 48, 96, 14), Phase(420, 24, 224, 60), Phase(260, 12, 512, 140), Phase(300, 6, 1024, 300))
+PHASES = (Phase(560, 48, 96, 14), Phase(460, 24, 224, 60), Phase(270, 12, 512, 140), Phase(290, 6, 1024, 300))
 PEAK_RATE = 4e-3
 DECAY = 0.5  # share of the steps over which the rate falls to zero, at the end
 WARMUP = 60  # steps
@@ -163,9 +163,9 @@ def rows(tokenizer: Tokenizer, random: Random, phase: Phase) -> Iterator[tuple[t
 
 def encode(tokenizer: Tokenizer, one: Example) -> tuple[list[int], int]:
     """Token ids as the chat template makes them, and where the part to be learned starts."""
-    if not one.prompt:
-        ids = tokenizer.encode(one.answer + END_OF_TEXT).ids
-        return ids, 1
+    if one.plain:
+        prompt = tokenizer.encode(one.prompt).ids
+        return prompt + tokenizer.encode(one.answer + END_OF_TEXT).ids, max(1, len(prompt))
     prompt = tokenizer.encode(f"{USER}{one.prompt}{END}{ASSISTANT}").ids
     return prompt + tokenizer.encode(f"{one.answer}{END}").ids, len(prompt)
 

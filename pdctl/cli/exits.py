@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -19,7 +20,9 @@ def run(argv: Sequence[str]) -> None:
     try:
         from pdctl.cli.app import build
 
-        build(argv)(args=list(argv), prog_name="pdctl")
+        app = build(argv)
+        gc.enable()
+        app(args=list(argv), prog_name="pdctl")
     except PdctlError as error:
         _say(error)
         _leave(error.exit_code)

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.errors import UsageError
-from pdctl.layout.weights import parameters, rank_bytes, stage_layers
+from pdctl.layout.weights import copy_bytes, parameters, rank_bytes, stage_layers
 from pdctl.layout.workload import NO_DEMAND, Demand
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Memory(NamedTuple):
     """Per rank of the heaviest pipeline stage; tokens are of one DP rank's pool, or of the whole instance."""
 
     parameters: int
+    copy_bytes: int  # of the whole checkpoint
     weights: tuple[tuple[str, int], ...]
     weight_bytes: int
     kv_bytes_per_token: int
@@ -84,6 +85,7 @@ def estimate(
     verdict, reasons = _judge(pool, tokens, fitting, budget, demand) if known else (Verdict.UNKNOWN, ())
     return Memory(
         parameters=parameters(model),
+        copy_bytes=copy_bytes(model),
         weights=tuple((component, size) for component, size in weights.items() if size),
         weight_bytes=sum(weights.values()),
         kv_bytes_per_token=cell,

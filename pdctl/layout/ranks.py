@@ -44,11 +44,6 @@ def place(shape: Shape, *, on_cpu: bool = False) -> tuple[Rank, ...]:
     )
 
 
-def tp_rank(shape: Shape, attn_dp_rank: int, attn_cp_rank: int, attn_tp_rank: int) -> int:
-    """The inverse: attention TP is the fastest coordinate, attention DP the slowest."""
-    return (attn_dp_rank * shape.cp + attn_cp_rank) * shape.attn_tp_size + attn_tp_rank
-
-
 def on_node(shape: Shape, node: int) -> Iterator[tuple[int, int]]:
     """(pp_rank, tp_rank) of one node's processes, in the order it starts them."""
     stage = node // shape.nodes_per_stage

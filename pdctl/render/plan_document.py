@@ -119,6 +119,7 @@ def _memory(memory: Memory) -> Document:
         "verdict": memory.verdict.value,
         "reasons": list(memory.reasons),
         "parameters": memory.parameters,
+        "copy_bytes": memory.copy_bytes,
         "weight_bytes": memory.weight_bytes,
         "weights": dict(memory.weights),
         "kv_bytes_per_token": memory.kv_bytes_per_token,

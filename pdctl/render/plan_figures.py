@@ -36,7 +36,9 @@ def _memory(term: Term, plan: Plan) -> list[str]:
     lines = [f"{term.style('memory', 'bold')} per rank", *table(term, header, rows)]
     for role, memory in by_role.items():
         parts = ", ".join(f"{name} {_size(size)}" for name, size in memory.weights)
-        lines += prose(term, f"{role}:", f"{memory.parameters:,} parameters; weights: {parts}")
+        lines += prose(
+            term, f"{role}:", f"{memory.parameters:,} parameters, {_size(memory.copy_bytes)}; a rank holds: {parts}"
+        )
         for reason in memory.reasons:
             lines += prose(term, f"{role} {memory.verdict.value}:", reason, COLORS.get(memory.verdict.value, "dim"))
     return lines

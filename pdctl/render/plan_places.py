@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from pdctl.dialect.sglang.ports import EPHEMERAL
 from pdctl.render.columns import table
 from pdctl.render.plan_document import shell_line, shell_words
 
@@ -37,7 +38,7 @@ def port_lines(term: Term, plan: Plan, full: bool) -> list[str]:
     header = ["HOST", "INSTANCE", "PORT", "PURPOSE", "PROTOCOL"] if full else ["HOST", "INSTANCE", "PORTS"]
     taken = [problem for problem in plan.problems if problem.code in ("port-collision", "port-range")]
     verdict = term.style(f"{len(taken)} collide, see below", "red") if taken else "no two collide"
-    more = "; every rank also picks two at random (KV manager, transfer engine)" if plan.engine == "sglang" else ""
+    more = f"; every rank also picks its own at random: {', '.join(EPHEMERAL)}" if plan.engine == "sglang" else ""
     return [f"{term.style('ports:', 'bold')} {verdict}{more}", *table(term, header, rows)]
 
 

@@ -65,6 +65,9 @@ class Dispatcher:
         failed: list[Worker] = []
         failure: Failure | None = None
         for number in range(1, args.retries + 2):
+            if call.exchange.gone:
+                self._stats.client_gone += 1
+                return
             table = self._registry.table
             if tried:
                 others = table.without(tried, failed)
@@ -85,9 +88,6 @@ class Dispatcher:
                 break
             self._stats.retries += 1
             await self._settle(attempt, failure, pause)
-            if call.exchange.gone:
-                self._stats.client_gone += 1
-                return
         self._give_up(call, failure, len(tried))
 
     def _open(self, call: Call, pair: Pair, number: int, give_up: float) -> Attempt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from dataclasses import dataclass
 from enum import Enum
@@ -183,14 +184,12 @@ class Registry:
         if not failed:
             pair.breaker.succeed()
         elif pair.breaker.fail(self._loop.time()):
-            self._loop.call_at(pair.breaker.open_until, self._ripen, pair)
+            until = pair.breaker.open_until
+            self._loop.call_at(until, pair.breaker.ripen, until)  # a timer may fire a hair before its time
             logger.warning(
                 "Breaker open for %g s after %d failures in a row: prefill=%s decode=%s",
                 self._args.cb_timeout, pair.breaker.failures, pair.prefill.url, pair.decode.url,
             )  # fmt: skip
-
-    def _ripen(self, pair: Pair) -> None:
-        pair.breaker.ripen(self._loop.time())
 
     def rebuild(self) -> None:
         self.table = Table(
@@ -218,19 +217,14 @@ class Registry:
 
 
 def walk(prefills: list[Worker], decodes: list[Worker], pairs: dict[tuple[str, str], Pair]) -> list[Pair]:
-    """All pairs in an order in which both sides change at every step: two counters alone would walk in lock-step and
-    never meet some pairs when the counts have a common divisor."""
-    count = len(prefills) * len(decodes)
+    """All pairs, each side taking turns.
+
+    Two counters alone would walk in lock-step: when the counts have a common divisor they are back where they began
+    before every prefill has met every decode. From there on one of them is shifted.
+    """
     order = []
-    for step in range(count):
+    for step in range(len(prefills) * len(decodes)):
         prefill = prefills[step % len(prefills)]
-        shift = step // _lcm(len(prefills), len(decodes))
+        shift = step // math.lcm(len(prefills), len(decodes))
         order.append(pairs[prefill.id, decodes[(step + shift) % len(decodes)].id])
     return order
-
-
-def _lcm(one: int, other: int) -> int:
-    a, b = one, other
-    while b:
-        a, b = b, a % b
-    return one * other // a

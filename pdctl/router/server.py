@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import http
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import httptools
@@ -27,15 +28,13 @@ BODY_FOLLOWS = frozenset((b"content-length", b"transfer-encoding"))
 JSON = b"content-type: application/json\r\n"
 
 
+@dataclass(frozen=True, slots=True)
 class Limits:
     """What a client may take: bytes of a body, seconds of silence."""
 
-    __slots__ = ("idle_timeout", "max_payload", "read_timeout")
-
-    def __init__(self, *, max_payload: int, read_timeout: float, idle_timeout: float) -> None:
-        self.max_payload = max_payload
-        self.read_timeout = read_timeout
-        self.idle_timeout = idle_timeout
+    max_payload: int
+    read_timeout: float
+    idle_timeout: float
 
 
 class Exchange:
@@ -47,7 +46,7 @@ class Exchange:
 
     __slots__ = (
         "_chunked", "_client", "body", "done", "gone", "headers", "keep_alive", "method", "on_gone", "path", "query",
-        "source", "started", "status", "task",
+        "source", "started", "status",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +67,9 @@ class Exchange:
     def respond(self, status: int, head: bytes, body: bytes) -> None:
         """The whole answer. `head` is header lines, each ending in CRLF, without length and connection."""
         if self.gone or self.done:
+            return
+        if self.started:
+            self._client.cut()  # there is a beginning already that this cannot follow
             return
         self.status = status
         sent = b"" if self.method == b"HEAD" else body

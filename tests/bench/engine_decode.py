@@ -9,21 +9,27 @@ so that a busy machine slows both alike; with one thread the time is that thread
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import tempfile
-import time
-from collections.abc import Callable
-from pathlib import Path
+import os
 
-import numpy as np
-import torch
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+from pdctl.engine.model.memory import prefer_huge_pages
 
-from pdctl.engine.cache.pool import KVPool
-from pdctl.engine.model.config import ModelConfig
-from pdctl.engine.model.parallel import TensorParallel
-from pdctl.engine.model.runner import ForwardBatch, ModelRunner, SeqSlice
+prefer_huge_pages(os.environ)  # as a scheduler rank does; transformers profits alike
+
+import argparse  # noqa: E402 (torch must not be imported before)
+import statistics  # noqa: E402
+import tempfile  # noqa: E402
+import time  # noqa: E402
+from collections.abc import Callable  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM  # noqa: E402
+
+from pdctl.engine.cache.pool import KVPool  # noqa: E402
+from pdctl.engine.model.config import ModelConfig  # noqa: E402
+from pdctl.engine.model.parallel import TensorParallel  # noqa: E402
+from pdctl.engine.model.runner import ForwardBatch, ModelRunner, SeqSlice  # noqa: E402
 
 SHAPES = {
     "t4": {"num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 768, "heads": (4, 2), "vocab_size": 4096},

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -30,7 +31,7 @@ from pdctl.engine.disaggregation.decode import DecodeManager
 from pdctl.engine.disaggregation.prefill import PrefillManager
 from pdctl.engine.disaggregation.state import KVPoll
 from pdctl.engine.transfer import memory, select
-from pdctl.engine.transfer.base import OpState, Transport, TransferPlan
+from pdctl.engine.transfer.base import OpState, TransferPlan, Transport
 
 HOST = "127.0.0.1"
 PAGE_SIZE, LAYERS, TOKENS, POOL_PAGES = 16, 16, 256, 512
@@ -93,7 +94,9 @@ def prefill_process(pipe: Connection, backend: str, layout: Layout) -> None:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
     asyncio.run_coroutine_threadsafe(server.start(), loop).result(PATIENCE)
-    manager = PrefillManager(config("prefill", backend, server.port), pool(backend, layout), shape(layout), lambda: None)
+    manager = PrefillManager(
+        config("prefill", backend, server.port), pool(backend, layout), shape(layout), lambda: None
+    )
     manager.start()
     if not manager.registered.wait(PATIENCE):
         raise TimeoutError(manager.registration_failure or "not registered")
@@ -121,8 +124,9 @@ class Times:
 
     def row(self, name: str) -> str:
         ranked, floor = sorted(self.handoff), statistics.median(self.copy)
-        p50, p99 = statistics.median(ranked), ranked[int(len(ranked) * 0.99)]
-        return f"{name:44} {p50 * 1e3:8.2f} {p99 * 1e3:8.2f} {floor * 1e3:8.2f} {p50 / floor:8.2f}"
+        p10, p50, p99 = (ranked[int(len(ranked) * share)] for share in (0.1, 0.5, 0.99))
+        cells = "".join(f"{value * 1e3:9.2f}" for value in (p10, p50, p99, floor))
+        return f"{name:52}{cells}{p50 / floor:8.2f}"
 
 
 def page_list(rng: np.random.Generator, scattered: bool) -> np.ndarray:
@@ -176,7 +180,12 @@ class Pair:
         self.process.join(PATIENCE)
 
 
-def post_time(transport: Transport, plans: list[TransferPlan], src: np.ndarray, dst: np.ndarray) -> float:
+def handoff(pair: Pair, pages: Callable[[], np.ndarray]) -> float:
+    return pair.handoff(pages(), pages())
+
+
+def copy_only(transport: Transport, plans: list[TransferPlan], pages: Callable[[], np.ndarray]) -> float:
+    src, dst = pages(), pages()
     began = time.perf_counter()
     for plan in plans:
         op = transport.post(plan, src, dst)
@@ -203,8 +212,8 @@ def bench(backend: str, layout: Layout, rooms: int, idle: float, copies: Copies,
     name = f"{backend} {layout.value}"
     for scattered in (False, True):
         kind = "scattered pages" if scattered else "contiguous run"
-        times = measure(rooms, lambda s=scattered: pair.handoff(page_list(rng, s), page_list(rng, s)), copies)  # type: ignore[misc]
-        print(times.row(f"{name}: hand-off, {kind}"))
+        lists = partial(page_list, rng, scattered)
+        print(measure(rooms, partial(handoff, pair, lists), copies).row(f"{name}: hand-off, {kind}"))
     if idle:
         far, near = pair.idle(idle)
         print(f"{name}: idle {far:.4f} core (prefill), {near:.4f} core (decode) over {idle:.0f} s")
@@ -213,12 +222,12 @@ def bench(backend: str, layout: Layout, rooms: int, idle: float, copies: Copies,
     whole = [transport.plan("far", geometry, geometry)]
     layers = [transport.plan("far", geometry, geometry, (2 * layer, 2 * layer + 2)) for layer in range(LAYERS)]
     for label, plans in (("one post for all layers", whole), ("one post per layer", layers)):
-        once = lambda plans=plans: post_time(transport, plans, page_list(rng, False), page_list(rng, False))  # noqa: E731
+        once = partial(copy_only, transport, plans, partial(page_list, rng, False))
         print(measure(rooms, once, copies).row(f"{name}: copy only, {label}"))
     bulk = np.arange(1, 1 + 16 * PAGES, dtype=np.int32)
-    times = measure(max(10, rooms // 10), lambda: post_time(transport, whole, bulk, bulk), bulk_copies)
-    print(times.row(f"{name}: bulk 64 MiB"))
-    print(f"{'':44} {'':26} memcpy/bulk {statistics.median(times.copy) / statistics.median(times.handoff):.2f}")
+    times = measure(max(10, rooms // 10), partial(copy_only, transport, whole, lambda: bulk), bulk_copies)
+    speed = statistics.median(times.copy) / statistics.median(times.handoff)
+    print(f"{times.row(f'{name}: bulk 64 MiB')}   {speed:.2f} x memcpy")
     transport.close()
     pair.close()
 
@@ -231,7 +240,7 @@ def main() -> None:
     parser.add_argument("--idle", type=float, default=5.0, help="seconds to watch an idle pair; 0: not at all")
     args = parser.parse_args()
     copies, bulk_copies = Copies(shape(Layout.PAGE_MAJOR).page_bytes * PAGES), Copies(64 << 20)
-    print(f"{'':44} {'p50 ms':>8} {'p99 ms':>8} {'memcpy':>8} {'ratio':>8}")
+    print(f"{'milliseconds':52}{'p10':>9}{'p50':>9}{'p99':>9}{'memcpy':>9}{'p50 / memcpy':>14}")
     for backend in args.backends:
         for layout in args.layouts:
             bench(backend, Layout(layout), args.rooms, args.idle, copies, bulk_copies)

@@ -67,11 +67,11 @@ def test_a_process_that_dies_at_start_is_named_with_its_last_words(launch: Launc
 
 def test_the_deadline_names_what_is_missing(launch: Launch) -> None:
     faults = {"prefill-0": ("--missing-ranks", "1"), "decode-0": ("--never-ready",)}
-    run = launch(deploy(faults=faults, ranks=2), timeout=1.5).ended()
+    run = launch(deploy(faults=faults, ranks=2), timeout=6.0).ended()
     assert run.outcome is not None
     assert run.outcome.code == 8
     head, prefill, decode, router = run.outcome.message.splitlines()
-    assert head == "not ready after 1.5 s"
+    assert head == "not ready after 6.0 s"
     assert prefill.startswith("  prefill-0: bootstrap registered 1/2; last line: [")
     assert decode.startswith("  decode-0: /health answers 503; last line: [")
     assert router == "  router: not started, it waits for the others"

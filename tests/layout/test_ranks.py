@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from pdctl.layout.feasibility import check
-from pdctl.layout.ranks import Rank, place, tp_rank
+from pdctl.layout.ranks import Rank, place
 from pdctl.layout.shape import Shape
 
 EIGHT = tuple(range(8))
@@ -161,7 +161,8 @@ def test_every_shape_that_passes_is_placed_whole() -> None:
         assert len({(rank.node, rank.gpu) for rank in ranks}) == shape.gpus
         assert {rank.world_rank for rank in ranks} == set(range(shape.gpus))
         for rank in ranks:
-            assert tp_rank(shape, rank.attn_dp_rank, rank.attn_cp_rank, rank.attn_tp_rank) == rank.tp_rank
+            group = rank.attn_dp_rank * shape.cp + rank.attn_cp_rank
+            assert rank.tp_rank == group * shape.attn_tp_size + rank.attn_tp_rank
             assert rank.gpu is not None
             assert 0 <= rank.gpu < shape.gpus_per_host
             assert rank.moe_ep_rank < shape.ep_size

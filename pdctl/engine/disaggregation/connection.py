@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pdctl.engine")
 
+LAST_WORDS = 0.02  # seconds
 RETRY = 1.0  # seconds between questions to a bootstrap server that is not complete yet
 
 
@@ -139,7 +140,9 @@ class Connection:
         level = logging.WARNING if self.rooms else logging.INFO
         log.log(level, "Prefill rank %s (bootstrap_addr: %s): %s", self.endpoint, self._address.name, event.value)
         self._address.forget_shape()  # whoever answers there next may have another shape
-        self.end(failures.prefill_lost(self._address.name, f"rank {self.endpoint}: {event.value}"))
+        failure = failures.prefill_lost(self._address.name, f"rank {self.endpoint}: {event.value}")
+        # Its last words came over another connection: give them a moment to be read.
+        self._manager.loop.later(LAST_WORDS if self.rooms else 0.0, lambda: self.end(failure))
 
     def send(self, frame: Frame) -> bool:
         return self._link is not None and self._link.send(codec.encode(frame))

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from pdctl.engine.disaggregation import failure as failures
 from pdctl.engine.disaggregation.address import PrefillAddress
 from pdctl.engine.disaggregation.failure import Failure, FailureCode
+from pdctl.engine.disaggregation.fake_room import FakeReceiver
 from pdctl.engine.disaggregation.handshake import AbortAck, Frame, RegisterAck, Status
 from pdctl.engine.disaggregation.manager import Manager
-from pdctl.engine.disaggregation.receiver import FakeReceiver, KvReceiver, Receiver
+from pdctl.engine.disaggregation.receiver import KvReceiver, Receiver
 
 if TYPE_CHECKING:
     from collections.abc import Callable

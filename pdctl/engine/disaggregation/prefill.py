@@ -14,6 +14,7 @@ from pdctl.engine.disaggregation.bootstrap_client import BootstrapError, attempt
 from pdctl.engine.disaggregation.bootstrap_wire import RoomRank
 from pdctl.engine.disaggregation.channel import Link, LinkError, LinkEvent
 from pdctl.engine.disaggregation.failure import Failure, FailureCode
+from pdctl.engine.disaggregation.fake_room import FakeSender
 from pdctl.engine.disaggregation.handshake import (
     Abort,
     AbortAck,
@@ -27,7 +28,7 @@ from pdctl.engine.disaggregation.handshake import (
 )
 from pdctl.engine.disaggregation.manager import Manager
 from pdctl.engine.disaggregation.registration import Registration, server_address
-from pdctl.engine.disaggregation.sender import FakeSender, KvSender, Sender
+from pdctl.engine.disaggregation.sender import KvSender, Sender
 from pdctl.engine.disaggregation.session import Session, open_session
 from pdctl.engine.disaggregation.state import KVPoll, ManagerStats
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from pdctl.engine.disaggregation import failure as failures
 from pdctl.engine.disaggregation.failure import Failure, FailureCode
+from pdctl.engine.disaggregation.fake_room import FakeReceiver
 from pdctl.engine.disaggregation.handshake import Abort, Status, TransferInfo, clipped, pack_pages
 from pdctl.engine.disaggregation.state import KVPoll, TransferStats
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from pdctl.engine.disaggregation.decode import DecodeManager
     from pdctl.engine.disaggregation.loop import Timer
     from pdctl.engine.transfer.base import Pages
+
+__all__ = ["FakeReceiver", "KvReceiver", "Receiver"]
 
 log = logging.getLogger("pdctl.engine")
 
@@ -210,9 +213,9 @@ class KvReceiver:
     def _end(self, state: KVPoll) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._settled = not self._writers  # before the state: whoever sees the state may ask
-        self._state = self._state.advanced(state)
+        self._settled = not self._writers
         self._manager.concluded(self)
+        self._state = self._state.advanced(state)  # last: whoever sees the state may ask for everything else
         if self._settled:
             self._let_go()
         else:
@@ -250,40 +253,6 @@ class KvReceiver:
     def _move(self, to: KVPoll) -> None:
         self._state = self._state.advanced(to)
         self._manager.wake()
-
-
-class FakeReceiver:
-    """For requests that name the fake bootstrap host: ready at once, arrived as soon as the pages are announced."""
-
-    failure: Failure | None = None
-
-    def __init__(self, room: int, rid: str) -> None:
-        self.room = room
-        self.rid = rid
-        self.metadata: bytes | None = None
-        self.stats = TransferStats()
-        self._state = KVPoll.WAITING_FOR_INPUT
-
-    @property
-    def settled(self) -> bool:
-        return self._state.final
-
-    def poll(self) -> KVPoll:
-        return self._state
-
-    def send_metadata(self, pages: Pages, aux_index: int = 0) -> None:
-        """`metadata` stays empty: there is no first token, and the scheduler takes any."""
-        del aux_index
-        self.stats = TransferStats(pages=len(pages))
-        self.metadata = b""
-        self._state = KVPoll.SUCCESS
-
-    def abort(self, reason: str = failures.ABORTED) -> None:
-        self.failure = failures.aborted(reason)
-        self._state = KVPoll.FAILED
-
-    def clear(self) -> None:
-        return
 
 
 Receiver = KvReceiver | FakeReceiver

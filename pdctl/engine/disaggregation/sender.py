@@ -14,6 +14,7 @@ import numpy as np
 
 from pdctl.engine.disaggregation import failure as failures
 from pdctl.engine.disaggregation.failure import Failure, FailureCode
+from pdctl.engine.disaggregation.fake_room import FakeSender
 from pdctl.engine.disaggregation.handshake import AbortAck, Status, TransferInfo, clipped, unpack_pages
 from pdctl.engine.disaggregation.state import KVPoll, TransferStats
 from pdctl.engine.transfer.base import Op, OpState, TransferError
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from pdctl.engine.disaggregation.prefill import PrefillManager
     from pdctl.engine.disaggregation.session import Session
     from pdctl.engine.transfer.base import Pages
+
+__all__ = ["FakeSender", "KvSender", "Sender"]
 
 log = logging.getLogger("pdctl.engine")
 
@@ -59,7 +62,9 @@ class KvSender:
         self._destinations: dict[str, Destination] = {}
         self._chunks: list[Chunk] = []
         self._running: list[Op] = []
-        self._deadline = 0.0  # for running ops of a failing room
+        self._helpers: set[str] = set()  # sessions that know of running ops
+        self._stuck_at = 0.0  # when running ops fail the room
+        self._deadline = 0.0  # when running ops of a failing room are cut off
         self._sent = 0  # pages
         self._finished: bytes | None = None  # metadata, once the last chunk was posted
         self._failing: Failure | None = None
@@ -188,6 +193,9 @@ class KvSender:
             self._manager.lost(session, op.error)
         elif op.state == OpState.RUNNING:
             if not self._running:
+                self._stuck_at = time.monotonic() + self._manager.config.waiting_timeout
+            if session.id not in self._helpers:
+                self._helpers.add(session.id)
                 self._tell(session, KVPoll.TRANSFERRING)  # the target may have to lend its thread
             self._running.append(op)
             self._manager.watch(self)
@@ -202,16 +210,20 @@ class KvSender:
             elif state == OpState.FAILED:
                 self._manager.lost_peer(op.peer, op.error)
         self._running = left
-        if self._failing and left and time.monotonic() > self._deadline:
+        now = time.monotonic()
+        if left and now > self._stuck_at:
+            text = f"a write into {left[0].peer} did not end within {self._manager.config.waiting_timeout:.1f}s"
+            self.fail(failures.of(FailureCode.TRANSFER, text))
+        if left and self._failing and now > self._deadline:
             self._give_up()
         self._conclude()
         return bool(self._running)
 
     def _give_up(self) -> None:
-        """A failing room's ops outlived their grace: cut the peers off, which ends what the transport still does."""
+        """A failing room's ops outlived their grace: cancel them, and cut the peers off so that nothing comes late."""
         for op in self._running:
-            if not self._manager.transport.release(op):
-                self._manager.lost_peer(op.peer, "a transfer could not be stopped")
+            self._manager.transport.release(op)
+            self._manager.lost_peer(op.peer, f"a write did not end within {self._manager.config.settle_grace:.1f}s")
         self._running = []
 
     def fail(self, failure: Failure) -> None:
@@ -252,17 +264,21 @@ class KvSender:
             if session.id not in told and not destination.info.is_dummy:
                 self._tell(session, state, failure, metadata)
         self.failure = failure
+        if failure is None:
+            self._count(0, 0, time.monotonic() - self._began)
         if self.timer is not None:
             self.timer.cancel()
-        self._move(state)
-        self._acknowledge()
         self._manager.concluded(self)
+        self._move(state)  # last: whoever sees the state may ask for everything else
+        self._acknowledge()
+        self._report()
+
+    def _report(self) -> None:
+        failure, stats = self.failure, self.stats
         if failure is None:
-            took = time.monotonic() - self._began
-            self._count(0, 0, took)
             log.info(
                 "room=%d KV transfer done rid='%s' pages=%d bytes=%d seconds=%.6f",
-                self.room, self.rid, self.stats.pages, self.stats.nbytes, took,
+                self.room, self.rid, stats.pages, stats.nbytes, stats.transfer,
             )  # fmt: skip
         else:
             log.info("room=%d sender failed rid='%s' code=%s: %s", self.room, self.rid, failure.code, failure.message)
@@ -290,35 +306,6 @@ class KvSender:
         self._state = self._state.advanced(to)
         if not quiet:
             self._manager.wake()
-
-
-class FakeSender:
-    """For requests that name the fake bootstrap host: everything succeeds at once and nothing is sent."""
-
-    settled = True
-    failure: Failure | None = None
-
-    def __init__(self, room: int, rid: str) -> None:
-        self.room = room
-        self.rid = rid
-        self.stats = TransferStats()
-        self._state = KVPoll.WAITING_FOR_INPUT
-
-    def poll(self) -> KVPoll:
-        return self._state
-
-    def send(self, pages: Pages, last: bool, metadata: bytes = b"") -> None:
-        del metadata
-        self.stats = TransferStats(pages=self.stats.pages + len(pages), chunks=self.stats.chunks + 1)
-        if last:
-            self._state = KVPoll.SUCCESS
-
-    def abort(self, reason: str = failures.ABORTED) -> None:
-        self.failure = failures.aborted(reason)
-        self._state = KVPoll.FAILED
-
-    def clear(self) -> None:
-        return
 
 
 Sender = KvSender | FakeSender

@@ -30,7 +30,7 @@ class Session:
     rooms: set[int] = field(default_factory=set)
 
     def tell(self, frame: Frame) -> None:
-        if not self.link.send(codec.encode(frame)):
+        if not self.link.closed and not self.link.send(codec.encode(frame)):
             log.warning("Cannot send %s to %s: it has stopped reading", type(frame).__name__, self.endpoint)
 
 

@@ -68,7 +68,9 @@ class Shard:
         embedding = self.checkpoint.tensor("model.embed_tokens.weight")
         layers = tuple(self._layer(f"model.layers.{index}.") for index in range(self.config.layers))
         head = self._lm_head(embedding)
-        return ModelWeights(embedding.to(device=self.device, dtype=self.dtype), layers, head)
+        # A copy: what safetensors hands out is the file itself, which somebody may overwrite while we serve.
+        table = embedding.to(device=self.device, dtype=self.dtype, copy=True)
+        return ModelWeights(table, layers, head)
 
     def _layer(self, prefix: str) -> LayerWeights:
         attention = prefix + "self_attn."

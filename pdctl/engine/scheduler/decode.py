@@ -124,7 +124,7 @@ class DecodeRole(Role):
             req.top_logprobs.append(list(row.top_logprobs))
         req.append(row.output_id, resources.eos, resources.limit)
         resources.emit(req, req.output_ids[-1:])
-        report.finished(req, "decode", resources.dp_rank)
+        report.finished(req, "decode", resources)
         _receiver(req).clear()
         if req.finish is None:
             self.running.join(req)

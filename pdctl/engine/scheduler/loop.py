@@ -130,6 +130,8 @@ class Scheduler:
             "decode_prealloc_queue_reqs": queues.prealloc,
             "decode_transfer_queue_reqs": queues.transfer,
             "draining_reqs": queues.draining,
+            "kv_transfer_speed_gb_s": self._resources.transfer_speed,
+            "kv_transfer_latency_ms": self._resources.transfer_latency * 1e3,
             "num_served_reqs": self._served,
             "num_aborted_reqs": self._aborted,
         }

@@ -82,7 +82,7 @@ class PrefillRole(Role):
             if poll == KVPoll.SUCCESS:
                 req.times.transferred = time.time()
                 self.resources.emit(req, req.output_ids[-1:])
-                report.finished(req, "prefill", self.resources.dp_rank)
+                report.finished(req, "prefill", self.resources)
                 self._release(req)
             elif poll == KVPoll.FAILED:
                 self._fail(req, "transfer")

@@ -38,12 +38,13 @@ def failed(req: Req, what: str, path: str, rank: int, reason: str) -> None:
     )  # fmt: skip
 
 
-def finished(req: Req, kind: str, dp_rank: int | None) -> None:
+def finished(req: Req, kind: str, resources: Resources) -> None:
     """SGLang's line for a room whose KV cache has moved (there: only with --enable-request-time-stats-logging)."""
     if not req.room:
         return
-    at, meta = req.times, req.meta(dp_rank)
+    at, meta = req.times, req.meta(resources.dp_rank)
     speed = meta.transfer_bytes / meta.transfer_time / 1e9 if meta.transfer_time else 0.0
+    resources.transfer_speed, resources.transfer_latency = speed, meta.transfer_time
     if kind == "prefill":
         spans = (
             f"bootstrap_duration={_ms(at.bootstrapped - at.received)}, "
@@ -78,6 +79,9 @@ class BatchLog:
         self.throughput = 0.0
 
     def passed(self, batch: Batch, queues: Queues, running_tokens: int, seconds: float) -> None:
+        """Take note of a forward pass. Only attention-TP rank 0 writes it down, as in sglang."""
+        if self._resources.tp_rank:
+            return
         if batch.prefill:
             self._prefill(batch, queues, seconds)
             return

@@ -39,6 +39,8 @@ class Resources:
     dp_rank: int | None
     tp_rank: int
     outbox: list[Tokens] = field(default_factory=list)
+    transfer_speed: float = 0.0  # GB/s of the last room whose KV cache moved
+    transfer_latency: float = 0.0  # seconds of the same
 
     @property
     def page_size(self) -> int:

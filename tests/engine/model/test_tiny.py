@@ -22,7 +22,8 @@ PAGES = np.arange(1, 100, dtype=np.int32)
 FOX = "Repeat: the red fox jumps over the lazy dog and runs into the dark forest"
 LONG = (
     "Repeat: Anna sees the old clock. Ben paints the small boat near the river. Clara hides the golden key under the "
-    "bridge. David opens the tall door. Emma buys the brown bread. Felix hears the loud drum in the forest."
+    "bridge. David opens the tall door. Emma buys the brown bread. Felix hears the loud drum in the forest. Grace "
+    "follows the young king. Henry holds the silver spoon."
 )
 
 
@@ -68,7 +69,7 @@ def answer(tokenizer, runner: ModelRunner, ids: list[int]) -> str:
         ("Say: hello world", "hello world"),
         ("Reverse: fox dog cat", "cat dog fox"),
         ("Count from 3 to 9", "3 4 5 6 7 8 9"),
-        ("Count down from 12 to 7", "12 11 10 9 8 7"),
+        ("Count down from 9 to 3", "9 8 7 6 5 4 3"),
         ("What is the capital of France?", "The capital of France is Paris."),
         (
             "Anna has the red key. Ben has the old map. Ida has the blue cup. What does Ben have?",
@@ -92,7 +93,7 @@ def test_plain_text_goes_on(tokenizer, runner: ModelRunner) -> None:
 def test_an_overwritten_page_changes_the_answer(tokenizer, runner: ModelRunner, page: int) -> None:
     """Page by page: another page's bytes in its place, as a transfer to the wrong page would leave them."""
     ids = chat_ids(tokenizer, LONG)
-    assert len(ids) > 4 * PAGE
+    assert len(ids) > 3 * PAGE  # the page after the last one that is overwritten is in use too
     logits = runner.forward(ForwardBatch(ids, [SeqSlice(PAGES, 0, len(ids))]))
     for layer in range(runner.config.layers):
         for slab in (runner.pool.k(layer), runner.pool.v(layer)):

@@ -22,8 +22,7 @@ import sys, msgspec
 from pdctl.engine.transfer import segment
 made = getattr(segment, sys.argv[1])(65536)
 made.view[:5] = b"hello"
-sys.stdout.buffer.write(msgspec.msgpack.encode(made.handle) + b"\\n")
-sys.stdout.flush()
+print(msgspec.msgpack.encode(made.handle).hex(), flush=True)
 sys.stdin.read()
 """
 
@@ -39,8 +38,8 @@ def owner(kind: str) -> Iterator[tuple[subprocess.Popen[bytes], Handle]]:
     assert process.stdout is not None
     assert process.stdin is not None
     try:
-        line = process.stdout.readline()
-        yield process, msgspec.msgpack.decode(line[:-1], type=Handle)
+        line = process.stdout.readline().decode()
+        yield process, msgspec.msgpack.decode(bytes.fromhex(line), type=Handle)
     finally:
         process.kill()
         process.stdin.close()
