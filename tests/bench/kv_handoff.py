@@ -78,8 +78,14 @@ class Waiter:
 
 def config(role: str, backend: str, port: int) -> DisaggConfig:
     return DisaggConfig(
-        role=role, rank_ip=HOST, page_size=PAGE_SIZE, kv_dtype="float32", backend=backend, bootstrap_host=HOST, bootstrap_port=port
-    )  # fmt: skip
+        role=role,
+        rank_ip=HOST,
+        page_size=PAGE_SIZE,
+        kv_dtype="float32",
+        backend=backend,
+        bootstrap_host=HOST,
+        bootstrap_port=port,
+    )
 
 
 def pool(backend: str, layout: Layout) -> Transport:

@@ -1,4 +1,4 @@
-"""Our router in front of real SGLang servers (heavy; docs/testing.md says how to run it). No port is given to the router.
+"""Our router in front of real SGLang servers (heavy; see docs/testing.md). No bootstrap port is given to the router.
 
 PDCTL_TEST_SGLANG_PREFILLS and PDCTL_TEST_SGLANG_DECODES are comma-separated URLs of servers that already run.
 """

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from pdctl.engine.disaggregation import failure as failures
 from pdctl.engine.disaggregation.bootstrap_client import BootstrapError, attempt, parallel_info, query_dp_rank
-from pdctl.engine.disaggregation.bootstrap_wire import RankKey
 from pdctl.engine.disaggregation.connection import RETRY, Connection
 from pdctl.engine.disaggregation.failure import Failure, FailureCode
 from pdctl.engine.disaggregation.heartbeat import Heartbeat
-from pdctl.engine.disaggregation.rank_map import MismatchError, check, targets
+from pdctl.engine.disaggregation.rank_map import MismatchError, check, rank_keys, targets
 
 if TYPE_CHECKING:
-    from pdctl.engine.disaggregation.bootstrap_wire import ParallelInfo
+    from pdctl.engine.disaggregation.bootstrap_wire import ParallelInfo, RankKey
     from pdctl.engine.disaggregation.decode import DecodeManager
     from pdctl.engine.disaggregation.receiver import KvReceiver
 
@@ -95,7 +94,10 @@ class PrefillAddress:
         self.advance()
 
     def _not_shaped(self, error: BootstrapError) -> None:
-        log.warning("Error fetching prefill server info from bootstrap: %s", error.message)
+        if error.status:
+            log.warning("Failed to get prefill server info: %d, %s", error.status, error.text)
+        else:
+            log.warning("Error fetching prefill server info from bootstrap: %s", error.message)
         if not error.final and time.monotonic() - self._began < self._manager.config.topology_timeout:
             self.advance()
             return
@@ -122,14 +124,13 @@ class PrefillAddress:
         connections = tuple(self._connect(key) for key in keys)
         if all(connection.ready for connection in connections):
             self._waiting.pop(receiver, None)
-            receiver.ready(connections, targets(self._manager.config, info).required_dst_info_num)
+            receiver.ready(connections, targets(self._manager.config, info))
 
     def _keys(self, receiver: KvReceiver, info: ParallelInfo) -> tuple[RankKey, ...]:
         dp = self._dp_rank(receiver, info)
         if dp is None:
             return ()
-        config = self._manager.config
-        return tuple(RankKey(dp, 0, tp, config.pp_rank) for tp in targets(config, info).tp_ranks)
+        return rank_keys(dp, targets(self._manager.config, info))
 
     def _dp_rank(self, receiver: KvReceiver, info: ParallelInfo) -> int | None:
         """sglang 0.5.13+: the request's, 0 of one, room % dp_size, or what the prefill told its bootstrap server."""
@@ -188,6 +189,9 @@ class PrefillAddress:
         failure = failures.prefill_lost(self.name, detail)
         affected = sum(connection.give_up(failure) for connection in list(self._connections.values()))
         self._fail_waiting(failure)
+        self.report_lost(affected)
+
+    def report_lost(self, affected: int) -> None:
         log.error(
             "Lost connection with prefill instance (bootstrap_addr: %s), %d requests affected", self.name, affected
         )

@@ -29,12 +29,14 @@ T = TypeVar("T")
 
 
 class BootstrapError(Exception):
-    """A call that got no usable answer. `final`: asking again cannot help."""
+    """A call that got no usable answer (`status`, `text`: the one it got). `final`: asking again cannot help."""
 
-    def __init__(self, message: str, final: bool = False) -> None:
+    def __init__(self, message: str, final: bool = False, status: int = 0, text: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.final = final
+        self.status = status
+        self.text = text
 
 
 def attempt(call: Callable[[], T]) -> T | BootstrapError:
@@ -116,10 +118,9 @@ def _cause(error: Exception, timeout: float) -> str:
 
 
 def _refused(url: str, status: int, text: str) -> BootstrapError:
-    if status == 503:
-        return BootstrapError(f"{url}: 503 {text}")
+    message = f"{url}: {status} {text}"
     if status in (404, 405) and "Bootstrap info not found" not in text:
-        return BootstrapError(f"{url}: {status}; no bootstrap server there: is this a prefill's HTTP port?", True)
-    if status == 400 and "Missing inputs" in text:
-        return BootstrapError(f"{url}: 400 {text} (a server of sglang 0.5.8 or older)", True)
-    return BootstrapError(f"{url}: {status} {text}", 400 <= status < 500)
+        message = f"{url}: {status}; no bootstrap server there: is this a prefill's HTTP port?"
+    elif status == 400 and "Missing inputs" in text:
+        message += " (a server of sglang 0.5.8 or older)"
+    return BootstrapError(message, 400 <= status < 500, status, text)

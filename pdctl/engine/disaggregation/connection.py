@@ -142,7 +142,13 @@ class Connection:
         self._address.forget_shape()  # whoever answers there next may have another shape
         failure = failures.prefill_lost(self._address.name, f"rank {self.endpoint}: {event.value}")
         # Its last words came over another connection: give them a moment to be read.
-        self._manager.loop.later(LAST_WORDS if self.rooms else 0.0, lambda: self.end(failure))
+        self._manager.loop.later(LAST_WORDS if self.rooms else 0.0, lambda: self._bury(failure))
+
+    def _bury(self, failure: Failure) -> None:
+        affected = sum(room.active for room in self.rooms)
+        self.end(failure)
+        if affected:
+            self._address.report_lost(affected)
 
     def send(self, frame: Frame) -> bool:
         return self._link is not None and self._link.send(codec.encode(frame))

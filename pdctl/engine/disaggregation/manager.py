@@ -50,6 +50,7 @@ class Manager(ABC):
         self.failed = 0
         self.moved_bytes = 0
         self._rejected = 0
+        self._warned: set[str] = set()
         self.loop = Loop(f"kv-{config.role}", config.rank_ip, self)
 
     @property
@@ -71,6 +72,11 @@ class Manager(ABC):
             self.transport.close()
         else:
             log.error("KV manager thread did not end in time; its transport stays open until the process ends")
+
+    def warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning(text)
 
     @abstractmethod
     def stats(self) -> ManagerStats: ...

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-import time
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pdctl.engine.disaggregation import failure as failures
@@ -27,6 +25,7 @@ from pdctl.engine.disaggregation.handshake import (
     codec,
 )
 from pdctl.engine.disaggregation.manager import Manager
+from pdctl.engine.disaggregation.orphans import Orphans
 from pdctl.engine.disaggregation.registration import Registration, server_address
 from pdctl.engine.disaggregation.sender import KvSender, Sender
 from pdctl.engine.disaggregation.session import Session, open_session
@@ -42,16 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pdctl.engine")
 
-MAX_ORPHANS = 4096  # page lists without a request
 MAX_CONCLUDED = 4096  # rooms remembered so that late frames about them are answered rightly
-
-
-@dataclass(frozen=True, slots=True)
-class Orphan:
-    """A page list that came before its request did, or whose request went to another prefill."""
-
-    info: TransferInfo
-    arrived: float
 
 
 class PrefillManager(Manager):
@@ -61,7 +51,7 @@ class PrefillManager(Manager):
         super().__init__(config, transport, geometry, wake)
         self._rooms: dict[int, KvSender] = {}
         self._sessions: dict[str, Session] = {}
-        self._orphans: OrderedDict[tuple[int, str], Orphan] = OrderedDict()
+        self._orphans = Orphans(self.loop, min(config.orphan_ttl, config.bootstrap_timeout), self._disown)
         self._concluded: OrderedDict[int, Failure | None] = OrderedDict()
         self._watched: set[KvSender] = set()
         self._registration = Registration(self.loop, config, wake)
@@ -113,8 +103,8 @@ class PrefillManager(Manager):
         log.info("room=%d rid='%s' waits for the decode's page list on %s", room, sender.rid, self.endpoint)
         self._announce_dp_rank(room)
         sender.timer = self.loop.later(self.config.bootstrap_timeout, lambda: self._overdue(sender))
-        for key in [key for key in self._orphans if key[0] == room]:
-            self._take(sender, self._orphans.pop(key).info)
+        for info in self._orphans.adopt(room):
+            self._take(sender, info)
 
     def _announce_dp_rank(self, room: int) -> None:
         """A DP rank that does not follow the room cannot be computed: tell the bootstrap server (sglang 0.5.13+)."""
@@ -130,6 +120,10 @@ class PrefillManager(Manager):
 
     def _overdue(self, sender: KvSender) -> None:
         if sender.poll() == KVPoll.BOOTSTRAPPING:
+            self.warn_once(
+                "Some requests timed out when bootstrapping, which means that no decode sent its page list here. "
+                "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT sets how many seconds a prefill waits for it."
+            )
             failure = failures.timed_out(sender.room, sender.age, KVPoll.BOOTSTRAPPING, sender.waiting_for)
             sender.fail(failure)
 
@@ -196,36 +190,21 @@ class PrefillManager(Manager):
             text = f"room {info.room} already failed on prefill rank {self.endpoint}: {failure.message}"
             self._refuse(info, Failure(failure.code, text))
             return
-        self._keep(info)
+        log.info("room=%d page list from %s came before its request", info.room, info.endpoint)
+        self._orphans.keep(info)
 
     def _take(self, sender: KvSender, info: TransferInfo) -> None:
         session = self._sessions.get(info.session)
         if session is not None:
             sender.add(session, info)
 
-    def _keep(self, info: TransferInfo) -> None:
-        """The request may be on its way; if it never comes (a misrouted one), the decode must not wait in vain."""
-        key = (info.room, info.session)
-        orphan = Orphan(info, time.monotonic())
-        self._orphans[key] = orphan
-        log.info("room=%d page list from %s came before its request", info.room, info.endpoint)
-        self.loop.later(min(self.config.orphan_ttl, self.config.bootstrap_timeout), lambda: self._expire(key, orphan))
-        if len(self._orphans) > MAX_ORPHANS:
-            oldest, dropped = self._orphans.popitem(last=False)
-            self._disown(oldest[0], dropped, f"more than {MAX_ORPHANS} page lists wait for a request")
-
-    def _expire(self, key: tuple[int, str], orphan: Orphan) -> None:
-        if self._orphans.get(key) is orphan:
-            del self._orphans[key]
-            self._disown(key[0], orphan, f"none came within {time.monotonic() - orphan.arrived:.1f}s")
-
-    def _disown(self, room: int, orphan: Orphan, why: str) -> None:
+    def _disown(self, info: TransferInfo, why: str) -> None:
         text = (
             f"prefill rank {self.endpoint} (bootstrap server {server_address(self.config)}) has no request with room "
-            f"{room}: {why}; was the request routed to another prefill than its bootstrap address says?"
+            f"{info.room}: {why}; was the request routed to another prefill than its bootstrap address says?"
         )
-        log.warning("room=%d %s", room, text)
-        self._refuse(orphan.info, failures.of(FailureCode.UNKNOWN_ROOM, text))
+        log.warning("room=%d %s", info.room, text)
+        self._refuse(info, failures.of(FailureCode.UNKNOWN_ROOM, text))
 
     def _refuse(self, info: TransferInfo, failure: Failure) -> None:
         rank, reason = self.prefill_rank, clipped(failure.message)
@@ -248,16 +227,13 @@ class PrefillManager(Manager):
     def _abort(self, message: Abort) -> None:
         """sglang 0.5.23: rooms that are done or unknown are acknowledged at once, others when they have drained."""
         sender, session = self._rooms.get(message.room), self._sessions.get(message.session)
-        self._orphans.pop((message.room, message.session), None)
+        self._orphans.withdraw(message.room, message.session)
         if sender is None or session is None:
-            log.info(
-                "Received abort notification for room %d, ignoring (already completed or unknown) room=%d",
-                message.room, message.room,
-            )  # fmt: skip
+            log.info("Received abort notification for room %d, ignoring (already completed or unknown)", message.room)
             ack = AbortAck(message.room, message.session, message.generation, self.prefill_rank)
             self._reply(message.session, message.endpoint, ack)
             return
-        log.info("Received abort notification for room %d, marked as Failed room=%d", message.room, message.room)
+        log.info("Received abort notification for room %d, marked as Failed", message.room)
         sender.drained(session, message.generation)
 
     # --- the manager's thread: peers
@@ -277,14 +253,14 @@ class PrefillManager(Manager):
         """A decode rank is gone: only its rooms fail, and it may register again."""
         if self._sessions.pop(session.id, None) is None:
             return
-        level = logging.ERROR if session.rooms else logging.INFO
-        log.log(level, "Session %s failed. (%s: %s) %d rooms", session.id, session.endpoint, detail, len(session.rooms))
+        log.info("Decode rank %s: %s; %d rooms affected", session.endpoint, detail, len(session.rooms))
+        if session.rooms:
+            log.error("Session %s failed.", session.id)
         self._end(session, detail, linger=0.0)
 
     def _end(self, session: Session, detail: str, linger: float) -> None:
         failure = failures.decode_lost(session.id, session.endpoint, detail)
-        for key in [key for key in self._orphans if key[1] == session.id]:
-            del self._orphans[key]
+        self._orphans.drop_session(session.id)
         for room in list(session.rooms):
             self._rooms[room].fail(failure)
         self.loop.drop(session.link, linger)

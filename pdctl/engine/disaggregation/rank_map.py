@@ -1,12 +1,15 @@
-"""Which ranks of a prefill instance write into one decode rank (sglang 0.5.23 CommonKVManager._resolve_rank_mapping).
+"""Which ranks of a prefill instance write into one decode rank, and whether the two fit at all.
 
-Equal attention TP only: rank e is served by rank e. Other shapes are refused here, with both values.
+The arithmetic is the layout's (sglang 0.5.23 CommonKVManager._resolve_rank_mapping); what this engine cannot move yet
+is refused here, with both values.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from pdctl.engine.disaggregation.bootstrap_wire import RankKey
+from pdctl.layout import links
 
 if TYPE_CHECKING:
     from pdctl.engine.disaggregation.bootstrap_wire import ParallelInfo
@@ -17,30 +20,8 @@ class MismatchError(ValueError):
     """A prefill and a decode that cannot serve one another."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankTargets:
-    """`tp_ranks` of the prefill to contact, and how many decode ranks each of them must hear from."""
-
-    tp_ranks: tuple[int, ...]
-    required_dst_info_num: int
-
-
-def targets(config: DisaggConfig, info: ParallelInfo) -> RankTargets:
-    if info.attn_tp_size != config.tp_size:
-        raise MismatchError(
-            f"Attention TP mismatch: prefill={info.attn_tp_size}, decode={config.tp_size}. "
-            "This engine moves KV between equal attention TP sizes only."
-        )
-    if info.attn_cp_size != 1 or info.pp_size != config.pp_size:
-        raise MismatchError(
-            f"prefill has attn_cp_size={info.attn_cp_size} pp_size={info.pp_size}, "
-            f"decode has attn_cp_size=1 pp_size={config.pp_size}; both must be equal"
-        )
-    return RankTargets((config.tp_rank,), 1)
-
-
 def check(config: DisaggConfig, info: ParallelInfo) -> None:
-    """Raises MismatchError in sglang 0.5.23's words when page size or KV dtype differ."""
+    """Raises MismatchError, in sglang 0.5.23's words where it has any."""
     if info.page_size is not None and info.page_size != config.page_size:
         raise MismatchError(
             f"Page size mismatch: prefill server has page_size={info.page_size}, but decode server has "
@@ -51,4 +32,32 @@ def check(config: DisaggConfig, info: ParallelInfo) -> None:
             f"KV cache dtype mismatch: prefill server has kv_cache_dtype={info.kv_cache_dtype}, but decode server has "
             f"kv_cache_dtype={config.kv_dtype}. Both servers must use the same --kv-cache-dtype value."
         )
-    targets(config, info)
+    if info.attn_tp_size != config.tp_size:
+        raise MismatchError(
+            f"Attention TP mismatch: prefill={info.attn_tp_size}, decode={config.tp_size}. "
+            "This engine moves KV between equal attention TP sizes only."
+        )
+    if info.attn_cp_size != 1 or info.pp_size != config.pp_size:
+        raise MismatchError(
+            f"prefill has attn_cp_size={info.attn_cp_size} pp_size={info.pp_size}, "
+            f"decode has attn_cp_size=1 pp_size={config.pp_size}; both must be equal"
+        )
+
+
+def targets(config: DisaggConfig, info: ParallelInfo) -> links.Targets:
+    """For an `info` that passed `check`."""
+    return links.targets(
+        config.tp_size,
+        info.attn_tp_size,
+        config.tp_rank,
+        mla=False,
+        prefill_pp=info.pp_size,
+        decode_pp=config.pp_size,
+        decode_pp_rank=config.pp_rank,
+        prefill_cp=info.attn_cp_size,
+    )
+
+
+def rank_keys(dp: int, found: links.Targets) -> tuple[RankKey, ...]:
+    """Every rank to register with, within DP group `dp`, in the order SGLang contacts them."""
+    return tuple(RankKey(dp, cp, tp, pp) for cp in found.cp_ranks for tp in found.tp_ranks for pp in found.pp_ranks)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pdctl.engine.disaggregation.decode import DecodeManager
     from pdctl.engine.disaggregation.loop import Timer
     from pdctl.engine.transfer.base import Pages
+    from pdctl.layout.links import Targets
 
 __all__ = ["FakeReceiver", "KvReceiver", "Receiver"]
 
@@ -48,7 +49,7 @@ class KvReceiver:
         self._sent_at = 0.0
         self._pages: Pages | None = None
         self._aux_index = 0
-        self._required_dst = 1
+        self._targets: Targets | None = None
         self._writers: set[Connection] = set()  # ranks that know our pages and have not said that they are through
         self._arrived: set[int] = set()
         self._retried = False
@@ -87,10 +88,10 @@ class KvReceiver:
     def age(self) -> float:
         return time.monotonic() - self._created
 
-    def ready(self, connections: tuple[Connection, ...], required_dst: int) -> None:
+    def ready(self, connections: tuple[Connection, ...], targets: Targets) -> None:
         """Every rank that will write has accepted us."""
         self.connections = connections
-        self._required_dst = required_dst
+        self._targets = targets
         for connection in connections:
             connection.rooms.add(self)
         if self._pages is not None:
@@ -108,28 +109,30 @@ class KvReceiver:
         self._send()
 
     def _send(self) -> None:
-        if self._pages is None:
+        if self._pages is None or self._targets is None:
             return
         self._sent_at = time.monotonic()
+        pages, endpoint = pack_pages(self._pages), self._manager.endpoint
         for connection in self.connections:
+            dummy = connection.key.tp in self._targets.dummy
             info = TransferInfo(
                 self.room,
                 connection.session,
-                self._manager.endpoint,
+                endpoint,
                 self.generation,
-                pack_pages(self._pages),
-                self._required_dst,
+                b"" if dummy else pages,
+                self._targets.required_dst_info_num,
                 self._aux_index,
+                dummy,
             )
             self._writers.add(connection)
+            log.info("Sending to prefill server with bootstrap room %d is_dummy=%s", self.room, dummy)
             if not connection.send(info):
                 text = f"send_metadata to prefill {connection.endpoint} failed: it has stopped reading"
                 self.fail(failures.of(FailureCode.RANK_UNREACHABLE, text))
                 return
-        log.info(
-            "Sending to prefill server with bootstrap room %d is_dummy=False room=%d rid='%s' pages=%d to=%s",
-            self.room, self.room, self.rid, len(self._pages), ",".join(c.endpoint for c in self.connections),
-        )  # fmt: skip
+        to = ",".join(connection.endpoint for connection in self.connections)
+        log.info("room=%d rid='%s' announced pages=%d to=%s", self.room, self.rid, len(self._pages), to)
 
     def _overdue(self) -> None:
         if not self.active:
@@ -137,6 +140,10 @@ class KvReceiver:
         silent = ", ".join(c.endpoint for c in self.connections if c in self._writers) or "no prefill rank"
         missing = f"no transfer-done signal from {silent} (bootstrap_addr: {self.address})"
         seconds = time.monotonic() - self._sent_at
+        self._manager.warn_once(
+            "Some requests fail to receive KV Cache transfer done signal after bootstrapping. "
+            "SGLANG_DISAGGREGATION_WAITING_TIMEOUT sets how many seconds a decode waits for it."
+        )
         suspects = list(self._writers)
         self.fail(failures.timed_out(self.room, seconds, KVPoll.WAITING_FOR_INPUT, missing))
         for connection in suspects:
@@ -160,7 +167,7 @@ class KvReceiver:
     def _arrive(self, status: Status) -> None:
         self._arrived.add(status.prefill_rank)
         self.metadata = status.metadata or self.metadata
-        if len(self._arrived) < len(self.connections):
+        if self._targets is None or len(self._arrived) < self._targets.required_prefill_response_num:
             return
         took = time.monotonic() - self._sent_at
         pages = len(self._pages) if self._pages is not None else 0
@@ -203,10 +210,7 @@ class KvReceiver:
         for connection in self._writers:
             endpoint, reason = self._manager.endpoint, clipped(failure.message)
             connection.send(Abort(self.room, connection.session, endpoint, self.generation, reason))
-            log.info(
-                "Sent abort notification for room %d to %s room=%d",
-                self.room, connection.endpoint.removeprefix("tcp://"), self.room,
-            )  # fmt: skip
+            log.info("Sent abort notification for room %d to %s", self.room, connection.endpoint.removeprefix("tcp://"))
         log.info("room=%d receiver failed rid='%s' code=%s: %s", self.room, self.rid, failure.code, failure.message)
         self._end(KVPoll.FAILED)
 
@@ -229,8 +233,8 @@ class KvReceiver:
     def _expire(self) -> None:
         if not self._settled:
             log.warning(
-                "Deferred KV release for room %d timed out after %.1fs: no answer from %s room=%d",
-                self.room, self._manager.config.settle_grace, ", ".join(c.endpoint for c in self._writers), self.room,
+                "Deferred KV release for room %d timed out after %.1fs: no answer from %s",
+                self.room, self._manager.config.settle_grace, ", ".join(c.endpoint for c in self._writers),
             )  # fmt: skip
             self._settle()
 

@@ -76,7 +76,7 @@ class Registration:
 
     def _answered(self, error: BootstrapError | None) -> None:
         if error is None:
-            log.info("Prefill successfully registered to bootstrap server. (http://%s/route)", self._address)
+            log.info("Prefill successfully registered to bootstrap server.")
             self.done.set()
             self._changed()
             return

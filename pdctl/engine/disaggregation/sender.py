@@ -120,10 +120,8 @@ class KvSender:
             log.warning("room=%d duplicate page list from %s ignored", self.room, session.endpoint)
             return
         pages = unpack_pages(info.pages)
-        log.info(
-            "got info room=%d agent_name='%s' required_dst_info_num=%d pages=%d rid='%s'",
-            self.room, session.id, info.required_dst_info_num, len(pages), self.rid,
-        )  # fmt: skip
+        required = info.required_dst_info_num
+        log.info("got info room=%d agent_name='%s' required_dst_info_num=%d", self.room, session.id, required)
         self._destinations[session.id] = Destination(session, info, pages)
         session.rooms.add(self.room)
         try:
@@ -131,13 +129,13 @@ class KvSender:
         except TransferError as error:
             self.fail(failures.of(FailureCode.BAD_PAGES, str(error)))
             return
-        if len(self._destinations) >= info.required_dst_info_num:
+        if len(self._destinations) >= required:
             self._ready()
 
     def _ready(self) -> None:
         self.stats = TransferStats(handshake=self.age)
         self._move(KVPoll.WAITING_FOR_INPUT)
-        log.info("room=%d is bootstrapped rid='%s' after=%.6f", self.room, self.rid, self.stats.handshake)
+        log.info("room=%d is bootstrapped", self.room)
         self._flush()
 
     def _push(self, chunk: Chunk) -> None:

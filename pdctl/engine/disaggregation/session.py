@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pdctl.engine.disaggregation.channel import LinkError
-from pdctl.engine.disaggregation.handshake import RegisterAck, RegisterKvArgs, clipped, codec
+from pdctl.engine.disaggregation.handshake import RegisterAck, RegisterKvArgs, Status, clipped, codec
 from pdctl.engine.transfer.base import TransferError
 
 if TYPE_CHECKING:
@@ -30,8 +30,15 @@ class Session:
     rooms: set[int] = field(default_factory=set)
 
     def tell(self, frame: Frame) -> None:
-        if not self.link.closed and not self.link.send(codec.encode(frame)):
-            log.warning("Cannot send %s to %s: it has stopped reading", type(frame).__name__, self.endpoint)
+        if self.link.closed or self.link.send(codec.encode(frame)):
+            return
+        address = self.endpoint.removeprefix("tcp://")
+        if isinstance(frame, Status):
+            log.warning(
+                "Failed to sync status %d of room %d to %s: it has stopped reading", frame.status, frame.room, address
+            )
+        else:
+            log.warning("Cannot send %s to %s: it has stopped reading", type(frame).__name__, address)
 
 
 def mismatch(manager: PrefillManager, message: RegisterKvArgs) -> str:
@@ -83,5 +90,5 @@ def open_session(manager: PrefillManager, message: RegisterKvArgs) -> Session | 
         log.error("Refused decode session %s (%s): %s", message.session, message.endpoint, reason)
         manager.loop.drop(link, linger=1.0)
         return None
-    log.info("Register KVArgs from %s successfully (%s)", message.session, message.endpoint)
+    log.info("Register KVArgs from %s successfully", message.session)
     return Session(message.session, message.endpoint, link, plan)

@@ -70,8 +70,6 @@ def _serve(
     server = bootstrap(port) if role == "prefill" and own_server else contextlib.nullcontext()
     side = prefill_side(port, shape, **settings) if role == "prefill" else decode_side(shape, **settings)
     with server, side as here, contextlib.suppress(EOFError):
-        if role == "prefill":
-            assert here.manager.registered.wait(PATIENCE)
         pipe.send(here.manager.endpoint)
         while True:
             name, room, *rest = pipe.recv()

@@ -128,10 +128,15 @@ def open_side(kind: type[PrefillManager | DecodeManager], config: DisaggConfig, 
 
 
 @contextlib.contextmanager
-def prefill_side(port: int, shape: PoolGeometry | None = None, **settings: object) -> Iterator[Side]:
+def prefill_side(
+    port: int, shape: PoolGeometry | None = None, registered: bool = True, **settings: object
+) -> Iterator[Side]:
+    """`registered`: wait until the bootstrap server knows the rank."""
     config = replace(PREFILL, bootstrap_port=port, **settings)  # type: ignore[arg-type]
     side = open_side(PrefillManager, config, shape or geometry(), seed=1)
     try:
+        if registered:
+            assert side.manager.registered.wait(PATIENCE), side.manager.registration_failure
         yield side
     finally:
         side.manager.close()

@@ -28,6 +28,7 @@ from pdctl.engine.disaggregation.handshake import (
     pack_pages,
     unpack_pages,
 )
+from pdctl.engine.disaggregation.orphans import CAPACITY
 from pdctl.engine.disaggregation.state import KVPoll
 from pdctl.engine.wire import FrameError
 from tests.engine.disaggregation.rig import HOST, bootstrap, decode_side, geometry, pages, prefill_side
@@ -209,8 +210,8 @@ def test_the_first_page_list_of_a_room_counts_and_half_a_page_id_is_refused() ->
         before = memory.pool.copy()
         sender = prefill.manager.sender(8, "twice")
         rank.send(rank.info(8, pack_pages(pages(5))))
-        rank.send(rank.info(8, pack_pages(pages(6)), generation=2))
         prefill.until(sender, KVPoll.WAITING_FOR_INPUT)
+        rank.send(rank.info(8, pack_pages(pages(6)), generation=2))
         sender.send(pages(2), last=True, metadata=b"m")
         answer = rank.receive()
         assert isinstance(answer, Status)
@@ -218,3 +219,23 @@ def test_the_first_page_list_of_a_room_counts_and_half_a_page_id_is_refused() ->
         assert np.array_equal(memory.item(0, 5), prefill.item(0, 2))
         start = memory.shape.address(0, 6)
         assert np.array_equal(memory.item(0, 6), before[start : start + memory.shape.item_bytes])
+
+
+def test_page_lists_without_a_request_are_bounded_and_the_oldest_is_told() -> None:
+    with (
+        bootstrap() as server,
+        prefill_side(server.port) as prefill,
+        decode_side() as memory,
+        Impostor(prefill.manager.endpoint) as rank,
+    ):
+        descriptor = memory.manager.transport.descriptor()
+        rank.send(
+            msgspec.structs.replace(REGISTER, session=rank.session, endpoint=rank.endpoint, descriptor=descriptor)
+        )
+        assert getattr(rank.receive(), "accepted", False)
+        for room in range(CAPACITY + 1):
+            rank.send(rank.info(room, pack_pages(pages(1))))
+        answer = rank.receive()
+        assert isinstance(answer, Status)
+        assert (answer.room, answer.code) == (0, "unknown_room")
+        assert f"more than {CAPACITY} page lists wait for their requests" in answer.reason

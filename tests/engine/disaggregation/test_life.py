@@ -41,13 +41,14 @@ def test_every_step_of_a_rooms_life_is_a_line_at_info_that_carries_the_room(capl
         rf"room={room} rid='rid-{room}' waits for the decode's page list on tcp://",
         rf"room={room} rid='rid-{room}' resolves prefill bootstrap_addr={HOST}:{server.port}",
         rf"room={room} handshake with {HOST}:{server.port} done",
-        rf"Sending to prefill server with bootstrap room {room} is_dummy=False",
-        rf"got info room={room} agent_name='[0-9a-f]+' required_dst_info_num=1",
-        rf"room={room} is bootstrapped",
+        rf"room={room} rid='rid-{room}' announced pages=2 to=tcp://",
+        rf"got info room={room} agent_name='[0-9a-f]+' required_dst_info_num=1$",
+        rf"room={room} is bootstrapped$",
         rf"room={room} sent chunk pages=2 last=True bytes=",
         rf"room={room} KV transfer done rid='rid-{room}' pages=2",
         rf"room={room} KV cache arrived rid='rid-{room}' pages=2",
     ]
+    assert f"Sending to prefill server with bootstrap room {room} is_dummy=False" in caplog.messages
     for step in steps:
         assert any(re.match(step, line) for line in lines), step
 
@@ -63,8 +64,8 @@ def test_an_aborted_room_leaves_sglangs_lines(caplog: pytest.LogCaptureFixture) 
         prefill.until(sender, KVPoll.FAILED)
         decode.until_settled(receiver)
     address = prefill.manager.endpoint.removeprefix("tcp://")
-    assert f"Sent abort notification for room 77 to {address}" in caplog.text
-    assert "Received abort notification for room 77, marked as Failed" in caplog.text
+    assert f"Sent abort notification for room 77 to {address}" in caplog.messages
+    assert "Received abort notification for room 77, marked as Failed" in caplog.messages
     assert "room=77 sender failed rid='rid-77' code=aborted: Aborted by decode-side abort notification." in caplog.text
     assert "room=77 receiver failed rid='rid-77' code=aborted: Aborted by AbortReq." in caplog.text
 

@@ -19,7 +19,7 @@ def test_delays_double_up_to_half_a_minute_and_jitter_takes_at_most_a_quarter() 
 def test_a_server_that_comes_late_is_found(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "pdctl.engine")
     port = free_port()
-    with prefill_side(port, registration_delay=0.2) as prefill:
+    with prefill_side(port, registered=False, registration_delay=0.2) as prefill:
         prefill.woken.wait("first failed attempt", lambda: "attempt 1/5 failed" in caplog.text)
         with bootstrap(port) as server:
             assert prefill.manager.registered.wait(10)
@@ -29,7 +29,7 @@ def test_a_server_that_comes_late_is_found(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_a_server_that_never_comes_is_reported_and_wakes_the_scheduler(caplog: pytest.LogCaptureFixture) -> None:
-    with prefill_side(free_port(), registration_delay=0.01) as prefill:
+    with prefill_side(free_port(), registered=False, registration_delay=0.01) as prefill:
         prefill.woken.wait("final failure", lambda: prefill.manager.registration_failure)
         text = "Prefill instance failed to register to bootstrap server after 5 retries"
         assert prefill.manager.registration_failure == text
