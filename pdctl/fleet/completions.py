@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
 from pdctl.errors import NotProbedError, PdctlError
-from pdctl.fleet import http as endpoint
+from pdctl.fleet import http
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import httpx
 
 CHAT, RAW = "/v1/chat/completions", "/v1/completions"
 DONE = "[DONE]"
@@ -54,15 +55,16 @@ def stream(url: str, prompt: str, *, model: str, chat: bool, max_tokens: int, ti
     path = url + (CHAT if chat else RAW)
     began = time.monotonic()
     try:
-        with endpoint.exchange("POST", path, json.dumps(body).encode(), endpoint.JSON_HEADERS, timeout) as response:
-            if response.status != 200:
-                raise PdctlError(f"{path} answered {response.status}: {_reason(response.read())}", "pdctl status")
+        with http.exchange("POST", path, body, timeout) as response:
+            if response.status_code != 200:
+                told = _reason(http.read(response))
+                raise PdctlError(f"{path} answered {response.status_code}: {told}", "pdctl status")
             yield from _read(response, began)
-    except (OSError, http.client.HTTPException) as error:
-        raise NotProbedError(f"{path}: {endpoint.explain(error, timeout)}", "pdctl status") from None
+    except http.Unanswered as error:
+        raise NotProbedError(f"{path}: {error}", "pdctl status") from None
 
 
-def _read(response: http.client.HTTPResponse, began: float) -> Iterator[Part]:
+def _read(response: httpx.Response, began: float) -> Iterator[Part]:
     first, finish = 0.0, ""
     usage: dict[str, object] = {}
     for event in _events(response):
@@ -88,18 +90,25 @@ def _read(response: http.client.HTTPResponse, began: float) -> Iterator[Part]:
     )
 
 
-def _events(response: http.client.HTTPResponse) -> Iterator[dict[str, object]]:
+def _events(response: httpx.Response) -> Iterator[dict[str, object]]:
     """The JSON objects of a text/event-stream, until its end or [DONE]."""
-    while line := response.readline():
-        text = line.decode("utf-8", errors="replace").strip()
-        if not text.startswith("data:"):
+    for line in _lines(response):
+        if not line.startswith(b"data:"):
             continue
-        data = text[5:].strip()
+        data = line[5:].decode("utf-8", errors="replace").strip()
         if data == DONE:
             return
         event = json.loads(data)
         if isinstance(event, dict):
             yield event
+
+
+def _lines(response: httpx.Response) -> Iterator[bytes]:
+    """httpx's own iter_lines also ends a line at U+2028 and the like, which JSON texts may hold."""
+    rest = b""
+    for piece in response.iter_bytes():
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
 
 
 def _choice(event: dict[str, object]) -> tuple[str, str]:
@@ -132,7 +141,7 @@ def _count(value: object) -> int | None:
 
 def first_model(url: str, timeout: float = 5.0) -> str:
     """The name under which the deployment serves its (first) model."""
-    answer = endpoint.get(url + "/v1/models", timeout)
+    answer = http.get(url + "/v1/models", timeout)
     if not answer.reached:
         raise NotProbedError(f"{url}/v1/models: {answer.reason}", "pdctl status, or another --url")
     body = answer.json()

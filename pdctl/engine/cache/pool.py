@@ -40,8 +40,10 @@ class KVPool:
         # Flat in either layout. A row is one token of one slab, an item one page of one slab (both as in PoolGeometry).
         self.rows = elements.view(-1, geometry.kv_heads * geometry.head_dim)
         self.items = elements.view(slabs * pages, -1)
-        # [slabs, pages * page_size, kv_heads, head_dim] in place; None where the pages of a slab stand apart.
-        self.tokens = self._slabs.flatten(1, 2) if geometry.layout is Layout.LAYER_MAJOR else None
+        # [slabs, 1, kv_heads, pages * page_size, head_dim] in place; None where the pages of a slab stand apart.
+        self.tokens: torch.Tensor | None = None
+        if geometry.layout is Layout.LAYER_MAJOR:
+            self.tokens = self._slabs.flatten(1, 2).transpose(1, 2).unsqueeze(1)
 
     @staticmethod
     def geometry_for(

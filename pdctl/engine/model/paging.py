@@ -36,10 +36,8 @@ class PageWriter:
 
     def __init__(self, pool: KVPool, seqs: Sequence[SeqSlice], where: Indices) -> None:
         geometry = pool.geometry
-        ends = np.cumsum([seq.extend_len for seq in seqs])
         numbers, offsets = np.divmod(where, geometry.page_size)
-        parts = np.split(numbers, ends[:-1]) if len(where) > len(seqs) else numbers
-        pages = np.hstack([seq.pages[part] for seq, part in zip(seqs, parts, strict=True)]).astype(np.int64)
+        pages = _pages_at(seqs, numbers)
         first = pages * (geometry.page_stride // geometry.token_bytes) + offsets
         slabs = np.arange(geometry.num_slabs, dtype=np.int64) * (geometry.slab_stride // geometry.token_bytes)
         rows = first[None, :, None] + slabs.reshape(geometry.layers, 1, SLABS_PER_LAYER)
@@ -51,15 +49,31 @@ class PageWriter:
         self._pool.rows.index_put_((self._rows[layer],), key_value.to(self._pool.dtype))
 
 
+def _pages_at(seqs: Sequence[SeqSlice], numbers: Indices) -> Indices:
+    """Page of each new token, from its number within its own sequence's list."""
+    if len(numbers) == len(seqs):
+        held = [int(seq.pages[number]) for seq, number in zip(seqs, numbers.tolist(), strict=True)]
+        return np.array(held, dtype=np.int64)
+    ends = np.cumsum([seq.extend_len for seq in seqs])
+    parts = np.split(numbers, ends[:-1])
+    return np.concatenate([seq.pages[part] for seq, part in zip(seqs, parts, strict=True)]).astype(np.int64)
+
+
 class PageReader:
     """Every sequence's K and V, past and new tokens together, layer by layer."""
 
     def __init__(self, pool: KVPool, seqs: Sequence[SeqSlice]) -> None:
+        size = pool.geometry.page_size
+        pages = [seq.pages[: -(-seq.total_len // size)] for seq in seqs]
+        broken = _broken(pages) if pool.tokens is not None else set(range(len(seqs)))
         self._pool = pool
-        self._in_place: list[tuple[torch.Tensor, ...] | None] = [self._view(seq) for seq in seqs]
-        self._scattered = [seq for seq, view in zip(seqs, self._in_place, strict=True) if view is None]
-        if self._scattered:
-            self._plan_gather()
+        self._in_place: list[tuple[torch.Tensor, ...] | None] = [
+            None if index in broken else self._view(int(own[0]) * size, seq.total_len)
+            for index, (seq, own) in enumerate(zip(seqs, pages, strict=True))
+        ]
+        if broken:
+            self._plan_gather([(seqs[index].total_len, pages[index]) for index in sorted(broken)])
+        self._scattered = bool(broken)
 
     def past(self, layer: int) -> list[KeyValue]:
         """In the order of the step's sequences; valid until the next call."""
@@ -70,39 +84,22 @@ class PageReader:
             for view in self._in_place
         ]
 
-    def _view(self, seq: SeqSlice) -> tuple[torch.Tensor, ...] | None:
-        """One [1, kv_heads, tokens, head_dim] per slab without a copy; None when the pages are not one run."""
-        tokens = self._pool.tokens
-        if tokens is None:
-            return None
-        size = self._pool.geometry.page_size
-        pages = seq.pages[: -(-seq.total_len // size)]
-        first = int(pages[0])
-        if len(pages) > 1 and not (
-            int(pages[-1]) - first == len(pages) - 1 and bool((pages[1:] - pages[:-1] == 1).all())
-        ):
-            return None
-        start = first * size
-        views: tuple[torch.Tensor, ...] = (
-            tokens[:, start : start + seq.total_len].transpose(1, 2).unsqueeze(1).unbind(0)
-        )
+    def _view(self, start: int, length: int) -> tuple[torch.Tensor, ...]:
+        """One [1, kv_heads, tokens, head_dim] per slab, without a copy."""
+        assert self._pool.tokens is not None
+        views: tuple[torch.Tensor, ...] = self._pool.tokens.narrow(3, start, length).unbind(0)
         return views
 
-    def _plan_gather(self) -> None:
+    def _plan_gather(self, scattered: Sequence[tuple[int, npt.NDArray[np.int32]]]) -> None:
+        """`scattered`: length in tokens, and pages, of each sequence that is not one run."""
         geometry = self._pool.geometry
-        size = geometry.page_size
-        counts = [-(-seq.total_len // size) for seq in self._scattered]
-        pages = np.concatenate([seq.pages[:count] for seq, count in zip(self._scattered, counts, strict=True)])
-        first = pages.astype(np.int64) * (geometry.page_stride // geometry.item_bytes)
+        pages = np.concatenate([own for _, own in scattered]).astype(np.int64)
+        first = pages * (geometry.page_stride // geometry.item_bytes)
         slabs = np.arange(geometry.num_slabs, dtype=np.int64) * (geometry.slab_stride // geometry.item_bytes)
         items = (slabs[:, None] + first).reshape(geometry.layers, -1)
         self._items = torch.from_numpy(items).to(self._pool.device).unbind(0)
         # Alternating: a sequence's tokens, then the unwritten rest of its last page.
-        self._lengths = [
-            length
-            for seq, count in zip(self._scattered, counts, strict=True)
-            for length in (seq.total_len, count * size - seq.total_len)
-        ]
+        self._lengths = [part for length, own in scattered for part in (length, len(own) * geometry.page_size - length)]
 
     def _gather(self, layer: int) -> list[KeyValue]:
         geometry = self._pool.geometry
@@ -110,3 +107,12 @@ class PageReader:
         both = copy.view(SLABS_PER_LAYER, 1, -1, geometry.kv_heads, geometry.head_dim).transpose(2, 3)
         parts = torch.split(both, self._lengths, dim=3)[::2]
         return [(part[0], part[1]) for part in parts]
+
+
+def _broken(pages: Sequence[npt.NDArray[np.int32]]) -> set[int]:
+    """Which of the page lists are not one ascending run."""
+    breaks = np.diff(np.concatenate(pages)) != 1
+    ends = np.cumsum([len(own) for own in pages])
+    breaks[ends[:-1] - 1] = False  # from one list to the next
+    places = np.flatnonzero(breaks)
+    return set(np.searchsorted(ends, places, side="right").tolist()) if len(places) else set()

@@ -79,7 +79,8 @@ def test_a_prefill_killed_while_it_writes_settles(backend: str) -> None:
         receivers = []
         for room in range(1, 9):
             prefill.ask("open", room)
-            prefill.ask("send", room, everything)
+            if room < 8:  # the last one waits, however fast the machine is
+                prefill.ask("send", room, everything)
             receiver = decode.manager.receiver(room, "r", HOST, port)
             receivers.append(receiver)
             decode.until(receiver, KVPoll.WAITING_FOR_INPUT)

@@ -14,7 +14,17 @@ from pdctl.engine.cache.geometry import Layout
 from pdctl.engine.disaggregation.failure import FailureCode
 from pdctl.engine.disaggregation.receiver import Receiver
 from pdctl.engine.disaggregation.state import KVPoll
-from tests.engine.disaggregation.rig import HOST, Side, bootstrap, decode_side, free_port, geometry, pages, prefill_side
+from tests.engine.disaggregation.rig import (
+    HOST,
+    Side,
+    Woken,
+    bootstrap,
+    decode_side,
+    free_port,
+    geometry,
+    pages,
+    prefill_side,
+)
 from tests.engine.disaggregation.test_rooms import open_room, run_room
 
 
@@ -160,7 +170,7 @@ def test_a_prefill_that_is_still_starting_is_waited_for() -> None:
 def test_an_incomplete_prefill_is_reported_with_the_count() -> None:
     with (
         bootstrap() as server,
-        prefill_side(server.port, dp_size=2) as half,
+        prefill_side(server.port, dp_size=2),
         decode_side(topology_timeout=0.0) as decode,
     ):
         receiver = decode.manager.receiver(1, "r", HOST, server.port)
@@ -169,7 +179,7 @@ def test_an_incomplete_prefill_is_reported_with_the_count() -> None:
 
 
 def test_a_dp_rank_that_does_not_exist_is_named() -> None:
-    with bootstrap() as server, prefill_side(server.port) as prefill, decode_side() as decode:
+    with bootstrap() as server, prefill_side(server.port), decode_side() as decode:
         receiver = decode.manager.receiver(1, "r", HOST, server.port, dp_rank=3)
         failed(
             decode, receiver, FailureCode.BOOTSTRAP_UNREACHABLE,
@@ -357,4 +367,4 @@ def test_closing_is_idempotent_and_leaves_no_thread() -> None:
         prefill.manager.close()
         prefill.manager.close()
         decode.manager.close()
-    assert threading.active_count() <= before
+    Woken().wait("end of every thread", lambda: threading.active_count() <= before)

@@ -21,9 +21,9 @@ PAGE = 16
 PAGES = np.arange(1, 100, dtype=np.int32)
 FOX = "Repeat: the red fox jumps over the lazy dog and runs into the dark forest"
 LONG = (
-    "Repeat: Anna sees the old clock. Ben paints the small boat near the river. Clara hides the golden key under the "
-    "bridge. David opens the tall door. Emma buys the brown bread. Felix hears the loud drum in the forest. Grace "
-    "follows the young king. Henry holds the silver spoon."
+    "Repeat: the quick brown fox jumps over the lazy dog while seven small boats follow a silver moon and nine tall "
+    "towers hide one golden key from the brave king who never opens his red door at night because every bell would "
+    "wake the gentle queen"
 )
 
 
