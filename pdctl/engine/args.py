@@ -48,7 +48,6 @@ class ServerArgs:
     max_queued_requests: int = 1024
     chunked_prefill_size: int = 512
     context_length: int = 0  # 0: from the checkpoint
-    num_reserved_decode_tokens: int = 128
     load_balance_method: str = "auto"
     random_seed: int = 1
     num_threads: int = 0  # 0: cores divided by the processes that share them

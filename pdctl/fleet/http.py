@@ -89,7 +89,7 @@ def exchange(method: str, url: str, body: object, timeout: float) -> Iterator[ht
             yield response
     except httpx.TimeoutException:
         raise Unanswered(f"no answer within {timeout:g} s") from None
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: a host like "a..b"
         raise Unanswered(_reason(error)) from None
 
 

@@ -31,5 +31,9 @@ class Prefix:
         """The coloured, padded name."""
         return self._term.style(f"{name:{self.width}}", *self._styles.get(name, ()))
 
+    def style(self, name: str) -> str:
+        """The style of the name, in rich's words."""
+        return " ".join(self._styles.get(name, ()))
+
     def line(self, line: Line) -> str:
         return f"{self.name(line.source)} {self._term.style(self._bar, 'dim')} {line.text}"

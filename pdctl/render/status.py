@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ COLORS = {
     State.FAILED: "red",
     State.STALE: "red",
 }
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 HEAD = ("NAME", "PID", "UPTIME", "PORT", "HEALTH", "BOOTSTRAP", "ROUTER", "RESTARTS", "MISSING")
 
 
@@ -70,8 +72,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], term: Term) -> Non
 
 def plain(text: str) -> str:
     """`text` without colour."""
-    from pdctl.render.live import ESCAPE
-
     return ESCAPE.sub("", text)
 
 

@@ -90,6 +90,8 @@ def _call(address: str, method: str, target: str, body: bytes | None = None, tim
     url = f"http://{address}{target.partition('?')[0]}"
     try:
         parts = urlsplit(f"//{address}")
+        if parts.netloc != address or parts.port is None or "@" in address:
+            raise ValueError("host:port is needed")
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
     except (ValueError, http.client.InvalidURL) as error:
         raise BootstrapError(f"{url}: not an address ({error})", True) from None

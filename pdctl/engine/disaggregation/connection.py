@@ -58,6 +58,8 @@ class Connection:
         return self.stage == Stage.READY
 
     def begin(self) -> None:
+        if self.stage != Stage.FETCHING:
+            return
         address, key = self._address.name, self.key
         self._manager.loop.submit(lambda: attempt(lambda: rank_endpoint(address, key)), self._fetched)
 

@@ -56,10 +56,8 @@ class DecodeManager(Manager):
         if self.config.is_fake(bootstrap_host):
             return FakeReceiver(room, rid)
         receiver = KvReceiver(room, rid, joined(bootstrap_host, bootstrap_port), dp_rank, self)
-        if self.loop.ended:
+        if not self.loop.call(lambda: self._open(receiver)):
             receiver.fail(self._end_of_service())
-        else:
-            self.loop.call(lambda: self._open(receiver))
         return receiver
 
     def next_generation(self) -> int:

@@ -82,7 +82,8 @@ class Loop:
         self._http = ThreadPoolExecutor(HTTP_THREADS, thread_name_prefix=f"{name}-http")
         self._stopping = False
         self._closed = False
-        self.ended = False  # nothing passed to `call` will run any more
+        self._lock = threading.Lock()  # between `call` and the end
+        self.ended = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
@@ -106,15 +107,21 @@ class Loop:
             self._thread.join(timeout)
         if self._thread.is_alive():
             return False
-        self._closed = self.ended = True
+        self._closed = True
+        if not self.ended:  # it never began
+            self._finish()
         self._http.shutdown(wait=False, cancel_futures=True)
         self._close()
         return True
 
-    def call(self, action: Callable[[], None]) -> None:
-        """Run `action` on the loop's thread, after the calls made before it. From any thread."""
-        self._calls.append(action)
+    def call(self, action: Callable[[], None]) -> bool:
+        """Run `action` on the loop's thread, after the calls made before it. From any thread. False: it has ended."""
+        with self._lock:
+            if self.ended:
+                return False
+            self._calls.append(action)
         self._bell.ring()
+        return True
 
     def later(self, seconds: float, action: Callable[[], None]) -> Timer:
         timer = Timer(action)
@@ -152,9 +159,18 @@ class Loop:
             self._drain(busy)
             clean = True
         finally:
-            self.ended = True
             if not clean:
                 log.critical("KV manager thread died; every room of this rank fails", exc_info=True)
+            self._finish()
+
+    def _finish(self) -> None:
+        """Take what was called in the last moment, then nothing more."""
+        with self._lock:
+            self.ended = True
+        try:
+            while self._calls:
+                self._calls.popleft()()
+        finally:
             self._handler.on_death()
 
     def _drain(self, busy: bool) -> None:

@@ -80,10 +80,8 @@ class PrefillManager(Manager):
         if self.config.is_fake(bootstrap_host):
             return FakeSender(room, rid)
         sender = KvSender(room, rid, self)
-        if self.loop.ended:
+        if not self.loop.call(lambda: self._open(sender)):
             sender.condemn(self._end_of_service())
-        else:
-            self.loop.call(lambda: self._open(sender))
         return sender
 
     def stats(self) -> ManagerStats:
@@ -195,7 +193,9 @@ class PrefillManager(Manager):
 
     def _take(self, sender: KvSender, info: TransferInfo) -> None:
         session = self._sessions.get(info.session)
-        if session is not None:
+        if sender.failure is not None:
+            self._refuse(info, sender.failure)
+        elif session is not None:
             sender.add(session, info)
 
     def _disown(self, info: TransferInfo, why: str) -> None:
@@ -226,15 +226,16 @@ class PrefillManager(Manager):
 
     def _abort(self, message: Abort) -> None:
         """sglang 0.5.23: rooms that are done or unknown are acknowledged at once, others when they have drained."""
-        sender, session = self._rooms.get(message.room), self._sessions.get(message.session)
+        ack = AbortAck(message.room, message.session, message.generation, self.prefill_rank)
+        acknowledge = functools.partial(self._reply, message.session, message.endpoint, ack)
         self._orphans.withdraw(message.room, message.session)
-        if sender is None or session is None:
+        sender = self._rooms.get(message.room)
+        if sender is None or not sender.serves(message.session):
             log.info("Received abort notification for room %d, ignoring (already completed or unknown)", message.room)
-            ack = AbortAck(message.room, message.session, message.generation, self.prefill_rank)
-            self._reply(message.session, message.endpoint, ack)
+            acknowledge()
             return
         log.info("Received abort notification for room %d, marked as Failed", message.room)
-        sender.drained(session, message.generation)
+        sender.give_up(message.session, acknowledge)
 
     # --- the manager's thread: peers
 

@@ -15,12 +15,14 @@ import numpy as np
 from pdctl.engine.disaggregation import failure as failures
 from pdctl.engine.disaggregation.failure import Failure, FailureCode
 from pdctl.engine.disaggregation.fake_room import FakeSender
-from pdctl.engine.disaggregation.handshake import AbortAck, Status, TransferInfo, clipped, unpack_pages
+from pdctl.engine.disaggregation.handshake import Status, TransferInfo, clipped, unpack_pages
 from pdctl.engine.disaggregation.state import KVPoll, TransferStats
 from pdctl.engine.transfer.base import Op, OpState, TransferError
 from pdctl.engine.transfer.pages import require_pages
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pdctl.engine.disaggregation.loop import Timer
     from pdctl.engine.disaggregation.prefill import PrefillManager
     from pdctl.engine.disaggregation.session import Session
@@ -68,7 +70,7 @@ class KvSender:
         self._sent = 0  # pages
         self._finished: bytes | None = None  # metadata, once the last chunk was posted
         self._failing: Failure | None = None
-        self._acks: list[tuple[Session, int]] = []
+        self._acks: dict[str, Callable[[], None]] = {}  # by session: who gave the room up and wants to know
         self.timer: Timer | None = None
 
     # --- the scheduler's thread
@@ -213,11 +215,11 @@ class KvSender:
             text = f"a write into {left[0].peer} did not end within {self._manager.config.waiting_timeout:.1f}s"
             self.fail(failures.of(FailureCode.TRANSFER, text))
         if left and self._failing and now > self._deadline:
-            self._give_up()
+            self._cut_off()
         self._conclude()
         return bool(self._running)
 
-    def _give_up(self) -> None:
+    def _cut_off(self) -> None:
         """A failing room's ops outlived their grace: cancel them, and cut the peers off so that nothing comes late."""
         for op in self._running:
             self._manager.transport.release(op)
@@ -239,11 +241,13 @@ class KvSender:
         self._deadline = 0.0
         self.check()
 
-    def drained(self, session: Session, generation: int) -> None:
-        """A decode gave the room up: acknowledge as soon as nothing is being written into its pages."""
-        self._acks.append((session, generation))
+    def serves(self, session: str) -> bool:
+        return session in self._destinations
+
+    def give_up(self, session: str, acknowledge: Callable[[], None]) -> None:
+        """A decode gave the room up: `acknowledge` as soon as nothing is being written into its pages."""
+        self._acks[session] = acknowledge
         self.fail(failures.aborted(failures.ABORTED_BY_DECODE))
-        self._acknowledge()
 
     def _conclude(self) -> None:
         if self._state.final or self._running:
@@ -255,11 +259,10 @@ class KvSender:
 
     def _finish(self, state: KVPoll) -> None:
         failure, metadata = self._failing, self._finished or b""
-        told = {session.id for session, _ in self._acks}
         for destination in self._destinations.values():
             session = destination.session
             session.rooms.discard(self.room)
-            if session.id not in told and not destination.info.is_dummy:
+            if session.id not in self._acks and not destination.info.is_dummy:
                 self._tell(session, state, failure, metadata)
         self.failure = failure
         if failure is None:
@@ -268,7 +271,8 @@ class KvSender:
             self.timer.cancel()
         self._manager.concluded(self)
         self._move(state)  # last: whoever sees the state may ask for everything else
-        self._acknowledge()
+        for acknowledge in self._acks.values():
+            acknowledge()
         self._report()
 
     def _report(self) -> None:
@@ -280,12 +284,6 @@ class KvSender:
             )  # fmt: skip
         else:
             log.info("room=%d sender failed rid='%s' code=%s: %s", self.room, self.rid, failure.code, failure.message)
-
-    def _acknowledge(self) -> None:
-        if self._state.final:
-            for session, generation in self._acks:
-                session.tell(AbortAck(self.room, session.id, generation, self._manager.prefill_rank))
-            self._acks.clear()
 
     def _tell(self, session: Session, state: KVPoll, failure: Failure | None = None, metadata: bytes = b"") -> None:
         code, reason = (failure.code, clipped(failure.message)) if failure else ("", "")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pdctl.engine.messages import Sampling
 
 _MASK64 = (1 << 64) - 1
-# Rows without a seed share one stream. It starts alike in every process: TP ranks, which sample in step, stay alike.
+# Where the caller brings no stream of its own. It starts alike in every process: TP ranks, which sample in step, agree.
 _UNSEEDED = np.random.default_rng(1)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from pdctl import lifeline
 from pdctl.engine.args import ServerArgs
 from pdctl.engine.logs import configure
+from pdctl.engine.model.memory import prefer_huge_pages
 
 
 def main() -> None:
@@ -28,6 +29,7 @@ def main() -> None:
     args = ServerArgs.from_json(options.args_json)
     configure(args, tp_rank=options.tp_rank, dp_rank=options.dp_rank)
 
+    prefer_huge_pages(os.environ)  # read once, when torch is imported
     from pdctl.engine.scheduler.rank import serve
 
     code = serve(args, options.tp_rank, options.dp_rank, options.ipc_dir, options.dist_port)

@@ -82,7 +82,7 @@ def _take(logits: torch.Tensor, reqs: Sequence[Req], resources: Resources) -> No
         )
         for req in reqs
     ]
-    sampled = sample(logits, rows)
+    sampled = sample(logits, rows, resources.random)
     now = time.time()
     for index, req in enumerate(reqs):
         if req.message.return_logprob:

@@ -6,6 +6,8 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from pdctl.engine.cache.allocator import PageAllocator
 from pdctl.engine.cache.metadata import MetadataBuffers
 from pdctl.engine.cache.table import PageTable
@@ -99,6 +101,7 @@ class Rank:
             capacity=sizing.tokens,
             dp_rank=self._dp_rank if args.dp_size > 1 else None,
             tp_rank=self._tp_rank,
+            random=np.random.default_rng(args.random_seed),
         )
 
     def __enter__(self) -> Rank:

@@ -10,6 +10,8 @@ from pdctl.engine.messages import Finish, Tokens
 from pdctl.engine.scheduler.request import NO_PAGES
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from pdctl.engine.args import ServerArgs
     from pdctl.engine.cache.allocator import PageAllocator
     from pdctl.engine.cache.metadata import MetadataBuffers
@@ -38,6 +40,7 @@ class Resources:
     capacity: int
     dp_rank: int | None
     tp_rank: int
+    random: np.random.Generator  # for requests without a seed; the same stream on every rank of the group
     outbox: list[Tokens] = field(default_factory=list)
     transfer_speed: float = 0.0  # GB/s of the last room whose KV cache moved
     transfer_latency: float = 0.0  # seconds of the same

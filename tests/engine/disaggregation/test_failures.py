@@ -148,7 +148,7 @@ def test_a_port_that_does_not_speak_http_is_told_apart() -> None:
         failed(decode, receiver, FailureCode.BOOTSTRAP_UNREACHABLE, "no HTTP answer", "is this the bootstrap port")
 
 
-@pytest.mark.parametrize("host", ["no host", "exa mple", "[::1", "a:b:c"])
+@pytest.mark.parametrize("host", ["no host", "exa mple", "[::1", "a:b:c", "a/b", "user@a", "a?b", ""])
 def test_an_address_that_is_none_fails_the_room(host: str) -> None:
     with decode_side(topology_timeout=0.0) as decode:
         receiver = decode.manager.receiver(1, "r", host, 1)

@@ -149,6 +149,15 @@ class Impostor:
         assert self._pull.poll(5000), "no answer within 5 s"
         return codec.decode(self._pull.recv())
 
+    def register(self, descriptor: bytes) -> RegisterAck:
+        """With a pool shaped like `geometry()`."""
+        self.send(
+            msgspec.structs.replace(REGISTER, session=self.session, endpoint=self.endpoint, descriptor=descriptor)
+        )
+        answer = self.receive()
+        assert isinstance(answer, RegisterAck)
+        return answer
+
     def info(self, room: int, data: bytes, generation: int = 1) -> TransferInfo:
         return TransferInfo(room, self.session, self.endpoint, generation, data)
 
@@ -183,9 +192,7 @@ def test_an_endpoint_nobody_can_dial_costs_nothing(endpoint: str) -> None:
 
 def test_a_registration_with_a_descriptor_of_nothing_is_refused() -> None:
     with bootstrap() as server, prefill_side(server.port) as prefill, Impostor(prefill.manager.endpoint) as liar:
-        liar.send(msgspec.structs.replace(REGISTER, session=liar.session, endpoint=liar.endpoint))
-        answer = liar.receive()
-        assert isinstance(answer, RegisterAck)
+        answer = liar.register(b"\x00" * 40)
         assert not answer.accepted
         assert "sent no shared-memory handle" in answer.reason
         assert prefill.manager.stats().peers == 0
@@ -198,13 +205,7 @@ def test_the_first_page_list_of_a_room_counts_and_half_a_page_id_is_refused() ->
         decode_side() as memory,
         Impostor(prefill.manager.endpoint) as rank,
     ):
-        descriptor = memory.manager.transport.descriptor()
-        rank.send(
-            msgspec.structs.replace(REGISTER, session=rank.session, endpoint=rank.endpoint, descriptor=descriptor)
-        )
-        answer = rank.receive()
-        assert isinstance(answer, RegisterAck)
-        assert answer.accepted, answer.reason
+        assert rank.register(memory.manager.transport.descriptor()).accepted
         rank.send(rank.info(8, b"\x01\x00\x00"))
         assert "3 bytes are not whole page ids" in getattr(rank.receive(), "reason", "")
         before = memory.pool.copy()
@@ -228,14 +229,34 @@ def test_page_lists_without_a_request_are_bounded_and_the_oldest_is_told() -> No
         decode_side() as memory,
         Impostor(prefill.manager.endpoint) as rank,
     ):
-        descriptor = memory.manager.transport.descriptor()
-        rank.send(
-            msgspec.structs.replace(REGISTER, session=rank.session, endpoint=rank.endpoint, descriptor=descriptor)
-        )
-        assert getattr(rank.receive(), "accepted", False)
+        assert rank.register(memory.manager.transport.descriptor()).accepted
         for room in range(CAPACITY + 1):
             rank.send(rank.info(room, pack_pages(pages(1))))
         answer = rank.receive()
         assert isinstance(answer, Status)
         assert (answer.room, answer.code) == (0, "unknown_room")
         assert f"more than {CAPACITY} page lists wait for their requests" in answer.reason
+
+
+def test_two_decodes_that_claim_one_room_are_both_answered() -> None:
+    """The first one's pages do not exist: the room is over before the second one's list is looked at."""
+    with (
+        bootstrap() as server,
+        prefill_side(server.port) as prefill,
+        decode_side() as memory,
+        Impostor(prefill.manager.endpoint) as second,
+    ):
+        with Impostor(prefill.manager.endpoint) as first:
+            for rank, page in ((first, 999), (second, 1)):
+                assert rank.register(memory.manager.transport.descriptor()).accepted
+                rank.send(rank.info(9, pack_pages(pages(page))))
+                rank.send(rank.info(5, b"?"))  # refused at once: the list before it has been read by then
+                assert getattr(rank.receive(), "room", None) == 5
+            sender = prefill.manager.sender(9, "r")
+            prefill.until(sender, KVPoll.FAILED)
+            for rank in (first, second):
+                answer = rank.receive()
+                assert isinstance(answer, Status)
+                assert (answer.room, answer.code) == (9, "bad_pages")
+        prefill.woken.wait("end of the first session", lambda: prefill.manager.stats().peers == 1)
+        run_room(prefill, memory, 10, server.port)

@@ -9,8 +9,10 @@ import time
 import pytest
 
 from pdctl.engine.disaggregation.failure import FailureCode
+from pdctl.engine.disaggregation.prefill import PrefillManager
 from pdctl.engine.disaggregation.state import KVPoll
-from tests.engine.disaggregation.rig import HOST, bootstrap, decode_side, pages, prefill_side
+from pdctl.engine.transfer import select
+from tests.engine.disaggregation.rig import HOST, PREFILL, bootstrap, decode_side, geometry, pages, prefill_side
 from tests.engine.disaggregation.test_failures import failed
 from tests.engine.disaggregation.test_rooms import open_room, run_room
 from tests.engine.transfer.test_transports import BACKENDS
@@ -101,3 +103,13 @@ def test_statistics_count_what_happened() -> None:
         assert (stats.succeeded, stats.failed, stats.rooms, stats.draining, stats.peers) == (2, 1, 0, 0, 1)
         assert stats.nbytes == 4 * prefill.shape.page_bytes
         assert decode.manager.stats().nbytes == stats.nbytes
+
+
+def test_a_manager_that_was_never_started_closes_and_refuses_rooms() -> None:
+    transport = select.create("shm", HOST)
+    transport.register(transport.allocate(geometry().nbytes))
+    manager = PrefillManager(PREFILL, transport, geometry(), lambda: None)
+    early = manager.sender(1, "before the start")
+    manager.close()
+    assert manager.ended
+    assert early.poll() == manager.sender(2, "after the end").poll() == KVPoll.FAILED

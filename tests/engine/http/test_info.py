@@ -40,7 +40,6 @@ SERVER_INFO = {
     "max_req_input_len": int,
     "context_length": int,
     "chunked_prefill_size": int,
-    "num_reserved_decode_tokens": int,
     "disable_radix_cache": bool,
     "log_level": str,
     "enable_metrics": bool,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from pdctl.engine.args import ServerArgs
@@ -35,6 +36,7 @@ def resources(pages: int = 64, budget: int = 16) -> Resources:
         capacity=pages * PAGE,
         dp_rank=None,
         tp_rank=0,
+        random=np.random.default_rng(1),
     )
 
 

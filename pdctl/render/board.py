@@ -1,0 +1,103 @@
+"""The start of a run, in place on a terminal: one row per process, one column per stage of its readiness."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from rich.columns import Columns
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from pdctl.launch.events import Event, Kind, Stage
+from pdctl.launch.readiness import stages
+from pdctl.launch.verdict import span
+from pdctl.render.live import PlainView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pdctl.launch.deployment import Deployment, Spec
+    from pdctl.render.term import Term
+
+REDRAWS = 5  # a second
+
+
+class Screen(Console):
+    def __init__(self, term: Term) -> None:
+        super().__init__(
+            file=term.stream, force_terminal=True, color_system="standard" if term.color else None, highlight=False
+        )
+
+    def on_broken_pipe(self) -> None:
+        raise  # rich would end the program; the run goes on unwatched
+
+
+class TerminalView(PlainView):
+    """Until the run serves (or fails), the causal list of every process, in place; then plain lines below it."""
+
+    def __init__(self, deployment: Deployment, term: Term, attached: bool) -> None:
+        super().__init__(deployment, term, attached)
+        self._deployment = deployment
+        self._events: list[Event] = []
+        self._live = Live(get_renderable=self.board, console=Screen(term), refresh_per_second=REDRAWS)
+        self._live.start(refresh=True)
+
+    def event(self, event: Event) -> None:
+        if self._live.is_started:
+            self._events.append(event)
+            if event.kind in (Kind.STAGE, Kind.PAIR):
+                return
+            self._live.stop()
+        super().event(event)
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def board(self, now: float | None = None) -> Group:
+        """What the events so far say. `now`: seconds since the epoch."""
+        events, specs = self._events.copy(), self._deployment.specs  # the redrawing thread is not the one that adds
+        over = any(event.kind not in (Kind.STAGE, Kind.PAIR) for event in events)
+        todo = self.term.symbol("–", "-") if over else self.term.symbol("…", ".")
+        used = {stage for spec in specs for stage in stages(spec)}
+        columns = [stage for stage in Stage if stage in used and stage is not Stage.STARTED]
+        table = Table("", "", "port", "", box=None, header_style="dim", padding=(0, 2, 0, 0), pad_edge=False)
+        for stage in columns:  # as wide as what they will hold
+            table.add_column(stage.value, min_width=10 if stage is Stage.WORKERS else 6)
+        for spec in specs:
+            mine = [event for event in events if event.subject == spec.name]
+            table.add_row(*self._row(spec, columns, mine, todo, now or time.time()))
+        pairs = [self._pair(event) for event in events if event.kind is Kind.PAIR]
+        total = len(self._deployment.prefills) * len(self._deployment.decodes)
+        awaited = [] if over else [Text(f"{total} pairs to verify", "dim")]
+        return Group(table, Columns(pairs or awaited, padding=(0, 3)))
+
+    def _row(
+        self, spec: Spec, columns: Sequence[Stage], events: Sequence[Event], todo: str, now: float
+    ) -> Iterator[Text]:
+        reached = {event.stage: event for event in events if event.stage}
+        last = next((event for event in events if event.kind is Kind.DIED), reached.get(Stage.READY))
+        yield Text(spec.name, self.prefix.style(spec.name))
+        yield self._mark(last.kind is not Kind.DIED) if last else Text(todo if reached else "")
+        yield Text(str(spec.port))
+        yield Text(f"{span((last.at if last else now) - reached[Stage.STARTED].at):>6}" if reached else "")
+        slowest = max((event.seconds for event in reached.values()), default=0.0)
+        # A log without the line (another engine, another format) must not look as if work were left.
+        lacking = self.term.symbol("–", "-") if last else todo
+        for stage in columns:
+            took = _took(reached[stage], slowest) if stage in reached else Text(lacking, "dim")
+            yield took if stage in stages(spec) else Text()
+
+    def _pair(self, event: Event) -> Text:
+        return Text.assemble(self._mark(event.detail == "answered"), f" {event.subject} {span(event.seconds)}")
+
+    def _mark(self, good: bool) -> Text:
+        return Text(self.term.symbol("✓", "+"), "green") if good else Text(self.term.symbol("✗", "x"), "red")
+
+
+def _took(event: Event, slowest: float) -> Text:
+    """The time of a stage, after the ranks registered or the workers listed: "2/2 0.11 s"."""
+    counts = [word for word in event.detail.split() if "/" in word]
+    return Text(" ".join([*counts, span(event.seconds)]), "bold" if event.seconds == slowest else "")
