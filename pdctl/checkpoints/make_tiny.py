@@ -173,6 +173,9 @@ def encode(tokenizer: Tokenizer, one: Example) -> tuple[list[int], int]:
 def save(model: LlamaForCausalLM, tokenizer: Tokenizer, directory: Path) -> None:
     """The files of a Hugging Face checkpoint directory, float32."""
     directory.mkdir(parents=True, exist_ok=True)
+    if model.generation_config is not None:
+        # Greedy unless the client asks otherwise: the answers of a rehearsal should repeat.
+        model.generation_config.do_sample, model.generation_config.top_k = True, 1
     model.save_pretrained(directory)
     (directory / "model.safetensors").chmod(0o644)
     tokenizer.save(str(directory / "tokenizer.json"), pretty=False)

@@ -66,6 +66,40 @@ def test_silence_has_a_deadline() -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (b"", "server disconnected without sending a response"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc", "peer closed connection without sending complete"),
+    ],
+)
+def test_an_answer_that_breaks_off_is_no_answer(said: bytes, reason: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(said)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        found = http.get(f"http://127.0.0.1:{server.getsockname()[1]}/", timeout=5.0)
+        thread.join()
+    assert not found.reached
+    assert found.reason.startswith(reason)
+
+
+@pytest.mark.parametrize("url", ["http://", "http://[::1", "http://a..b", "127.0.0.1:1", "ftp://127.0.0.1:1"])
+def test_what_is_no_address_is_not_reached(url: str) -> None:
+    assert http.get(url).reason
+
+
+def test_no_proxy_stands_between(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{closed_port()}")
+    assert http.get(serve({"/health": (200, "")}) + "/health").ok
+
+
+@pytest.mark.parametrize(
     ("status", "body", "expected"),
     [
         (200, "{}", bootstrap.Registration(True, True, 4)),
@@ -131,6 +165,11 @@ def test_a_stream_of_pieces_ends_with_its_summary(serve: Serve) -> None:
     assert isinstance(summary, Summary)
     assert (summary.finish_reason, summary.prompt_tokens, summary.completion_tokens) == ("stop", 3, 2)
     assert (summary.room, summary.prefill) == ("77", "")
+
+
+def test_a_line_separator_in_the_text_does_not_end_the_event(serve: Serve) -> None:
+    event = json.dumps({"choices": [{"delta": {"content": "a\u2028b"}}]}, ensure_ascii=False)
+    assert ask(serve({completions.CHAT: (200, f"data: {event}\r\n\r\ndata: [DONE]\n\n")}))[0] == Piece("a\u2028b")
 
 
 def test_plain_completions(serve: Serve) -> None:

@@ -48,6 +48,33 @@ def test_no_ops_verb_loads_the_engine(argv: tuple[str, ...]) -> None:
     assert not roots & FORBIDDEN
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--version",),
+        ("plan", "topologies/2p1d.yaml"),
+        ("topology", "check", "topologies/2p1d.yaml"),
+        ("launch", "topologies/2p1d.yaml", "--dry-run"),
+        ("ls",),
+    ],
+    ids=" ".join,
+)
+def test_what_asks_nobody_and_redraws_nothing_loads_neither_library(argv: tuple[str, ...]) -> None:
+    assert not {name.split(".")[0] for name in loaded(*argv)} & {"rich", "httpx"}
+
+
+def test_status_loads_httpx_without_its_command_line() -> None:
+    """httpx's own command line brings click, pygments and rich: three quarters of what its import costs."""
+    probe = """
+import sys
+from pdctl.fleet import http
+assert not http.get("http://127.0.0.1:1").reached
+assert "httpx" in sys.modules
+print(*{name.split(".")[0] for name in sys.modules} & {"rich", "pygments", "click"})
+"""
+    assert subprocess.check_output([sys.executable, "-c", probe], text=True, timeout=60) == "\n"
+
+
 def test_version_loads_next_to_nothing() -> None:
     """Bare Python loads about 30 modules; the version must not pay for a command-line library."""
     modules = loaded("--version")

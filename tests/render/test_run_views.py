@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
+from rich.console import Console
 
 from pdctl.launch.deployment import Deployment
 from pdctl.launch.events import Event, Kind, Stage
 from pdctl.launch.relay import Line
 from pdctl.render import live
-from pdctl.render.live import Board, PlainView, Progress, TerminalView, clip
+from pdctl.render.board import TerminalView
+from pdctl.render.live import PlainView, Progress
 from pdctl.render.prefix import Prefix
 from pdctl.render.status import table
 from pdctl.render.term import Term
@@ -59,44 +62,57 @@ STORY = (
 )
 
 
-def board(deployment: Deployment, tty: bool = False) -> Board:
-    term = Term(Screen(tty))
-    made = Board(deployment, term, Prefix(deployment, term))
-    for event in STORY:
-        made.take(event)
-    return made
+def board(deployment: Deployment, *more: Event, color: bool = False) -> list[str]:
+    """The rows of the live view at 104.0, the line of names first."""
+    view = TerminalView(deployment, Term(Screen(tty=True)), attached=True)
+    for event in (*STORY, *more):
+        view.event(event)
+    view.close()
+    file = io.StringIO()
+    Console(file=file, width=100, color_system="standard" if color else None).print(view.board(now=104.0))
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def cells(row: str) -> list[str]:
+    return [cell for cell in re.split(r"  +", row) if cell]
 
 
 def test_the_causal_list_of_every_process(deployment: Deployment) -> None:
-    assert board(deployment).rows(now=104.0) == [
-        "prefill-0 ✓  3.8 s  port 30000 1.0 s · weights 2.5 s · registered 1/1 0.10 s · ready 0.20 s",
-        "prefill-1 …  4.0 s  bound … · weights … · registered … · ready …",
-        "decode-0  ✓  2.0 s  port 30002 1.0 s · weights – · ready 1.0 s",
-        "router      waits for the others",
-        "pairs       2 to verify",
+    rows = board(deployment)
+    port = {spec.name: str(spec.port) for spec in deployment.specs}
+    assert [cells(row) for row in rows] == [
+        ["", "port", "bound", "weights", "registered", "workers", "ready"][1:],
+        ["prefill-0", "✓", port["prefill-0"], "3.8 s", "1.0 s", "2.5 s", "1/1 0.10 s", "0.20 s"],
+        ["prefill-1", "…", port["prefill-1"], "4.0 s", "…", "…", "…", "…"],
+        ["decode-0", "✓", port["decode-0"], "2.0 s", "1.0 s", "–", "1.0 s"],
+        ["router", port["router"], "…", "…", "…"],
+        ["2 pairs to verify"],
     ]
+    for name, text in (("registered", "1/1 0.10 s"), ("ready", "0.20 s"), ("weights", "2.5 s")):
+        assert rows[0].index(name) == rows[1].index(text)
 
 
 def test_the_slowest_stage_is_bold(deployment: Deployment) -> None:
-    row = board(deployment, tty=True).rows(now=104.0)[0]
-    assert "\x1b[1mweights 2.5 s\x1b[0m" in row
+    row = board(deployment, color=True)[1]
+    assert re.search(r"\x1b\[1m2\.5 s *\x1b\[0m", row)
     assert row.count("\x1b[1m") == 1
 
 
 def test_a_death_freezes_the_list(deployment: Deployment) -> None:
-    dead = board(deployment)
-    dead.take(Event(104.0, Kind.DIED, "prefill-1", detail="left with exit code 1"))
-    rows = dead.rows(now=200.0)
-    assert rows[1] == "prefill-1 ✗ left with exit code 1"
-    assert rows[3] == "router      not started"
-    assert len(rows) == 4  # no pairs will be verified any more
+    rows = board(deployment, Event(103.0, Kind.DIED, "prefill-1", detail="left with exit code 1"))
+    port = {spec.name: str(spec.port) for spec in deployment.specs}
+    assert cells(rows[2]) == ["prefill-1", "✗", port["prefill-1"], "3.0 s", "–", "–", "–", "–"]
+    assert cells(rows[4]) == ["router", port["router"], "–", "–", "–"]
+    assert len(rows) == 5  # no pairs will be verified any more
 
 
 def test_verified_pairs_are_one_row(deployment: Deployment) -> None:
-    made = board(deployment)
-    made.take(Event(105.0, Kind.PAIR, "prefill-0 → decode-0", detail="answered", seconds=0.041))
-    made.take(Event(105.0, Kind.PAIR, "prefill-1 → decode-0", detail="decode-0: connection refused", seconds=0.1))
-    assert made.rows(now=105.0)[-1] == "pairs     ✓ prefill-0 → decode-0 0.04 s   ✗ prefill-1 → decode-0 0.10 s"
+    rows = board(
+        deployment,
+        Event(105.0, Kind.PAIR, "prefill-0 → decode-0", detail="answered", seconds=0.041),
+        Event(105.0, Kind.PAIR, "prefill-1 → decode-0", detail="decode-0: connection refused", seconds=0.1),
+    )
+    assert rows[-1] == "✓ prefill-0 → decode-0 0.04 s   ✗ prefill-1 → decode-0 0.10 s"
 
 
 def test_one_line_per_transition_where_nothing_can_be_redrawn(deployment: Deployment) -> None:
@@ -141,17 +157,44 @@ def test_a_terminal_is_redrawn_in_place_and_then_left_alone(deployment: Deployme
         view.event(event)
     view.event(Event(105.0, Kind.SERVING, detail="http://127.0.0.1:8000"))
     frozen = screen.getvalue()
-    assert "\x1b[5A" in frozen  # five rows, drawn over
+    assert frozen.count("\x1b[1A") >= 5  # six lines, drawn over
+    assert "\x1b[?1049h" not in frozen  # no alternate screen: the list stays in the scrollback
+    assert frozen.endswith("\x1b[?25h")  # the cursor is back
     view.event(reach("decode-0", Stage.READY, 110.0, "ready", 1.0))  # a restart: told below, the list stays
     view.close()
     told = screen.getvalue()[len(frozen) :]
-    assert "\x1b[5A" not in told
+    assert "\x1b[1A" not in told
     assert "ready" in told
 
 
-def test_clipping_counts_columns_not_escapes() -> None:
-    assert clip("\x1b[31mabc\x1b[0m", 3) == "\x1b[31mabc\x1b[0m"
-    assert clip("\x1b[31mabcdef\x1b[0m", 4) == "\x1b[31mabc\x1b[0m…"
+def test_no_color_leaves_only_the_movements(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    screen = Screen(tty=True)
+    view = TerminalView(deployment, Term(screen), attached=True)
+    for event in STORY:
+        view.event(event)
+    view.close()
+    assert "0.20 s" in screen.getvalue()
+    assert not re.search(r"\x1b\[[0-9;]*m", screen.getvalue())
+
+
+def test_a_reader_that_left_is_an_error_not_the_end(deployment: Deployment) -> None:
+    """The supervisor goes on unwatched after an OSError; rich alone would end the program."""
+
+    class Deserted(Screen):
+        gone = False
+
+        def write(self, text: str) -> int:
+            if self.gone:
+                raise BrokenPipeError
+            return super().write(text)
+
+    screen = Deserted(tty=True)
+    view = TerminalView(deployment, Term(screen), attached=True)
+    screen.gone = True
+    with pytest.raises(BrokenPipeError):
+        view.event(Event(105.0, Kind.STOPPING))
+    view.close()
 
 
 def test_the_view_fits_the_stream(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,13 +204,18 @@ def test_the_view_fits_the_stream(deployment: Deployment, monkeypatch: pytest.Mo
         return type(view)
 
     monkeypatch.setenv("LINES", "24")
+    monkeypatch.setenv("COLUMNS", "79")
     assert kind(Progress.AUTO, tty=True) is TerminalView
     assert kind(Progress.AUTO, tty=False) is PlainView
     assert kind(Progress.TTY, tty=False) is TerminalView
     assert kind(Progress.PLAIN, tty=True) is PlainView
     assert kind(Progress.NONE, tty=True) is live.View
-    monkeypatch.setenv("LINES", "6")  # too low for six rows
+    monkeypatch.setenv("LINES", "7")  # too low for six rows and the headline above them
     assert kind(Progress.AUTO, tty=True) is PlainView
+    monkeypatch.setenv("LINES", "24")
+    monkeypatch.setenv("COLUMNS", "70")  # too narrow for every stage
+    assert kind(Progress.AUTO, tty=True) is PlainView
+    monkeypatch.setenv("COLUMNS", "79")
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("LINES", "24")
     assert kind(Progress.AUTO, tty=True) is PlainView
@@ -197,6 +245,5 @@ def test_tables_are_aligned_on_terminals_and_tabbed_elsewhere() -> None:
 
 
 def test_a_start_that_is_given_up_waits_for_no_pairs(deployment: Deployment) -> None:
-    made = board(deployment)
-    made.take(Event(104.0, Kind.STOPPING))
-    assert [row.split()[0] for row in made.rows(now=104.0)] == ["prefill-0", "prefill-1", "decode-0", "router"]
+    rows = board(deployment, Event(104.0, Kind.STOPPING))
+    assert [row.split()[0] for row in rows[1:]] == ["prefill-0", "prefill-1", "decode-0", "router"]
