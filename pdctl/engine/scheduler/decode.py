@@ -159,6 +159,7 @@ class DecodeRole(Role):
         failure = _receiver(req).failure
         reason = failure.message if failure else "Failed due to an unknown reason from another rank"
         report.failed(req, f"Decode {stage} failed", "decode_req.req", self.resources.tp_rank, reason)
+        _receiver(req).abort(reason)  # when only another rank of the group failed, nothing else tells ours
         self._end(req, f"Decode {stage} failed: {reason}", 500, failure.code if failure else "peer_rank")
 
     def _end(self, req: Req, message: str, status: int, code: str) -> None:

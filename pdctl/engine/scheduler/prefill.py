@@ -127,6 +127,7 @@ class PrefillRole(Role):
         reason = failure.message if failure else "Failed due to an unknown reason from another rank"
         report.failed(req, f"Prefill {stage} failed", "req", self.resources.tp_rank, reason)
         self.resources.fail(req, f"Prefill {stage} failed: {reason}", 500, failure.code if failure else "peer_rank")
+        _sender(req).abort(reason)  # when only another rank of the group failed, nothing else tells ours
         self._drain(req)
 
     def _drain(self, req: Req) -> None:
