@@ -103,6 +103,7 @@ class Watch:
             self._mark(Stage.BOUND, f"port {self._spec.port}")
         registered = self._probe_bootstrap()
         if health.ok and registered:
+            self._read_log()  # what it logged before it answered belongs before "ready"
             self._mark(Stage.READY, "ready")
         elif health.reached and not health.ok:
             self._wait_for(f"{self._spec.health_path} answers {health.status}")
@@ -140,6 +141,7 @@ class Watch:
     def _mark(self, stage: Stage, detail: str) -> None:
         if stage not in self._reached:
             self._reached.add(stage)
+            self._waiting = ""  # the stage replaces what was told last: if the wait goes on, it is told again
             self._post(Reached(self._spec.name, self._generation, stage, detail, time.time()))
 
     def _wait_for(self, detail: str) -> None:

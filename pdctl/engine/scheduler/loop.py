@@ -44,6 +44,7 @@ class Scheduler:
             for request in self._mailbox.receive(self._wait(busy)):
                 self._handle(request)
             self._role.poll()
+            self._flush()  # a first token that came with the KV cache does not wait for the next forward pass
             batch = self._role.next_batch()
             busy = batch is not None
             if batch is not None:
