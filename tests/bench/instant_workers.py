@@ -116,6 +116,7 @@ class Connection(asyncio.Protocol):
         self.closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
         self.write = transport.write  # type: ignore[attr-defined]
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -130,7 +131,11 @@ class Connection(asyncio.Protocol):
             if len(self._buffer) < whole:
                 return
             body, self._buffer = self._buffer[end + 4 : whole], self._buffer[whole:]
-            method, target, _ = head.split(b"\r\n", 1)[0].split(b" ", 2)
+            line = head.split(b"\r\n", 1)[0].split(b" ")
+            if len(line) != 3 or line[2] != b"HTTP/1.1":
+                self._transport.close()  # sglang-router tries gRPC first: its HTTP/2 preface is no request of ours
+                return
+            method, target, _ = line
             self._respond(self, method, target.partition(b"?")[0], body)
 
 

@@ -21,6 +21,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -290,7 +291,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--secs", type=float, default=1.5)
-    parser.add_argument("--logs", type=Path, default=Path("bench-logs"))
+    parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()) / "pdctl-bench")
     args = parser.parse_args()
     args.logs.mkdir(exist_ok=True)
     with contextlib.suppress(AttributeError, OSError):
