@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pdctl.topology.model import (
+    Ignore,
     Engine,
     Local,
     Model,
@@ -79,6 +80,7 @@ def build(values: Values, spans: Mapping[str, Span], source: str) -> Topology:
         ),
         workload=Workload(**values["workload"]) if values["workload"] and values["workload"]["isl"] else None,
         slo=Slo(**values["slo"]) if values["slo"] else None,
+        ignored=tuple(Ignore(**entry) for entry in values["doctor"]["ignore"]),
         targets=Targets(Local(**targets["local"]), targets["slurm"] or {}, targets["kubernetes"] or {}),
         spans=spans,
     )

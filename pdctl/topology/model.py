@@ -128,6 +128,15 @@ class Slo(NamedTuple):
     tpot: float | None
 
 
+class Ignore(NamedTuple):
+    """A finding of doctor that is accepted: `code` may be a slug, `where` a pattern of instance names, `until` a date."""
+
+    code: str
+    where: str | None
+    because: str
+    until: str | None  # YYYY-MM-DD, inclusive
+
+
 class Local(NamedTuple):
     gpus: tuple[int, ...] | str  # device indices, "auto" or "none"
 
@@ -157,6 +166,7 @@ class Topology(NamedTuple):
     readiness: Readiness
     workload: Workload | None
     slo: Slo | None
+    ignored: tuple[Ignore, ...]
     targets: Targets
     spans: Mapping[str, Span]
 

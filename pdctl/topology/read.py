@@ -128,8 +128,18 @@ class Reader:
         if not isinstance(node, List) or kind.item is None:
             return self.mistakes.wrong_type(kind, node, path)
         read = self._readers[kind.item.name]
-        items = [read(kind.item, item, path) for item in node.items]
+        items = [
+            read(kind.item, item, self._item_path(kind.item, item, path, at)) for at, item in enumerate(node.items)
+        ]
         return Broken if Broken in items else tuple(items)
+
+    def _item_path(self, kind: Kind, item: Node, path: str, at: int) -> str:
+        """A list of maps is told apart by number; a single value is found by its place."""
+        if kind.name != "table":
+            return path
+        here = f"{path}[{at}]"
+        self.keys[here] = self.spans[here] = item.span
+        return here
 
     def _either(self, kind: Kind, node: Node, path: str) -> object:
         wanted = {Scalar: "choice", List: "list", Map: "table"}[type(node)]

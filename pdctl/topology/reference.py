@@ -73,6 +73,8 @@ def fields(kind: Kind, path: str) -> Iterator[tuple[str, Key]]:
         for table in (key.kind, *key.kind.options):
             if table.name == "map" and table.item is not None and table.item.keys:
                 table, inner = table.item, f"{here}.<pool>"
+            elif table.name == "list" and table.item is not None and table.item.keys:
+                table, inner = table.item, f"{here}[]"
             yield from fields(table, inner)
 
 

@@ -109,6 +109,7 @@ BACKENDS = {
 }
 
 BACKEND = choice(*dict.fromkeys(BACKENDS["embedded"] + BACKENDS["sglang"]))
+DATE = text("a date such as `2027-01-31`", r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
 RELEASE = text("a version such as `0.5.23`", r"\d+(\.\w+)*")
 GPUS = either(choice("auto", "none"), each(integer(0), "a list of GPU numbers"))
 
@@ -169,6 +170,12 @@ READINESS = table(
     Key("path", text("a path such as `/health`", r"/\S*"), "/health", "what is probed"),
     Key("restart", either(choice("none", "instance", "all"), RESTART), None, "the policy alone, or a map"),
     Key("logs", table(Key("dir", TEXT, None, "directory of the logs", "the run's own")), None, "where logs go"),
+)
+IGNORE = table(
+    Key("code", text("a code such as `PD410`, or its slug"), Required, "the finding"),
+    Key("where", TEXT, None, "instance it is ignored at, `*` as a wildcard", "everywhere"),
+    Key("because", TEXT, Required, "why it is acceptable"),
+    Key("until", DATE, None, "last day; after it the finding is back", "for good"),
 )
 SLURM = table(
     Key("partition", TEXT, None, "partition", "the site's default"),
@@ -299,6 +306,12 @@ TOPOLOGY = table(
         ),
         Absent,
         "what the plan aims at",
+    ),
+    Key(
+        "doctor",
+        table(Key("ignore", each(IGNORE, "a list of findings to ignore"), None, "known findings, each with a reason")),
+        None,
+        "what `pdctl doctor` leaves out",
     ),
     Key(
         "targets",

@@ -248,3 +248,16 @@ def test_a_packed_copy_is_found_where_there_is_no_checkout(tmp_path: Path, monke
     (package / "topologies" / "2p1d.yaml").write_text("")
     monkeypatch.setattr(shelves, "__file__", str(package / "topology" / "shelves.py"))
     assert find("2p1d", {}) == package / "topologies" / "2p1d.yaml"
+
+
+def test_findings_to_ignore_carry_their_reason(write: Write) -> None:
+    text = """
+        roles: {prefill: {}, decode: {}}
+        doctor:
+          ignore:
+            - {code: PD410, because: a tiny model, until: "2027-01-31"}
+            - {code: page-size-one, where: prefill-*, because: measured}
+        """
+    first, second = load([write(text)]).ignored
+    assert first == ("PD410", None, "a tiny model", "2027-01-31")
+    assert (second.where, second.until) == ("prefill-*", None)
