@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pdctl.topology.model import (
-    Ignore,
     Engine,
+    Ignore,
     Local,
     Model,
     Pool,

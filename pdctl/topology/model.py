@@ -129,7 +129,7 @@ class Slo(NamedTuple):
 
 
 class Ignore(NamedTuple):
-    """A finding of doctor that is accepted: `code` may be a slug, `where` a pattern of instance names, `until` a date."""
+    """A finding of doctor that is accepted. `code` may be a slug, `where` a pattern of instance names."""
 
     code: str
     where: str | None
