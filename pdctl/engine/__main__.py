@@ -39,6 +39,8 @@ def start(argv: Sequence[str], module: str = SCHEDULER) -> int:
     """Serve until told to stop; returns the exit code. `module` is what `python -m` runs as a rank."""
     args = parse(argv, dict(os.environ))
     configure(args)
+    for line in args.rehearsal.lines:
+        log.warning("%s", line)
     try:
         _require_extra()
         door = _listen(args)

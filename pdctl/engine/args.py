@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pdctl.engine import rehearsal
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -58,6 +60,12 @@ class ServerArgs:
     heartbeat_interval: float = 5.0
     heartbeat_max_failure: int = 2
     shutdown_grace: float = 10.0
+    rehearse: tuple[str, ...] = ()
+
+    @property
+    def rehearsal(self) -> rehearsal.Rehearsal:
+        """What `rehearse` asks for; nothing unless it was given."""
+        return rehearsal.read(self.rehearse)
 
     @property
     def name(self) -> str:
@@ -74,7 +82,8 @@ class ServerArgs:
 
     @classmethod
     def from_json(cls, text: str) -> ServerArgs:
-        return cls(**json.loads(text))
+        values = json.loads(text)
+        return cls(**{**values, "rehearse": tuple(values.get("rehearse", ()))})
 
 
 # Flags whose name differs from the field's, or that have a second spelling in SGLang.
@@ -105,8 +114,11 @@ ENVIRONMENT = {
 
 def parse(argv: Sequence[str], environ: dict[str, str]) -> ServerArgs:
     """ServerArgs from a command line; exits 2 with argparse's message when a flag is unknown or contradicts itself."""
-    parser = argparse.ArgumentParser(prog="python -m pdctl.engine", allow_abbrev=False)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m pdctl.engine", allow_abbrev=False, formatter_class=raw)
     for field in dataclasses.fields(ServerArgs):
+        if field.name == "rehearse":
+            continue
         spellings = SPELLINGS.get(field.name, ("--" + field.name.replace("_", "-"),))
         default = None if field.name == "model_path" else field.default
         variable = ENVIRONMENT.get(field.name, "")
@@ -124,11 +136,15 @@ def parse(argv: Sequence[str], environ: dict[str, str]) -> ServerArgs:
             required=field.name == "model_path",
             choices=CHOICES.get(field.name),
         )
-    args = ServerArgs(**vars(parser.parse_args(argv)))
+    group = parser.add_argument_group("rehearsal", rehearsal.HELP)
+    group.add_argument("--rehearse", nargs="+", action="extend", default=[], metavar="INCIDENT")
+    values = vars(parser.parse_args(argv))
+    args = ServerArgs(**{**values, "rehearse": tuple(values["rehearse"])})
     problem = refuse(args)
     if problem:
         parser.error(problem)
-    return args
+    port = args.rehearsal.fallback_port
+    return dataclasses.replace(args, disaggregation_bootstrap_port=port) if port else args
 
 
 def refuse(args: ServerArgs) -> str:
@@ -148,4 +164,4 @@ def refuse(args: ServerArgs) -> str:
             f"--chunked-prefill-size {args.chunked_prefill_size} must be a multiple of --page-size {args.page_size} "
             "(sglang: chunked_prefill_size % page_size == 0)"
         )
-    return ""
+    return rehearsal.refuse(args.rehearse, args.role)

@@ -1,7 +1,8 @@
 """Which room, at which prefill, each request of a batch belongs to (sglang 0.5.23 srt/managers/io_struct.py).
 
 SGLang puts its own port where a router sent none, which reaches the wrong prefill as soon as there are two. This engine
-never guesses: a request that names a real host without a port is refused, with the fix in the answer.
+never guesses: a request that names a real host without a port is refused, with the fix in the answer (unless it
+rehearses `null-port-fallback`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def pairings(body: RoutedBody, args: ServerArgs, rids: list[str]) -> list[Pairin
     ports = _spread("bootstrap_port", body.bootstrap_port, count)
     rooms = _rooms(body.bootstrap_room, count)
     pairs = [Pairing(*row) for row in zip(hosts, ports, rooms, strict=True)]
-    return [_check(_complete(pair, args), rid) for pair, rid in zip(pairs, rids, strict=True)]
+    portless = args.rehearsal.null_port_fallback
+    return [_check(_complete(pair, args), rid, portless) for pair, rid in zip(pairs, rids, strict=True)]
 
 
 def _spread(name: str, value: object, count: int) -> list[Any]:
@@ -74,7 +76,7 @@ def _complete(pairing: Pairing, args: ServerArgs) -> Pairing:
     return pairing
 
 
-def _check(pairing: Pairing, rid: str) -> Pairing:
+def _check(pairing: Pairing, rid: str, portless: bool) -> Pairing:
     host, port, room = pairing.host, pairing.port, pairing.room
     if room is None:
         raise Refusal(
@@ -95,7 +97,7 @@ def _check(pairing: Pairing, rid: str) -> Pairing:
         return pairing
     if len(host) > MAX_HOST_CHARS or not host.isprintable():
         raise Refusal(400, f"bootstrap_host {host[:64]!r} is not a host name or address.")
-    if port is None:
+    if port is None and not portless:
         raise Refusal(
             400,
             f"bootstrap_port is missing for bootstrap_host {host!r} (room {room}); this engine never guesses a port. "
@@ -103,7 +105,7 @@ def _check(pairing: Pairing, rid: str) -> Pairing:
             "its /server_info shows it as disaggregation_bootstrap_port.",
             "bootstrap_port_missing",
         )
-    if not 0 < port < 65536:
+    if port is not None and not 0 < port < 65536:
         raise Refusal(400, f"bootstrap_port {port} of bootstrap_host {host!r} (room {room}): a port is 1 to 65535.")
     if room == 0:
         raise Refusal(

@@ -143,7 +143,7 @@ class Ranks:
 
     def on_died(self, message: Died) -> None:
         name = decorations(self._args, message.tp_rank, message.dp_rank) or " TP0"
-        self._die(f"rank{name} cannot go on: {message.reason}")
+        self._die(f"rank{name} cannot go on: {message.reason.rstrip('.')}")
 
     async def ready(self, seconds: float = READY_WITHIN) -> None:
         """Until every rank has said so. Raises PdctlError naming the ranks that have not, or the one that died."""

@@ -9,6 +9,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from pdctl.errors import LaunchError
+from pdctl.router import rehearsal
 from pdctl.router.dispatch import Dispatcher
 from pdctl.router.fanout import Fanout
 from pdctl.router.ledger import Ledger
@@ -57,14 +58,19 @@ class Router:
         except OSError as error:
             text = f"cannot listen on {args.host}:{args.port}: {error.strerror or error}"
             raise LaunchError(text, "free the port or choose another with --port") from None
-        for role, workers in ((Role.PREFILL, args.prefill), (Role.DECODE, args.decode)):
+        prefills = rehearsal.misled(args)
+        if args.rehearse:
+            loud, real = rehearsal.start_lines(args)
+            logger.warning("%s", loud)
+            logger.info("%s", real)
+        for role, workers in ((Role.PREFILL, prefills), (Role.DECODE, args.decode)):
             for one in workers:
                 worker = self._registry.add(role, one.origin, one.bootstrap_port, PortSource.FLAG)
                 assert worker is not None  # the command line has no URL twice
                 self._monitor.watch(worker)
         logger.info(
             "Router listening on http://%s:%d policy=%s prefill=%s decode=%s", args.host, port, args.policy.value,
-            [(one.origin.url, one.bootstrap_port) for one in args.prefill], [one.origin.url for one in args.decode],
+            [(one.origin.url, one.bootstrap_port) for one in prefills], [one.origin.url for one in args.decode],
         )  # fmt: skip
         return port
 

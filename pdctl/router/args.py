@@ -9,6 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from pdctl.errors import UsageError
+from pdctl.router import rehearsal
 from pdctl.router.origin import Origin
 
 if TYPE_CHECKING:
@@ -78,6 +79,12 @@ class RouterArgs:
     shutdown_grace: float = 30.0
     api_key: str = ""
     log_level: str = "info"
+    rehearse: str = ""
+
+    @property
+    def misled(self) -> bool:
+        """A rehearsal: bootstrap ports, or none, are sent without a look at the prefill."""
+        return rehearsal.misleads(self.rehearse)
 
 
 HELP = {
@@ -113,6 +120,7 @@ HELP = {
     "shutdown_grace": "for requests in flight after SIGTERM; a second signal ends at once",
     "api_key": "clients must send it as bearer token; the router sends it on its own requests to workers",
     "log_level": "debug, info, warning or error",
+    "rehearse": "one of these",
 }
 # sglang_router 0.3.2 spells these differently; both are taken.
 SPELLINGS = {
@@ -129,10 +137,11 @@ KINDS = {"int": int, "float": float, "BootstrapCheck": BootstrapCheck}
 
 def parse(argv: Sequence[str]) -> RouterArgs:
     """RouterArgs from a command line; exits 2 naming the flag when one is unknown, misspelt or contradicts another."""
-    parser = argparse.ArgumentParser(prog="python -m pdctl.router", allow_abbrev=False)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m pdctl.router", allow_abbrev=False, formatter_class=raw)
     _add_workers(parser)
     for field in dataclasses.fields(RouterArgs):
-        if field.name in ("prefill", "decode"):
+        if field.name in ("prefill", "decode", "rehearse"):
             continue
         kind = KINDS.get(str(field.type), PolicyName if "PolicyName" in str(field.type) else str)
         choices = [item.value for item in kind] if isinstance(kind, type) and issubclass(kind, Enum) else None
@@ -146,6 +155,8 @@ def parse(argv: Sequence[str]) -> RouterArgs:
             help=f"{HELP[field.name]} (default: %(default)s)",
             metavar=None if choices else kind.__name__.upper(),
         )
+    incidents = parser.add_argument_group("rehearsal", rehearsal.HELP)
+    incidents.add_argument("--rehearse", default="", metavar="INCIDENT", help=HELP["rehearse"])
     values = vars(parser.parse_args(argv))
     del values["pd_disaggregation"]
     try:
@@ -184,6 +195,8 @@ def _checked(values: dict[str, object]) -> RouterArgs:
             raise UsageError(f"{worker.origin.url} is given twice", "name every worker once, in one role")
         seen.add(worker.origin)
     _check_numbers(args)
+    if args.rehearse:
+        rehearsal.start_lines(args)  # raises when that cannot be rehearsed
     return args
 
 

@@ -35,9 +35,18 @@ class Attempt:
     """`failure` says what went wrong when the outcome is FAILED or BROKEN; `aborted` who has to be told to stop."""
 
     def __init__(
-        self, call: Call, pair: Pair, record: Record, payload: bytes, deadlines: tuple[float, float, float]
+        self,
+        call: Call,
+        pair: Pair,
+        record: Record,
+        payload: bytes,
+        deadlines: tuple[float, float, float],
+        patient: bool = False,
     ) -> None:
-        """`deadlines`: monotonic times of the whole request, of the prefill leg, and of the first byte of a stream."""
+        """`deadlines`: monotonic times of the whole request, of the prefill leg, and of the first byte of a stream.
+
+        `patient`: after a leg's failure wait for the other one to end by itself (sglang-router 0.3.2; rehearsals).
+        """
         self._loop = asyncio.get_running_loop()
         self._call, self._exchange, self._payload = call, call.exchange, payload
         self._whole_by, self._prefill_by, self._first_byte_by = deadlines
@@ -48,6 +57,7 @@ class Attempt:
         self.failure: Failure | None = None
         self.aborted: list[Worker] = []
         self._committed = False
+        self._patient = patient
         self._last = b""
         self._end: asyncio.Future[Outcome] = self._loop.create_future()
 
@@ -118,6 +128,8 @@ class Attempt:
         error = stream_error(leg.parts) if leg is self.prefill and leg.streams and leg.parts else None
         if error is not None:
             self._stream_failed(leg, error)
+        elif self.failure is not None:  # the other leg had failed, and this one was waited for
+            self._give_up(self.failure)
         else:
             self.advance()
 
@@ -137,10 +149,17 @@ class Attempt:
         if self._end.done() or (self._committed and leg is self.prefill):
             logger.warning("Late failure %s: %s %s", self.record.where, leg.role.value, text)
             return
-        self.failure = Failure(leg.role, leg.worker, cause, status, text)
-        self._abandon(f"{leg.role.value} {text}"[:200])
+        self.failure = self.failure or Failure(leg.role, leg.worker, cause, status, text)
+        other = self.decode if leg is self.prefill else self.prefill
+        if self._patient and not self._committed and not other.over:
+            leg.status = status  # not 2xx: the attempt cannot succeed any more
+            return
+        self._give_up(self.failure)
+
+    def _give_up(self, failure: Failure) -> None:
+        self._abandon(f"{failure.role.value} {failure.text}"[:200])
         if self._committed:
-            self._break_off(str(self.failure), status)
+            self._break_off(str(failure), failure.status)
             self._resolve(Outcome.BROKEN)
         else:
             self._resolve(Outcome.FAILED)

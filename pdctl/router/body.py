@@ -67,11 +67,12 @@ class Body:
             chosen.add(_room())
         return tuple(chosen)
 
-    def addressed(self, host: str, port: int, rooms: Sequence[int]) -> bytes:
-        """The body for both legs of one attempt."""
+    def addressed(self, host: str, port: int | None, rooms: Sequence[int]) -> bytes:
+        """The body for both legs of one attempt. `port` None: null (rehearsals alone send that)."""
         comma = b"," if self._fields else b""
         if self.items is None:
-            fields = b'"bootstrap_host":"%b","bootstrap_port":%d,"bootstrap_room":%d}' % (host.encode(), port, rooms[0])
+            told = b"null" if port is None else b"%d" % port
+            fields = b'"bootstrap_host":"%b","bootstrap_port":%b,"bootstrap_room":%d}' % (host.encode(), told, rooms[0])
         else:
             count = len(rooms)
             fields = b'"bootstrap_host":%b,"bootstrap_port":%b,"bootstrap_room":%b}' % (

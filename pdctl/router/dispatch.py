@@ -93,7 +93,7 @@ class Dispatcher:
     def _open(self, call: Call, pair: Pair, number: int, give_up: float) -> Attempt:
         body, prefill = call.body, pair.prefill
         port = prefill.bootstrap_port
-        assert port is not None  # a prefill without one is never usable
+        assert port is not None or self._args.misled  # a prefill without one is never usable
         rooms = body.rooms()
         while self._ledger.holds(rooms):
             rooms = body.rooms()
@@ -114,7 +114,8 @@ class Dispatcher:
             line(f"Dispatch {record.where} bootstrap={record.bootstrap} path={record.path}")
         now, args = record.began, self._args
         deadlines = (give_up, now + args.prefill_timeout, now + args.first_byte_timeout)
-        attempt = Attempt(call, pair, record, body.addressed(prefill.host, port, rooms), deadlines)
+        payload = body.addressed(prefill.host, port, rooms)
+        attempt = Attempt(call, pair, record, payload, deadlines, patient=bool(args.rehearse))
         self._running.add(attempt)
         if not self._checking:
             self._checking = True

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from pdctl.router.breaker import BreakerState
 from pdctl.router.registry import Pair, Registry, Role, Worker
+from pdctl.router.rehearsal import KEY
 
 WORKERS = "pdctl.router.workers/1"
 READINESS = "pdctl.router.readiness/1"
 
 
+def rehearsal(registry: Registry) -> dict[str, object]:
+    """The key that every document of a rehearsing router carries; nothing otherwise."""
+    return {KEY: [registry.rehearsal]} if registry.rehearsal else {}
+
+
 def worker(one: Worker, registry: Registry) -> dict[str, object]:
-    """An entry of GET /workers (sglang_router 0.3.2). A prefill always has `bootstrap_port`: null when not known."""
+    """An entry of GET /workers (sglang_router 0.3.2). A prefill always has `bootstrap_port`: null when not known.
+
+    A rehearsing router leaves the key out instead, as sglang-router does.
+    """
     facts = one.facts
     known: dict[str, object] = {
         "disaggregation_mode": facts.disaggregation_mode,
@@ -37,7 +46,7 @@ def worker(one: Worker, registry: Registry) -> dict[str, object]:
         "reason": one.reason or None,
         "routable": any(one in (pair.prefill, pair.decode) for pair in registry.table.cycle),
     }
-    if one.role is Role.PREFILL:
+    if one.role is Role.PREFILL and not (registry.misled and one.bootstrap_port is None):
         entry["bootstrap_port"] = one.bootstrap_port
         entry["bootstrap_host"] = one.origin.uri_host
         entry["bootstrap_port_source"] = one.port_source.value if one.port_source else None
@@ -49,6 +58,7 @@ def workers(registry: Registry) -> dict[str, object]:
     prefills, decodes = registry.of(Role.PREFILL), registry.of(Role.DECODE)
     return {
         "schema": WORKERS,
+        **rehearsal(registry),
         "workers": [worker(one, registry) for one in (*prefills, *decodes)],
         "total": len(registry.workers),
         "stats": {"prefill_count": len(prefills), "decode_count": len(decodes), "regular_count": 0},
@@ -74,6 +84,7 @@ def readiness(registry: Registry, draining: bool) -> dict[str, object]:
     ready = usable > 0 and not draining
     return {
         "schema": READINESS,
+        **rehearsal(registry),
         "status": "ready" if ready else "not ready",
         "healthy_workers": sum(one.usable for one in registry.workers.values()),
         "total_workers": len(registry.workers),

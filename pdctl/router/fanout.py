@@ -87,7 +87,7 @@ class Fanout:
             prefill=pair.prefill.url, decode=pair.decode.url, bootstrap=f"{host}:{port}",
         )  # fmt: skip
         self._ledger.open(record)
-        payload = body.addressed(host, port or 0, rooms)
+        payload = body.addressed(host, port, rooms)
         legs = (self._one(worker, "POST", "/generate", payload) for worker in (pair.prefill, pair.decode))
         answers = await asyncio.gather(*legs)
         passed = all(answer.ok for answer in answers)

@@ -207,7 +207,8 @@ class Management:
         states = [
             state for one in found["decode"] if isinstance(one, dict) for state in one.get("internal_states") or ()
         ]
-        exchange.json(200, {"schema": "pdctl.router.server_info/1", **found, "internal_states": states})
+        head = {"schema": "pdctl.router.server_info/1", **documents.rehearsal(self._registry)}
+        exchange.json(200, {**head, **found, "internal_states": states})
 
     async def _flush_cache(self, exchange: Exchange, rest: str) -> None:
         query = "?" + exchange.query.decode() if exchange.query else ""

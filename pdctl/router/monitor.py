@@ -60,7 +60,8 @@ class Monitor:
     async def _examine(self, worker: Worker) -> None:
         try:
             found = await examine(worker, self._args, self._auth)
-            self._check_twins(worker, found.bootstrap_port)
+            if not self._args.misled:
+                self._check_twins(worker, found.bootstrap_port)
         except Rejected as error:
             worker.good_checks = 0
             if worker.id in self._registry.workers:

@@ -40,6 +40,9 @@ async def examine(worker: Worker, args: RouterArgs, auth: bytes) -> Findings:
     """What may be relied on about this worker; Rejected says why nothing may."""
     info = await _server_info(worker.pool, args.probe_timeout, auth)
     facts = _facts(info)
+    if args.misled:  # what a worker says of itself is shown and not heeded, as by sglang-router 0.3.2
+        await _check_health(worker, args)
+        return Findings(facts, worker.given_port, worker.port_source)
     _check_role(worker, facts)
     if worker.role is Role.DECODE:
         await _check_health(worker, args)

@@ -131,6 +131,7 @@ class Registry:
     def __init__(self, args: RouterArgs) -> None:
         self._args = args
         self._loop = asyncio.get_running_loop()
+        self.rehearsal, self.misled = args.rehearse, args.misled
         self.workers: dict[str, Worker] = {}
         self.pairs: dict[tuple[str, str], Pair] = {}
         self.table = Table(())

@@ -12,11 +12,12 @@ SITE = "PDCTL_TOPOLOGIES"  # a directory of the site's own topologies, looked at
 
 
 def known(environ: Mapping[str, str]) -> dict[str, Path]:
-    """Every name with its file. Shipped ones lie in the wheel, or beside the package in a checkout."""
+    """Every name with its file; `incidents/NAME` for one a directory down. Shipped ones lie in the wheel, or beside the
+    package in a checkout."""
     package = Path(__file__).resolve().parent.parent
     site = [Path(environ[SITE])] if environ.get(SITE) else []
     found: dict[str, Path] = {}
     for shelf in (*site, package / "topologies", package.parent / "topologies"):
-        for file in sorted(shelf.glob("*.yaml")):
-            found.setdefault(file.stem, file)
+        for file in sorted((*shelf.glob("*.yaml"), *shelf.glob("incidents/*.yaml"))):
+            found.setdefault(file.relative_to(shelf).with_suffix("").as_posix(), file)
     return found

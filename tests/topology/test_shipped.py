@@ -1,10 +1,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import pytest
 import yaml
 
+from pdctl.engine import args as engine
+from pdctl.launch import assemble
+from pdctl.launch.deployment import Role
+from pdctl.router import args as router
 from pdctl.topology.document import to_yaml
 from pdctl.topology.resolve import load, resolve
 
@@ -65,3 +71,33 @@ def test_a_dollar_survives_being_shown(write: Write) -> None:
     resolved = resolve([write("engine: {env: {PRICE: $$5}}")], environ={})
     assert yaml.safe_load(to_yaml(resolved.values))["engine"]["env"] == {"PRICE": "$$5"}
     assert load([write(to_yaml(resolved.values), bare=True)], environ={}).engine.env == {"PRICE": "$5"}
+
+
+@pytest.fixture(params=sorted((ROOT / "topologies" / "incidents").glob("*.yaml")), ids=lambda path: path.stem)
+def incident(request: pytest.FixtureRequest) -> Path:
+    """Each rehearsal that ships with pdctl."""
+    path: Path = request.param
+    return path
+
+
+def test_an_incident_opens_with_what_it_is_and_how_it_is_found(incident: Path) -> None:
+    comment = incident.read_text("utf-8").partition("version:")[0]
+    assert comment.startswith("# REHEARSAL. ")
+    assert all(line.startswith("#") for line in comment.splitlines())
+    for word in ("8000", "30000", "8998", "You will see", "SGLang"):
+        assert word in comment, word
+    found = re.findall(r"pdctl (?:doctor|trace-room): +(PD\d{3})", comment)
+    assert len(found) == 2
+    assert found[0] == found[1]
+
+
+def test_an_incident_can_be_planned_and_its_processes_understand_what_they_rehearse(incident: Path) -> None:
+    topology = load([incident], environ={})
+    assert (topology.name, topology.engine.kind, topology.router.port) == (incident.stem, "embedded", 8000)
+    assert (topology.ports.http, topology.ports.bootstrap) == (30000, 8998)
+    rehearsed = 0
+    for spec in assemble.deployment(topology, assemble.plan_here(topology)).specs:
+        words = spec.argv[3:]  # python -m pdctl.…
+        given = router.parse(words) if spec.role is Role.ROUTER else engine.parse(words, dict(spec.env))
+        rehearsed += bool(given.rehearse)
+    assert rehearsed

@@ -86,7 +86,7 @@ class PrefillAddress:
         try:
             check(self._manager.config, answer)
         except MismatchError as error:
-            log.error("Prefill %s cannot serve this decode: %s", self.name, error)
+            log.error("%s", error)  # sglang's line for it, word for word
             self._fail_waiting(failures.of(FailureCode.MISMATCH, f"{error} (bootstrap_addr: {self.name})"))
             return
         self._info = answer

@@ -36,6 +36,7 @@ class DisaggConfig:
     connect_timeout: float = 5.0  # a rank's answer to a registration
     orphan_ttl: float = 30.0  # how long a prefill keeps a page list nobody has asked for
     settle_grace: float = 30.0  # sglang 0.5.23 DEFERRED_DECODE_KV_RELEASE_TIMEOUT
+    tell_unclaimed: bool = True  # whether the decode hears of it when its page list is dropped (SGLang's never does)
 
     @property
     def follows_room(self) -> bool:

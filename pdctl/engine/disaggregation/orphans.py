@@ -37,8 +37,8 @@ class Orphans:
         self._capacity = capacity
         self._kept: OrderedDict[tuple[int, str], Orphan] = OrderedDict()
 
-    def keep(self, info: TransferInfo) -> None:
-        """A newer page list of the same room and session takes the older one's place."""
+    def keep(self, info: TransferInfo) -> int:
+        """How many of the room are here now. A newer page list of the same room and session takes the older's place."""
         key = (info.room, info.session)
         orphan = self._kept[key] = Orphan(info, time.monotonic())
         self._kept.move_to_end(key)
@@ -46,14 +46,15 @@ class Orphans:
         if len(self._kept) > self._capacity:
             _, dropped = self._kept.popitem(last=False)
             self._disown(dropped.info, f"more than {self._capacity} page lists wait for their requests")
+        return sum(kept[0] == info.room for kept in self._kept)
 
     def adopt(self, room: int) -> list[TransferInfo]:
         """Take out every page list of `room`: its request is here."""
         return [self._kept.pop(key).info for key in [key for key in self._kept if key[0] == room]]
 
-    def withdraw(self, room: int, session: str) -> None:
-        """The decode gave the room up."""
-        self._kept.pop((room, session), None)
+    def withdraw(self, room: int, session: str) -> bool:
+        """The decode gave the room up; whether its page list was still here."""
+        return self._kept.pop((room, session), None) is not None
 
     def drop_session(self, session: str) -> None:
         """The decode is gone: nobody waits for an answer."""

@@ -27,7 +27,7 @@ from pdctl.engine.disaggregation.handshake import (
 from pdctl.engine.disaggregation.manager import Manager
 from pdctl.engine.disaggregation.orphans import Orphans
 from pdctl.engine.disaggregation.registration import Registration, server_address
-from pdctl.engine.disaggregation.sender import KvSender, Sender
+from pdctl.engine.disaggregation.sender import KvSender, Sender, note_page_list
 from pdctl.engine.disaggregation.session import Session, open_session
 from pdctl.engine.disaggregation.state import KVPoll, ManagerStats
 
@@ -51,7 +51,8 @@ class PrefillManager(Manager):
         super().__init__(config, transport, geometry, wake)
         self._rooms: dict[int, KvSender] = {}
         self._sessions: dict[str, Session] = {}
-        self._orphans = Orphans(self.loop, min(config.orphan_ttl, config.bootstrap_timeout), self._disown)
+        ttl = min(config.orphan_ttl, config.bootstrap_timeout) if config.tell_unclaimed else config.orphan_ttl
+        self._orphans = Orphans(self.loop, ttl, self._disown)
         self._concluded: OrderedDict[int, Failure | None] = OrderedDict()
         self._watched: set[KvSender] = set()
         self._registration = Registration(self.loop, config, wake)
@@ -102,7 +103,7 @@ class PrefillManager(Manager):
         self._announce_dp_rank(room)
         sender.timer = self.loop.later(self.config.bootstrap_timeout, lambda: self._overdue(sender))
         for info in self._orphans.adopt(room):
-            self._take(sender, info)
+            self._take(sender, info, said=True)
 
     def _announce_dp_rank(self, room: int) -> None:
         """A DP rank that does not follow the room cannot be computed: tell the bootstrap server (sglang 0.5.13+)."""
@@ -119,8 +120,9 @@ class PrefillManager(Manager):
     def _overdue(self, sender: KvSender) -> None:
         if sender.poll() == KVPoll.BOOTSTRAPPING:
             self.warn_once(
-                "Some requests timed out when bootstrapping, which means that no decode sent its page list here. "
-                "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT sets how many seconds a prefill waits for it."
+                "Some requests timed out when bootstrapping, which means prefill instances fail to receive the KV "
+                "indices from the decode instance of this request. SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT sets how "
+                "many seconds a prefill waits for them."
             )
             failure = failures.timed_out(sender.room, sender.age, KVPoll.BOOTSTRAPPING, sender.waiting_for)
             sender.fail(failure)
@@ -188,23 +190,28 @@ class PrefillManager(Manager):
             text = f"room {info.room} already failed on prefill rank {self.endpoint}: {failure.message}"
             self._refuse(info, Failure(failure.code, text))
             return
+        # SGLang's lines for a page list that arrives, whoever it is for: where a request went to another prefill than
+        # its page list, they are the only trace of it here.
+        note_page_list(info)
         log.info("room=%d page list from %s came before its request", info.room, info.endpoint)
-        self._orphans.keep(info)
+        if self._orphans.keep(info) >= info.required_dst_info_num:
+            log.info("room=%d is bootstrapped", info.room)
 
-    def _take(self, sender: KvSender, info: TransferInfo) -> None:
+    def _take(self, sender: KvSender, info: TransferInfo, said: bool = False) -> None:
         session = self._sessions.get(info.session)
         if sender.failure is not None:
             self._refuse(info, sender.failure)
         elif session is not None:
-            sender.add(session, info)
+            sender.add(session, info, said)
 
     def _disown(self, info: TransferInfo, why: str) -> None:
         text = (
             f"prefill rank {self.endpoint} (bootstrap server {server_address(self.config)}) has no request with room "
             f"{info.room}: {why}; was the request routed to another prefill than its bootstrap address says?"
         )
-        log.warning("room=%d %s", info.room, text)
-        self._refuse(info, failures.of(FailureCode.UNKNOWN_ROOM, text))
+        log.warning("room=%d no request for it came here: %s", info.room, text)
+        if self.config.tell_unclaimed:
+            self._refuse(info, failures.of(FailureCode.UNKNOWN_ROOM, text))
 
     def _refuse(self, info: TransferInfo, failure: Failure) -> None:
         rank, reason = self.prefill_rank, clipped(failure.message)
@@ -228,10 +235,11 @@ class PrefillManager(Manager):
         """sglang 0.5.23: rooms that are done or unknown are acknowledged at once, others when they have drained."""
         ack = AbortAck(message.room, message.session, message.generation, self.prefill_rank)
         acknowledge = functools.partial(self._reply, message.session, message.endpoint, ack)
-        self._orphans.withdraw(message.room, message.session)
+        waited = self._orphans.withdraw(message.room, message.session)
         sender = self._rooms.get(message.room)
         if sender is None or not sender.serves(message.session):
-            log.info("Received abort notification for room %d, ignoring (already completed or unknown)", message.room)
+            what = "marked as Failed" if waited else "ignoring (already completed or unknown)"
+            log.info("Received abort notification for room %d, %s", message.room, what)
             acknowledge()
             return
         log.info("Received abort notification for room %d, marked as Failed", message.room)

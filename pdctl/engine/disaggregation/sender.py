@@ -49,6 +49,12 @@ class Destination:
     pages: Pages
 
 
+def note_page_list(info: TransferInfo) -> None:
+    """sglang 0.5.3 to 0.5.23, nixl (there at debug level)."""
+    required = info.required_dst_info_num
+    log.info("got info room=%d agent_name='%s' required_dst_info_num=%d", info.room, info.session, required)
+
+
 class KvSender:
     """`poll` is FAILED only once nothing of the room is being written any more: the pages may be freed then."""
 
@@ -115,15 +121,15 @@ class KvSender:
             f"to this prefill rank ({self._manager.endpoint})"
         )
 
-    def add(self, session: Session, info: TransferInfo) -> None:
-        """Take one decode rank's page list; the first one counts."""
+    def add(self, session: Session, info: TransferInfo, said: bool = False) -> None:
+        """Take one decode rank's page list; the first one counts. `said`: it was logged when it arrived."""
         known = self._destinations.get(session.id)
         if known is not None:
             log.warning("room=%d duplicate page list from %s ignored", self.room, session.endpoint)
             return
         pages = unpack_pages(info.pages)
-        required = info.required_dst_info_num
-        log.info("got info room=%d agent_name='%s' required_dst_info_num=%d", self.room, session.id, required)
+        if not said:
+            note_page_list(info)
         self._destinations[session.id] = Destination(session, info, pages)
         session.rooms.add(self.room)
         try:
@@ -131,14 +137,12 @@ class KvSender:
         except TransferError as error:
             self.fail(failures.of(FailureCode.BAD_PAGES, str(error)))
             return
-        if len(self._destinations) >= required:
-            self._ready()
-
-    def _ready(self) -> None:
-        self.stats = TransferStats(handshake=self.age)
-        self._move(KVPoll.WAITING_FOR_INPUT)
-        log.info("room=%d is bootstrapped", self.room)
-        self._flush()
+        if len(self._destinations) >= info.required_dst_info_num:
+            self.stats = TransferStats(handshake=self.age)
+            self._move(KVPoll.WAITING_FOR_INPUT)
+            if not said:
+                log.info("room=%d is bootstrapped", self.room)
+            self._flush()
 
     def _push(self, chunk: Chunk) -> None:
         if self._state.final or self._failing or self._finished is not None:

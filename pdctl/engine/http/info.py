@@ -73,14 +73,18 @@ async def server_info(request: Request) -> Response:
         "launch_command": shlex.join(sys.orig_argv),
         "kv_events": None,
     }
+    if instance.args.rehearse:
+        content["pdctl_rehearsal"] = list(instance.args.rehearse)
     return answers.json(content)
 
 
 def _arguments(instance: Instance) -> dict[str, Any]:
     """`auto` and 0 never leave the process: a router reads what is in force."""
     args, facts = instance.args, instance.ranks.facts
+    given = dataclasses.asdict(args)
+    del given["rehearse"]  # said elsewhere, and only where there is one
     return {
-        **dataclasses.asdict(args),
+        **given,
         "served_model_name": args.name,
         "tokenizer_path": args.model_path,
         "context_length": instance.context_length,

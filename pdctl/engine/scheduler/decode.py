@@ -35,17 +35,18 @@ class DecodeRole(Role):
     def __init__(self, resources: Resources, manager: DecodeManager) -> None:
         super().__init__(resources)
         self._manager = manager
+        args = resources.args
+        # Where a request without a port is sent; a request like that is refused long before, but in a rehearsal.
+        self._default_port = args.disaggregation_bootstrap_port if args.rehearsal.null_port_fallback else 0
         self.prealloc: deque[Req] = deque()
         self.transfer: list[Req] = []
         self.draining: list[Req] = []
 
     def add(self, req: Req) -> None:
-        message = req.message
-        req.receiver = self._manager.receiver(
-            req.room, req.rid, message.bootstrap_host or "", message.bootstrap_port or 0
-        )
+        host, port = req.message.bootstrap_host or "", req.message.bootstrap_port or self._default_port
+        req.receiver = self._manager.receiver(req.room, req.rid, host, port)
         self.prealloc.append(req)
-        report.step(req, "prealloc", bootstrap_addr=f"{message.bootstrap_host}:{message.bootstrap_port}")
+        report.step(req, "prealloc", bootstrap_addr=f"{host}:{port}")
 
     def poll(self) -> None:
         watched = [*self.prealloc, *self.transfer, *self.draining]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 from typing import TYPE_CHECKING
@@ -12,8 +13,10 @@ from pdctl.engine.disaggregation.decode import DecodeManager
 from pdctl.engine.disaggregation.prefill import PrefillManager
 from pdctl.engine.scheduler.decode import DecodeRole
 from pdctl.engine.scheduler.prefill import PrefillRole
+from pdctl.engine.scheduler.rehearsal import End, RehearsedDecode, RehearsedPrefill
 from pdctl.engine.scheduler.unified import UnifiedRole
 from pdctl.engine.transfer import select
+from pdctl.engine.transfer.rehearsal import RehearsedTransport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +51,11 @@ def transport(args: ServerArgs, sizing: Sizing) -> Transport | None:
     """None for a unified engine, which moves no KV cache."""
     if args.disaggregation_mode == "null":
         return None
-    return select.create(args.disaggregation_transfer_backend, rank_ip(args), sizing.device.type == "cuda")
+    made = select.create(args.disaggregation_transfer_backend, rank_ip(args), sizing.device.type == "cuda")
+    rehearsal = args.rehearsal
+    if args.disaggregation_mode == "prefill" and (rehearsal.rate or rehearsal.dies):
+        return RehearsedTransport(made, rehearsal.rate, End())
+    return made
 
 
 def pool(sizing: Sizing, transport: Transport | None) -> KVPool:
@@ -88,13 +95,18 @@ def manager(
         heartbeat_interval=args.heartbeat_interval,
         heartbeat_max_failure=args.heartbeat_max_failure,
     )
+    if args.rehearsal.keep_unclaimed_rooms:  # until the decode gives the room up, or is taken to be dead
+        ttl = args.bootstrap_timeout + args.waiting_timeout
+        config = dataclasses.replace(config, orphan_ttl=ttl, tell_unclaimed=False)
     made = PrefillManager if args.disaggregation_mode == "prefill" else DecodeManager
     return made(config, transport, sizing.geometry, wake)
 
 
 def role(resources: Resources, manager: Manager | None) -> Role:
+    rehearsal = resources.args.rehearsal
     if isinstance(manager, PrefillManager):
-        return PrefillRole(resources, manager)
+        return (RehearsedPrefill if rehearsal.dies else PrefillRole)(resources, manager)
     if isinstance(manager, DecodeManager):
-        return DecodeRole(resources, manager)
+        crashes = rehearsal.dies or rehearsal.crash_on_page_size_mismatch
+        return (RehearsedDecode if crashes else DecodeRole)(resources, manager)
     return UnifiedRole(resources)

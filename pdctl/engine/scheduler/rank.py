@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,8 +40,8 @@ def serve(args: ServerArgs, tp_rank: int, dp_rank: int, ipc_dir: Path, dist_port
         with Rank(args, tp_rank, dp_rank, mailbox, dist_port) as rank:
             rank.run()
         return 0
-    except Exception as error:
-        log.exception("Scheduler hit an exception")
+    except Exception as error:  # noqa: BLE001  # a rank's last words, whatever ends it
+        log.error("Scheduler hit an exception: %s", traceback.format_exc())  # sglang's line
         mailbox.send(Died(tp_rank, dp_rank, f"{type(error).__name__}: {error}"))
         return 1
     finally:

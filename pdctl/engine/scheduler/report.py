@@ -58,10 +58,15 @@ def finished(req: Req, kind: str, resources: Resources) -> None:
         )
     log.info(
         "ReqTimeStats(rid=%s, bootstrap_room=%d, input_len=%d, cached_input_len=0, output_len=%d, type=%s): "
-        "%s, entry_time=%.3f, transfer_speed=%.2f GB/s, transfer_total=%.2f MB",
+        "%s, entry_time=%.3f, transfer_speed=%s GB/s, transfer_total=%.2f MB",
         req.rid, req.room, req.prompt_len, len(req.output_ids), kind,
-        spans, at.received, speed, meta.transfer_bytes / 1e6,
+        spans, at.received, _speed(speed), meta.transfer_bytes / 1e6,
     )  # fmt: skip
+
+
+def _speed(gb_s: float) -> str:
+    """SGLang's two places, and more where these would hide that it is slow and not nothing."""
+    return f"{gb_s:.2f}" if gb_s >= 0.01 or not gb_s else f"{gb_s:.6f}"
 
 
 def _ms(seconds: float) -> str:

@@ -1,0 +1,149 @@
+"""Real PD incidents on request: what `--rehearse` may say, and what the engine then does as SGLang would.
+
+Every rehearsal copies something SGLang does (0.5.3 to 0.5.23) that this engine refuses to do, or an accident. All are
+off unless asked for, and a process that has one says so at its start and in /server_info.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MARK = "REHEARSAL"
+BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+RATE = re.compile(rf"([0-9]+(?:\.[0-9]+)?) *({'|'.join(BYTES)})(?:/s)?")
+
+
+class Option(NamedTuple):
+    """`value` names what may follow `=` ("[=PORT]": may be left out); `roles` are those that understand it."""
+
+    name: str
+    value: str
+    roles: tuple[str, ...]
+    doc: str
+
+
+OPTIONS = (
+    Option(
+        "null-port-fallback",
+        "[=PORT]",
+        ("prefill", "decode"),
+        "take requests whose bootstrap_port is null; decode then asks its own --disaggregation-bootstrap-port "
+        "(or PORT, as if that was it), as SGLang does",
+    ),
+    Option(
+        "keep-unclaimed-rooms",
+        "",
+        ("prefill",),
+        "keep page lists that nobody asked for and tell their decode nothing, as SGLang does",
+    ),
+    Option(
+        "crash-on-page-size-mismatch",
+        "",
+        ("decode",),
+        "end the scheduler on the first request whose prefill has another page size, as SGLang does",
+    ),
+    Option("slow-transfer", "=RATE", ("prefill",), "send KV cache at most that fast, such as 64KiB (per second)"),
+    Option(
+        "die-after",
+        "=N",
+        ("prefill", "decode"),
+        "serve N requests, then end by SIGKILL while the KV cache of the next one moves",
+    ),
+    Option("die-in", "=transfer", ("prefill", "decode"), "the same on the first request"),
+)
+HELP = "real incidents on request, off by default, each marked in the log and in /server_info:\n" + "\n".join(
+    f"  {option.name}{option.value} ({', '.join(option.roles)}): {option.doc}" for option in OPTIONS
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """`rate` in bytes a second, 0: as fast as it goes. `die_after` None: never. `words` are the options as given."""
+
+    words: tuple[str, ...] = ()
+    null_port_fallback: bool = False
+    fallback_port: int = 0  # 0: the server's own
+    keep_unclaimed_rooms: bool = False
+    crash_on_page_size_mismatch: bool = False
+    rate: float = 0.0
+    die_after: int | None = None
+
+    @property
+    def dies(self) -> bool:
+        return self.die_after is not None
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What the log says at the start, one line for each option."""
+        docs = {option.name: option.doc for option in OPTIONS}
+        return tuple(f"{MARK}: {word}: {docs[word.partition('=')[0]]}" for word in self.words)
+
+
+@lru_cache
+def read(words: tuple[str, ...]) -> Rehearsal:
+    """The rehearsal that `--rehearse words` asks for. Raises ValueError naming the word and what may stand there."""
+    given: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        option = next((option for option in OPTIONS if option.name == name), None)
+        if option is None:
+            raise ValueError(f"{word}: no such rehearsal; there are {', '.join(option.name for option in OPTIONS)}")
+        if bool(equals) is not bool(option.value) and not option.value.startswith("["):
+            raise ValueError(f"{word}: write {option.name}{option.value}")
+        if name in given:
+            raise ValueError(f"{word}: {name} is given twice")
+        given[name] = value
+    if given.get("die-in", "transfer") != "transfer":
+        raise ValueError(f"die-in={given['die-in']}: only `transfer` is known")
+    return Rehearsal(
+        words=words,
+        null_port_fallback="null-port-fallback" in given,
+        fallback_port=_port(given.get("null-port-fallback", "")),
+        keep_unclaimed_rooms="keep-unclaimed-rooms" in given,
+        crash_on_page_size_mismatch="crash-on-page-size-mismatch" in given,
+        rate=_rate(given.get("slow-transfer", "")),
+        die_after=_count(given.get("die-after", "0")) if {"die-after", "die-in"} & given.keys() else None,
+    )
+
+
+def refuse(words: Sequence[str], role: str) -> str:
+    """Why a server of `role` cannot rehearse this; empty when it can."""
+    try:
+        rehearsal = read(tuple(words))
+    except ValueError as error:
+        return f"--rehearse {error}"
+    for word in rehearsal.words:
+        option = next(option for option in OPTIONS if option.name == word.partition("=")[0])
+        if role not in option.roles:
+            return f"--rehearse {word}: it belongs to --disaggregation-mode {' or '.join(option.roles)}, this is {role}"
+    if rehearsal.fallback_port and role != "decode":
+        return "--rehearse null-port-fallback=PORT: a prefill contacts nobody; leave PORT out"
+    return ""
+
+
+def _port(text: str) -> int:
+    if text and not (text.isdecimal() and 0 < int(text) < 65536):
+        raise ValueError(f"null-port-fallback={text}: a port is 1 to 65535")
+    return int(text or 0)
+
+
+def _rate(text: str) -> float:
+    if not text:
+        return 0.0
+    match = RATE.fullmatch(text)
+    rate = float(match[1]) * BYTES[match[2]] if match else 0.0
+    if rate <= 0:
+        raise ValueError(f"slow-transfer={text}: write a size per second, such as 64KiB or 1.5MB")
+    return rate
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"die-after={text}: a whole number of requests is expected")
+    return int(text)

@@ -1,0 +1,322 @@
+"""Every shipped rehearsal, started as users start it: the client sees the incident, the logs tell it, nothing is left.
+
+All of them are played at once, a few side by side, with shorter time-outs than the files have; each test then looks at
+what its incident left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.e2e.conftest import ROOT, Deployment, wait_for
+
+TOPOLOGIES = ROOT / "topologies" / "incidents"
+BLOCK = 8  # ports of one incident
+SIDE_BY_SIDE = 3  # each start occupies the cores for seconds
+PATIENCE = 3  # seconds an engine waits for the other side; 20 in the files, 300 in real life
+BOOTSTRAP = f"roles.prefill.env.SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT={PATIENCE}"
+WAITING = f"roles.decode.env.SGLANG_DISAGGREGATION_WAITING_TIMEOUT={PATIENCE}"
+PROMPT = "a prompt that is long enough to fill several pages of KV cache, so that there is a middle to die in " * 2
+
+
+@dataclass(frozen=True)
+class Ports:
+    router: int
+    http: int
+    bootstrap: int
+    nobody: int  # where no one listens
+
+
+@dataclass(frozen=True)
+class Incident:
+    """`code`: what `pdctl doctor` and `pdctl trace-room` call it. `requests` are sent to the router at once."""
+
+    name: str
+    code: str
+    prefills: int = 1
+    requests: int = 1
+    flags: tuple[str, ...] = ()
+    sets: Callable[[Ports], tuple[str, ...]] = lambda ports: ()
+    dies: str = ""
+
+
+# Assertions on the findings of `pdctl doctor` and on the verdict of `pdctl trace-room` belong to `code`: Played.doctor
+# and Played.traced are the places to fill them (see `play`).
+INCIDENTS = (
+    Incident("wrong-bootstrap-port", "PD202", sets=lambda p: (BOOTSTRAP, wrong(p))),  # takes longest: the decode's 15 s
+    Incident("missing-bootstrap-port", "PD201", 2, 2, sets=lambda p: (BOOTSTRAP, WAITING, fallback(p))),
+    Incident("swapped-bootstrap-ports", "PD203", 2, 2, sets=lambda p: (BOOTSTRAP, WAITING)),
+    Incident("killed-decode", "PD704", dies="decode-0"),
+    Incident("killed-prefill", "PD705", dies="prefill-0"),
+    Incident("page-size-mismatch", "PD302", flags=("--no-verify",), sets=lambda p: (BOOTSTRAP,), dies="decode-0"),
+    Incident("slow-transfer", "PD412"),
+)
+
+
+def wrong(ports: Ports) -> str:
+    return f"router.args.rehearse=wrong-bootstrap-port={ports.nobody}"
+
+
+def fallback(ports: Ports) -> str:
+    """The decode's own port is its default, 8998; in these tests the first prefill is elsewhere."""
+    return f"roles.decode.args.rehearse=null-port-fallback={ports.bootstrap}"
+
+
+@dataclass(frozen=True)
+class Played:
+    """What an incident left: answers of the router, its rooms by outcome, each process's log, what `down` said."""
+
+    incident: Incident
+    deployment: Deployment
+    answers: tuple[httpx.Response, ...]
+    rooms: tuple[Mapping[str, Any], ...]
+    workers: Mapping[str, Any]
+    log: Mapping[str, str]
+    down: str
+    alive: tuple[str, ...]  # processes of the run that outlived `down`
+
+    @property
+    def failed(self) -> Mapping[str, Any]:
+        """The one room that failed."""
+        (room,) = [one for one in self.rooms if one["outcome"] == "failed"]
+        return room
+
+    def lines(self, name: str, *texts: str) -> list[str]:
+        """Lines of one process that hold all of the texts."""
+        return [line for line in self.log[name].splitlines() if all(text in line for text in texts)]
+
+
+def ports_for(incident: Incident, taken: set[int]) -> Ports:
+    """Below the range the kernel takes the ports of outgoing connections from: a bootstrap port is bound late."""
+    for _ in range(200):
+        base = random.randrange(11_000, 29_000)
+        block = set(range(base, base + BLOCK))
+        if not block & taken and all(free(port) for port in block):
+            taken |= block
+            return Ports(base, base + 1, base + 1 + incident.prefills + 1, base + BLOCK - 1)
+    raise RuntimeError("no free block of ports")
+
+
+def free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def play(home: Path, incident: Incident, ports: Ports) -> Played:
+    deployment = Deployment(
+        incident.name,
+        home,
+        f"http://127.0.0.1:{ports.router}",
+        tuple(f"http://127.0.0.1:{ports.http + index}" for index in range(incident.prefills)),
+        (f"http://127.0.0.1:{ports.http + incident.prefills}",),
+    )
+    base = (f"router.port={ports.router}", f"ports.http={ports.http}", f"ports.bootstrap={ports.bootstrap}")
+    sets = [word for one in (*base, *incident.sets(ports)) for word in ("--set", one)]
+    topology = str(TOPOLOGIES / f"{incident.name}.yaml")
+    deployment.pdctl("launch", topology, "-d", "--name", incident.name, *sets, *incident.flags)
+    try:
+        leaders = [psutil.Process(pid) for pid in deployment.processes().values()]
+        family = [one for leader in leaders for one in (leader, *leader.children(recursive=True))]
+        workers = httpx.get(f"{deployment.router}/workers", timeout=10).json()
+        # Here `pdctl doctor` looks at a deployment nobody has used yet.
+        answers = ask(deployment.router, incident.requests)
+        rooms = tuple(httpx.get(f"{deployment.router}/rooms", timeout=10).json()["rooms"])
+        if incident.dies:
+            wait_for(f"death of {incident.dies}", lambda: not psutil.pid_exists(deployment.processes()[incident.dies]))
+        else:
+            wait_for("return of every page", deployment.all_pages_free)
+        # Here `pdctl trace-room` looks at the logs, and `pdctl doctor` at what is left.
+    finally:
+        down = deployment.pdctl("down", incident.name)
+    logs = home / "runs" / incident.name / "logs"
+    return Played(
+        incident,
+        deployment,
+        answers,
+        rooms,
+        workers,
+        {path.stem: path.read_text() for path in logs.glob("*.log")},
+        down.stdout + down.stderr,
+        tuple(str(one) for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE),
+    )
+
+
+def ask(router: str, count: int) -> tuple[httpx.Response, ...]:
+    body = {"text": PROMPT, "sampling_params": {"temperature": 0, "max_new_tokens": 4, "ignore_eos": True}}
+    with ThreadPoolExecutor(count) as pool:
+        legs = [pool.submit(httpx.post, f"{router}/generate", json=body, timeout=60) for _ in range(count)]
+        return tuple(leg.result() for leg in legs)
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Played]]]:
+    home, taken, lock = tmp_path_factory.mktemp("state"), set[int](), threading.Lock()
+
+    def run(incident: Incident) -> Played:
+        with lock:
+            ports = ports_for(incident, taken)
+        return play(home, incident, ports)
+
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        yield {incident.name: pool.submit(run, incident) for incident in INCIDENTS}
+
+
+@pytest.fixture
+def played(request: pytest.FixtureRequest, stage: dict[str, Future[Played]]) -> Played:
+    return stage[request.param].result(120)
+
+
+def of(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("played", [name], indirect=True)
+
+
+EVERY = pytest.mark.parametrize("played", [one.name for one in INCIDENTS], indirect=True)
+
+
+def test_every_shipped_incident_is_played() -> None:
+    assert {path.stem for path in TOPOLOGIES.glob("*.yaml")} == {one.name for one in INCIDENTS}
+
+
+@EVERY
+def test_it_is_marked_loudly_and_leaves_nothing(played: Played) -> None:
+    assert any("REHEARSAL: " in log for log in played.log.values())
+    assert "nothing left" in played.down
+    assert played.alive == ()
+    for url in (played.deployment.router, *played.deployment.prefills, *played.deployment.decodes):
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(url, timeout=5)
+
+
+@EVERY
+def test_its_file_names_the_finding(played: Played) -> None:
+    comment = (TOPOLOGIES / f"{played.incident.name}.yaml").read_text().partition("version:")[0]
+    assert re.search(rf"pdctl doctor: +{played.incident.code} ", comment)
+    assert re.search(rf"pdctl trace-room: +{played.incident.code}\b", comment)
+
+
+def waited_in_vain(played: Played, room: Mapping[str, Any], asked: str, contacted: str) -> None:
+    """The two halves of a room that never met, in SGLang's words, and the page list at the wrong prefill."""
+    number = f"{room['room']}"
+    late = f"Request {number} timed out after {PATIENCE}.0s in KVPoll."
+    carried = f"with exception KVTransferError(bootstrap_room={number}): {late}"
+    assert played.lines(asked, f"bootstrap_room={number})", "Receive: ")
+    assert played.lines(asked, "Prefill bootstrap failed for request rank=0 req.rid=", f"{carried}Bootstrapping")
+    assert not played.lines(asked, f"got info room={number} ")
+    assert played.lines(contacted, f"got info room={number} agent_name=")
+    assert played.lines(contacted, f"room={number} is bootstrapped")
+    assert played.lines(contacted, f"Received abort notification for room {number}, marked as Failed")
+    assert not played.lines(contacted, "Receive: ", number)
+    assert played.lines("decode-0", f"Sending to prefill server with bootstrap room {number} is_dummy=False")
+    assert played.lines("decode-0", f"Sent abort notification for room {number} to ")
+    failed = "Decode transfer failed for request rank=0 decode_req.req.rid="
+    assert played.lines("decode-0", failed, f"{carried}WaitingForInput")
+
+
+@of("missing-bootstrap-port")
+def test_missing_bootstrap_port(played: Played) -> None:
+    first, second = played.deployment.prefills
+    assert sorted(answer.status_code for answer in played.answers) == [200, 502]
+    assert played.workers["pdctl_rehearsal"] == ["missing-bootstrap-port"]
+    assert not any("bootstrap_port" in entry for entry in played.workers["workers"])
+    assert played.lines("router", f'prefill_urls: [("{first}", None), ("{second}", None)]', "Starting router on ")
+    assert played.failed["prefill"] == second
+    waited_in_vain(played, played.failed, asked="prefill-1", contacted="prefill-0")
+    for name in ("prefill-1", "decode-0"):
+        assert played.lines(name, "Receive: ", f"bootstrap_port=None, bootstrap_room={played.failed['room']})")
+    assert {leg["status"] for leg in played.failed["legs"].values()} == {500}
+
+
+@of("swapped-bootstrap-ports")
+def test_swapped_bootstrap_ports(played: Played) -> None:
+    assert [answer.status_code for answer in played.answers] == [502, 502]
+    names = {url: f"prefill-{number}" for number, url in enumerate(played.deployment.prefills)}
+    assert {room["prefill"] for room in played.rooms} == set(names)
+    for room in played.rooms:
+        asked = names[room["prefill"]]
+        waited_in_vain(played, room, asked, contacted=next(name for name in names.values() if name != asked))
+
+
+@of("wrong-bootstrap-port")
+def test_wrong_bootstrap_port(played: Played) -> None:
+    (answer,), room = played.answers, played.failed
+    assert answer.status_code == 502
+    (prefill,) = [entry for entry in played.workers["workers"] if entry["worker_type"] == "prefill"]
+    address = f"127.0.0.1:{prefill['bootstrap_port']}"
+    assert room["bootstrap"] == address
+    assert played.lines("decode-0", f"Could not fetch prefill parallel info from {address} after ")
+    failed = "Decode handshake failed for request rank=0 decode_req.req.rid="
+    assert played.lines("decode-0", failed, f"bootstrap_room={room['room']} with exception KVTransferError(")
+    late = f"Request {room['room']} timed out after {PATIENCE}.0s in KVPoll.Bootstrapping"
+    assert played.lines("prefill-0", "Prefill bootstrap failed for request", late)
+    assert not played.lines("prefill-0", f"got info room={room['room']}")
+
+
+def stays_dead(played: Played, name: str) -> None:
+    run = json.loads((played.deployment.home / "runs" / played.incident.name / "run.json").read_text())
+    (process,) = [entry for entry in run["processes"] if entry["name"] == name]
+    assert process["generation"] == 1
+
+
+@of("killed-decode")
+def test_killed_decode(played: Played) -> None:
+    room = played.failed["room"]
+    assert [answer.status_code for answer in played.answers] == [502]
+    *_, before, last = played.log["decode-0"].splitlines()
+    assert "REHEARSAL: this instance ends itself by SIGKILL now" in last
+    assert f"room={room}" in before or f"bootstrap room {room}" in before
+    assert played.lines("prefill-0", "Prefill transfer failed for request", f"req.bootstrap_room={room} ")
+    assert played.lines("prefill-0", "Session ", " failed.")
+    stays_dead(played, "decode-0")
+
+
+@of("killed-prefill")
+def test_killed_prefill(played: Played) -> None:
+    room = played.failed["room"]
+    assert [answer.status_code for answer in played.answers] == [502]
+    assert "REHEARSAL: this instance ends itself by SIGKILL now" in played.log["prefill-0"].splitlines()[-1]
+    assert played.lines("prefill-0", f"Room step: room={room} ", "phase=inflight")
+    assert not played.lines("prefill-0", "ReqTimeStats(", f"bootstrap_room={room},")
+    assert played.lines("decode-0", "Lost connection with prefill instance (bootstrap_addr: ", "1 requests affected")
+    assert played.lines("decode-0", "Decode transfer failed for request", f"decode_req.req.bootstrap_room={room} ")
+    stays_dead(played, "prefill-0")
+
+
+@of("page-size-mismatch")
+def test_page_size_mismatch(played: Played) -> None:
+    text = "Page size mismatch: prefill server has page_size=16, but decode server has page_size=32. "
+    assert [answer.status_code for answer in played.answers] == [503]
+    assert "Page size mismatch" in played.answers[0].text
+    assert re.search(rf"^\[[^]]+\] {re.escape(text)}", played.log["decode-0"], re.MULTILINE)
+    assert played.lines("decode-0", "Scheduler hit an exception: Traceback (most recent call last):")
+    assert f"\nRuntimeError: {text}" in played.log["decode-0"]
+    late = f"Request {played.failed['room']} timed out after {PATIENCE}.0s in KVPoll.Bootstrapping"
+    assert played.lines("prefill-0", "Prefill bootstrap failed for request", late)
+    stays_dead(played, "decode-0")
+
+
+@of("slow-transfer")
+def test_slow_transfer(played: Played) -> None:
+    (answer,), (room,) = played.answers, played.rooms
+    assert answer.status_code == 200
+    for name in ("prefill-0", "decode-0"):
+        (line,) = played.lines(name, "ReqTimeStats(", f"bootstrap_room={room['room']},")
+        speed = re.search(r"transfer_speed=([\d.]+) GB/s", line)
+        assert speed
+        assert 0 < float(speed[1]) < 0.0001, "64 KiB/s are 0.000066 GB/s"
