@@ -45,7 +45,7 @@ def resolve(text: str | None) -> Release:
     """The rows that answer for SGLang `text` (None: the newest known); UsageError for older than the oldest known."""
     if text is None:
         return Release(spell(NEWEST), NEWEST)
-    version = _parse(text)
+    version = parse(text)
     if version < SGLANG[0]:
         raise UsageError(
             f"sglang {text} is older than {spell(SGLANG[0])}, the oldest release pdctl knows",
@@ -58,7 +58,7 @@ def resolve(text: str | None) -> Release:
     return Release(spell(version), known, f"sglang {text} is {what}: the rules of {spell(known)} are used")
 
 
-def _parse(text: str) -> Version:
+def parse(text: str) -> Version:
     """`0.5.18`, `v0.5.18`, `0.5.18.post1` and `0.5.18rc1` alike: the three leading numbers."""
     numbers: list[int] = []
     for part in text.strip().removeprefix("v").split(".")[:3]:

@@ -1,0 +1,133 @@
+"""`pdctl dialect`: what engines and routers write, and which of it a log speaks."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pdctl.cli.app import EPILOG, SETTINGS
+from pdctl.dialect.identify import identify
+from pdctl.dialect.row import Row, Speaker
+from pdctl.dialect.speech import speech
+from pdctl.dialect.survey import survey
+from pdctl.dialect.versions import resolve
+from pdctl.errors import ExitCode
+from pdctl.render import dialect as render
+from pdctl.render import term
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pdctl.logs.source import Log
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings=SETTINGS)
+
+
+class Report(str, Enum):
+    TEXT = "text"
+    JSON = "json"
+
+
+class Side(str, Enum):
+    PREFILL = "prefill"
+    DECODE = "decode"
+    ROUTER = "router"
+
+
+Output = Annotated[Report, typer.Option("--output", "-o", help="Form of the answer.")]
+Dialects = Annotated[
+    Path | None,
+    typer.Option(
+        "--dialects", metavar="DIR", envvar="PDCTL_DIALECTS", show_envvar=False,
+        help="Directory of more rows (or $PDCTL_DIALECTS).",
+    ),
+]  # fmt: skip
+
+
+@app.command(epilog=EPILOG)
+def show(
+    speaker: Annotated[Speaker | None, typer.Argument(help="Whose rows; all if not given.")] = None,
+    version: Annotated[
+        str | None, typer.Option("--version", metavar="V", help="Only what this release of SGLang writes.")
+    ] = None,
+    role: Annotated[Side | None, typer.Option("--role", help="Only what this role writes.")] = None,
+    dialects: Dialects = None,
+    output: Output = Report.TEXT,
+) -> None:
+    """List the log lines pdctl understands: level, role, releases, what each proves, one example.
+
+    \b
+    pdctl dialect show sglang --version 0.5.18 --role prefill
+    pdctl dialect show pdctl-router
+    pdctl dialect show -o json
+    """
+    rows = [row for row in speech(dialects).rows if speaker is None or row.speaker is speaker]
+    release = None if version is None else resolve(version)
+    if release is not None:
+        rows = [row for row in rows if row.speaker is not Speaker.SGLANG or row.span.holds(release.known)]
+    if role is not None:
+        rows = [row for row in rows if row.role in (role.value, "") and _writes(row, role)]
+    stream = term.out()
+    if output is Report.JSON:
+        stream.write(render.rows_json(rows))
+        return
+    if release is not None and release.note:
+        term.err().write(f"note: {release.note}")
+    render.rows(rows, stream)
+
+
+@app.command(epilog=EPILOG)
+def check(
+    logs: Annotated[list[str], typer.Argument(metavar="LOG...", help="Files, directories, globs, or - for stdin.")],
+    dialects: Dialects = None,
+    unknown: Annotated[
+        int, typer.Option("--unknown", min=0, metavar="N", help="Shapes of unknown lines to show.")
+    ] = 10,
+    output: Output = Report.TEXT,
+) -> None:
+    """Say which dialect each log speaks and why, and how many of its lines are known.
+
+    Exit code 1: a log whose speaker could not be told.
+
+    \b
+    pdctl dialect check prefill-0.log decode-0.log router.log
+    kubectl logs deploy/router | pdctl dialect check -
+    pdctl dialect check logs/ -o json
+    """
+    from pdctl.logs.source import open_logs
+
+    spoken = speech(dialects)
+    opened = open_logs(logs, stdin=sys.stdin.buffer)
+    found = [
+        render.Checked(log.instance, _paths(log), identify(_lines(log), spoken), survey(_lines(log), spoken))
+        for log in opened
+    ]
+    stream = term.out()
+    if output is Report.JSON:
+        stream.write(render.checked_json(found, unknown))
+    else:
+        render.checked(found, unknown, stream)
+    if any(each.identity.speaker is None for each in found):
+        raise typer.Exit(int(ExitCode.FINDINGS))
+
+
+def _writes(row: Row, role: Side) -> bool:
+    """A row without a role is written by both kinds of engine, never by a router."""
+    return bool(row.role) or role is not Side.ROUTER
+
+
+def _paths(log: Log) -> tuple[str, ...]:
+    return tuple(part.path for part in log.parts)
+
+
+def _lines(log: Log) -> Iterator[bytes]:
+    from pdctl.logs.numbering import Lines
+    from pdctl.logs.window import lines
+
+    for part in log.parts:
+        for raw in lines(part, 0, 1 << 62, Lines(part)):
+            yield raw.line

@@ -1,0 +1,1 @@
+"""What pdctl's own engine, router and launcher log."""

@@ -1,0 +1,1 @@
+"""What PD routers other than pdctl's own log."""

@@ -1,0 +1,194 @@
+"""Rows of a dialect and what a log speaks, as text and JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.dialect.versions import spell
+from pdctl.render import columns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.dialect.identify import Identity
+    from pdctl.dialect.row import Row
+    from pdctl.dialect.survey import Survey
+    from pdctl.dialect.versions import Span, Version
+    from pdctl.render.term import Term
+
+ROWS, CHECK = "pdctl.dialect-rows/1", "pdctl.dialect-check/1"
+HEAD = ("ROW", "SPEAKER", "LEVEL", "ROLE", "RELEASES", "PROVES", "CODE", "NEEDS")
+SHOWN = 12  # rows of one log on a terminal; a pipe gets all
+
+
+class Checked(NamedTuple):
+    instance: str
+    paths: tuple[str, ...]
+    identity: Identity
+    survey: Survey
+
+
+def rows(found: Sequence[Row], term: Term) -> None:
+    """A table on a terminal; in a pipe one line per row, separated by tabs, the example last."""
+    cells = [
+        (
+            row.id, row.speaker.value, row.level.value, row.role or "-", releases(row.span),
+            ("echo" if row.echo else row.phase.value if row.phase else "-"), row.cause or "-", row.needs or "-",
+        )
+        for row in found
+    ]  # fmt: skip
+    if not term.tty:
+        for row, line in zip(found, cells, strict=True):
+            term.write("\t".join((*line, row.example)))
+        return
+    for text in columns.table(term, HEAD, cells):
+        term.write(text)
+    term.write(f"{len(found)} rows; `-o json` has patterns and examples")
+
+
+def rows_json(found: Sequence[Row]) -> str:
+    documents = [
+        {
+            "id": row.id,
+            "speaker": row.speaker.value,
+            "level": row.level.value,
+            "role": row.role or None,
+            "literal": row.literal.decode(),
+            "pattern": row.pattern,
+            "example": row.example,
+            "since": spell(row.span.since),
+            "until": _spelt(row.span.until),
+            "phase": row.phase.value if row.phase else None,
+            "backend": row.backend or None,
+            "cause": row.cause or None,
+            "echo": row.echo,
+            "needs": row.needs or None,
+        }
+        for row in found
+    ]
+    return json.dumps({"schema": ROWS, "rows": documents}, indent=2, ensure_ascii=False)
+
+
+def checked(found: Sequence[Checked], unknown: int, term: Term) -> None:
+    if not term.tty:
+        for each in found:
+            _tabbed(each, unknown, term)
+        return
+    for at, each in enumerate(found):
+        if at:
+            term.write()
+        _log(each, unknown, term)
+
+
+def checked_json(found: Sequence[Checked], unknown: int) -> str:
+    return json.dumps(
+        {"schema": CHECK, "logs": [_document(each, unknown) for each in found]}, indent=2, ensure_ascii=False
+    )
+
+
+def releases(span: Span) -> str:
+    """`0.5.13+`, `0.5.3 to before 0.5.13`."""
+    return bounds(span.since, span.until)
+
+
+def bounds(since: Version | None, until: Version | None) -> str:
+    if since and until:
+        return f"{spell(since)} to before {spell(until)}"
+    if since:
+        return f"{spell(since)}+"
+    return f"before {spell(until)}" if until else "any"
+
+
+def _title(each: Checked, term: Term) -> str:
+    identity = each.identity
+    who = identity.speaker.value if identity.speaker else "unknown speaker"
+    version = bounds(identity.since, identity.until) if identity.since or identity.until else ""
+    parts = (who, version, identity.role, identity.backend, f"level {identity.level.value}" if identity.level else "")
+    return f"{term.style(each.instance, 'bold')}: {', '.join(part for part in parts if part)}"
+
+
+def _log(each: Checked, unknown: int, term: Term) -> None:
+    seen = each.survey
+    term.write(_title(each, term))
+    share = f"{seen.known / (seen.known + seen.unknown):.0%}" if seen.known + seen.unknown else "nothing"
+    term.write(f"  {seen.lines} lines: {seen.known} known, {seen.unknown} unknown ({share} known)")
+    for fact in _facts(each.identity):
+        term.write(f"  {fact}")
+    for reason in each.identity.reasons:
+        for line in columns.prose(term, "  because", reason, "dim"):
+            term.write(line)
+    for counted in seen.rows[:SHOWN]:
+        term.write(f"  {counted.lines:7}  {counted.row.id}")
+    if len(seen.rows) > SHOWN:
+        term.write(f"           and {len(seen.rows) - SHOWN} rows more (-o json has all)")
+    if unknown and seen.shapes:
+        term.write("  unknown lines, the commonest shapes:")
+        for shape in seen.shapes[:unknown]:
+            term.write(f"  {shape.lines:7}  {columns.elided(shape.text, max(20, term.width - 12))}")
+
+
+def _facts(identity: Identity) -> list[str]:
+    facts = []
+    if identity.port is not None:
+        facts.append(f"port {identity.port}")
+    if identity.bootstrap_port is not None:
+        facts.append(f"bootstrap port {identity.bootstrap_port}")
+    for target in identity.prefills:
+        port = "no bootstrap port: sends null" if target.port is None else f"bootstrap port {target.port}"
+        facts.append(f"routes to prefill {target.url}, {port}")
+    facts += [f"{name} time-out {seconds:g} s" for name, seconds in identity.timeouts.items()]
+    return facts
+
+
+def _tabbed(each: Checked, unknown: int, term: Term) -> None:
+    """log, kind, count, text: one line per log, row and shape."""
+    identity, seen = each.identity, each.survey
+    words = (
+        identity.speaker.value if identity.speaker else "-", identity.role or "-",
+        bounds(identity.since, identity.until) if identity.since or identity.until else "-", identity.backend or "-",
+        identity.level.value if identity.level else "-",
+    )  # fmt: skip
+    term.write("\t".join((each.instance, "log", str(seen.lines), *words)))
+    term.write("\t".join((each.instance, "known", str(seen.known))))
+    term.write("\t".join((each.instance, "unknown", str(seen.unknown))))
+    for reason in identity.reasons:
+        term.write("\t".join((each.instance, "because", "", reason)))
+    for counted in seen.rows:
+        term.write("\t".join((each.instance, "row", str(counted.lines), counted.row.id)))
+    for shape in seen.shapes[:unknown]:
+        term.write("\t".join((each.instance, "shape", str(shape.lines), shape.text)))
+
+
+def _document(each: Checked, unknown: int) -> dict[str, object]:
+    identity, seen = each.identity, each.survey
+    return {
+        "instance": each.instance,
+        "files": list(each.paths),
+        "speaker": identity.speaker.value if identity.speaker else None,
+        "role": identity.role or None,
+        "since": _spelt(identity.since),
+        "until": _spelt(identity.until),
+        "backend": identity.backend or None,
+        "level": identity.level.value if identity.level else None,
+        "port": identity.port,
+        "bootstrap_port": identity.bootstrap_port,
+        "log_requests": identity.log_requests,
+        "time_stats": identity.time_stats,
+        "timeouts": dict(identity.timeouts),
+        "facts": dict(identity.facts),
+        "prefills": [{"url": target.url, "bootstrap_port": target.port} for target in identity.prefills],
+        "reasons": list(identity.reasons),
+        "lines": seen.lines,
+        "known": seen.known,
+        "unknown": seen.unknown,
+        "empty": seen.empty,
+        "rows": [{"id": counted.row.id, "lines": counted.lines} for counted in seen.rows],
+        "shapes": [
+            {"shape": shape.text, "lines": shape.lines, "example": shape.example} for shape in seen.shapes[:unknown]
+        ],
+    }
+
+
+def _spelt(version: Version | None) -> str | None:
+    return None if version is None else spell(version)

@@ -1,0 +1,136 @@
+"""`pdctl dialect` as a user types it, and its two forms of answer."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pdctl.dialect.identify import identify
+from pdctl.dialect.lexicon import ROWS
+from pdctl.dialect.speech import speech
+from pdctl.dialect.survey import survey
+from pdctl.render import dialect as render
+from pdctl.render.term import Term
+from tests.dialect.recorded import LOGS, lines
+
+PDCTL = (sys.executable, "-c", "from pdctl.__main__ import main; main()")
+
+
+def pdctl(*words: str, stdin: bytes = b"", **environ: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [*PDCTL, "dialect", *words], input=stdin, capture_output=True, timeout=60, check=False,
+        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LANG": "C.UTF-8", "PYTHONUTF8": "1", **environ},
+    )  # fmt: skip
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def test_check_says_who_wrote_what() -> None:
+    names = ("058-missing-ports.decode0", "058-missing-ports.router", "router-smg-1.13-json")
+    done = pdctl("check", *(str(LOGS / f"{name}.log") for name in names), "-o", "json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"] == "pdctl.dialect-check/1"
+    decode, router, smg = document["logs"]
+    assert (decode["speaker"], decode["role"], decode["since"], decode["until"]) == (
+        "sglang",
+        "decode",
+        "0.5.8",
+        "0.5.13",
+    )
+    assert (router["speaker"], [each["bootstrap_port"] for each in router["prefills"]]) == (
+        "sglang-router",
+        [None, None],
+    )
+    assert (smg["speaker"], smg["port"]) == ("smg", 41144)
+    for each in document["logs"]:
+        assert each["known"] == sum(counted["lines"] for counted in each["rows"])
+        assert each["known"] + each["unknown"] + each["empty"] == each["lines"]
+
+
+def test_check_reads_compressed_files_and_stdin(tmp_path: Path) -> None:
+    log = (LOGS / "058-missing-ports.prefill1.log").read_bytes()
+    (tmp_path / "prefill.log.gz").write_bytes(gzip.compress(log))
+    done = pdctl("check", str(tmp_path / "prefill.log.gz"), "-", "-o", "json", stdin=log)
+    assert done.returncode == 0, done.stderr
+    first, second = json.loads(done.stdout)["logs"]
+    assert first["role"] == second["role"] == "prefill"
+    assert first["known"] == second["known"] > 0
+
+
+def test_check_in_a_pipe_is_one_fact_per_line(tmp_path: Path) -> None:
+    done = pdctl("check", str(LOGS / "own.router.log"), "--unknown", "0")
+    fields = [line.split("\t") for line in done.stdout.splitlines()]
+    assert fields[0][0] == "own.router"
+    assert fields[0][1:5] == ["log", str(len(lines(LOGS / "own.router.log"))), "pdctl-router", "router"]
+    assert {line[1] for line in fields} == {"log", "known", "unknown", "because", "row"}
+    assert ["own.router", "row", "1", "dispatch"] in fields
+
+
+def test_a_log_nobody_knows_is_a_finding(tmp_path: Path) -> None:
+    (tmp_path / "other.log").write_text("one\ntwo\n")
+    done = pdctl("check", str(tmp_path / "other.log"))
+    assert done.returncode == 1
+    assert "no line is known" in done.stdout
+    assert pdctl("check", str(tmp_path / "missing.log")).returncode == 2
+
+
+def test_show_lists_what_is_asked_for() -> None:
+    rows = json.loads(pdctl("show", "-o", "json").stdout)
+    assert rows["schema"] == "pdctl.dialect-rows/1"
+    assert [row["id"] for row in rows["rows"]] == [row.id for row in ROWS]
+    some = json.loads(pdctl("show", "sglang", "--version", "0.5.18", "--role", "prefill", "-o", "json").stdout)["rows"]
+    ids = {row["id"] for row in some}
+    assert {row["role"] for row in some} == {"prefill", None}
+    assert "prefill-batch-optimistic" in ids
+    assert not ids & {"prefill-batch-old", "fake-sender-started", "transfer-info-sent", "dispatch"}
+
+
+def test_show_notes_a_release_between_two_and_refuses_one_too_old() -> None:
+    between = pdctl("show", "mini_lb", "--version", "0.5.9")
+    assert between.returncode == 0
+    assert "the rules of 0.5.8 are used" in between.stderr
+    assert pdctl("show", "--version", "0.4.9").returncode == 2
+    assert pdctl("show", "nobody").returncode == 2
+
+
+def test_rows_of_a_directory_are_used(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "- id: mine\n  speaker: sglang\n  level: info\n  literal: my words\n  pattern: my words\n  example: my words\n"
+    )
+    given = pdctl("show", "sglang", "--dialects", str(tmp_path))
+    assert given.stdout.splitlines()[0].startswith("mine\tsglang\tinfo\t")
+    assert pdctl("show", "sglang", PDCTL_DIALECTS=str(tmp_path)).stdout == given.stdout
+    (tmp_path / "mine.yaml").write_text("- id: mine\n  speaker: sglng\n")
+    refused = pdctl("show", "--dialects", str(tmp_path))
+    assert refused.returncode == 2
+    assert f"{tmp_path}/mine.yaml:1: " in refused.stderr
+
+
+class Screen(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "dumb")
+    path = LOGS / "058-missing-ports.router.log"
+    screen = Screen()
+    found = render.Checked("router", (str(path),), identify(lines(path), speech()), survey(lines(path), speech()))
+    render.checked([found], 3, Term(screen))
+    text = screen.getvalue()
+    assert text.startswith("router: sglang-router, router, level debug\n")
+    assert "  routes to prefill http://127.0.0.1:30000, no bootstrap port: sends null\n" in text
+    assert "unknown lines, the commonest shapes" in text
+    screen = Screen()
+    render.rows(ROWS[:3], Term(screen))
+    assert screen.getvalue().splitlines()[0].split() == list(render.HEAD)
