@@ -1,0 +1,1 @@
+"""Every failure mode pdctl can name: one entry per code, as data."""

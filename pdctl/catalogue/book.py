@@ -1,0 +1,78 @@
+"""The catalogue opened: every entry by code, and the words people type for one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pdctl.catalogue import bootstrap, capacity, lifecycle, observability, pairing, probing, rooms, transfer
+from pdctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pdctl.catalogue.entry import Entry
+
+FAMILIES = (bootstrap, pairing, transfer, capacity, lifecycle, rooms, observability, probing)
+ENTRIES: tuple[Entry, ...] = tuple(entry for family in FAMILIES for entry in family.ENTRIES)
+_BY_CODE = {entry.code: entry for entry in ENTRIES}
+_BY_SLUG = {entry.slug: entry for entry in ENTRIES}
+SUGGESTED = 3
+LOOKALIKES = str.maketrans("OIL", "011")  # letters for digits
+
+
+def entry(code: str) -> Entry:
+    """The entry of a code known to exist; KeyError is a mistake of the caller's source."""
+    return _BY_CODE[code]
+
+
+def find(word: str) -> Entry:
+    """By code or slug, in any case; UsageError with the nearest when there is none."""
+    found = _BY_CODE.get(word.strip().upper()) or _BY_SLUG.get(word.strip().lower().replace("_", "-"))
+    if found is None:
+        raise _unknown(word)
+    return found
+
+
+def select(patterns: Iterable[str]) -> tuple[Entry, ...]:
+    """The entries that any of the patterns means: a code, the beginning of one (`PD2`), a slug, or a glob of either.
+
+    In the order of the catalogue, each once. UsageError for a pattern that means none.
+    """
+    wanted: set[str] = set()
+    for pattern in patterns:
+        found = {each.code for each in ENTRIES if _means(pattern.strip(), each)}
+        if not found:
+            raise _unknown(pattern)
+        wanted |= found
+    return tuple(each for each in ENTRIES if each.code in wanted)
+
+
+def _means(pattern: str, each: Entry) -> bool:
+    code, slug = pattern.upper(), pattern.lower().replace("_", "-")
+    if any(sign in pattern for sign in "*?["):
+        import fnmatch  # late: few patterns are globs
+
+        return fnmatch.fnmatchcase(each.code, code) or fnmatch.fnmatchcase(each.slug, slug)
+    return each.slug == slug or (code.startswith("PD") and code[2:].isdigit() and each.code.startswith(code))
+
+
+def _unknown(word: str) -> UsageError:
+    near = [f"{each.code} ({each.slug})" for each in _near(word.strip())]
+    meant = f"did you mean {' or '.join(near)}?" if near else "`pdctl explain --all` lists them"
+    return UsageError(f"no code or slug `{word}`", meant)
+
+
+def _near(typed: str) -> list[Entry]:
+    """Names that have the word in them, or else the code or name a few letters away."""
+    import difflib  # late: only a mistake needs it
+
+    slug = typed.lower().replace("_", "-").strip("*?-")
+    within = [each for each in ENTRIES if len(slug) > 2 and slug in each.slug]
+    if within:
+        return within[:SUGGESTED]
+    if typed[:2].upper() == "PD":
+        read = typed.upper().translate(LOOKALIKES)
+        if read in _BY_CODE:
+            return [_BY_CODE[read]]
+        return [_BY_CODE[code] for code in difflib.get_close_matches(typed.upper(), _BY_CODE, n=1, cutoff=0.75)]
+    return [_BY_SLUG[name] for name in difflib.get_close_matches(slug, _BY_SLUG, n=1, cutoff=0.5)]

@@ -1,0 +1,336 @@
+"""Bootstrap servers, ports and addresses: how decode finds prefill, and how it does not."""
+
+from __future__ import annotations
+
+from pdctl.catalogue.entry import Entry, Needs, Severity, cited
+
+ENTRIES: tuple[Entry, ...] = (
+    Entry(
+        "PD201",
+        "bootstrap-port-null",
+        Severity.ERROR,
+        "the router sends no bootstrap port for {instance|a prefill}: decode will dial {observed|its own port} "
+        "instead of {expected|the prefill's}",
+        "A router that was not told a prefill's bootstrap port sends null with every request, and the receiving "
+        "decode replaces null by its own --disaggregation-bootstrap-port without a word. Where that is not the "
+        "prefill's port, the room's page list goes to another prefill or to nobody: the prefill that got the "
+        "request waits for a decode that never calls, decode waits for KV cache that never comes, and both give up "
+        "after 300 s. Several prefills on one host: the first works, every request to the others hangs. Health, "
+        "readiness and the servers' own warm-up stay green, because none of them crosses from prefill to decode. "
+        "Recognised by `None` beside the URL in the router's start line, by a prefill entry without the key "
+        "bootstrap_port in the router's GET /workers, and by a prefill that logs a room it never got a request for. "
+        "Next: the router's command line.",
+        "give the router the port of every prefill: --prefill {url} {port}",
+        (Needs.TOPOLOGY, Needs.ROUTER),
+        "SGLang 0.5.3 to 0.5.23 behind sglang-router up to 0.3.2, smg 1.13.0 or mini_lb, when started without ports",
+        "sglang 0.5.3 to 0.5.23 source; measured with sglang-router 0.3.2, smg 1.13.0 and mini_lb",
+        reports=cited("sglang#5704 sglang#8644"),
+    ),
+    Entry(
+        "PD202",
+        "bootstrap-port-wrong",
+        Severity.ERROR,
+        "the router sends bootstrap port {observed|A} for {instance|a prefill}, which listens on {expected|B}",
+        "Decode dials the address it was sent. Nobody listens there, so it cannot learn the prefill's ranks: it "
+        'logs "Could not fetch prefill parallel info from bootstrap_addr" (older releases: "Error fetching '
+        'prefill parallel info", and some crash the scheduler), the request fails after its retries, and the '
+        "prefill waits for its 300 s. The routers check nothing: smg 1.13.0 tries one TCP connection at "
+        "registration and only warns. Next: compare the port in the router's list with "
+        "--disaggregation-bootstrap-port of that prefill.",
+        "start the router with --prefill {url} {port}",
+        (Needs.TOPOLOGY, Needs.ROUTER, Needs.ENDPOINT),
+        "every SGLang and every router",
+        "sglang 0.5.3 to 0.5.23 source; measured with sglang-router 0.3.2 and smg 1.13.0",
+        reports=cited("Mooncake#1207 sglang#11747 sglang#9266"),
+    ),
+    Entry(
+        "PD203",
+        "bootstrap-ports-swapped",
+        Severity.ERROR,
+        "the router has the bootstrap ports of {instance|one prefill} and {other|another} the wrong way round",
+        "Both ports answer, so every look at a single server is green. But each request goes to one prefill while "
+        "its decode is sent to the other one's bootstrap server: the prefill that was contacted keeps a room for "
+        "which it has no request, the one with the request never hears from a decode, and every room ends at the "
+        "300 s timeout. Recognised by crosswise rooms in the two prefill logs. Next: the order of the --prefill "
+        "arguments.",
+        "swap them: --prefill {url} {port} --prefill {other_url} {other_port}",
+        (Needs.TOPOLOGY, Needs.ROUTER, Needs.ENDPOINT),
+        "every SGLang and every router",
+        "sglang 0.5.3 to 0.5.23 source; measured with sglang-router 0.3.2",
+        reports=cited("sglang#5704 sglang#8644"),
+    ),
+    Entry(
+        "PD204",
+        "bootstrap-port-collision",
+        Severity.ERROR,
+        "{instance|one prefill} and {other|another} both want bootstrap port {observed|8998} on one host",
+        "Only one of the two can listen. SGLang does not stop when its bootstrap server cannot bind: a thread logs "
+        '"Server error" and the process goes on, healthy and without a bootstrap server. Decodes then reach the '
+        "neighbour's bootstrap server and fetch the wrong prefill's ranks. 8998 is the default of every instance, "
+        "so two prefills on one host collide unless one is told otherwise. Next: the start-up log of the second "
+        "prefill.",
+        "give each prefill of a host its own: --disaggregation-bootstrap-port {port}",
+        (Needs.TOPOLOGY, Needs.HOST),
+        "every SGLang",
+        "sglang 0.5.3 to 0.5.23 source",
+        reports=cited("ishandhanani/srt-slurm#147 sglang#20952"),
+    ),
+    Entry(
+        "PD205",
+        "bootstrap-unreachable",
+        Severity.ERROR,
+        "nothing answers at the bootstrap address of {instance|a prefill}: {observed|refused, or no route}",
+        "The first thing a decode does for a prefill is GET /route at its bootstrap port. When that cannot be "
+        "reached from the decode's network, every room to this prefill fails, whatever else works. Usual causes: "
+        "the prefill listens on 127.0.0.1 (SGLang's default host), a firewall or Kubernetes Service passes only the "
+        "HTTP port, the bootstrap server could not bind and the process went on without it, or the instance is not "
+        "a prefill at all. Only prefill listens on this port; decode dials. Next: the prefill's own host, then the "
+        "path from the decode's host.",
+        "on the decode's host: curl -sS http://{host}:{port}/health",
+        (Needs.ENDPOINT,),
+        "every SGLang",
+        "sglang 0.5.3 to 0.5.23 source",
+        reports=cited("Mooncake#1207 sglang#11747 sglang#9266"),
+    ),
+    Entry(
+        "PD206",
+        "bootstrap-port-is-http",
+        Severity.ERROR,
+        "the router sends port {observed|A} for {instance|a prefill}: that is its HTTP port, the bootstrap server "
+        "listens on {expected|B}",
+        "The engine's HTTP server answers 404 to a decode's GET /route, so no rank of the prefill can be found and "
+        'every room fails with "Could not fetch prefill parallel info". The mistake hides because the port is '
+        "open and answers /health with 200. It is right in one case alone: SGLANG_RUST_SERVER serves the bootstrap "
+        "routes on the HTTP port. Next: the second word after --prefill on the router's command line.",
+        "start the router with --prefill {url} {port}",
+        (Needs.TOPOLOGY, Needs.ROUTER, Needs.ENDPOINT),
+        "every SGLang",
+        "sglang 0.5.3 to 0.5.23 source",
+        reports=cited("Mooncake#1207 sglang#11747"),
+    ),
+    Entry(
+        "PD207",
+        "decode-default-port",
+        Severity.WARNING,
+        "the router sends no bootstrap port for {instance|a prefill}; it works only because decode's own default is "
+        "{expected|that port} too",
+        "The router sends null, decode fills in its own --disaggregation-bootstrap-port, and today that is the "
+        "prefill's port on the prefill's host. A second prefill on that host, another port, or a changed decode "
+        "flag turns it into requests that hang for 300 s. On decode the flag opens no listener: only prefill "
+        "listens and decode dials, so this silent default is the only thing the flag does there. Next: the router's "
+        "command line.",
+        "give the router the port: --prefill {url} {port}",
+        (Needs.TOPOLOGY, Needs.ROUTER),
+        "SGLang 0.5.3 to 0.5.23 behind sglang-router up to 0.3.2, smg 1.13.0 or mini_lb",
+        "sglang 0.5.3 to 0.5.23 source; measured with sglang-router 0.3.2, smg 1.13.0 and mini_lb",
+        reports=cited("dynamo#4855"),
+    ),
+    Entry(
+        "PD208",
+        "loopback-across-hosts",
+        Severity.ERROR,
+        "the router reaches {instance|a server} as {observed|127.0.0.1}: decode on another host will dial itself",
+        "The router passes the host of the prefill's URL on as bootstrap_host, as typed. A decode elsewhere then "
+        "connects to its own loopback: \"HTTPConnectionPool(host='127.0.0.1', port=8998)\" with connection refused, "
+        "or, worse, the bootstrap server of a neighbour that happens to listen there. It works as long as "
+        "everything shares one host. Next: the URLs on the router's command line, and --host of the engines (SGLang "
+        "listens on 127.0.0.1 unless told).",
+        "name hosts by an address every host can reach: --prefill http://{host}:{port}",
+        (Needs.TOPOLOGY, Needs.ROUTER),
+        "every SGLang and every router",
+        "sglang 0.5.3 to 0.5.23 source; measured with sglang-router 0.3.2 and smg 1.13.0",
+        reports=cited("sglang#11747 sglang#5422 dynamo#12026"),
+    ),
+    Entry(
+        "PD209",
+        "ranks-not-registered",
+        Severity.ERROR,
+        "{instance|a prefill}: only {observed|some} of {expected|its} ranks have registered with its bootstrap server",
+        "Every prefill rank announces its address to the bootstrap server of its instance: dp x cp x tp x pp of "
+        'them. Until all have, the server answers 503 "Prefill server not fully registered yet" (0.5.13 and '
+        "later; older ones answer with null sizes) and no room can begin, although /health says 200. A rank that is "
+        "missing for good was started with another bootstrap port or --dist-init-addr, cannot reach node 0, or "
+        "(0.5.3, 0.5.8: one attempt only) tried before the server was up. A restarted rank is counted again, so the "
+        'number can also be too high. Next: the prefill\'s log, "failed to register to bootstrap server".',
+        "restart the prefill instance with the same --disaggregation-bootstrap-port and --dist-init-addr on every node",
+        (Needs.ENDPOINT,),
+        "every SGLang; the count is in the answer from 0.5.13",
+        "sglang 0.5.3 to 0.5.23 source",
+        reports=cited("sglang#27608 sglang#25125 srt-slurm#121 sglang#36234"),
+    ),
+    Entry(
+        "PD210",
+        "rank-unreachable",
+        Severity.ERROR,
+        "{instance|a prefill} registered a rank at {observed|an address}, which takes no connection from here",
+        "Each room's page list goes straight from a decode rank to the ZMQ port of a prefill rank, at the address "
+        "the rank registered: a random port on an address it found for itself (the first interface that looks "
+        "right, unless SGLANG_HOST_IP says otherwise). If decode cannot reach it, the message waits in a queue, "
+        "nothing is logged on prefill, and the room ends at the bootstrap timeout. Bridges, docker networks and "
+        "second NICs are the usual reason, firewalls that pass only known ports the next. Next: SGLANG_HOST_IP on "
+        "the prefill's host, then the firewall.",
+        "on every host of {instance}: export SGLANG_HOST_IP=<the address decodes reach it at>, and restart it",
+        (Needs.ENDPOINT,),
+        "every SGLang",
+        "sglang 0.5.3 to 0.5.23 source",
+        reports=cited("sglang#9266 sglang#11747"),
+    ),
+    Entry(
+        "PD211",
+        "stale-rank-addresses",
+        Severity.WARNING,
+        "{instance|a prefill} is reached through {observed|a name that stays}: decodes keep its old rank addresses "
+        "after it is replaced",
+        "Decode remembers the ranks of a prefill by the address it was given, and forgets them only when two "
+        "heartbeats in a row fail. Behind a Service or another stable name a replaced prefill answers the next "
+        "heartbeat at once, so the cached rank endpoints of the dead process stay, and every request through them "
+        "dies at the 300 s waiting timeout with nothing at all in the prefill's log. A restart within two "
+        "heartbeats (10 s) on the same address does the same without a Service. 0.5.23 also drops the entry after "
+        "such a timeout. Next: whether the prefill was restarted after the decode.",
+        "address prefills by pod IP (service discovery), or restart the decodes after replacing a prefill",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "every SGLang; 0.5.23 recovers after the first failed room",
+        "sglang 0.5.3 to 0.5.23 source",
+        reports=cited("sglang#34289 sglang#33789 nixl#795 sglang#10365 sglang#6215 sglang#16903"),
+    ),
+    Entry(
+        "PD212",
+        "wildcard-registration",
+        Severity.WARNING,
+        "{instance|a prefill} listens on 0.0.0.0 and this release registers its ranks at http://0.0.0.0",
+        "A single-node prefill registers its ranks at the address it listens on. Before 0.5.18 a wildcard was not "
+        "translated: the rank calls http://0.0.0.0, which proxies refuse with 403, the server prints warnings only, "
+        'stays up, and answers every decode with 503 "not fully registered". With --dist-init-addr the '
+        "registration goes there instead and the wildcard does no harm. Next: the prefill's log, \"Prefill instance "
+        'failed to register to bootstrap server".',
+        "start {instance} with --host <its own address>, or move to SGLang 0.5.18",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "SGLang before 0.5.18, single-node prefill without --dist-init-addr",
+        "sglang 0.5.13 and 0.5.18 source",
+        reports=cited("sglang#27608 sglang#25125"),
+    ),
+    Entry(
+        "PD213",
+        "service-hides-bootstrap-port",
+        Severity.ERROR,
+        "Service {observed|X} does not publish the bootstrap port {expected|8998} of {instance|its prefill}",
+        "The router sends the Service's name as bootstrap host. A Service forwards only the ports it lists, so a "
+        "decode that dials the bootstrap port at this name gets no answer, while HTTP through the same name works. "
+        "A headless Service (clusterIP: None) resolves to the pod and hides nothing. Next: the ports of the "
+        "Service.",
+        "add to the Service: ports: [{name: bootstrap, port: {port}}]",
+        (Needs.TOPOLOGY,),
+        "every SGLang on Kubernetes",
+        "sglang 0.5.3 to 0.5.23 source",
+        reports=cited("Mooncake#1207 sglang#9266"),
+    ),
+    Entry(
+        "PD214",
+        "annotation-missing",
+        Severity.ERROR,
+        "{instance|a prefill} has no annotation sglang.ai/bootstrap-port: the router will send null for its pods",
+        "With Kubernetes discovery a router learns the bootstrap port of a prefill pod from the annotation "
+        "sglang.ai/bootstrap-port alone. Without it the port is unknown, the router sends null, and decode guesses "
+        "its own (see PD201). The annotation belongs on the pod template of prefill, not on the workload and not on "
+        "decode. An older spelling, sglang.ai/mooncake.bootstrap-port, is not read any more. Next: the pod "
+        "template's metadata.",
+        'add to the prefill pod template: annotations: {sglang.ai/bootstrap-port: "{port}"}',
+        (Needs.TOPOLOGY,),
+        "every router that discovers pods",
+        "sglang-router 0.3.2 and smg 1.13.0",
+        reports=cited("sglang#7361 llm-d#1709 aibrix#1684"),
+    ),
+    Entry(
+        "PD215",
+        "annotation-differs",
+        Severity.ERROR,
+        "{instance|a prefill}: annotation sglang.ai/bootstrap-port says {observed|A}, the engine listens on "
+        "{expected|B}",
+        "A discovering router believes the annotation and never asks the pod. When it differs from "
+        "--disaggregation-bootstrap-port, or is not a number, every room to this prefill goes to a port where "
+        "nobody listens or somebody else does. Sidecars have the same trap: their environment variable and the "
+        "engine's flag must agree. Next: the pod template beside the engine's arguments.",
+        'set the annotation to the flag: sglang.ai/bootstrap-port: "{port}"',
+        (Needs.TOPOLOGY, Needs.ROUTER),
+        "every router that discovers pods",
+        "sglang-router 0.3.2 and smg 1.13.0",
+        reports=cited("sglang#7361 llm-d#1709 aibrix#1684"),
+    ),
+    Entry(
+        "PD216",
+        "router-misses-instances",
+        Severity.ERROR,
+        "the router lists only {observed|some} of {expected|the} {role|prefill or decode} instances",
+        "Instances that are not listed never get traffic, and nothing reports it: the pods are ready, their queues "
+        "are empty, the others are overloaded. One Service name in front of several replicas is worse: the request "
+        "goes to one pod and decode's bootstrap call to another, so most rooms never meet. Published Kubernetes "
+        "samples have this mistake: replicas above 1 with one URL for each role. Next: the router's start line "
+        "against the number of pods.",
+        "list every instance, or let the router discover pods (--service-discovery with a prefill and a decode "
+        "selector)",
+        (Needs.TOPOLOGY, Needs.ROUTER),
+        "every router",
+        "routers' command lines; published Kubernetes samples",
+    ),
+    Entry(
+        "PD217",
+        "dist-init-host-differs",
+        Severity.WARNING,
+        "{instance|a prefill}: ranks register at {observed|one address}, but the router sends decodes to "
+        "{expected|another}",
+        "The ranks of a multi-node prefill register at the host of --dist-init-addr; the bootstrap server listens "
+        "on --host of node 0; decodes are sent to the host of the prefill's URL. The three must be the same "
+        "machine, on an interface that all of them reach. If they are not, registration never completes, or decode "
+        "asks the wrong node. Next: the three addresses, on node 0.",
+        "use one address of node 0 for --dist-init-addr and for the router's --prefill URL",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "every SGLang, prefill on several nodes",
+        "sglang 0.5.8 to 0.5.23 source",
+        reports=cited("srt-slurm#121 sglang#36234"),
+    ),
+    Entry(
+        "PD218",
+        "port-collision",
+        Severity.ERROR,
+        "port {observed|N} is wanted twice: {instance|one server} and {other|another}",
+        "Beside its HTTP port an SGLang instance takes a bootstrap port (prefill), a rendezvous port, and with DP "
+        "attention a block of internal ports that is counted from the rendezvous port or from --port + 233. Two "
+        "instances on one host with neighbouring ports overlap without any flag looking equal. The later one ends "
+        'with "Address already in use" or "port_base at N is not available in 30 seconds"; where only a side '
+        "channel collides it may talk to the other instance. Next: the port list of both, `pdctl plan` prints it.",
+        "leave a gap: {fix|move one of them with --port, --dist-init-addr or --disaggregation-bootstrap-port}",
+        (Needs.TOPOLOGY, Needs.HOST),
+        "every SGLang; the derived ports differ by release",
+        "sglang 0.5.3 to 0.5.23 source",
+        reports=cited("ishandhanani/srt-slurm#147 sglang#20952 ray#60057 ray#63741 vllm-ascend#4725"),
+    ),
+    Entry(
+        "PD219",
+        "rust-server-port",
+        Severity.ERROR,
+        "{instance|a prefill} runs the Rust server: its bootstrap port is its HTTP port {expected|A}, not {observed|B}",
+        "With SGLANG_RUST_SERVER the bootstrap routes are served on the API port and the separate port does not "
+        "exist. 0.5.23 logs that disaggregation_bootstrap_port changed, and refuses to start with an explicit value "
+        "other than the API port. Router and decode must use the API port as bootstrap port; anything that still "
+        "says 8998 waits for nothing. Next: the environment of the prefill, then the router's port for it.",
+        "drop --disaggregation-bootstrap-port and start the router with --prefill {url} {port}",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "SGLang 0.5.18 and later (opt-in since 0.5.17) with SGLANG_RUST_SERVER",
+        "sglang 0.5.18 and 0.5.23 source",
+        reports=cited("sglang#33125"),
+    ),
+    Entry(
+        "PD220",
+        "router-host-not-ip",
+        Severity.ERROR,
+        "the router cannot listen on `{observed|a name}`: it takes an IP address only",
+        "sglang-router reads --host as a socket address and accepts an IPv4 literal or an IPv6 literal in brackets. "
+        'A host name (also localhost) or a bare IPv6 address ends the start with "invalid socket address syntax", '
+        "which names neither the flag nor the value. Next: --host on the router's command line.",
+        "set the router's host to {expected}",
+        (Needs.TOPOLOGY,),
+        "sglang-router 0.2.x to 0.3.2",
+        "sglang-router 0.3.2",
+        reports=cited("sglang#12535 miles#3133"),
+    ),
+)

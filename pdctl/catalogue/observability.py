@@ -1,0 +1,76 @@
+"""What has to be switched on before the incident."""
+
+from __future__ import annotations
+
+from pdctl.catalogue.entry import Entry, Needs, Severity, cited
+
+ENTRIES: tuple[Entry, ...] = (
+    Entry(
+        "PD801",
+        "trace-blind",
+        Severity.WARNING,
+        "no line tells of the requests that succeed at {instance|an engine}: trace-room will only see failures",
+        "At INFO a room that works leaves no line in an SGLang log, on either side. With "
+        "--enable-request-time-stats-logging each finished request prints its room, rid and the time of every "
+        "phase, on prefill and on decode; --log-requests prints the request with its room when it arrives. Neither "
+        "can be added after the incident. Next: the two flags on every engine.",
+        "start every engine with --enable-request-time-stats-logging --log-requests --log-requests-level 1",
+        (Needs.TOPOLOGY, Needs.ENDPOINT, Needs.LOG),
+        "every SGLang",
+        "sglang 0.5.3 to 0.5.23 source",
+    ),
+    Entry(
+        "PD802",
+        "metrics-off",
+        Severity.WARNING,
+        "{instance|an engine} has no metrics: queues and transfers cannot be watched",
+        "Without --enable-metrics the engine answers /metrics with 404. The prealloc, transfer and bootstrap queue "
+        "gauges are what tells a full decode from a broken network, and num_transfer_failed_reqs_total is the only "
+        "counter of failed rooms. Next: the flag on every engine.",
+        "start every engine with --enable-metrics",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "every SGLang",
+        "sglang 0.5.3 to 0.5.23 source",
+        reports=cited("sglang#7944 sglang#7317 sglang#8627 sglang#19009 sglang#21167"),
+    ),
+    Entry(
+        "PD803",
+        "clock-skew",
+        Severity.WARNING,
+        "the clock of {instance|a host} is off by {observed|seconds}",
+        "Log prefixes are local time of one-second resolution. With clocks seconds apart the same room seems to "
+        "succeed before it began, and timelines of several hosts cannot be put in order. pdctl estimates the offset "
+        "and says so; alerts and people do not. Next: chrony or ntpd on that host.",
+        "chronyc makestep on {instance}'s host",
+        (Needs.ENDPOINT, Needs.HOST, Needs.LOG),
+        "every engine",
+        "observed",
+    ),
+    Entry(
+        "PD804",
+        "fd-limit",
+        Severity.WARNING,
+        "a process may open {observed|few} files here, {expected|65536} or more are needed",
+        "Each room and each peer costs sockets: router connections, ZMQ sockets between every pair of ranks, the "
+        "transfer library's own. At the limit new connections fail in ways that look like a network fault (\"Too "
+        'many open files" in one thread, timeouts in the others). Next: `ulimit -n` where the engine and the '
+        "router run.",
+        "ulimit -n 65536",
+        (Needs.HOST,),
+        "every engine",
+        "Linux",
+    ),
+    Entry(
+        "PD805",
+        "logs-not-collected",
+        Severity.WARNING,
+        "no log of {instance|an instance} was found: a failed room cannot be explained from its side",
+        "A room's story stands in the logs of one prefill, one decode and the router. Where one of the three is "
+        "missing, the cause of a hang usually is as well, because each side only reports that it waited. Next: "
+        "where that instance's output goes.",
+        "pdctl trace-room {room} <logs of every instance and the router>",
+        (Needs.LOG,),
+        "every engine",
+        "observed",
+    ),
+)

@@ -1,0 +1,361 @@
+"""Settings that prefill and decode must share, and releases that cannot keep what they promise."""
+
+from __future__ import annotations
+
+from pdctl.catalogue.entry import Entry, Needs, Severity, cited
+
+ENTRIES: tuple[Entry, ...] = (
+    Entry(
+        "PD301",
+        "roles-swapped",
+        Severity.ERROR,
+        "{instance|an engine} runs as {observed|one role}, but the router uses it as {expected|the other}",
+        "The router takes roles from its command line and never compares them with what the worker reports; it "
+        "serves without a warning. Prefill requests then reach a decode server: it looks for a bootstrap server at "
+        "an address that has none, and requests fail or hang. The same happens when both hosts were started with "
+        "the same --disaggregation-mode. Next: disaggregation_mode in /server_info of both sides.",
+        "list it under the other flag: --{observed} {url}",
+        (Needs.TOPOLOGY, Needs.ROUTER, Needs.ENDPOINT),
+        "every SGLang and every router",
+        "measured with sglang-router 0.3.2 and smg 1.13.0",
+        reports=cited("sglang#23272"),
+    ),
+    Entry(
+        "PD302",
+        "page-size-mismatch",
+        Severity.ERROR,
+        "page size is {observed|one thing} on {instance|decode} and {expected|another} on {other|prefill}: KV pages "
+        "will not fit",
+        "Pages are copied as they lie. 0.5.3 does not compare and corrupts the cache in silence; later releases "
+        'compare on the first request only, raise "Page size mismatch", and then the decode scheduler dies or the '
+        "client hangs. The sizes often differ although nobody set them, because the attention backend picks one. "
+        "Next: page_size in /server_info of both sides, which is the resolved value.",
+        "set the same --page-size on both roles, for example --page-size {expected}",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "every SGLang; compared since 0.5.8, on the first request",
+        "sglang 0.5.3 to 0.5.23 source",
+        reports=cited("sglang#14439 sglang#14474"),
+    ),
+    Entry(
+        "PD303",
+        "kv-dtype-mismatch",
+        Severity.ERROR,
+        "KV cache dtype is {observed|one thing} on {instance|decode} and {expected|another} on {other|prefill}",
+        "The bytes of a page mean something else on the other side. From 0.5.13 decode refuses on the first request "
+        'with "KV cache dtype mismatch"; 0.5.13 itself compares the flag as written, so `auto` against `fp8_e4m3` '
+        "fails even where both come to the same. Before 0.5.13 nothing compares. Next: kv_cache_dtype in "
+        "/server_info of both sides.",
+        "set the same --kv-cache-dtype on both roles",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "every SGLang; compared since 0.5.13, on the first request",
+        "sglang 0.5.8 to 0.5.23 source",
+        reports=cited("sglang#37838"),
+    ),
+    Entry(
+        "PD304",
+        "kv-layout-mismatch",
+        Severity.WARNING,
+        "{instance|decode} has {observed|one attention backend} where {other|prefill} has {expected|another}: the "
+        "KV cache may be laid out differently",
+        "With the same page size and dtype a page can still be laid out differently, because the attention backend "
+        "decides it. Then copies come out short, transfers fail with a length error, or text turns to noise. 0.5.23 "
+        'compares a layout name ("KV layout mismatch") for the models that publish one; earlier releases compare '
+        "nothing. Next: attention_backend and kv_layout of both sides.",
+        "start both roles with the same attention backend",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "every SGLang; compared in 0.5.23 for models that publish a layout",
+        "sglang 0.5.23 source",
+        reports=cited("sglang#37838"),
+    ),
+    Entry(
+        "PD305",
+        "attn-tp-mismatch",
+        Severity.WARNING,
+        "attention TP is {observed|one width} on {instance|decode} and {expected|another} on {other|prefill}: every "
+        "page is cut by heads",
+        "With grouped-query attention each rank holds a share of the KV heads. When the widths differ (attention TP "
+        "is tp / dp under DP attention), pages are sent as many small slices: slow at low load, and reported to "
+        'break both sides under load. SGLang says so once: "Performance is NOT guaranteed when using different TP '
+        'sizes for non-MLA models". MLA models keep the whole latent on every rank and do not mind. '
+        "SGLANG_DISAGG_STAGING_BUFFER=1 gathers the heads first (0.5.13 and later). Next: tp and dp of both roles.",
+        "make tp / dp equal on both roles, or set SGLANG_DISAGG_STAGING_BUFFER=1 on both",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "every SGLang, models without MLA",
+        "sglang 0.5.3 to 0.5.23 source",
+        reports=cited("sglang#15674 sglang#5922 sglang#19890"),
+    ),
+    Entry(
+        "PD306",
+        "attn-tp-mismatch-hybrid",
+        Severity.ERROR,
+        "attention TP is {observed|one width} on {instance|decode} and {expected|another} on {other|prefill}, and "
+        "{model|this} is a hybrid model",
+        "Sliding-window and Mamba models carry state beside the KV cache, and its pools are not cut to another "
+        'width in every release and backend. Prefill then raises "PD Disaggregation does NOT support PD different '
+        'TP sizes" in a transfer worker, decode never learns of it, and the client hangs. With NIXL the same '
+        "mismatch was also seen as NIXL_ERR_NOT_FOUND in prep_xfer_dlist and as an integer overflow; after it every "
+        'later request hangs. Next: the prefill\'s log, "Unexpected transfer worker error".',
+        "make tp / dp equal on both roles",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "reported for 0.5.16 and nightlies of mid 2026; Mamba state is sliced from 0.5.13, sliding windows in "
+        "0.5.23 (Mooncake and NIXL, one pipeline stage)",
+        "sglang 0.5.8 to 0.5.23 source",
+        reports=cited("llm-d#2433 llm-d#2442 sglang#31295 sglang#31968 sglang#30997 sglang#24648 sglang#24188"),
+    ),
+    Entry(
+        "PD307",
+        "context-length-differs",
+        Severity.WARNING,
+        "context length is {observed|one thing} on {instance|decode} and {expected|another} on {other|prefill}: "
+        "long prompts will hang",
+        "The side with the shorter limit refuses a long prompt, the other side waits for it: prefill ends 300 s "
+        "later with a Bootstrapping timeout, for long prompts only. The value is not part of what the two sides "
+        "compare. A smaller KV pool has the same effect, because it bounds the longest request as well. Next: "
+        "context_length and max_total_num_tokens of both sides.",
+        "set the same --context-length on both roles",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "every SGLang",
+        "sglang 0.5.23 source",
+        reports=cited("sglang#23380"),
+    ),
+    Entry(
+        "PD308",
+        "speculative-differs",
+        Severity.ERROR,
+        "speculative decoding differs: {instance|decode} has {observed|one setting}, {other|prefill} has "
+        "{expected|another}",
+        "Draft KV and hidden states travel in buffers that each side sizes by its own settings. Set on one side "
+        'only, or differently, they no longer line up: wrong text without an error on some models, "Failed to get '
+        'segment descriptor", a killed decode, or (0.5.23) "registered N metadata buffers but this prefill has '
+        'M", of which it copies the common ones. A few pairs with drafts on decode only are known to work; pdctl '
+        "has no list of them. Next: the --speculative-* flags of both roles.",
+        "give both roles the same --speculative-* flags, or none",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "since 0.5.2; new cases were still reported in August 2026",
+        "sglang 0.5.3 to 0.5.23 source",
+        reports=cited("sglang#17212 sglang#33877 sglang#23958 sglang#9976 sglang#23918 vllm#49230"),
+    ),
+    Entry(
+        "PD309",
+        "backend-differs",
+        Severity.ERROR,
+        "transfer backend is {observed|one thing} on {instance|decode} and {expected|another} on {other|prefill}",
+        "Mooncake, NIXL and the others speak different messages and register memory in different ways. Nothing "
+        "compares them: decode sends its page list, prefill cannot read it, and the room ends at a timeout. The "
+        "default is mooncake, so a flag given on one side only is enough. mooncake_tcp is mooncake forced onto TCP, "
+        "and both sides must use it. Next: disaggregation_transfer_backend of both sides.",
+        "set the same --disaggregation-transfer-backend on both roles",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "every SGLang",
+        "sglang 0.5.3 to 0.5.23 source",
+    ),
+    Entry(
+        "PD310",
+        "version-differs",
+        Severity.ERROR,
+        "{instance|decode} runs SGLang {observed|of one release}, {other|prefill} runs {expected|another}",
+        "The bootstrap record, the ZMQ frames and the metadata row change between releases and carry no version. An "
+        'older decode refuses keys it does not know ("unexpected keyword argument"), newer fields are misread '
+        'where frames were added in the middle, and 0.5.23 warns of a "Generation-less ABORT_ACK" from mixed '
+        "versions. The same holds for the transfer library in the image. Next: version in /server_info, and the "
+        "image of each role.",
+        "run one image, by digest or full tag, on both roles",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "every SGLang",
+        "sglang 0.5.13 to 0.5.23 source",
+        reports=cited("sglang#34289 vllm#51777"),
+    ),
+    Entry(
+        "PD311",
+        "model-differs",
+        Severity.ERROR,
+        "{instance|decode} serves {observed|one model}, {other|prefill} serves {expected|another}",
+        "Neither the handshake nor the router compares models: sglang-router and smg say nothing when model_path "
+        "differs. With equal shapes the transfer succeeds and decode continues with the weights of another "
+        "checkpoint: fluent, wrong text. With other shapes it fails in the transfer. Next: model_path of both "
+        "sides; a local directory may hide another revision.",
+        "start both roles with the same --model-path and revision",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "every SGLang and every router",
+        "measured with sglang-router 0.3.2 and smg 1.13.0",
+    ),
+    Entry(
+        "PD312",
+        "mamba-dtype-differs",
+        Severity.ERROR,
+        "Mamba state dtype is {observed|one thing} on {instance|decode} and {expected|another} on {other|prefill}: "
+        "answers will degrade without an error",
+        "The recurrent state of a Mamba-like model is copied with the sender's stride and read with the receiver's. "
+        "Nothing compares the two, nothing fails, and long answers slowly become worse. Next: --mamba-ssm-dtype of "
+        "both roles.",
+        "set the same --mamba-ssm-dtype on both roles",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "up to 0.5.17",
+        "public report",
+        reports=cited("sglang#36371"),
+    ),
+    Entry(
+        "PD313",
+        "dp-rank-contract",
+        Severity.ERROR,
+        "prefill and decode will not agree on the DP rank of a room: {observed|different rules}",
+        "With several DP ranks both sides must come to the same rank for a room: by room modulo dp, or by asking "
+        "the bootstrap server. It breaks when plain data parallel (no DP attention) is used on prefill in the "
+        'releases that check the attention rank ("follow_bootstrap_room conflict", about half of the requests '
+        "fail with dp 2), when a router picks ranks by itself, and when --load-balance-method round_robin is "
+        "carried over a release where its meaning changed: until 0.5.8 it followed the room, from 0.5.13 it is a "
+        "real round robin. --prefill-round-robin-balance is needed by 0.5.3 on decode and does nothing later. Next: "
+        "dp settings and --load-balance-method of both roles.",
+        "{fix|--load-balance-method auto on both roles, and no plain --dp-size on prefill}",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "0.5.3 to 0.5.23, each with its own rule",
+        "sglang 0.5.3 to 0.5.23 source",
+        reports=cited(
+            "sglang#29725 sglang#16110 sglang#16080 sglang#13052 sglang#10174 sglang#22901 sglang#21299 "
+            "sglang#21297 sglang#24772 sglang#19168 dynamo#9080"
+        ),
+    ),
+    Entry(
+        "PD314",
+        "chunked-prefill-not-page-multiple",
+        Severity.ERROR,
+        "{instance|prefill}: chunked prefill size {observed|of a DP rank} is not a multiple of page size {expected|N}",
+        "A chunk must end on a page border. SGLang divides --chunked-prefill-size by the DP width first, so the "
+        "flag is a value for the whole instance and each DP rank gets its share of it; that share must be whole "
+        "pages. It asserts at start. Next: chunk size, DP width and page size of prefill.",
+        "--chunked-prefill-size {fix|N, a multiple of page size x DP width}",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "every SGLang",
+        "sglang 0.5.3 to 0.5.23 source",
+    ),
+    Entry(
+        "PD315",
+        "pp-mismatch",
+        Severity.ERROR,
+        "pipeline stages: decode has {observed|some}, prefill has {expected|another number}",
+        "A decode either has as many pipeline stages as the prefill, and pulls stage from stage, or a single one. "
+        "Anything else ends the decode scheduler with an assertion on the first request (0.5.8 and later) or goes "
+        "wrong without a word. Next: pp_size of both roles.",
+        "set decode's --pp-size to 1, or to prefill's",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "every SGLang",
+        "sglang 0.5.3 to 0.5.23 source",
+    ),
+    Entry(
+        "PD316",
+        "tp-not-divisible",
+        Severity.ERROR,
+        "{instance|an instance}: sizes do not divide evenly: {observed|TP, DP, EP or heads}",
+        "Heads, experts and ranks are split by integer division. Between the roles the larger attention TP must be "
+        "a multiple of the smaller: 3 against 2 pairs the wrong ranks, and since 0.5.13 nothing checks it. Within "
+        "an instance tp must be a multiple of the DP width, and the model's heads must divide over attention TP. "
+        "Next: tp, dp and ep of both roles, `pdctl plan` prints the ranks.",
+        "{fix|make one a multiple of the other}",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "every SGLang; the pair is checked up to 0.5.8 only",
+        "sglang 0.5.3 to 0.5.23 source",
+    ),
+    Entry(
+        "PD317",
+        "known-bad-version",
+        Severity.WARNING,
+        "{instance|an instance}: {observed|its release} has a known fault: {fault|see the table} ({report|and its "
+        "report})",
+        "A table of faults that were reported and found in the released sources, by version, transfer backend and "
+        "feature. The fault is in the release, not in this deployment, and may not have happened yet. Each hit "
+        "names the public report. Next: whether the feature it names is used here.",
+        "{fix|update to a release that does not have it}",
+        (Needs.TOPOLOGY, Needs.ENDPOINT, Needs.ROUTER, Needs.HOST),
+        "per row; each names the releases it was found in",
+        "public reports; sglang 0.5.3, 0.5.8, 0.5.13, 0.5.18 and 0.5.23 source",
+        reports=cited(
+            "sglang#34692 sglang#30301 sglang#30352 sglang#30685 sglang#36033 sglang#30327 sglang#30329 "
+            "sglang#36108 sglang#36612 sglang#32267 sglang#35189 sglang#23489 sglang#23499 nixl#2102 nixl#1986 "
+            "vllm#49238 sglang#32209 sglang#32527 sglang#30839 sglang#19305 sglang#19271 sglang#30233 sglang#30551 "
+            "sglang#34208 sglang#32605 sglang#12779 sglang#31144 sglang#13657 sglang#31206 sglang#25811 "
+            "sglang#27608 sglang#23020 sglang#35049"
+        ),
+    ),
+    Entry(
+        "PD318",
+        "refused-flags",
+        Severity.ERROR,
+        "{instance|an engine} will not start: {observed|this release refuses its flags}",
+        "SGLang refuses combinations of flags when it starts, some of them only after the model has loaded, and "
+        "what it refuses differs by release: flags that do not exist in this one, decode radix cache with "
+        "speculation, prefill_complete with anything but Mooncake, role switching with parallel or speculative "
+        "features, pipeline stages with speculation, a fake backend on prefill, the same IB device named twice. "
+        "pdctl applies the release's own rules before anything starts. Next: the named flags.",
+        "{fix|drop one of the flags}",
+        (Needs.TOPOLOGY,),
+        "each rule names its releases",
+        "sglang 0.5.3 to 0.5.23 source",
+        reports=cited(
+            "sglang#17598 sglang#20241 sglang#25873 sglang#26316 sglang#25521 sglang#36140 sglang#31139 "
+            "sglang#39378 sglang#12121 sglang#10124 sglang#30609"
+        ),
+    ),
+    Entry(
+        "PD319",
+        "parallel-sampling-shares-room",
+        Severity.WARNING,
+        "requests with n > 1 hang or mix answers: every sample gets the same room",
+        "SGLang copies the request's bootstrap host, port and room to each of the n samples. Rooms must be unique: "
+        "one sample finishes, the others are aborted or wait for 300 s, or two answers mix. The routers pass n on. "
+        "Nothing on the server side refuses it; Dynamo answers 400. Recognised by two samples with one "
+        "bootstrap_room in the decode's log, one of them successful. Next: the clients that send n.",
+        "send n requests with n = 1 instead",
+        (Needs.TOPOLOGY, Needs.CANARY),
+        "every SGLang up to 0.5.23",
+        "sglang 0.5.3 to 0.5.23 source",
+        reports=cited("sglang#9224 sglang#24223 sglang#26486 sglang#30723 sglang#40297 dynamo#14112"),
+    ),
+    Entry(
+        "PD320",
+        "vllm-side-channel",
+        Severity.ERROR,
+        "vLLM's NIXL side channel is not reachable at the address it advertises",
+        "Each vLLM engine advertises VLLM_NIXL_SIDE_CHANNEL_HOST and _PORT, the host being localhost unless set. "
+        'Peers elsewhere reach themselves: "Remote NIXL agent engine ID mismatch", and decode computes the prompt '
+        "again. Two engines of one host with equal ports meet in the same way. Next: the two variables on every "
+        "engine.",
+        "export VLLM_NIXL_SIDE_CHANNEL_HOST=<routable address> and a port of its own for every engine and DP rank",
+        (),
+        "vLLM with the NIXL connector",
+        "public reports",
+        "not checkable, because pdctl probes SGLang engines and its own; a vLLM engine has neither a bootstrap "
+        "server nor /server_info",
+        reports=cited("vllm#27083 srt-slurm#158 ray#60057"),
+    ),
+    Entry(
+        "PD321",
+        "vllm-handshake-hash",
+        Severity.ERROR,
+        "vLLM refuses the peer: the compatibility hash of the NIXL handshake differs",
+        "vLLM hashes version, model and cache configuration and compares them in the handshake, on the first "
+        "request. A difference is an error unless enforce_handshake_compat is off. It is the comparison SGLang "
+        "lacks. Next: version and configuration of both engines.",
+        "run the same vLLM version and cache settings on both roles",
+        (),
+        "vLLM 0.12 and later",
+        "public reports",
+        "not checkable, because pdctl probes SGLang engines and its own, and vLLM compares only while serving",
+        reports=cited("vllm#29503 dynamo#10027 vllm#49230"),
+    ),
+    Entry(
+        "PD322",
+        "bootstrap-info-dropped",
+        Severity.ERROR,
+        "the frontend does not pass the bootstrap address on to decode",
+        "Behind a global router, or with n > 1, Dynamo's SGLang backend was reported to wait for the prefill's "
+        "first item and never send the bootstrap information, so every request hangs. Next: the frontend's log, and "
+        "whether prefill has the request.",
+        "update Dynamo, and send n = 1",
+        (),
+        "Dynamo with SGLang, reported up to 2026",
+        "public reports",
+        "not checkable, because the frontend keeps no list of workers and ports that can be read; the canary of "
+        "pdctl sends its own bootstrap fields and so goes past it",
+        reports=cited("dynamo#7897 dynamo#14112 dynamo#14098"),
+    ),
+)

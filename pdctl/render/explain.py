@@ -1,0 +1,176 @@
+"""The catalogue for people: one entry whole, several as a list, all of it as JSON or as the page docs/codes.md."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import TYPE_CHECKING
+
+from pdctl.catalogue.entry import Severity, fill
+from pdctl.catalogue.references import address
+from pdctl.render.columns import table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pdctl.catalogue.entry import Entry
+    from pdctl.render.term import Term
+
+SCHEMA = "pdctl.catalogue/1"
+WIDEST = 100  # columns of running text, on a wider terminal too
+COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
+FAULTS = "PD317"
+FAMILIES = {
+    "2": "Bootstrap servers, ports and addresses",
+    "3": "What prefill and decode must share",
+    "4": "The network under the KV cache",
+    "5": "Capacity",
+    "6": "Routers, probes and upkeep",
+    "7": "Causes of one room's failure",
+    "8": "Logs, metrics and clocks",
+    "9": "Looking itself",
+}
+
+
+def show(entry: Entry, term: Term) -> None:
+    """One entry, whole. Placeholders stand in capitals."""
+    head = term.style(f"{entry.code} {entry.slug}", "bold")
+    term.write(f"{head}  {term.style(entry.severity.value, COLOURS[entry.severity])}")
+    for paragraph in (headline(entry), story(entry)[0]):
+        term.write()
+        for line in textwrap.wrap(paragraph, min(term.width, WIDEST), break_on_hyphens=False, break_long_words=False):
+            term.write(line)
+    term.write()
+    for name, text in _facts(entry):
+        lines = textwrap.wrap(text, min(term.width, WIDEST) - 12, break_on_hyphens=False, break_long_words=False)
+        for at, line in enumerate(lines):
+            term.write(f"{term.style(name.ljust(11), 'dim') if at == 0 else ' ' * 11} {line}")
+    rows = faults() if entry.code == FAULTS else ()
+    if rows:
+        term.write()
+        for line in table(term, ("RELEASES", "WHERE", "REPORT", "FAULT"), rows):
+            term.write(line)
+
+
+def faults() -> list[tuple[str, str, str, str]]:
+    """The table behind PD317: releases, where, report, fault."""
+    from pdctl.dialect.versions import spell
+    from pdctl.doctor.static.releases import FAULTS as ROWS  # late: one code of a hundred has it
+
+    return [
+        (
+            f"{spell(row.since)} to before {spell(row.until)}",
+            " ".join(filter(None, (row.component if row.component == "router" else row.role or "both", row.backend))),
+            row.report,
+            row.text + (f" (with {' and '.join(row.features)})" if row.features else ""),
+        )
+        for row in ROWS
+    ]
+
+
+def listing(entries: Sequence[Entry], term: Term) -> None:
+    """One line each."""
+    rows = [(entry.code, entry.severity.value, entry.slug, headline(entry)) for entry in entries]
+    for line in table(term, ("CODE", "SEVERITY", "NAME", "MEANS"), rows):
+        term.write(line)
+
+
+def to_json(entries: Sequence[Entry]) -> str:
+    rows = [
+        {
+            "code": entry.code,
+            "slug": entry.slug,
+            "severity": entry.severity.value,
+            "headline": headline(entry),
+            "explain": story(entry)[0],
+            "look_next": story(entry)[1],
+            "fix": fix(entry),
+            "needs": [need.value for need in entry.needs],
+            "versions": entry.versions,
+            "source": entry.source,
+            "reports": [{"name": report, "url": address(report)} for report in entry.reports],
+            "not_checked": entry.unseen,
+        }
+        for entry in entries
+    ]
+    return json.dumps({"schema": SCHEMA, "entries": rows}, indent=2, ensure_ascii=False)
+
+
+def markdown(entries: Sequence[Entry]) -> str:
+    """The page of all codes; `anchor` is where each of them stands on it."""
+    lines = [
+        "# Codes",
+        "",
+        "Everything `pdctl doctor` and `pdctl trace-room` can name. A code never changes its meaning and is never used",
+        "again. `pdctl explain CODE` prints an entry; this page is `pdctl explain --all -o markdown`.",
+        "",
+    ]
+    for number, title in FAMILIES.items():
+        family = [entry for entry in entries if entry.code[2] == number]
+        if family:
+            lines += [f"## {title}", "", "| code | severity | |", "| --- | --- | --- |"]
+            lines += [
+                f"| [{entry.code}](#{anchor(entry)}) | {entry.severity.value} | {entry.slug} |" for entry in family
+            ]
+            lines.append("")
+            lines += [line for entry in family for line in _section(entry)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def anchor(entry: Entry) -> str:
+    return f"{entry.code.lower()}-{entry.slug}"
+
+
+def headline(entry: Entry) -> str:
+    return fill(entry.headline, {})
+
+
+def fix(entry: Entry) -> str:
+    return fill(entry.fix, {})
+
+
+def story(entry: Entry) -> tuple[str, str]:
+    """What happens, and where to look next: the catalogue writes both in one text."""
+    told, _, after = entry.explain.partition(" Next: ")
+    return told, after
+
+
+def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
+    yield "look next", story(entry)[1]
+    yield "fix", fix(entry)
+    if entry.unseen:
+        yield "not checked", entry.unseen
+    else:
+        yield "seen from", ", ".join(need.value for need in entry.needs)
+    yield "versions", entry.versions
+    yield "source", entry.source
+    if entry.reports:
+        yield "reports", ", ".join(entry.reports)
+
+
+def _section(entry: Entry) -> Iterator[str]:
+    yield from (f"### {entry.code} {entry.slug}", "", f"**{_plain(headline(entry))}**", "")
+    yield from textwrap.wrap(_plain(story(entry)[0]), 120, break_on_hyphens=False, break_long_words=False)
+    yield ""
+    for name, text in _facts(entry):
+        if name == "reports":
+            text = ", ".join(f"[{report}]({address(report)})" for report in entry.reports)
+        elif name == "fix":
+            text = f"`{text}`" if "`" not in text else text
+        else:
+            text = _plain(text)
+        yield f"- {name}: {text}"
+    yield ""
+    if entry.code == FAULTS:
+        yield from ("| releases | where | report | fault |", "| --- | --- | --- | --- |")
+        yield from (f"| {' | '.join(map(_plain, row))} |" for row in faults())
+        yield ""
+
+
+def _plain(text: str) -> str:
+    """Text in which Markdown finds nothing to do: code spans stay as they are."""
+    parts = text.split("`")
+    parts[::2] = [
+        part.replace("*", "\\*").replace("_", "\\_").replace("<", "&lt;").replace("|", "\\|") for part in parts[::2]
+    ]
+    return "`".join(parts)

@@ -1,0 +1,63 @@
+"""What people type, and what they meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from pdctl.catalogue import book
+from pdctl.errors import ExitCode, UsageError
+
+
+@pytest.mark.parametrize("word", ["PD201", "pd201", " PD201 ", "bootstrap-port-null", "Bootstrap_Port_Null"])
+def test_a_code_or_its_name_in_any_case(word: str) -> None:
+    assert book.find(word).code == "PD201"
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("bootstrap-port-nul", "PD201 (bootstrap-port-null)"),
+        ("page-size", "PD302 (page-size-mismatch) or PD410 (page-size-one)"),
+        ("roles-swaped", "PD301 (roles-swapped)"),
+        ("PD2O1", "PD201 (bootstrap-port-null)"),
+    ],
+)
+def test_a_near_miss_is_told_what_was_meant(word: str, meant: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        book.find(word)
+    assert caught.value.exit_code is ExitCode.USAGE
+    assert word in caught.value.message
+    assert caught.value.fix == f"did you mean {meant}?"
+
+
+@pytest.mark.parametrize("word", ["", "xyzzy", "PD", "PDXYZ"])
+def test_a_word_that_is_nothing_is_told_where_the_list_is(word: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        book.find(word)
+    assert caught.value.fix == "`pdctl explain --all` lists them"
+
+
+@pytest.mark.parametrize(
+    ("patterns", "codes"),
+    [
+        (["PD201"], ["PD201"]),
+        (["pd20"], [f"PD20{number}" for number in range(1, 10)]),
+        (["PD9"], ["PD901", "PD902"]),
+        (["PD90?"], ["PD901", "PD902"]),
+        (["bootstrap-port-*"], ["PD201", "PD202", "PD204", "PD206"]),
+        (["*-DIED", "PD801"], ["PD704", "PD705", "PD710", "PD801"]),
+        (["roles-swapped", "PD301", "PD30[1]"], ["PD301"]),
+    ],
+)
+def test_patterns_select(patterns: list[str], codes: list[str]) -> None:
+    assert [entry.code for entry in book.select(patterns)] == codes
+
+
+def test_nothing_asked_for_is_nothing_selected() -> None:
+    assert book.select([]) == ()
+
+
+@pytest.mark.parametrize("pattern", ["PD4x", "PD999", "no-*-such", "mismatch", "PD"])
+def test_a_pattern_that_means_nothing_is_a_mistake(pattern: str) -> None:
+    with pytest.raises(UsageError, match="no code or slug"):
+        book.select(["PD201", pattern])
