@@ -61,6 +61,7 @@ def command(
     name: Annotated[str | None, Run] = None,
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Time to serve, such as 90s or 5m.")] = None,
     verify: Annotated[bool, typer.Option(help="Send one request through every prefill and decode pair.")] = True,
+    doctor: Annotated[bool, typer.Option(help="Let doctor judge the topology before anything starts.")] = True,
     on_death: Annotated[OnDeath | None, typer.Option(help="If a process dies; default readiness.restart.")] = None,
     progress: Annotated[Progress, typer.Option(help="How the start is shown.")] = Progress.AUTO,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no logs.")] = False,
@@ -84,6 +85,10 @@ def command(
     if dry_run:
         _print_commands(deployment, output)
         return
+    if doctor and not deployment.rehearsal:
+        from pdctl.cli import rollout  # late: --dry-run and --no-doctor need no checks
+
+        rollout.check(written.topology, plan, term.err())
     limit = None if timeout is None else seconds("--timeout", timeout)
     options = assemble.options(written.topology, limit, on_death, verify)
     target = Local(name or deployment.name, os.environ)

@@ -1,17 +1,62 @@
-"""What a prefill's bootstrap server says about its ranks (sglang 0.5.13+ srt/disaggregation/common/conn.py)."""
+"""What a prefill's bootstrap server says about its ranks (sglang 0.5.3 to 0.5.23, common/conn.py)."""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.fleet import http
+from pdctl.dialect.sglang import bootstrap as rows
+from pdctl.fleet import address, document, http
 
-# The topology query: all four selectors -1. 503 until every rank has registered, then 200.
-QUERY = "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
-# sglang 0.5.3 and 0.5.8 name the selectors differently and answer 400 to the query above.
-OLD_QUERY = "/route?engine_rank=-1&target_dp_group=-1&target_pp_rank=-1"
-COUNT = re.compile(r"\((\d+) workers registered\)")
+if TYPE_CHECKING:
+    from pdctl.fleet.document import Object
+
+
+class Style(NamedTuple):
+    """One of the two ways of GET /route: the words of the question, and the sizes in the answer when all ranks are -1.
+
+    `sizes` in the order of AXES; empty where the releases that speak it have no such axis.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    sizes: tuple[str, ...]
+
+    def query(self, dp: int = -1, cp: int = -1, tp: int = -1, pp: int = -1) -> str:
+        """With no rank given: the parallel layout of the whole prefill."""
+        ranks = {"dp": dp, "cp": cp, "tp": tp, "pp": pp}
+        return "/route?" + "&".join(f"{word}={ranks[AXIS_OF[word]]}" for word in self.words)
+
+    def layout(self, body: Object) -> tuple[int, int, int, int] | None:
+        """dp, cp, tp, pp; None when a size is missing or no size (0.5.3, 0.5.8: before the first rank registers)."""
+        found = [document.integer(body.get(name)) if name else 1 for name in self.sizes]
+        dp, cp, tp, pp = (size if size is not None and 0 < size < MAX_SIZE else 0 for size in found)
+        return (dp, cp, tp, pp) if dp and cp and tp and pp else None
+
+
+def _style(name: str) -> Style:
+    row = next(row for row in rows.QUERIES if row.style == name)
+    keys = {key.meaning: key.name for key in rows.SHAPE_KEYS if key.span.holds(row.span.since)}
+    return Style(name, row.names, tuple(keys.get(meaning, "") for meaning in AXES.values()))
+
+
+# Axis → what the dialect calls its size; and the axis that each word of a question selects a rank on.
+AXES = {"dp": "dp_size", "cp": "attn_cp_size", "tp": "attn_tp_size", "pp": "pp_size"}
+AXIS_OF = {
+    "prefill_dp_rank": "dp",
+    "prefill_cp_rank": "cp",
+    "target_tp_rank": "tp",
+    "target_pp_rank": "pp",
+    "engine_rank": "tp",
+    "target_dp_group": "dp",
+}
+MAX_SIZE = 1 << 20  # ranks along one axis: more is nonsense
+NEW, OLD = _style("new"), _style("old")
+QUERY, OLD_QUERY = NEW.query(), OLD.query()
+COUNT = re.compile(rows.NOT_COMPLETE)
+MAX_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +71,7 @@ class Registration:
 
 def registration(host: str, port: int, ranks: int, timeout: float = 2.0) -> Registration:
     """Whether all `ranks` of the prefill whose bootstrap server is at host:port have registered."""
-    base = f"http://{_bracket(host)}:{port}"
+    base = address.join(host, port)
     answer = http.get(base + QUERY, timeout)
     if answer.status == 400:
         return _old(http.get(base + OLD_QUERY, timeout), ranks)
@@ -34,16 +79,19 @@ def registration(host: str, port: int, ranks: int, timeout: float = 2.0) -> Regi
         return Registration(False, False, reason=answer.reason)
     if answer.ok:
         return Registration(True, True, ranks)
-    found = COUNT.search(answer.text)
-    return Registration(True, False, int(found[1]) if found else None, answer.text.strip()[:200])
+    return Registration(True, False, counted(answer.text), document.excerpt(answer.text))
+
+
+def counted(text: str) -> int | None:
+    """How many ranks an answer says have registered."""
+    found = COUNT.search(text)
+    return int(found["registered"]) if found and len(found["registered"]) <= MAX_DIGITS else None
+
+
+def ranks_of(layout: tuple[int, int, int, int]) -> int:
+    return math.prod(layout)
 
 
 def _old(answer: http.Answer, ranks: int) -> Registration:
-    """0.5.3 and 0.5.8 answer 200 with null sizes until the first rank has registered; they never count."""
-    body = answer.json()
-    sized = isinstance(body, dict) and body.get("prefill_attn_tp_size") is not None
+    sized = OLD.layout(document.mapping(answer.json())) is not None
     return Registration(answer.reached, answer.ok and sized, ranks if sized else None, answer.reason)
-
-
-def _bracket(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

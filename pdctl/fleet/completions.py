@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
 from pdctl.errors import NotProbedError, PdctlError
-from pdctl.fleet import http
+from pdctl.fleet import document, http, sse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import httpx
-
 CHAT, RAW = "/v1/chat/completions", "/v1/completions"
-DONE = "[DONE]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +52,20 @@ def stream(url: str, prompt: str, *, model: str, chat: bool, max_tokens: int, ti
     began = time.monotonic()
     try:
         with http.exchange("POST", path, body, timeout) as response:
-            if response.status_code != 200:
-                told = _reason(http.read(response))
-                raise PdctlError(f"{path} answered {response.status_code}: {told}", "pdctl status")
+            if response.status != 200:
+                told = document.complaint(response.read())
+                raise PdctlError(f"{path} answered {response.status}: {told}", "pdctl status")
             yield from _read(response, began)
     except http.Unanswered as error:
         raise NotProbedError(f"{path}: {error}", "pdctl status") from None
 
 
-def _read(response: httpx.Response, began: float) -> Iterator[Part]:
+def _read(response: http.Response, began: float) -> Iterator[Part]:
     first, finish = 0.0, ""
     usage: dict[str, object] = {}
     for event in _events(response):
         if "error" in event:
-            raise PdctlError(f"the stream broke off: {_message(event['error'])}", "pdctl logs")
+            raise PdctlError(f"the stream broke off: {document.message(event)}", "pdctl logs")
         told = event.get("usage")
         usage = told if isinstance(told, dict) else usage
         text, reason = _choice(event)
@@ -90,25 +86,13 @@ def _read(response: httpx.Response, began: float) -> Iterator[Part]:
     )
 
 
-def _events(response: httpx.Response) -> Iterator[dict[str, object]]:
+def _events(response: http.Response) -> Iterator[dict[str, object]]:
     """The JSON objects of a text/event-stream, until its end or [DONE]."""
-    for line in _lines(response):
-        if not line.startswith(b"data:"):
-            continue
-        data = line[5:].decode("utf-8", errors="replace").strip()
-        if data == DONE:
-            return
-        event = json.loads(data)
-        if isinstance(event, dict):
-            yield event
-
-
-def _lines(response: httpx.Response) -> Iterator[bytes]:
-    """httpx's own iter_lines also ends a line at U+2028 and the like, which JSON texts may hold."""
-    rest = b""
-    for piece in response.iter_bytes():
-        *lines, rest = (rest + piece).split(b"\n")
-        yield from lines
+    for data in sse.payloads(response.pieces()):
+        event = document.parse(data)
+        if not isinstance(event, dict):
+            raise PdctlError(f"the stream broke off: an event is no JSON object: {data!r:.80}", "pdctl logs")
+        yield event
 
 
 def _choice(event: dict[str, object]) -> tuple[str, str]:
@@ -120,19 +104,6 @@ def _choice(event: dict[str, object]) -> tuple[str, str]:
     delta = choice.get("delta")
     text = delta.get("content") if isinstance(delta, dict) else choice.get("text")
     return str(text or ""), str(choice.get("finish_reason") or "")
-
-
-def _reason(body: bytes) -> str:
-    """The message of an OpenAI-shaped error, or the start of whatever came."""
-    try:
-        value = json.loads(body)
-    except ValueError:
-        return body.decode("utf-8", errors="replace").strip()[:300]
-    return _message(value.get("error", value) if isinstance(value, dict) else value)
-
-
-def _message(error: object) -> str:
-    return str(error.get("message", error)) if isinstance(error, dict) else str(error)
 
 
 def _count(value: object) -> int | None:

@@ -1,35 +1,42 @@
-"""One bounded HTTP call: an answer, or the reason there was none; never an exception for a server that is down."""
+"""One bounded HTTP call: an answer, or the reason there was none; never an exception for a server that is down.
+
+No proxy stands between pdctl and its processes, and no redirect is followed: the answer of the port itself is the fact.
+"""
 
 from __future__ import annotations
 
-import functools
-import json
-import re
-import sys
-import threading
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from pdctl.fleet import document
+from pdctl.fleet.address import Unanswered
+from pdctl.fleet.call import MAX_BODY, Call, wait
+from pdctl.fleet.deadline import Deadline
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    import httpx
-
-MAX_BODY = 32 * 1024 * 1024  # bytes; an engine's /server_info is about 100 KiB
-
-
-class Unanswered(Exception):
-    """Nobody answered, or not to the end; the text is the reason, in words."""
+CANCELLED = "cancelled"  # the reason of a call we gave up ourselves
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+__all__ = ["Answer", "Response", "Unanswered", "exchange", "finish", "get", "post"]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`status` 0: nobody answered, and `reason` says why."""
+    """`status` 0: nobody answered, and `reason` says why. `connected`: somebody listens. Header names are lower-case.
+
+    `seconds` is from the request to the end, `ended` when that was (seconds since the epoch).
+    """
 
     status: int
     body: bytes = b""
     reason: str = ""
+    seconds: float = 0.0
+    ended: float = 0.0
+    connected: bool = False
+    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
 
     @property
     def reached(self) -> bool:
@@ -45,76 +52,83 @@ class Answer:
 
     def json(self) -> object:
         """The body as JSON, or None when it is not JSON."""
-        try:
-            return json.loads(self.body)
-        except ValueError:
-            return None
+        return document.parse(self.body)
 
 
-def get(url: str, timeout: float = 2.0) -> Answer:
-    return _request("GET", url, None, timeout)
+def get(url: str, timeout: float | Deadline = 2.0, *, key: str = "", limit: int = MAX_BODY) -> Answer:
+    """`timeout`: seconds until the answer must be whole. `key` is sent as bearer token, `limit` is bytes of body."""
+    return _request("GET", url, None, timeout, key, limit)
 
 
-def post(url: str, body: object, timeout: float) -> Answer:
-    return _request("POST", url, body, timeout)
+def post(url: str, body: object, timeout: float | Deadline, *, key: str = "") -> Answer:
+    return _request("POST", url, body, timeout, key, MAX_BODY)
 
 
-def _request(method: str, url: str, body: object, timeout: float) -> Answer:
+def _request(method: str, url: str, body: object, timeout: float | Deadline, key: str, limit: int) -> Answer:
+    deadline = timeout if isinstance(timeout, Deadline) else Deadline(timeout)
+    call = Call(method, url, body, deadline, key=key, limit=limit)
     try:
-        with exchange(method, url, body, timeout) as response:
-            return Answer(response.status_code, read(response))
-    except Unanswered as error:
-        return Answer(0, reason=str(error))
+        wait([call])
+    finally:
+        call.close()
+    return finish(call)
 
 
-def read(response: httpx.Response) -> bytes:
-    """The body, cut at MAX_BODY."""
-    body = bytearray()
-    for piece in response.iter_bytes():
-        body += piece
-        if len(body) > MAX_BODY:
-            break
-    return bytes(body[:MAX_BODY])
+def finish(call: Call) -> Answer:
+    """What became of a call that is over; one that was cancelled half-way has no status."""
+    if call.reason or not call.reader.complete:
+        return Answer(0, b"", call.reason or CANCELLED, call.seconds, call.ended, call.connected)
+    reader = call.reader
+    return Answer(reader.status, b"".join(call.pieces), "", call.seconds, call.ended, True, reader.headers)
+
+
+class Response:
+    """An answer that is still coming; each wait for its next piece has the same patience."""
+
+    def __init__(self, call: Call, patience: float) -> None:
+        self._call, self._patience = call, patience
+
+    @property
+    def status(self) -> int:
+        return self._call.reader.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._call.reader.headers
+
+    def read(self) -> bytes:
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The body as it comes; raises Unanswered when it breaks off."""
+        call = self._call
+        while True:
+            yield from _taken(call)
+            if call.over:
+                break
+            self.wait(lambda: bool(call.pieces))
+        if call.reason:
+            raise Unanswered(call.reason)
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        self._call.grant(Deadline(self._patience))
+        wait([self._call], until)
 
 
 @contextmanager
-def exchange(method: str, url: str, body: object, timeout: float) -> Iterator[httpx.Response]:
-    """One request with its response still open, for streams. `timeout` (seconds) is for each wait."""
-    with _making:  # many threads may ask first
-        client = _client(url.startswith("https:"))
-    import httpx
-
+def exchange(method: str, url: str, body: object, timeout: float) -> Iterator[Response]:
+    """One request whose answer is read as it comes; entered when its head is there. `timeout`: for each wait."""
+    call = Call(method, url, body, Deadline(timeout))
+    response = Response(call, timeout)
     try:
-        with client.stream(method, url, json=body, timeout=timeout) as response:
-            yield response
-    except httpx.TimeoutException:
-        raise Unanswered(f"no answer within {timeout:g} s") from None
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: a host like "a..b"
-        raise Unanswered(_reason(error)) from None
+        wait([call], lambda: call.reader.status != 0)
+        if not response.status:
+            raise Unanswered(call.reason)
+        yield response
+    finally:
+        call.close()
 
 
-_making = threading.Lock()
-
-
-@functools.cache
-def _client(secure: bool) -> httpx.Client:
-    """The process's one client of a scheme: making it is what costs, and threads may share it."""
-    import ssl
-
-    # Wherever click and rich are installed, httpx loads its own command line with them: 46 of 62 ms CPU.
-    unused = sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
-    import httpx
-
-    if unused is None:
-        del sys.modules["httpx._main"]
-    # Certificates take 20 ms CPU to load; without TLS a context that trusts nobody is as good.
-    trust = ssl.create_default_context() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # No connection is kept: an idle one would hold up a draining server, or belong to one that was restarted.
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    return httpx.Client(verify=trust, limits=limits, trust_env=False)  # no proxy between pdctl and its processes
-
-
-def _reason(error: Exception) -> str:
-    """The system's words without its number ("[Errno 111] Connection refused"), or httpx's own."""
-    said = re.sub(r"^\[Errno -?\d+\] ", "", str(error)).rstrip(".") or type(error).__name__
-    return said[0].lower() + said[1:]
+def _taken(call: Call) -> Iterator[bytes]:
+    while call.pieces:
+        yield call.pieces.pop(0)

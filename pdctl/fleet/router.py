@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pdctl.fleet import http
+from pdctl.fleet import document, http
+from pdctl.fleet.facts import RouterWorker
 
-
-@dataclass(frozen=True, slots=True)
-class Worker:
-    url: str
-    role: str  # prefill, decode or regular
-    healthy: bool
-    bootstrap_port: int | None
-    load: int
+if TYPE_CHECKING:
+    from pdctl.fleet.document import Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +18,7 @@ class RouterState:
 
     reached: bool
     ready: bool
-    workers: tuple[Worker, ...] = ()
+    workers: tuple[RouterWorker, ...] = ()
     reason: str = ""
 
     def lists(self, url: str) -> bool:
@@ -39,18 +35,25 @@ def fetch(url: str, timeout: float = 2.0) -> RouterState:
     readiness = http.get(url + "/readiness", timeout)
     if not readiness.reached:
         return RouterState(False, False, reason=readiness.reason)
-    listed = http.get(url + "/workers", timeout).json()
-    entries = listed.get("workers") if isinstance(listed, dict) else None
-    workers = tuple(_worker(entry) for entry in entries if isinstance(entry, dict)) if isinstance(entries, list) else ()
-    return RouterState(True, readiness.ok, workers, "" if readiness.ok else readiness.text.strip()[:200])
+    listed = workers(http.get(url + "/workers", timeout).json()) or ()
+    return RouterState(True, readiness.ok, listed, "" if readiness.ok else document.excerpt(readiness.text))
 
 
-def _worker(entry: dict[str, object]) -> Worker:
-    port, load = entry.get("bootstrap_port"), entry.get("load")
-    return Worker(
-        url=str(entry.get("url", "")).rstrip("/"),
-        role=str(entry.get("worker_type", "regular")),
-        healthy=bool(entry.get("is_healthy", False)),
-        bootstrap_port=port if isinstance(port, int) else None,
-        load=load if isinstance(load, int) else 0,
+def workers(body: object) -> tuple[RouterWorker, ...] | None:
+    """The entries of GET /workers; None when `body` is no such list."""
+    entries = document.mapping(body).get("workers")
+    return tuple(map(_worker, document.mappings(entries))) if isinstance(entries, list) else None
+
+
+def _worker(entry: Object) -> RouterWorker:
+    # sglang_router keeps what the worker told in `metadata`, smg in `labels`.
+    told = entry.get("metadata") or entry.get("labels")
+    return RouterWorker(
+        url=document.text(entry.get("url")).rstrip("/"),
+        role=document.text(entry.get("worker_type")) or "regular",
+        healthy=entry.get("is_healthy") is True,
+        bootstrap_port=document.integer(entry.get("bootstrap_port")),
+        bootstrap_known="bootstrap_port" in entry,
+        mode=document.text(document.mapping(told).get("disaggregation_mode")),
+        load=document.integer(entry.get("load")) or 0,
     )

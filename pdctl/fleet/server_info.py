@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pdctl.fleet import http
+from pdctl.dialect.sglang.http import paths
+from pdctl.fleet import document, http
+
+PATHS = paths("server_info")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +23,8 @@ class ServerInfo:
 
 
 def fetch(url: str, timeout: float = 2.0) -> ServerInfo | None:
-    """None when nothing at `url` answers as an engine does. 0.5.3 knows only the second path."""
-    for path in ("/server_info", "/get_server_info"):
+    """None when nothing at `url` answers as an engine does."""
+    for path in PATHS:
         answer = http.get(url + path, timeout)
         body = answer.json() if answer.ok else None
         if isinstance(body, dict):
@@ -34,15 +37,11 @@ def fetch(url: str, timeout: float = 2.0) -> ServerInfo | None:
 def _read(body: dict[str, object]) -> ServerInfo:
     return ServerInfo(
         mode=str(body.get("disaggregation_mode") or "null"),
-        bootstrap_port=_int(body.get("disaggregation_bootstrap_port")),
+        bootstrap_port=document.integer(body.get("disaggregation_bootstrap_port")),
         transfer_backend=str(body.get("disaggregation_transfer_backend") or ""),
-        tp_size=_int(body.get("tp_size")) or 1,
-        page_size=_int(body.get("page_size")),
+        tp_size=document.integer(body.get("tp_size")) or 1,
+        page_size=document.integer(body.get("page_size")),
         model_path=str(body.get("model_path") or ""),
         served_model_name=str(body.get("served_model_name") or ""),
         version=str(body.get("version") or ""),
     )
-
-
-def _int(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

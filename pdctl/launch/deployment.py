@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from enum import Enum
 
@@ -18,6 +19,9 @@ class OnDeath(str, Enum):
     STOP = "stop"
     RESTART = "restart"  # the dead instance alone; the router takes it back by itself, its address stays
     RESTART_ALL = "restart-all"
+
+
+REHEARSE = "--rehearse"  # of pdctl's own engine and router
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,14 @@ class Spec:
     def url(self) -> str:
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
+    @property
+    def rehearsed(self) -> tuple[str, ...]:
+        """The faults this process was told to show (docs/rehearsals.md)."""
+        if REHEARSE not in self.argv:
+            return ()
+        words = self.argv[self.argv.index(REHEARSE) + 1 :]
+        return tuple(itertools.takewhile(lambda word: not word.startswith("-"), words))
+
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
@@ -63,6 +75,11 @@ class Deployment:
     @property
     def specs(self) -> tuple[Spec, ...]:
         return (*self.roles, self.router) if self.router else self.roles
+
+    @property
+    def rehearsal(self) -> str:
+        """`router missing-bootstrap-port, decode-0 null-port-fallback`; empty for a deployment that means no harm."""
+        return ", ".join(f"{spec.name} {' '.join(spec.rehearsed)}" for spec in self.specs if spec.rehearsed)
 
     @property
     def prefills(self) -> tuple[Spec, ...]:

@@ -79,6 +79,8 @@ def _note(run: Run) -> str:
         return f"stale: its supervisor (pid {run.supervisor}) is gone without a word; {rest}"
     if run.outcome:
         return run.outcome.message.splitlines()[0]
+    if run.deployment.rehearsal:
+        return f"REHEARSAL: {run.deployment.rehearsal}"
     return ""
 
 

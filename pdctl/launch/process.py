@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pdctl.launch import procfs
 from pdctl.launch.mailbox import Exited
 from pdctl.launch.run import Exit
+from pdctl.launch.verdict import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,8 +31,9 @@ RUN = "PDCTL_RUN"  # in the environment of everything a run starts: its name
 class Child:
     """`terminate` asks the process; `kill` ends its whole session. Both do nothing once it has ended."""
 
-    def __init__(self, spec: Spec, generation: int, popen: subprocess.Popen[bytes], start: int) -> None:
+    def __init__(self, spec: Spec, generation: int, popen: subprocess.Popen[bytes], log: Path, start: int) -> None:
         self.spec = spec
+        self._log = log
         self.generation = generation
         self.pid = popen.pid
         self.started = procfs.identity(popen.pid)
@@ -46,6 +48,8 @@ class Child:
 
         def wait() -> None:
             exit = self._await()
+            with contextlib.suppress(OSError):  # the run's directory may be gone
+                close_generation(self._log, self.spec, self.generation, exit)
             post(Exited(self.spec.name, self.generation, exit))
 
         threading.Thread(target=wait, name=f"wait {self.spec.name}", daemon=True).start()
@@ -96,7 +100,7 @@ def start(spec: Spec, generation: int, log: Path, lifeline: Lifeline, environ: M
             pass_fds=lifeline.fds,
             start_new_session=True,
         )
-    return Child(spec, generation, popen, begin)
+    return Child(spec, generation, popen, log, begin)
 
 
 def wrapped(argv: tuple[str, ...]) -> list[str]:
@@ -115,8 +119,18 @@ def speaks_lifeline(argv: tuple[str, ...]) -> bool:
 
 def open_generation(log: Path, spec: Spec, generation: int) -> int:
     """Write the line that opens this generation's part of the log; where that part begins, in bytes."""
-    stamp = time.strftime("%Y-%m-%d %H:%M:%S")
     with log.open("a", encoding="utf-8") as output:
         begin = output.tell()
-        output.write(f"[{stamp}] pdctl: {spec.name} generation {generation}: {shlex.join(spec.argv)}\n")
+        output.write(f"[{_stamp()}] pdctl: {spec.name} generation {generation}: {shlex.join(spec.argv)}\n")
     return begin
+
+
+def close_generation(log: Path, spec: Spec, generation: int, exit: Exit) -> None:
+    """Write how this generation ended: a process that was killed cannot say so, and trace-room reads the logs alone."""
+    with log.open("a", encoding="utf-8") as output:
+        output.write(f"[{_stamp()}] pdctl: {spec.name} generation {generation} {in_words(exit)}\n")
+
+
+def _stamp() -> str:
+    """Local time, as sglang writes it."""
+    return time.strftime("%Y-%m-%d %H:%M:%S")

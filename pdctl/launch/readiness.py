@@ -1,7 +1,7 @@
 """Watches one process become ready, stage by stage, from what it logs and what it answers.
 
-The log lines are sglang's (0.5.3 to 0.5.23): "Load weight end. elapsed=…", "Uvicorn running on …". A file
-that lacks them (another engine, another format) delays nothing: what is answered over HTTP decides.
+The log lines are sglang's (dialect/sglang/logs/life.py). A file that lacks them (another engine, another format)
+delays nothing: what is answered over HTTP decides.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from pdctl.dialect.sglang.logs import life
 from pdctl.fleet import bootstrap, http, router
 from pdctl.launch.deployment import Role, Spec
 from pdctl.launch.events import Stage
@@ -20,9 +21,8 @@ if TYPE_CHECKING:
 
     from pdctl.launch.relay import Tail
 
-BOUND_LINE = "Uvicorn running on"
-WEIGHTS_LINE = "Load weight end."
-READY_LINE = "The server is fired up and ready to roll!"
+LITERALS = {row.id: row.literal.decode() for row in life.ROWS}
+BOUND_LINE, WEIGHTS_LINE, READY_LINE = (LITERALS[name] for name in ("uvicorn-running", "weights-loaded", "ready"))
 EAGER = 0.1  # seconds between looks while a start is young
 EAGER_FOR = 20.0
 PROBE = 2.0  # seconds one probe may take

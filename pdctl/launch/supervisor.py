@@ -103,11 +103,14 @@ class Supervisor:
         self._journal.note(Kind.SERVING, detail=self._deployment.url)
 
     def _verify(self, deadline: float) -> None:
-        todo = verify.pairs(self._deployment.prefills, self._deployment.decodes)
+        prefills, decodes = self._deployment.prefills, self._deployment.decodes
+        pairs = len(prefills) * len(decodes)
+        rounds = -(-pairs // verify.AT_ONCE)
+        whole = rounds * (PAIR_TIMEOUT + 1.0)
         self._results.clear()
-        verify.start(todo, min(PAIR_TIMEOUT, max(1.0, deadline - time.monotonic())), self._mailbox.put)
-        rounds = -(-len(todo) // verify.AT_ONCE)
-        self._until(lambda: len(self._results) == len(todo), time.monotonic() + rounds * (PAIR_TIMEOUT + 1.0))
+        patience = min(PAIR_TIMEOUT, max(1.0, deadline - time.monotonic()))
+        verify.start(prefills, decodes, patience, whole, self._mailbox.put)
+        self._until(lambda: len(self._results) == pairs, time.monotonic() + whole)
         if any(result.problem for result in self._results):
             raise Ending(verdict.unpaired(tuple(self._results)))
 

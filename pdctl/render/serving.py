@@ -20,6 +20,13 @@ def headline(deployment: Deployment, name: str, logs: Path, term: Term) -> None:
     """One line before anything is started."""
     shape = term.style(deployment.shape, "bold")
     term.write(f"{name}: {shape}, {deployment.engine} engine, {deployment.url}; logs in {tilde(logs)}")
+    rehearsal(deployment, term)
+
+
+def rehearsal(deployment: Deployment, term: Term) -> None:
+    """A deployment that breaks on purpose says so wherever it is shown."""
+    if deployment.rehearsal:
+        term.write(term.style("REHEARSAL", "yellow", "bold") + f": it fails on purpose: {deployment.rehearsal}")
 
 
 def tilde(path: Path) -> str:
@@ -37,6 +44,7 @@ def banner(run: Run, term: Term) -> None:
     term.write(f"serving at {term.style(url, 'bold')}")
     term.write(f"  {shlex.join(words)}")
     term.write(f"  {ask}")
+    rehearsal(run.deployment, term)
     term.stream.flush()
 
 

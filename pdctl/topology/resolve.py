@@ -58,12 +58,12 @@ def resolve(files: Sequence[Path], sets: Sequence[str] = (), environ: Mapping[st
 
 
 def find(name: str, environ: Mapping[str, str] | None = None) -> Path:
-    """The file meant by a path, or by the bare name of a site's or a shipped topology (`2p1d`)."""
+    """The file meant by a path, or by the name of a site's or a shipped topology (`2p1d`, `incidents/slow-transfer`)."""
     path = Path(name)
-    if name == "-" or len(path.parts) > 1 or path.suffix in SUFFIXES or (path.exists() and not path.is_dir()):
+    if name == "-" or path.suffix in SUFFIXES or (path.exists() and not path.is_dir()):
         return path
     shelf = known(os.environ if environ is None else environ)
-    if name in shelf or path.exists():
+    if name in shelf or path.exists() or len(path.parts) > 1:
         return shelf.get(name, path)
     near = nearest(name, shelf)
     fix = f"did you mean `{near}`?" if near else f"known by name are {', '.join(sorted(shelf))}; a path works as well"

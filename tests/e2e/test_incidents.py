@@ -42,7 +42,7 @@ class Ports:
 
 @dataclass(frozen=True)
 class Incident:
-    """`code`: what `pdctl doctor` and `pdctl trace-room` call it. `requests` are sent to the router at once."""
+    """`code`: what `pdctl trace-room` calls it, and doctor too unless in DOCTOR. `requests` are sent at once."""
 
     name: str
     code: str
@@ -53,8 +53,8 @@ class Incident:
     dies: str = ""
 
 
-# Assertions on the findings of `pdctl doctor` and on the verdict of `pdctl trace-room` belong to `code`: Played.doctor
-# and Played.traced are the places to fill them (see `play`).
+# What a dead instance is called depends on who is asked: doctor sees that it does not answer, trace-room that it died.
+DOCTOR = {"killed-decode": "PD604", "killed-prefill": "PD604"}
 INCIDENTS = (
     Incident("wrong-bootstrap-port", "PD202", sets=lambda p: (BOOTSTRAP, wrong(p))),  # takes longest: the decode's 15 s
     Incident("missing-bootstrap-port", "PD201", 2, 2, sets=lambda p: (BOOTSTRAP, WAITING, fallback(p))),
@@ -77,7 +77,10 @@ def fallback(ports: Ports) -> str:
 
 @dataclass(frozen=True)
 class Played:
-    """What an incident left: answers of the router, its rooms by outcome, each process's log, what `down` said."""
+    """What an incident left: answers of the router, its rooms by outcome, each process's log, what `down` said.
+
+    before, doctor: findings of `pdctl doctor` on the unused deployment, and of what is left. traced: room → verdict.
+    """
 
     incident: Incident
     deployment: Deployment
@@ -87,6 +90,9 @@ class Played:
     log: Mapping[str, str]
     down: str
     alive: tuple[str, ...]  # processes of the run that outlived `down`
+    before: frozenset[str]
+    doctor: frozenset[str]
+    traced: Mapping[int, Mapping[str, Any]]
 
     @property
     def failed(self) -> Mapping[str, Any]:
@@ -135,14 +141,15 @@ def play(home: Path, incident: Incident, ports: Ports) -> Played:
         leaders = [psutil.Process(pid) for pid in deployment.processes().values()]
         family = [one for leader in leaders for one in (leader, *leader.children(recursive=True))]
         workers = httpx.get(f"{deployment.router}/workers", timeout=10).json()
-        # Here `pdctl doctor` looks at a deployment nobody has used yet.
+        before = findings(deployment)
         answers = ask(deployment.router, incident.requests)
         rooms = tuple(httpx.get(f"{deployment.router}/rooms", timeout=10).json()["rooms"])
         if incident.dies:
             wait_for(f"death of {incident.dies}", lambda: not psutil.pid_exists(deployment.processes()[incident.dies]))
         else:
             wait_for("return of every page", deployment.all_pages_free)
-        # Here `pdctl trace-room` looks at the logs, and `pdctl doctor` at what is left.
+        doctor = findings(deployment)
+        traced = {int(one["room"]): verdict(deployment, int(one["room"])) for one in rooms}
     finally:
         down = deployment.pdctl("down", incident.name)
     logs = home / "runs" / incident.name / "logs"
@@ -155,7 +162,21 @@ def play(home: Path, incident: Incident, ports: Ports) -> Played:
         {path.stem: path.read_text() for path in logs.glob("*.log")},
         down.stdout + down.stderr,
         tuple(str(one) for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE),
+        before,
+        doctor,
+        traced,
     )
+
+
+def findings(deployment: Deployment) -> frozenset[str]:
+    """Codes of errors and warnings."""
+    told = json.loads(deployment.pdctl("doctor", "--run", deployment.name, "-o", "json", check=False).stdout)
+    return frozenset(one["code"] for one in told["findings"] if one["severity"] != "info")
+
+
+def verdict(deployment: Deployment, room: int) -> Mapping[str, Any]:
+    told = deployment.pdctl("trace-room", str(room), "--run", deployment.name, "-o", "json", check=False)
+    return json.loads(told.stdout)
 
 
 def ask(router: str, count: int) -> tuple[httpx.Response, ...]:
@@ -192,6 +213,37 @@ EVERY = pytest.mark.parametrize("played", [one.name for one in INCIDENTS], indir
 
 def test_every_shipped_incident_is_played() -> None:
     assert {path.stem for path in TOPOLOGIES.glob("*.yaml")} == {one.name for one in INCIDENTS}
+
+
+@EVERY
+def test_doctor_names_it(played: Played) -> None:
+    code = DOCTOR.get(played.incident.name, played.incident.code)
+    assert code in played.doctor, played.doctor
+
+
+@pytest.mark.parametrize(
+    "played",
+    ["missing-bootstrap-port", "wrong-bootstrap-port", "swapped-bootstrap-ports", "page-size-mismatch"],
+    indirect=True,
+)
+def test_doctor_names_it_before_any_request(played: Played) -> None:
+    assert played.incident.code in played.before, played.before
+
+
+@EVERY
+def test_trace_room_names_it(played: Played) -> None:
+    causes = [room["cause"]["code"] for room in played.traced.values() if room["cause"] is not None]
+    assert played.incident.code in causes, played.traced
+
+
+@pytest.mark.parametrize("played", ["missing-bootstrap-port", "swapped-bootstrap-ports"], indirect=True)
+def test_trace_room_shows_the_wrong_prefill(played: Played) -> None:
+    broken = [room for room in played.traced.values() if room["outcome"] == "failed"]
+    assert broken
+    for room in broken:
+        assert room["prefill_requested"] != room["prefill_contacted"]
+        assert {room["prefill_requested"], room["prefill_contacted"]} == {"prefill-0", "prefill-1"}
+        assert room["decode"] == "decode-0"
 
 
 @EVERY
@@ -278,8 +330,9 @@ def stays_dead(played: Played, name: str) -> None:
 def test_killed_decode(played: Played) -> None:
     room = played.failed["room"]
     assert [answer.status_code for answer in played.answers] == [502]
-    *_, before, last = played.log["decode-0"].splitlines()
-    assert "REHEARSAL: this instance ends itself by SIGKILL now" in last
+    *_, before, word, last = played.log["decode-0"].splitlines()
+    assert "REHEARSAL: this instance ends itself by SIGKILL now" in word
+    assert "pdctl: decode-0 generation 1 was killed by SIGKILL" in last
     assert f"room={room}" in before or f"bootstrap room {room}" in before
     assert played.lines("prefill-0", "Prefill transfer failed for request", f"req.bootstrap_room={room} ")
     assert played.lines("prefill-0", "Session ", " failed.")
@@ -290,7 +343,9 @@ def test_killed_decode(played: Played) -> None:
 def test_killed_prefill(played: Played) -> None:
     room = played.failed["room"]
     assert [answer.status_code for answer in played.answers] == [502]
-    assert "REHEARSAL: this instance ends itself by SIGKILL now" in played.log["prefill-0"].splitlines()[-1]
+    *_, word, last = played.log["prefill-0"].splitlines()
+    assert "REHEARSAL: this instance ends itself by SIGKILL now" in word
+    assert "pdctl: prefill-0 generation 1 was killed by SIGKILL" in last
     assert played.lines("prefill-0", f"Room step: room={room} ", "phase=inflight")
     assert not played.lines("prefill-0", "ReqTimeStats(", f"bootstrap_room={room},")
     assert played.lines("decode-0", "Lost connection with prefill instance (bootstrap_addr: ", "1 requests affected")

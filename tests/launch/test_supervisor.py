@@ -159,7 +159,9 @@ def test_a_dead_instance_is_restarted_in_place_until_the_limit(launch: Launch) -
     assert ended.outcome is not None
     assert "It was restarted 1 times before." in ended.outcome.message
     log = supervised.directory.log("decode-0").read_text()
-    assert log.count("pdctl: decode-0 generation") == 2
+    for generation in (1, 2):
+        assert f"pdctl: decode-0 generation {generation}: " in log
+        assert f"pdctl: decode-0 generation {generation} was killed by SIGKILL" in log
 
 
 def test_restart_all_starts_every_process_again(launch: Launch) -> None:

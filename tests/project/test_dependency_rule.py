@@ -11,17 +11,25 @@ ROOT = Path(__file__).resolve().parents[2] / "pdctl"
 
 # A room may import the rooms listed for it, itself, and the ground floor (errors, lifeline, version).
 ALLOWED = {
-    "cli": {"render", "launch", "fleet", "topology", "layout", "dialect"},
-    "render": {"launch", "fleet", "topology", "layout", "dialect"},
+    "cli": {
+        "render", "launch", "doctor", "trace", "fleet", "logs", "catalogue", "topology", "layout", "dialect",
+    },
+    "render": {
+        "launch", "doctor", "trace", "fleet", "logs", "catalogue", "topology", "layout", "dialect",
+    },
     "launch": {"fleet", "topology", "layout", "dialect"},
+    "doctor": {"fleet", "logs", "catalogue", "topology", "layout", "dialect"},
+    "trace": {"logs", "catalogue", "topology", "layout", "dialect"},
+    "logs": {"catalogue", "dialect"},
     "fleet": {"topology", "layout", "dialect"},
+    "catalogue": set(),
     "layout": {"topology", "dialect"},
     "topology": set(),
     "dialect": set(),
     "router": {"layout", "dialect"},
     "engine": {"layout", "dialect"},
     "checkpoints": {"engine"},
-}
+}  # fmt: skip
 GROUND = {"errors", "lifeline", "__init__"}
 HEAVY = {
     "torch",

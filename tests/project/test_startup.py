@@ -60,19 +60,19 @@ def test_no_ops_verb_loads_the_engine(argv: tuple[str, ...]) -> None:
     ids=" ".join,
 )
 def test_what_asks_nobody_and_redraws_nothing_loads_neither_library(argv: tuple[str, ...]) -> None:
-    assert not {name.split(".")[0] for name in loaded(*argv)} & {"rich", "httpx"}
+    assert not {name.split(".")[0] for name in loaded(*argv)} & {"rich", "httpx", "h11"}
 
 
-def test_status_loads_httpx_without_its_command_line() -> None:
-    """httpx's own command line brings click, pygments and rich: three quarters of what its import costs."""
+def test_asking_over_http_loads_h11_and_no_other_http_library() -> None:
+    """Importing httpx alone would cost more than the question."""
     probe = """
 import sys
 from pdctl.fleet import http
 assert not http.get("http://127.0.0.1:1").reached
-assert "httpx" in sys.modules
-print(*{name.split(".")[0] for name in sys.modules} & {"rich", "pygments", "click"})
+libraries = {"h11", "httpx", "httpcore", "http", "urllib3", "asyncio", "ssl", "email", "rich", "click"}
+print(*{name.split(".")[0] for name in sys.modules} & libraries)
 """
-    assert subprocess.check_output([sys.executable, "-c", probe], text=True, timeout=60) == "\n"
+    assert subprocess.check_output([sys.executable, "-c", probe], text=True, timeout=60) == "h11\n"
 
 
 def test_version_loads_next_to_nothing() -> None:
@@ -84,5 +84,5 @@ def test_version_loads_next_to_nothing() -> None:
 
 def test_plan_stays_lean() -> None:
     modules = loaded("plan", "--tp", "16", "--dp", "8")
-    assert not {name.split(".")[0] for name in modules} & {"rich", "httpx", "yaml", "asyncio", "http"}
+    assert not {name.split(".")[0] for name in modules} & {"rich", "httpx", "h11", "yaml", "asyncio", "http"}
     assert len(modules) < 190

@@ -332,10 +332,25 @@ ROWS = (
     ),
     # Told by an older build (its write-up shows the line; none of the releases read here has it).
     Row(
-        "failure-recorded", Speaker.SGLANG, Level.ERROR, "", b"Failure recorded for room ",
-        r"Failure recorded for room (?P<room>\d+): (?P<reason>.*)",
+        "failure-recorded-decode", Speaker.SGLANG, Level.ERROR, "decode", b"Failure recorded for room ",
+        r"Failure recorded for room (?P<room>\d+): "
+        r"(?P<reason>Request \d+ timed out after (?P<seconds>[\d.]+)s in KVPoll\.WaitingForInput.*)",
         "[04:46:19 TP0] Failure recorded for room 7707449254856086911: Request 7707449254856086911 timed out after "
         "300.0s in KVPoll.WaitingForInput",
+        phase=Phase.TIMED_OUT,
+    ),
+    Row(
+        "failure-recorded-prefill", Speaker.SGLANG, Level.ERROR, "prefill", b"Failure recorded for room ",
+        r"Failure recorded for room (?P<room>\d+): "
+        r"(?P<reason>Request \d+ timed out after (?P<seconds>[\d.]+)s in KVPoll\.Bootstrapping.*)",
+        "[04:46:19 TP0] Failure recorded for room 7707449254856086911: Request 7707449254856086911 timed out after "
+        "300.0s in KVPoll.Bootstrapping",
+        phase=Phase.TIMED_OUT,
+    ),
+    Row(
+        "failure-recorded", Speaker.SGLANG, Level.ERROR, "", b"Failure recorded for room ",
+        r"Failure recorded for room (?P<room>\d+): (?P<reason>.*)",
+        "[04:46:19 TP0] Failure recorded for room 7707449254856086911: Aborted by AbortReq.",
         phase=Phase.FAILED,
     ),
 )  # fmt: skip

@@ -1,0 +1,225 @@
+"""`pdctl doctor`: prove before rollout that every prefill can feed every decode."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from pdctl.cli import doctor_conflicts, doctor_request
+from pdctl.cli.durations import seconds
+from pdctl.doctor import request as asking
+from pdctl.doctor import runner, selection
+from pdctl.doctor.facts import Depth
+from pdctl.doctor.manifests.read import STDIN
+from pdctl.errors import UsageError
+from pdctl.render import term
+from pdctl.render.findings.forms import Form, write
+from pdctl.render.trace.output import to_file
+
+if TYPE_CHECKING:
+    from pdctl.cli.doctor_request import Subject
+    from pdctl.doctor.facts import Facts
+    from pdctl.doctor.finding import Report
+    from pdctl.doctor.selection import Selection
+
+
+class Bar(str, Enum):
+    ERROR = "error"
+    WARNING = "warning"
+    WARN = "warn"
+    INFO = "info"
+    NEVER = "never"
+
+
+class Times(NamedTuple):
+    """Seconds for the look at everything, and for one canary request."""
+
+    look: float
+    canary: float
+
+
+What = typer.Argument(
+    metavar="[TOPOLOGY|MANIFEST]...", help="Topology file or name, Kubernetes manifests, start scripts."
+)
+Prefill = typer.Option("--prefill", metavar="URL[,PORT]", help="A prefill server and its bootstrap port; repeatable.")
+Decode = typer.Option("--decode", metavar="URL", help="A decode server; repeatable.")
+Overlay = typer.Option("--file", "-f", metavar="FILE", help="Overlay merged over the topology; repeatable.")
+Setting = typer.Option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
+Select = typer.Option("--select", metavar="CODES", help="Only these codes, beginnings (PD2) or slugs; repeatable.")
+Ignore = typer.Option("--ignore", metavar="CODES", help="Not these; repeatable.")
+Metrics = typer.Option(metavar="URL", help="Where the router's metrics are, if not on its port or 29000.")
+Watch = typer.Option(metavar="TIME", help="Look again every TIME and print what changed, until Ctrl-C.")
+Bundle = typer.Option(metavar="FILE.tgz", help="Pack report, facts and matched log lines, secrets taken out.")
+FromHost = typer.Option("--from-host", help="Print one command that dials everything from another host.")
+Reached = typer.Option(metavar="FILE", help="What that command printed there (`-`: stdin), judged here.")
+
+
+def command(
+    what: Annotated[list[str] | None, What] = None,
+    overlays: Annotated[list[str] | None, Overlay] = None,
+    sets: Annotated[list[str] | None, Setting] = None,
+    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="A run of `pdctl launch`.")] = None,
+    router: Annotated[str | None, typer.Option(metavar="URL", help="A router; its workers are looked at.")] = None,
+    prefills: Annotated[list[str] | None, Prefill] = None,
+    decodes: Annotated[list[str] | None, Decode] = None,
+    static: Annotated[bool, typer.Option("--static", help="Ask nobody: what is written alone.")] = False,
+    canary: Annotated[bool, typer.Option("--canary", help="Also send real requests through every pair.")] = False,
+    extras: Annotated[bool, typer.Option(help="With --canary: over-length, cancelled, n=2 and a burst too.")] = True,
+    select: Annotated[list[str] | None, Select] = None,
+    ignore: Annotated[list[str] | None, Ignore] = None,
+    fail_on: Annotated[Bar, typer.Option(help="Exit 1 from this severity on.")] = Bar.ERROR,
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="For looking at everything.")] = "8s",
+    canary_timeout: Annotated[str, typer.Option(metavar="TIME", help="For one canary request.")] = "30s",
+    router_metrics: Annotated[str, Metrics] = "",
+    key_env: Annotated[str, typer.Option(metavar="VARIABLE", help="Variable that holds the servers' API key.")] = "",
+    watch: Annotated[str | None, Watch] = None,
+    bundle: Annotated[Path | None, Bundle] = None,
+    from_host: Annotated[bool, FromHost] = False,
+    reached: Annotated[str | None, Reached] = None,
+    list_checks: Annotated[
+        bool, typer.Option("--list-checks", help="Every code, and what it needs to be seen.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Every check on a line of its own.")] = False,
+    output: Annotated[Form, typer.Option("--output", "-o", help="Form of the report.")] = Form.TEXT,
+    output_file: Annotated[
+        Path | None, typer.Option("--output-file", metavar="FILE", help="Write the report there.")
+    ] = None,
+) -> None:
+    """Find before rollout what would break: ports, roles, versions, reachability, and every pair by a real request.
+
+    \b
+    pdctl doctor topologies/2p1d.yaml --static             # before anything runs; also Kubernetes manifests, run.sh
+    pdctl doctor                                           # the run that is alive: everything but real requests
+    pdctl doctor --router http://10.0.0.5:8000 --canary    # any SGLang deployment: its workers, and every pair
+    pdctl doctor --prefill http://10.0.0.1:30000,8998 --decode http://10.0.0.2:30000
+    pdctl doctor 2p1d --select PD2,PD3 -o sarif --output-file doctor.sarif
+    pdctl doctor --watch 5s
+
+    Exit code 0: nothing at or above --fail-on; 1: findings; 4: too little could be reached to tell.
+    """
+    chosen = selection.read(select or (), ignore or (), fail_on.value)
+    shown = Shown(output, output_file, verbose, bundle, reached)
+    if list_checks:
+        _list(chosen, shown)
+        return
+    flags = {
+        "--static": static, "--canary": canary, "--watch": watch, "--bundle": bundle, "--reached": reached,
+        "--output-file": output_file, "--from-host": from_host, f"-o {output.value}": True,
+        "--reached -": reached == STDIN, STDIN: STDIN in (what or ()),
+    }  # fmt: skip
+    doctor_conflicts.check([flag for flag, value in flags.items() if value not in (None, False)])
+    words = doctor_request.Words(
+        tuple(what or ()), tuple(overlays or ()), tuple(sets or ()), run, router, tuple(prefills or ()),
+        tuple(decodes or ()), static, canary,
+    )  # fmt: skip
+    found = doctor_request.subject(words)
+    chosen = replace(chosen, suppressions=found.suppressions)
+    times = Times(seconds("--timeout", timeout), seconds("--canary-timeout", canary_timeout))
+    request = replace(
+        found.request, router_metrics=asking.url(router_metrics) if router_metrics else "", key=_key(key_env),
+        extras=extras, deadline=times.look, canary_deadline=times.canary,
+    )  # fmt: skip
+    found = found._replace(request=request)
+    if from_host:
+        _print_command(found, shown)
+    elif watch is not None:
+        _watch(found, chosen, seconds("--watch", watch), output)
+    else:
+        _once(found, chosen, shown)
+
+
+class Shown(NamedTuple):
+    """What becomes of the report."""
+
+    form: Form
+    file: Path | None
+    verbose: bool
+    bundle: Path | None
+    reached: str | None
+
+
+def _once(found: Subject, chosen: Selection, shown: Shown) -> None:
+    facts, report = look(found, chosen)
+    if shown.reached is not None:
+        from pdctl.cli.doctor_elsewhere import judged  # late: rarely wanted
+
+        report = judged(facts, report, shown.reached, chosen)
+    if shown.bundle is not None:
+        from pdctl.cli.doctor_bundle import pack  # late, as above
+
+        pack(shown.bundle, found, facts, report, term.err())
+    with to_file(shown.file) as stream:
+        write(shown.form, report, stream, shown.verbose)
+    raise typer.Exit(int(runner.exit_code(report, chosen.fail_on)))
+
+
+def look(found: Subject, chosen: Selection) -> tuple[Facts, Report]:
+    """One look at everything the chosen checks need, and what they conclude."""
+    from pdctl.doctor.gather import gather  # late: --list-checks asks nobody
+    from pdctl.render.findings.progress import Looking
+
+    progress = Looking(term.err())
+    began = time.monotonic()
+    try:
+        request = replace(found.request, progress=progress)
+        facts = gather(request, runner.needed(chosen, request.depth))
+    finally:
+        progress.close()
+    return facts, runner.run(facts, chosen, title=found.title, seconds=time.monotonic() - began)
+
+
+def _list(chosen: Selection, shown: Shown) -> None:
+    from pdctl.catalogue import book
+    from pdctl.render.findings.listing import show, to_json
+
+    if shown.form not in (Form.TEXT, Form.JSON):
+        raise UsageError(f"--list-checks has no form {shown.form.value}", "use -o text or -o json")
+    entries = [entry for entry in book.ENTRIES if chosen.wants(entry.code)]
+    with to_file(shown.file) as stream:
+        if shown.form is Form.JSON:
+            stream.write(to_json(entries))
+        else:
+            show(entries, stream)
+
+
+def _key(variable: str) -> str:
+    if not variable:
+        return ""
+    key = os.environ.get(variable, "")
+    if not key:
+        raise UsageError(f"--key-env {variable}: that variable is not set", f"export {variable}=…")
+    return key
+
+
+def _print_command(found: Subject, shown: Shown) -> None:
+    from pdctl.cli.doctor_elsewhere import command as pasteable
+
+    facts, _ = look(found, selection.EVERYTHING)
+    with to_file(shown.file) as stream:
+        stream.write(pasteable(facts))
+
+
+def _watch(found: Subject, chosen: Selection, interval: float, form: Form) -> None:
+    """Until the signal. One look follows the other by `interval`, however long a look takes."""
+    from pdctl.doctor import watch
+    from pdctl.render.findings import changes
+
+    if found.request.depth is Depth.STATIC:  # a manifest, and no server named
+        raise UsageError("there is nothing to watch in what is written alone", "add --router URL")
+    watched = watch.begin()
+    stream = term.out()
+    while True:
+        _, report = look(found, chosen)
+        watched = watch.advance(watched, report, time.monotonic())
+        if form is Form.TEXT:
+            changes.show(watched, stream)
+        elif lines := changes.to_lines(watched):
+            stream.write(lines)
+        stream.stream.flush()
+        time.sleep(interval)

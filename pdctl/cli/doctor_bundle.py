@@ -1,0 +1,71 @@
+"""`pdctl doctor --bundle`: what goes into the archive."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+from enum import Enum
+from io import StringIO
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from pdctl import __version__
+from pdctl.doctor import bundle
+from pdctl.render.findings import document, text
+from pdctl.render.term import Term
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pdctl.cli.doctor_request import Subject
+    from pdctl.doctor.facts import Facts
+    from pdctl.doctor.finding import Report
+
+KEPT = ("run.json", "plan.json", "topology.yaml")  # of a run's directory
+
+
+def pack(path: Path, found: Subject, facts: Facts, report: Report, notice: Term) -> None:
+    """Write the archive and say on `notice` where it is and what was taken out."""
+    shown = StringIO()
+    text.show(report, Term(shown), verbose=True)
+    files = {
+        "report.json": document.to_json(report),
+        "report.txt": shown.getvalue(),
+        "facts.json": json.dumps(_plain(_looked_at(facts)), indent=1, ensure_ascii=False),
+        "versions.txt": f"pdctl {__version__}\npython {platform.python_version()}\n{platform.platform()}\n",
+        "log-lines.txt": "".join(f"{line.code} {line.place} ×{line.count}: {line.text}\n" for line in facts.logs),
+        **_of_run(found),
+    }
+    taken = bundle.write(path, files)
+    gone = ", ".join(f"{count} × {name}" for name, count in sorted(taken.items())) or "nothing"
+    notice.write(f"wrote {path} ({path.stat().st_size} bytes; taken out: {gone})")
+
+
+def _looked_at(facts: Facts) -> Mapping[str, object]:
+    names = ("endpoints", "engines", "bootstraps", "router", "host", "canaries", "queues")
+    return {name: getattr(facts, name) for name in names}
+
+
+def _of_run(found: Subject) -> dict[str, str]:
+    if found.run is None or not found.request.logs:
+        return {}
+    from pathlib import Path
+
+    directory = Path(found.request.logs[0]).parent.parent
+    there = {name: directory / name for name in KEPT if (directory / name).is_file()}
+    return {f"run/{name}": file.read_text("utf-8", errors="replace") for name, file in there.items()}
+
+
+def _plain(value: object) -> object:
+    """Facts as JSON knows them."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, (dict, MappingProxyType)):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, Enum):
+        return value.value
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

@@ -1,0 +1,157 @@
+"""From the words of `pdctl doctor` to what is looked at: topology files, manifests, a run, a router, single servers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.doctor import request as asking
+from pdctl.doctor import selection
+from pdctl.doctor.facts import Depth
+from pdctl.doctor.manifests import read as manifests
+from pdctl.doctor.request import Request
+from pdctl.errors import NotFoundError, UsageError
+from pdctl.fleet.facts import Endpoint
+
+if TYPE_CHECKING:
+    from pdctl.doctor.selection import Suppression
+    from pdctl.launch.run import Run
+    from pdctl.layout.instance import Plan
+    from pdctl.topology.model import Topology
+
+
+class Words(NamedTuple):
+    """The command line as typed."""
+
+    files: tuple[str, ...]
+    overlays: tuple[str, ...]
+    sets: tuple[str, ...]
+    run: str | None
+    router: str | None
+    prefills: tuple[str, ...]
+    decodes: tuple[str, ...]
+    static: bool
+    canary: bool
+
+
+class Subject(NamedTuple):
+    """`title` heads the report; `suppressions` are the topology's own; `run` is the run looked at, if it is one."""
+
+    request: Request
+    title: str
+    suppressions: tuple[Suppression, ...] = ()
+    run: Run | None = None
+
+
+def subject(words: Words) -> Subject:
+    """Raises UsageError for words that contradict each other, NotFoundError when there is nothing to look at."""
+    names, kept = _sorted(words.files)
+    endpoints = asking.given(words.prefills, words.decodes)
+    router = asking.url(words.router) if words.router else ""
+    _check(words, names, kept, bool(endpoints or router))
+    if names:
+        found = _of_topology(names, words)
+    elif kept or endpoints or router:
+        found = Subject(Request(), " ".join(kept) or router or f"{len(endpoints)} instances")
+    else:
+        found = _of_run(words.run, words.static)
+    manifest = manifests.load(kept) if kept else None
+    live = bool(names or endpoints or router or found.run)
+    depth = Depth.STATIC if words.static or not live else Depth.CANARY if words.canary else Depth.LIVE
+    request = replace(
+        found.request,
+        depth=depth,
+        manifest=manifest,
+        endpoints=endpoints or found.request.endpoints,
+        router=router or found.request.router,
+        environ=os.environ,
+    )
+    return found._replace(request=request)
+
+
+def _sorted(files: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Topologies, and what is read as manifest or script. A name that is no file is a shipped topology's."""
+    topologies: list[str] = []
+    others: list[str] = []
+    for each in files:
+        kind = manifests.TOPOLOGY if each != manifests.STDIN else manifests.MANIFEST
+        (topologies if (manifests.sort(each) or kind) == manifests.TOPOLOGY else others).append(each)
+    return topologies, others
+
+
+def _check(words: Words, topologies: list[str], others: list[str], servers: bool) -> None:
+    if len(topologies) > 1:
+        raise UsageError(
+            f"{' and '.join(topologies)} are two topologies", f"an overlay goes after -f: -f {topologies[1]}"
+        )
+    if (words.overlays or words.sets) and not topologies:
+        raise UsageError("-f and --set change a topology, and none is named", "name its file")
+    if words.run is not None and (topologies or others or servers):
+        raise UsageError("--run and what else is named are two deployments", "give one of them")
+    if words.canary and others and not (topologies or servers):
+        raise UsageError(
+            "a manifest has no addresses a canary could go to", "add --router URL, or --prefill and --decode"
+        )
+    if servers and bool(words.prefills) != bool(words.decodes) and not words.router:
+        missing = "--decode URL" if words.prefills else "--prefill URL"
+        raise UsageError(f"a pair has two ends, and {missing} is missing", f"add {missing}")
+
+
+def _of_topology(files: list[str], words: Words) -> Subject:
+    from pdctl.layout.plan import plan_topology  # late: a router alone needs no plan
+    from pdctl.topology import resolve
+
+    topology = resolve.load([resolve.find(each) for each in (*files, *words.overlays)], list(words.sets))
+    plan = plan_topology(topology)
+    return Subject(_planned(topology, plan), topology.name, accepted(topology))
+
+
+def _planned(topology: Topology, plan: Plan) -> Request:
+    return Request(topology=topology, plan=plan, router=asking.planned_router(plan), model=topology.model.served_name)
+
+
+def accepted(topology: Topology) -> tuple[Suppression, ...]:
+    """The findings that the topology's `doctor: ignore:` list accepts."""
+    found = []
+    for at, entry in enumerate(topology.ignored):
+        span = topology.spans.get(f"doctor.ignore[{at}]")
+        place = f"{span.file}:{span.line}" if span is not None else f"doctor.ignore[{at}]"
+        found.append(selection.suppression(entry.code, entry.because, entry.where or "*", entry.until or "", place))
+    return tuple(found)
+
+
+def _of_run(name: str | None, static: bool) -> Subject:
+    """A run of `pdctl launch`: its processes where they really are, the topology it came from, its logs."""
+    from pdctl.launch.state import RunDir, home, pick  # late: servers named by hand belong to no run
+
+    root = home(os.environ)
+    try:
+        run = pick(root, name)
+    except NotFoundError as error:
+        if name is not None:
+            raise
+        raise NotFoundError(error.message, "name a topology, --router URL, or --prefill URL and --decode URL") from None
+    directory = RunDir.of(root, run.name)
+    kept = directory.path / "topology.yaml"
+    found = _of_file(str(kept)) if kept.exists() else Subject(Request(), run.name)
+    logs = {str(directory.log(each.name)): each.name for each in run.processes if directory.log(each.name).exists()}
+    deployment = run.deployment
+    endpoints = tuple(
+        Endpoint(spec.name, spec.role.value, spec.url, spec.bootstrap_port, spec.ranks or None)
+        for spec in deployment.roles
+    )
+    request = replace(
+        found.request,
+        endpoints=() if static else endpoints,
+        router=deployment.router.url if deployment.router is not None else "",
+        model=deployment.served_name,
+        logs=tuple(logs),
+        names=logs,
+        since=run.created,  # a run of the same name before it wrote into the same files
+    )
+    return Subject(request, f"run {run.name}", found.suppressions, run)
+
+
+def _of_file(path: str) -> Subject:
+    return _of_topology([path], Words((), (), (), None, None, (), (), False, False))

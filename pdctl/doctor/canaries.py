@@ -1,0 +1,115 @@
+"""Which real requests are sent, and what they carry: exactly what the router would put into them.
+
+A router that holds no port sends null, so the canary does; without a router it is the port the prefill names itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from pdctl.dialect.sglang.quirks import QUIRKS
+from pdctl.doctor import reading
+from pdctl.doctor.ports import agreement
+from pdctl.doctor.request import Progress
+from pdctl.fleet import canary, queues
+from pdctl.fleet.canary import Prompt, Side
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.doctor.facts import Facts
+    from pdctl.doctor.request import Request
+    from pdctl.fleet.facts import Canary, Engine, Queues
+
+WHOLE = 180.0  # seconds for all pairs together
+DRAIN = 10.0  # seconds the queues have to become empty
+LEAST, MANY = (
+    5.0,
+    10.0,
+)  # an extra is waited for as long as this many of the pair's requests, but these seconds at least
+BEYOND = 64  # tokens above a limit
+LONGEST = 1_000_000  # tokens of an over-long prompt; a limit above it is not tried
+PLAIN_IDS = tuple(range(5, 17))  # for engines without a tokenizer: any known ids will do
+
+
+def send(request: Request, facts: Facts) -> tuple[tuple[Canary, ...], tuple[Queues, ...]]:
+    """One request per pair, then the extras on the first pair that works, then what is left in the queues."""
+    prefills, decodes = sides(facts)
+    if not prefills or not decodes:
+        return (), ()
+    prompt = Prompt(ids=PLAIN_IDS) if any(engine.info.get("skip_tokenizer_init") for engine in facts.engines) else None
+    counter = Counter(request, len(prefills) * len(decodes))
+    cells = canary.matrix(
+        prefills,
+        decodes,
+        WHOLE,
+        prompt=prompt,
+        patience=request.canary_deadline,
+        key=request.key,
+        told=counter.told,
+    )
+    working = next((cell for cell in cells if cell.ok), None)
+    more: tuple[Canary, ...] = ()
+    if working is not None and request.extras:
+        prefill = next(side for side in prefills if side.name == working.prefill)
+        decode = next(side for side in decodes if side.name == working.decode)
+        more = canary.extras(
+            prefill,
+            decode,
+            WHOLE,
+            kinds=kinds([one for one in facts.engines if one.endpoint.name in (prefill.name, decode.name)]),
+            too_long=too_long([one for one in facts.engines if one.endpoint.name in (prefill.name, decode.name)]),
+            prompt=prompt,
+            patience=min(request.canary_deadline, max(LEAST, MANY * working.seconds)),
+            key=request.key,
+        )
+        request.progress(Progress("other canaries", len(more), len(more)))
+    return (*cells, *more), queues.queues(facts.endpoints, DRAIN, key=request.key)
+
+
+def kinds(engines: Sequence[Engine]) -> tuple[str, ...]:
+    """Without those that abort a room where one abort ends the prefill's bootstrap thread (sglang 0.5.13, nixl)."""
+    fragile = any(
+        reading.backend(engine) == quirk.backend and quirk.span.holds(release)
+        for engine in engines
+        if (release := reading.release(engine)) is not None
+        for quirk in QUIRKS
+        if quirk.id == "abort-kills-bootstrap-thread"
+    )
+    return tuple(kind for kind in canary.EXTRAS if not fragile or kind not in (canary.CANCEL, canary.N2))
+
+
+class Counter:
+    """Cells end on several threads."""
+
+    def __init__(self, request: Request, total: int) -> None:
+        self._request, self._total, self._done = request, total, 0
+        self._lock = threading.Lock()
+
+    def told(self, _: Canary) -> None:
+        with self._lock:
+            self._done += 1
+            self._request.progress(Progress("canary pairs", self._done, self._total))
+
+
+def sides(facts: Facts) -> tuple[list[Side], list[Side]]:
+    """Prefills with the host and port a request to them would carry, and decodes."""
+    prefills = [
+        Side(claim.prefill, claim.url, bracket(claim.host), claim.router if claim.routed else claim.truth)
+        for claim in agreement(facts, True).claims
+    ]
+    decodes = [Side(one.name, one.url) for one in facts.endpoints if one.role == "decode"]
+    return prefills, decodes
+
+
+def bracket(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def too_long(engines: Sequence[Engine]) -> int | None:
+    """Tokens that none of them may take; None where a limit is not known or too far away."""
+    limits = [limit for engine in engines if (limit := reading.longest(engine)) is not None]
+    if len(limits) < len(engines) or not limits or max(limits) > LONGEST:
+        return None
+    return max(limits) + BEYOND

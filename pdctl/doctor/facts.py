@@ -1,0 +1,47 @@
+"""Everything one doctor run looked at, side by side. A check reads what it declares and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pdctl.catalogue.entry import Needs
+    from pdctl.doctor.manifest import Manifest
+    from pdctl.fleet.facts import Bootstrap, Canary, Endpoint, Engine, Host, LogLine, Queues, Router
+    from pdctl.layout.instance import Plan
+    from pdctl.topology.model import Topology
+
+
+class Depth(str, Enum):
+    """How far doctor goes; each includes the ones before it."""
+
+    STATIC = "static"
+    LIVE = "live"
+    CANARY = "canary"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Facts:
+    """Every field may be missing. None and () are told apart by `asked`: () of something asked for means there is none.
+
+    asked: what this run was meant to look at; a check that needs anything else is skipped, not failed.
+    queues, logs: read after the canaries, and from the logs of a run. logged: the instances whose logs were read.
+    Equal only to itself: what is read out of a Facts is remembered by its identity.
+    """
+
+    topology: Topology | None = None
+    plan: Plan | None = None
+    manifest: Manifest | None = None
+    endpoints: tuple[Endpoint, ...] = ()
+    engines: tuple[Engine, ...] = ()
+    bootstraps: tuple[Bootstrap, ...] = ()
+    router: Router | None = None
+    host: Host | None = None
+    canaries: tuple[Canary, ...] = ()
+    queues: tuple[Queues, ...] = ()
+    logs: tuple[LogLine, ...] = ()
+    logged: tuple[str, ...] = ()
+    depth: Depth = Depth.STATIC
+    asked: tuple[Needs, ...] = ()

@@ -1,0 +1,147 @@
+"""Asks the fleet's probes for exactly the facts that the wanted checks need, in parallel and under one deadline.
+
+Engines, router and host at once; then the bootstrap servers, whose addresses those name; then canaries, then the queues
+they should have left empty. Logs are read beside all that.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from pdctl.catalogue.entry import Needs
+from pdctl.doctor import request as asking
+from pdctl.doctor.claims import bootstrap_claims, fan_out
+from pdctl.doctor.facts import Depth, Facts
+from pdctl.doctor.request import Progress
+from pdctl.fleet.deadline import Deadline
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from pdctl.doctor.request import Request
+    from pdctl.fleet.facts import Bootstrap, Endpoint, Engine, Host, LogLine, Router
+
+T = TypeVar("T")
+EVERYTHING = frozenset(Needs)
+SHARE = 0.6  # of what is left, for router and engines; the bootstrap servers get the rest
+LEAST = 1.0  # seconds left for the bootstrap servers in any case
+ROUNDS = 3  # a bootstrap server is asked, then its ranks, then those are dialled: one that is stuck must not use it all
+LONGEST = 3.0  # seconds for one answer of a bootstrap server
+
+
+def gather(request: Request, needs: frozenset[Needs] = EVERYTHING) -> Facts:
+    """`needs`: of the checks that will run (runner.needed). A server that is down raises nothing: that is a fact."""
+    facts = Facts(
+        topology=request.topology,
+        plan=request.plan,
+        manifest=request.manifest,
+        endpoints=request.endpoints or (asking.planned(request.plan) if request.plan is not None else ()),
+        depth=request.depth,
+    )
+    with ThreadPoolExecutor(4, "doctor") as pool:
+        logs = pool.submit(_logs, request) if request.logs and Needs.LOG in needs else None
+        if request.depth is not Depth.STATIC and not needs.isdisjoint(LIVE):
+            facts = _live(request, needs, facts, pool)
+        if logs is not None:
+            lines, logged = logs.result()
+            facts = replace(facts, logs=lines, logged=logged)
+    return replace(facts, asked=_asked(request, needs))
+
+
+LIVE = frozenset({Needs.ENDPOINT, Needs.ROUTER, Needs.HOST, Needs.CANARY})
+
+
+def _asked(request: Request, needs: frozenset[Needs]) -> tuple[Needs, ...]:
+    live = request.depth is not Depth.STATIC
+    reachable = live and bool(request.endpoints or request.router or request.plan)
+    there = {
+        Needs.TOPOLOGY: request.topology is not None or request.manifest is not None,
+        Needs.ENDPOINT: reachable,
+        Needs.ROUTER: live and bool(_router_url(request)),
+        Needs.HOST: live and request.host,
+        Needs.CANARY: request.depth is Depth.CANARY and reachable,
+        Needs.LOG: bool(request.logs),
+    }
+    return tuple(need for need in Needs if there[need] and need in needs)
+
+
+def _router_url(request: Request) -> str:
+    if request.router:
+        return request.router
+    return asking.planned_router(request.plan) if request.plan is not None else ""
+
+
+def _live(request: Request, needs: frozenset[Needs], facts: Facts, pool: ThreadPoolExecutor) -> Facts:
+    watch = Deadline(request.deadline)
+    address = _router_url(request)
+    wanted = Needs.ROUTER in needs or not facts.endpoints
+    routing = pool.submit(_router, request, address, watch.left * SHARE) if address and wanted else None
+    if not facts.endpoints and routing is not None:
+        facts = replace(facts, endpoints=asking.listed(routing.result()))
+    engines = _engines(request, facts.endpoints, max(LEAST, watch.left * SHARE))
+    looking = pool.submit(_host, request, facts, engines) if request.host and Needs.HOST in needs else None
+    facts = replace(facts, engines=engines, router=_done(routing))
+    facts = replace(facts, bootstraps=_bootstraps(request, facts, max(LEAST, watch.left)))
+    facts = replace(facts, host=_done(looking))
+    return _canaries(request, facts) if Needs.CANARY in needs and request.depth is Depth.CANARY else facts
+
+
+def _done(future: Future[T] | None) -> T | None:
+    return None if future is None else future.result()
+
+
+def _router(request: Request, url: str, seconds: float) -> Router:
+    from pdctl.fleet.routers import probe_router  # late: a static run asks nobody
+
+    found = probe_router(url, seconds, metrics_url=request.router_metrics, key=request.key)
+    request.progress(Progress("router", 1, 1))
+    return found
+
+
+def _engines(request: Request, endpoints: tuple[Endpoint, ...], seconds: float) -> tuple[Engine, ...]:
+    from pdctl.fleet.engines import probe_engines  # late, as above
+
+    if not endpoints:
+        return ()
+    request.progress(Progress("instances", 0, len(endpoints)))
+    found = probe_engines(endpoints, seconds, generate=request.depth is Depth.CANARY, key=request.key)
+    request.progress(Progress("instances", len(found), len(endpoints)))
+    return found
+
+
+def _bootstraps(request: Request, facts: Facts, seconds: float) -> tuple[Bootstrap, ...]:
+    from pdctl.fleet.bootstraps import probe_bootstraps  # late, as above
+
+    claims = bootstrap_claims(facts)
+    if not claims:
+        return ()
+    request.progress(Progress("bootstrap servers", 0, len(claims)))
+    patience = min(LONGEST, seconds / ROUNDS)
+    seen = probe_bootstraps([claim.where for claim in claims], seconds, patience=patience)
+    request.progress(Progress("bootstrap servers", len(seen), len(claims)))
+    return fan_out(claims, seen)
+
+
+def _host(request: Request, facts: Facts, engines: tuple[Engine, ...]) -> Host:
+    from pdctl.fleet.host import look  # late, as above
+
+    local = facts.plan is not None and facts.plan.target == "local"
+    ports = {port.port for one in (facts.plan.instances if facts.plan and local else ()) for port in one.ports}
+    found = look(ports, request.environ, engines=engines, packages=True)
+    request.progress(Progress("this host", 1, 1))
+    return found
+
+
+def _canaries(request: Request, facts: Facts) -> Facts:
+    from pdctl.doctor.canaries import send  # late: only a canary run needs it
+
+    sent, left = send(request, facts)
+    return replace(facts, canaries=sent, queues=left)
+
+
+def _logs(request: Request) -> tuple[tuple[LogLine, ...], tuple[str, ...]]:
+    from pdctl.doctor.signatures import read  # late: reading logs needs the dialects
+
+    return read(request.logs, request.names, request.progress, request.since)

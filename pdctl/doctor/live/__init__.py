@@ -1,0 +1,1 @@
+"""Checks of what is running: engines, bootstrap servers, the router and this host."""

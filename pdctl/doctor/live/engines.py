@@ -1,0 +1,255 @@
+"""Is each engine there, in its role and to be seen? PD301, PD604, PD605, PD614, PD801 to PD803, PD901 and PD902."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pdctl.catalogue.entry import Needs
+from pdctl.doctor import reading
+from pdctl.doctor.check import Check, Skipped, Unknown, finding
+from pdctl.doctor.ports import WILDCARD, address, agreement, machine
+from pdctl.doctor.words import few, names
+
+if TYPE_CHECKING:
+    from pdctl.doctor.facts import Facts
+    from pdctl.doctor.finding import Finding
+    from pdctl.fleet.facts import Engine, Reply
+
+ELSEWHERE = ("not resolved", "no connection within", "unreachable", "no route", "name or service", "resolution")
+UNASKED = "not asked"  # the time was over before
+SKEW = 2.0  # seconds by which clocks must differ before a log of one-second stamps misleads
+TALKATIVE = ("log_requests", "enable_request_time_stats_logging")
+
+
+def roles(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD301: an engine runs in another role than it was given as."""
+    found = [
+        finding(
+            "PD301",
+            engine.endpoint.name,
+            observed=_mode(engine),
+            expected=engine.endpoint.role,
+            evidence=(f"{engine.endpoint.url}/server_info: disaggregation_mode {engine.mode}",),
+            url=engine.endpoint.url,
+        )
+        for engine in facts.engines
+        if engine.mode and engine.endpoint.role in ("prefill", "decode") and engine.mode != engine.endpoint.role
+    ]
+    silent = [engine.endpoint.name for engine in facts.engines if not engine.mode]
+    return found or (Unknown(f"the role of {names(silent)} could not be read") if silent else [])
+
+
+def _mode(engine: Engine) -> str:
+    return "unified (no disaggregation)" if engine.mode == "null" else engine.mode
+
+
+def down(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD604: its host answers and it does not, or it listens and says nothing."""
+    return [
+        finding(
+            "PD604",
+            engine.endpoint.name,
+            observed=engine.reason or "no answer",
+            expected="an answer on /server_info",
+            evidence=few([_line(engine, one) for one in engine.replies if not one.reason.startswith(UNASKED)]),
+        )
+        for engine in facts.engines
+        if not engine.reached and not _elsewhere(engine)
+    ] or _asked(facts)
+
+
+def _line(engine: Engine, reply: Reply) -> str:
+    return f"{engine.endpoint.url}{reply.path}: {reply.reason or reply.status}"
+
+
+def not_reachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD901: not even its host answers, which may be the fault of the place doctor runs at."""
+    given = " ".join(_argument(engine) for engine in facts.engines)
+    return [
+        finding(
+            "PD901",
+            engine.endpoint.name,
+            observed=engine.reason,
+            expected="an answer, or a host that refuses",
+            evidence=(f"{engine.endpoint.url}: {engine.reason}",),
+            fix=f"pdctl doctor {given}" if len(facts.engines) <= FEW else "pdctl doctor with the same arguments",
+        )
+        for engine in facts.engines
+        if not engine.reached and _elsewhere(engine)
+    ] or _asked(facts)
+
+
+FEW = 16  # endpoints a command line can still be read with
+
+
+def _argument(engine: Engine) -> str:
+    port = f",{engine.endpoint.bootstrap_port}" if engine.endpoint.bootstrap_port is not None else ""
+    return f"--{engine.endpoint.role} {engine.endpoint.url}{port}"
+
+
+def _elsewhere(engine: Engine) -> bool:
+    said = engine.reason.lower()
+    return any(words in said for words in ELSEWHERE)
+
+
+def nobody(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD902: no pair exists that could be looked at."""
+    have = {engine.endpoint.role for engine in facts.engines}
+    missing = [role for role in ("prefill", "decode") if role not in have]
+    if not missing:
+        return []
+    what = "no instance was given" if not have else f"no {missing[0]} among the {len(facts.engines)} instances given"
+    return [finding("PD902", observed=what, expected="at least one prefill and one decode")]
+
+
+def health_lies(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD605: health is green on a prefill whose bootstrap server cannot be used."""
+    ports = agreement(facts)
+    broken = {
+        claim.prefill: f"its bootstrap port {claim.truth} does not answer"
+        for claim in ports.claims
+        if claim.truth is not None
+        and (seen := ports.seen.get((machine(claim.host), claim.truth))) is not None
+        and not seen.style
+    }
+    return _lies(facts, broken)
+
+
+def health_lies_canary(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD605: health is green on both ends of a pair that cannot serve one request."""
+    broken: dict[str, str] = {}
+    for one in facts.canaries:
+        if one.kind == "pair" and one.ok is False:
+            pair = f"a real request through {one.prefill} → {one.decode} failed"
+            broken.setdefault(one.prefill, pair)
+            broken.setdefault(one.decode, pair)
+    return _lies(facts, broken)
+
+
+def _lies(facts: Facts, broken: dict[str, str]) -> list[Finding]:
+    found: list[Finding] = []
+    for engine in facts.engines:
+        green = [one.path for one in (engine.health, engine.health_generate) if one is not None and one.ok]
+        name = engine.endpoint.name
+        if green and name in broken:
+            said = finding(
+                "PD605",
+                name,
+                observed=f"{' and '.join(green)} with 200",
+                expected="a real request through every pair",
+                evidence=(broken[name],),
+            )
+            found.append(replace(said, fix="pdctl doctor --canary, with the same arguments"))
+    return found
+
+
+def public(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD614: reached at an address of the open internet."""
+    return [
+        _public(engine, address(engine.endpoint.url)[0])
+        for engine in facts.engines
+        if engine.reached and _global(address(engine.endpoint.url)[0])
+    ] or _asked(facts)
+
+
+def public_here(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD614: listens on every address of this host, one of which is of the open internet."""
+    if facts.host is None:
+        return Unknown("this host was not looked at")
+    opened = [one for one in facts.host.addresses if _global(one)]
+    if not opened:
+        return []
+    here = {machine(one) for one in facts.host.addresses} | {"127.0.0.1", facts.host.name}
+    return [
+        _public(engine, f"{engine.text('host')}, which includes {opened[0]}")
+        for engine in facts.engines
+        if engine.text("host") in WILDCARD and machine(address(engine.endpoint.url)[0]) in here
+    ]
+
+
+def _public(engine: Engine, where: str) -> Finding:
+    return finding(
+        "PD614",
+        engine.endpoint.name,
+        observed=where,
+        expected="an address of a private network",
+        evidence=(f"{engine.endpoint.url}/server_info: host {engine.text('host')}, port {engine.number('port')}",),
+    )
+
+
+def _global(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_global
+    except ValueError:
+        return False
+
+
+def trace_blind(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD801: a healthy room would leave no line. pdctl's own engine logs every step by itself."""
+    blind = [engine for engine in facts.engines if engine.info and not _speaks(engine)]
+    evidence = [f"{one.endpoint.url}/server_info: {', '.join(f'{key} false' for key in TALKATIVE)}" for one in blind]
+    return _together("PD801", blind, "neither flag is set", "one of them on every engine", evidence) or _asked(facts)
+
+
+def _speaks(engine: Engine) -> bool:
+    loud = reading.embedded(engine) or engine.text("log_level") == "debug"
+    return loud or any(engine.info.get(key) for key in TALKATIVE)
+
+
+def metrics_off(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD802: /metrics is not served."""
+    off = [engine for engine in facts.engines if engine.info and engine.info.get("enable_metrics") is False]
+    evidence = [f"{one.endpoint.url}/server_info: enable_metrics false" for one in off]
+    return _together("PD802", off, "enable_metrics false", "enable_metrics true", evidence) or _asked(facts)
+
+
+def clocks(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD803: the Date of its answers is off from this host's clock."""
+    found = [
+        finding(
+            "PD803",
+            engine.endpoint.name,
+            observed=f"{engine.clock_offset:+.0f} s against this host",
+            expected=f"within {SKEW:g} s",
+            evidence=(f"the Date header of {engine.endpoint.url}",),
+        )
+        for engine in facts.engines
+        if engine.clock_offset is not None and abs(engine.clock_offset) > SKEW
+    ]
+    silent = [engine.endpoint.name for engine in facts.engines if engine.clock_offset is None]
+    return found or (Unknown(f"{names(silent)} told no time") if silent else [])
+
+
+def _together(code: str, engines: list[Engine], observed: str, expected: str, evidence: list[str]) -> list[Finding]:
+    """One finding for all of them: they are repaired in one place."""
+    if not engines:
+        return []
+    who = [engine.endpoint.name for engine in engines]
+    found = finding(code, names(who), observed=observed, expected=expected, evidence=few(evidence))
+    return [replace(found, instance=who[0] if len(who) == 1 else "")]
+
+
+def _asked(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """All is well only where each engine was read."""
+    if not facts.engines:
+        return Skipped("no instance was given")
+    silent = [engine.endpoint.name for engine in facts.engines if engine.reached and not engine.info]
+    return Unknown(f"{names(silent)}: no /server_info that can be read") if silent else []
+
+
+LIVE = (Needs.ENDPOINT,)
+CHECKS = (
+    Check("PD301", LIVE, roles),
+    Check("PD604", LIVE, down),
+    Check("PD605", LIVE, health_lies),
+    Check("PD605", (Needs.ENDPOINT, Needs.CANARY), health_lies_canary),
+    Check("PD614", LIVE, public),
+    Check("PD614", (Needs.ENDPOINT, Needs.HOST), public_here),
+    Check("PD801", LIVE, trace_blind),
+    Check("PD802", LIVE, metrics_off),
+    Check("PD803", LIVE, clocks),
+    Check("PD901", LIVE, not_reachable),
+    Check("PD902", LIVE, nobody),
+)

@@ -1,0 +1,152 @@
+"""What the running engines' own numbers say about room to work in: PD410, PD501, PD502 and PD506."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pdctl.catalogue.entry import Needs
+from pdctl.doctor import reading
+from pdctl.doctor.check import Check, Skipped, Unknown, finding
+from pdctl.doctor.words import names
+from pdctl.fleet import document
+
+if TYPE_CHECKING:
+    from pdctl.doctor.facts import Facts
+    from pdctl.doctor.finding import Finding
+    from pdctl.fleet.facts import Engine
+
+FULL = 0.95  # of the KV pool
+MANY = 100  # rooms in flight that say a prefill does not get rid of its KV
+SHARE = 4  # at least one slot in so many must be usable
+
+
+def small_pages(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD410: page size 1 under a backend that sends page by page. On a CPU there is nothing to lose."""
+    found = [
+        finding(
+            "PD410",
+            engine.endpoint.name,
+            observed="page size 1",
+            expected="64",
+            evidence=(f"{engine.endpoint.url}/server_info: page_size 1",),
+            backend=reading.backend(engine),
+        )
+        for engine in facts.engines
+        if reading.backend(engine) == "mooncake" and engine.number("page_size") == 1 and not reading.on_cpu(engine)
+    ]
+    return found or _read(facts)
+
+
+def decode_full(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD501: rooms wait in decode's prealloc queue while its KV pool is full."""
+    found: list[Finding] = []
+    for engine in facts.engines:
+        waiting, usage = _queue(engine, "decode_prealloc_queue_reqs"), _usage(engine)
+        if engine.endpoint.role != "decode" or not waiting or usage is None or usage < FULL:
+            continue
+        found.append(
+            finding(
+                "PD501",
+                engine.endpoint.name,
+                observed=f"{waiting:g} rooms wait with its KV pool {usage:.0%} full",
+                expected="more room is",
+                evidence=(_said(engine, "decode_prealloc_queue_reqs", waiting, usage),),
+                needed=sum(one.endpoint.role == "decode" for one in facts.engines) + 1,
+            )
+        )
+    return found or _loaded(facts, "decode")
+
+
+def prefill_full(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD506: a prefill holds the KV of many rooms it cannot hand over fast enough."""
+    found: list[Finding] = []
+    for engine in facts.engines:
+        moving, usage = _queue(engine, "prefill_inflight_queue_reqs"), _usage(engine)
+        if engine.endpoint.role != "prefill" or moving is None or moving < MANY or usage is None or usage < FULL:
+            continue
+        found.append(
+            finding(
+                "PD506",
+                engine.endpoint.name,
+                observed=f"{moving:g} rooms in transfer with its KV pool {usage:.0%} full",
+                expected="more NICs or prefills are",
+                evidence=(_said(engine, "prefill_inflight_queue_reqs", moving, usage),),
+                needed=sum(one.endpoint.role == "prefill" for one in facts.engines) + 1,
+            )
+        )
+    return found or _loaded(facts, "prefill")
+
+
+def _said(engine: Engine, queue: str, held: float, usage: float) -> str:
+    return f"{engine.endpoint.url}: {queue} {held:g}, token_usage {usage:.2f}"
+
+
+def slots(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD502: a decode that can use few or none of its slots."""
+    decodes = [engine for engine in facts.engines if engine.endpoint.role == "decode"]
+    return [one for engine in decodes for one in _slots(engine)] or _read(facts)
+
+
+def _slots(engine: Engine) -> list[Finding]:
+    limit, ranks = engine.number("max_running_requests"), reading.dp_ranks(engine)
+    pool, keep = engine.number("max_total_num_tokens"), engine.number("num_reserved_decode_tokens")
+    if limit is None or ranks is None or ranks < 1:
+        return []
+    if limit < ranks:
+        what = f"max_running_requests {limit} is divided by {ranks} DP ranks"
+        return [_short(engine, what, "that leaves no slot on a rank", f"--max-running-requests {ranks} or more")]
+    usable = pool // keep if pool and keep else None
+    each = max(1, limit // ranks)
+    if usable is None or usable * SHARE >= each:
+        return []
+    what = f"{each} slots of a rank reserve {keep} tokens each"
+    return [_short(engine, what, f"its KV pool holds {pool}", f"--max-running-requests {max(1, usable) * ranks}")]
+
+
+def _short(engine: Engine, observed: str, expected: str, fix: str) -> Finding:
+    evidence = (f"{engine.endpoint.url}/server_info: {observed}",)
+    return finding("PD502", engine.endpoint.name, observed=observed, expected=expected, evidence=evidence, fix=fix)
+
+
+def _queue(engine: Engine, name: str) -> float | None:
+    """Summed over the DP ranks, from /v1/loads or else /metrics; None where neither says."""
+    found = [_number(load.get("disaggregation"), name) for load in engine.loads]
+    known = [value for value in found if value is not None]
+    return sum(known) if known else engine.metrics.get(f"sglang:num_{name}")
+
+
+def _usage(engine: Engine) -> float | None:
+    """The fullest rank's share of its KV pool. Metrics are summed, so they tell only where there is one rank."""
+    found = [value for load in engine.loads if (value := _number(load, "token_usage")) is not None]
+    if found:
+        return max(found)
+    return engine.metrics.get("sglang:token_usage") if reading.dp_ranks(engine) == 1 else None
+
+
+def _number(place: object, name: str) -> float | None:
+    return document.number(place.get(name)) if isinstance(place, Mapping) else None
+
+
+def _loaded(facts: Facts, role: str) -> list[Finding] | Skipped | Unknown:
+    some = [engine for engine in facts.engines if engine.endpoint.role == role]
+    silent = [engine.endpoint.name for engine in some if _usage(engine) is None]
+    if silent:
+        return Unknown(f"{names(silent)}: neither /v1/loads nor /metrics says how full it is")
+    return [] if some else Skipped(f"no {role} was given")
+
+
+def _read(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    silent = [engine.endpoint.name for engine in facts.engines if not engine.info]
+    if silent:
+        return Unknown(f"{names(silent)} could not be read")
+    return [] if facts.engines else Skipped("no instance was given")
+
+
+LIVE = (Needs.ENDPOINT,)
+CHECKS = (
+    Check("PD410", LIVE, small_pages),
+    Check("PD501", LIVE, decode_full),
+    Check("PD502", LIVE, slots),
+    Check("PD506", LIVE, prefill_full),
+)

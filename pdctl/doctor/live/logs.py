@@ -1,0 +1,93 @@
+"""What the logs of a run name as a cause: every code that has a signature, and PD805."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
+
+from pdctl.catalogue import book
+from pdctl.catalogue.entry import Needs, Severity
+from pdctl.doctor.check import Check, Skipped, Unknown, finding
+
+if TYPE_CHECKING:
+    from pdctl.catalogue.entry import Entry
+    from pdctl.doctor.facts import Facts
+    from pdctl.doctor.finding import Finding
+    from pdctl.fleet.facts import LogLine
+
+# Lines that tell of a moment, which may have passed: a worker that was not up yet, a health check during a restart.
+# What is so now, the live checks say with the catalogue's own severity.
+PASSED = {
+    "PD209": Severity.INFO,
+    "PD601": Severity.WARNING,
+    "PD602": Severity.INFO,
+    "PD603": Severity.INFO,
+    "PD604": Severity.WARNING,
+}
+SHOWN = 160  # characters of a line in a headline
+UNSEEN = Skipped("no line of the logs names it")
+ROOMS = Skipped("no single line names it: pdctl trace-room decides it room by room")
+
+
+def signature(entry: Entry, facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """Silence is an answer only where a line would have been written: a code with a signature that logs decide."""
+    found = [_found(entry, line) for line in facts.logs if line.code == entry.code]
+    if found or (Needs.LOG in entry.needs and entry.code in _signed()):
+        return found
+    return ROOMS if Needs.LOG in entry.needs else UNSEEN
+
+
+@lru_cache(maxsize=1)
+def _signed() -> frozenset[str]:
+    """The codes that a row of a dialect names as its cause."""
+    from pdctl.dialect.speech import speech  # late: all dialects; who reads logs has them already
+
+    return frozenset(row.cause for row in speech().rows if row.cause and not row.echo)
+
+
+def _found(entry: Entry, line: LogLine) -> Finding:
+    times = f"{line.count} times" if line.count > 1 else "once"
+    seen = f"seen {times}" + (f", first for room {line.room}" if line.room is not None else "")
+    found = finding(
+        entry.code,
+        line.instance,
+        observed=f"{line.text:.{SHOWN}}",
+        expected="no such line",
+        evidence=(f"{line.place}: {line.text}", seen),
+        severity=PASSED.get(entry.code),
+        file=line.place.rpartition(":")[0],
+        room=line.room if line.room is not None else "ROOM",
+    )
+    said = entry.slug.replace("-", " ")
+    headline = f"{line.instance} logged {times}: {said}"
+    fix = f"pdctl trace-room {line.room}" if line.room is not None else found.fix
+    return replace(found, headline=headline, fix=fix)
+
+
+def collected(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD805: an instance that is looked at has no log among those given."""
+    if not facts.endpoints:
+        return Skipped("no instance was given, so whose logs are missing is not known")
+    there = set(facts.logged)
+    missing = [endpoint.name for endpoint in facts.endpoints if endpoint.name not in there]
+    return [
+        finding(
+            "PD805", name, observed="no log", expected="a log of every instance", evidence=(f"read: {_read(facts)}",)
+        )
+        for name in missing
+    ]
+
+
+def _read(facts: Facts) -> str:
+    return ", ".join(facts.logged) or "none"
+
+
+CHECKS = (
+    Check("PD805", (Needs.LOG,), collected),
+    *(
+        Check(entry.code, (Needs.LOG,), partial(signature, entry))
+        for entry in book.ENTRIES
+        if not entry.unseen and entry.code != "PD805"
+    ),
+)

@@ -1,0 +1,1 @@
+"""From files to a Manifest: YAML documents and start scripts."""

@@ -1,0 +1,113 @@
+"""YAML of any shape, read leniently: maps and lists with line numbers, anchors and merges followed, each once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import yaml
+from yaml.events import CollectionEndEvent, CollectionStartEvent
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from pdctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+DEEPEST = 100  # collections inside collections
+
+
+def documents(text: str, file: str) -> Iterator[Node]:
+    """Every document that is not empty; UsageError with the place where the text is no YAML."""
+    last = max(1, len(text.splitlines()))
+    try:
+        _measure(text, file)
+        for node in yaml.compose_all(text, Loader=LOADER):
+            if node is not None:
+                yield node
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{file}:{min(mark.line + 1, last)}" if mark is not None else file
+        what = getattr(error, "problem", None) or str(error).splitlines()[0]
+        hint = "render the template first: helm template … | pdctl doctor -" if "{{" in text else "correct that line"
+        raise UsageError(f"{place}: not YAML: {what}", hint) from None
+
+
+def _measure(text: str, file: str) -> None:
+    """The parser's C code recurses without a limit: what is nested too deep must not reach it."""
+    depth = 0
+    for event in yaml.parse(text, Loader=LOADER):
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        if depth > DEEPEST:
+            line = event.start_mark.line + 1 if event.start_mark is not None else 1
+            raise UsageError(
+                f"{file}:{line}: nested more than {DEEPEST} deep", "no manifest is: is this the right file?"
+            )
+
+
+def get(node: Node | None, *path: str) -> Node | None:
+    """The value under a path of keys, merged maps (`<<`) included; None where there is none."""
+    for key in path:
+        node = _value(node, key, 0)
+        if node is None:
+            return None
+    return node
+
+
+def pairs(node: Node | None) -> Iterator[tuple[str, Node]]:
+    """Keys and values of a map; nothing of anything else. A key's own value comes before a merged one."""
+    yield from _pairs(node, 0)
+
+
+def items(node: Node | None) -> tuple[Node, ...]:
+    return tuple(node.value) if isinstance(node, SequenceNode) else ()
+
+
+def text(node: Node | None) -> str | None:
+    """A scalar's text; None for an explicit null, and for anything else."""
+    if not isinstance(node, ScalarNode):
+        return None
+    value = str(node.value)
+    return None if node.tag == "tag:yaml.org,2002:null" else value
+
+
+def number(node: Node | None) -> int | None:
+    said = text(node)
+    return int(said) if said is not None and said.isdecimal() and len(said) < 19 else None
+
+
+def line(node: Node | None) -> int:
+    """1-based; 0 for nothing."""
+    return 0 if node is None else int(node.start_mark.line) + 1
+
+
+def first_line(node: Node) -> int:
+    """Where a scalar's text begins: a block scalar's on the line after its `|`."""
+    return line(node) + (getattr(node, "style", None) in ("|", ">"))
+
+
+def labels(node: Node | None) -> dict[str, str]:
+    return {name: said for name, value in pairs(node) if (said := text(value)) is not None}
+
+
+MERGES = 16  # maps merged into maps; deeper is a mistake
+
+
+def _pairs(node: Node | None, depth: int) -> Iterator[tuple[str, Node]]:
+    if not isinstance(node, MappingNode) or depth > MERGES:
+        return
+    merged: list[Node] = []
+    for key, value in node.value:
+        if not isinstance(key, ScalarNode):
+            continue
+        if key.value == "<<":
+            merged += value.value if isinstance(value, SequenceNode) else [value]
+        else:
+            yield str(key.value), value
+    for each in merged:
+        yield from _pairs(each, depth + 1)
+
+
+def _value(node: Node | None, key: str, depth: int) -> Node | None:
+    return next((value for name, value in _pairs(node, depth) if name == key), None)

@@ -1,0 +1,107 @@
+"""The door to this room: files in, one Manifest out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pdctl.doctor.manifest import SCRIPT, Container, Manifest, Pod, Service
+from pdctl.doctor.manifests import shell
+from pdctl.doctor.manifests.programs import program
+from pdctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LARGEST = 8 << 20  # a rendered chart is a few hundred KiB; more is a mistake (a log, a checkpoint)
+STDIN = "-"
+TOPOLOGY, MANIFEST = "topology", "manifest"
+
+
+def sort(path: str) -> str:
+    """What a file is: `topology`, `manifest` or `script`; "" when it is none of them or cannot be told.
+
+    By what stands in it, never by its name. Standard input is read by whoever was told what it is.
+    """
+    if path == STDIN or not Path(path).is_file():
+        return ""
+    return _sort(_text(path))
+
+
+def load(paths: Sequence[str]) -> Manifest:
+    """Manifests and scripts as one; UsageError for a file that cannot be read, or when nothing in them is started."""
+    parts = [read_text(_text(path), "<stdin>" if path == STDIN else path) for path in paths]
+    pods = tuple(pod for part in parts for pod in part.pods)
+    if not pods:
+        raise UsageError(
+            f"nothing in {', '.join(paths)} starts an SGLang engine or a router",
+            "name manifests or scripts whose commands contain sglang.launch_server or sglang_router.launch_router",
+        )
+    return Manifest(tuple(paths), pods, tuple(service for part in parts for service in part.services))
+
+
+def read_text(text: str, name: str) -> Manifest:
+    """What one text says, which may be nothing; `name` stands for it in evidence and in errors."""
+    if _sort(text) == SCRIPT:
+        return Manifest((name,), tuple(_script(text, name)), ())
+    from pdctl.doctor.manifests import nodes
+    from pdctl.doctor.manifests import pods as templates  # late: loads the YAML parser
+
+    pods: list[Pod] = []
+    services: list[Service] = []
+    for document in nodes.documents(text, name):
+        pods += templates.pods(document, name)
+        services += templates.services(document, name)
+    return Manifest((name,), tuple(pods), tuple(services))
+
+
+def _sort(text: str) -> str:
+    lines = [line.split("#", 1)[0].rstrip() for line in text.splitlines()[:400]]
+    if text.startswith("#!"):
+        return SCRIPT
+    keys = {line.partition(":")[0] for line in lines if line and not line[0].isspace() and ":" in line}
+    if "apiVersion" in keys or "kind" in keys:
+        return MANIFEST
+    if "roles" in keys or any(line.replace(" ", "") == "version:pdctl/v1" for line in lines):
+        return TOPOLOGY
+    return SCRIPT if any(program(command.words) for command in shell.commands(text)) else ""
+
+
+def _script(text: str, name: str) -> list[Pod]:
+    """One pod: what a script starts shares the host it runs on."""
+    found = [
+        Container(
+            name=f"line {command.words[0].line}",
+            image="",
+            image_line=0,
+            argv=command.words,
+            env=command.env,
+            shell=True,
+            env_open=True,
+        )
+        for command in shell.commands(text)
+        if program(command.words)
+    ]
+    if not found:
+        return []
+    return [Pod(Path(name).name, SCRIPT, name, 1, "", 1, None, {}, (), True, "", None, tuple(found))]
+
+
+def _text(path: str) -> str:
+    try:
+        if path == STDIN:
+            raw = sys.stdin.buffer.read(LARGEST + 1)
+        else:
+            with Path(path).open("rb") as file:
+                raw = file.read(LARGEST + 1)
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {(error.strerror or str(error)).lower()}", "name a readable file"
+        ) from None
+    if len(raw) > LARGEST:
+        raise UsageError(f"{path} is larger than {LARGEST >> 20} MiB", "is this a manifest, or a log?")
+    text = raw.decode("utf-8-sig", errors="replace")
+    if "\0" in text:
+        raise UsageError(f"{path} is a binary file", "name a YAML file or a shell script")
+    return text.replace("\r\n", "\n")

@@ -1,0 +1,177 @@
+"""Settings that prefill and decode must share, as their command lines have them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.catalogue.entry import Severity
+from pdctl.dialect.versions import V0_5_13, V0_5_18
+from pdctl.doctor.check import Skipped, finding
+from pdctl.doctor.static.deployed import behind
+from pdctl.doctor.static.question import written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pdctl.doctor.check import Verdict
+    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.static.servers import Server, Servers
+
+ENGINES_OWN = "left to the engine"
+EMBEDDED_PAGE = "16"  # pdctl.engine's default page size
+
+
+class Value(NamedTuple):
+    """One side's setting. `text` None: it hangs on a variable. `given` False: the engine decides, pdctl cannot."""
+
+    text: str | None
+    given: bool
+    evidence: tuple[str, ...] = ()
+
+
+def flag(server: Server, *names: str, default: str = "", unset: str = ENGINES_OWN) -> Value:
+    """The first of the flags that is given, else the default; without one the words of `unset`."""
+    for name in names:
+        said = server.flags.find(name)
+        if said is not None:
+            return Value(server.flags.text(name), True, (said.evidence,))
+    return Value(default or unset, bool(default))
+
+
+def page_size(server: Server) -> Value:
+    return flag(server, "page-size", default=EMBEDDED_PAGE if server.engine == "embedded" else "")
+
+
+def kv_dtype(server: Server) -> Value:
+    return flag(server, "kv-cache-dtype", default="auto")
+
+
+def layout(server: Server) -> Value:
+    """A backend for the role's own phase wins over the common one; DeepSeek-V4's layout has its own switches."""
+    own = flag(server, f"{server.role}-attention-backend", "attention-backend")
+    said = [f"attention backend {own.text}"] if own.given and own.text else []
+    evidence = list(own.evidence)
+    special = flag(server, "dsv4-attn-backend")
+    if special.given and special.text:
+        said.append(f"dsv4-attn-backend {special.text}")
+        evidence += special.evidence
+    variable = server.env.get("SGLANG_DSV4_KV_LAYOUT")
+    if variable is not None and variable.value:
+        said.append(f"SGLANG_DSV4_KV_LAYOUT {variable.value}")
+        evidence.append(variable.evidence)
+    unclear = own.given and own.text is None
+    return Value(None if unclear else ", ".join(said) or ENGINES_OWN, bool(said), tuple(evidence))
+
+
+SPECULATIVE = ("algorithm", "num-steps", "eagle-topk", "num-draft-tokens", "draft-model-path")
+
+
+def speculation(server: Server) -> Value:
+    found = [said for name in SPECULATIVE if (said := server.flags.find(f"speculative-{name}")) is not None]
+    texts = [server.flags.text(said.name) for said in found]
+    text = None if None in texts else ", ".join(f"{said.name} {' '.join(said.values)}" for said in found) or "none"
+    return Value(text, True, tuple(said.evidence for said in found))
+
+
+def backend(server: Server) -> Value:
+    return flag(server, "disaggregation-transfer-backend", default=server.backend)
+
+
+def devices(server: Server) -> Value:
+    return flag(server, "disaggregation-ib-device", unset="auto discovery")
+
+
+def model_path(server: Server) -> Value:
+    return flag(server, "model-path")
+
+
+def context_length(server: Server) -> Value:
+    return flag(server, "context-length", unset="the checkpoint's")
+
+
+def mamba_dtype(server: Server) -> Value:
+    return flag(server, "mamba-ssm-dtype")
+
+
+def release(server: Server) -> Value:
+    image = server.container.image if server.container is not None else ""
+    if not image:
+        return Value(None, False)
+    line = server.container.image_line if server.container is not None else 0
+    return Value(server.release or image, bool(server.release), (f"{server.place(line)}: image: {image}",))
+
+
+class Term(NamedTuple):
+    """`doubt`: how bad it is when one side's value cannot be told from what is written; None: as bad as any other."""
+
+    code: str
+    read: Callable[[Server], Value]
+    doubt: Severity | None = None
+
+
+TERMS: tuple[Term, ...] = (
+    Term("PD302", page_size, Severity.WARNING),
+    Term("PD304", layout, Severity.INFO),
+    Term("PD307", context_length),
+    Term("PD308", speculation),
+    Term("PD309", backend),
+    Term("PD310", release, Severity.WARNING),
+    Term("PD311", model_path),
+    Term("PD312", mamba_dtype, Severity.WARNING),
+    Term("PD414", devices, Severity.INFO),
+)
+
+
+def differing(term: Term) -> Callable[[Servers], Verdict]:
+    def judge(servers: Servers) -> Verdict:
+        if not (servers.of("prefill") and servers.of("decode")):
+            return Skipped("there is no prefill with a decode to compare")
+        return [found for pair in servers.pairs() for found in _compared(term, *pair)]
+
+    return judge
+
+
+def _compared(term: Term, prefill: Server, decode: Server) -> Iterator[Finding]:
+    one, other = term.read(prefill), term.read(decode)
+    if one.text is None or other.text is None or one.text == other.text:
+        return
+    doubt = None if one.given and other.given else term.doubt
+    yield _said(term.code, prefill, decode, one, other, doubt)
+
+
+def _said(
+    code: str, prefill: Server, decode: Server, one: Value, other: Value, severity: Severity | None = None
+) -> Finding:
+    evidence = [f"{side.name}: {each}" for side, value in ((prefill, one), (decode, other)) for each in value.evidence]
+    return finding(code, decode.name, other.text or "", one.text or "", evidence, severity, other=prefill.name)
+
+
+def kv_types(servers: Servers) -> Iterator[Finding]:
+    """`auto` may come to what the other side says; 0.5.13 compares the words all the same."""
+    for prefill, decode in servers.pairs():
+        one, other = kv_dtype(prefill), kv_dtype(decode)
+        if one.text is None or other.text is None or one.text == other.text:
+            continue
+        version = decode.version
+        by_word = version is not None and V0_5_13 <= version < V0_5_18
+        maybe = "auto" in (one.text, other.text) and not by_word
+        yield _said("PD303", prefill, decode, one, other, Severity.WARNING if maybe else None)
+
+
+def roles(servers: Servers) -> Iterator[Finding]:
+    """The role on the router's command line against the mode of the engine its address leads to."""
+    for router in servers.routers:
+        for role, listed in (("prefill", router.prefills), ("decode", router.decodes)):
+            for each in listed:
+                for engine in behind(servers, each.url, router.network):
+                    mode = engine.flags.find("disaggregation-mode")
+                    if engine.role and engine.role != role and mode is not None:
+                        evidence = [each.evidence, mode.evidence]
+                        yield finding("PD301", engine.name, engine.role, role, evidence, url=each.url)
+
+
+CHECKS = (
+    written("PD301", roles),
+    *(written(term.code, differing(term)) for term in TERMS),
+    written("PD303", kv_types, embedded=False),
+)

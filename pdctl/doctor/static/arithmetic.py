@@ -1,0 +1,242 @@
+"""What the shapes come to: widths that do not meet, and everything the plan found that cannot run."""
+
+from __future__ import annotations
+
+import re
+from math import gcd
+from typing import TYPE_CHECKING
+
+from pdctl.catalogue.entry import Needs, Severity
+from pdctl.dialect.sglang.rules import STAGING_ENV, STAGING_SPAN
+from pdctl.dialect.versions import V0_5_13, V0_5_23
+from pdctl.doctor.check import Check, Skipped, Unknown, finding
+from pdctl.doctor.families import Family
+from pdctl.doctor.static.models import NO_CONFIG, model
+from pdctl.doctor.static.question import NO_TEXT, written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pdctl.doctor.check import Verdict
+    from pdctl.doctor.facts import Facts
+    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.static.models import Model
+    from pdctl.doctor.static.servers import Server, Servers
+    from pdctl.layout.shape import Problem
+
+# Problems of a plan under the catalogue's codes. Pairs of roles and router addresses are judged from the command lines.
+PROBLEMS: Mapping[str, str] = {
+    "port-collision": "PD218",
+    "pair-tp-divides": "PD316",
+    "attn-dp-divides-tp": "PD316",
+    "attn-dp-or-replicas": "PD316",
+    "attn-cp-divides-tp": "PD316",
+    "ep-divides-tp": "PD316",
+    "moe-dp-divides-tp": "PD316",
+    "moe-dp-with-ep": "PD316",
+    "heads-divide": "PD316",
+    "kv-heads-divide": "PD316",
+    "intermediate-divides": "PD316",
+    "experts-divide": "PD316",
+    "flag-not-in-release": "PD318",
+    "moe-dense-tp": "PD318",
+    "attn-cp-needs-release": "PD318",
+    "moe-dp-needs-release": "PD318",
+    "moe-dp-without-pp": "PD318",
+    "attn-cp-is-moe-dp": "PD318",
+    "pair-decode-cp": "PD318",
+    "sizes-positive": "PD504",
+    "gpu-ids": "PD504",
+    "nodes-divide-gpus": "PD504",
+    "replicas-on-one-node": "PD504",
+    "pp-and-nodes": "PD504",
+    "gpus-per-host": "PD504",
+    "gpu-ids-distinct": "PD504",
+    "gpus-of-this-machine": "PD504",
+    "port-range": "PD504",
+    "memory": "PD504",
+}
+ELSEWHERE = ("pair-attn-tp-divides", "pair-pp", "pair-page-size", "chunk-is-pages")
+SLICING = ("nixl", "mooncake", "mooncake_tcp")  # backends that cut a sliding window by heads (sglang 0.5.23 source)
+MET = re.compile(
+    r"(?P<owner>\S+)'s (?P<kind>.+) port (?P<port>\d+) on \S+ is also (?P<other>\S+)'s (?P<other_kind>.+) port"
+)
+
+
+def planned(code: str) -> Check:
+    """What the plan says under this code; a plan with problems is known even where it places nothing."""
+
+    def judge(facts: Facts) -> Verdict:
+        if facts.plan is None:
+            return Skipped("no plan: only a topology has one") if facts.manifest is not None else NO_TEXT
+        return [_problem(code, each) for each in facts.plan.problems if _code(each) == code]
+
+    return Check(code, (Needs.TOPOLOGY,), judge)
+
+
+def _code(problem: Problem) -> str:
+    """Two bootstrap ports that meet have a code of their own; a rule this table does not know is a shape's."""
+    met = MET.match(problem.message)
+    if met is not None and met["kind"] == met["other_kind"] == "bootstrap":
+        return "PD204"
+    return PROBLEMS.get(problem.code, "" if problem.code in ELSEWHERE else "PD504")
+
+
+def _problem(code: str, problem: Problem) -> Finding:
+    fix = problem.nearest[0] if problem.nearest else "see `pdctl plan`"
+    evidence = [f"plan: {problem.message}"]
+    met = MET.match(problem.message)
+    if met is not None:
+        return finding(code, met["owner"], met["port"], "", evidence, other=met["other"], fix=fix, port="PORT")
+    lead, _, rest = problem.message.partition(": ")
+    role, what = (lead, rest) if lead in ("prefill", "decode") else ("the plan", problem.message)
+    return finding(code, role, what, "", evidence, fix=fix)
+
+
+def widths(servers: Servers, prefill: Server, decode: Server) -> tuple[int, int] | None:
+    """Attention TP of both where it differs; None where it is the same or hangs on a variable."""
+    one, other = prefill.attn_tp, decode.attn_tp
+    return None if one is None or other is None or one == other else (one, other)
+
+
+def unequal(judge: Callable[[Model, Server, Server, tuple[int, int]], Finding | None]) -> Callable[[Servers], Verdict]:
+    """Asks `judge` about each pair of different widths, if the model's family is known."""
+
+    def ask(servers: Servers) -> Verdict:
+        pairs = [(pair, found) for pair in servers.pairs() if (found := widths(servers, *pair)) is not None]
+        if not pairs:
+            return []
+        known = model(servers)
+        if known is None:
+            sizes = " and ".join(map(str, pairs[0][1]))
+            return Unknown(f"attention TP differs ({sizes}), which matters by model family, and {NO_CONFIG}")
+        judged = (judge(known, *pair, found) for pair, found in pairs)
+        return [each for each in judged if each is not None]
+
+    return ask
+
+
+def heads(known: Model, prefill: Server, decode: Server, sizes: tuple[int, int]) -> Finding | None:
+    if known.family is not Family.GQA:
+        return None
+    staged = prefill.on(STAGING_ENV) and decode.on(STAGING_ENV)
+    able = decode.version is None or STAGING_SPAN.holds(decode.version)
+    return _unequal("PD305", prefill, decode, sizes, Severity.INFO if staged and able else None)
+
+
+def hybrid(known: Model, prefill: Server, decode: Server, sizes: tuple[int, int]) -> Finding | None:
+    """Releases that slice the state: Mamba's since 0.5.13; sliding windows in 0.5.23, without pipeline stages."""
+    if known.family is not Family.HYBRID:
+        return None
+    since = V0_5_13 if known.recurrent else V0_5_23
+    one_stage = (prefill.flags.number("pp-size") or 1) == 1 and decode.backend in SLICING
+    version = decode.version
+    sliced = version is not None and version >= since and (known.recurrent or one_stage)
+    said = _unequal("PD306", prefill, decode, sizes, Severity.WARNING if sliced else None, known.architecture)
+    return said
+
+
+def _unequal(
+    code: str,
+    prefill: Server,
+    decode: Server,
+    sizes: tuple[int, int],
+    severity: Severity | None,
+    architecture: str = "",
+) -> Finding:
+    evidence = [each for side in (prefill, decode) for each in _shape(side)]
+    return finding(
+        code, decode.name, str(sizes[1]), str(sizes[0]), evidence, severity, other=prefill.name, model=architecture
+    )
+
+
+def _shape(side: Server) -> Iterator[str]:
+    for name in ("tp-size", "dp-size", "attn-dp-size", "enable-dp-attention", "attn-cp-size"):
+        said = side.flags.find(name)
+        if said is not None:
+            yield f"{side.name}: {said.evidence}"
+
+
+def uneven(servers: Servers) -> Iterator[Finding]:
+    """The larger width must be a multiple of the smaller: ranks are paired by integer division."""
+    for prefill, decode in servers.pairs():
+        found = widths(servers, prefill, decode)
+        if found is not None and max(found) % min(found):
+            observed = f"attention TP {found[0]} (prefill) and {found[1]} (decode)"
+            expected = "the larger must be a multiple of the smaller"
+            fix = f"make attention TP (tp / dp) of decode {found[0]}"
+            evidence = [*_shape(prefill), *_shape(decode)]
+            yield finding("PD316", decode.name, observed, expected, evidence, fix=fix)
+
+
+def stages(servers: Servers) -> Iterator[Finding]:
+    for prefill, decode in servers.pairs():
+        one, other = (side.flags.number("pp-size") or 1 for side in (prefill, decode))
+        if any(side.flags.unclear("pp-size") for side in (prefill, decode)) or other in (1, one):
+            continue
+        evidence = [said.evidence for side in (prefill, decode) if (said := side.flags.find("pp-size")) is not None]
+        yield finding("PD315", decode.name, str(other), f"{one} (decode may have that, or 1)", evidence)
+
+
+def chunks(servers: Servers) -> Iterator[Finding]:
+    """sglang divides the chunk by the attention DP width; a rank's share must be whole pages."""
+    for side in servers.of("prefill"):
+        chunk, page = side.flags.number("chunked-prefill-size"), side.flags.number("page-size")
+        width = side.dp_ranks if side.dp_attention else 1
+        said = side.flags.find("chunked-prefill-size")
+        if chunk is None or not page or page < 1 or said is None or chunk <= 0 or not (chunk // width) % page:
+            continue
+        share = f"{chunk} ({chunk // width} for each of {width} DP ranks)" if width > 1 else str(chunk)
+        fix = max(1, chunk // width // page) * page * width
+        yield finding("PD314", side.name, share, str(page), [said.evidence], fix=fix)
+
+
+def nodes(servers: Servers) -> Iterator[Finding]:
+    """Of a manifest: GPUs of all nodes against tp x pp, as far as they are written."""
+    for side in servers.sides if servers.manifest is not None else ():
+        tp, pp = side.flags.number("tp-size") or 1, side.flags.number("pp-size") or 1
+        count = side.flags.number("nnodes") or (side.pod.size if side.pod is not None and side.pod.size else 1)
+        if side.flags.unclear("tp-size", "pp-size") or count < 1 or not side.role:
+            continue
+        if tp * pp % count:
+            yield _nodes(side, f"tp {tp} x pp {pp} on {count} nodes", f"--nnodes {gcd(tp * pp, count)}")
+        gpus = side.container.gpus if side.container is not None else None
+        per_node = tp * pp // count if side.dp_attention or side.dp_ranks == 1 else None
+        if gpus is not None and per_node is not None and gpus < per_node:
+            observed = f"{per_node} ranks on a node, the container has {gpus} GPUs"
+            yield _nodes(side, observed, f"nvidia.com/gpu: {per_node}, or --tp-size {gpus * count}")
+
+
+def _nodes(side: Server, observed: str, fix: str) -> Finding:
+    evidence = [said.evidence for name in ("tp-size", "pp-size", "nnodes") if (said := side.flags.find(name))]
+    return finding("PD504", side.name, observed, "ranks = nodes x GPUs", evidence or [side.place()], fix=fix)
+
+
+def rendezvous(servers: Servers) -> Iterator[Finding]:
+    """Two instances of a manifest or script that would meet at one --dist-init-addr."""
+    seen: dict[str, Server] = {}
+    for side in servers.sides if servers.manifest is not None else ():
+        said, address = side.flags.find("dist-init-addr"), side.flags.text("dist-init-addr")
+        if said is None or address is None:
+            continue
+        rank = side.flags.number("node-rank")
+        other = seen.setdefault(f"{address} {rank}", side)
+        if other is not side:
+            what = f"--dist-init-addr {address} and node rank {rank or 0} are also {other.name}'s"
+            yield finding("PD504", side.name, what, "", [said.evidence], fix="give each instance an address of its own")
+
+
+def multi_node(servers: Servers) -> Iterator[Finding]:
+    yield from nodes(servers)
+    yield from rendezvous(servers)
+
+
+CHECKS = (
+    *(planned(code) for code in ("PD204", *sorted(set(PROBLEMS.values())))),
+    written("PD305", unequal(heads), embedded=False),
+    written("PD306", unequal(hybrid), embedded=False),
+    written("PD314", chunks, embedded=False),
+    written("PD315", stages),
+    written("PD316", uneven),
+    written("PD504", multi_node, embedded=False),
+)

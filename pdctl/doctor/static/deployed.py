@@ -1,0 +1,161 @@
+"""A manifest's containers and a script's commands as Servers, and which of them an address leads to."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from pdctl.dialect.versions import resolve
+from pdctl.doctor.manifest import SCRIPT
+from pdctl.doctor.manifests.programs import Program, program
+from pdctl.doctor.static.flags import Flags, parse
+from pdctl.doctor.static.planned import worker
+from pdctl.doctor.static.servers import HTTP, RouterLine, Server, Servers, Setting
+from pdctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pdctl.dialect.versions import Version
+    from pdctl.doctor.manifest import Container, Manifest, Pod, Service
+
+TAG = re.compile(r":v?(\d+\.\d+\.\d+\w*)[^/@:]*(?:@|$)")  # lmsysorg/sglang:v0.5.18-cu126
+EXPANSION = re.compile(r"\$\((\w+)\)")
+ORDINAL = re.compile(r"(.+)-\d+")  # how the pods of a StatefulSet, a LeaderWorkerSet, a role of a group are called
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def servers(manifest: Manifest) -> Servers:
+    engines: list[Server] = []
+    routers: list[RouterLine] = []
+    for pod in manifest.pods:
+        for container in pod.containers:
+            started = program(container.argv)
+            if started is None:
+                continue
+            name = _name(pod, container)
+            if started.role == "router":
+                routers.append(_router(name, pod, container, started))
+            else:
+                engines.append(_engine(name, pod, container, started))
+    leading = tuple(one for one in engines if not one.follows)
+    return Servers(tuple(engines), leading, tuple(routers), manifest=manifest)
+
+
+def behind(found: Servers, url: str, network: str) -> tuple[Server, ...]:
+    """The engines a URL leads to when it is called from `network`; () when that cannot be told."""
+    if found.manifest is None:
+        one = _by_url(found).get(url)
+        return () if one is None else (one,)
+    host, port = split(url)
+    if host in LOOPBACK:
+        return tuple(one for one in found.engines if one.network == network and one.port == port)
+    service = service_of(found.manifest, host)
+    if service is not None:
+        pods = {id(pod) for pod in found.manifest.pods if _selects(service, pod)}
+        return tuple(one for one in found.sides if id(one.pod) in pods)
+    named = ORDINAL.fullmatch(host.partition(".")[0])
+    if named is not None:
+        return tuple(one for one in found.sides if one.name.replace("/", "-") == named[1])
+    return tuple(one for one in found.engines if host and one.flags.text("host") == host and one.port == port)
+
+
+@lru_cache(maxsize=2)
+def _by_url(found: Servers) -> dict[str, Server]:
+    """A plan's engines; there may be hundreds."""
+    return {one.url: one for one in found.engines}
+
+
+def split(url: str) -> tuple[str, int | None]:
+    """Host and port of a URL or of host:port; ("", None) for what is neither."""
+    try:
+        parts = urlsplit(url if "://" in url else f"//{url}")
+        return parts.hostname or "", parts.port
+    except ValueError:
+        return "", None
+
+
+def service_of(manifest: Manifest, host: str) -> Service | None:
+    """By the first label of a name (`svc`, `svc.ns.svc.cluster.local`), or the second (a pod of a StatefulSet)."""
+    names = host.split(".")[:2]
+    return next((service for name in names for service in manifest.services if service.name == name), None)
+
+
+def _selects(service: Service, pod: Pod) -> bool:
+    return bool(service.selector) and service.selector.items() <= pod.labels.items()
+
+
+def _name(pod: Pod, container: Container) -> str:
+    several = sum(program(each.argv) is not None for each in pod.containers) > 1
+    name = pod.name.removesuffix("/leader")  # it speaks for its group
+    return f"{name}/{container.name}" if several else name
+
+
+def _engine(name: str, pod: Pod, container: Container, started: Program) -> Server:
+    flags, env = _flags(pod, container, started), _env(pod, container)
+    release, version = _release(container.image)
+    mode = flags.text("disaggregation-mode") or ""
+    if pod.kind == SCRIPT:
+        name = f"{mode or 'engine'}:{flags.number('port') or HTTP}"
+    return Server(
+        name=name,
+        role=mode if mode in ("prefill", "decode") else "",
+        engine=started.kind,
+        release=release,
+        version=version,
+        flags=flags,
+        env=env,
+        network=f"{pod.file}#{pod.line}",
+        count=1 if pod.replicas is None else pod.replicas,
+        pod=pod,
+        container=container,
+    )
+
+
+def _router(name: str, pod: Pod, container: Container, started: Program) -> RouterLine:
+    flags = _flags(pod, container, started)
+    return RouterLine(
+        name="router" if pod.kind == SCRIPT else name,
+        kind=started.kind,
+        flags=flags,
+        prefills=tuple(worker(flag) for flag in flags.all("prefill")),
+        decodes=tuple(worker(flag) for flag in flags.all("decode")),
+        network=f"{pod.file}#{pod.line}",
+        pod=pod,
+        container=container,
+    )
+
+
+def _flags(pod: Pod, container: Container, started: Program) -> Flags:
+    """With the variables Kubernetes would fill in from the container's own environment."""
+    values = {said.name: said.value for said in container.env if said.value is not None and "$(" not in said.value}
+
+    def filled(text: str) -> str:
+        return EXPANSION.sub(lambda found: values.get(found[1], found[0]), text)
+
+    return parse((filled(word.text), pod.at(word.line)) for word in started.flags)
+
+
+def _env(pod: Pod, container: Container) -> dict[str, Setting]:
+    return {said.name: Setting(said.name, said.value, pod.at(said.line)) for said in container.env}
+
+
+def _release(image: str) -> tuple[str, Version | None]:
+    found = TAG.search(image)
+    if found is None:
+        return "", None
+    try:
+        return found[1], resolve(found[1]).known
+    except UsageError:  # older than any release pdctl knows
+        return found[1], None
+
+
+def templates(manifest: Manifest) -> Iterator[tuple[Pod, Container, Program]]:
+    """Every container that starts something."""
+    for pod in manifest.pods:
+        for container in pod.containers:
+            started = program(container.argv)
+            if started is not None:
+                yield pod, container, started

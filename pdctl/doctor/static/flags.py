@@ -1,0 +1,84 @@
+"""A command line's flags, under one name each, with the place they were written at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+# Spellings that mean the same to sglang 0.5.3 to 0.5.23 and to sglang_router 0.3.2.
+ALIASES = {
+    "model": "model-path",
+    "tp": "tp-size",
+    "tensor-parallel-size": "tp-size",
+    "dp": "dp-size",
+    "data-parallel-size": "dp-size",
+    "attention-data-parallel-size": "attn-dp-size",
+    "pp": "pp-size",
+    "pipeline-parallel-size": "pp-size",
+    "ep": "ep-size",
+    "expert-parallel-size": "ep-size",
+    "attention-context-parallel-size": "attn-cp-size",
+    "moe-data-parallel-size": "moe-dp-size",
+    "decode-context-parallel-size": "dcp-size",
+    "nccl-init-addr": "dist-init-addr",
+}
+
+
+class Flag(NamedTuple):
+    """`place` is file:line, or "" when only the command is known."""
+
+    name: str
+    values: tuple[str, ...]
+    place: str = ""
+
+    def __str__(self) -> str:
+        return " ".join((f"--{self.name}", *self.values))
+
+    @property
+    def evidence(self) -> str:
+        return f"{self.place}: {self}" if self.place else str(self)
+
+
+class Flags(NamedTuple):
+    """In the order given. Of a flag that stands twice the last counts, as in argparse."""
+
+    given: tuple[Flag, ...]
+
+    def find(self, *names: str) -> Flag | None:
+        return next((flag for flag in reversed(self.given) if flag.name in names), None)
+
+    def all(self, name: str) -> tuple[Flag, ...]:
+        return tuple(flag for flag in self.given if flag.name == name)
+
+    def text(self, *names: str) -> str | None:
+        """The value, or None where the flag is absent, bare, or holds a variable nobody has filled in."""
+        flag = self.find(*names)
+        value = " ".join(flag.values) if flag is not None else ""
+        return value if value and "$" not in value else None
+
+    def number(self, *names: str) -> int | None:
+        value = self.text(*names)
+        return int(value) if value is not None and value.removeprefix("-").isdecimal() else None
+
+    def has(self, *names: str) -> bool:
+        return self.find(*names) is not None
+
+    def unclear(self, *names: str) -> bool:
+        """It is given, and its value hangs on a variable."""
+        flag = self.find(*names)
+        return flag is not None and any("$" in value for value in flag.values)
+
+
+def parse(words: Iterable[tuple[str, str]], place: Callable[[str], str] | None = None) -> Flags:
+    """From (word, place) pairs; `place` finds a better place for a flag by its name."""
+    found: list[tuple[str, list[str], str]] = []
+    for word, where in words:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            name = name.replace("_", "-")
+            found.append((ALIASES.get(name, name), [value] if equals else [], where))
+        elif found:
+            found[-1][1].append(word)
+    return Flags(tuple(Flag(name, tuple(values), (place(name) if place else "") or at) for name, values, at in found))

@@ -1,0 +1,176 @@
+"""RDMA devices, UCX and Mooncake settings, as far as command lines, environments and pools tell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.catalogue.entry import Severity
+from pdctl.dialect.versions import V0_5_23, Span
+from pdctl.doctor.check import Skipped, finding
+from pdctl.doctor.static.question import written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pdctl.doctor.check import Verdict
+    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.static.servers import Server, Servers
+
+MOONCAKE = ("mooncake", "mooncake_tcp")
+CUDA = ("all", "cuda", "cuda_copy", "cuda_ipc")
+WIRES = ("all", "tcp", "ib", "rc", "rc_x", "rc_v", "rc_verbs", "rc_mlx5", "ud", "ud_x", "ud_v", "dc", "dc_x", "srd")
+RDMA = ("mlx", "bnxt_re", "rdmap", "efa", "hfi", "irdma", "ibp", "roce")
+
+
+def missing_devices(servers: Servers) -> Verdict:
+    """Names in transfer.ib-devices that the hosts of a role do not have, where a pool lists what they have."""
+    topology = servers.topology
+    if topology is None or not isinstance(topology.transfer.ib_devices, tuple):
+        return Skipped("no devices are named in transfer.ib-devices")
+    found = []
+    for side in servers.sides:
+        role = topology.prefill if side.role == "prefill" else topology.decode
+        pool = topology.pool(role.pool)
+        for name in topology.transfer.ib_devices:
+            if pool.nic_devices and name not in pool.nic_devices:
+                said = side.flags.find("disaggregation-ib-device")
+                evidence = [said.evidence] if said is not None else []
+                evidence.append(f"pools.{pool.name}.nic.devices: {', '.join(pool.nic_devices)}")
+                found.append(finding("PD401", side.name, name, ", ".join(pool.nic_devices), evidence))
+    return found
+
+
+def pools_differ(servers: Servers) -> Verdict:
+    """Rails are paired by position, so the two roles' hosts should have as many."""
+    topology = servers.topology
+    if topology is None:
+        return Skipped("no pools: this is no topology")
+    one, other = topology.pool(topology.prefill.pool), topology.pool(topology.decode.pool)
+    named = isinstance(topology.transfer.ib_devices, tuple)  # then both sides were told the same
+    if named or not one.nic_devices or not other.nic_devices or len(one.nic_devices) == len(other.nic_devices):
+        return []
+    said = [", ".join(pool.nic_devices) for pool in (other, one)]
+    evidence = [f"pools.{pool.name}.nic.devices" for pool in (one, other)]
+    return [finding("PD414", "decode", said[0], said[1], evidence, other="prefill")]
+
+
+def ucx(servers: Servers) -> Iterator[Finding]:
+    for side in servers.sides:
+        if side.backend != "nixl" or side.flags.text("device") == "cpu":
+            continue
+        yield from _transports(side)
+        said = side.env.get("UCX_NET_DEVICES")
+        names = _list(said.value) if said is not None else ()
+        if said is not None and names and all(name.startswith(RDMA) for name in names):
+            expected = "it lists RDMA devices alone, and UCX needs a TCP device for itself"
+            fix = f"unset UCX_NET_DEVICES, or add the host's network interface: UCX_NET_DEVICES={said.value},eth0"
+            yield _ucx(side, said.evidence, expected, fix, "UCX_NET_DEVICES", Severity.WARNING)
+
+
+def _transports(side: Server) -> Iterator[Finding]:
+    """A list of allowed transports, or with `^` of forbidden ones."""
+    said = side.env.get("UCX_TLS")
+    names = _list(said.value) if said is not None else ()
+    if said is None or not names:
+        return
+    if names[0].startswith("^"):
+        banned = {names[0][1:], *names[1:]}
+        if banned & {"cuda", "cuda_copy"}:
+            yield _ucx(side, said.evidence, "it forbids cuda_copy", "unset UCX_TLS", "UCX_TLS", None)
+        return
+    if not set(names) & set(CUDA):
+        expected = "it allows no cuda transport, so GPU memory is taken for host memory"
+        yield _ucx(side, said.evidence, expected, f"export UCX_TLS={said.value},cuda_copy,cuda_ipc", "UCX_TLS", None)
+    elif not set(names) & set(WIRES):
+        expected = "it allows no transport that leaves the host"
+        fix = f"export UCX_TLS={said.value},rc,tcp"
+        yield _ucx(side, said.evidence, expected, fix, "UCX_TLS", Severity.WARNING)
+
+
+def _ucx(side: Server, evidence: str, expected: str, fix: str, name: str, severity: Severity | None) -> Finding:
+    return finding("PD407", side.name, name, expected, [evidence], severity, fix=fix)
+
+
+def _list(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+def small_pages(servers: Servers) -> Iterator[Finding]:
+    for side in servers.sides:
+        if side.backend not in MOONCAKE or side.flags.unclear("page-size"):
+            continue
+        said, size = side.flags.find("page-size"), side.flags.number("page-size")
+        if said is not None and size == 1:
+            yield finding("PD410", side.name, "page size 1", "64", [said.evidence], backend=side.backend)
+        elif said is None:
+            observed = "no --page-size (1, unless the attention backend wants more)"
+            yield finding("PD410", side.name, observed, "64", [side.name], Severity.INFO, backend=side.backend)
+
+
+class Dead(NamedTuple):
+    """Variables with one of the prefixes are read by nobody while one of the backends is used."""
+
+    prefixes: tuple[str, ...]
+    backends: tuple[str, ...]
+    span: Span = Span()
+
+
+# SGLANG_MOONCAKE_CUSTOM_MEM_POOL is missing on purpose: the KV pool reads it under any backend (sglang 0.5.23 source).
+DEAD: tuple[Dead, ...] = (
+    Dead(("MC_", "MOONCAKE_", "SGLANG_MOONCAKE_SEND_AUX_TCP"), ("nixl",)),
+    Dead(("SGLANG_DISAGGREGATION_NIXL_", "NIXL_", "UCX_"), MOONCAKE),
+)
+
+
+def dead(servers: Servers) -> Iterator[Finding]:
+    for side in servers.sides:
+        if side.flags.text("hicache-storage-backend") == "mooncake" or side.env.get("NVSHMEM_REMOTE_TRANSPORT"):
+            continue  # other parts of the engine read the same variables then
+        for row in DEAD:
+            for name, said in side.env.items():
+                if side.backend in row.backends and name.startswith(row.prefixes):
+                    yield finding("PD411", side.name, name, "", [said.evidence], backend=side.backend)
+        yield from _dead_device(side)
+
+
+def _dead_device(side: Server) -> Iterator[Finding]:
+    """mooncake_tcp clears the flag; NIXL reads it since 0.5.23, unless UCX_NET_DEVICES is set."""
+    said = side.flags.find("disaggregation-ib-device")
+    if said is None:
+        return
+    before = side.version is not None and side.version < V0_5_23
+    overruled = side.env.get("UCX_NET_DEVICES")
+    if side.backend == "mooncake_tcp" or (side.backend == "nixl" and (before or overruled is not None)):
+        evidence = [said.evidence, *([overruled.evidence] if overruled is not None and not before else [])]
+        yield finding("PD411", side.name, f"--{said.name}", "", evidence, backend=side.backend)
+
+
+def mnnvl(servers: Servers) -> Iterator[Finding]:
+    for side in servers.sides:
+        forced = side.env.get("MC_FORCE_MNNVL")
+        if forced is None or side.backend not in MOONCAKE or forced.value in ("0", ""):
+            continue
+        clashes = (
+            ("SGLANG_MOONCAKE_CUSTOM_MEM_POOL", False, "MC_FORCE_MNNVL without SGLANG_MOONCAKE_CUSTOM_MEM_POOL"),
+            ("MC_INTRANODE_NVLINK", True, "MC_FORCE_MNNVL together with MC_INTRANODE_NVLINK"),
+        )
+        for name, present, observed in clashes:
+            if (name in side.env) is present:
+                fix = f"unset {name}" if present else f"export {name}=True"
+                yield finding("PD413", side.name, observed, "", [forced.evidence], fix=fix)
+        protocol = side.env.get("MOONCAKE_PROTOCOL")
+        if protocol is not None and protocol.value == "efa":
+            observed = "MC_FORCE_MNNVL with MOONCAKE_PROTOCOL=efa, whose adapters refuse fabric memory"
+            yield finding(
+                "PD413", side.name, observed, "", [forced.evidence, protocol.evidence], fix="unset MC_FORCE_MNNVL"
+            )
+
+
+CHECKS = (
+    written("PD401", missing_devices, embedded=False),
+    written("PD407", ucx, embedded=False),
+    written("PD410", small_pages, embedded=False),
+    written("PD411", dead, embedded=False),
+    written("PD413", mnnvl, embedded=False),
+    written("PD414", pools_differ, embedded=False),
+)

@@ -1,0 +1,171 @@
+"""Every engine and router as it would be started, read the same way from a plan and from a manifest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pdctl.dialect.versions import Version
+    from pdctl.doctor.manifest import Container, Manifest, Pod
+    from pdctl.doctor.static.flags import Flags
+    from pdctl.layout.instance import Instance, Plan
+    from pdctl.topology.model import Topology
+
+BOOTSTRAP = 8998  # SGLang's default of --disaggregation-bootstrap-port, on prefill and decode alike
+HTTP = 30000
+TRUE = ("1", "true", "yes", "on", "y", "t")
+
+
+class Setting(NamedTuple):
+    """An environment variable. `value` None: it is set, to something that is not written there."""
+
+    name: str
+    value: str | None
+    place: str = ""
+
+    @property
+    def evidence(self) -> str:
+        said = f"{self.name}={self.value if self.value is not None else '…'}"
+        return f"{self.place}: {said}" if self.place else said
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One engine; or, among `Servers.sides`, all engines that are started alike but for their address.
+
+    engine: sglang, dynamo (SGLang under Dynamo) or embedded. release: as written, "" when nobody says; version: the
+    release whose rules apply, None when not known. network: what it shares ports and loopback with (a host, a pod).
+    instance: of a plan; pod and container: of a manifest.
+    """
+
+    name: str
+    role: str  # prefill | decode | ""
+    engine: str
+    release: str
+    version: Version | None
+    flags: Flags
+    env: Mapping[str, Setting]
+    network: str
+    count: int | None
+    url: str = ""
+    instance: Instance | None = None
+    pod: Pod | None = None
+    container: Container | None = None
+
+    @property
+    def port(self) -> int | None:
+        return HTTP if not self.flags.has("port") else self.flags.number("port")
+
+    @property
+    def bootstrap_port(self) -> int | None:
+        """The flag, or SGLang's default; None when it hangs on a variable. On decode it is what null becomes."""
+        name = "disaggregation-bootstrap-port"
+        return BOOTSTRAP if not self.flags.has(name) else self.flags.number(name)
+
+    @property
+    def backend(self) -> str:
+        """The transfer backend, "" when the value hangs on a variable."""
+        name = "disaggregation-transfer-backend"
+        default = "mooncake" if self.engine != "embedded" else "auto"
+        return default if not self.flags.has(name) else self.flags.text(name) or ""
+
+    @property
+    def dp_ranks(self) -> int:
+        return max(self.flags.number("dp-size") or 1, self.flags.number("attn-dp-size") or 1)
+
+    @property
+    def dp_attention(self) -> bool:
+        return self.flags.has("enable-dp-attention") or (self.flags.number("attn-dp-size") or 1) > 1
+
+    @property
+    def attn_tp(self) -> int | None:
+        """tp over the attention groups; None when a size hangs on a variable."""
+        if any(self.flags.unclear(name) for name in ("tp-size", "dp-size", "attn-dp-size", "attn-cp-size")):
+            return None
+        groups = self.dp_ranks if self.dp_attention else 1
+        return (self.flags.number("tp-size") or 1) // groups // (self.flags.number("attn-cp-size") or 1) or 1
+
+    @property
+    def follows(self) -> bool:
+        """It is started as a further node of an instance whose leader is written out beside it."""
+        return self.pod is not None and self.pod.part == "worker"
+
+    def on(self, variable: str) -> bool:
+        said = self.env.get(variable)
+        return said is not None and said.value is not None and said.value.lower() in TRUE
+
+    def quantity(self, variable: str) -> float | None:
+        said = self.env.get(variable)
+        try:
+            return float(said.value) if said is not None and said.value is not None else None
+        except ValueError:
+            return None
+
+    def place(self, line: int = 0) -> str:
+        return self.pod.at(line) if self.pod is not None else ""
+
+
+class Listed(NamedTuple):
+    """One worker on a router's command line. `port` None: none is given; `clear` False: it hangs on a variable."""
+
+    url: str
+    port: int | None
+    evidence: str
+    clear: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RouterLine:
+    """A router's command line. kind: sglang, smg, mini_lb or embedded. discovers: it finds pods by itself."""
+
+    name: str
+    kind: str
+    flags: Flags
+    prefills: tuple[Listed, ...]
+    decodes: tuple[Listed, ...]
+    network: str
+    pod: Pod | None = None
+    container: Container | None = None
+
+    @property
+    def discovers(self) -> bool:
+        return self.flags.has("service-discovery")
+
+    @property
+    def pd(self) -> bool:
+        return self.kind == "embedded" or self.flags.has("pd-disaggregation", "mini-lb") or bool(self.prefills)
+
+    def policy(self, role: str) -> str:
+        """The default of sglang_router 0.3.2 and smg 1.13.0 is cache_aware."""
+        return self.flags.text(f"{role}-policy") or self.flags.text("policy") or "cache_aware"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Servers:
+    """`engines`: one by one, followers too. `sides`: one for all that are alike, without followers.
+
+    A plan or a manifest is what they were read from. Equal only to itself, as Facts are.
+    """
+
+    engines: tuple[Server, ...]
+    sides: tuple[Server, ...]
+    routers: tuple[RouterLine, ...]
+    topology: Topology | None = None
+    plan: Plan | None = None
+    manifest: Manifest | None = None
+
+    def of(self, role: str) -> tuple[Server, ...]:
+        return tuple(side for side in self.sides if side.role == role)
+
+    def pairs(self) -> Iterator[tuple[Server, Server]]:
+        """Every prefill side with every decode side."""
+        for prefill in self.of("prefill"):
+            for decode in self.of("decode"):
+                yield prefill, decode
+
+    @property
+    def embedded(self) -> bool:
+        return bool(self.sides) and all(side.engine == "embedded" for side in self.sides)

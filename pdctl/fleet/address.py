@@ -1,0 +1,98 @@
+"""What a URL or a host and port name, as far as a TCP connection needs it."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.fleet.deadline import SLICE
+
+if TYPE_CHECKING:
+    from pdctl.fleet.deadline import Deadline
+
+URL = re.compile(
+    r"(?P<scheme>https?)://(?P<host>\[[0-9A-Za-z:.%]+\]|[^\s/?#@:\[\]]+)(?::(?P<port>\d{1,5}))?(?P<rest>[/?][!-~]*)?"
+)
+PORTS = {"http": 80, "https": 443}
+LAST_PORT = 65535
+
+
+class Unanswered(Exception):
+    """Nobody answered, or not to the end; the text is the reason, in words."""
+
+
+class Place(NamedTuple):
+    """A socket address as the system wants it."""
+
+    family: int
+    address: tuple[str | int | bytes, ...]
+
+
+class Target(NamedTuple):
+    """`authority` is the Host header, `path` begins with / and holds the query."""
+
+    secure: bool
+    host: str
+    port: int
+    authority: str
+    path: str
+
+
+def parse(url: str) -> Target:
+    found = URL.fullmatch(url)
+    if found is None:
+        raise Unanswered(f"{url!r:.200} is no http:// or https:// address")
+    secure, host = found["scheme"] == "https", found["host"]
+    port = int(found["port"] or PORTS[found["scheme"]])
+    if not 0 < port <= LAST_PORT:
+        raise Unanswered(f"{url!r:.200}: a port is 1 to {LAST_PORT}")
+    rest = found["rest"] or "/"
+    authority = host if found["port"] is None else f"{host}:{port}"
+    return Target(secure, host.strip("[]"), port, authority, rest if rest[0] == "/" else "/" + rest)
+
+
+def bracketed(host: str) -> str:
+    """As it stands in a URL: an IPv6 literal in brackets."""
+    return f"[{host}]" if ":" in host and host[0] != "[" else host
+
+
+def join(host: str, port: int) -> str:
+    return f"http://{bracketed(host)}:{port}"
+
+
+def places(host: str, port: int, deadline: Deadline) -> tuple[Place, ...]:
+    """Every address of `host`. A name is looked up aside: the system's resolver knows no deadline."""
+    try:
+        return _ask(host, port, socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):
+        pass
+    found: list[tuple[Place, ...] | str] = []
+
+    def resolve() -> None:
+        try:
+            found.append(_ask(host, port, 0))
+        except (OSError, UnicodeError) as error:  # UnicodeError: a host like "a..b"
+            found.append(f"{host!r:.100}: {words(error)}")
+
+    asking = threading.Thread(target=resolve, name=f"resolve {host:.50}", daemon=True)
+    asking.start()
+    while asking.is_alive() and not deadline.passed:
+        asking.join(min(SLICE, deadline.left))
+    if not found:
+        raise Unanswered(f"the name {host!r:.100} was not resolved within {deadline.seconds:.2g} s")
+    if isinstance(found[0], str):
+        raise Unanswered(found[0])
+    return found[0]
+
+
+def _ask(host: str, port: int, flags: int) -> tuple[Place, ...]:
+    rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    return tuple(dict.fromkeys(Place(family, address) for family, _, _, _, address in rows))
+
+
+def words(error: Exception) -> str:
+    """The system's words without its number ("[Errno 111] Connection refused")."""
+    said = re.sub(r"^\[[^\]]*\] ", "", str(error)).rstrip(".") or type(error).__name__
+    return said[0].lower() + said[1:]

@@ -1,0 +1,89 @@
+"""A peer's JSON, read without trust: whatever it holds, a reader gets a value of the type it asked for, or None.
+
+Numbers may be huge, strings may hold halves of surrogate pairs, nesting may be deep: none of it raises.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Object = Mapping[str, object]
+
+NOTHING: Object = MappingProxyType({})
+EXCERPT = 300  # characters of a peer's words that go into a reason
+HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # how JSON writes half a character above U+FFFF
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
+
+
+def parse(body: bytes) -> object:
+    """None for what is not JSON, and for what nests too deep to be read."""
+    try:
+        value = json.loads(body)
+        return _whole(value) if HALF.search(body) else value
+    except (ValueError, RecursionError):
+        return None
+
+
+def _whole(value: object) -> object:
+    """The same without lone surrogates: they cannot be written anywhere."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_whole(entry) for entry in value]
+    if isinstance(value, dict):
+        return {_whole(key): _whole(entry) for key, entry in value.items()}
+    return value
+
+
+def mapping(value: object) -> Object:
+    return value if isinstance(value, dict) else NOTHING
+
+
+def mappings(value: object) -> tuple[Object, ...]:
+    """The objects of a list; what else stands in it is left out."""
+    return tuple(entry for entry in value if isinstance(entry, dict)) if isinstance(value, list) else ()
+
+
+def integer(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def number(value: object) -> float | None:
+    """A finite number, as a float; None for one that a float cannot hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def message(value: object) -> str:
+    """The words of an error in one of the shapes engines and routers use; empty when it has none of them."""
+    for key in ("error", "detail", "message"):
+        inner = mapping(value).get(key)
+        value = inner if inner is not None else value
+    return excerpt(value) if isinstance(value, str) else ""
+
+
+def complaint(body: bytes) -> str:
+    """The message of an error answer, or the start of whatever came."""
+    return message(parse(body)) or excerpt(body[: 4 * EXCERPT].decode("utf-8", errors="replace"))
+
+
+def excerpt(said: str) -> str:
+    """One line of what a peer said, safe to show: no control characters, cut in the end."""
+    line = CONTROL.sub(" ", said[: 4 * EXCERPT]).strip()
+    return line if len(line) <= EXCERPT else line[: EXCERPT - 1] + "…"

@@ -1,0 +1,92 @@
+"""Looks at endpoints: a few GETs of one server together, each a Reply, all under one deadline."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from pdctl.fleet import document
+from pdctl.fleet.call import Call, wait
+from pdctl.fleet.facts import Reply
+from pdctl.fleet.http import Answer, finish
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.fleet.deadline import Deadline
+
+LIMIT = 8 * 1024 * 1024  # bytes of one answer: many are read at once
+MAX_TEXT = 64 * 1024  # characters kept of a body that is not JSON
+DATE = re.compile(r"[A-Z][a-z]{2}, (\d\d) ([A-Z][a-z]{2}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT")
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+DATE_AGE = 2.0  # seconds: a server's Date has whole seconds, and uvicorn and aiohttp make it once a second
+
+
+class Prober:
+    """`patience`: seconds one look may take. `key`: bearer token for servers that ask for one."""
+
+    def __init__(self, deadline: Deadline, patience: float, key: str = "") -> None:
+        self.deadline = deadline
+        self._patience = patience
+        self._key = key
+
+    def ask(self, base: str, path: str) -> Answer:
+        return self.ask_all(base, (path,))[0]
+
+    def ask_all(self, base: str, paths: Sequence[str]) -> tuple[Answer, ...]:
+        """All of them at once, each on a connection of its own."""
+        within = self.deadline.within(self._patience)
+        calls = [Call("GET", base + path, None, within, key=self._key, limit=LIMIT) for path in paths]
+        try:
+            wait(calls)
+        finally:
+            for call in calls:
+                call.close()
+        return tuple(map(finish, calls))
+
+    def look(self, base: str, path: str) -> Reply:
+        return reply(path, self.ask(base, path))
+
+
+def reply(path: str, answer: Answer) -> Reply:
+    """The answer with its body read, or with the reason why there is none."""
+    body = answer.json() if answer.body else None
+    if body is None and answer.body:
+        body = answer.text[:MAX_TEXT]
+    return Reply(path, answer.status, answer.seconds, refusal(answer), body)
+
+
+def refusal(answer: Answer) -> str:
+    """Empty for a 200, else what the server or the network said."""
+    if answer.ok:
+        return ""
+    if not answer.reached:
+        return answer.reason
+    if "location" in answer.headers:
+        return f"redirects to {document.excerpt(answer.headers['location'])}, which is not followed"
+    return document.complaint(answer.body)
+
+
+def clock_offset(answer: Answer) -> float | None:
+    """The least by which the server's clock must differ from ours, seconds (ahead: positive). None: it told no time."""
+    told = _moment(answer.headers.get("date", ""))
+    if told is None:
+        return None
+    least, most = told - answer.ended, told + DATE_AGE - (answer.ended - answer.seconds)
+    return least if least > 0 else most if most < 0 else 0.0
+
+
+def _moment(date: str) -> float | None:
+    """Seconds since the epoch of "Sat, 21 Nov 2026 02:04:44 GMT"."""
+    found = DATE.fullmatch(date)
+    if found is None:
+        return None
+    day, month, year, hour, minute, second = found.groups()
+    try:
+        moment = datetime(
+            int(year), MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second), tzinfo=timezone.utc
+        )
+    except ValueError:
+        return None
+    return moment.timestamp()

@@ -1,0 +1,95 @@
+"""Doctor's report as JSON (schema pdctl.findings/1) and as a stream of JSON lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pdctl import __version__
+from pdctl.render.trace.document import dumped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pdctl.doctor.finding import Cell, Checked, Finding, PortRow, Report
+
+SCHEMA = "pdctl.findings/1"
+Value = dict[str, object]
+
+
+def to_json(report: Report) -> str:
+    return dumped(as_document(report), indent=2)
+
+
+def to_lines(report: Report) -> str:
+    """One JSON object per line: the head first, then every finding, check, port row and cell with its `kind`."""
+    return "\n".join(map(dumped, _entries(report)))
+
+
+def as_document(report: Report) -> Value:
+    return {
+        **_head(report),
+        "findings": [finding(each) for each in report.findings],
+        "checks": [check(each) for each in report.checks],
+        "ports": [_port(each) for each in report.ports],
+        "matrix": [_cell(each) for each in report.matrix],
+    }
+
+
+def _head(report: Report) -> Value:
+    return {
+        "schema": SCHEMA,
+        "pdctl": __version__,
+        "title": report.title,
+        "depth": report.depth,
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def _entries(report: Report) -> Iterator[Value]:
+    yield {"kind": "report", **_head(report)}
+    yield from ({"kind": "finding", **finding(each)} for each in report.findings)
+    yield from ({"kind": "check", **check(each)} for each in report.checks)
+    yield from ({"kind": "port", **_port(each)} for each in report.ports)
+    yield from ({"kind": "cell", **_cell(each)} for each in report.matrix)
+
+
+def finding(found: Finding) -> Value:
+    return {
+        "code": found.code,
+        "slug": found.slug,
+        "severity": found.severity.value,
+        "instance": found.instance or None,
+        "headline": found.headline,
+        "observed": found.observed,
+        "expected": found.expected,
+        "evidence": list(found.evidence),
+        "fix": found.fix,
+        "suppressed": found.suppressed or None,
+    }
+
+
+def check(checked: Checked) -> Value:
+    return {"code": checked.code, "status": checked.status.value, "reason": checked.reason}
+
+
+def _port(row: PortRow) -> Value:
+    return {
+        "prefill": row.prefill,
+        "flag": row.flag,
+        "server_info": row.server_info,
+        "bootstrap": row.bootstrap,
+        "router": row.router,
+        "annotation": row.annotation,
+        "odd": row.odd or None,
+    }
+
+
+def _cell(cell: Cell) -> Value:
+    return {
+        "prefill": cell.prefill,
+        "decode": cell.decode,
+        "ok": cell.ok,
+        "seconds": None if cell.seconds is None else round(cell.seconds, 3),
+        "reason": cell.reason,
+        "room": cell.room or None,
+    }

@@ -1,0 +1,60 @@
+"""The forms of `pdctl doctor -o`. Each pays for itself alone, and fits a stream that takes only ASCII."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pdctl.doctor.finding import Report
+    from pdctl.render.term import Term
+
+
+class Form(str, Enum):
+    TEXT = "text"
+    JSON = "json"
+    JSONL = "jsonl"
+    SARIF = "sarif"
+    GITHUB = "github"
+    JUNIT = "junit"
+
+
+def write(form: Form, report: Report, term: Term, verbose: bool = False) -> None:
+    """Nothing at all where the form has nothing to say (GitHub commands without a finding)."""
+    if form is Form.TEXT:
+        from pdctl.render.findings.text import show
+
+        show(report, term, verbose)
+        return
+    text = _document(form, report)
+    if text:
+        term.write(text if term.unicode else _ascii(form, text))
+
+
+def _document(form: Form, report: Report) -> str:
+    if form is Form.SARIF:
+        from pdctl.render.findings.sarif import to_sarif
+
+        return to_sarif(report)
+    if form is Form.GITHUB:
+        from pdctl.render.findings.github import to_commands
+
+        return to_commands(report)
+    if form is Form.JUNIT:
+        from pdctl.render.findings.junit import to_xml
+
+        return to_xml(report)
+    from pdctl.render.findings.document import to_json, to_lines
+
+    return to_json(report) if form is Form.JSON else to_lines(report)
+
+
+def _ascii(form: Form, text: str) -> str:
+    """What is not ASCII stands in strings alone, which every one of these forms can spell otherwise."""
+    if form is Form.JUNIT:
+        return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
+    if form is Form.GITHUB:
+        return text.encode("ascii", "backslashreplace").decode("ascii")
+    from pdctl.render.trace.document import ascii_json
+
+    return ascii_json(text)

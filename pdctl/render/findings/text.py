@@ -1,0 +1,228 @@
+"""Doctor's report for people: findings first, then the port table, the canary matrix and what was checked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pdctl.catalogue import book
+from pdctl.catalogue.entry import Severity
+from pdctl.doctor.finding import Status
+from pdctl.render.status import table
+from pdctl.render.visible import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pdctl.doctor.finding import Cell, Checked, Finding, PortRow, Report
+    from pdctl.render.term import Term
+
+MARKS = {Severity.ERROR: ("✗", "x", "red"), Severity.WARNING: ("!", "!", "yellow"), Severity.INFO: ("·", "-", "cyan")}
+COLUMNS = ("flag", "server_info", "bootstrap", "router", "annotation")
+SHOWN = 6  # reasons for skipping told without -v
+FEW = 6  # codes named in one line
+NOT_CHECKABLE = "not checkable, because"
+NEVER = "not checkable (pdctl doctor --list-checks says why)"
+LABEL = 9  # width of "observed", "evidence" and a space
+FAMILIES = {
+    "PD2": "ports and addresses",
+    "PD3": "prefill against decode",
+    "PD4": "transfer",
+    "PD5": "capacity",
+    "PD6": "router and lifecycle",
+    "PD7": "rooms",
+    "PD8": "can it be diagnosed",
+    "PD9": "reachability",
+}
+
+
+def show(report: Report, term: Term, verbose: bool = False) -> None:
+    """`verbose`: every check on a line of its own, and info findings whole."""
+    term.write(term.style(f"doctor {visible(report.title, term)}", "bold") + term.style(f"  ({report.depth})", "dim"))
+    for found in report.findings:
+        term.write()
+        finding(found, term)
+    columns = [name for name in COLUMNS if any(getattr(row, name) is not None for row in report.ports)]
+    if columns:
+        term.write()
+        _ports(report.ports, columns, term)
+    if report.matrix:
+        term.write()
+        _matrix(report.matrix, term)
+    term.write()
+    _checks(report, term, verbose)
+    term.write(summary(report, term))
+
+
+def finding(found: Finding, term: Term) -> None:
+    """Headline, observed against expected, evidence, one fix."""
+    fancy, plain, color = MARKS[found.severity]
+    mark = term.style(term.symbol(fancy, plain), color, "bold")
+    where = f"  {visible(found.instance, term)}" if found.instance else ""
+    name = term.style(f"{found.code} {found.slug}", color, "bold")
+    term.write(f"{mark} {name}{term.style(where, 'bold')}")
+    _lines("", found.headline, term)
+    if found.suppressed:
+        _lines("ignored", found.suppressed, term)
+        return
+    if found.observed:
+        _lines("observed", found.observed, term)
+    if found.expected:
+        _lines("expected", found.expected, term)
+    for at, line in enumerate(found.evidence):
+        _lines("evidence" if at == 0 else "", line, term, indent=True)
+    if found.fix:
+        _fix(found.fix, term)
+
+
+def _lines(label: str, text: str, term: Term, indent: bool = False) -> None:
+    """A labelled paragraph: broken between words on a terminal, one line in a pipe."""
+    width = term.width if term.tty else 10**6
+    margin = " " * (2 + LABEL if label or indent else 2)
+    line = "  " + term.style(label.ljust(LABEL), "dim") if label else margin
+    used = len(margin)
+    for word in visible(text, term).split():
+        if used > len(margin) and used + 1 + len(word) > width:
+            term.write(line.rstrip())
+            line, used = margin, len(margin)
+        if used > len(margin):
+            line, used = line + " ", used + 1
+        line, used = line + word, used + len(word)
+    term.write(line.rstrip())
+
+
+def _fix(text: str, term: Term) -> None:
+    """Never broken: it is there to be pasted."""
+    first, *rest = [visible(line, term) for line in text.splitlines()] or [""]
+    term.write("  " + term.style("fix".ljust(LABEL), "dim") + term.style(first, "bold"))
+    for line in rest:
+        term.write(" " * (2 + LABEL) + term.style(line, "bold"))
+
+
+def _ports(rows: Sequence[PortRow], columns: Sequence[str], term: Term) -> None:
+    """`columns`: those somebody speaks in. The odd one is marked and coloured."""
+    term.write(term.style("bootstrap ports", "bold"))
+    cells = [(visible(row.prefill, term), *(_port(row, name, term) for name in columns)) for row in rows]
+    table(("PREFILL", *(name.upper() for name in columns)), cells, term)
+
+
+def _port(row: PortRow, column: str, term: Term) -> str:
+    value = getattr(row, column)
+    if value is None:
+        return term.symbol("–", "-")
+    return term.style(f"{value} {term.symbol('✗', 'x')}", "red", "bold") if row.odd == column else str(value)
+
+
+def _matrix(cells: Sequence[Cell], term: Term) -> None:
+    term.write(term.style("canary: one real request per pair", "bold"))
+    prefills = dict.fromkeys(cell.prefill for cell in cells)
+    decodes = dict.fromkeys(cell.decode for cell in cells)
+    found = {(cell.prefill, cell.decode): cell for cell in cells}
+    rows = [
+        (visible(prefill, term), *(_cell(found.get((prefill, each)), term) for each in decodes)) for prefill in prefills
+    ]
+    table(("PREFILL", *(visible(each, term) for each in decodes)), rows, term)
+    for reason, count in Counter(cell.reason for cell in cells if cell.ok is not True and cell.reason).items():
+        _lines("", f"{count} × {reason}" if count > 1 else reason, term)
+
+
+def _cell(cell: Cell | None, term: Term) -> str:
+    if cell is None or cell.ok is None:
+        return term.symbol("–", "-")
+    seconds = "" if cell.seconds is None else f" {cell.seconds:.2f} s"
+    if cell.ok:
+        return term.style(term.symbol("✓", "ok"), "green") + seconds
+    return term.style(term.symbol("✗", "x"), "red", "bold") + seconds
+
+
+def _checks(report: Report, term: Term, verbose: bool) -> None:
+    checks = report.checks
+    worst = _worst(report.findings)
+    if verbose:
+        for each in checks:
+            slug = book.find(each.code).slug
+            reason = f"  {visible(each.reason, term)}" if each.reason else ""
+            term.write(f"  {_mark(each.status, term)} {each.code} {slug}{term.style(reason, 'dim')}")
+        return
+    for prefix, name in FAMILIES.items():
+        family = [each for each in checks if each.code.startswith(prefix)]
+        if family:
+            term.write(f"  {_family_mark(family, worst, term)} {name.ljust(24)}{term.style(_tally(family), 'dim')}")
+    for reason, codes in _by_reason(checks, Status.UNKNOWN).items():
+        _lines("", f"{_mark(Status.UNKNOWN, term)} unknown {_few(codes)}: {reason}", term)
+    skipped = sorted(_by_reason(checks, Status.SKIPPED).items(), key=lambda group: -len(group[1]))
+    for reason, codes in skipped[:SHOWN]:
+        _lines("", f"{_mark(Status.SKIPPED, term)} {len(codes)} skipped: {reason}", term)
+    rest = sum(len(codes) for _, codes in skipped[SHOWN:])
+    if rest:
+        _lines("", f"{_mark(Status.SKIPPED, term)} {rest} skipped for {len(skipped) - SHOWN} other reasons (-v)", term)
+
+
+def _few(codes: Sequence[str]) -> str:
+    return ", ".join(codes[:FEW]) + (f" and {len(codes) - FEW} more" if len(codes) > FEW else "")
+
+
+def _by_reason(checks: Sequence[Checked], status: Status) -> dict[str, list[str]]:
+    """Codes by the first of their reasons; what nothing can ever see is one group."""
+    grouped: dict[str, list[str]] = {}
+    for each in checks:
+        if each.status is status:
+            reason = NEVER if each.reason.startswith(NOT_CHECKABLE) else each.reason.partition("; ")[0]
+            grouped.setdefault(reason, []).append(each.code)
+    return grouped
+
+
+def _worst(findings: Sequence[Finding]) -> Mapping[str, Severity]:
+    """Code → the gravest of its findings that is not accepted."""
+    order = list(MARKS)
+    found: dict[str, Severity] = {}
+    for each in findings:
+        before = found.get(each.code)
+        if not each.suppressed and (before is None or order.index(each.severity) < order.index(before)):
+            found[each.code] = each.severity
+    return found
+
+
+def _family_mark(family: Sequence[Checked], worst: Mapping[str, Severity], term: Term) -> str:
+    seen = {each.status for each in family}
+    for severity, (fancy, plain, color) in MARKS.items():
+        if any(worst.get(each.code) is severity for each in family):
+            return term.style(term.symbol(fancy, plain), color)
+    if Status.FINDING in seen:
+        seen.add(Status.OK)  # its findings are accepted
+    return _mark(next(status for status in (Status.UNKNOWN, Status.OK, Status.SKIPPED) if status in seen), term)
+
+
+def _mark(status: Status, term: Term) -> str:
+    fancy, plain, color = {
+        Status.OK: ("✓", "+", "green"),
+        Status.FINDING: ("✗", "x", "red"),
+        Status.SKIPPED: ("–", "-", "dim"),
+        Status.UNKNOWN: ("?", "?", "yellow"),
+    }[status]
+    return term.style(term.symbol(fancy, plain), color)
+
+
+def _tally(family: Sequence[Checked]) -> str:
+    count = Counter(each.status for each in family)
+    words = {Status.FINDING: "with findings", Status.OK: "ok", Status.UNKNOWN: "unknown", Status.SKIPPED: "skipped"}
+    return ", ".join(f"{count[status]} {word}" for status, word in words.items() if count[status])
+
+
+def summary(report: Report, term: Term) -> str:
+    """One line: problems, then what was and was not checked, and how long it took."""
+    active = [found for found in report.findings if not found.suppressed]
+    severity = Counter(found.severity for found in active)
+    parts = [_plural(severity[each], each.value) for each in (Severity.ERROR, Severity.WARNING) if severity[each]]
+    ignored = len(report.findings) - len(active)
+    parts += [f"{ignored} ignored"] if ignored else []
+    status = Counter(each.status for each in report.checks)
+    done = f"{status[Status.OK] + status[Status.FINDING]} checks, {status[Status.SKIPPED]} skipped"
+    done += f", {status[Status.UNKNOWN]} unknown" if status[Status.UNKNOWN] else ""
+    color = "red" if severity[Severity.ERROR] else "yellow" if severity[Severity.WARNING] else "green"
+    head = ", ".join(parts) or "no problems found"
+    return f"{term.style(head, color, 'bold')} ({done}, {report.seconds:.1f} s)"
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count} {word}" + ("s" if count != 1 else "")

@@ -1,0 +1,135 @@
+"""Hosts, Services, annotations and ports of manifests and scripts."""
+
+from __future__ import annotations
+
+import pytest
+
+from pdctl.catalogue.entry import Severity
+from pdctl.doctor.facts import Facts
+from tests.doctor.fixtures.static_bootstrap import DISCOVERS
+from tests.doctor.written import ENGINE, LAUNCH_ROUTER, PREFILL, doubt, embedded, found, pair, pods, script, topology
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        (pair(), []),
+        (pods(), []),
+        (pods(router="--prefill http://localhost:30000 8998 --decode http://decode:30000"), ["the prefills"]),
+        (pods(router="--prefill http://prefill:30000 8998 --decode http://[::1]:30000"), ["the decodes"]),
+        (script(f"{LAUNCH_ROUTER} --pd-disaggregation --prefill http://127.0.0.1:1 2 --decode http://x:1"), []),
+    ],
+    ids=["one host", "by name", "prefill", "decode", "nobody known"],
+)
+def test_loopback_is_wrong_only_where_engines_are_elsewhere(facts: Facts, told: list[str]) -> None:
+    assert [each.instance for each in found(facts, "PD208")] == told
+
+
+@pytest.mark.parametrize(
+    ("ports", "more", "told"),
+    [
+        ("[{port: 30000}, {port: 8998}]", "", False),
+        ("[{port: 30000}]", "", True),
+        ("[{port: 30000}, {name: b, port: 80, targetPort: 8998}]", "", False),
+        ("[{port: 30000}]", ", clusterIP: None", False),
+    ],
+)
+def test_a_service_must_pass_the_bootstrap_port_on_unless_it_is_headless(ports: str, more: str, told: bool) -> None:
+    assert bool(found(pods(ports=ports, service=more), "PD213")) is told
+
+
+@pytest.mark.parametrize(
+    ("annotations", "missing", "differs"),
+    [
+        ("", True, []),
+        (', annotations: {sglang.ai/bootstrap-port: "8998"}', False, []),
+        (", annotations: {sglang.ai/bootstrap-port: 8998}", False, []),
+        (', annotations: {sglang.ai/bootstrap-port: "8999"}', False, ["`8999`"]),
+        (', annotations: {sglang.ai/bootstrap-port: "{{port}}"}', False, ["`{{port}}`"]),
+        (', annotations: {sglang.ai/mooncake.bootstrap-port: "8998"}', True, []),
+    ],
+)
+def test_discovered_pods_carry_their_port(annotations: str, missing: bool, differs: list[str]) -> None:
+    facts = pods(template=annotations, router=DISCOVERS)
+    assert bool(found(facts, "PD214")) is missing
+    assert [each.observed for each in found(facts, "PD215")] == differs
+
+
+def test_the_former_annotation_is_named() -> None:
+    facts = pods(template=', annotations: {sglang.ai/mooncake.bootstrap-port: "8998"}', router=DISCOVERS)
+    assert "is not read any more" in found(facts, "PD214")[0].evidence[0]
+
+
+def test_annotations_matter_to_routers_that_discover() -> None:
+    assert doubt(pods(), "PD214") == "no router discovers pods"
+
+
+@pytest.mark.parametrize(
+    ("host", "kind", "expected"),
+    [
+        ("localhost", "sglang", "127.0.0.1"),
+        ("router.example", "sglang", "0.0.0.0"),
+        ("'::1'", "sglang", "[::1]"),
+        ("'[::1]'", "sglang", ""),
+        ("10.0.0.1", "sglang", ""),
+        ("localhost", "smg", ""),
+        ("localhost", "embedded", ""),
+    ],
+)
+def test_sglang_router_takes_ip_addresses_only(host: str, kind: str, expected: str) -> None:
+    facts = topology(f"router.host={host}", f"router.kind={kind}")
+    assert [each.expected for each in found(facts, "PD220")] == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize(
+    ("version", "more", "told"),
+    [("0.5.8", "", True), ("0.5.13", "", True), ("0.5.18", "", False), ("0.5.13", "roles.prefill.tp=16", False)],
+)
+def test_a_wildcard_registers_itself_before_0_5_18_on_one_node(version: str, more: str, told: bool) -> None:
+    sets = [f"engine.version={version}", "targets.slurm.partition=gpu", "roles.decode.tp=2"]
+    sets += [more, "roles.decode.tp=16"] if more else []
+    assert bool(found(topology(*sets), "PD212")) is told
+
+
+@pytest.mark.parametrize(
+    ("facts", "severities"),
+    [
+        (embedded(), []),
+        (topology(), []),
+        (topology("targets.slurm.partition=gpu"), [Severity.INFO]),
+        (pair("--host 0.0.0.0"), [Severity.WARNING]),
+        (pods(prefill="--host 0.0.0.0"), [Severity.INFO]),
+        (pods(prefill="--host 0.0.0.0", spec="hostNetwork: true"), [Severity.WARNING]),
+        (pods(prefill="--host 0.0.0.0", service=", type: NodePort"), [Severity.WARNING]),
+        (pods(prefill="--host 10.0.0.1", service=", type: NodePort"), []),
+    ],
+    ids=["embedded", "local", "cluster", "script", "pod", "host network", "node port", "address"],
+)
+def test_a_wildcard_is_a_door_where_the_network_is_shared(facts: Facts, severities: list[Severity]) -> None:
+    assert [each.severity for each in found(facts, "PD614")] == severities
+
+
+def test_ports_of_one_script_meet() -> None:
+    facts = script(f"{ENGINE} {PREFILL}", f"{ENGINE} {PREFILL} --port 8998", f"{ENGINE} {PREFILL} --port 30000")
+    assert {(each.instance, each.observed, each.fix.split(": ")[1]) for each in found(facts, "PD218")} == {
+        ("prefill:8998", "8998", "--port 30001"),
+        ("prefill:8998", "8998", "--disaggregation-bootstrap-port 8999"),
+        ("prefill:30000", "8998", "--disaggregation-bootstrap-port 30001"),
+        ("prefill:30000", "30000", "--port 30001"),
+    }
+    facts = script(*(f"{ENGINE} {PREFILL} --port {port}" for port in (30000, 30010, 30020)))
+    assert [each.headline for each in found(facts, "PD204")] == [
+        "prefill:30010, prefill:30020 and prefill:30000 both want bootstrap port 8998 on one host",
+        "prefill:30020 and prefill:30010 both want bootstrap port 8998 on one host",
+    ]
+
+
+def test_ports_of_a_plan_meet_where_a_topology_cannot_see_it() -> None:
+    """SGLang's internal ports reach further than the stride of the rendezvous ports: the layout finds it."""
+    facts = topology("ports.stride=8", "roles.prefill.dp=2", "roles.decode.dp=2", "targets.local.gpus=none")
+    told = found(facts, "PD218")
+    assert facts.plan is not None
+    assert len(told) == len(facts.plan.problems) > 0
+    assert {each.observed for each in told} <= {str(port.port) for one in facts.plan.instances for port in one.ports}
+    assert told[0].evidence[0].startswith("plan: ")
+    assert not found(topology("roles.prefill.dp=2", "roles.decode.dp=2", "targets.local.gpus=none"), "PD218")

@@ -1,0 +1,170 @@
+"""Bootstrap servers and engines as they were found: what is a fault, what was merely not seen."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import MappingProxyType
+
+import pytest
+
+from pdctl.doctor import runner
+from pdctl.doctor.facts import Facts
+from pdctl.doctor.finding import Finding, Status
+from pdctl.fleet.facts import RankAddress
+from tests.doctor.fixtures import recorded as real
+from tests.doctor.fixtures.live import WAITING, service, without
+from tests.doctor.fixtures.recorded import healthy
+
+NOTHING: MappingProxyType[str, object] = MappingProxyType({})
+
+
+def found(facts: Facts, code: str) -> list[Finding]:
+    return [one for one in runner.run(facts).findings if one.code == code]
+
+
+def status(facts: Facts, code: str) -> Status:
+    return {one.code: one.status for one in runner.run(facts).checks}[code]
+
+
+def rank(reason: str, tp: int = 0, ip: str = "10.0.0.1", port: int = 40001) -> RankAddress:
+    return RankAddress(0, 0, tp, 0, ip, port, not reason, reason)
+
+
+def test_some_ranks_are_missing() -> None:
+    facts = real.info(healthy(), "prefill-0", tp_size=4)
+    (one,) = found(real.boot(facts, "prefill-0", **(WAITING | {"registered": 3, "expected": 4})), "PD209")
+    assert (one.instance, one.observed, one.expected) == ("prefill-0", "3", "4")
+
+
+def test_what_0_5_8_says_before_any_rank_is_there() -> None:
+    """200 with null sizes, where later releases say 503."""
+    sizes = MappingProxyType({"prefill_attn_tp_size": None, "prefill_dp_size": None, "prefill_pp_size": None})
+    facts = real.boot(healthy(), "prefill-0", style="old", topology=sizes, registered=0, ranks=())
+    assert [one.instance for one in found(facts, "PD209")] == ["prefill-0"]
+
+
+def test_a_rank_the_server_refuses_to_name() -> None:
+    facts = real.boot(
+        healthy(), "prefill-0", unranked=("dp0 cp0 tp1 pp0: 404 Bootstrap info not found",), expected=2, registered=2
+    )
+    (one,) = found(facts, "PD209")
+    assert (one.observed, one.expected) == ("1", "2")
+
+
+@pytest.mark.parametrize("reason", ["not asked: the time for it was over", "no answer within 0.4 s"])
+def test_a_rank_that_was_not_named_in_time_is_no_fault(reason: str) -> None:
+    facts = real.boot(healthy(), "prefill-0", unranked=(f"dp0 cp0 tp0 pp0: {reason}",), ranks=())
+    assert found(facts, "PD209") == []
+    assert status(facts, "PD209") is Status.UNKNOWN
+
+
+def test_ranks_that_cannot_be_reached_are_one_finding_per_prefill() -> None:
+    lost = tuple(rank("connection refused", tp) for tp in range(8))
+    (one,) = found(real.boot(healthy(), "prefill-0", ranks=lost), "PD210")
+    assert one.observed == "10.0.0.1:40001 and 7 more"
+    assert "the process that registered is gone" in one.evidence[-1]
+
+
+def test_a_rank_that_was_not_dialled_is_no_fault() -> None:
+    facts = real.boot(healthy(), "prefill-0", ranks=(rank("no connection within 0 s"),))
+    assert found(facts, "PD210") == []
+    assert status(facts, "PD210") is Status.UNKNOWN
+
+
+def test_one_rank_address_of_two_prefills() -> None:
+    """One of the two servers lists what was there before. On loopback of two hosts it is nothing."""
+    facts = real.boot(real.boot(healthy(), "prefill-0", ranks=(rank(""),)), "prefill-1", ranks=(rank(""),))
+    assert [one.instance for one in found(facts, "PD211")] == ["prefill-1"]
+    apart = real.moved(healthy(), "prefill-1", "http://10.0.0.2:30001")
+    apart = real.boot(apart, "prefill-1", host="10.0.0.2", ranks=healthy().bootstraps[0].ranks)
+    assert found(apart, "PD211") == []
+
+
+def test_a_service_in_front_matters_before_0_5_23() -> None:
+    assert [one.observed for one in found(service(), "PD211")] == ["prefill.inference.svc.cluster.local"]
+    assert found(real.info(service(), version="0.5.23"), "PD211") == []
+
+
+def test_a_wildcard_that_registered_all_the_same() -> None:
+    assert found(real.info(healthy(), "prefill-0", host="0.0.0.0", version="0.5.13"), "PD212") == []
+
+
+@pytest.mark.parametrize(
+    ("serves", "words"), [("engine", "an engine's HTTP server answers there"), ("http", "another HTTP server")]
+)
+def test_what_answers_instead_is_named(serves: str, words: str) -> None:
+    facts = real.boot(healthy(), "prefill-0", reached=True, style="", serves=serves, topology=NOTHING, ranks=())
+    (one,) = found(facts, "PD205")
+    assert words in one.observed
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("connection refused", "PD604"),
+        ("/server_info: no answer within 5 s", "PD604"),
+        ("no connection within 5 s", "PD901"),
+        ("the name 'prefill-0' was not resolved within 5 s", "PD901"),
+        ("no route to host", "PD901"),
+    ],
+)
+def test_down_or_out_of_reach(reason: str, code: str) -> None:
+    facts = real.down(healthy(), "prefill-0", reason)
+    codes = {one.code for one in runner.run(facts).findings}
+    assert codes & {"PD604", "PD901"} == {code}
+
+
+def test_blind_engines_are_one_finding_that_names_them() -> None:
+    (one,) = found(real.info(healthy(), log_level="info"), "PD801")
+    assert one.instance == ""
+    assert "at prefill-0, prefill-1, decode-0:" in one.headline
+    assert found(real.info(healthy(), log_level="info", log_requests=True), "PD801") == []
+    assert found(real.info(healthy(), log_level="info", enable_request_time_stats_logging=True), "PD801") == []
+
+
+def test_only_instances_of_this_host_are_judged_by_it() -> None:
+    facts = real.on_gpus(healthy(), rdma=())
+    assert [one.instance for one in found(facts, "PD406")] == ["prefill-0", "prefill-1", "decode-0"]
+    away = facts
+    for number, name in enumerate(real.URLS):
+        away = real.moved(away, name, f"http://10.9.0.{number}:30000")
+    assert found(away, "PD406") == []
+    assert status(away, "PD406") is Status.SKIPPED
+
+
+def test_mixed_roles_by_the_engines_own_word() -> None:
+    """Both hosts started as prefill, whatever the router thinks."""
+    facts = real.info(without(healthy(), "prefill-1"), "decode-0", disaggregation_mode="prefill")
+    (one,) = found(facts, "PD301")
+    assert (one.instance, one.observed, one.expected) == ("decode-0", "prefill", "decode")
+
+
+def test_an_engine_without_disaggregation() -> None:
+    (one,) = found(real.info(healthy(), "decode-0", disaggregation_mode="null"), "PD301")
+    assert one.observed == "unified (no disaggregation)"
+
+
+def test_a_breaker_of_a_pair_is_named_by_its_ends() -> None:
+    pair = f"{real.URLS['prefill-1']} {real.URLS['decode-0']}"
+    (one,) = found(real.routed(healthy(), kind="pdctl", breakers={pair: 1}), "PD601")
+    assert one.instance == "prefill-1 → decode-0"
+    assert any("says ready all the same" in line for line in one.evidence)
+
+
+def test_breakers_nobody_can_read_are_unknown() -> None:
+    assert status(real.routed(healthy(), breakers_known=False), "PD601") is Status.UNKNOWN
+
+
+def test_a_worker_the_router_holds_unhealthy() -> None:
+    (one,) = found(real.worker(healthy(), "prefill-1", healthy=False), "PD603")
+    assert one.headline == "prefill-1 answers, but the router holds it unhealthy"
+
+
+def test_a_fact_that_changed_hands_is_read_anew() -> None:
+    """Readings are remembered by the facts they were taken from."""
+    facts = healthy()
+    assert found(facts, "PD204") == []
+    other = dataclasses.replace(
+        facts, engines=real.info(facts, "prefill-1", disaggregation_bootstrap_port=8998).engines
+    )
+    assert [one.instance for one in found(other, "PD204")] == ["prefill-1"]

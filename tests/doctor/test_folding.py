@@ -1,0 +1,98 @@
+"""Causes first, consequences after them and named as such; nothing is lost."""
+
+from __future__ import annotations
+
+from graphlib import TopologicalSorter
+
+from pdctl.catalogue.book import ENTRIES
+from pdctl.doctor import folding, runner
+from pdctl.doctor.facts import Facts
+from pdctl.doctor.finding import Finding
+from tests.doctor.fixtures import recorded as real
+from tests.doctor.fixtures.live import queued, swapped_roles
+from tests.doctor.fixtures.recorded import canaried, healthy
+
+NO_ANSWER = "decode-0: no answer within 20 s"
+
+
+def folded(facts: Facts) -> list[tuple[str, str, bool]]:
+    return [(one.code, one.instance, folding.consequence(one)) for one in runner.run(facts).findings]
+
+
+def test_a_null_port_explains_the_pair_that_failed_and_what_it_left_behind() -> None:
+    facts = real.null(healthy(), "prefill-0", "prefill-1")
+    left = queued("prefill-1", prefill_bootstrap_queue_reqs=1.0).queues
+    facts = canaried(facts, canaries=real.cells({("prefill-1", "decode-0"): NO_ANSWER}), queues=left)
+    assert folded(facts) == [
+        ("PD201", "prefill-1", False),
+        ("PD610", "prefill-1", True),
+        ("PD613", "prefill-1", True),
+        ("PD605", "prefill-1", True),
+        ("PD605", "decode-0", True),
+    ]
+    said = [one.evidence[0] for one in runner.run(facts).findings[1:]]
+    assert set(said) == {"explained by PD201 bootstrap-port-null at prefill-1"}
+
+
+def test_a_failed_pair_that_nothing_explains_is_a_cause() -> None:
+    facts = canaried(canaries=real.cells({("prefill-1", "decode-0"): NO_ANSWER}))
+    assert folded(facts)[0] == ("PD610", "prefill-1", False)
+
+
+def test_the_cause_of_another_pair_explains_nothing() -> None:
+    """prefill-0's wrong port, and prefill-1's failed pair."""
+    facts = real.worker(healthy(), "prefill-0", bootstrap_port=9999)
+    facts = canaried(facts, canaries=real.cells({("prefill-1", "decode-0"): NO_ANSWER}))
+    assert ("PD610", "prefill-1", False) in folded(facts)
+
+
+def test_a_dead_decode_explains_its_column() -> None:
+    failed = {
+        ("prefill-0", "decode-0"): "decode-0: connection refused",
+        ("prefill-1", "decode-0"): "decode-0: connection refused",
+    }
+    facts = canaried(real.down(healthy(), "decode-0"), canaries=real.cells(failed))
+    assert folded(facts)[:2] == [("PD604", "decode-0", False), ("PD610", "decode-0", True)]
+
+
+def test_open_breakers_are_an_effect() -> None:
+    facts = real.routed(real.down(healthy(), "prefill-0"), breakers={real.URLS["prefill-0"]: 1})
+    assert folded(facts) == [("PD604", "prefill-0", False), ("PD601", "prefill-0", True)]
+
+
+def test_roles_come_before_what_follows_from_them() -> None:
+    assert [one[:2] for one in folded(swapped_roles()) if not one[2]] == [("PD301", "prefill-1"), ("PD301", "decode-0")]
+
+
+def test_an_accepted_cause_explains_nothing() -> None:
+    from pdctl.doctor import selection
+
+    facts = canaried(
+        real.null(healthy(), "prefill-0", "prefill-1"), canaries=real.cells({("prefill-1", "decode-0"): NO_ANSWER})
+    )
+    accepted = selection.read(suppressions=[selection.suppression("PD201", "being rolled out")])
+    report = runner.run(facts, accepted)
+    assert {one.code: folding.consequence(one) for one in report.findings}["PD610"] is False
+
+
+def test_a_crowd_with_one_fix_is_one_finding_that_names_them() -> None:
+    facts = real.change(healthy(), router=None)
+    one: Finding = runner.run(real.null(healthy(), "prefill-0", "prefill-1")).findings[0]
+    import dataclasses
+
+    many = [dataclasses.replace(one, instance=f"prefill-{number}") for number in range(20)]
+    (told,) = folding.fold(many, facts)
+    assert told.instance == ""
+    assert told.headline.endswith("(and 19 more alike)")
+    assert "prefill-0, prefill-1, " in told.evidence[0]
+    assert "prefill-19" in told.evidence[0]
+    assert len(folding.fold(many[:8], facts)) == 8
+
+
+def test_rows_name_known_codes_and_go_round_in_no_circle() -> None:
+    known = {entry.code for entry in ENTRIES}
+    graph: dict[str, set[str]] = {}
+    for row in folding.ROWS:
+        graph.setdefault(row.effect, set()).update(row.causes)
+    assert {code for row in folding.ROWS for code in (row.effect, *row.causes)} <= known
+    tuple(TopologicalSorter(graph).static_order())  # raises CycleError

@@ -1,0 +1,100 @@
+"""Every live, host, canary and log code: raised by the smallest change to real answers, and quiet without it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pdctl.doctor import runner
+from pdctl.doctor.check import Skipped, Unknown
+from pdctl.doctor.checks import every
+from pdctl.doctor.finding import Status
+from tests.doctor.fixtures.live import FIXTURES, LOGGED
+from tests.doctor.fixtures.recorded import canaried, healthy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pdctl.doctor.facts import Facts
+    from pdctl.doctor.finding import Finding
+
+    Pair = tuple[Callable[[], Facts], Callable[[], Facts]]
+
+CASES = [*FIXTURES.items(), *((f"{code}-log", pair) for code, pair in LOGGED.items() if FIXTURES[code] is not pair)]
+
+
+def found(code: str, facts: Facts) -> list[Finding]:
+    return [one for one in runner.run(facts).findings if one.code == code]
+
+
+@pytest.mark.parametrize(("code", "pair"), CASES, ids=[code for code, _ in CASES])
+def test_raises_and_stays_quiet(code: str, pair: Pair) -> None:
+    code = code.removesuffix("-log")
+    raised = found(code, pair[0]())
+    assert raised
+    for one in raised:
+        assert one.headline
+        assert one.fix
+        assert one.evidence or code == "PD902"
+        assert "{" not in one.headline
+        assert one.observed != ""
+    assert not found(code, pair[1]())
+
+
+@pytest.mark.parametrize(("code", "pair"), list(FIXTURES.items()), ids=list(FIXTURES))
+def test_quiet_means_that_it_looked(code: str, pair: Pair) -> None:
+    """The clean side is decided as well, not merely skipped; but for what only trace-room can tell, room by room."""
+    status = {check.code: check for check in runner.run(pair[1]()).checks}[code]
+    assert status.status is Status.OK or "pdctl trace-room decides it" in status.reason, status
+
+
+def test_every_live_check_has_a_fixture() -> None:
+    judges = [(check.code, getattr(check.judge, "func", check.judge).__module__) for check in every()]
+    mine = {code for code, module in judges if module.startswith("pdctl.doctor.live") and not module.endswith(".logs")}
+    assert mine <= set(FIXTURES)
+
+
+def test_a_healthy_deployment_has_no_finding_above_info() -> None:
+    assert [one for one in runner.run(healthy()).findings if one.severity.value != "info"] == []
+    assert [one for one in runner.run(canaried()).findings if one.severity.value != "info"] == []
+
+
+class Recorder:
+    """Facts that remember which of their fields were read."""
+
+    FREE = frozenset({"endpoints", "depth", "asked"})
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self.read: set[str] = set()
+
+    def __getattr__(self, name: str) -> object:
+        if name not in self.FREE:
+            self.read.add(name)
+        return getattr(self._facts, name)
+
+
+USES = {
+    "topology": "topology", "plan": "topology", "manifest": "topology",
+    "engines": "endpoint", "bootstraps": "endpoint",
+    "router": "router", "host": "host", "canaries": "canary", "queues": "canary", "logs": "log", "logged": "log",
+}  # fmt: skip
+
+
+def test_checks_use_what_they_declare_and_nothing_else() -> None:
+    used: dict[int, set[str]] = {number: set() for number in range(len(every()))}
+    for pair in (*FIXTURES.values(), *LOGGED.values()):
+        for make in pair:
+            facts = make()
+            for number, check in enumerate(every()):
+                if all(need in facts.asked for need in check.needs):
+                    recorder = Recorder(facts)
+                    verdict = check.judge(recorder)  # type: ignore[arg-type]
+                    if not isinstance(verdict, Skipped | Unknown):
+                        list(verdict)
+                    used[number] |= {USES[name] for name in recorder.read}
+    for number, check in enumerate(every()):
+        declared = {need.value for need in check.needs}
+        assert used[number] <= declared, check
+        assert used[number] == declared or not used[number], check

@@ -1,0 +1,63 @@
+"""Causes in the logs of real runs, counted; echoes and a healthy start are not among them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pdctl.catalogue.entry import Needs
+from pdctl.doctor import folding, runner
+from pdctl.doctor.facts import Depth, Facts
+from pdctl.doctor.finding import Report
+from pdctl.doctor.gather import gather
+from pdctl.doctor.request import Request
+from pdctl.errors import UsageError
+
+ROOMS = Path(__file__).resolve().parents[1] / "data" / "rooms"
+
+
+def read(name: str) -> Facts:
+    return gather(Request(depth=Depth.STATIC, logs=(str(ROOMS / name),)))
+
+
+def found(report: Report, *severities: str) -> list[tuple[str, str]]:
+    return [(one.code, one.instance) for one in report.findings if one.severity.value in severities]
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in ROOMS.iterdir() if "healthy" in path.name))
+def test_a_healthy_run_has_nothing_to_answer_for(name: str) -> None:
+    """Also where the router was up before its workers, and said so."""
+    assert found(runner.run(read(name)), "error", "warning") == []
+
+
+def test_a_page_size_is_the_cause_and_the_crash_its_effect() -> None:
+    report = runner.run(read("1p1d-page-size-debug-sgl058"))
+    assert [(one.code, folding.consequence(one)) for one in report.findings] == [("PD302", False), ("PD709", True)]
+    (cause,) = [one for one in report.findings if one.code == "PD302"]
+    assert cause.instance == "decode0"
+    assert cause.evidence[0].startswith(str(ROOMS / "1p1d-page-size-debug-sgl058" / "decode0.log:"))
+    assert "Page size mismatch: prefill server has page_size=1" in cause.evidence[0]
+
+
+def test_a_hundred_alike_are_one_with_a_count() -> None:
+    report = runner.run(read("1p1d-wrong-port-info-sgl0523"))
+    assert found(report, "error") == [("PD205", "decode0")]
+    assert report.findings[0].headline == "decode0 logged 100 times: bootstrap unreachable"
+
+
+def test_what_was_read_is_known() -> None:
+    facts = read("2p1d-healthy-info-sgl0523")
+    assert facts.logged == ("decode0", "prefill0", "prefill1", "router")
+    assert facts.asked == (Needs.LOG,)
+
+
+def test_lines_of_an_earlier_run_do_not_count() -> None:
+    where = str(ROOMS / "1p1d-page-size-debug-sgl058")
+    facts = gather(Request(depth=Depth.STATIC, logs=(where,), since=2e9))
+    assert facts.logs == ()
+
+
+def test_a_log_that_is_not_there() -> None:
+    with pytest.raises(UsageError):
+        gather(Request(depth=Depth.STATIC, logs=("/nowhere/at/all.log",)))

@@ -1,0 +1,64 @@
+"""A streamed completion, as `pdctl ask` shows it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pdctl.errors import NotProbedError, PdctlError
+from pdctl.fleet import completions
+from pdctl.fleet.completions import Piece, Summary
+from tests.fleet.conftest import Serve, closed_port
+
+
+def ask(url: str, chat: bool = True) -> list[completions.Part]:
+    return list(completions.stream(url, "hi", model="m", chat=chat, max_tokens=4, timeout=5))
+
+
+def events(*values: object) -> str:
+    return ": comment\n\n" + "".join(f"data: {json.dumps(value)}\n\n" for value in values) + "data: [DONE]\n\n"
+
+
+def test_a_stream_of_pieces_ends_with_its_summary(serve: Serve) -> None:
+    body = events(
+        {"choices": [{"delta": {"role": "assistant"}}]},
+        {"choices": [{"delta": {"content": "the "}}]},
+        {"choices": [{"delta": {"content": "fox"}, "finish_reason": "stop"}]},
+        {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}},
+    )
+    *pieces, summary = ask(serve({completions.CHAT: (200, body)}))
+    assert pieces == [Piece("the "), Piece("fox")]
+    assert isinstance(summary, Summary)
+    assert (summary.finish_reason, summary.prompt_tokens, summary.completion_tokens) == ("stop", 3, 2)
+    assert (summary.room, summary.prefill) == ("77", "")
+
+
+def test_a_line_separator_in_the_text_does_not_end_the_event(serve: Serve) -> None:
+    event = json.dumps({"choices": [{"delta": {"content": "a\u2028b"}}]}, ensure_ascii=False)
+    assert ask(serve({completions.CHAT: (200, f"data: {event}\r\n\r\ndata: [DONE]\n\n")}))[0] == Piece("a\u2028b")
+
+
+def test_plain_completions(serve: Serve) -> None:
+    url = serve({completions.RAW: (200, events({"choices": [{"text": "x"}]}))})
+    assert ask(url, chat=False)[0] == Piece("x")
+
+
+def test_refusals_carry_the_servers_own_words(serve: Serve) -> None:
+    told = json.dumps({"error": {"message": "no prefill is ready", "type": "unavailable"}})
+    url = serve({completions.CHAT: (503, told)})
+    with pytest.raises(PdctlError, match="answered 503: no prefill is ready"):
+        ask(url)
+    broken = serve({completions.CHAT: (200, events({"choices": []}, {"error": {"message": "the decode died"}}))})
+    with pytest.raises(PdctlError, match="the stream broke off: the decode died"):
+        ask(broken)
+    with pytest.raises(PdctlError, match="an event is no JSON object"):
+        ask(serve({completions.CHAT: (200, 'data: {"choices": [\n\n')}))
+    with pytest.raises(NotProbedError, match="connection refused"):
+        ask(f"http://127.0.0.1:{closed_port()}")
+
+
+def test_the_models_name(serve: Serve) -> None:
+    assert completions.first_model(serve({"/v1/models": (200, '{"data": [{"id": "tiny"}]}')})) == "tiny"
+    with pytest.raises(NotProbedError):
+        completions.first_model(f"http://127.0.0.1:{closed_port()}")

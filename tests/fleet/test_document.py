@@ -1,0 +1,95 @@
+"""JSON and Prometheus text of peers nobody vouches for."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pdctl.fleet import document, exposition
+from tests.fleet.conftest import ANSWERS
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.binary(max_size=200) | ANY_JSON.map(lambda value: json.dumps(value).encode()))
+@example(b"[" * 100_000)
+@example(b'{"a":' * 100_000)
+@example(b'{"a": ' + b"9" * 5000 + b"}")
+@example(b'{"\\ud800": ["\\udfff", {"x": "\\uD83D\\uDE00"}]}')
+@example(b"NaN")
+@settings(max_examples=100, deadline=None)
+def test_whatever_a_body_holds_it_can_be_read_and_written(body: bytes) -> None:
+    value = document.parse(body)
+    json.dumps(value, ensure_ascii=False).encode()
+    assert not document.CONTROL.search(document.complaint(body))
+    for read in (document.mapping, document.mappings, document.integer, document.number, document.text):
+        read(value)
+
+
+def test_surrogates_become_replacements_and_pairs_stay() -> None:
+    assert document.parse(b'{"a": "\\ud800x", "b": "\\ud83d\\ude00"}') == {"a": "?x", "b": "\U0001f600"}
+
+
+def test_numbers_are_finite_or_none() -> None:
+    values: list[object] = [1, 2.5, True, math.nan, math.inf, 10**400, "3", None]
+    assert [document.number(value) for value in values] == [1.0, 2.5, None, None, None, None, None, None]
+    assert [document.integer(value) for value in values[:3]] == [1, None, None]
+
+
+def test_the_words_of_an_error_in_the_shapes_servers_use() -> None:
+    said = [
+        b'{"error": {"message": "no prefill", "type": "x"}}',
+        b'{"object": "error", "message": "no prefill", "code": 400}',
+        b'{"detail": "no prefill"}',
+        b'{"error": "no prefill"}',
+        b"  no\x1b[31m\x00prefill\n",
+    ]
+    assert [document.complaint(one) for one in said[:4]] == ["no prefill"] * 4
+    assert document.complaint(said[4]) == "no [31m prefill"
+    assert len(document.complaint(b"x" * 5000)) == document.EXCERPT
+
+
+def test_the_metrics_of_a_real_engine() -> None:
+    text = (ANSWERS / "0.5.23-2p1d" / "prefill0.metrics").read_text()
+    found = exposition.totals(text)
+    assert found["sglang:max_total_num_tokens"] == 4096.0
+    assert found["sglang:num_prefill_bootstrap_queue_reqs"] == 0.0
+    assert found["sglang:queue_time_seconds_count"] > 0
+    assert not [name for name in found if name.endswith("_bucket")]
+
+
+def test_series_are_summed_and_nonsense_is_passed_over() -> None:
+    text = "\n".join(
+        [
+            "# TYPE a gauge",
+            'a{x="1"} 2',
+            'a{x="with } and \\"quotes\\" and space"} 3 1700000000000',
+            "b 1e3",
+            "c NaN",
+            "d +Inf",
+            "e",
+            "f{",
+            'g{x="1"} many',
+            "1h 1",
+            "a{x} 0.5\r",
+            "\x00",
+        ]
+    )
+    assert exposition.totals(text) == {"a": 5.5, "b": 1000.0}
+    labels = exposition.labels('worker="http://h:1/\\\\",x="a\\nb",y="\\"q\\""')
+    assert labels == {"worker": "http://h:1/\\", "x": "a\nb", "y": '"q"'}
+
+
+@given(st.text(max_size=200))
+@settings(max_examples=100, deadline=None)
+def test_any_text_gives_finite_totals(text: str) -> None:
+    for name, value in exposition.totals(text + '\na{b="' + text).items():
+        assert exposition.NAME.fullmatch(name)
+        assert math.isfinite(value)

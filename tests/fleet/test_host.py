@@ -1,0 +1,161 @@
+"""Facts about this host: the real one where it can be looked at, a tree of files where the hardware is not here."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pdctl.fleet import host, listeners, nics, rdma
+from pdctl.fleet.facts import Endpoint, Engine, Package, RdmaDevice
+from tests.fleet.conftest import closed_port
+
+GID = "fe80:0000:0000:0000:5054:00ff:fe12:3456"
+MAPPED = "0000:0000:0000:0000:0000:ffff:0a00:0001"
+NONE = "0000:0000:0000:0000:0000:0000:0000:0000"
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+def device(
+    name: str, state: str, layer: str, rate: str, gids: tuple[str, ...], kinds: tuple[str, ...]
+) -> dict[str, str]:
+    port = f"sys/class/infiniband/{name}/ports/1"
+    table = {f"{port}/gids/{index}": f"{gid}\n" for index, gid in enumerate(gids)}
+    types = {f"{port}/gid_attrs/types/{index}": f"{kind}\n" for index, kind in enumerate(kinds) if kind}
+    return {
+        f"{port}/state": f"{state}\n",
+        f"{port}/link_layer": f"{layer}\n",
+        f"{port}/rate": f"{rate}\n",
+        **table,
+        **types,
+    }
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Two cards as mlx5 shows them: InfiniBand that is up, RoCE that is down; and an open NVIDIA driver."""
+    write(
+        tmp_path,
+        {
+            **device("mlx5_0", "4: ACTIVE", "InfiniBand", "400 Gb/sec (4X NDR)", (GID, NONE), ("IB/RoCE v1", "")),
+            **device(
+                "mlx5_1",
+                "1: DOWN",
+                "Ethernet",
+                "40 Gb/sec (4X QDR)",
+                (GID, GID, MAPPED),
+                ("IB/RoCE v1", "RoCE v2", "RoCE v2"),
+            ),
+            "sys/class/infiniband/mlx5_1/device/net/eth7/mtu": "9000\n",
+            "sys/module/nvidia_peermem/refcnt": "0\n",
+            "dev/infiniband/uverbs0": "",
+            "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15\n",
+            "proc/driver/nvidia/gpus/0000:1b:00.0/information": "Model: \t\t NVIDIA H200\nIRQ:   \t\t 17\n",
+            "proc/driver/nvidia/gpus/0000:43:00.0/information": "Model: \t\t NVIDIA H200\n",
+        },
+    )
+    return tmp_path
+
+
+def test_rdma_devices_of_a_tree(tree: Path) -> None:
+    first, second = rdma.devices(tree / "sys")
+    assert first == RdmaDevice("mlx5_0", "ACTIVE", "InfiniBand", "400 Gb/sec (4X NDR)", ((0, GID, "IB/RoCE v1"),))
+    assert (second.state, second.link_layer, second.mtu) == ("DOWN", "Ethernet", 9000)
+    assert second.gids == ((0, GID, "IB/RoCE v1"), (1, GID, "RoCE v2"), (2, MAPPED, "RoCE v2"))
+
+
+def test_a_host_with_that_hardware(tree: Path) -> None:
+    found = host.look((), {}, root=tree)
+    assert (found.rdma_visible, found.rdma_nodes, found.peermem, found.dma_buf) == (True, True, True, True)
+    assert found.gpus == ("NVIDIA H200", "NVIDIA H200")
+    write(tree, {"proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15\n"})
+    assert host.look((), {}, root=tree).dma_buf is False
+
+
+def test_a_host_without_any_of_it(tmp_path: Path) -> None:
+    found = host.look((), {}, root=tmp_path)
+    assert (found.rdma, found.rdma_visible, found.rdma_nodes, found.peermem) == ((), False, False, False)
+    assert (found.gpus, found.dma_buf, found.shm_free, found.packages) == ((), None, None, ())
+
+
+def test_this_host() -> None:
+    found = host.look((), {"UCX_TLS": "tcp", "SGLANG_API_KEY": "k", "HOME": "/"})
+    assert found.name == socket.gethostname()
+    assert "127.0.0.1" in found.addresses
+    assert found.nofile == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert dict(found.environ) == {"SGLANG_API_KEY": "(hidden)", "UCX_TLS": "tcp"}
+    assert found.free_ports is None or 0 < found.free_ports < 65536
+    assert found.shm_free is None or found.shm_free > 0
+
+
+def test_versions_of_what_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {"sglang-0.5.23.dist-info/METADATA": "Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.23\n"})
+    monkeypatch.syspath_prepend(tmp_path)
+    assert Package("sglang", "0.5.23") in host.look((), {}, packages=True).packages
+
+
+def test_addresses_are_those_the_kernel_gives() -> None:
+    """A datagram socket that is connected tells which address it would use; it must be among ours."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("127.0.0.1", 9))
+        assert probe.getsockname()[0] in nics.addresses()
+
+
+def test_limits_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    found = host.look((), {})
+    assert (found.memlock, found.nofile) == (None, host.UNLIMITED_FILES)
+
+
+def test_ports_and_who_holds_them() -> None:
+    listen = "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)"
+    command = [sys.executable, "-c", listen + "; sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        taken, free = int(holder.stdout.readline()), closed_port()
+        found = host.look((free, taken, taken), os.environ)
+        holder.communicate()
+    assert found.checked_ports == tuple(sorted((free, taken)))
+    assert list(found.busy) == [taken]
+    assert found.busy[taken].startswith(f"pid {holder.pid} {sys.executable}")
+
+
+def test_a_port_whose_holder_is_hidden_is_in_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        monkeypatch.setattr(listeners, "PROC", tmp_path)
+        assert listeners.holders((port,)) == {port: "in use"}
+        assert listeners.free_ephemeral() is None
+
+
+def test_free_ephemeral_ports_are_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    row = "   0: 0100007F:{:04X} 00000000:0000 {} 00000000:00000000 00:00000000 00000000  0 0 {} 1\n"
+    write(
+        tmp_path,
+        {
+            listeners.EPHEMERAL: "32768\t32777\n",
+            listeners.RESERVED: "32768,40000-40001\n",
+            "net/tcp": "head\n" + row.format(32769, "01", 1) + row.format(32769, "01", 2) + row.format(80, "0A", 3),
+        },
+    )
+    monkeypatch.setattr(listeners, "PROC", tmp_path)
+    assert listeners.free_ephemeral() == 8
+
+
+def test_the_clock_that_differs_most() -> None:
+    def engine(offset: float | None) -> Engine:
+        return Engine(Endpoint("e", "decode", "http://h"), True, "", clock_offset=offset)
+
+    assert host.look((), {}, engines=map(engine, (0.5, None, -3.0))).clock_offset == -3.0
+    assert host.look((), {}, engines=[engine(None)]).clock_offset is None

@@ -1,0 +1,147 @@
+"""Facts about routers: recorded answers of sglang-router 0.3.2 and smg 1.13.0, and what is no router."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+
+from pdctl.fleet import router
+from pdctl.fleet.facts import Router
+from pdctl.fleet.routers import probe_router
+from tests.fleet.conftest import LONG, Answers, Serve, closed_port, recorded
+from tests.fleet.test_document import ANY_JSON
+
+OWN = {"schema": "pdctl.router.workers/1", "workers": [], "total": 0}
+
+
+def probe(serve: Serve, answers: Answers, metrics: Answers | None = None) -> Router:
+    """With the router's metrics on a port of their own, as sglang-router and smg have them."""
+    elsewhere = serve(metrics if metrics is not None else {"/metrics": answers.get("/metrics", (404, ""))})
+    return probe_router(serve(answers), LONG, metrics_url=elsewhere, patience=LONG)
+
+
+def ports(found: Router) -> dict[str, tuple[int | None, bool]]:
+    assert found.workers is not None
+    return {one.url[-5:]: (one.bootstrap_port, one.bootstrap_known) for one in found.workers if one.role == "prefill"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind", "first", "second"),
+    [
+        ("0.5.8-2p1d-router-without-ports", "sglang-router", (None, False), (None, False)),
+        ("0.5.23-2p1d", "sglang-router", (8998, True), (8999, True)),
+        ("smg-1.13.0-2p1d", "smg", (8998, True), (None, False)),
+    ],
+)
+def test_real_routers(
+    serve: Serve, folder: str, kind: str, first: tuple[int | None, bool], second: tuple[int | None, bool]
+) -> None:
+    found = probe(serve, recorded(folder, "router"))
+    assert (found.kind, found.reached, found.reason, found.ready) == (kind, True, "", True)
+    assert ports(found) == {"30000": first, "30001": second}
+    assert found.workers is not None
+    decode = next(one for one in found.workers if one.role == "decode")
+    assert (decode.healthy, decode.mode, decode.bootstrap_known) == (True, "decode", False)
+    assert found.breakers_known
+    assert dict(found.breakers) == dict.fromkeys((f"http://127.0.0.1:{port}" for port in (30000, 30001, 30002)), 0)
+    assert found.metrics["smg_worker_health"] == 3.0
+
+
+def test_an_open_breaker_is_seen_although_the_router_says_ready(serve: Serve) -> None:
+    answers = recorded("0.5.23-2p1d", "router")
+    state = b'smg_worker_cb_state{worker="http://127.0.0.1:30001"} '
+    text = answers["/metrics"][1]
+    assert isinstance(text, bytes)
+    assert state + b"0" in text
+    answers["/metrics"] = (200, text.replace(state + b"0", state + b"1"))
+    found = probe(serve, answers)
+    assert found.ready
+    assert {url[-5:]: value for url, value in found.breakers.items()} == {"30000": 0, "30001": 1, "30002": 0}
+
+
+def test_metrics_of_another_router_are_not_believed(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default port is 29000 for every instance of a host: only a text that names our workers is ours."""
+    answers = recorded("0.5.23-2p1d", "router")
+    text = answers.pop("/metrics")
+    for metrics, known in ((text, True), ((200, 'smg_worker_cb_state{worker="http://other:1"} 1\n'), False)):
+        monkeypatch.setattr("pdctl.fleet.routers.METRICS_PORT", int(serve({"/metrics": metrics}).rpartition(":")[2]))
+        found = probe_router(serve(answers), LONG, patience=LONG)
+        assert found.breakers_known is known
+        assert bool(found.metrics) is known
+    monkeypatch.setattr("pdctl.fleet.routers.METRICS_PORT", closed_port())
+    assert not probe_router(serve(answers), LONG, patience=LONG).breakers_known
+
+
+def test_routers_without_workers(serve: Serve) -> None:
+    """Both say the same on /workers then; sglang-router's summary is its own, smg's a worker's."""
+    empty: Answers = {
+        "/workers": (200, '{"workers":[],"total":0,"stats":{"prefill_count":0,"decode_count":0,"regular_count":0}}'),
+        "/readiness": (503, '{"status":"not ready","reason":"insufficient healthy workers"}'),
+    }
+    summary: Answers = {"/get_server_info": (200, '{"router_manager":true,"routers_count":1,"workers_count":0}')}
+    refused: Answers = {"/get_server_info": (503, '{"error":{"message":"No prefill servers available"}}')}
+    ours, theirs = probe(serve, {**empty, **summary}), probe(serve, {**empty, **refused})
+    assert (ours.kind, theirs.kind) == ("sglang-router", "smg")
+    assert (ours.ready, ours.workers) == (False, ())
+    assert ours.readiness is not None
+    assert "insufficient healthy workers" in ours.readiness.reason
+
+
+def test_mini_lb_has_no_list(serve: Serve) -> None:
+    found = probe(serve, {"/get_server_info": (200, '{"prefill": [{}], "decode": [{}], "internal_states": []}')})
+    assert (found.kind, found.ready, found.workers, found.breakers_known) == ("mini_lb", None, None, False)
+
+
+def test_pdctls_own_router_has_breakers_of_pairs(serve: Serve) -> None:
+    prefill, decode = "http://127.0.0.1:1", "http://127.0.0.1:2"
+    entries = [
+        {"url": prefill, "worker_type": "prefill", "is_healthy": True, "bootstrap_port": None},
+        {"url": decode, "worker_type": "decode", "is_healthy": True},
+    ]
+    answers: Answers = {
+        "/workers": (200, json.dumps({**OWN, "workers": entries})),
+        "/readiness": (200, "{}"),
+        "/metrics": (200, f'pdctl_router_breaker_state{{prefill="{prefill}",decode="{decode}"}} 1\n'),
+    }
+    found = probe_router(serve(answers), LONG, patience=LONG)
+    assert (found.kind, found.breakers_known) == ("pdctl", True)
+    assert dict(found.breakers) == {f"{prefill} {decode}": 1}
+    assert found.workers is not None
+    assert (found.workers[0].bootstrap_port, found.workers[0].bootstrap_known) == (None, True)
+
+
+def test_what_is_no_router_says_what_it_is(serve: Serve) -> None:
+    engine = recorded("0.5.23-2p1d", "decode0")
+    engine["/get_server_info"] = engine["/server_info"]
+    found = probe(serve, engine)
+    assert (found.kind, found.reason) == ("", "this is an engine (disaggregation_mode decode), not a router")
+    locked = probe(serve, {"/workers": (401, "Unauthorized")})
+    assert locked.reason == "/workers answered 401: the router asks for an API key"
+    assert probe(serve, {}).reason == "no router pdctl knows: /workers answered 404"
+    nobody = probe_router(f"http://127.0.0.1:{closed_port()}", LONG)
+    assert (nobody.reached, nobody.reason) == (False, "connection refused")
+
+
+def test_router_state_for_launch(serve: Serve) -> None:
+    workers = [
+        {"url": "http://a:1/", "worker_type": "prefill", "is_healthy": True, "bootstrap_port": 8998, "load": 2},
+        {"url": "http://b:2", "worker_type": "decode", "is_healthy": False, "load": 2},
+    ]
+    url = serve({"/readiness": (503, '{"status": "no decode"}'), "/workers": (200, json.dumps({"workers": workers}))})
+    state = router.fetch(url)
+    assert (state.reached, state.ready, state.in_flight) == (True, False, 2)
+    assert state.reason == '{"status": "no decode"}'
+    assert state.lists("http://a:1")
+    assert not state.lists("http://b:2")  # listed, but not healthy
+    assert state.workers[0].bootstrap_port == 8998
+
+
+@given(ANY_JSON, ANY_JSON)
+@settings(max_examples=50, deadline=None)
+def test_any_list_gives_workers_or_none(body: object, value: object) -> None:
+    keys = ("url", "worker_type", "is_healthy", "bootstrap_port", "metadata", "labels", "load")
+    for told in (body, {"workers": body}, {"workers": [dict.fromkeys(keys, value), value, body]}):
+        found = router.workers(told)
+        assert found is None or all(isinstance(one.url, str) and isinstance(one.load, int) for one in found)

@@ -1,0 +1,152 @@
+"""Every form of doctor's report: what scripts rely on, and that hostile text stays text."""
+
+from __future__ import annotations
+
+import io
+import json
+from xml.etree import ElementTree
+
+import jsonschema
+
+from pdctl.doctor.finding import Report
+from pdctl.render.findings import document, github, junit, sarif, text
+from pdctl.render.term import Term
+
+CONTRACT = {
+    "type": "object",
+    "required": ["schema", "findings", "checks", "ports", "matrix"],
+    "properties": {
+        "schema": {"const": "pdctl.findings/1"},
+        "findings": {
+            "items": {
+                "required": [
+                    "code", "slug", "severity", "instance", "headline", "observed", "expected", "evidence", "fix",
+                ],
+                "properties": {"severity": {"enum": ["error", "warning", "info"]}, "evidence": {"type": "array"}},
+            }
+        },
+        "checks": {
+            "items": {
+                "required": ["code", "status", "reason"],
+                "properties": {"status": {"enum": ["ok", "finding", "skipped", "unknown"]}},
+            }
+        },
+        "matrix": {"items": {"required": ["prefill", "decode", "ok", "seconds", "reason"]}},
+    },
+}  # fmt: skip
+SHOWN = """\
+doctor 2p1d  (canary)
+
+✗ PD201 bootstrap-port-null  prefill-1
+  the router sends no bootstrap port for prefill-1: decode will dial 8998 instead of 8999
+  observed bootstrap_port: null
+  expected 8999
+  evidence router.log:7: prefill_urls: [(http://127.0.0.1:30001, None)]
+           decode-0: disaggregation_bootstrap_port 8998
+  fix      python -m sglang_router.launch_router --prefill http://127.0.0.1:30001 8999
+
+! PD410 page-size-one
+  KV moves in pages of one token
+  ignored  a tiny model
+
+! PD604 instance-down  decode-0
+  decode-0 does not answer
+  observed \\x1b[2J<b>&\\u202e, 50%:\\x0a::error::x
+  expected 200
+
+bootstrap ports
+PREFILL\tFLAG\tSERVER_INFO\tBOOTSTRAP\tROUTER
+prefill-0\t8998\t8998\t8998\tnull ✗
+prefill-1\t8999\t8999\t8999\tnull ✗
+
+canary: one real request per pair
+PREFILL\tdecode-0
+prefill-0\t✓ 0.21 s
+prefill-1\t✗ 5.00 s
+  no answer within 5 s
+
+  ✗ ports and addresses     1 with findings, 1 ok
+  ✓ transfer                1 with findings, 1 skipped
+  ? capacity                1 unknown
+  ! router and lifecycle    1 with findings
+  ? unknown PD501: decode-0 did not answer
+  – 1 skipped: no RDMA device on this host
+1 error, 1 warning, 1 ignored (4 checks, 1 skipped, 1 unknown, 1.8 s)
+"""
+
+
+class Pipe(io.StringIO):
+    encoding = "utf-8"
+
+
+class Ascii(io.StringIO):
+    encoding = "ascii"
+
+
+def test_text_in_a_pipe(report: Report) -> None:
+    stream = Pipe()
+    text.show(report, Term(stream))
+    assert stream.getvalue() == SHOWN
+
+
+def test_text_where_only_ascii_can_be_shown(report: Report) -> None:
+    stream = Ascii()
+    text.show(report, Term(stream))
+    assert stream.getvalue().isascii()
+    assert "x PD201" in stream.getvalue()
+
+
+def test_verbose_tells_every_check(report: Report) -> None:
+    stream = Pipe()
+    text.show(report, Term(stream), verbose=True)
+    assert [line for line in stream.getvalue().splitlines() if "PD202 bootstrap-port-wrong" in line]
+
+
+def test_json_keeps_the_contract(report: Report) -> None:
+    told = json.loads(document.to_json(report))
+    jsonschema.validate(told, CONTRACT)
+    assert [found["suppressed"] for found in told["findings"]] == [None, "a tiny model", None]
+    assert told["ports"][0]["odd"] == "router"
+    assert told["matrix"][1] == {
+        "prefill": "prefill-1", "decode": "decode-0", "ok": False, "seconds": 5.0, "reason": "no answer within 5 s",
+        "room": 18,
+    }  # fmt: skip
+
+
+def test_json_lines_hold_the_same(report: Report) -> None:
+    lines = [json.loads(line) for line in document.to_lines(report).splitlines()]
+    kinds = [line["kind"] for line in lines]
+    assert kinds == ["report"] + ["finding"] * 3 + ["check"] * 6 + ["port"] * 2 + ["cell"] * 2
+    assert lines[0]["schema"] == "pdctl.findings/1"
+
+
+def test_sarif_has_a_rule_and_a_place_for_each_result(report: Report) -> None:
+    run = json.loads(sarif.to_sarif(report))["runs"][0]
+    rules = run["tool"]["driver"]["rules"]
+    for result in run["results"]:
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+        assert result["level"] in ("error", "warning", "note")
+        assert result["message"]["text"]
+    physical = run["results"][0]["locations"][0]["physicalLocation"]
+    assert physical == {"artifactLocation": {"uri": "router.log"}, "region": {"startLine": 7}}
+    assert run["results"][1]["suppressions"][0]["justification"] == "a tiny model"
+
+
+def test_github_commands_cannot_be_forged(report: Report) -> None:
+    lines = github.to_commands(report).splitlines()
+    assert len(lines) == 2, "one per active finding: what a server says opens no new command"
+    assert lines[0].startswith("::error file=router.log,line=7,title=PD201 bootstrap-port-null::prefill-1: ")
+    assert "%0A::error::x" in lines[1]
+    assert "50%25" in lines[1]
+
+
+def test_junit_counts_what_failed(report: Report) -> None:
+    root = ElementTree.fromstring(junit.to_xml(report).partition("\n")[2])
+    checks, canary = root.findall("testsuite")
+    assert (checks.get("tests"), checks.get("failures"), checks.get("errors"), checks.get("skipped")) == (
+        "6", "2", "1", "2",
+    )  # fmt: skip
+    assert (canary.get("tests"), canary.get("failures")) == ("2", "1")
+    failure = checks.find("testcase[@name='PD201']/failure")
+    assert failure is not None
+    assert "observed: bootstrap_port: null" in (failure.text or "")
