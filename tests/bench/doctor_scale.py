@@ -2,6 +2,7 @@
 
     python tests/bench/doctor_scale.py                      # probes of 512 engines, then a 16 x 16 canary matrix
     python tests/bench/doctor_scale.py --delay-ms 50        # every answer takes that long, as a busy scheduler's does
+    python tests/bench/doctor_scale.py --verb               # the verb itself, as a user runs it
     python tests/bench/doctor_scale.py --clients            # the same GETs with http.client and with httpx
 
 The engines answer with what a real SGLang 0.5.23 answered (tests/data/answers): 32 KB /server_info, 76 KB /metrics.
@@ -140,6 +141,25 @@ def probes(ports: dict[str, list], width: int) -> None:
     assert all(one.read and not one.left for one in left)
 
 
+def verb(ports: dict[str, list], width: int) -> None:
+    """`pdctl doctor` as a user runs it: all of them once, then `width` of each with the canary matrix."""
+    every = len(ports["prefills"])
+    for count, words in ((every, []), (width, ["--canary", "--no-extras"])):
+        command = [sys.executable, "-m", "pdctl", "doctor", "-o", "json", *words]
+        for port, boot in ports["prefills"][:count]:
+            command += ["--prefill", f"http://127.0.0.1:{port},{boot}"]
+        for port in ports["decodes"][:count]:
+            command += ["--decode", f"http://127.0.0.1:{port}"]
+        began = time.monotonic()
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=False)
+        wall = time.monotonic() - began
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+        report = json.loads(done.stdout)
+        assert all(cell["ok"] for cell in report["matrix"])
+        what = f"pdctl doctor {' '.join(words)} on {2 * count} engines, {len(report['matrix'])} pairs"
+        print(f"{what:70} {wall:6.2f} s  peak RSS {peak:4} MB  exit {done.returncode}", flush=True)
+
+
 def clients(ports: dict[str, list]) -> None:
     every = [*(port for port, _ in ports["prefills"]), *ports["decodes"]]
     todo = [(port, path) for port in every for path in LOOKS]
@@ -192,6 +212,7 @@ def main() -> None:
     parser.add_argument("--matrix", type=int, default=16, help="width of the canary matrix (default: %(default)s)")
     parser.add_argument("--delay-ms", type=float, default=0.0)
     parser.add_argument("--clients", action="store_true")
+    parser.add_argument("--verb", action="store_true")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
@@ -204,6 +225,8 @@ def main() -> None:
             ports = json.loads(server.stdout.readline())
             if args.clients:
                 clients(ports)
+            elif args.verb:
+                verb(ports, args.matrix)
             else:
                 probes(ports, args.matrix)
         finally:
