@@ -24,11 +24,16 @@ class Verb(NamedTuple):
 VERBS: tuple[Verb, ...] = (
     Verb("plan", "pdctl.cli.plan", "Say what will run where: ranks, ports, links, memory, commands."),
     Verb("launch", "pdctl.cli.launch", "Start a topology and keep it running."),
+    Verb("doctor", "pdctl.cli.doctor", "Find what would break: before rollout, at rest, or by real requests."),
+    Verb("trace-room", "pdctl.cli.trace_room", "Tell the story of one room from plain logs, and the cause."),
+    Verb("rooms", "pdctl.cli.rooms", "List the rooms in the logs: pair, phase, duration, outcome, cause."),
     Verb("ask", "pdctl.cli.ask", "Send one request to the running deployment and stream the answer."),
     Verb("status", "pdctl.cli.status", "Show the state of a run, instance by instance."),
     Verb("logs", "pdctl.cli.logs", "Show or follow the logs of a run."),
     Verb("down", "pdctl.cli.down", "Stop a run and everything it started."),
     Verb("ls", "pdctl.cli.ls", "List runs."),
+    Verb("explain", "pdctl.cli.explain", "Explain a finding's code."),
+    Verb("dialect", "pdctl.cli.dialect", "Show what an engine or router writes; check which dialect a log speaks."),
     Verb("topology", "pdctl.cli.topology", "Check a topology file, show it resolved, export its JSON Schema."),
     Verb("completion", "pdctl.cli.completion", "Print the shell completion script."),
 )

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import time
-from dataclasses import replace
+import signal
 from enum import Enum
 from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pdctl.cli import doctor_conflicts, doctor_request
-from pdctl.cli.durations import seconds
-from pdctl.doctor import request as asking
-from pdctl.doctor import runner, selection
-from pdctl.doctor.facts import Depth
-from pdctl.doctor.manifests.read import STDIN
+from pdctl.cli import doctor_conflicts
+from pdctl.cli.exits import reraise
+from pdctl.doctor import selection
 from pdctl.errors import UsageError
-from pdctl.render import term
-from pdctl.render.findings.forms import Form, write
-from pdctl.render.trace.output import to_file
+from pdctl.render.findings.forms import Form
 
 if TYPE_CHECKING:
-    from pdctl.cli.doctor_request import Subject
-    from pdctl.doctor.facts import Facts
-    from pdctl.doctor.finding import Report
     from pdctl.doctor.selection import Selection
+
+STDIN = "-"
 
 
 class Bar(str, Enum):
@@ -35,13 +27,6 @@ class Bar(str, Enum):
     WARN = "warn"
     INFO = "info"
     NEVER = "never"
-
-
-class Times(NamedTuple):
-    """Seconds for the look at everything, and for one canary request."""
-
-    look: float
-    canary: float
 
 
 What = typer.Argument(
@@ -104,9 +89,8 @@ def command(
     Exit code 0: nothing at or above --fail-on; 1: findings; 4: too little could be reached to tell.
     """
     chosen = selection.read(select or (), ignore or (), fail_on.value)
-    shown = Shown(output, output_file, verbose, bundle, reached)
     if list_checks:
-        _list(chosen, shown)
+        _list(chosen, output, output_file)
         return
     flags = {
         "--static": static, "--canary": canary, "--watch": watch, "--bundle": bundle, "--reached": reached,
@@ -114,112 +98,36 @@ def command(
         "--reached -": reached == STDIN, STDIN: STDIN in (what or ()),
     }  # fmt: skip
     doctor_conflicts.check([flag for flag, value in flags.items() if value not in (None, False)])
+    from pdctl.cli import doctor_look, doctor_request  # late: what asks nobody pays for none of it
+
     words = doctor_request.Words(
         tuple(what or ()), tuple(overlays or ()), tuple(sets or ()), run, router, tuple(prefills or ()),
         tuple(decodes or ()), static, canary,
     )  # fmt: skip
-    found = doctor_request.subject(words)
-    chosen = replace(chosen, suppressions=found.suppressions)
-    times = Times(seconds("--timeout", timeout), seconds("--canary-timeout", canary_timeout))
-    request = replace(
-        found.request, router_metrics=asking.url(router_metrics) if router_metrics else "", key=_key(key_env),
-        extras=extras, deadline=times.look, canary_deadline=times.canary,
-    )  # fmt: skip
-    found = found._replace(request=request)
-    if from_host:
-        _print_command(found, shown)
-    elif watch is not None:
-        _watch(found, chosen, seconds("--watch", watch), output)
-    else:
-        _once(found, chosen, shown)
-
-
-class Shown(NamedTuple):
-    """What becomes of the report."""
-
-    form: Form
-    file: Path | None
-    verbose: bool
-    bundle: Path | None
-    reached: str | None
-
-
-def _once(found: Subject, chosen: Selection, shown: Shown) -> None:
-    facts, report = look(found, chosen)
-    if shown.reached is not None:
-        from pdctl.cli.doctor_elsewhere import judged  # late: rarely wanted
-
-        report = judged(facts, report, shown.reached, chosen)
-    if shown.bundle is not None:
-        from pdctl.cli.doctor_bundle import pack  # late, as above
-
-        pack(shown.bundle, found, facts, report, term.err())
-    with to_file(shown.file) as stream:
-        write(shown.form, report, stream, shown.verbose)
-    raise typer.Exit(int(runner.exit_code(report, chosen.fail_on)))
-
-
-def look(found: Subject, chosen: Selection) -> tuple[Facts, Report]:
-    """One look at everything the chosen checks need, and what they conclude."""
-    from pdctl.doctor.gather import gather  # late: --list-checks asks nobody
-    from pdctl.render.findings.progress import Looking
-
-    progress = Looking(term.err())
-    began = time.monotonic()
+    asked = doctor_look.Asked(timeout, canary_timeout, router_metrics, key_env, extras)
+    shown = doctor_look.Shown(output, output_file, verbose, bundle, reached)
     try:
-        request = replace(found.request, progress=progress)
-        facts = gather(request, runner.needed(chosen, request.depth))
-    finally:
-        progress.close()
-    return facts, runner.run(facts, chosen, title=found.title, seconds=time.monotonic() - began)
+        subject = doctor_look.subject(words, asked)
+        if from_host:
+            doctor_look.print_command(subject, shown)
+        elif watch is not None:
+            doctor_look.watch(subject, chosen, watch, output)
+        else:
+            raise typer.Exit(int(doctor_look.once(subject, chosen, shown)))
+    except KeyboardInterrupt:
+        reraise(signal.SIGINT)
 
 
-def _list(chosen: Selection, shown: Shown) -> None:
+def _list(chosen: Selection, form: Form, file: Path | None) -> None:
     from pdctl.catalogue import book
     from pdctl.render.findings.listing import show, to_json
+    from pdctl.render.trace.output import to_file
 
-    if shown.form not in (Form.TEXT, Form.JSON):
-        raise UsageError(f"--list-checks has no form {shown.form.value}", "use -o text or -o json")
+    if form not in (Form.TEXT, Form.JSON):
+        raise UsageError(f"--list-checks has no form {form.value}", "use -o text or -o json")
     entries = [entry for entry in book.ENTRIES if chosen.wants(entry.code)]
-    with to_file(shown.file) as stream:
-        if shown.form is Form.JSON:
+    with to_file(file) as stream:
+        if form is Form.JSON:
             stream.write(to_json(entries))
         else:
             show(entries, stream)
-
-
-def _key(variable: str) -> str:
-    if not variable:
-        return ""
-    key = os.environ.get(variable, "")
-    if not key:
-        raise UsageError(f"--key-env {variable}: that variable is not set", f"export {variable}=…")
-    return key
-
-
-def _print_command(found: Subject, shown: Shown) -> None:
-    from pdctl.cli.doctor_elsewhere import command as pasteable
-
-    facts, _ = look(found, selection.EVERYTHING)
-    with to_file(shown.file) as stream:
-        stream.write(pasteable(facts))
-
-
-def _watch(found: Subject, chosen: Selection, interval: float, form: Form) -> None:
-    """Until the signal. One look follows the other by `interval`, however long a look takes."""
-    from pdctl.doctor import watch
-    from pdctl.render.findings import changes
-
-    if found.request.depth is Depth.STATIC:  # a manifest, and no server named
-        raise UsageError("there is nothing to watch in what is written alone", "add --router URL")
-    watched = watch.begin()
-    stream = term.out()
-    while True:
-        _, report = look(found, chosen)
-        watched = watch.advance(watched, report, time.monotonic())
-        if form is Form.TEXT:
-            changes.show(watched, stream)
-        elif lines := changes.to_lines(watched):
-            stream.write(lines)
-        stream.stream.flush()
-        time.sleep(interval)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Stake(NamedTuple):
     """What stands behind one host:port, and the code for not reaching it."""
 
-    instance: str
     code: str
+    instance: str
     what: str
 
 
@@ -32,28 +32,32 @@ FEW = 3  # addresses named in one reason
 
 def stakes(facts: Facts) -> Mapping[tuple[str, int], Stake]:
     """Every address a decode or a router dials: bootstrap servers, the ranks they name, the engines' HTTP ports."""
-    return dict(reversed(list(_stakes(facts))))
+    return dict(reversed([each for each in _stakes(facts) if all(each[0])]))
 
 
 def _stakes(facts: Facts) -> Iterator[tuple[tuple[str, int], Stake]]:
     """The first named for an address stands."""
     for server in facts.bootstraps:
         if "decode-default" not in server.claimed_by or server.style:
-            yield (server.host, server.port), Stake(server.prefill, "PD205", "its bootstrap server")
+            yield (server.host, server.port), Stake("PD205", server.prefill, "bootstrap server")
         for rank in server.ranks:
-            name = f"the KV port of dp{rank.dp} tp{rank.tp} pp{rank.pp}"
-            yield (rank.ip, rank.port), Stake(server.prefill, "PD210", name)
+            name = f"KV port of dp{rank.dp} tp{rank.tp} pp{rank.pp}"
+            yield (rank.ip, rank.port), Stake("PD210", server.prefill, name)
     for engine in facts.engines:
         host, port = address(engine.endpoint.url)
-        yield (host, port), Stake(engine.endpoint.name, "PD901", "its HTTP port")
+        yield (host, port), Stake("PD901", engine.endpoint.name, "HTTP port")
 
 
 def judged(report: Report, facts: Facts, seen: Elsewhere, selection: Selection = EVERYTHING) -> Report:
     """`report` with what the other host could not reach, as far as `selection` asks for it."""
     known = stakes(facts)
     here = facts.host.name if facts.host is not None else ""
-    failed = [(known[reach.host, reach.port], reach) for reach in seen.reaches if _matters(known, reach, selection)]
-    found = tuple(weigh(_finding(stake, reach, seen.host, here), selection) for stake, reach in failed)
+    failed = {(reach.host, reach.port): reach for reach in seen.reaches if not reach.reached}
+    found = tuple(
+        weigh(_finding(stake, failed[place], seen.host, here), selection)
+        for place, stake in sorted(known.items(), key=lambda item: (item[1], item[0]))
+        if place in failed and selection.wants(stake.code)
+    )
     codes = {one.code for one in found}
     silent = _undialled(known, seen)
     checks = tuple(
@@ -61,11 +65,6 @@ def judged(report: Report, facts: Facts, seen: Elsewhere, selection: Selection =
         for each in report.checks
     )
     return replace(report, findings=(*found, *report.findings), checks=checks)
-
-
-def _matters(known: Mapping[tuple[str, int], Stake], reach: Reach, selection: Selection) -> bool:
-    stake = known.get((reach.host, reach.port))
-    return stake is not None and not reach.reached and selection.wants(stake.code)
 
 
 def _undialled(known: Mapping[tuple[str, int], Stake], seen: Elsewhere) -> Mapping[str, list[str]]:
@@ -93,17 +92,17 @@ def _finding(stake: Stake, reach: Reach, host: str, here: str) -> Finding:
     found = finding(
         stake.code,
         stake.instance,
-        observed=f"{where} from {host}: {reach.reason}",
-        expected=f"{host} connects to {stake.what} at {where}",
+        observed=f"{where}: {reach.reason}",
+        expected=f"{host} connects to {where}",
         evidence=(f"dialled on {host}: {where}: {reach.reason} after {reach.seconds:.1f} s",),
-        host=reach.host,
-        port=reach.port,
     )
-    return replace(found, fix=_fix(stake, reach, host, here))
+    # The catalogue's words are for who looks from here.
+    headline = f"{host} does not reach the {stake.what} of {stake.instance}: {reach.reason}"
+    return replace(found, headline=headline, fix=_fix(stake, reach, host, here))
 
 
 def _fix(stake: Stake, reach: Reach, host: str, here: str) -> str:
-    """The catalogue's fix is for who looks from here; there it is the way that is missing, or the address."""
+    """What is missing is a listener, the way to it, or an address that means the same everywhere."""
     if reach.host in LOOPBACK and host != here:
         return f"give {stake.instance} by an address that {host} can reach: {reach.host} is {host} itself there"
     if "refused" in reach.reason:

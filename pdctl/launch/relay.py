@@ -57,12 +57,16 @@ class Tail:
         return text
 
 
+# The line that process.close_generation adds: whoever shows last lines has said that already.
+EPITAPH = re.compile(rb"\] pdctl: \S+ generation \d+ (?:was killed by|left with)")
+
+
 def _text(line: bytes) -> str:
     return line.decode("utf-8", errors="replace").rstrip("\r")
 
 
 def last_lines(path: Path, count: int, start: int = 0) -> tuple[str, ...]:
-    """The last `count` non-empty lines of what was written from `start` on, without reading the whole file."""
+    """The last `count` non-empty lines of what a process wrote from `start` on, without reading the whole file."""
     try:
         with path.open("rb") as stream:
             end = stream.seek(0, 2)
@@ -71,7 +75,7 @@ def last_lines(path: Path, count: int, start: int = 0) -> tuple[str, ...]:
             data = stream.read(end - begin)
     except FileNotFoundError:
         return ()
-    lines = [_text(line) for line in data.split(b"\n") if line.strip()]
+    lines = [_text(line) for line in data.split(b"\n") if line.strip() and not EPITAPH.search(line)]
     if begin > start and len(lines) > count:
         del lines[0]  # most likely cut in the middle
     return tuple(lines[-count:])

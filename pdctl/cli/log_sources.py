@@ -1,0 +1,165 @@
+"""Which logs a verb reads, and the part of them in time: RUN, PATH, `-`, `--since`, `--until`, `--tz`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+import typer
+
+from pdctl.cli.durations import seconds
+from pdctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from pdctl.logs.library import Library
+    from pdctl.logs.source import Log
+
+CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2})(\.\d+)?)?")
+OFFSET = re.compile(r"([+-])(\d{2}):?(\d{2})")
+DAY = 86400.0
+WAYS = "write 2026-11-21T01:34:20, 01:34:20 (on the day of the last line) or -10m (before the last line)"
+
+Run = typer.Option("--run", metavar="RUN", help="Logs of this run of `pdctl launch`.")
+Since = typer.Option("--since", metavar="TIME", help="Only lines since then: 2026-11-21T01:34:20, 01:34:20 or -10m.")
+Until = typer.Option("--until", metavar="TIME", help="Only lines until then.")
+Zone = typer.Option("--tz", metavar="ZONE", help="Zone of the logs' clocks and of the times shown; default: local.")
+Dialects = typer.Option(
+    "--dialects",
+    metavar="DIR",
+    envvar="PDCTL_DIALECTS",
+    show_envvar=False,
+    help="Directory of more dialect rows (or $PDCTL_DIALECTS).",
+)
+Index = typer.Option("--index/--no-index", help="Keep the places of rooms for the next time.")
+Verbose = typer.Option("--verbose", "-v", help="Say what was read, and how fast.")
+OutputFile = typer.Option("--output-file", metavar="FILE", help="Write the answer there.")
+
+
+class Sources(NamedTuple):
+    """`names`: the lane of each path whose name a run's topology gives; other files are named by their stem."""
+
+    paths: tuple[str, ...]
+    names: Mapping[str, str]
+
+
+class Reading(NamedTuple):
+    """What the command line says about how logs are read; texts as typed."""
+
+    since: str | None = None
+    until: str | None = None
+    tz: str | None = None
+    dialects: Path | None = None
+    indexed: bool = True
+
+
+def sources(paths: Sequence[str], run: str | None) -> Sources:
+    """Paths as typed; without any, the logs of the named run, or of the only one alive, or of the latest."""
+    if paths:
+        if run is not None:
+            raise UsageError("--run and PATH name two places", "give one of them")
+        if paths.count("-") > 1:
+            raise UsageError("`-` stands twice: stdin can be read once", "give it once")
+        return Sources(tuple(paths), {})
+    from pdctl.launch.state import RunDir, home, pick  # late: paths need nothing of a run
+
+    root = home(os.environ)
+    found = pick(root, run, ended=True)
+    directory = RunDir.of(root, found.name)
+    files = {str(directory.log(process.name)): process.name for process in found.processes}
+    known = {path: name for path, name in files.items() if os.path.exists(path)}  # noqa: PTH110
+    if not known:
+        raise UsageError(f"run `{found.name}` has no logs in {directory.logs}", "give the paths of the logs instead")
+    return Sources(tuple(known), known)
+
+
+def opened(chosen: Sources) -> tuple[Log, ...]:
+    from pdctl.logs.source import open_logs
+
+    stdin = sys.stdin.buffer if "-" in chosen.paths else None
+    return open_logs(chosen.paths, names=chosen.names, stdin=stdin)
+
+
+def library(logs: tuple[Log, ...], reading: Reading, progress: Callable[[int, int], None] | None = None) -> Library:
+    """The logs, limited to the window in time where one was asked for."""
+    from pdctl.dialect.speech import speech
+    from pdctl.logs.library import Library
+
+    zone = timezone(reading.tz)
+    spoken = speech(reading.dialects)
+    whole = Library(logs, speech=spoken, tz=zone, index=reading.indexed, progress=progress)
+    if reading.since is None and reading.until is None:
+        return whole
+    last = Last(whole)
+    since = None if reading.since is None else moment("--since", reading.since, zone, last)
+    until = None if reading.until is None else moment("--until", reading.until, zone, last)
+    if since is not None and until is not None and since > until:
+        raise UsageError(f"--since {reading.since} is after --until {reading.until}", "swap them")
+    return Library(logs, speech=spoken, tz=zone, since=since, until=until, index=reading.indexed, progress=progress)
+
+
+class Last:
+    """The time of the last line of all logs, asked for only by a moment that is relative to it."""
+
+    def __init__(self, whole: Library) -> None:
+        self._library = whole
+
+    def __call__(self) -> float:
+        stamps = [end.last for end in self._library.ends().values() if end.last is not None]
+        if not stamps:
+            raise UsageError("no line of these logs carries a time, so nothing is before or after it", WAYS)
+        return max(stamps)
+
+
+def moment(flag: str, text: str, zone: dt.tzinfo | None, last: Callable[[], float]) -> float:
+    """Seconds since the epoch. A bare clock time is the latest one not after the last line."""
+    clock = CLOCK.fullmatch(text)
+    if clock is not None:
+        return _on_the_day(flag, text, clock, zone, last())
+    if text[:1] == "-" or re.fullmatch(r"[\d.]+[a-z][\da-z.]*", text):
+        return last() - seconds(flag, text.removeprefix("-"))
+    try:
+        # 3.10 does not know the Z of RFC 3339.
+        found = dt.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
+    except ValueError:
+        raise UsageError(f"{flag} {text}: this is not a time", WAYS) from None
+    return _epoch(found, zone)
+
+
+def _on_the_day(flag: str, text: str, clock: re.Match[str], zone: dt.tzinfo | None, last: float) -> float:
+    hour, minute, second = (int(part or 0) for part in clock.group(1, 2, 3))
+    if hour > 23 or minute > 59 or second > 59:
+        raise UsageError(f"{flag} {text}: no clock shows that", WAYS)
+    day = dt.datetime.fromtimestamp(last, zone)
+    fraction = float(clock[4] or 0)
+    found = _epoch(day.replace(hour=hour, minute=minute, second=second, microsecond=0), zone) + fraction
+    return found if found <= last else found - DAY
+
+
+def _epoch(found: dt.datetime, zone: dt.tzinfo | None) -> float:
+    """A time without a zone is one of the logs' own."""
+    return (found if found.tzinfo or zone is None else found.replace(tzinfo=zone)).timestamp()
+
+
+def timezone(text: str | None) -> dt.tzinfo | None:
+    """`UTC`, `+02:00`, `Europe/Berlin`; None (the zone of this machine) for `local` or nothing."""
+    if text is None or text.lower() == "local":
+        return None
+    if text.lower() in ("utc", "z"):
+        return dt.timezone.utc
+    offset = OFFSET.fullmatch(text)
+    if offset is not None:
+        away = dt.timedelta(hours=int(offset[2]), minutes=int(offset[3]))
+        if away < dt.timedelta(days=1):
+            return dt.timezone(away if offset[1] == "+" else -away)
+    import zoneinfo  # late: rarely wanted
+
+    try:
+        return zoneinfo.ZoneInfo(text)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise UsageError(f"--tz {text}: no such time zone", "write UTC, +02:00, local or Europe/Berlin") from None

@@ -1,0 +1,101 @@
+"""`pdctl rooms`: every room the logs know, and how each went."""
+
+from __future__ import annotations
+
+import time
+from enum import Enum
+from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pdctl.cli import log_sources
+from pdctl.cli.durations import seconds
+from pdctl.cli.log_sources import Reading
+from pdctl.cli.room_filter import FIELDS, FILTERS, Order, matcher
+from pdctl.render import rooms as render
+from pdctl.render import term
+from pdctl.render.trace.output import to_file
+from pdctl.render.trace.progress import Scanning, read_stats
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.trace.room import Summary
+
+
+class Form(str, Enum):
+    TEXT = "text"
+    JSON = "json"
+    JSONL = "jsonl"
+    TSV = "tsv"
+
+
+Paths = typer.Argument(metavar="[PATH]...", help="Logs, directories, globs or `-`; none: those of the run.")
+Filter = typer.Option(
+    "--filter", metavar="KEY=VALUE", help=f"Only rooms whose {', '.join(FILTERS)} is that; `*` is a wildcard."
+)
+Outcomes = typer.Option(
+    "--outcome", metavar="OUTCOME", help="Only ok, failed, hung, incomplete or unknown; repeatable."
+)
+Least = typer.Option("--min-duration", metavar="TIME", help="Only rooms that took at least that long.")
+
+
+def command(
+    paths: Annotated[list[str] | None, Paths] = None,
+    run: Annotated[str | None, log_sources.Run] = None,
+    filters: Annotated[list[str] | None, Filter] = None,
+    outcome: Annotated[list[str] | None, Outcomes] = None,
+    prefill: Annotated[
+        str | None, typer.Option("--prefill", metavar="NAME", help="Only rooms of this prefill.")
+    ] = None,
+    decode: Annotated[str | None, typer.Option("--decode", metavar="NAME", help="Only rooms of this decode.")] = None,
+    least: Annotated[str | None, Least] = None,
+    sort: Annotated[Order, typer.Option("--sort", help="In order of what.")] = Order.STARTED,
+    reverse: Annotated[bool, typer.Option("--reverse", "-r", help="The other way round.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="The first N of them.")] = None,
+    since: Annotated[str | None, log_sources.Since] = None,
+    until: Annotated[str | None, log_sources.Until] = None,
+    tz: Annotated[str | None, log_sources.Zone] = None,
+    dialects: Annotated[Path | None, log_sources.Dialects] = None,
+    index: Annotated[bool, log_sources.Index] = True,
+    verbose: Annotated[bool, log_sources.Verbose] = False,
+    output: Annotated[Form, typer.Option("--output", "-o", help="Form of the answer.")] = Form.TEXT,
+    output_file: Annotated[Path | None, log_sources.OutputFile] = None,
+) -> None:
+    """List the rooms in the logs: when, which pair, the phase it reached, how long, how it ended.
+
+    \b
+    pdctl rooms                                        # of the only run alive, or the latest
+    pdctl rooms logs/ --outcome failed --outcome hung
+    pdctl rooms logs/ --sort duration --reverse --limit 10
+    pdctl rooms 'logs/*.log.gz' --filter cause=PD2* --prefill prefill-1 -o tsv
+    """
+    wanted = [*(filters or []), *(f"{key}={name}" for key, name in (("prefill", prefill), ("decode", decode)) if name)]
+    keep = matcher(wanted, outcome or [], None if least is None else seconds("--min-duration", least))
+    sources = log_sources.sources(paths or [], run)
+    known = _read(sources, Reading(since, until, tz, dialects, index), verbose)
+    found = sorted((room for room in known if keep(room)), key=FIELDS[sort.value].key, reverse=reverse)  # type: ignore[arg-type]
+    found = found[:limit]
+    with to_file(output_file) as stream:
+        if output is Form.TEXT:
+            render.show(found, stream, log_sources.timezone(tz))
+        else:
+            forms = {Form.JSON: render.to_json, Form.JSONL: render.to_jsonl, Form.TSV: render.to_tsv}
+            stream.write(forms[output](found, stream))
+    if output is Form.TEXT and term.out().tty:
+        term.err().write(render.totals(found, len(known)))
+
+
+def _read(sources: log_sources.Sources, reading: Reading, verbose: bool) -> Sequence[Summary]:
+    began, progress = time.monotonic(), Scanning(term.err())
+    try:
+        library = log_sources.library(log_sources.opened(sources), reading, progress)
+        from pdctl.trace import summary
+
+        found = summary.summaries(library)
+    finally:
+        progress.close()
+    if verbose:
+        read_stats(library, time.monotonic() - began, term.err())
+    return found

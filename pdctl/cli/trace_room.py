@@ -1,0 +1,144 @@
+"""`pdctl trace-room`: what the logs tell of one room, and the cause when it broke."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from pdctl.cli import log_sources
+from pdctl.cli.durations import seconds
+from pdctl.cli.exits import reraise
+from pdctl.cli.log_sources import Reading
+from pdctl.cli.room_choice import chosen, find, not_found
+from pdctl.errors import ExitCode, NotFoundError, UsageError
+from pdctl.render import term
+from pdctl.render.trace.forms import Form, write
+from pdctl.render.trace.output import to_file
+from pdctl.render.trace.progress import Scanning, read_stats
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.cli.room_choice import Wanted
+    from pdctl.logs.source import Log
+    from pdctl.render.term import Term
+    from pdctl.trace.room import Room
+
+CODES = {
+    "ok": ExitCode.OK,
+    "failed": ExitCode.FINDINGS,
+    "hung": ExitCode.FINDINGS,
+    "incomplete": ExitCode.FINDINGS,
+    "unknown": ExitCode.NOT_PROBED,
+}
+
+
+class Ended(NamedTuple):
+    """A room that was followed; `interrupted`: by Ctrl-C, so that it is shown as it stood then."""
+
+    room: Room
+    interrupted: bool
+
+
+Words = typer.Argument(metavar="[ROOM] [PATH]...", help="The room, decimal or hex; logs, directories, globs or `-`.")
+Output = typer.Option("--output", "-o", help="Form of the answer.")
+
+
+def command(
+    words: Annotated[list[str] | None, Words] = None,
+    rid: Annotated[str | None, typer.Option(metavar="RID", help="The room of this request instead.")] = None,
+    last_failed: Annotated[bool, typer.Option("--last-failed", help="The last room that failed.")] = False,
+    slowest: Annotated[int | None, typer.Option(min=1, metavar="N", help="The N rooms that took longest.")] = None,
+    run: Annotated[str | None, log_sources.Run] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show its lines as they come, until it ends.")] = False,
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="How long to follow it.")] = "10m",
+    since: Annotated[str | None, log_sources.Since] = None,
+    until: Annotated[str | None, log_sources.Until] = None,
+    tz: Annotated[str | None, log_sources.Zone] = None,
+    dialects: Annotated[Path | None, log_sources.Dialects] = None,
+    index: Annotated[bool, log_sources.Index] = True,
+    verbose: Annotated[bool, log_sources.Verbose] = False,
+    output: Annotated[Form, Output] = Form.TEXT,
+    output_file: Annotated[Path | None, log_sources.OutputFile] = None,
+) -> None:
+    """Tell the story of one room from the logs of router, prefills and decodes, and name the cause when it broke.
+
+    \b
+    pdctl trace-room 2148025886387619708                     # in the logs of the only run alive, or the latest
+    pdctl trace-room 2148025886387619708 logs/ router.log.gz
+    pdctl trace-room 0x1dcf43f1d9a31f3c 'logs/*.log' -o html --output-file room.html
+    pdctl trace-room --last-failed --run blue
+    pdctl trace-room --slowest 3 logs/ --since -10m -o json
+    kubectl logs decode-0 | pdctl trace-room --rid 67bb508ed39b4c6c9db20b4beddf121a -
+
+    Exit code 0: the room is fine; 1: it failed, hangs or is incomplete; 4: the logs do not tell; 5: no line names it.
+    """
+    wanted, paths = chosen(words or [], rid, last_failed, slowest)
+    if output is Form.MERMAID and (slowest or 1) > 1:
+        raise UsageError("-o mermaid draws one room", "name one, or use -o html for several")
+    sources = log_sources.sources(paths, run)
+    reading = Reading(since, until, tz, dialects, index)
+    zone = log_sources.timezone(tz)
+    shown = term.out() if follow and output is Form.TEXT and output_file is None else None
+    if follow:
+        ended = _follow(wanted, sources, reading, seconds("--timeout", timeout), shown)
+        rooms, interrupted = [ended.room], ended.interrupted
+    else:
+        rooms, interrupted = _read(wanted, sources, reading, verbose), False
+    with to_file(output_file) as stream:
+        write(output, rooms, wanted.selection, stream, zone, told=shown is not None)
+    if interrupted:
+        reraise(signal.SIGINT)
+    if not any(room.events for room in rooms):
+        raise not_found(rooms[0])
+    raise typer.Exit(int(exit_code(rooms)))
+
+
+def exit_code(rooms: Sequence[Room]) -> ExitCode:
+    """The worst of them: a room that broke outweighs one of which nothing is known."""
+    codes = {CODES[room.outcome.value] for room in rooms}
+    return next((code for code in (ExitCode.FINDINGS, ExitCode.NOT_PROBED) if code in codes), ExitCode.OK)
+
+
+def _read(wanted: Wanted, sources: log_sources.Sources, reading: Reading, verbose: bool) -> list[Room]:
+    began, progress = time.monotonic(), Scanning(term.err())
+    try:
+        library = log_sources.library(log_sources.opened(sources), reading, progress)
+        rooms = find(library, wanted)
+    finally:
+        progress.close()
+    if verbose:
+        read_stats(library, time.monotonic() - began, term.err())
+    return rooms
+
+
+def _follow(wanted: Wanted, sources: log_sources.Sources, reading: Reading, limit: float, shown: Term | None) -> Ended:
+    """The room when it has ended, or as it stands at the time limit or at Ctrl-C."""
+    from pdctl.render.trace.following import Follower
+
+    if not wanted.named or "-" in sources.paths:
+        raise UsageError("--follow needs one room and files that grow", "name the room and the paths")
+
+    def read(logs: tuple[Log, ...]) -> Room | None:
+        try:
+            (room,) = find(log_sources.library(logs, reading), wanted)
+        except NotFoundError:
+            return None
+        return room if room.events else None
+
+    follower = Follower(lambda: log_sources.opened(sources), read, shown)
+    interrupted = False
+    try:
+        follower.run(limit)
+    except KeyboardInterrupt:
+        if follower.room is None:
+            reraise(signal.SIGINT)
+        interrupted = True
+    if follower.room is None:
+        name = wanted.rid or str(wanted.room)
+        raise NotFoundError(f"no line named {name} within {limit:g} s", "`pdctl rooms` lists the rooms there are")
+    return Ended(follower.room, interrupted)

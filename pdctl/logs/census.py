@@ -1,0 +1,235 @@
+"""One pass over a part that finds every room in it: which rows name it, and when first and last.
+
+Most lines about rooms are of a few kinds. What stands right before and behind the number tells the kind, as far as the
+dialect's own examples show that it does; only lines that it does not tell are read in full.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import re
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+from pdctl.dialect.prefix import split
+from pdctl.dialect.speech import Speech
+from pdctl.logs.block import SIZE, blocks
+from pdctl.logs.buffer import Buffer
+from pdctl.logs.clock import Clock
+from pdctl.logs.part import open_part
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Callable, Iterator
+
+    from pdctl.dialect.row import Row, Speaker
+    from pdctl.logs.part import Part
+
+RECORD = struct.Struct("<QddQI")  # room, first (inf: untimed), last (-inf: untimed), kinds (one bit each), lines
+BUCKETS = 64
+_ROOM = rb"room[=\": '\[(]{1,4}"
+_NUMBER = rb"(\d+)"
+_BEFORE, _BEHIND = 7, 8  # bytes around a number that tell the kind of line
+_HELD = 20_000  # rooms, and times, held in memory
+_FLUSHED = 1 << 16  # bytes of a bucket
+KINDS = 63  # the last bit of a record
+_STAMPED = 21  # bytes in which sglang's stamp of whole seconds lies
+_WHOLE_SECONDS = re.compile(rb"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[\] ]")
+UNTIMED = float("-inf")
+_NEVER = float("inf")
+
+
+class Task(NamedTuple):
+    """One part, and all that is known of it. Can be sent to another process.
+
+    bounds: bytes to be read. rows: those its speaker writes; role: "" when not known. anchors: what announces a room in
+    it beside the word `room`. undated: see Clock. since, until: lines outside do not count. spill: path of a new file.
+    """
+
+    part: Part
+    bounds: tuple[int, int]
+    speaker: Speaker | None
+    role: str
+    rows: tuple[Row, ...]
+    anchors: tuple[bytes, ...]
+    zone: dt.tzinfo | None
+    undated: float
+    since: float
+    until: float
+    spill: str
+
+
+class Counted(NamedTuple):
+    """kinds: row ids by bit. segments: (bucket, offset, size) of records in the spill file. notes: what went wrong."""
+
+    kinds: tuple[str, ...]
+    segments: tuple[tuple[int, int, int], ...]
+    notes: tuple[str, ...]
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the garbage collector: it would look at many thousands of records over and over, none in a cycle."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def count(task: Task, progress: Callable[[int], None] | None = None) -> Counted:
+    with Path(task.spill).open("wb") as spill, uncollected():
+        census = _Census(task, spill)
+        for size in census.run():
+            if progress:
+                progress(size)
+        return census.finish()
+
+
+class _Census:
+    def __init__(self, task: Task, spill: BinaryIO) -> None:
+        self._task = task
+        self._speech = Speech(task.rows)
+        self._patterns = [(b"room", re.compile(_ROOM + _NUMBER))]
+        self._patterns += [(each, re.compile(re.escape(each) + _NUMBER)) for each in task.anchors]
+        self._sure = self._contexts()
+        self._bits: dict[str, int] = {}
+        self._memo: dict[bytes, int] = {}
+        self._clock = Clock(task.zone, lambda: task.undated)
+        self._limited = task.since > float("-inf") or task.until < float("inf")
+        self._times: dict[bytes, float] = {}
+        self._rooms: dict[bytes, list[Any]] = {}  # first, last, lines, kinds
+        self._spill = spill
+        self._buckets = [bytearray() for _ in range(BUCKETS)]
+        self._segments: list[tuple[int, int, int]] = []
+        self._notes: list[str] = []
+
+    def run(self) -> Iterator[int]:
+        """Bytes read, step by step."""
+        start, end = self._task.bounds
+        buffer = Buffer(SIZE)
+        stream = open_part(self._task.part, start, self._notes.append, end)
+        try:
+            for block in blocks(stream, buffer, start):
+                for literal, pattern in self._patterns:
+                    if buffer.find(literal, block.start, block.end) >= 0:
+                        self._mentions(pattern, bytes(buffer.view[block.start : block.end]))
+                if len(self._rooms) >= _HELD:
+                    self._write_out()
+                yield block.end - block.start
+        finally:
+            stream.close()
+
+    def finish(self) -> Counted:
+        self._write_out()
+        for bucket in range(BUCKETS):
+            self._flush(bucket)
+        return Counted(tuple(self._bits), tuple(self._segments), tuple(self._notes))
+
+    def _mentions(self, pattern: re.Pattern[bytes], text: bytes) -> None:
+        """The hot loop, under a microsecond for each number behind its announcement: nothing is called in it."""
+        memo, seen, rfind, times = self._memo.get, self._rooms.get, text.rfind, self._times.get
+        rooms, limited = self._rooms, self._limited
+        stamp, t = b"", 0.0
+        done = -1  # the line that was read in full last
+        for match in pattern.finditer(text):
+            first, last = match.span(1)
+            kind = memo(text[first - _BEFORE : first] + text[last : last + _BEHIND])
+            line = rfind(b"\n", 0, first) + 1
+            if kind is None or limited:
+                if line != done:
+                    done = line
+                    self._read(text, line, text[first - _BEFORE : first] + text[last : last + _BEHIND])
+                continue
+            head = text[line : line + _STAMPED]
+            if head != stamp:
+                stamp = head
+                found = times(head)
+                if found is None:
+                    found = self._time(text, line, head)
+                    stamp = b""
+                t = found
+            room = text[first:last]
+            record = seen(room)
+            if record is None:
+                rooms[room] = [t, t, 1, kind]
+                continue
+            if t > record[1]:
+                record[1] = t
+            elif t < record[0]:
+                record[0] = t
+            record[2] += 1
+            record[3] |= kind
+
+    def _note(self, room: bytes, t: float, kind: int) -> None:
+        if t != UNTIMED and not self._task.since <= t <= self._task.until:
+            return
+        record = self._rooms.setdefault(room, [t, t, 0, 0])
+        record[0], record[1] = min(record[0], t), max(record[1], t)
+        record[2] += 1
+        record[3] |= kind
+
+    def _read(self, text: bytes, line: int, key: bytes) -> None:
+        """One line in full; its kind is remembered by `key` where no other kind of line has the same."""
+        behind = text.find(b"\n", line)
+        whole = text[line : behind if behind >= 0 else len(text)]
+        said = self._speech.match(whole)
+        if said is None:
+            return
+        rooms = (said.values.get("room", ""), *re.findall(r"\d+", said.values.get("rooms", "")))
+        instant = self._clock.read(said.prefix.stamp) if said.prefix.stamp else None
+        kind = 1 << self._bits.setdefault(said.row.id, min(len(self._bits), KINDS))
+        for room in dict.fromkeys(rooms):
+            if room.isdigit():
+                self._note(room.encode(), instant.t if instant else UNTIMED, kind)
+        if self._sure.get(key) == {said.row.id}:
+            self._memo[key] = kind
+
+    def _time(self, text: bytes, line: int, head: bytes) -> float:
+        """Remembered only where the stamp lies in `head` as a whole."""
+        behind = text.find(b"\n", line)
+        stamp = split(text[line : behind if behind >= 0 else len(text)]).stamp
+        instant = self._clock.read(stamp) if stamp else None
+        t = instant.t if instant else UNTIMED
+        if _WHOLE_SECONDS.fullmatch(head):
+            if len(self._times) > _HELD:
+                self._times.clear()
+            self._times[head] = t
+        return t
+
+    def _contexts(self) -> dict[bytes, set[str]]:
+        """Row ids by what stands around the room in their examples."""
+        found: dict[bytes, set[str]] = {}
+        for row in self._task.rows:
+            if "(?P<room" not in row.pattern or (self._task.role and row.role not in ("", self._task.role)):
+                continue
+            text = row.example.encode()
+            said = self._speech.match(text)
+            for _, pattern in self._patterns if said else ():
+                for match in pattern.finditer(text):
+                    first, last = match.span(1)
+                    key = text[first - _BEFORE : first] + text[last : last + _BEHIND]
+                    found.setdefault(key, set()).add(said.row.id if said else "")
+        return found
+
+    def _write_out(self) -> None:
+        buckets, pack = self._buckets, RECORD.pack
+        for text, (first, last, lines, kinds) in self._rooms.items():
+            room = int(text)
+            if room < 1 << 64:
+                buckets[room % BUCKETS] += pack(room, first if first != UNTIMED else _NEVER, last, kinds, lines)
+        self._rooms.clear()
+        for bucket in range(BUCKETS):
+            if len(buckets[bucket]) > _FLUSHED:
+                self._flush(bucket)
+
+    def _flush(self, bucket: int) -> None:
+        data = self._buckets[bucket]
+        if data:
+            self._segments.append((bucket, self._spill.tell(), len(data)))
+            self._spill.write(data)
+            self._buckets[bucket] = bytearray()

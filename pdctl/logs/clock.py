@@ -1,0 +1,114 @@
+"""Stamps in log prefixes as seconds since the epoch, on the clock of the host that wrote them.
+
+A prefix is local time without a zone: the zone is the one asked for, else the one the log betrays itself
+(`utc_offset` of its HTTP access lines), else this machine's.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pdctl.dialect.prefix import Stamp
+
+DAY = 86400.0
+_KEPT = 4096  # minutes whose beginning is remembered
+
+
+class Instant(NamedTuple):
+    """The line was written in [t, t + uncertainty_s): an hour more than the step when the clock was set back then."""
+
+    t: float
+    uncertainty_s: float
+
+
+class Clock:
+    """`since` gives the earliest moment an undated stamp may mean: it means the first such time of day from there on.
+
+    Asked only when such a stamp comes. Without it they count from the epoch: right among themselves within one day.
+    """
+
+    def __init__(self, zone: dt.tzinfo | None, since: Callable[[], float] | None = None) -> None:
+        self._zone = zone
+        self._ask_since = since
+        self._minutes: dict[tuple[int, int, int, int, int, int | None], tuple[float, float]] = {}
+
+    def read(self, stamp: Stamp) -> Instant | None:
+        """None for a date that no calendar has."""
+        second = stamp.second + stamp.micro / 1e6
+        if stamp.month == 0:
+            return Instant(self._of_day(stamp) + second, stamp.resolution_s)
+        year = stamp.year or self._year(stamp)
+        key = (year, stamp.month, stamp.day, stamp.hour, stamp.minute, stamp.zone)
+        if key not in self._minutes:
+            try:
+                found = self._minute(key)
+            except (ValueError, OverflowError, OSError):
+                return None
+            if len(self._minutes) >= _KEPT:
+                self._minutes.clear()
+            self._minutes[key] = found
+        start, folded = self._minutes[key]
+        return Instant(start + second, stamp.resolution_s + folded)
+
+    @cached_property
+    def _since(self) -> float:
+        return self._ask_since() if self._ask_since else 0.0
+
+    def _minute(self, key: tuple[int, int, int, int, int, int | None]) -> tuple[float, float]:
+        """When it began, and how much later it came again because clocks were set back."""
+        zone = self._zone if key[5] is None else dt.timezone(dt.timedelta(seconds=key[5]))
+        moment = dt.datetime(*key[:5], tzinfo=zone)
+        first = moment.timestamp()
+        return first, max(0.0, moment.replace(fold=1).timestamp() - first)
+
+    def _of_day(self, stamp: Stamp) -> float:
+        start = dt.datetime.fromtimestamp(self._since, self._zone)
+        moment = start.replace(hour=stamp.hour, minute=stamp.minute, second=0, microsecond=0, fold=0)
+        found = moment.timestamp()
+        if found + stamp.second + 1 <= self._since:
+            found = (moment + dt.timedelta(days=1)).timestamp()
+        return found
+
+    def _year(self, stamp: Stamp) -> int:
+        """Syslog and glog write no year: the one that puts the stamp next to where undated stamps begin."""
+        start = dt.datetime.fromtimestamp(self._since, self._zone)
+        behind = (stamp.month, stamp.day) < (start.month, start.day) and start.month - stamp.month > 6
+        ahead = stamp.month - start.month > 6
+        return start.year + behind - ahead
+
+
+def zone_of(utc_offset: str) -> dt.tzinfo | None:
+    """`+0530` as an access line ends its clock; None for anything else."""
+    if len(utc_offset) != 5 or utc_offset[0] not in "+-" or not utc_offset[1:].isdigit():
+        return None
+    away = dt.timedelta(hours=int(utc_offset[1:3]), minutes=int(utc_offset[3:]))
+    return dt.timezone(-away if utc_offset[0] == "-" else away) if away < dt.timedelta(days=1) else None
+
+
+def undated_since(
+    clocks: Iterable[float], dated: tuple[float, float] | None, modified: float, zone: dt.tzinfo | None
+) -> float:
+    """From when on times of day without a date count. clocks: seconds of day of undated lines; dated: range of others.
+
+    Next to the logs that have dates, within half a day of their middle. Without such logs the longest quiet stretch of
+    the clock is night, and the last line before it is the latest that is not after `modified`, the files' last change.
+    """
+    if dated is not None:
+        return (dated[0] + dated[1]) / 2 - DAY / 2
+    known = sorted(set(clocks))
+    if not known:
+        return 0.0
+    gaps = [(known[i] - known[i - 1] if i else known[0] + DAY - known[-1], known[i]) for i in range(len(known))]
+    gap, first = max(gaps)
+    midnight = (
+        dt.datetime.fromtimestamp(modified + 60, zone).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
+    )
+    last = first + DAY - gap  # seconds after the midnight before the first
+    while midnight + last > modified + 60:
+        midnight -= DAY
+    return midnight + first - min(gap / 2, DAY / 4)

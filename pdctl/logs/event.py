@@ -1,0 +1,57 @@
+"""What one line of a log says, read by a dialect row, with its place in the file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.dialect.phase import Phase
+    from pdctl.dialect.row import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`line` is 1-based; `offset` is the byte where the line begins in the (decompressed) file, and identifies it."""
+
+    file: str
+    line: int = field(compare=False)
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`instance` is the lane: a run's instance name, or the file's stem. `rank` is "" or as logged ("DP1 TP3").
+
+    t: seconds since the epoch on the clock of the host that wrote it, None when the line carries no time;
+    uncertainty_s: the line was written in [t, t + uncertainty_s): 1.0 for a prefix of whole seconds.
+    values: the row's named groups, as text. room and rid are among them when the line names them.
+    """
+
+    instance: str
+    role: str
+    rank: str
+    row: Row
+    values: Mapping[str, str]
+    t: float | None
+    uncertainty_s: float
+    place: Place
+    text: str
+
+    @property
+    def phase(self) -> Phase | None:
+        return self.row.phase
+
+    @property
+    def room(self) -> int | None:
+        text = self.values.get("room")
+        return int(text) if text and text.isdigit() else None
+
+    @property
+    def rid(self) -> str | None:
+        return self.values.get("rid")

@@ -1,0 +1,312 @@
+"""The logs of one deployment, asked by room, by request, by time: the one object trace and doctor read logs through."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pdctl.dialect.speech import ANCESTRY
+from pdctl.dialect.speech import speech as shipped
+from pdctl.logs import needle, window
+from pdctl.logs.clocks import Clocks
+from pdctl.logs.ends import BEGINNINGS, End, end
+from pdctl.logs.event import Place
+from pdctl.logs.glance import Glance
+from pdctl.logs.hearing import Hearing
+from pdctl.logs.inquiry import Inquiry, Question
+from pdctl.logs.numbering import Lines
+from pdctl.logs.reader import Reader
+from pdctl.logs.scan import Raw, find
+from pdctl.logs.table import Tables
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pdctl.dialect.identify import Identity
+    from pdctl.dialect.row import Row, Speaker
+    from pdctl.dialect.speech import Speech
+    from pdctl.logs.clock import Clock
+    from pdctl.logs.event import Event
+    from pdctl.logs.inquiry import Tally
+    from pdctl.logs.needle import Needle
+    from pdctl.logs.part import Part
+    from pdctl.logs.rooms import RoomSeen, Source
+    from pdctl.logs.source import Log
+
+WHOLE = 16 << 20  # bytes of logs up to which nothing is left out of a context, and every start is looked for
+LIMIT = 1 << 17  # bytes of each log a context is read from when there are more
+HEAD, TAIL = 1 << 19, 1 << 15  # bytes at most in which start lines and last words are looked for
+_REPEATED = 400  # lines without one of a new kind after which a log is taken to have begun
+
+
+class Library:
+    """`tz`: the zone prefixes are written in; None: the one a log betrays, else this machine's.
+
+    since, until: epoch seconds; lines with a time outside are left out everywhere, and plain parts are not even read
+    there. index: remember answers, and use the index of rooms where there is one. progress: called with bytes read and
+    bytes to be read. notes: what could not be read, was cut, or is taken for granted; grows as questions are asked.
+    """
+
+    def __init__(
+        self,
+        logs: Sequence[Log],
+        *,
+        speech: Speech | None = None,
+        tz: dt.tzinfo | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        index: bool = True,
+        progress: Callable[[int, int], None] | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.logs = tuple(logs)
+        self.speech = Hearing(speech or shipped())
+        self._since = float("-inf") if since is None else since
+        self._until = float("inf") if until is None else until
+        self._numbers: dict[Part, Lines] = {}
+        self._glances: dict[str, Glance] = {}
+        self._readers: dict[str, Reader] = {}
+        self._clocks = Clocks(self.logs, tz, self.glance)
+        self._owners = {part: log for log in self.logs for part in log.parts}
+        limited = since is not None or until is not None
+        self._inquiry = Inquiry(
+            self._lines, Tables(environ, index), environ, index, self._bounds if limited else None, progress
+        )
+        self._progress = progress
+        self._environ = environ
+        self._noted: dict[str, None] = {}
+
+    # --- who
+
+    def identity(self, log: Log) -> Identity:
+        """Read from its head, its tail and a few windows between. Unknown is None, never guessed."""
+        return self.glance(log).identity
+
+    def glance(self, log: Log) -> Glance:
+        found = self._glances.get(log.instance)
+        if found is None:
+            found = self._glances[log.instance] = Glance(log, self.speech, self._lines)
+        return found
+
+    def clock(self, log: Log) -> Clock:
+        return self._clocks.of(log)
+
+    @property
+    def stats(self) -> Tally:
+        """What questions have cost so far."""
+        return self._inquiry.tally
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (*self._noted, *self._inquiry.notes, *self._clocks.notes)
+
+    # --- by name
+
+    def of_room(self, room: int) -> tuple[Event, ...]:
+        """Every line that names the room, in decimal or hex, all logs, in file order per log.
+
+        A line no row reads is there too, with a row whose id is "". Hex is looked for in every log that no engine and
+        no router wrote, and where one of its samples has a room in hex: their own lines are decimal. A room of fewer
+        than nine digits counts only behind words that announce one (`room=`, `Request `).
+        """
+        decimal = needle.room(room, self.speech.rows)
+        both = (*decimal, *needle.hexadecimal(room))
+
+        def choose(part: Part) -> Sequence[Needle]:
+            return both if self.glance(self._owners[part]).hexadecimal else decimal
+
+        return self._ask(Question(f"room {room}", (decimal, both), choose, room), self._owners)
+
+    def of_rid(self, rid: str, instance: str | None = None) -> tuple[Event, ...]:
+        """Every line with the request id, standing apart from letters and digits; of one instance, or of all.
+
+        The logs are scanned for each id anew (an id is remembered as a room is): name the instance where it is known.
+        """
+        needles = needle.request(rid)
+        parts = [part for part, log in self._owners.items() if instance in (None, log.instance)]
+        return self._ask(Question(f"rid {rid}", (needles,), lambda part: needles), parts)
+
+    def _ask(self, question: Question, parts: Iterable[Part]) -> tuple[Event, ...]:
+        widest = question.spellings[-1]
+
+        def names(text: bytes) -> bool:
+            return any(each.among(text) for each in widest)
+
+        events: list[Event] = []
+        for part, hit in self._inquiry.ask(question, parts):
+            raw = Raw(Place(part.path, hit.line, hit.offset), hit.text, part)
+            events += self._reader(self._owners[part]).naming(raw, names)
+        return tuple(filter(self._counts, events))
+
+    # --- by time
+
+    def context(
+        self,
+        since: float,
+        until: float,
+        limit: int | None = None,
+        focus: tuple[float, float] | None = None,
+    ) -> tuple[Event, ...]:
+        """Lines that rows of the dialect read, written in [since, until], all logs, in file order per log.
+
+        Lines without a time are there when they stand among such lines. limit: bytes read of each log; by default
+        everything when all logs together have at most 16 MiB, else 128 KiB of each: the first and last of them, or
+        those at the two moments of `focus`. A log that was cut is named in `notes`. Line numbers are counted when
+        they are asked for.
+        """
+        if limit is None:
+            limit = window.UNLIMITED if sum(log.size for log in self.logs) <= WHOLE else LIMIT
+        since, until = max(since, self._since), min(until, self._until)
+        events: list[Event] = []
+        for part, log in self._owners.items():
+            cut = window.between(part, since, until, self.clock(log), limit, focus)
+            if not cut.whole:
+                self._noted[f"{part.path}: of the time around the room only {limit >> 10} KiB were read"] = None
+            events += self._within(log, cut, since, until)
+        return tuple(events)
+
+    def _within(self, log: Log, cut: window.Cut, since: float, until: float) -> Iterator[Event]:
+        reader, lines = self._reader(log), self._lines(cut.part)
+        for start, stop in cut.ranges:
+            inside = since == float("-inf")
+            for raw in window.lines(cut.part, start, stop, lines):
+                for event in reader.known(raw):
+                    if event.t is not None:
+                        inside = since <= event.t + event.uncertainty_s and event.t <= until
+                    if inside:
+                        yield event
+
+    def starts(self) -> tuple[Event, ...]:
+        """Known lines from the beginning of each log to its first requests, and from each later start in it.
+
+        Later starts are looked for where all logs together have at most 16 MiB.
+        """
+        return tuple(event for log in self.logs for event in self._starts(log))
+
+    @cached_property
+    def _restarts(self) -> Mapping[str, tuple[Raw, ...]]:
+        """Lines with which processes begin, behind the first of each log."""
+        if sum(log.size for log in self.logs) > WHOLE:
+            return {}
+        literals = [row.literal for row in self.speech.rows if row.id in BEGINNINGS]
+        found = {log.instance: self._later(log, literals) for log in self.logs}
+        return {instance: later for instance, later in found.items() if later}
+
+    def _later(self, log: Log, literals: Sequence[bytes]) -> tuple[Raw, ...]:
+        known = self._reader(log).known
+        lines = [raw for raw in find(log, literals) if any(event.row.id in BEGINNINGS for event in known(raw))]
+        return tuple(lines[1:])
+
+    def _starts(self, log: Log) -> Iterator[Event]:
+        seen: set[tuple[str, int]] = set()
+        reader = self._reader(log)
+        first = next(((part, 0) for part in log.parts if part.size), None)
+        later = [(raw.part, raw.place.offset) for raw in self._restarts.get(log.instance, ())]
+        for part, offset in ([first] if first else []) + later:
+            for event in _until_traffic(reader, window.lines(part, offset, offset + HEAD, self._lines(part))):
+                place = (event.place.file, event.place.offset)
+                if place not in seen:
+                    seen.add(place)
+                    yield event
+
+    def ends(self) -> Mapping[str, End]:
+        """By instance: when its last line was written, whether it was told to end, and its last known lines."""
+        return {log.instance: self._end(log) for log in self.logs}
+
+    def _end(self, log: Log) -> End:
+        raws = window.tail(log, TAIL, self._lines)
+        reader = self._reader(log)
+        last = None
+        for raw in reversed(raws):
+            instant = reader.instant(raw.line)
+            if instant is not None:
+                last = instant.t
+                break
+        return end((event for raw in raws for event in reader.known(raw)), last)
+
+    def rooms(self) -> Iterator[RoomSeen]:
+        """Every room rows of the dialect name, in no order, from one pass over all logs.
+
+        Memory stays bounded: what is known of each room lies in temporary files until it is handed out.
+        """
+        from pdctl.logs import rooms  # late: what finds one room need not load what counts all
+
+        sources = [self._counting(log, part) for part, log in self._owners.items()]
+        return rooms.gather(sources, self._progress, lambda text: self._noted.update({text: None}))
+
+    def build_index(self) -> bool:
+        """Index every room of all logs, or what was added to them since; then any room is found without a scan.
+
+        Costs several scans once, and about a hundredth of the logs' size on disk. False: some part cannot be indexed.
+        """
+        from pdctl.logs import indexing
+
+        parts = tuple(self._owners)
+        return len(indexing.build(parts, self._environ, self._progress)) == len(parts)
+
+    def _counting(self, log: Log, part: Part) -> Source:
+        from pdctl.logs.census import Task
+        from pdctl.logs.rooms import Source, anchors
+
+        identity = self.identity(log)
+        rows = tuple(row for row in self.speech.rows if _says(identity.speaker, row))
+        zone, undated = self._clocks.zone_of(log), self._clocks.since(log)
+        task = Task(
+            part, self._bounds(part), identity.speaker, identity.role, rows, anchors(rows, identity), zone, undated,
+            self._since, self._until, "",
+        )  # fmt: skip
+        return Source(task, log.instance)
+
+    def signatures(self, *codes: str) -> Iterator[Event]:
+        """Lines whose row has a cause, one of `codes` if any are given; echoes included, log by log, in file order."""
+        for log in self.logs:
+            speaker = self.identity(log).speaker
+            rows = [row for row in self.speech.rows if row.cause and (not codes or row.cause in codes)]
+            literals = {row.literal for row in rows if _says(speaker, row)}
+            for raw in find(log, sorted(literals)):
+                for event in self._reader(log).known(raw):
+                    if event.row.cause and (not codes or event.row.cause in codes) and self._counts(event):
+                        yield event
+
+    # --- within
+
+    def _reader(self, log: Log) -> Reader:
+        found = self._readers.get(log.instance)
+        if found is None:
+            found = Reader(log.instance, self.identity(log), self.speech, self.clock(log))
+            self._readers[log.instance] = found
+        return found
+
+    def _lines(self, part: Part) -> Lines:
+        return self._numbers.setdefault(part, Lines(part))
+
+    def _counts(self, event: Event) -> bool:
+        return event.t is None or (self._since <= event.t + event.uncertainty_s and event.t <= self._until)
+
+    def _bounds(self, part: Part) -> tuple[int, int]:
+        """The bytes of a plain part in which the lines asked for stand; of a compressed one all."""
+        if not part.plain or (self._since == float("-inf") and self._until == float("inf")):
+            return 0, part.size
+        cut = window.between(part, self._since, self._until, self.clock(self._owners[part]), window.UNLIMITED)
+        return cut.ranges[0]
+
+
+def _says(speaker: Speaker | None, row: Row) -> bool:
+    return speaker is None or row.speaker is speaker or row.speaker in ANCESTRY.get(speaker, ())
+
+
+def _until_traffic(reader: Reader, raws: Iterable[Raw]) -> Iterator[Event]:
+    """Known lines for as long as new kinds of them keep coming: traffic repeats itself."""
+    kinds: set[str] = set()
+    repeated = 0
+    for raw in raws:
+        repeated += 1
+        for event in reader.known(raw):
+            yield event
+            if event.row.id not in kinds:
+                kinds.add(event.row.id)
+                repeated = 0
+        if repeated >= _REPEATED:
+            return

@@ -1,0 +1,211 @@
+"""All rooms of all logs, in memory that does not grow with them: parts are counted side by side, then put together."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.logs import census, scan
+from pdctl.logs.needle import announced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pdctl.dialect.identify import Identity
+    from pdctl.dialect.row import Row
+    from pdctl.logs.census import Counted, Task
+
+PARALLEL = 1 << 28  # bytes below which starting more processes costs more than it brings
+_DEBUG = "--log-level debug"
+
+
+class Seen(NamedTuple):
+    """What one log says of a room: the rows that name it, in the dialect's order."""
+
+    instance: str
+    role: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Story:
+    """One object for all rooms of which the same logs say the same: what follows from it need be found out once."""
+
+    seen: tuple[Seen, ...]
+
+
+class RoomSeen(NamedTuple):
+    """first, last: epoch seconds of its lines; inf and -inf when none has a time. lines: how many name it."""
+
+    room: int
+    first: float
+    last: float
+    lines: int
+    story: Story
+
+
+class Source(NamedTuple):
+    """One task, and the log it is about."""
+
+    task: Task
+    instance: str
+
+
+def anchors(rows: Iterable[Row], identity: Identity) -> tuple[bytes, ...]:
+    """What announces a room beside the word itself, in the rows the log can hold as far as is known of it."""
+    found: dict[bytes, None] = {}
+    for row in rows:
+        text = announced(row.pattern)
+        usual = text.rstrip(b" =:\"'(").endswith(b"room")
+        if text and row.phase is not None and not usual and possible(row, identity):
+            found[text] = None
+    return tuple(found)
+
+
+def possible(row: Row, identity: Identity) -> bool:
+    """Whether nothing that is known of the log speaks against the row."""
+    if identity.role and row.role not in ("", identity.role):
+        return False
+    if identity.backend and row.backend not in ("", identity.backend):
+        return False
+    if (
+        identity.level is not None
+        and identity.level.value != "debug"
+        and _DEBUG in (row.needs, f"--log-level {row.level.value}")
+    ):
+        return False
+    since, until = row.span
+    old = until is not None and identity.since is not None and until <= identity.since
+    new = identity.until is not None and since >= identity.until
+    return not old and not new
+
+
+def gather(
+    sources: Sequence[Source],
+    progress: Callable[[int, int], None] | None = None,
+    note: Callable[[str], None] | None = None,
+) -> Iterator[RoomSeen]:
+    """Every room, in no order. One pass over all parts; records lie in temporary files meanwhile."""
+    with tempfile.TemporaryDirectory(prefix="pdctl-rooms-") as directory:
+        spilt = [
+            source._replace(task=source.task._replace(spill=str(Path(directory) / str(at))))
+            for at, source in enumerate(sources)
+        ]
+        counted = _count([source.task for source in spilt], progress)
+        for each in counted:
+            for text in each.notes:
+                if note:
+                    note(text)
+        yield from _Merge(spilt, counted).rooms()
+
+
+def _count(tasks: Sequence[Task], progress: Callable[[int, int], None] | None) -> list[Counted]:
+    total = sum(_size(task) for task in tasks)
+    movable = [at for at, task in enumerate(tasks) if task.part.spool is None]
+    workers = min(scan.threads(total), len(movable))
+    if total < PARALLEL or workers < 2:
+        return _count_here(tasks, total, progress)
+    from concurrent.futures import ProcessPoolExecutor, as_completed  # late: it takes a while to load
+    from multiprocessing import get_context
+
+    found: dict[int, Counted] = {}
+    done = 0
+    # spawn: a fork of a process with threads may inherit a lock nobody will ever open.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        largest = sorted(movable, key=lambda at: -_size(tasks[at]))
+        waiting = {pool.submit(census.count, tasks[at]): at for at in largest}
+        for at, task in enumerate(tasks):
+            if task.part.spool is not None:
+                found[at] = census.count(task)
+        for future in as_completed(waiting):
+            at = waiting[future]
+            found[at] = future.result()
+            done += _size(tasks[at])
+            if progress:
+                progress(done, total)
+    return [found[at] for at in range(len(tasks))]
+
+
+def _count_here(tasks: Sequence[Task], total: int, progress: Callable[[int, int], None] | None) -> list[Counted]:
+    done = 0
+
+    def step(size: int) -> None:
+        nonlocal done
+        done += size
+        if progress:
+            progress(min(done, total), total)
+
+    return [census.count(task, step) for task in tasks]
+
+
+def _size(task: Task) -> int:
+    return task.bounds[1] - task.bounds[0] if task.part.plain else task.part.size
+
+
+class _Merge:
+    """Bucket by bucket: the records of a room lie in the same bucket of every spill file."""
+
+    def __init__(self, sources: Sequence[Source], counted: Sequence[Counted]) -> None:
+        self._sources = sources
+        self._counted = counted
+        self._rows = {row.id: row for source in sources for row in source.task.rows}
+        self._order = {name: at for at, name in enumerate(self._rows)}
+        self._roles = {source.instance: source.task.role for source in sources}
+        self._nothing = Story(())
+        # What a story becomes when the log of one source adds these kinds of lines to it.
+        self._steps: dict[tuple[Story, int, int], Story] = {}
+        self._stories: dict[tuple[tuple[str, frozenset[str]], ...], Story] = {}
+
+    def rooms(self) -> Iterator[RoomSeen]:
+        for bucket in range(census.BUCKETS):
+            merged: dict[int, tuple[int, float, float, int, Story]] = {}
+            with census.uncollected():
+                for at, source in enumerate(self._sources):
+                    for data in self._records(source, self._counted[at], bucket):
+                        self._add(merged, at, data)
+            yield from map(RoomSeen._make, merged.values())
+
+    def _records(self, source: Source, counted: Counted, bucket: int) -> Iterator[bytes]:
+        with Path(source.task.spill).open("rb") as spill:
+            for owner, offset, size in counted.segments:
+                if owner == bucket:
+                    spill.seek(offset)
+                    yield spill.read(size)
+
+    def _add(self, merged: dict[int, tuple[int, float, float, int, Story]], at: int, data: bytes) -> None:
+        alone = {kinds: self._step(self._nothing, at, kinds) for kinds in self._kinds(data)}
+        for room, first, last, kinds, lines in census.RECORD.iter_unpack(data):
+            if room not in merged:
+                merged[room] = (room, first, last, lines, alone[kinds])
+            else:
+                _, begun, ended, before, story = merged[room]
+                whole = self._step(story, at, kinds)
+                merged[room] = (room, min(first, begun), max(last, ended), lines + before, whole)
+
+    def _kinds(self, data: bytes) -> set[int]:
+        return {kinds for _, _, _, kinds, _ in census.RECORD.iter_unpack(data)}
+
+    def _step(self, story: Story, at: int, kinds: int) -> Story:
+        key = (story, at, kinds)
+        found = self._steps.get(key)
+        if found is None:
+            found = self._steps[key] = self._with(story, at, kinds)
+        return found
+
+    def _with(self, story: Story, at: int, kinds: int) -> Story:
+        """`story` and these rows of this log; the same object however it came about."""
+        names = self._counted[at].kinds
+        known = {seen.instance: frozenset(row.id for row in seen.rows) for seen in story.seen}
+        instance = self._sources[at].instance
+        added = {name for bit, name in enumerate(names) if kinds >> min(bit, census.KINDS) & 1}
+        known[instance] = known.get(instance, frozenset()) | added
+        key = tuple(sorted(known.items()))
+        if key not in self._stories:
+            self._stories[key] = Story(tuple(self._seen(*each) for each in key))
+        return self._stories[key]
+
+    def _seen(self, instance: str, names: frozenset[str]) -> Seen:
+        rows = tuple(self._rows[name] for name in sorted(names, key=self._order.__getitem__))
+        return Seen(instance, self._roles[instance] or next((row.role for row in rows if row.role), ""), rows)

@@ -1,0 +1,164 @@
+"""Which logs are meant: files, directories, globs, stdin; rotated sets become one log, every log gets a name."""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from pdctl.errors import UsageError
+from pdctl.logs.part import Part, Spool, examine
+from pdctl.logs.rotation import generation, is_log, stem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+STDIN = "-"
+_COPY = 1 << 20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What one process wrote. `instance` is unique among the logs opened together; `parts`: oldest first."""
+
+    instance: str
+    parts: tuple[Part, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(part.size for part in self.parts)
+
+
+class _Found(NamedTuple):
+    """A file meant by one of the paths, and the log it belongs to."""
+
+    part: Part
+    directory: Path
+    base: str
+    order: tuple[int, str, int]
+
+
+def open_logs(
+    paths: Sequence[str], *, names: Mapping[str, str] | None = None, stdin: BinaryIO | None = None
+) -> tuple[Log, ...]:
+    """The logs at `paths`, in the order given (a directory's by name). names: instance of a path, as typed here.
+
+    A directory is read for *.log*, *.txt, *.out, .gz, .zst, all levels deep; `-` is `stdin`, kept in an unnamed file.
+    Raises UsageError for a path that is not there, not readable, UTF-16, or means no log.
+    """
+    files: list[str] = []
+    for path in paths:
+        files += _expand(path)
+    found: dict[tuple[int, int], _Found] = {}
+    for file in files:
+        each = _look(file, stdin)
+        found.setdefault((each.part.device, each.part.inode), each)
+    return _named(_sets(found.values()), names or {})
+
+
+def _expand(path: str) -> list[str]:
+    if path == STDIN:
+        return [path]
+    if Path(path).is_dir():
+        inside = _walk(Path(path))
+        if not inside:
+            raise UsageError(f"no logs in {path}", "a directory is read for *.log*, *.txt, *.out, *.gz and *.zst")
+        return inside
+    if os.path.lexists(path):
+        return [path]
+    if glob.has_magic(path):
+        matches = [Path(match) for match in sorted(glob.glob(path, recursive=True))]  # noqa: PTH207 (absolute patterns)
+        if matches:
+            return [file for match in matches for file in (_walk(match) if match.is_dir() else [str(match)])]
+        raise UsageError(f"no file matches {path}", "see what `ls` makes of the pattern")
+    raise UsageError(f"{path}: no such file or directory", _near(Path(path)))
+
+
+def _walk(directory: Path) -> list[str]:
+    inside: list[Path] = []
+    for where, folders, files in os.walk(directory):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        inside += (Path(where) / name for name in sorted(files) if is_log(name))
+    return [str(path) for path in inside if path.is_file()]
+
+
+def _near(wanted: Path) -> str:
+    """Names beside the one that is missing; beside the first directory on the way that is missing, if one is."""
+    import difflib  # late: only a mistake needs it
+
+    while not wanted.parent.exists():
+        wanted = wanted.parent
+    beside = [entry.name for entry in wanted.parent.iterdir()] if os.access(wanted.parent, os.R_OK) else []
+    near = difflib.get_close_matches(wanted.name, beside, n=3)
+    if near:
+        return f"did you mean {' or '.join(str(wanted.parent / name) for name in near)}?"
+    return f"{wanted.parent} has no such name; give files, directories, globs or `-`"
+
+
+def _look(path: str, stdin: BinaryIO | None) -> _Found:
+    if path == STDIN:
+        if stdin is None:
+            raise UsageError("`-` means standard input, and there is none", "pipe a log into it, or give a path")
+        return _Found(examine("stdin", _spooled(stdin)), Path(), "stdin", (2, "", 0))
+    file = Path(path)
+    try:
+        if stat.S_ISREG(file.stat().st_mode):
+            part = examine(path)
+        else:  # a pipe such as <(kubectl logs …)
+            with file.open("rb", buffering=0) as source:
+                part = examine(path, _spooled(source))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", "check its name and its permissions") from None
+    base, order = generation(file.name)
+    return _Found(part, file.parent, base, order)
+
+
+def _spooled(source: BinaryIO) -> Spool:
+    """A stream can be read once, a log is read several times."""
+    import tempfile  # late: files need none
+
+    with tempfile.TemporaryFile(prefix="pdctl-", buffering=0) as file:
+        while chunk := source.read(_COPY):
+            file.write(chunk)
+        return Spool(os.dup(file.fileno()))
+
+
+def _sets(found: Iterable[_Found]) -> dict[Path, list[_Found]]:
+    """Generations of one log together, oldest first, by the path of the file that is written to now."""
+    sets: dict[Path, list[_Found]] = {}
+    for each in found:
+        sets.setdefault(each.directory / each.base, []).append(each)
+    return {path: sorted(parts, key=lambda each: each.order) for path, parts in sets.items()}
+
+
+def _named(sets: Mapping[Path, list[_Found]], names: Mapping[str, str]) -> tuple[Log, ...]:
+    chosen = {path: name for path, parts in sets.items() if (name := _given(path, parts, names))}
+    unnamed = [path for path in sets if path not in chosen]
+    depth = 0
+    while unnamed:  # one directory more for those whose name somebody else has too
+        spelt = {path: _spell(path, depth) for path in unnamed}
+        taken = Counter((*spelt.values(), *chosen.values()))
+        clear = {path: name for path, name in spelt.items() if taken[name] == 1 or name == str(path)}
+        chosen.update(clear)
+        unnamed = [path for path in unnamed if path not in clear]
+        depth += 1
+    return tuple(Log(chosen[path], tuple(each.part for each in parts)) for path, parts in sets.items())
+
+
+def _given(path: Path, parts: Sequence[_Found], names: Mapping[str, str]) -> str:
+    """The name somebody gave the log, by its own path or that of one of its generations."""
+    paths = (str(path), *(each.part.path for each in parts))
+    return next((names[each] for each in paths if each in names), "")
+
+
+def _spell(path: Path, depth: int) -> str:
+    """`prefill0`, then with directories in front: `run2/prefill0`; at last the whole path, which nobody else has."""
+    above = [part for part in path.parent.parts if part not in ("/", "..", ".")]
+    if depth > len(above):
+        return str(path)
+    return "/".join((*above[len(above) - depth :], stem(path.name)))

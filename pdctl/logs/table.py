@@ -1,0 +1,249 @@
+"""The index of rooms: in which blocks of a part a number of 15 to 20 digits stands. Built once, then only appended to.
+
+A room is looked up by searching its eight bytes in the table, which is about a hundredth of the log and is read at
+memory speed; the blocks it names are then scanned as ever, so the table can make a search quick but not wrong. Rooms of
+fewer digits (one in ninety below 2^53, none to speak of below 2^63) are not in it, and are scanned for.
+
+    header    <8sQQQqQ16sQI    magic, device, inode, size, modified (ns), covered, digest, bytes in use, CRC of these
+    segments  <QQII            offset of a block in the decompressed part, its size, lines that end in it, numbers in it
+              <Q each          the numbers
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from zlib import crc32
+
+from pdctl.logs import fingerprint, store
+from pdctl.logs.block import SIZE, blocks, count
+from pdctl.logs.buffer import Buffer
+from pdctl.logs.fingerprint import Fingerprint
+from pdctl.logs.part import open_part
+from pdctl.logs.scan import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from io import FileIO
+    from pathlib import Path
+
+    from pdctl.logs.part import Part, Stream
+
+MAGIC = b"PDROOMS1"
+SHORTEST, _LONGEST = 15, 20  # digits
+_HEADER = struct.Struct("<8sQQQqQ16sQI")
+_START = 96  # where segments begin: everything is a multiple of eight bytes
+_SEGMENT = struct.Struct("<QQII")
+_RUN = b"0" * SHORTEST
+_DIGITS = bytes(48 if 48 <= byte < 58 else 32 for byte in range(256))
+
+
+class Looked(NamedTuple):
+    """Where the room can be among the first `covered` bytes on disk. lines: (offset, line number) on the way there."""
+
+    spans: tuple[Span, ...]
+    lines: tuple[tuple[int, int], ...]
+    covered: int
+
+
+class _Header(NamedTuple):
+    of: Fingerprint
+    used: int
+
+
+class Tables:
+    """The tables of all parts. Without `enabled` there are none."""
+
+    def __init__(self, environ: Mapping[str, str], enabled: bool) -> None:
+        self._environ = environ
+        self._enabled = enabled
+
+    def where(self, part: Part, room: int) -> Looked | None:
+        """None: there is no valid table for the part, or it does not hold rooms as short as this."""
+        if not self._enabled or room < 10 ** (SHORTEST - 1):
+            return None
+        try:
+            with self._file(part).open("rb", buffering=0) as table:
+                header = _header(table)
+                if header is None or not fingerprint.holds(header.of, part):
+                    return None
+                return _look(table, header, part, room)
+        except OSError:
+            return None
+
+    def build(self, part: Part, progress: Callable[[int], None] | None = None) -> bool:
+        """Bring the part's table up to date. False: it cannot be kept, another command is at it, the part changed."""
+        if not self._enabled or part.spool is not None:
+            return False
+        file = self._file(part)
+        with contextlib.suppress(OSError), _locked(file.with_suffix(".lock")) as locked:
+            return locked and _update(file, part, progress)
+        return False
+
+    def _file(self, part: Part) -> Path:
+        return store.directory(part, self._environ) / f"{part.device:x}-{part.inode:x}.rooms"
+
+
+def long_numbers(data: bytearray, start: int, end: int) -> set[int]:
+    """All runs of 15 to 20 digits, as far as they fit 64 bits."""
+    flat = data[start:end].translate(_DIGITS)
+    runs: set[bytes] = set()
+    at = flat.find(_RUN)
+    while at >= 0:
+        behind = flat.find(b" ", at + SHORTEST)
+        behind = len(flat) if behind < 0 else behind
+        if behind - at <= _LONGEST:
+            runs.add(bytes(data[start + at : start + behind]))
+        at = flat.find(_RUN, behind)
+    return {number for number in map(int, runs) if number < 1 << 64}
+
+
+def _header(table: BinaryIO | FileIO) -> _Header | None:
+    data = table.read(_HEADER.size)
+    if len(data) != _HEADER.size or crc32(data[:-4]) != int.from_bytes(data[-4:], "little"):
+        return None
+    magic, *of, used, _ = _HEADER.unpack(data)
+    return _Header(Fingerprint(*of), used) if magic == MAGIC else None
+
+
+def _packed(header: _Header) -> bytes:
+    data = _HEADER.pack(MAGIC, *header.of, header.used, 0)[:-4]
+    return data + crc32(data).to_bytes(4, "little")
+
+
+def _look(table: FileIO, header: _Header, part: Part, room: int) -> Looked:
+    places = sorted(_places(table, header.used, room.to_bytes(8, "little")))
+    spans: list[Span] = []
+    lines: list[tuple[int, int]] = []
+    line = 1
+    for at, offset, size, newlines, numbers in _segments(table, header.used):
+        behind = at + _SEGMENT.size + numbers * 8
+        if any(at <= place < behind for place in places):
+            if spans and spans[-1].start == offset:  # pieces of one line
+                spans.pop()
+            spans.append(Span(part, offset, offset + size))
+            lines.append((offset, line))
+        line += newlines
+    if spans and not part.plain:  # there is no way into the middle
+        spans = [Span(part, 0, spans[-1].end)]
+    return Looked(tuple(spans), tuple(lines), header.of.covered)
+
+
+def _places(table: FileIO, used: int, key: bytes) -> Iterator[int]:
+    """Where the key stands; now and then in the head of a segment, which costs one block read in vain."""
+    buffer = Buffer(SIZE)
+    table.seek(_START)
+    base = _START
+    while base < used and (got := table.readinto(buffer.view)):
+        end = min(got, used - base)
+        at = buffer.find(key, 0, end)
+        while at >= 0:
+            if at % 8 == 0:
+                yield base + at
+            at = buffer.find(key, at + 1, end)
+        base += got
+        if got % 8:  # a short read: begin again where a number does
+            base -= got % 8
+            table.seek(base)
+
+
+def _segments(table: FileIO, used: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """Place in the table, then offset, size, newlines, numbers."""
+    at = _START
+    handle = table.fileno()
+    while at + _SEGMENT.size <= used:
+        head = _SEGMENT.unpack(os.pread(handle, _SEGMENT.size, at))
+        yield (at, *head)
+        at += _SEGMENT.size + head[3] * 8
+
+
+@contextlib.contextmanager
+def _locked(file: Path) -> Iterator[bool]:
+    """Whether this process alone may write now."""
+    import fcntl
+
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle = os.open(file, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(handle)
+
+
+def _update(file: Path, part: Part, progress: Callable[[int], None] | None) -> bool:
+    covered = fingerprint.whole_lines(part)
+    before = fingerprint.take(part, covered)
+    if before is None:
+        return False
+    old = _valid(file, part)
+    if old is not None and old.of.covered == covered:
+        return True
+    if old is not None and part.plain:
+        with file.open("r+b") as table:  # readers use no more than their header says
+            return _append(table, old, part, before, progress)
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with draft.open("w+b") as table:
+            nothing = _Header(before._replace(covered=0), _START)
+            table.write(_packed(nothing).ljust(_START, b"\0"))
+            if not _append(table, nothing, part, before, progress):
+                return False
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
+    return True
+
+
+def _valid(file: Path, part: Part) -> _Header | None:
+    try:
+        with file.open("rb") as table:
+            header = _header(table)
+    except FileNotFoundError:
+        return None
+    return header if header is not None and fingerprint.holds(header.of, part) else None
+
+
+def _append(
+    table: BinaryIO, old: _Header, part: Part, before: Fingerprint, progress: Callable[[int], None] | None
+) -> bool:
+    """Segments for what `old` does not cover; the header that makes them count is written last."""
+    notes: list[str] = []
+    start = old.of.covered if part.plain else 0
+    table.seek(old.used)
+    table.truncate()
+    stream = open_part(part, start, notes.append, before.covered)
+    try:
+        for segment, size in _indexed(Buffer(SIZE), stream, start):
+            table.write(segment)
+            if progress:
+                progress(size)
+    finally:
+        stream.close()
+    used = table.tell()
+    table.flush()
+    os.fsync(table.fileno())  # the header must not reach the disk before what it vouches for
+    after = fingerprint.take(part, before.covered)
+    if notes or after is None or after.digest != before.digest:
+        return False
+    table.seek(0)
+    table.write(_packed(_Header(after, used)))
+    return True
+
+
+def _indexed(buffer: Buffer, stream: Stream, start: int) -> Iterator[tuple[bytes, int]]:
+    """A segment for every block, and the bytes it stands for; one for each piece of an endless line, from its start."""
+    behind = start
+    for block in blocks(stream, buffer, start):
+        numbers = long_numbers(buffer.data, block.start, block.end)
+        first = block.offset if block.giant is None else block.giant.offset
+        end = block.offset + block.end - block.start
+        head = _SEGMENT.pack(first, end - first, count(buffer, block), len(numbers))
+        yield head + struct.pack(f"<{len(numbers)}Q", *numbers), end - behind
+        behind = end

@@ -1,0 +1,228 @@
+"""Parts of a log by place or by time: its head, its tail, samples, and what was written between two moments."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.dialect.prefix import split
+from pdctl.logs.block import LINE, SIZE, blocks
+from pdctl.logs.buffer import Buffer
+from pdctl.logs.numbering import Lines, Unnumbered
+from pdctl.logs.part import open_part
+from pdctl.logs.scan import Raw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pdctl.logs.clock import Clock
+    from pdctl.logs.part import Part
+    from pdctl.logs.source import Log
+
+    Numbers = Callable[[Part], Lines]
+
+UNLIMITED = 1 << 62  # bytes
+PROBE = 1 << 15  # bytes looked at for a stamp
+_SMALL = 1 << 17  # bytes of the buffer for a short range; more than LINE
+_FAR = 1 << 20  # bytes without any stamp after which a probe gives up
+_SLACK = 2.0  # seconds by which lines of several processes in one file may be out of order
+
+
+class Cut(NamedTuple):
+    """Bytes [start, end) of a part, both where a line begins. whole: False when `limit` left something out between."""
+
+    part: Part
+    ranges: tuple[tuple[int, int], ...]
+    whole: bool
+
+
+def head(log: Log, size: int, numbers: Numbers = Lines) -> list[Raw]:
+    """The first whole lines of the log, about `size` bytes of them."""
+    for part in log.parts:
+        if part.size:
+            return list(lines(part, 0, size, numbers(part)))
+    return []
+
+
+def tail(log: Log, size: int, numbers: Numbers = Lines) -> list[Raw]:
+    """The last lines of the log, about `size` bytes of them; a compressed part is read to its end for it."""
+    for part in reversed(log.parts):
+        if part.size and part.plain:
+            return list(lines(part, line_start(part, max(0, part.size - size)), part.size, numbers(part)))
+        if part.size:
+            return _end_of(part, size, numbers(part))
+    return []
+
+
+def samples(log: Log, count: int, size: int) -> Iterator[Raw]:
+    """Lines of `count` windows spread evenly over the plain parts."""
+    parts = [part for part in log.parts if part.plain]
+    total = sum(part.size for part in parts)
+    for at in (total * (k + 1) // (count + 1) for k in range(count)):
+        for part in parts:
+            if at < part.size:
+                start = line_start(part, at)
+                yield from lines(part, start, start + size, Lines(part))
+                break
+            at -= part.size
+
+
+def lines(part: Part, start: int, end: int, numbers: Lines) -> Iterator[Raw]:
+    """Lines that begin in [start, end), each cut to 64 KiB. `start` begins a line."""
+    buffer = Buffer(SIZE if end - start > SIZE else _SMALL)
+    stream = open_part(part, start)
+    giant = -1
+    try:
+        for block in blocks(stream, buffer, start):
+            if block.giant is not None:
+                if block.giant.offset >= end or (block.giant.offset == giant and block.offset >= end):
+                    return
+                if block.giant.offset != giant:
+                    giant = block.giant.offset
+                    yield Raw(Unnumbered(part.path, giant, numbers), block.giant.head, part)
+                continue
+            at = block.start
+            while at < block.end:
+                offset = block.offset + at - block.start
+                if offset >= end:
+                    return
+                behind = buffer.data.find(b"\n", at, block.end)
+                behind = block.end if behind < 0 else behind
+                text = bytes(buffer.data[at : min(behind, at + LINE)])
+                yield Raw(Unnumbered(part.path, offset, numbers), text, part)
+                at = behind + 1
+    finally:
+        stream.close()
+
+
+def _end_of(part: Part, size: int, numbers: Lines) -> list[Raw]:
+    kept: deque[Raw] = deque()
+    held = 0
+    for raw in lines(part, 0, UNLIMITED, numbers):
+        kept.append(raw)
+        held += len(raw.line)
+        while held > size and len(kept) > 1:
+            held -= len(kept.popleft().line)
+    return list(kept)
+
+
+def line_start(part: Part, offset: int) -> int:
+    """Where the first line that begins at or behind `offset` begins; the part's size when none does within 1 MiB."""
+    if offset == 0:
+        return 0
+    stream = open_part(part, offset - 1)
+    window = memoryview(bytearray(PROBE))
+    at = offset - 1
+    try:
+        while at < offset + _FAR and (got := stream.readinto(window)):
+            found = bytes(window[:got]).find(b"\n")
+            if found >= 0:
+                return at + found + 1
+            at += got
+    finally:
+        stream.close()
+    return part.size
+
+
+def between(
+    part: Part, since: float, until: float, clock: Clock, limit: int, focus: tuple[float, float] | None = None
+) -> Cut:
+    """Where lines of [since, until] stand: found by bisecting on stamps, in a compressed part by reading through it.
+
+    Lines may be a little out of order, and lines without a stamp belong to the one before. When more than `limit`
+    bytes lie between, half of that is taken at either end, or at each of the two moments of `focus`.
+    """
+    if limit == UNLIMITED and since == float("-inf") and until == float("inf"):
+        return Cut(part, ((0, UNLIMITED),), True)
+    finder: _Bisected | _Passed = _Bisected(part, clock) if part.plain else _Passed(part, clock)
+    start = finder.before(since - _SLACK)
+    end = finder.behind(until + _SLACK + 1.0)
+    if end - start <= limit:
+        return Cut(part, ((start, end),), True)
+    half = limit // 2
+    if focus is None:
+        edges = [(start, start + half), (end - half, end)]
+    else:
+        places = [max(start, finder.before(t)) for t in focus]
+        edges = [(at, min(end, at + max(half, 2 * PROBE))) for at in places]  # the moment lies within the first PROBE
+    ranges: list[tuple[int, int]] = []
+    for low, high in edges:
+        low = max(finder.line_start(low), ranges[-1][1] if ranges else 0)
+        ranges.append((low, max(low, finder.line_start(high))))
+    return Cut(part, tuple(ranges), False)
+
+
+class _Bisected:
+    """Places in a plain part by time."""
+
+    def __init__(self, part: Part, clock: Clock) -> None:
+        self._part, self._clock = part, clock
+
+    def before(self, t: float) -> int:
+        return seek(self._part, t, self._clock)
+
+    def behind(self, t: float) -> int:
+        return seek(self._part, t, self._clock, after=True)
+
+    def line_start(self, offset: int) -> int:
+        return line_start(self._part, offset)
+
+
+class _Passed:
+    """The same in a compressed part, to the block: there is no way into its middle, so it is read through once."""
+
+    def __init__(self, part: Part, clock: Clock) -> None:
+        buffer = Buffer(SIZE)
+        stream = open_part(part)
+        self._marks: list[tuple[int, float]] = []  # where a block begins, and its first stamp
+        self._size = 0
+        try:
+            for block in blocks(stream, buffer):
+                self._size = block.offset + block.end - block.start
+                t = _first_stamp(bytes(buffer.view[block.start : min(block.end, block.start + PROBE)]), clock)
+                if t is not None and block.giant is None:
+                    self._marks.append((block.offset, t))
+        finally:
+            stream.close()
+
+    def before(self, t: float) -> int:
+        return max((offset for offset, found in self._marks if found < t), default=0)
+
+    def behind(self, t: float) -> int:
+        return min((offset for offset, found in self._marks if found >= t), default=self._size)
+
+    def line_start(self, offset: int) -> int:
+        return min((start for start, _ in self._marks if start >= offset), default=self._size)
+
+
+def _first_stamp(text: bytes, clock: Clock) -> float | None:
+    for line in text.split(b"\n"):
+        stamp = split(line).stamp
+        instant = clock.read(stamp) if stamp else None
+        if instant is not None:
+            return instant.t
+    return None
+
+
+def seek(part: Part, t: float, clock: Clock, after: bool = False) -> int:
+    """A line start near the first stamp of at least `t`: at most PROBE bytes before it, with `after` behind it."""
+    low, high = 0, part.size
+    while high - low > PROBE:
+        middle = (low + high) // 2
+        offset, found = _stamped(part, middle, high, clock)
+        if found is None or found >= t:
+            high = middle
+        else:
+            low = offset
+    return line_start(part, high) if after else low
+
+
+def _stamped(part: Part, start: int, end: int, clock: Clock) -> tuple[int, float | None]:
+    """The first line with a stamp that begins in [start, end), and its time."""
+    start = line_start(part, start)
+    for raw in lines(part, start, min(end, start + _FAR), Lines(part)):
+        stamp = split(raw.line).stamp
+        instant = clock.read(stamp) if stamp else None
+        if instant is not None:
+            return raw.place.offset, instant.t
+    return end, None

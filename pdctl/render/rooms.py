@@ -1,0 +1,169 @@
+"""The list of rooms: a table that fits the terminal, tab-separated values in a pipe, JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.render.columns import GAP, NARROWEST
+from pdctl.render.trace import measures
+from pdctl.render.trace.document import ascii_json, dumped
+from pdctl.render.trace.lanes import HUES
+from pdctl.render.trace.outcomes import MARKS
+from pdctl.render.visible import cells, fitted, padded, visible
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Sequence
+
+    from pdctl.render.term import Term
+    from pdctl.trace.room import Summary
+
+SCHEMA = "pdctl.rooms/1"
+
+
+class Column(NamedTuple):
+    """`drop`: the larger, the sooner it gives way to a narrow terminal; 0 never. `cut`: may be elided."""
+
+    title: str
+    drop: int = 0
+    cut: bool = False
+    right: bool = False
+
+
+COLUMNS = (
+    Column("ROOM", right=True),
+    Column("STARTED", 3),
+    Column("PREFILL", cut=True),
+    Column("DECODE", cut=True),
+    Column("PHASE", 4),
+    Column("TOOK", 1, right=True),
+    Column("OUTCOME"),
+    Column("CAUSE", 2),
+)
+
+
+def show(found: Sequence[Summary], term: Term, zone: dt.tzinfo | None) -> None:
+    if not term.tty:
+        term.write(to_tsv(found, term))
+        return
+    days = {measures.moment(each.first_seen, zone).date() for each in found if each.first_seen is not None}
+    rows = [_row(each, zone, len(days) > 1) for each in found]
+    shown = [[visible(cell, term) for cell in row] for row in rows]
+    widths = _widths(shown, term.width)
+    head = [column.title for column in COLUMNS]
+    term.write(_line(term, head, widths, [("bold",)] * len(head)))
+    for each, row in zip(found, shown, strict=True):
+        term.write(_line(term, row, widths, _styles(each)))
+
+
+def totals(found: Sequence[Summary], of: int) -> str:
+    """`12 rooms: 9 ok, 2 failed, 1 unknown`."""
+    count = Counter(each.outcome.value for each in found)
+    parts = ", ".join(f"{count[outcome]} {outcome}" for outcome in MARKS if count[outcome])
+    number = f"{len(found)} of {of} rooms" if len(found) < of else f"{of} room{'' if of == 1 else 's'}"
+    return f"{number}: {parts}" if parts else number
+
+
+def to_tsv(found: Sequence[Summary], term: Term) -> str:
+    """With a header; times in UTC, lengths in seconds, an empty field for what is not known."""
+    head = ("room", "started", "prefill", "decode", "phase", "seconds", "outcome", "cause")
+    return "\n".join("\t".join(row) for row in (head, *(_fields(each, term) for each in found)))
+
+
+def to_json(found: Sequence[Summary], term: Term) -> str:
+    text = dumped({"schema": SCHEMA, "rooms": [document(each) for each in found]}, indent=2)
+    return text if term.unicode else ascii_json(text)
+
+
+def to_jsonl(found: Sequence[Summary], term: Term) -> str:
+    text = "\n".join(dumped(document(each)) for each in found)
+    return text if term.unicode else ascii_json(text)
+
+
+def document(room: Summary) -> dict[str, object]:
+    return {
+        "room": room.room,
+        "hex": f"0x{room.room:x}",
+        "started": room.first_seen,
+        "time": None if room.first_seen is None else measures.rfc3339(room.first_seen),
+        "prefill": room.prefill,
+        "decode": room.decode,
+        "phase_reached": room.phase_reached.value if room.phase_reached else None,
+        "seconds": room.seconds,
+        "outcome": room.outcome.value,
+        "cause": room.code or None,
+        "lines": room.lines,
+    }
+
+
+def _fields(room: Summary, term: Term) -> list[str]:
+    fields = (
+        str(room.room),
+        "" if room.first_seen is None else measures.rfc3339(room.first_seen),
+        room.prefill or "",
+        room.decode or "",
+        room.phase_reached.value if room.phase_reached else "",
+        "" if room.seconds is None else f"{room.seconds:g}",
+        room.outcome.value,
+        room.code,
+    )
+    return [visible(field, term) for field in fields]
+
+
+def _row(room: Summary, zone: dt.tzinfo | None, dated: bool) -> list[str]:
+    began = None if room.first_seen is None else measures.moment(room.first_seen, zone)
+    return [
+        str(room.room),
+        began.strftime("%Y-%m-%d %H:%M:%S" if dated else "%H:%M:%S") if began else "-",
+        room.prefill or "-",
+        room.decode or "-",
+        room.phase_reached.value.replace("_", " ") if room.phase_reached else "-",
+        _took(room.seconds),
+        room.outcome.value,
+        room.code or "-",
+    ]
+
+
+def _took(seconds: float | None) -> str:
+    """Whole seconds are a difference of clocks that tell no more."""
+    if seconds is None:
+        return "-"
+    if seconds == int(seconds):
+        return f"{seconds:.0f} s" if seconds else "<1 s"
+    return measures.took(seconds)
+
+
+def _styles(room: Summary) -> list[tuple[str, ...]]:
+    colour = MARKS[room.outcome.value].style
+    styles = {"PREFILL": (HUES["prefill"],), "DECODE": (HUES["decode"],), "OUTCOME": (colour,), "CAUSE": (colour,)}
+    return [styles.get(column.title, ()) for column in COLUMNS]
+
+
+def _widths(rows: Sequence[Sequence[str]], limit: int) -> list[int]:
+    """A column that gives way has no width. Names are elided first, down to what still tells them apart."""
+    widths = [max([len(column.title), *(cells(row[at]) for row in rows)]) for at, column in enumerate(COLUMNS)]
+    while _total(widths) > limit:
+        names = [at for at, column in enumerate(COLUMNS) if column.cut and widths[at] > NARROWEST]
+        if names:
+            widths[max(names, key=lambda at: widths[at])] -= 1
+            continue
+        at = max(range(len(COLUMNS)), key=lambda at: COLUMNS[at].drop if widths[at] else -1)
+        if not COLUMNS[at].drop:
+            break
+        widths[at] = 0
+    return widths
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (sum(1 for width in widths if width) - 1)
+
+
+def _line(term: Term, row: Sequence[str], widths: Sequence[int], styles: Sequence[tuple[str, ...]]) -> str:
+    parts = []
+    for column, cell, width, style in zip(COLUMNS, row, widths, styles, strict=True):
+        if width:
+            text = fitted(cell, width)
+            space = " " * (width - cells(text))
+            parts.append(space + term.style(text, *style) if column.right else term.style(padded(text, width), *style))
+    return GAP.join(parts).rstrip()

@@ -1,0 +1,1 @@
+"""The views of one room: a timeline with its verdict, and the same as JSON, Mermaid, Perfetto and HTML."""

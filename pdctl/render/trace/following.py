@@ -1,0 +1,74 @@
+"""A room while it happens: each new line once, until the room has ended or time is up."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from pdctl.render.trace import measures
+from pdctl.render.trace.harmless import harmless
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pdctl.logs.source import Log
+    from pdctl.render.term import Term
+    from pdctl.trace.room import Room, Step
+
+POLL = 0.2  # seconds between looks at files that do not grow
+OVER = frozenset({"ok", "failed"})
+
+
+class Follower:
+    """`open_`: the logs as they are now. `read`: the room in them, None while no line names it.
+
+    `term` None: nothing is shown before the end. `room` is what is known so far.
+    """
+
+    def __init__(
+        self, open_: Callable[[], tuple[Log, ...]], read: Callable[[tuple[Log, ...]], Room | None], term: Term | None
+    ) -> None:
+        self.room: Room | None = None
+        self._open, self._read, self._term = open_, read, term
+        self._seen: tuple[tuple[object, ...], ...] | None = None
+        self._shown: set[tuple[str, int]] = set()
+
+    def run(self, limit: float, clock: Callable[[], float] = time.monotonic) -> Room | None:
+        """None when no line named the room within `limit` seconds."""
+        deadline = clock() + limit
+        while True:
+            logs = self._open()
+            if self._grown(logs):
+                self.room = self._read(logs) or self.room
+                self._show()
+            if self.room is not None and self.room.outcome.value in OVER:
+                break
+            if clock() >= deadline:
+                break
+            time.sleep(max(0.0, min(POLL, deadline - clock())))
+        if self._term is not None and self._shown:
+            self._term.write()
+        return self.room
+
+    def _grown(self, logs: tuple[Log, ...]) -> bool:
+        seen = tuple((part.path, part.device, part.inode, part.size) for log in logs for part in log.parts)
+        before, self._seen = self._seen, seen
+        return seen != before
+
+    def _show(self) -> None:
+        if self._term is None or self.room is None:
+            return
+        for step in harmless(self.room, self._term).events:
+            if (step.file, step.line) not in self._shown:
+                self._shown.add((step.file, step.line))
+                self._term.write(_line(step, self._term))
+        self._term.stream.flush()
+
+
+def _line(step: Step, term: Term) -> str:
+    when = f"{measures.exact(step.delta_s, step.uncertainty_s)} {measures.doubt(step.uncertainty_s)}"
+    when = when.strip().replace("±", term.symbol("±", "+-"))
+    phase = step.phase.value.replace("_", " ") if step.phase else ""
+    who = f"{step.instance} {step.rank}".rstrip()
+    place = f"{step.file}:{step.line}"
+    return f"{when:>9}  {who}  {phase}  {step.text}  {term.style(place, 'dim')}"

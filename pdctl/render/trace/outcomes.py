@@ -1,0 +1,26 @@
+"""How a room ended, as every view marks and words it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mark(NamedTuple):
+    """`plain` stands for `symbol` where the terminal has only ASCII. said: what there is to say without a cause."""
+
+    symbol: str
+    plain: str
+    style: str
+    said: str
+
+
+MARKS = {
+    "ok": Mark("✓", "+", "green", "the KV pages arrived and the decode finished"),
+    "failed": Mark("✗", "x", "red", "no line says why"),
+    "hung": Mark("✗", "x", "red", "no line says why"),
+    "incomplete": Mark("!", "!", "yellow", "the logs end before the room does"),
+    "unknown": Mark("?", "?", "yellow", "the logs do not tell how the room ended"),
+}
+# Of the two legs of a request whose prefill is not the one that decode contacted.
+WAITS, STRAY = "has the request, waits for TransferInfo", "has TransferInfo, never got the request"
+BROKEN = frozenset({"failed", "hung"})

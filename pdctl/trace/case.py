@@ -1,0 +1,164 @@
+"""Everything the causes look at: the room's lines, who had it, what happened around it; and what a cause says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pdctl.dialect.phase import Phase
+from pdctl.dialect.sglang.http import FAKE_HOST
+from pdctl.trace import signs
+from pdctl.trace.deaths import crashes, deaths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pdctl.logs.event import Event
+    from pdctl.trace.attribution import Attribution
+    from pdctl.trace.deaths import Death
+    from pdctl.trace.deployment import Deployment, Instance
+    from pdctl.trace.glimpses import Glimpse
+    from pdctl.trace.joins import Joined
+    from pdctl.trace.story import Story
+    from pdctl.trace.upstreams import Router
+
+NEAR = 2.0  # seconds: lines of one failure on one host, each second rounded down
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A line, and what it proves."""
+
+    says: str
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A cause that fits. fills: the words its catalogue entry leaves open. fix "": the entry's own."""
+
+    code: str
+    side: str
+    why: str
+    proofs: tuple[Proof, ...]
+    instance: str = ""
+    fills: Mapping[str, str] = field(default_factory=dict)
+    fix: str = ""
+
+
+class Case:
+    """One room on trial. around: every known line of every log from its beginning to its end, and a little more.
+
+    unfinished: decode → since when its answers may have been cut short.
+    """
+
+    def __init__(
+        self,
+        story: Story,
+        who: Attribution,
+        deployment: Deployment,
+        around: Sequence[Event],
+        joined: Joined,
+        glimpse: Glimpse | None = None,
+        unfinished: Mapping[str, float] | None = None,
+    ) -> None:
+        self.story = story
+        self.who = who
+        self.deployment = deployment
+        self.around = around
+        self.joined = joined
+        self.warm_up = warm_up(story, deployment)
+        self.counted = glimpse is not None and glimpse.done
+        self._unfinished = unfinished or {}
+        self.decode_failed = signs.failed_on(story.events, "decode")
+        self.prefill_failed = signs.failed_on(story.events, "prefill")
+
+    @cached_property
+    def done(self) -> Event | None:
+        """The line that shows the answer was complete: the decode's or the router's, or the end of a count."""
+        said = next((event for event in self.story.by("router") if event.row.phase is Phase.FINISHED), None)
+        if said is not None or self.failed or self.who.crossed:
+            return None if self.failed or self.who.crossed else said
+        decode = self.story.by("decode")
+        for event in decode:
+            if event.row.id in signs.FINISHED:
+                return event if signs.answered(event) else None
+        if self.who.arrived is None or not self.who.arrived.events:
+            return None
+        proof = self.who.arrived.events[0]
+        if proof.row.id not in signs.ARRIVED:
+            return proof if (self.counted or self.joined.closed) and not self._streaming else None
+        # The times of a request are logged when it was cut short, too; with --log-requests its answer is as well.
+        instance = self.deployment.instances.get(proof.instance)
+        told = bool(instance and instance.identity.log_requests)
+        told = told or any(event.row.id in signs.RECEIVED for event in decode)
+        return proof if proof.row.id in signs.DECODE_TIMES and not told else None
+
+    @property
+    def _streaming(self) -> bool:
+        """Its answer had begun, and may have been cut short when the decode's log stopped."""
+        span, decode = self.story.span, self.who.decode
+        since = self._unfinished.get(decode.value) if decode is not None else None
+        return since is not None and span is not None and span[1] >= since
+
+    @property
+    def failed(self) -> bool:
+        return self.decode_failed is not None or self.prefill_failed is not None
+
+    @cached_property
+    def deaths(self) -> Mapping[str, Death]:
+        return deaths(self.deployment, self.around)
+
+    @cached_property
+    def decode(self) -> Instance | None:
+        """The decode that had the room, or the only one it can have been."""
+        if self.who.decode is not None:
+            return self.deployment.instances.get(self.who.decode.value)
+        url = self.joined.decode
+        if url is not None:
+            return self.deployment.at_url(url)
+        decodes, routers = self.deployment.decodes, self.deployment.routers
+        if len(decodes) != 1 or any(len(router.decodes) != 1 for router in routers):
+            return None
+        # Without a router's list there may be others; a crash in the log of the one that is here is another matter.
+        return decodes[0] if routers or any(map(crashes, decodes[0].final)) else None
+
+    @cached_property
+    def prefill(self) -> Instance | None:
+        """The prefill that had the request, or the one the router sent it to."""
+        if self.who.requested is not None:
+            return self.deployment.instances.get(self.who.requested.value)
+        if self.who.url is not None:
+            return self.deployment.at_url(self.who.url)
+        return None
+
+    @property
+    def router(self) -> Router | None:
+        return self.deployment.routers[0] if len(self.deployment.routers) == 1 else None
+
+    def lines(self, instance: str, ids: Iterable[str], since: float, until: float) -> list[Event]:
+        """Known lines of one instance with one of these rows, in [since, until]."""
+        wanted = frozenset(ids)
+        return [
+            event
+            for event in self.around
+            if event.instance == instance
+            and event.row.id in wanted
+            and event.t is not None
+            and since <= event.t <= until
+        ]
+
+
+def warm_up(story: Story, deployment: Deployment) -> bool:
+    """A request of the engines themselves or of a probe, with a peer that is not there; no line shows a real one."""
+    hosts = {
+        event.values["host"] for event in story.events if event.row.id in signs.RECEIVED and "host" in event.values
+    }
+    if story.room not in deployment.warm_ups and FAKE_HOST not in hosts:
+        return False
+    real = (
+        event.row.id in signs.SENT | signs.CONTACTED or (signs.failed(event) and event.room is not None)
+        for event in story.events
+    )
+    return hosts <= {FAKE_HOST} and not any(real)

@@ -1,0 +1,182 @@
+"""A process was gone: the decode or the prefill of the room died, or its scheduler crashed on this very room."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pdctl.dialect.versions import V0_5_13
+from pdctl.trace.case import Case, Finding, Proof
+from pdctl.trace.causes.mismatches import described
+from pdctl.trace.causes.ports import dialled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pdctl.logs.event import Event
+    from pdctl.trace.deaths import Death
+
+
+def reused(case: Case) -> Finding | None:
+    """One room, two requests: the second finds the tables of the first."""
+    keyed = next((event for event in case.story.events if event.row.id == "room-key-error"), None)
+    twice = {name: rids for name, rids in case.story.rids.items() if len(rids) > 1}
+    spoken = next((event for event in case.story.events if event.row.cause == "PD707"), None)
+    if keyed is None and spoken is None:
+        return None
+    proofs = []
+    for name, rids in twice.items():
+        first = {rid: event for event in reversed(case.story.events) if (rid := event.rid or "") in rids}
+        proofs += [Proof(f"{name} had the room for request {rid}", event) for rid, event in first.items()]
+    if keyed is not None:
+        proofs.append(Proof("the scheduler fell over the room's missing entry and crashed", keyed))
+    if spoken is not None:
+        proofs.append(Proof("its own line says so", spoken))
+    culprit = keyed or spoken or proofs[0].event
+    fills = {"room": str(case.story.room), "instance": culprit.instance}
+    why = "two requests shared the room: what the first one used up, the second one looked for"
+    return Finding("PD707", "router", why, tuple(proofs), culprit.instance, fills)
+
+
+def zero(case: Case) -> Finding | None:
+    """A decode takes the 0 it finds for "nothing written yet", and waits."""
+    first = next((event for event in case.story.events if event.role == "decode"), None)
+    decode = case.decode
+    if case.story.room != 0 or first is None or decode is None or case.done is not None:
+        return None
+    if decode.identity.since is None or decode.identity.since < V0_5_13:
+        return None
+    why = "a request used room 0, which the decode takes for nothing written yet"
+    proof = Proof("room 0 in a real transfer", first)
+    fix = "let the router draw the room: any number from 1 to 2^63 - 1"
+    return Finding("PD716", "client", why, (proof,), decode.name, {"instance": decode.name}, fix)
+
+
+def shared(case: Case) -> Finding | None:
+    """Two requests had the room at one engine, and it failed; nothing else explains it."""
+    twice = {name: rids for name, rids in case.story.rids.items() if len(rids) > 1}
+    if not twice or not case.failed:
+        return None
+    proofs = []
+    for name, rids in twice.items():
+        first = {event.rid: event for event in reversed(case.story.events) if event.rid in rids}
+        proofs += [Proof(f"{name} had the room for request {rid}", event) for rid, event in first.items()]
+    name = next(iter(twice))
+    fills = {"room": str(case.story.room), "instance": name}
+    return Finding("PD707", "router", "two requests had this room at once", tuple(proofs), name, fills)
+
+
+def decode_gone(case: Case) -> Finding | None:
+    """No decode, so no page list; or no decode any more, so no answer."""
+    decode = case.decode
+    if case.decode_failed is not None or decode is None or decode.name not in case.deaths:
+        return None
+    death = case.deaths[decode.name]
+    broken = _legs_broken(case)
+    # That it died is not enough: something must show that the room was not through by then.
+    if not _in_time(case, death) or not (case.prefill_failed or broken or _fell_on(case, death)):
+        return None
+    missed = [Proof(f"{decode.name}'s last sign of life, and who missed it", event) for event in death.evidence]
+    waiting = [Proof("the prefill waited for it in vain", case.prefill_failed)] if case.prefill_failed else []
+    waiting += [Proof("the router's connection to it broke", event) for event in broken[:1]]
+    if death.of is not None and death.of.row.cause and death.of.row.id != "room-key-error":
+        return described(death.of, case, (*missed, *waiting), f"{decode.name} crashed on it")
+    why = f"{decode.name} was gone{_of(death)}"
+    fills = {"decode": decode.name, "instance": decode.name, "observed": _of(death).strip(" :") or "no word of it"}
+    return Finding("PD704", "decode", why, (*missed, *waiting), decode.name, fills, _restart(decode.name))
+
+
+def prefill_gone(case: Case) -> Finding | None:
+    """The prefill the room was sent to does not answer: its KV cache will never come."""
+    failed = case.decode_failed
+    gone = [death for death in _prefills(case) if _in_time(case, death)]
+    if len(gone) != 1 or failed is None:
+        return None
+    death = gone[0]
+    name = death.instance.name
+    proofs = [Proof(f"{name}'s last sign of life, and who missed it", event) for event in death.evidence]
+    proofs.append(Proof("so the decode gave the room up", failed))
+    if death.of is not None and death.of.row.cause and death.of.row.id != "room-key-error":
+        return described(death.of, case, tuple(proofs), f"{name} crashed on it")
+    why = f"{name} was gone{_of(death)}"
+    fills = {"prefill": name, "instance": name, "observed": _of(death).strip(" :") or "no word of it"}
+    return Finding("PD705", "prefill", why, tuple(proofs), name, fills, _restart(name))
+
+
+def first_request(case: Case) -> Finding | None:
+    """No line names the room, but the only decode fell over the first request it ever had: any room ended there."""
+    decode = case.decode
+    if case.story.events or decode is None or decode.name not in case.deaths:
+        return None
+    death = case.deaths[decode.name]
+    served = [event for event in case.around if event.instance == decode.name and event.row.id in SERVED]
+    if death.of is None or death.of.row.id == "room-key-error" or not death.of.row.cause or served:
+        return None
+    how = f"{decode.name} crashed on the first request it had, before it could name a room"
+    return described(death.of, case, tuple(Proof("the crash", event) for event in death.evidence), how)
+
+
+# Rows a decode writes only once it has done something for a room.
+SERVED = frozenset({"generate-answered", "decode-batch", "transfer-info-sent", "rank-known"})
+
+
+def _prefills(case: Case) -> Iterable[Death]:
+    """Dead prefills this room can have had: contacted, asked, sent to, or behind the address its decode dialled."""
+    names = {known.value for known in (case.who.contacted, case.who.requested) if known is not None}
+    if case.prefill is not None:
+        names.add(case.prefill.name)
+    if not names:
+        names |= {name for name in case.deaths if _dialled(case, name)}
+    return [case.deaths[name] for name in sorted(names) if name in case.deaths]
+
+
+def _dialled(case: Case, name: str) -> bool:
+    """The decode's failure names this prefill's bootstrap server."""
+    found = dialled(case, case.decode_failed) if case.decode_failed is not None else None
+    owner = found and case.deployment.bootstrap_owner(found[0])
+    return bool(owner and owner.name == name)
+
+
+def _in_time(case: Case, death: Death) -> bool:
+    """It died before the room ended; a room that was over by then has another story."""
+    span = case.story.span
+    if span is None or case.done is not None:
+        return False
+    ended = max((one.t for one in (case.decode_failed, case.prefill_failed) if one and one.t is not None), default=None)
+    return ended is None or death.at <= ended + 1.0
+
+
+def _legs_broken(case: Case) -> list[Event]:
+    """The lines in which the router lost the decode, when that is how every attempt this room can be ended."""
+    lost = [[event for event in one.lines if event.row.id == "decode-leg-failed"] for one in case.joined.attempts]
+    return [events[0] for events in lost] if lost and all(lost) else []
+
+
+def _fell_on(case: Case, death: Death) -> bool:
+    """The decode crashed in the second of its last line about this room."""
+    last = max((event.t for event in case.story.by("decode") if event.t is not None), default=None)
+    return death.of is not None and last is not None and abs(death.at - last) < 1.0
+
+
+def _of(death: Death) -> str:
+    if death.of is None:
+        return ""
+    return f": {death.of.text.strip()[:160]}"
+
+
+def _restart(name: str) -> str:
+    return f"restart {name}, and look at the end of its log and at dmesg for what ended it"
+
+
+def crashed(case: Case) -> Finding | None:
+    """A scheduler crash that took the room, with no better name."""
+    for name in {event.instance for event in case.story.events}:
+        death = case.deaths.get(name)
+        if death is None or not _in_time(case, death) or death.of is not None or not case.failed:
+            continue
+        crash = next((event for event in death.evidence if event.row.cause == "PD709"), None)
+        if crash is not None:
+            fills = {"instance": name, "observed": crash.text.strip()[:120]}
+            why = f"a scheduler of {name} crashed while it had the room"
+            proof = Proof("the crash", crash)
+            return Finding("PD709", death.instance.role, why, (proof,), name, fills, _restart(name))
+    return None

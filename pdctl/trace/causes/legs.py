@@ -1,0 +1,89 @@
+"""One side waited for the other: the page list never came, a leg was never sent, or the decode had no room for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pdctl.dialect.phase import Phase
+from pdctl.trace import signs
+from pdctl.trace.case import Case, Finding, Proof
+from pdctl.trace.story import waited
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pdctl.logs.event import Event
+    from pdctl.trace.deployment import Instance
+
+
+def full(case: Case) -> Finding | None:
+    """The decode had the room in its prealloc queue and no pages to give."""
+    failed, decode, span = case.prefill_failed, case.decode, case.story.span
+    if failed is None or decode is None or span is None or not _bootstrapping(failed) or case.who.contacted:
+        return None
+    batches = case.lines(decode.name, ("decode-batch",), *span)
+    held = [event for event in batches if event.values.get("prealloc", "0") != "0"]
+    mine = [event for event in case.story.by("decode") if signs.reached(event) is Phase.PREALLOC]
+    if not held or not (mine or case.who.decode is None):
+        return None
+    queued = held[-1].values["prealloc"]
+    fills = {"observed": f"{queued} rooms in {decode.name}'s prealloc queue", "expected": "more KV pages or slots"}
+    proofs = (
+        Proof(f"{queued} rooms wait for pages on {decode.name}", held[-1]),
+        Proof("no page list came until the prefill gave up", failed),
+        *(Proof("this room is one of them", event) for event in mine[:1]),
+    )
+    why = f"{decode.name} had no pages or slots to give, so it never sent its page list"
+    fix = "fewer requests at once at the router (--max-concurrent-requests), or more decode capacity"
+    return Finding("PD501", "decode", why, proofs, decode.name, fills, fix)
+
+
+def missing(case: Case) -> Finding | None:
+    """One side logs every request it gets, and never got this one."""
+    if case.who.arrived is not None or not case.failed:
+        return None
+    decodes, prefills = case.deployment.decodes, case.deployment.prefills
+    if case.prefill_failed and not case.story.by("decode") and _bootstrapping(case.prefill_failed):
+        lacking = _logging(decodes, case.prefill_failed)
+        if decodes and len(lacking) == len(decodes):
+            return _missing(case, ", ".join(lacking), case.prefill_failed)
+    if case.decode_failed and not case.story.by("prefill") and case.deployment.complete():
+        lacking = _logging(prefills, case.decode_failed)
+        if prefills and len(lacking) == len(prefills):
+            return _missing(case, ", ".join(lacking), case.decode_failed)
+    return None
+
+
+def _missing(case: Case, names: str, failed: Event) -> Finding:
+    seconds = waited(failed)
+    fills = {"missing": names, "observed": f"{seconds:g} s" if seconds else "in vain", "url": "http://ROUTER"}
+    why = f"{names} logs every request, and no line of it has this room"
+    return Finding("PD703", "router", why, (Proof("the other side waited in vain", failed),), names, fills)
+
+
+def unannounced(case: Case) -> Finding | None:
+    """The prefill waited in Bootstrapping, and nothing says why the decode did not come."""
+    failed = case.prefill_failed
+    if failed is None or not _bootstrapping(failed) or case.who.contacted or case.decode_failed:
+        return None
+    name = failed.instance
+    decode = case.decode.name if case.decode else "the decode"
+    fills = {"prefill": name, "decode": decode, "observed": f"{waited(failed):g} s in KVPoll.Bootstrapping"}
+    why = f"{name} had the request and waited for a page list that never came"
+    proof = Proof("no page list came until the prefill gave up", failed)
+    return Finding("PD702", "decode", why, (proof,), name, fills)
+
+
+def _bootstrapping(failed: Event) -> bool:
+    return failed.row.phase is Phase.TIMED_OUT and signs.reached(failed) is Phase.BOOTSTRAP
+
+
+def _logging(instances: Iterable[Instance], failed: Event) -> list[str]:
+    """Those that write every request down, and whose log reaches from before the wait to behind its end."""
+    if failed.t is None:
+        return []
+    began = failed.t - waited(failed)
+    return [one.name for one in instances if one.identity.log_requests and one.covers(began, failed.t)]
+
+
+CAUSES = (full, missing, unannounced)

@@ -1,0 +1,85 @@
+"""How far the clocks of different hosts are apart, from pairs of lines of which one cannot come before the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.dialect.phase import Phase
+from pdctl.trace import signs
+from pdctl.trace.room import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pdctl.logs.event import Event
+
+# Rows of one side, and of the other that come at once when its message has.
+MESSAGES = (
+    (signs.SENT, frozenset({"transfer-info-arrived"})),
+    (frozenset({"abort-sent"}), frozenset({"abort-received", "abort-ignored"})),
+)
+NEAR = 2.0  # seconds: what two stamps of whole seconds and a short way can differ by on one clock
+
+
+class Pair(NamedTuple):
+    """`cause` was written before `effect`. tight: nothing but the way between two hosts lies between them."""
+
+    cause: Event
+    effect: Event
+    tight: bool
+
+
+def offsets(events: Sequence[Event], lanes: Sequence[str]) -> tuple[Mapping[str, float], tuple[Clock, ...]]:
+    """instance → seconds to subtract from its stamps; and what is to be said about it.
+
+    Only what cannot be tells clocks apart: an effect stamped before its cause, or a message under way for longer than
+    any network needs. What two stamps of whole seconds explain is no distance.
+    """
+    shifts: dict[str, float] = {}
+    said: list[Clock] = []
+    pairs = list(_pairs(events))
+    for name in lanes:
+        mine = [pair for pair in pairs if name in (pair.cause.instance, pair.effect.instance)]
+        found = _shift(name, mine, shifts)
+        if found is None:
+            shifts.setdefault(name, 0.0)
+            continue
+        shift, coarse, pair = found
+        shifts[name] = shift if abs(shift) > NEAR else 0.0
+        if abs(shift) > NEAR:
+            why = f"`{pair.cause.row.id}` of {pair.cause.instance} comes before `{pair.effect.row.id}` of it"
+            said.append(Clock(name, shift, coarse, why))
+    return shifts, tuple(said)
+
+
+def _shift(name: str, pairs: Iterable[Pair], known: Mapping[str, float]) -> tuple[float, float, Pair] | None:
+    """How far `name` is ahead of the lanes already placed; the nearest pair counts."""
+    best: tuple[float, float, Pair] | None = None
+    for pair in pairs:
+        cause, effect, tight = pair
+        other = effect if cause.instance == name else cause
+        if other.instance not in known or other.instance == name or cause.t is None or effect.t is None:
+            continue
+        away = effect.t - cause.t
+        if away > 0 and not tight:
+            continue
+        shift = (away if effect.instance == name else -away) + known[other.instance]
+        if best is None or abs(shift) < abs(best[0]):
+            best = (shift, cause.uncertainty_s + effect.uncertainty_s, pair)
+    return best
+
+
+def _pairs(events: Sequence[Event]) -> Iterable[Pair]:
+    """Page list sent → arrived, abort sent → received; a dispatch → whatever an engine writes about the room."""
+    stamped = [event for event in events if event.t is not None]
+    for cause, effects in MESSAGES:
+        sent = [event for event in stamped if event.row.id in cause]
+        heard = [event for event in stamped if event.row.id in effects]
+        yield from (Pair(one, other, True) for one in sent[:1] for other in heard[:1])
+    dispatched = [event for event in stamped if event.role == "router" and event.row.phase is Phase.DISPATCHED]
+    firsts: dict[str, Event] = {}
+    for event in stamped:
+        if event.role in ("prefill", "decode"):
+            firsts.setdefault(event.instance, event)
+    for other in firsts.values():
+        yield from (Pair(one, other, other.row.id in signs.RECEIVED) for one in dispatched[:1])

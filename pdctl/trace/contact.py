@@ -1,0 +1,145 @@
+"""Which prefill got the decode's page list, by the address it was sent to, where no prefill says so itself.
+
+An address counts only once the decode has sent the list: a line of its transfer queue, or of a finished room.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pdctl.trace import signs
+from pdctl.trace.addresses import Address, parse
+from pdctl.trace.known import Known
+from pdctl.trace.upstreams import sent_address
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.logs.event import Event
+    from pdctl.trace.deployment import Deployment
+    from pdctl.trace.joins import Joined
+    from pdctl.trace.story import Story
+
+# Lines of a decode that say the page list is out: the room is in its transfer queue, or has left it.
+QUEUED = (
+    "decode-transfer-", "waiting-timeout", "room-failed-with-", "failure-recorded-decode", "step-transfer",
+    "pages-announced", "kv-arrived",
+)  # fmt: skip
+# Lines about the room that name the bootstrap server it was given.
+GIVEN = ("decode-transfer-prefill-lost", "decode-transfer-prefill-down", "resolving", "handshake-done", "step-prealloc")
+
+
+class Contact:
+    def __init__(self, story: Story, deployment: Deployment, around: Sequence[Event]) -> None:
+        self._lines = story.by("decode")
+        self._story = story
+        self._deployment = deployment
+        self._around = around
+
+    def find(self, requested: Known | None, decode: Known | None, joined: Joined) -> Known | None:
+        sent = next((event for event in self._lines if sends(event)), None)
+        if sent is None:
+            return None
+        return (
+            self._by_rank(sent)
+            or self._by_given_address(sent)
+            or self._by_received_address(sent, decode)
+            or self._by_configuration(sent, requested, decode, joined)
+        )
+
+    def _by_rank(self, sent: Event) -> Known | None:
+        """The rank the list went to: just before the line that sends it, and again in a notice of abort."""
+        for event in self._lines:
+            if event.row.id == "abort-sent":
+                known = self._rank(event.values.get("addr", ""), (sent, event))
+            elif event.row.id in signs.SENT:
+                known = self._rank_before(event)
+            else:
+                continue
+            if known is not None:
+                return known
+        return None
+
+    def _rank_before(self, sent: Event) -> Known | None:
+        """sglang up to 0.5.18 logs `Fetched bootstrap info: … for engine rank` and `Sending to …` in one breath."""
+        before = [
+            event
+            for event in self._around
+            if event.place.file == sent.place.file
+            and event.rank == sent.rank
+            and event.place.offset < sent.place.offset
+            and event.row.id in ("rank-known", *signs.SENT)
+        ]
+        last = max(before, key=lambda event: event.place.offset, default=None)
+        if last is None or last.row.id != "rank-known" or last.t != sent.t:
+            return None
+        return self._rank(f"{last.values['rank_ip']}:{last.values['rank_port']}", (last, sent))
+
+    def _rank(self, address: str, events: tuple[Event, ...]) -> Known | None:
+        owner = self._deployment.rank_owner(address)
+        if owner is None:
+            return None
+        return Known(owner.name, f"the page list went to {address}, a rank of {owner.name}", events)
+
+    def _by_given_address(self, sent: Event) -> Known | None:
+        for event in self._lines:
+            if event.row.id.startswith(GIVEN) and event.values.get("addr"):
+                address = parse(event.values["addr"])
+                known = address and self._bootstrap(address, (event, sent))
+                if known:
+                    return known
+        return None
+
+    def _by_received_address(self, sent: Event, decode: Known | None) -> Known | None:
+        """`Receive:` shows the address as the request had it: a null port is replaced later, by the decode's own."""
+        for event in self._lines:
+            if event.row.id in signs.RECEIVED and event.values.get("host"):
+                port = event.values.get("port", "")
+                number = int(port) if port.isdigit() else self._default(decode) if port == "None" else None
+                known = self._bootstrap(Address(event.values["host"], number), (event, sent))
+                if known:
+                    return known
+        return None
+
+    def _by_configuration(
+        self, sent: Event, requested: Known | None, decode: Known | None, joined: Joined
+    ) -> Known | None:
+        """What the router's start line makes of every request this one can be."""
+        lines: list[Event] = []
+        owners: set[str | None] = set()
+        for router in self._deployment.routers:
+            urls = [one.url for one in router.prefills]
+            if requested is not None:
+                urls = [url for url in urls if self._serves(url, requested.value)] or urls
+            elif joined.prefill in urls:
+                urls = [joined.prefill]
+            for upstream in router.prefills:
+                if upstream.url in urls:
+                    address = sent_address(upstream, self._default(decode))
+                    owner = address and self._deployment.bootstrap_owner(address)
+                    owners.add(owner.name if owner else None)
+            lines += [router.start] if router.start else []
+        if len(owners) != 1 or len(self._deployment.routers) != 1 or None in owners:
+            return None
+        name = next(iter(owners))
+        assert name is not None
+        why = "the router's list and the decode's own port lead every request it can be to this bootstrap server"
+        return Known(name, why, (*lines, sent))
+
+    def _serves(self, url: str, name: str) -> bool:
+        owner = self._deployment.at_url(url)
+        return owner is not None and owner.name == name
+
+    def _default(self, decode: Known | None) -> int | None:
+        """What the decode puts in for a null: its own --disaggregation-bootstrap-port."""
+        instance = decode and self._deployment.instances.get(decode.value)
+        return instance.default_port if instance else None
+
+    def _bootstrap(self, address: Address, events: tuple[Event, ...]) -> Known | None:
+        owner = self._deployment.bootstrap_owner(address)
+        return Known(owner.name, f"the bootstrap server at {address} is {owner.name}'s", events) if owner else None
+
+
+def sends(event: Event) -> bool:
+    """The line proves that the decode has sent its page list."""
+    return event.row.id in signs.SENT or event.row.id.startswith(QUEUED) or event.row.id in signs.DECODE_TIMES

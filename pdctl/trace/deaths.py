@@ -1,0 +1,111 @@
+"""Which instances were gone, since when, and of what. A log that merely stops proves nothing: it must be missed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.dialect.row import Level
+from pdctl.trace.addresses import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pdctl.logs.event import Event
+    from pdctl.trace.deployment import Deployment, Instance
+
+# Codes of a process that ended itself, and of what it can have fallen over: its line stands in the traceback.
+CRASH = "PD709"
+KILLED = "process-killed"  # written by whoever launched it
+MISMATCH = frozenset({"PD302", "PD303", "PD304", "PD306", "PD308", "PD712"})
+# Lines of others that say this one does not answer any more, by the value that holds its address.
+MISSED_URL = {
+    "decode-leg-failed": "decode", "prefill-leg-failed": "prefill", "worker-health-failed": "url",
+    "worker-unusable": "url", "health-check-missed": "url",
+}  # fmt: skip
+NOBODY = ("refused", "no connection", "reset")  # a worker that answers badly is there
+ANSWERED = frozenset({"worker-unusable", "health-check-missed"})
+MISSED_BOOTSTRAP = frozenset(
+    {
+        "prefill-lost", "prefill-losing", "decode-transfer-prefill-lost", "decode-transfer-prefill-down",
+        "shape-given-up", "decode-handshake-prefill-lost", "decode-handshake-prefill-down",
+    }
+)  # fmt: skip
+REFUSED = frozenset({"shape-fetch-error", "shape-fetch-error-old", "rank-fetch-error"})
+TRACEBACK = 1 << 16  # bytes
+QUIET = 3.0  # seconds others must have gone on for a log to have stopped before them
+
+
+class Death(NamedTuple):
+    """at: the last sign of life. of: the line that tells why, when one does. evidence: the lines that show it."""
+
+    instance: Instance
+    at: float
+    of: Event | None
+    evidence: tuple[Event, ...]
+
+
+def death(instance: Instance, deployment: Deployment, around: Sequence[Event]) -> Death | None:
+    """None: it lived to the end of its log, was told to stop, or nothing shows that it did not."""
+    killed = [event for event in around if event.instance == instance.name and event.row.id == KILLED]
+    if killed:
+        at = killed[0].t if killed[0].t is not None else instance.last
+        return None if at is None else Death(instance, at, None, (killed[0],))
+    crash = [event for event in instance.final if crashes(event)]
+    if crash:
+        first = crash[0]
+        reasons = [event for event in (*instance.final, *around) if _tells(event, first)]
+        at = first.t if first.t is not None else instance.last
+        return None if at is None else Death(instance, at, reasons[0] if reasons else None, (*reasons[:1], first))
+    if instance.clean or instance.last is None:
+        return None
+    others = [one.last for one in deployment.instances.values() if one is not instance and one.last is not None]
+    if not others or max(others) < instance.last + QUIET:
+        return None
+    missed = [event for event in around if _misses(event, instance, deployment)]
+    if not missed:
+        return None
+    return Death(instance, instance.last, None, (*instance.final[-1:], missed[0]))
+
+
+def crashes(event: Event) -> bool:
+    return event.row.cause == CRASH and event.row.id != "room-key-error"
+
+
+def mismatches(event: Event) -> bool:
+    """What prefill and decode compared and found different, when that was the end of it; a warning is not."""
+    return event.row.cause in MISMATCH and event.row.level in (Level.ERROR, Level.CRITICAL)
+
+
+def _tells(event: Event, crash: Event) -> bool:
+    """The line of a traceback that says what the crash was of."""
+    if not (mismatches(event) or event.row.id == "room-key-error") or event.place.file != crash.place.file:
+        return False
+    return abs(event.place.offset - crash.place.offset) < TRACEBACK
+
+
+def _misses(event: Event, instance: Instance, deployment: Deployment) -> bool:
+    """Somebody looked for it where it listens, after its last line, and found nobody."""
+    if event.t is None or instance.last is None or event.t < instance.last:
+        return False
+    if event.row.id in ANSWERED and not any(word in event.text for word in NOBODY):
+        return False
+    if event.row.id in MISSED_URL:
+        url = event.values.get(MISSED_URL[event.row.id], "")
+        return _same(deployment.at_url(url), instance)
+    if event.row.id in MISSED_BOOTSTRAP:
+        address = parse(event.values.get("addr", ""))
+    elif event.row.id in REFUSED and "refused" in event.text:
+        address = parse(f"{event.values.get('host', '')}:{event.values.get('port', '')}")
+    else:
+        return False
+    return address is not None and _same(deployment.bootstrap_owner(address), instance)
+
+
+def _same(found: Instance | None, wanted: Instance) -> bool:
+    return found is not None and found.name == wanted.name
+
+
+def deaths(deployment: Deployment, around: Iterable[Event]) -> dict[str, Death]:
+    lines = tuple(around)
+    found = {name: death(one, deployment, lines) for name, one in deployment.instances.items() if one.role != "router"}
+    return {name: one for name, one in found.items() if one is not None}

@@ -1,0 +1,55 @@
+"""Which prefill had the request, when its only line names a request and no room: a wait in vain, given up in time.
+
+A prefill at DEBUG says `Abort bootstrap queue request. req.rid=…` for a request no decode ever announced. Where one
+such line stands beside the second in which the decode gave this room up, and nothing else can be meant, they are one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pdctl.trace import signs
+from pdctl.trace.known import Known
+from pdctl.trace.story import waited
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pdctl.logs.event import Event
+    from pdctl.trace.glimpses import Glimpse
+    from pdctl.trace.story import Story
+
+ABORTED = "aborted-in-bootstrap"
+BESIDE = 3.0  # seconds
+
+
+def leftover(
+    story: Story, contacted: Known | None, around: Sequence[Event], rooms: Mapping[int, Glimpse]
+) -> Known | None:
+    """None unless exactly one request fits this room, and no other room fits that request."""
+    failed = signs.failed_on(story.events, "decode")
+    if contacted is None or failed is None or failed.t is None:
+        return None
+    if not (waited(failed) or failed.row.id == "waiting-timeout"):
+        return None
+    at = failed.t
+    others = [
+        one
+        for one in rooms.values()
+        if one.room != story.room and one.failed is not None and abs(one.failed - at) <= BESIDE and not one.requested
+    ]
+    taken = {event.rid for event in around if event.rid and event.room}
+    found = {
+        event.rid: event
+        for event in around
+        if event.row.id == ABORTED
+        and event.rid not in taken
+        and event.instance != contacted.value
+        and event.t is not None
+        and abs(event.t - at) <= BESIDE
+    }
+    if others or len(found) != 1:
+        return None
+    event = next(iter(found.values()))
+    why = "the one request given up unannounced just when the decode gave this room up waited there"
+    return Known(event.instance, why, (event,))

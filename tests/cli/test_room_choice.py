@@ -1,0 +1,157 @@
+"""Which room, which logs, which part of them: what the command line of trace-room says, and its exit code."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pdctl.cli.log_sources import moment, sources, timezone
+from pdctl.cli.room_choice import chosen, number
+from pdctl.cli.trace_room import exit_code
+from pdctl.errors import ExitCode, NotFoundError, UsageError
+from pdctl.render.trace.output import to_file
+from pdctl.trace.room import Outcome
+from tests.render.trace import samples
+
+UTC = dt.timezone.utc
+LAST = dt.datetime(2026, 11, 21, 1, 34, 20, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("text", "room"),
+    [
+        ("5111113946003395278", 5111113946003395278),
+        ("0x46ee530dd613d2ce", 5111113946003395278),
+        ("46EE530DD613D2CE", 5111113946003395278),
+        ("0", 0),
+        ("18446744073709551615", 2**64 - 1),
+        ("1234", 1234),  # digits alone are decimal
+    ],
+)
+def test_a_room_as_logs_or_spans_write_it(text: str, room: int) -> None:
+    assert number(text) == room
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "-1", "1.5", "0x", "logs/decode.log", "18446744073709551616", "٣", "1_000", " 7", "0x1ffffffffffffffff"],
+)
+def test_what_is_no_room_is_said_so(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        number(text)
+    assert "pdctl rooms" in caught.value.fix
+
+
+def test_a_flag_that_chooses_the_room_leaves_every_word_a_path() -> None:
+    wanted, paths = chosen(["7", "logs/"], "abc", False, None)
+    assert (wanted.rid, paths) == ("abc", ["7", "logs/"])
+    wanted, paths = chosen(["7", "logs/"], None, False, None)
+    assert (wanted.room, paths) == (7, ["logs/"])
+    assert chosen([], None, False, 3)[0].selection
+    assert not chosen([], None, True, None)[0].selection
+
+
+@pytest.mark.parametrize(
+    "given", [([], None, False, None), (["7"], "abc", True, None), (["7"], None, True, 3)], ids=str
+)
+def test_no_choice_or_two_are_refused(given: tuple[list[str], str | None, bool, int | None]) -> None:
+    with pytest.raises(UsageError):
+        chosen(*given)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-11-21T01:34:20", LAST),
+        ("2026-11-21 01:34:20Z", LAST),
+        ("2026-11-21T03:34:20+02:00", LAST),
+        ("2026-11-21", LAST - 5660),
+        ("01:34:20", LAST),
+        ("01:34", LAST - 20),
+        ("01:34:20.5", LAST + 0.5 - 86400),  # after the last line, so yesterday's
+        ("23:59:59", LAST - 5661),
+        ("-10m", LAST - 600),
+        ("10m", LAST - 600),
+        ("-1h30m", LAST - 5400),
+    ],
+)
+def test_a_moment_is_absolute_or_relative_to_the_last_line(text: str, expected: float) -> None:
+    assert moment("--since", text, UTC, lambda: LAST) == pytest.approx(expected)
+
+
+def test_a_moment_without_a_zone_is_one_of_the_logs() -> None:
+    east = dt.timezone(dt.timedelta(hours=2))
+    assert moment("--since", "2026-11-21T03:34:20", east, lambda: LAST) == LAST
+    assert moment("--since", "03:34:20", east, lambda: LAST) == LAST
+
+
+@pytest.mark.parametrize("text", ["yesterday", "25:00", "01:60", "-10", "10 parsecs", "", "2026-13-01"])
+def test_what_is_no_moment_is_said_so(text: str) -> None:
+    with pytest.raises(UsageError):
+        moment("--since", text, UTC, lambda: LAST)
+
+
+def test_zones_by_name_and_by_offset() -> None:
+    assert timezone(None) is None
+    assert timezone("local") is None
+    assert timezone("UTC") is dt.timezone.utc
+    assert timezone("-05:30") == dt.timezone(-dt.timedelta(hours=5, minutes=30))
+    berlin = timezone("Europe/Berlin")
+    assert berlin is not None
+    assert berlin.utcoffset(dt.datetime(2026, 7, 1)) == dt.timedelta(hours=2)
+    for text in ("Atlantis/Centre", "+25:00", "", "../etc/passwd"):
+        with pytest.raises(UsageError):
+            timezone(text)
+
+
+def test_run_and_paths_exclude_each_other() -> None:
+    with pytest.raises(UsageError):
+        sources(["logs/"], "blue")
+    with pytest.raises(UsageError):
+        sources(["-", "-"], None)
+    assert sources(["a.log", "-"], None).paths == ("a.log", "-")
+
+
+def test_without_a_run_there_is_nothing_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PDCTL_HOME", str(tmp_path))
+    with pytest.raises(NotFoundError):
+        sources([], None)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "code"),
+    [
+        ([Outcome.OK], ExitCode.OK),
+        ([Outcome.FAILED], ExitCode.FINDINGS),
+        ([Outcome.HUNG], ExitCode.FINDINGS),
+        ([Outcome.INCOMPLETE], ExitCode.FINDINGS),
+        ([Outcome.UNKNOWN], ExitCode.NOT_PROBED),
+        ([Outcome.OK, Outcome.UNKNOWN], ExitCode.NOT_PROBED),
+        ([Outcome.UNKNOWN, Outcome.FAILED, Outcome.OK], ExitCode.FINDINGS),
+    ],
+)
+def test_the_exit_code_is_that_of_the_worst_room(outcomes: list[Outcome], code: ExitCode) -> None:
+    assert exit_code([replace(samples.blind(), outcome=outcome) for outcome in outcomes]) is code
+
+
+def _break_off(file: Path) -> None:
+    with to_file(file) as stream:
+        stream.write("half")
+        raise KeyError
+
+
+def test_an_output_file_is_whole_or_not_there(tmp_path: Path) -> None:
+    file = tmp_path / "room.html"
+    with to_file(file) as stream:
+        stream.write("é")
+        assert not file.exists()
+    assert file.read_text(encoding="utf-8") == "é\n"
+    with pytest.raises(KeyError):
+        _break_off(file)
+    assert file.read_text(encoding="utf-8") == "é\n"
+    assert list(tmp_path.iterdir()) == [file]
+    with pytest.raises(UsageError), to_file(tmp_path / "no" / "room.html"):
+        pass
