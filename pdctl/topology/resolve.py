@@ -58,7 +58,7 @@ def resolve(files: Sequence[Path], sets: Sequence[str] = (), environ: Mapping[st
 
 
 def find(name: str, environ: Mapping[str, str] | None = None) -> Path:
-    """The file meant by a path, or by the name of a site's or a shipped topology (`2p1d`, `incidents/slow-transfer`)."""
+    """The file meant by a path, or by the name of a site's or shipped topology (`2p1d`, `incidents/slow-transfer`)."""
     path = Path(name)
     if name == "-" or path.suffix in SUFFIXES or (path.exists() and not path.is_dir()):
         return path

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import fill
-from pdctl.trace.causes import ends, legs, mismatches, ports, transfer
+from pdctl.trace.causes import ends, legs, mismatches, ports, refusals, transfer
 from pdctl.trace.room import Cause
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ ORDER: tuple[Callable[[Case], Finding | None], ...] = (
     transfer.client_left,
     legs.unannounced,
     ends.first_request,
+    refusals.refused,
 )
 
 
