@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 DEBUG_FLAG = "--log-level debug"
 _LEVELS = tuple(Level)
+PORT_DIGITS = 5
 
 
 class Target(NamedTuple):
@@ -208,10 +209,14 @@ class _Notes:
             self.backends.setdefault(backend, why)
 
     def served(self, said: Said, why: str) -> None:
-        self.ports["http"] = int(said.values["port"])
+        told = said.values["port"]
+        if len(told) <= PORT_DIGITS:
+            self.ports["http"] = int(told)
 
     def bootstrapped(self, said: Said, why: str) -> None:
-        self.ports["bootstrap"] = int(said.values.get("port") or said.values["addr"].rpartition(":")[2])
+        told = said.values.get("port") or said.values["addr"].rpartition(":")[2]
+        if told.isascii() and told.isdigit() and len(told) <= PORT_DIGITS:
+            self.ports["bootstrap"] = int(told)
 
     def routed(self, said: Said, why: str) -> None:
         if said.row.id == "rehearsal-starting":
@@ -290,7 +295,7 @@ class _Notes:
         if seen in self.ports:
             return self.ports[seen]
         told = self.facts.get(name, "")
-        return int(told) if told.isdigit() and len(told) <= 5 else None
+        return int(told) if told.isascii() and told.isdigit() and len(told) <= PORT_DIGITS else None
 
     def _switch(self, name: str, flag: str) -> bool | None:
         if flag in self.found:

@@ -54,6 +54,9 @@ class _Entry:
         return self._pattern.match(message)
 
 
+ROOM_DIGITS = 20  # of the largest unsigned 64-bit number; more digits are somebody's garbage
+
+
 class Speech:
     """Rows, ready to be asked. Earlier rows win over later ones."""
 
@@ -82,6 +85,8 @@ class Speech:
             found = entry.read(message)
             if found is not None:
                 values = {name: value for name, value in found.groupdict().items() if value is not None}
+                if len(values.get("room", "")) > ROOM_DIGITS:
+                    return None
                 if parts.span:
                     values = {**_span(parts.span), **values}
                 return Said(entry.row, MappingProxyType(values), spell(raw, parts))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # engines count on both sides of the colon: "sglang:num_running_reqs"
 NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
-LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
+LABEL = re.compile(r'(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
 ESCAPE = re.compile(r"\\(.)")
 MAX_FAMILIES = 10_000
 LEFT_OUT = ("_bucket", "_created")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from pdctl.dialect.prefix import split
-from pdctl.dialect.speech import Speech
+from pdctl.dialect.speech import ROOM_DIGITS, Speech
 from pdctl.logs.block import SIZE, blocks
 from pdctl.logs.buffer import Buffer
 from pdctl.logs.clock import Clock
@@ -219,7 +219,7 @@ class _Census:
     def _write_out(self) -> None:
         buckets, pack = self._buckets, RECORD.pack
         for text, (first, last, lines, kinds) in self._rooms.items():
-            room = int(text)
+            room = int(text) if len(text) <= ROOM_DIGITS else 1 << 64
             if room < 1 << 64:
                 buckets[room % BUCKETS] += pack(room, first if first != UNTIMED else _NEVER, last, kinds, lines)
         self._rooms.clear()

@@ -15,7 +15,6 @@ BEGINNINGS = frozenset(
     {
         "server-args",
         "server-args-resolved",
-        "pdctl-engine-started",
         "router-starting",
         "launched-engine",
         "launched-router",

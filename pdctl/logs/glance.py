@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pdctl.dialect.identify import Identity, identify
 from pdctl.dialect.prefix import split
 from pdctl.logs import window
+from pdctl.logs.ends import BEGINNINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from pdctl.logs.source import Log
     from pdctl.logs.window import Numbers
 
-HEAD, TAIL = 1 << 16, 1 << 14  # bytes
-SAMPLES, SAMPLE = 3, 1 << 13
+HEAD, TAIL = 1 << 15, 1 << 13  # bytes
+START = 1 << 16  # bytes of a head in which a process starts: it says more about itself
+SAMPLES, SAMPLE = 2, 1 << 12
 # `"bootstrap_room","value":{"stringValue":"0x1dcf…"}`, `bootstrap_room: Str(0x1dcf…)`, `room=1dcf…`
 _HEX = re.compile(
     rb"room[^0-9\n]{1,60}?0x[0-9a-f]{1,16}(?![0-9a-zA-Z])"
@@ -33,7 +35,11 @@ class Glance:
 
     @cached_property
     def head(self) -> tuple[bytes, ...]:
-        return tuple(raw.line for raw in window.head(self._log, HEAD, self._numbers))
+        short = tuple(raw.line for raw in window.head(self._log, HEAD, self._numbers))
+        literals = [row.literal for row in self._speech.rows if row.id in BEGINNINGS]
+        if not any(literal in line for line in short for literal in literals):
+            return short
+        return tuple(raw.line for raw in window.head(self._log, START, self._numbers))
 
     @cached_property
     def rest(self) -> tuple[bytes, ...]:

@@ -17,7 +17,7 @@ MOST = 8192  # lines
 
 class Hearing(Speech):
     def __init__(self, speech: Speech) -> None:
-        super().__init__(speech.rows)
+        vars(self).update(vars(speech))  # its tables, which take longer to make than most questions to answer
         self._heard: dict[bytes, Said | None] = {}
 
     def match(self, raw: bytes, speakers: frozenset[Speaker] | None = None) -> Said | None:

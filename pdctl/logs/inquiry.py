@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.logs import asked, fingerprint, scan, store
+from pdctl.logs import asked, fingerprint, ripgrep, scan, store
 from pdctl.logs.scan import Hit, Job
 
 if TYPE_CHECKING:
@@ -54,13 +54,17 @@ class Question(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """known: hits that need no scan. jobs: what does. before: the part as it was when the scan began."""
+    """known: hits that need no scan. jobs: what does; whole: all of a plain part.
+
+    before: the part as it was when the scan began, None when the answer is not to be remembered.
+    """
 
     part: Part
     needles: Sequence[Needle]
     known: tuple[Hit, ...]
     jobs: tuple[Job, ...]
     before: Fingerprint | None
+    whole: bool = False
 
 
 class Inquiry:
@@ -108,6 +112,7 @@ class Inquiry:
         needles = question.choose(part)
         before = fingerprint.take(part, fingerprint.whole_lines(part)) if self._remembering else None
         looked = self._looked_up(question, part, needles) if start == 0 else None
+        whole = looked is None and part.plain and part.spool is None and (start, end) == (0, part.size)
         if looked is None:
             spans = tuple(scan.spans(part, start, end))
         else:
@@ -115,7 +120,7 @@ class Inquiry:
             for offset, line in looked.lines:
                 self._numbers(part).learn(offset, line)
             spans = (*looked.spans, *(scan.spans(part, looked.covered, end) if part.plain else ()))
-        return _Plan(part, needles, (), tuple(Job(span, needles) for span in spans), before)
+        return _Plan(part, needles, (), tuple(Job(span, needles) for span in spans), before, whole)
 
     def _from(self, answer: Answer, part: Part, needles: Sequence[Needle], end: int) -> _Plan:
         """What was remembered, and what the part has grown by since."""
@@ -133,9 +138,11 @@ class Inquiry:
 
     def _scan(self, plans: Sequence[_Plan], found: dict[Key, list[Hit]]) -> set[Key]:
         """Adds hits to `found`; the parts of which not everything could be read."""
-        jobs = [job for plan in plans for job in plan.jobs]
-        total = sum(_size(job) for job in jobs)
-        done = 0
+        done = self._seen_by_rg(plans, found)
+        jobs = [job for plan in plans for job in plan.jobs if not done or not plan.whole]
+        total = done + sum(_size(job) for job in jobs)
+        if done and self._progress:
+            self._progress(done, total)
         broken: set[Key] = set()
         for each in scan.scan(jobs, scan.threads(total)):
             key = _key(each.span.part)
@@ -151,6 +158,18 @@ class Inquiry:
                 self._progress(done, total)
         self.tally.scanned += done
         return broken
+
+    def _seen_by_rg(self, plans: Sequence[_Plan], found: dict[Key, list[Hit]]) -> int:
+        """Bytes of the whole parts rg has looked through; 0 when it has not."""
+        whole = [plan for plan in plans if plan.whole]
+        if not ripgrep.able([plan.part for plan in whole]):
+            return 0
+        seen = ripgrep.hits([ripgrep.Wanted(plan.part, plan.needles) for plan in whole])
+        if seen is None:
+            return 0
+        for plan in whole:
+            found[_key(plan.part)] += seen[plan.part]
+        return sum(plan.part.size for plan in whole)
 
     def _numbered(self, part: Part, hits: list[Hit]) -> list[Hit]:
         lines = self._numbers(part)

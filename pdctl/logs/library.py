@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pdctl.dialect.speech import ANCESTRY
 from pdctl.dialect.speech import speech as shipped
 from pdctl.logs import needle, window
 from pdctl.logs.clocks import Clocks
-from pdctl.logs.ends import BEGINNINGS, End, end
+from pdctl.logs.edges import Edges
 from pdctl.logs.event import Place
 from pdctl.logs.glance import Glance
 from pdctl.logs.hearing import Hearing
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from pdctl.dialect.row import Row, Speaker
     from pdctl.dialect.speech import Speech
     from pdctl.logs.clock import Clock
+    from pdctl.logs.ends import End
     from pdctl.logs.event import Event
     from pdctl.logs.inquiry import Tally
     from pdctl.logs.needle import Needle
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from pdctl.logs.source import Log
 
 WHOLE = 16 << 20  # bytes of logs up to which nothing is left out of a context, and every start is looked for
-LIMIT = 1 << 17  # bytes of each log a context is read from when there are more
-HEAD, TAIL = 1 << 19, 1 << 15  # bytes at most in which start lines and last words are looked for
-_REPEATED = 400  # lines without one of a new kind after which a log is taken to have begun
+LIMIT = 3 << 15  # bytes of each log a context is read from when there are more
 
 
 class Library:
@@ -74,6 +72,7 @@ class Library:
         self._inquiry = Inquiry(
             self._lines, Tables(environ, index), environ, index, self._bounds if limited else None, progress
         )
+        self._edges = Edges(self.speech.rows, self._reader, self._lines)
         self._progress = progress
         self._environ = environ
         self._noted: dict[str, None] = {}
@@ -152,7 +151,7 @@ class Library:
         """Lines that rows of the dialect read, written in [since, until], all logs, in file order per log.
 
         Lines without a time are there when they stand among such lines. limit: bytes read of each log; by default
-        everything when all logs together have at most 16 MiB, else 128 KiB of each: the first and last of them, or
+        everything when all logs together have at most 16 MiB, else 96 KiB of each: the first and last of them, or
         those at the two moments of `focus`. A log that was cut is named in `notes`. Line numbers are counted when
         they are asked for.
         """
@@ -179,52 +178,16 @@ class Library:
                         yield event
 
     def starts(self) -> tuple[Event, ...]:
-        """Known lines from the beginning of each log to its first requests, and from each later start in it.
+        """Known lines from the beginning of each log to its first traffic, and from each later start in it.
 
         Later starts are looked for where all logs together have at most 16 MiB.
         """
-        return tuple(event for log in self.logs for event in self._starts(log))
-
-    @cached_property
-    def _restarts(self) -> Mapping[str, tuple[Raw, ...]]:
-        """Lines with which processes begin, behind the first of each log."""
-        if sum(log.size for log in self.logs) > WHOLE:
-            return {}
-        literals = [row.literal for row in self.speech.rows if row.id in BEGINNINGS]
-        found = {log.instance: self._later(log, literals) for log in self.logs}
-        return {instance: later for instance, later in found.items() if later}
-
-    def _later(self, log: Log, literals: Sequence[bytes]) -> tuple[Raw, ...]:
-        known = self._reader(log).known
-        lines = [raw for raw in find(log, literals) if any(event.row.id in BEGINNINGS for event in known(raw))]
-        return tuple(lines[1:])
-
-    def _starts(self, log: Log) -> Iterator[Event]:
-        seen: set[tuple[str, int]] = set()
-        reader = self._reader(log)
-        first = next(((part, 0) for part in log.parts if part.size), None)
-        later = [(raw.part, raw.place.offset) for raw in self._restarts.get(log.instance, ())]
-        for part, offset in ([first] if first else []) + later:
-            for event in _until_traffic(reader, window.lines(part, offset, offset + HEAD, self._lines(part))):
-                place = (event.place.file, event.place.offset)
-                if place not in seen:
-                    seen.add(place)
-                    yield event
+        throughout = sum(log.size for log in self.logs) <= WHOLE
+        return tuple(event for log in self.logs for event in self._edges.starts(log, throughout))
 
     def ends(self) -> Mapping[str, End]:
         """By instance: when its last line was written, whether it was told to end, and its last known lines."""
-        return {log.instance: self._end(log) for log in self.logs}
-
-    def _end(self, log: Log) -> End:
-        raws = window.tail(log, TAIL, self._lines)
-        reader = self._reader(log)
-        last = None
-        for raw in reversed(raws):
-            instant = reader.instant(raw.line)
-            if instant is not None:
-                last = instant.t
-                break
-        return end((event for raw in raws for event in reader.known(raw)), last)
+        return {log.instance: self._edges.end(log) for log in self.logs}
 
     def rooms(self) -> Iterator[RoomSeen]:
         """Every room rows of the dialect name, in no order, from one pass over all logs.
@@ -295,18 +258,3 @@ class Library:
 
 def _says(speaker: Speaker | None, row: Row) -> bool:
     return speaker is None or row.speaker is speaker or row.speaker in ANCESTRY.get(speaker, ())
-
-
-def _until_traffic(reader: Reader, raws: Iterable[Raw]) -> Iterator[Event]:
-    """Known lines for as long as new kinds of them keep coming: traffic repeats itself."""
-    kinds: set[str] = set()
-    repeated = 0
-    for raw in raws:
-        repeated += 1
-        for event in reader.known(raw):
-            yield event
-            if event.row.id not in kinds:
-                kinds.add(event.row.id)
-                repeated = 0
-        if repeated >= _REPEATED:
-            return

@@ -12,8 +12,10 @@ fewer digits (one in ninety below 2^53, none to speak of below 2^63) are not in 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import struct
+from bisect import bisect_left
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from zlib import crc32
 
@@ -118,9 +120,9 @@ def _look(table: FileIO, header: _Header, part: Part, room: int) -> Looked:
     spans: list[Span] = []
     lines: list[tuple[int, int]] = []
     line = 1
-    for at, offset, size, newlines, numbers in _segments(table, header.used):
-        behind = at + _SEGMENT.size + numbers * 8
-        if any(at <= place < behind for place in places):
+    for at, offset, size, newlines, numbers in _segments(table, header.used) if places else ():
+        first = bisect_left(places, at)
+        if first < len(places) and places[first] < at + _SEGMENT.size + numbers * 8:
             if spans and spans[-1].start == offset:  # pieces of one line
                 spans.pop()
             spans.append(Span(part, offset, offset + size))
@@ -151,12 +153,12 @@ def _places(table: FileIO, used: int, key: bytes) -> Iterator[int]:
 
 def _segments(table: FileIO, used: int) -> Iterator[tuple[int, int, int, int, int]]:
     """Place in the table, then offset, size, newlines, numbers."""
-    at = _START
-    handle = table.fileno()
-    while at + _SEGMENT.size <= used:
-        head = _SEGMENT.unpack(os.pread(handle, _SEGMENT.size, at))
-        yield (at, *head)
-        at += _SEGMENT.size + head[3] * 8
+    with mmap.mmap(table.fileno(), used, access=mmap.ACCESS_READ) as whole:
+        at = _START
+        while at + _SEGMENT.size <= used:
+            head = _SEGMENT.unpack_from(whole, at)
+            yield (at, *head)
+            at += _SEGMENT.size + head[3] * 8
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Numbers = Callable[[Part], Lines]
 
 UNLIMITED = 1 << 62  # bytes
-PROBE = 1 << 15  # bytes looked at for a stamp
+PROBE = 1 << 14  # bytes looked at for a stamp
 _SMALL = 1 << 17  # bytes of the buffer for a short range; more than LINE
 _FAR = 1 << 20  # bytes without any stamp after which a probe gives up
 _SLACK = 2.0  # seconds by which lines of several processes in one file may be out of order

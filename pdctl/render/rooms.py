@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.render.columns import GAP, NARROWEST
@@ -14,7 +15,7 @@ from pdctl.render.visible import cells, fitted, padded, visible
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pdctl.render.term import Term
     from pdctl.trace.room import Summary
@@ -68,7 +69,8 @@ def totals(found: Sequence[Summary], of: int) -> str:
 def to_tsv(found: Sequence[Summary], term: Term) -> str:
     """With a header; times in UTC, lengths in seconds, an empty field for what is not known."""
     head = ("room", "started", "prefill", "decode", "phase", "seconds", "outcome", "cause")
-    return "\n".join("\t".join(row) for row in (head, *(_fields(each, term) for each in found)))
+    shown = lru_cache(maxsize=None)(partial(visible, term=term))  # a million rooms have few instances
+    return "\n".join("\t".join(row) for row in (head, *(_fields(each, shown) for each in found)))
 
 
 def to_json(found: Sequence[Summary], term: Term) -> str:
@@ -97,18 +99,17 @@ def document(room: Summary) -> dict[str, object]:
     }
 
 
-def _fields(room: Summary, term: Term) -> list[str]:
-    fields = (
+def _fields(room: Summary, shown: Callable[[str], str]) -> tuple[str, ...]:
+    return (
         str(room.room),
         "" if room.first_seen is None else measures.rfc3339(room.first_seen),
-        room.prefill or "",
-        room.decode or "",
+        shown(room.prefill or ""),
+        shown(room.decode or ""),
         room.phase_reached.value if room.phase_reached else "",
         "" if room.seconds is None else f"{room.seconds:g}",
         room.outcome.value,
         room.code,
     )
-    return [visible(field, term) for field in fields]
 
 
 def _row(room: Summary, zone: dt.tzinfo | None, dated: bool) -> list[str]:

@@ -16,7 +16,7 @@ from pdctl.trace.missing import missing
 from pdctl.trace.outcomes import outcome
 from pdctl.trace.report import report
 from pdctl.trace.story import gather, in_files
-from pdctl.trace.unfinished import unfinished
+from pdctl.trace.unfinished import doubts
 from pdctl.trace.verdict import judge
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pdctl.trace.glimpses import Glimpse
     from pdctl.trace.room import Room
     from pdctl.trace.story import Story
+    from pdctl.trace.unfinished import Doubt
 
 WHOLE = 8 << 20  # bytes of logs that are looked at from end to end; of more, only what lies around the room
 AFTER = 90.0  # seconds behind a room's last line: a router's health check misses a dead worker within a minute
@@ -45,7 +46,7 @@ class Surroundings(NamedTuple):
     rooms: Mapping[int, Glimpse]
     joins: Joins
     ledger: Ledger | None
-    unfinished: Mapping[str, float]
+    doubts: tuple[Doubt, ...]
 
 
 class Tracer:
@@ -65,7 +66,7 @@ class Tracer:
         who = Attribution()
         if not warm_up(story, deployment):
             who = attribute(story, deployment, joined, around.lines, around.rooms, settled)
-        case = Case(story, who, deployment, around.lines, joined, around.rooms.get(room), around.unfinished)
+        case = Case(story, who, deployment, around.lines, joined, around.rooms.get(room), around.doubts)
         verdict = judge(case)
         ended, shown = outcome(case, around.rooms, verdict.finding)
         return report(case, ended, shown, verdict, missing(case, ended))
@@ -94,7 +95,7 @@ class Tracer:
         ledger = Ledger(found, rooms, (one.name for one in self.deployment.decodes)) if whole else None
         tried = attempts(found, {one.name: one.last for one in self.deployment.instances.values()}) if complete else ()
         joins = Joins(rooms, tried, self.deployment, self._slack())
-        return Surroundings(found, rooms, joins, ledger, unfinished(found, self.deployment.decodes))
+        return Surroundings(found, rooms, joins, ledger, doubts(found, self.deployment.decodes))
 
     def _slack(self) -> float:
         urls = [one.url for starts in self.deployment.history for router in starts for one in router.prefills]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pdctl.trace.glimpses import Glimpse
     from pdctl.trace.joins import Joined
     from pdctl.trace.story import Story
+    from pdctl.trace.unfinished import Doubt
     from pdctl.trace.upstreams import Router
 
 NEAR = 2.0  # seconds: lines of one failure on one host, each second rounded down
@@ -50,7 +51,7 @@ class Finding:
 class Case:
     """One room on trial. around: every known line of every log from its beginning to its end, and a little more.
 
-    unfinished: decode → since when its answers may have been cut short.
+    doubts: when its decode cut answers short, of which no line tells whose.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Case:
         around: Sequence[Event],
         joined: Joined,
         glimpse: Glimpse | None = None,
-        unfinished: Mapping[str, float] | None = None,
+        doubts: Sequence[Doubt] = (),
     ) -> None:
         self.story = story
         self.who = who
@@ -70,7 +71,7 @@ class Case:
         self.joined = joined
         self.warm_up = warm_up(story, deployment)
         self.counted = glimpse is not None and glimpse.done
-        self._unfinished = unfinished or {}
+        self._doubts = doubts
         self.decode_failed = signs.failed_on(story.events, "decode")
         self.prefill_failed = signs.failed_on(story.events, "prefill")
 
@@ -88,7 +89,7 @@ class Case:
             return None
         proof = self.who.arrived.events[0]
         if proof.row.id not in signs.ARRIVED:
-            return proof if (self.counted or self.joined.closed) and not self._streaming else None
+            return proof if (self.counted or self.joined.closed) and not self._doubtful else None
         # The times of a request are logged when it was cut short, too; with --log-requests its answer is as well.
         instance = self.deployment.instances.get(proof.instance)
         told = bool(instance and instance.identity.log_requests)
@@ -96,11 +97,13 @@ class Case:
         return proof if proof.row.id in signs.DECODE_TIMES and not told else None
 
     @property
-    def _streaming(self) -> bool:
-        """Its answer had begun, and may have been cut short when the decode's log stopped."""
+    def _doubtful(self) -> bool:
+        """Its answer had begun, and may be the one that was cut short."""
         span, decode = self.story.span, self.who.decode
-        since = self._unfinished.get(decode.value) if decode is not None else None
-        return since is not None and span is not None and span[1] >= since
+        if span is None or decode is None:
+            return False
+        mine = [doubt for doubt in self._doubts if doubt.decode == decode.value]
+        return any(doubt.since <= span[1] and span[0] <= doubt.until for doubt in mine)
 
     @property
     def failed(self) -> bool:

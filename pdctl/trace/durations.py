@@ -22,7 +22,7 @@ _SPEED = re.compile(r"transfer_speed=([\d.]+) ?GB/s")
 _TOTAL = re.compile(r"transfer_total=([\d.]+) ?MB")
 _ENTRY = re.compile(r"entry_time=([\d.]+)")
 PREFILL = {
-    "bootstrap_duration": "bootstrap wait", "bootstrap_queue_duration": "bootstrap wait", "alloc_wait": "prealloc",
+    "bootstrap_duration": "bootstrap wait", "bootstrap_queue_duration": "bootstrap wait",
     "queue_duration": "queue", "forward_duration": "prefill forward", "transfer_duration": "transfer",
 }  # fmt: skip
 DECODE = {

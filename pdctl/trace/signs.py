@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
 
 # Rows of a prefill that only a prefill with the room's request can write, beside all that name its rid.
-REQUESTED = frozenset(
-    {"kv-chunk-sending", "dp-rank-announced", "transfer-error", "transfer-worker-error", "nixl-transport-error"}
-)
+REQUESTED = frozenset({"kv-chunk-sending", "dp-rank-announced", "transfer-worker-error", "nixl-transport-error"})
 # Rows of a prefill that need the decode's page list (TransferInfo).
 CONTACTED = frozenset({"transfer-info-arrived", "room-bootstrapped", "kv-chunk-sending"})
 SENT = frozenset({"transfer-info-sent"})

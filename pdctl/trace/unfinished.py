@@ -1,38 +1,55 @@
-"""Answers that may have been cut short: a stream counts as answered when it begins, and its decode's log ends early."""
+"""Answers that may have been cut short: a stream counts as answered when it begins, whatever becomes of it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.trace.ledger import TOKENISED, answers
 from pdctl.trace.outcomes import GRACE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pdctl.logs.event import Event
     from pdctl.trace.deployment import Instance
 
 LONGEST = 330.0  # seconds an answer is taken to stream for at most
+# A request that ran on a decode was cut short; its line names no room.
+CUT = frozenset({"aborted-queued", "client-left", "client-gone"})
 
 
-def unfinished(around: Sequence[Event], decodes: Iterable[Instance]) -> Mapping[str, float]:
-    """Decode → the time since when its answers may still have been under way when its log stopped.
+class Doubt(NamedTuple):
+    """An answer of a room of `decode` whose lines reach into [since, until] may be the one that was cut."""
 
-    Its last words are of more running requests than had come without an answer: some answer was a stream.
-    """
-    found = {}
-    for decode in decodes:
-        lines = [event for event in around if event.instance == decode.name]
-        last = max((at for at, event in enumerate(lines) if event.row.id == "decode-batch"), default=None)
-        if decode.clean or decode.last is None or last is None:
-            continue
-        batch = lines[last]
-        if batch.t is None or batch.t < decode.last - GRACE:
-            continue
-        begun = max((at for at, event in enumerate(lines[:last]) if event.row.id == "ready"), default=0)
-        took = sum(int(event.values.get("inputs", "0")) for event in lines[begun:last] if event.row.id == TOKENISED)
-        answered = sum(answers(event) for event in lines[begun:last])
-        if int(batch.values["running"]) > max(0, took - answered):
-            found[decode.name] = decode.last - LONGEST
-    return found
+    decode: str
+    since: float
+    until: float
+
+
+def doubts(around: Sequence[Event], decodes: Iterable[Instance]) -> tuple[Doubt, ...]:
+    """Where some answer was cut and no line tells which."""
+    return tuple(doubt for decode in decodes for doubt in _doubts(around, decode))
+
+
+def _doubts(around: Sequence[Event], decode: Instance) -> Iterator[Doubt]:
+    lines = [event for event in around if event.instance == decode.name]
+    known = {event.rid for event in lines if event.rid and event.room}
+    for event in lines:
+        if event.row.id in CUT and event.rid not in known and event.t is not None:
+            yield Doubt(decode.name, event.t - LONGEST, event.t + 1.0)
+    if _stopped_running(lines, decode) and decode.last is not None:
+        yield Doubt(decode.name, decode.last - LONGEST, decode.last + 1.0)
+
+
+def _stopped_running(lines: Sequence[Event], decode: Instance) -> bool:
+    """Its last words are of more running requests than had come without an answer: some answer was a stream."""
+    last = max((at for at, event in enumerate(lines) if event.row.id == "decode-batch"), default=None)
+    if decode.clean or decode.last is None or last is None:
+        return False
+    batch = lines[last]
+    if batch.t is None or batch.t < decode.last - GRACE:
+        return False
+    begun = max((at for at, event in enumerate(lines[:last]) if event.row.id == "ready"), default=0)
+    took = sum(int(event.values.get("inputs", "0")) for event in lines[begun:last] if event.row.id == TOKENISED)
+    answered = sum(answers(event) for event in lines[begun:last])
+    return int(batch.values["running"]) > max(0, took - answered)

@@ -1,8 +1,8 @@
 """One room among gigabytes of logs, beside `rg -F` on the same files, in turns; prints medians and ratios as JSON.
 
-    python tests/bench/log_scan.py --dir /var/tmp/logs --gb 4              # makes the files once, keeps them
-    python tests/bench/log_scan.py --dir /var/tmp/logs --gb 4 --mix dense --rounds 5
-    python tests/bench/log_scan.py --dir /var/tmp/logs --gb 0.2 --cli      # `pdctl trace-room` as a whole, too
+    python tests/bench/log_scan.py --dir DIR --gb 4              # makes the files once, keeps them
+    python tests/bench/log_scan.py --dir DIR --gb 4 --mix dense --rounds 5
+    python tests/bench/log_scan.py --dir DIR --gb 0.2 --cli      # `pdctl trace-room` as a whole, too
 
 Every measurement is a process of its own; its CPU seconds (user and system, children included) and wall seconds include
 the interpreter's start, `inside` is the question alone. Ratios are medians divided by the median of rg. The files are
@@ -42,6 +42,8 @@ print(json.dumps({"found": found, "inside": inside, "rss": rss, "scanned": libra
 """
 QUESTIONS = {
     "find": "found = len(library.of_room(int(sys.argv[2])))",
+    "find-alone": "from pdctl.logs import ripgrep\nripgrep.program = lambda: None\n"
+    "found = len(library.of_room(int(sys.argv[2])))",
     "rooms": "found = sum(1 for room in library.rooms())",
     "index": "found = int(library.build_index())",
 }
@@ -142,6 +144,7 @@ def rounds(directory: Path, mix: str, count: int, cli: bool) -> dict[str, list[C
                 expected = rg(room, directory)
                 turns = {
                     "rg": expected,
+                    "find, cold, without rg's help": ask("find-alone", room, directory, cache + "/alone"),
                     "find, cold": ask("find", room, directory, cache),
                     "find, repeated": ask("find", room, directory, cache),
                     "find, another room with the index": ask("find", room, directory, indexed),

@@ -113,6 +113,18 @@ def test_ends_tell_an_order_from_a_crash_from_silence(
     assert end.rows
 
 
+def test_a_crash_is_found_behind_minutes_of_failing_health_checks(tmp_path: Path, environ: dict[str, str]) -> None:
+    (tmp_path / "d.log").write_text(
+        "[2026-11-21 02:00:00] Using regular tokenizer for 1 inputs\n"
+        "[2026-11-21 02:12:44] Scheduler hit an exception: Traceback (most recent call last):\n"
+        + "[2026-11-21 02:20:00] Health check failed. Server couldn't get a response from detokenizer\n"
+        * 3000
+    )
+    end = Library(open_logs([str(tmp_path)]), environ=environ).ends()["d"]
+    assert (end.clean, end.crashed) == (False, True)
+    assert (end.rows[0].row.id, end.rows[0].place.line) == ("scheduler-crashed", 2)
+
+
 def test_a_small_context_is_everything(real: Real) -> None:
     library = real(MISSING_PORTS, tz=dt.timezone.utc)
     whole = library.context(float("-inf"), float("inf"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pdctl.dialect.versions import resolve
 from pdctl.doctor.manifest import Word
 from pdctl.doctor.manifests.programs import program
-from pdctl.doctor.static.flags import Flag, Flags, parse
+from pdctl.doctor.static.flags import PORT, Flag, Flags, parse
 from pdctl.doctor.static.servers import Listed, RouterLine, Server, Servers, Setting
 from pdctl.topology import flags as owned
 
@@ -101,7 +101,7 @@ def worker(flag: Flag) -> Listed:
     """`--prefill URL [PORT|none]`, `--decode URL`."""
     url, port = (*flag.values, "", "")[:2]
     clear = "$" not in port
-    return Listed(url.rstrip("/"), int(port) if port.isdecimal() else None, flag.evidence, clear)
+    return Listed(url.rstrip("/"), int(port) if PORT.fullmatch(port) else None, flag.evidence, clear)
 
 
 def _rehearsed(flags: Flags, prefills: tuple[Listed, ...]) -> tuple[Listed, ...]:
@@ -113,7 +113,7 @@ def _rehearsed(flags: Flags, prefills: tuple[Listed, ...]) -> tuple[Listed, ...]
     ports = [each.port for each in prefills]
     if incident == "missing-bootstrap-port":
         ports = [None] * len(ports)
-    elif incident == "wrong-bootstrap-port" and wrong.isdecimal():
+    elif incident == "wrong-bootstrap-port" and PORT.fullmatch(wrong):
         ports = [int(wrong), *ports[1:]]
     elif incident == "swapped-bootstrap-ports":
         ports = [*ports[1:], ports[0]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from functools import lru_cache
 
 COARSE = 0.5  # seconds; a clock that tells no more than this gets its ± shown
 BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
@@ -51,6 +52,7 @@ def moment(epoch: float, zone: dt.tzinfo | None, uncertainty: float = 1.0) -> dt
     return local if uncertainty < COARSE else local.replace(microsecond=0)
 
 
+@lru_cache(maxsize=4096)
 def rfc3339(epoch: float) -> str:
     """UTC, to the millisecond."""
     return dt.datetime.fromtimestamp(epoch, dt.timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

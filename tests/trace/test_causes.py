@@ -1,0 +1,240 @@
+"""One small incident for each cause, and the one next to it that must not be taken for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pdctl.trace.room import Outcome
+from tests.trace import pasted
+from tests.trace.engines import (
+    at,
+    decode_failed,
+    decode_timed_out,
+    engine,
+    finished,
+    got_info,
+    prefill_failed,
+    prefill_timed_out,
+    received,
+    rid,
+    sending,
+)
+from tests.trace.routers import D0, P0, P1, answered, came, left, line, sent, starting
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pdctl.trace.room import Room
+
+ROOM = 7707449254856086911
+LOGGED = ", log_requests=True"
+RIGHT, NULL, SWAPPED = (8998, 8999), (None, None), (8999, 8998)
+
+
+def one_pair(folder: Path, prefill: list[str], decode: list[str], router: list[str] | None = None) -> Room:
+    listed = starting(RIGHT).replace(f', ("{P1}", Some(8999))', "")
+    return pasted.room(folder, ROOM, p0=prefill, d0=decode, router=[listed, *(router or [])])
+
+
+def p0(*lines: str, until: int = 1800, more: str = "") -> list[str]:
+    return engine("prefill", 30000, 8998, *lines, until=until, more=more)
+
+
+def p1(*lines: str, more: str = "") -> list[str]:
+    return engine("prefill", 30001, 8999, *lines, more=more)
+
+
+def d0(*lines: str, until: int = 1800, more: str = "") -> list[str]:
+    return engine("decode", 30002, 8998, *lines, until=until, more=more)
+
+
+def code(room: Room) -> str | None:
+    return room.cause.code if room.cause else None
+
+
+@pytest.mark.parametrize(("ports", "wanted"), [(NULL, "PD201"), (SWAPPED, "PD203"), ((8998, 8998), "PD202")])
+def test_ports_that_lead_to_the_other_prefill(
+    tmp_path: Path, ports: tuple[int | None, int | None], wanted: str
+) -> None:
+    room = pasted.room(
+        tmp_path, ROOM, router=[starting(ports)], p0=p0(*got_info(11, ROOM)),
+        p1=p1(prefill_timed_out(31, ROOM)), d0=d0(sending(11, ROOM), decode_timed_out(31, ROOM)),
+    )  # fmt: skip
+    assert (room.prefill_requested, room.prefill_contacted) == ("p1", "p0")
+    assert code(room) == wanted
+    assert "--prefill http://127.0.0.1:30000 8998 --prefill http://127.0.0.1:30001 8999" in room.fix
+
+
+def test_swapped_ports_are_not_said_of_a_port_that_is_only_wrong(tmp_path: Path) -> None:
+    """p1's port is the other's, p0's is nobody's: not the other way round."""
+    room = pasted.room(
+        tmp_path, ROOM, router=[starting((9000, 8998))], p0=p0(*got_info(11, ROOM)),
+        p1=p1(prefill_timed_out(31, ROOM)), d0=d0(sending(11, ROOM), decode_timed_out(31, ROOM)),
+    )  # fmt: skip
+    assert code(room) == "PD202"
+
+
+REFUSED = (
+    "Error fetching prefill server info from bootstrap: HTTPConnectionPool(host='127.0.0.1', port={port}): Max retries "
+    "exceeded with url: /route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1 (Caused by "
+    "NewConnectionError('Failed to establish a new connection: [Errno 111] Connection refused'))"
+)
+
+
+@pytest.mark.parametrize(("port", "wanted"), [(9999, "PD202"), (30000, "PD206"), (8998, "PD205")])
+def test_a_bootstrap_server_that_is_not_there(tmp_path: Path, port: int, wanted: str) -> None:
+    why = f"Could not fetch prefill parallel info from bootstrap_addr: 127.0.0.1:{port}"
+    lines = [f"{at(11)} {REFUSED.format(port=port)}", decode_failed(25, ROOM, why, "handshake")]
+    room = one_pair(tmp_path, p0(prefill_timed_out(31, ROOM)), d0(*lines))
+    assert (room.prefill_requested, room.prefill_contacted) == ("p0", None)
+    assert code(room) == wanted
+    assert not any("page list" in one.what for one in room.missing_evidence)
+
+
+def test_a_decode_that_died(tmp_path: Path) -> None:
+    """Its log stops, the router finds nobody: that is why the prefill waited."""
+    router = [
+        came(40, "a"), *sent(40, "a", P0),
+        line(41, "a", f"Decode request failed decode_url={D0} error=error sending request for url ({D0}/generate)"),
+    ]  # fmt: skip
+    room = one_pair(tmp_path, p0(prefill_timed_out(60, ROOM)), d0(until=20), router)
+    assert code(room) == "PD704"
+    assert room.outcome is Outcome.FAILED
+    assert room.decode is None
+
+
+def test_a_log_that_merely_stops_is_nobodys_death(tmp_path: Path) -> None:
+    room = one_pair(tmp_path, p0(prefill_timed_out(60, ROOM)), d0(until=20))
+    assert code(room) != "PD704"
+
+
+def test_a_prefill_that_died(tmp_path: Path) -> None:
+    lost = f"{at(50)} Lost connection with prefill instance (bootstrap_addr: 127.0.0.1:8998), 1 requests affected"
+    why = "Lost connection with prefill instance (bootstrap_addr: 127.0.0.1:8998)"
+    room = one_pair(
+        tmp_path, p0(*got_info(11, ROOM), until=20), d0(sending(11, ROOM), lost, decode_failed(50, ROOM, why))
+    )  # fmt: skip
+    assert code(room) == "PD705"
+    assert room.prefill_contacted == "p0"
+
+
+def test_two_requests_with_one_room(tmp_path: Path) -> None:
+    second = received(12, ROOM, "second-request")
+    room = one_pair(
+        tmp_path, p0(*got_info(11, ROOM), more=LOGGED),
+        d0(received(11, ROOM, "first-request"), second, decode_failed(13, ROOM, "Failed"), more=LOGGED),
+    )  # fmt: skip
+    assert code(room) == "PD707"
+    assert room.rids["d0"].startswith("first-request, second-request")
+
+
+def test_a_leg_the_router_never_sent(tmp_path: Path) -> None:
+    """The decode logs every request from its start on, and has no line of this room."""
+    prefill = p0(received(11, ROOM, rid(ROOM + 1)), prefill_timed_out(31, ROOM), more=LOGGED)
+    assert code(one_pair(tmp_path, prefill, d0(more=LOGGED))) == "PD703"
+
+
+def test_a_leg_that_may_stand_in_the_lost_part_of_a_log(tmp_path: Path) -> None:
+    prefill = p0(received(11, ROOM, rid(ROOM + 1)), prefill_timed_out(31, ROOM), more=LOGGED)
+    unlogged = code(one_pair(tmp_path, prefill, d0()))
+    cut = code(one_pair(tmp_path, prefill, d0(received(25, ROOM + 5, "another"), more=LOGGED)[2:]))
+    assert (unlogged, cut) == ("PD702", "PD702")
+
+
+def test_a_decode_without_room(tmp_path: Path) -> None:
+    full = [
+        f"{at(second)} Decode batch, #running-req: 4, #token: 4000, token usage: 0.98, pre-allocated usage: 0.00, "
+        "#prealloc-req: 3, #transfer-req: 0, #retracted-req: 0, cuda graph: False, gen throughput (token/s): 3.55, "
+        "#queue-req: 0"
+        for second in (15, 25)
+    ]
+    assert code(one_pair(tmp_path, p0(prefill_timed_out(31, ROOM)), d0(*full))) == "PD501"
+    roomy = [line.replace("#prealloc-req: 3", "#prealloc-req: 0") for line in full]
+    assert code(one_pair(tmp_path, p0(prefill_timed_out(31, ROOM)), d0(*roomy))) == "PD702"
+
+
+@pytest.mark.parametrize(("speed", "wanted"), [("0.01 GB/s", "PD412"), ("12.00 GB/s", None)])
+def test_a_cache_that_crawls(tmp_path: Path, speed: str, wanted: str | None) -> None:
+    times = "input_len=5, cached_input_len=0, output_len=8, attempts=0, type=%s): queue_duration=0.14ms"
+    prefill = (
+        f"{at(40)} ReqTimeStats(rid={rid(ROOM + 1)}, bootstrap_room={ROOM}, {times % 'prefill'}, "
+        f"transfer_speed={speed}, transfer_total=200.00 MB"
+    )
+    decode = f"{at(41)} ReqTimeStats(rid={rid(ROOM)}, bootstrap_room={ROOM}, {times % 'decode'}"
+    room = one_pair(tmp_path, p0(prefill), d0(decode))
+    assert room.outcome is Outcome.OK
+    assert code(room) == wanted
+
+
+def test_a_client_that_left(tmp_path: Path) -> None:
+    """Both sides had met; then the request was aborted, and nothing had failed before."""
+    room = one_pair(
+        tmp_path, p0(*got_info(11, ROOM), prefill_failed(16, ROOM, "Aborted by AbortReq.", "transfer")),
+        d0(sending(11, ROOM), decode_failed(16, ROOM, "Aborted by AbortReq.")),
+    )  # fmt: skip
+    assert code(room) == "PD706"
+    assert room.cause is not None
+    assert room.cause.side == "client"
+
+
+def test_a_client_that_left_because_nothing_came_is_not_the_cause(tmp_path: Path) -> None:
+    room = pasted.room(
+        tmp_path, ROOM, router=[starting(NULL)], p0=p0(*got_info(11, ROOM)),
+        p1=p1(prefill_failed(16, ROOM, "Aborted by AbortReq.")),
+        d0=d0(sending(11, ROOM), decode_failed(16, ROOM, "Aborted by AbortReq.")),
+    )  # fmt: skip
+    assert code(room) == "PD201"
+
+
+def test_an_abort_while_the_other_sides_log_is_missing_says_nothing_of_the_client(tmp_path: Path) -> None:
+    room = pasted.room(tmp_path, ROOM, p0=p0(prefill_failed(16, ROOM, "Aborted by AbortReq.")))
+    assert code(room) is None
+    assert room.missing_evidence
+
+
+def test_the_right_prefill_and_no_cache(tmp_path: Path) -> None:
+    """Asked and contacted are one; the logs say nothing of why the cache did not come."""
+    chunk = f"{at(12)} sending kvcache to c2b1f0aa-77d1-4a8e-8c19-5ad1c3b0a001 with notif {ROOM}_kv_0_1_0"
+    room = one_pair(
+        tmp_path, p0(*got_info(11, ROOM), chunk), d0(sending(11, ROOM), decode_timed_out(31, ROOM))
+    )  # fmt: skip
+    assert (room.prefill_requested, room.prefill_contacted) == ("p0", "p0")
+    assert code(room) == "PD708"
+
+
+def test_fewer_ranks_on_the_decode(tmp_path: Path) -> None:
+    lines = [sending(11, ROOM), decode_timed_out(31, ROOM)]
+    listed = [came(10, "a"), *sent(10, "a", P0), *answered(31, "a", 500), left(31, "a", 500)]
+    room = one_pair(tmp_path, p0(*got_info(11, ROOM), more=", tp_size=2"), d0(*lines, more=", tp_size=1"), listed)
+    assert code(room) == "PD305"
+    same = one_pair(tmp_path, p0(*got_info(11, ROOM), more=", tp_size=1"), d0(*lines, more=", tp_size=1"), listed)
+    assert code(same) == "PD708"
+
+
+def test_an_answer_in_full_is_an_answer(tmp_path: Path) -> None:
+    asked = received(11, ROOM, rid(ROOM))
+    room = one_pair(
+        tmp_path, p0(received(11, ROOM, rid(ROOM + 1)), more=LOGGED),
+        d0(asked, finished(12, ROOM, rid(ROOM)), more=LOGGED),
+    )  # fmt: skip
+    assert (room.outcome, code(room)) == (Outcome.OK, None)
+    assert (room.prefill_requested, room.prefill_contacted, room.decode) == ("p0", "p0", "d0")
+    cut = one_pair(
+        tmp_path, p0(received(11, ROOM, rid(ROOM + 1)), more=LOGGED),
+        d0(asked, finished(12, ROOM, rid(ROOM), "{'type': 'abort', 'message': 'Aborted'}"), more=LOGGED),
+    )  # fmt: skip
+    assert cut.outcome is Outcome.FAILED
+
+
+def test_consequences_follow_the_cause(tmp_path: Path) -> None:
+    """Of all that fits, the earliest is the cause, and each other one is named once."""
+    lost = "Lost connection with prefill instance (bootstrap_addr: 127.0.0.1:8998)"
+    room = pasted.room(
+        tmp_path, ROOM, router=[starting(NULL)], p0=p0(*got_info(11, ROOM), until=20),
+        p1=p1(prefill_timed_out(60, ROOM)),
+        d0=d0(sending(11, ROOM), f"{at(50)} {lost}, 1 requests affected", decode_failed(50, ROOM, lost)),
+    )  # fmt: skip
+    assert code(room) == "PD201"
+    assert [one.split()[0] for one in room.consequences] == ["PD705"]

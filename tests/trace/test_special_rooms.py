@@ -1,0 +1,112 @@
+"""Rooms that are no user's, numbers that are not only rooms, batches, restarts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pdctl.trace.assemble import trace
+from pdctl.trace.room import Outcome
+from pdctl.trace.summary import summaries
+from tests.trace import pasted
+from tests.trace.engines import at, decode_timed_out, engine, got_info, prefill_timed_out, received, sending
+from tests.trace.recordings import library, logs
+from tests.trace.routers import starting
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROOM = 7707449254856086911
+LOGGED = ", log_requests=True"
+RECORDED = "2p1d-missing-ports-info-log-requests-sgl058"  # has the warm-ups of three engines, and their health checks
+
+
+def test_a_warm_up_is_no_users_room() -> None:
+    recorded = library(logs(RECORDED))
+    room = trace(recorded, 0)
+    assert room.warm_up
+    assert room.events
+    assert (room.prefill_requested, room.prefill_contacted, room.decode, room.cause) == (None, None, None, None)
+    assert [note.split()[0] for note in room.notes] == ["PD716"]
+    assert 0 not in [one.room for one in summaries(recorded)]
+
+
+def test_each_data_parallel_rank_warms_up_in_a_room_of_its_own(tmp_path: Path) -> None:
+    second = 2**62 + 1
+    lines = [received(5, second, "warm", host="2.2.2.2"), received(9, ROOM, "users")]
+    found = pasted.library(tmp_path, p0=engine("prefill", 30000, 8998, *lines, more=f", tp_size=2, dp_size=2{LOGGED}"))
+    assert [one.room for one in summaries(found)] == [ROOM]
+
+
+def test_a_probes_room_is_recognised_by_its_host(tmp_path: Path) -> None:
+    lines = [received(5, ROOM, "probe", host="2.2.2.2")]
+    found = pasted.library(tmp_path, p0=engine("prefill", 30000, 8998, *lines, more=LOGGED))
+    assert summaries(found) == ()
+
+
+def test_room_zero_in_a_real_transfer_waits_for_ever(tmp_path: Path) -> None:
+    """From 0.5.13 on a zero in the decode's row means that nothing was written yet."""
+    room = pasted.room(
+        tmp_path, 0, p0=engine("prefill", 30000, 8998, *got_info(11, 0)),
+        d0=engine("decode", 30002, 8998, sending(11, 0), decode_timed_out(31, 0), more=", attn_cp_size=1"),
+    )  # fmt: skip
+    assert not room.warm_up
+    assert room.cause is not None
+    assert room.cause.code == "PD716"
+
+
+def test_a_small_number_is_a_room_only_where_it_is_called_one(tmp_path: Path) -> None:
+    """A client may choose room 42; most 42s in a log are something else."""
+    other = (
+        f"{at(12)} Prefill batch, #new-seq: 42, #new-token: 42, #cached-token: 42, token usage: 0.42, #queue-req: 42"
+    )
+    room = pasted.room(
+        tmp_path, 42, p0=engine("prefill", 30000, 8998, *got_info(11, 42), other),
+        d0=engine("decode", 30002, 8998, sending(11, 42), decode_timed_out(31, 42)),
+    )  # fmt: skip
+    assert len(room.events) == 4
+    assert (room.prefill_contacted, room.decode) == ("p0", "d0")
+
+
+def test_a_room_in_hex_is_the_same_room(tmp_path: Path) -> None:
+    span = f"{at(11)} span pd_request bootstrap_room={ROOM:#x} started"
+    room = pasted.room(tmp_path, ROOM, p0=engine("prefill", 30000, 8998, span, *got_info(11, ROOM)))
+    assert any("span" in step.text for step in room.events)
+
+
+def test_a_batch_names_its_rooms_in_a_list(tmp_path: Path) -> None:
+    both = (
+        f"{at(11)} Receive: obj=GenerateReqInput(rid=['first', 'second'], bootstrap_host=['127.0.0.1', '127.0.0.1'], "
+        f"bootstrap_port=[8998, 8998], bootstrap_room=[{ROOM}, {ROOM + 1}], stream=False)"
+    )
+    files = {
+        "p0": engine("prefill", 30000, 8998, both, more=LOGGED), "d0": engine("decode", 30002, 8998, both, more=LOGGED)
+    }  # fmt: skip
+    for number, name in ((ROOM, "first"), (ROOM + 1, "second")):
+        room = pasted.room(tmp_path, number, **files)
+        assert room.rids == {"p0": name, "d0": name}
+        assert (room.prefill_requested, room.decode) == ("p0", "d0")
+
+
+@pytest.mark.parametrize(("second", "wanted"), [(11, "PD201"), (911, None)])
+def test_a_router_that_was_started_again_counts_as_it_was(tmp_path: Path, second: int, wanted: str | None) -> None:
+    """Without ports until 02:10, with the right ones since."""
+    again = starting((8998, 8999)).replace("02:00:00", "02:10:00")
+    room = pasted.room(
+        tmp_path, ROOM, router=[starting((None, None)), again],
+        p0=engine("prefill", 30000, 8998, *got_info(second, ROOM)),
+        p1=engine("prefill", 30001, 8999, prefill_timed_out(second + 20, ROOM)),
+        d0=engine("decode", 30002, 8998, sending(second, ROOM), decode_timed_out(second + 20, ROOM)),
+    )  # fmt: skip
+    assert room.outcome is Outcome.FAILED
+    assert room.cause is not None
+    assert (room.cause.code == "PD201") is (wanted == "PD201")
+
+
+def test_a_room_nobody_names(tmp_path: Path) -> None:
+    room = pasted.room(tmp_path, ROOM, p0=engine("prefill", 30000, 8998), d0=engine("decode", 30002, 8998))
+    assert room.events == ()
+    assert room.outcome is Outcome.UNKNOWN
+    assert room.missing_evidence
+    assert any("no line of these logs names room" in note for note in room.notes)
