@@ -101,6 +101,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "--verbose",
     ),
     "rooms": (
+        "--build-index",
         "--decode",
         "--dialects",
         "--filter",

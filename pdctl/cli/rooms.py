@@ -59,6 +59,7 @@ def command(
     tz: Annotated[str | None, log_sources.Zone] = None,
     dialects: Annotated[Path | None, log_sources.Dialects] = None,
     index: Annotated[bool, log_sources.Index] = True,
+    build: Annotated[bool, typer.Option("--build-index", help="Index all rooms, for trace-room on huge logs.")] = False,
     verbose: Annotated[bool, log_sources.Verbose] = False,
     output: Annotated[Form, typer.Option("--output", "-o", help="Form of the answer.")] = Form.TEXT,
     output_file: Annotated[Path | None, log_sources.OutputFile] = None,
@@ -74,7 +75,7 @@ def command(
     wanted = [*(filters or []), *(f"{key}={name}" for key, name in (("prefill", prefill), ("decode", decode)) if name)]
     keep = matcher(wanted, outcome or [], None if least is None else seconds("--min-duration", least))
     sources = log_sources.sources(paths or [], run)
-    known = _read(sources, Reading(since, until, tz, dialects, index), verbose)
+    known = _read(sources, Reading(since, until, tz, dialects, index), verbose, build)
     found = sorted((room for room in known if keep(room)), key=FIELDS[sort.value].key, reverse=reverse)  # type: ignore[arg-type]
     found = found[:limit]
     with to_file(output_file) as stream:
@@ -87,12 +88,14 @@ def command(
         term.err().write(render.totals(found, len(known)))
 
 
-def _read(sources: log_sources.Sources, reading: Reading, verbose: bool) -> Sequence[Summary]:
+def _read(sources: log_sources.Sources, reading: Reading, verbose: bool, build: bool) -> Sequence[Summary]:
     began, progress = time.monotonic(), Scanning(term.err())
     try:
         library = log_sources.library(log_sources.opened(sources), reading, progress)
         from pdctl.trace import summary
 
+        if build and not library.build_index():
+            term.err().write("warning: not every log can be indexed: stdin and files that cannot be read twice are not")
         found = summary.summaries(library)
     finally:
         progress.close()

@@ -191,6 +191,14 @@ def test_a_room_nobody_names_is_waited_for_until_the_deadline(verb: Verb) -> Non
     assert "no line named 123456789012 within 0.01 s" in verb.err
 
 
+def test_rooms_can_index_every_room_of_every_log(verb: Verb, tmp_path: Path) -> None:
+    assert verb("rooms", BROKEN, "--no-index") == 0
+    assert not list((tmp_path / "cache").rglob("*.rooms"))
+    assert verb("rooms", BROKEN, "--build-index") == 0
+    assert len(list((tmp_path / "cache").rglob("*.rooms"))) == len(list(BROKEN.glob("*.log*")))
+    assert verb("trace-room", FAILED, BROKEN) == 1
+
+
 def test_rooms_lists_them_with_pair_phase_outcome_and_cause(verb: Verb) -> None:
     assert verb("rooms", BROKEN, "--tz", "UTC") == 0
     head, *rows = (line.split("\t") for line in verb.out.splitlines())
