@@ -61,7 +61,7 @@ ENTRIES: tuple[Entry, ...] = (
         "{instance|an instance} does not answer: {observed|refused, or silent}",
         'The process is gone, still starting, or stuck. Rooms it held fail on the other side with "might be dead" '
         "or a timeout; those are echoes. Next: the last lines of its own log.",
-        "pdctl logs {instance} --tail 50",
+        "{look|pdctl logs INSTANCE --tail 50}",
         (Needs.ENDPOINT, Needs.LOG),
         "every engine",
         "observed",

@@ -11,6 +11,7 @@ import signal
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -84,12 +85,16 @@ def _plain(text: str) -> bool:
 
 @contextmanager
 def watching() -> Iterator[None]:
-    """Makes the timers' signals raise TooLong. A timer that ran before (pytest's) runs on afterwards."""
+    """Makes the timers' signals raise TooLong, and warnings errors: a user would see them. A timer that ran before
+    (pytest's) runs on afterwards.
+    """
     before = {number: signal.signal(number, _expired) for number in (signal.SIGPROF, signal.SIGALRM)}
     began = time.monotonic()
     left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -44,6 +44,29 @@ FOUND = (
         b"      annotations: {sglang.ai/bootstrap-port: '" + DIGITS + b"'}\n    spec:\n      containers:\n"
         b"        - {name: e, command: [python3, -m, sglang.launch_server, --disaggregation-mode, prefill]}\n",
     ),
+    Found(
+        "manifest",
+        "an image whose version has more digits than int() takes",
+        b"kind: Pod\napiVersion: v1\nspec:\n  containers:\n    - {name: e, image: 'lmsysorg/sglang:v" + DIGITS + b"',\n"
+        b"       command: [python3, -m, sglang.launch_server, --disaggregation-mode, prefill]}\n",
+    ),
+    Found(
+        "logs",
+        "a tp_size of more digits than int() takes",
+        STAMP
+        + b"server_args=ServerArgs(model_path='m', tp_size="
+        + DIGITS
+        + b", disaggregation_mode='decode')\n"
+        + STAMP
+        + b"Request 7 stuck in KVPoll.Bootstrapping for 1.0 s\n"
+        + STAMP
+        + b"room=7 is bootstrapped\n",
+    ),
+    Found(
+        "dialect",
+        "a pattern at which re.compile warns",
+        b"- {id: x, speaker: sglang, level: info, literal: 'hello', pattern: 'hello [[a]', example: 'hello a'}\n",
+    ),
     Found("bundle", "words joined by dashes: cubic", b"2-" * 8000),
     Found("bundle", "dashes alone", b"-" * 60_000),
     Found("bundle", "lists of ids that never end", b"input_ids=[" * 6000),

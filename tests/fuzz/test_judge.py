@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -65,6 +66,14 @@ def test_a_declared_error_must_say_what_to_do() -> None:
 def test_work_without_end_is_a_finding_even_if_errors_are_swallowed() -> None:
     with pytest.raises(Broken, match=r"took more than its CPU time .* \(spins\)"):
         judge.judge(target(spins, base=0.05), b"")
+
+
+def test_a_warning_is_a_finding() -> None:
+    def warns(data: bytes) -> None:
+        re.compile("[[a]")
+
+    with pytest.raises(Broken, match="FutureWarning"):
+        judge.judge(target(warns), b"")
 
 
 def test_waiting_without_end_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

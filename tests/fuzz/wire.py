@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from unittest import mock
 
+from pdctl.doctor import canaries
 from pdctl.fleet import bootstraps, call, http, legs, prober, queues
 from pdctl.fleet.address import Place, Unanswered
 from pdctl.fleet.call import READ, Call
@@ -20,6 +21,7 @@ from tests.fuzz.edits import SEPARATOR
 Says = Callable[[str, int, str], bytes]  # host, port, path with query → bytes on the connection; b"": nobody is there
 OK = b"HTTP/1.1 200 OK\r\ndate: Sat, 21 Nov 2026 02:04:44 GMT\r\n"
 PATIENCE = 20.0  # seconds the other end of a socket waits
+DRAINED = 0.05  # seconds for queues to become empty: a string of bytes says the same for ever
 FEW = 6  # ranks of one prefill that are asked for: a thousand say no more
 
 
@@ -55,6 +57,7 @@ def told(says: Says) -> Iterator[None]:
         stack.enter_context(mock.patch.object(bootstraps, "dial", _dialled))
         stack.enter_context(mock.patch.object(bootstraps, "MAX_RANKS", FEW))
         stack.enter_context(mock.patch.object(queues, "AGAIN", 0.0))
+        stack.enter_context(mock.patch.object(canaries, "DRAIN", DRAINED))
         yield
 
 

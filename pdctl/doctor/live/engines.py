@@ -53,6 +53,7 @@ def down(facts: Facts) -> list[Finding] | Skipped | Unknown:
             engine.endpoint.name,
             observed=engine.reason or "no answer",
             expected="an answer on /server_info",
+            look=f"curl -sS {engine.endpoint.url}/health, then the end of its log",
             evidence=few([_line(engine, one) for one in engine.replies if not one.reason.startswith(UNASKED)]),
         )
         for engine in facts.engines

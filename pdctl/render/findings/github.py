@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.render.findings.sarif import PLACE
+from pdctl.render.findings.place import place
 
 if TYPE_CHECKING:
     from pdctl.doctor.finding import Finding, Report
@@ -18,9 +18,9 @@ def to_commands(report: Report) -> str:
 
 def _command(found: Finding) -> str:
     properties = [f"title={_property(f'{found.code} {found.slug}')}"]
-    place = next((match for line in found.evidence if (match := PLACE.match(line))), None)
-    if place is not None:
-        properties = [f"file={_property(place['file'])}", f"line={place['line']}", *properties]
+    named = place(found)
+    if named is not None:
+        properties = [f"file={_property(named.file)}", f"line={named.line}", *properties]
     who = f"{found.instance}: " if found.instance else ""
     text = f"{who}{found.headline}\nobserved: {found.observed}\nexpected: {found.expected}\nfix: {found.fix}"
     return f"::{COMMANDS[found.severity.value]} {','.join(properties)}::{_data(text)}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from pdctl import __version__
 from pdctl.catalogue import book
+from pdctl.render.findings.place import place
 from pdctl.render.trace.document import dumped
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LEVELS = {"error": "error", "warning": "warning", "info": "note"}
-PLACE = re.compile(r"(?P<file>[^\s:]+):(?P<line>\d+)\b")  # topology.yaml:12, router.log:7
 
 
 def to_sarif(report: Report) -> str:
@@ -55,10 +54,10 @@ def _result(found: Finding, codes: list[str]) -> dict[str, object]:
 def _location(found: Finding) -> dict[str, object]:
     """The first place in a file that the evidence names; an instance is a logical place."""
     location: dict[str, object] = {"logicalLocations": [{"name": found.instance or "deployment", "kind": "resource"}]}
-    place = next((match for line in found.evidence if (match := PLACE.match(line))), None)
-    if place is not None:
+    named = place(found)
+    if named is not None:
         location["physicalLocation"] = {
-            "artifactLocation": {"uri": place["file"]},
-            "region": {"startLine": int(place["line"])},
+            "artifactLocation": {"uri": named.file},
+            "region": {"startLine": named.line},
         }
     return location

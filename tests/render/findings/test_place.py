@@ -1,0 +1,39 @@
+"""Which evidence names a place in a file, and which an address that only looks like one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pdctl.doctor.finding import Report
+from pdctl.render.findings.place import Place, place
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("blue.yaml:12: --page-size 32", Place("blue.yaml", 12)),
+        ("decode-0: /srv/topologies/blue.yaml:5: --page-size 32", Place("/srv/topologies/blue.yaml", 5)),
+        ("decode:30001: run.sh:3: --kv-cache-dtype fp8_e4m3", Place("run.sh", 3)),
+        ("run.sh:5: prefill:30000 is nobody's", Place("run.sh", 5)),
+        ("router.log.1:7: prefill_urls: []", Place("router.log.1", 7)),
+        ("deploy/run:4: --prefill http://127.0.0.1:30000", Place("deploy/run", 4)),
+        ("<stdin>:14: no --enable-metrics", Place("<stdin>", 14)),
+        ("127.0.0.1:8998 is answered by prefill-0", None),
+        ("prefill:30000: no --disaggregation-bootstrap-port, so 8998", None),
+        ("node.example.com:8998: connection refused", None),
+        ("http://127.0.0.1:30000/server_info: connection refused", None),
+        ("--set:1: SGLANG_RUST_SERVER=1", None),
+        ("x.log:0: nothing stands there", None),
+        ("x.log:" + "9" * 5000, None),
+        ("", None),
+    ],
+)
+def test_a_place_is_in_a_file(report: Report, line: str, expected: Place | None) -> None:
+    assert place(dataclasses.replace(report.findings[0], evidence=(line,))) == expected
+
+
+def test_the_first_place_counts(report: Report) -> None:
+    evidence = ("10.0.0.1:8998 is silent", "a.yaml:1: x", "b.yaml:2: y")
+    assert place(dataclasses.replace(report.findings[0], evidence=evidence)) == Place("a.yaml", 1)
