@@ -6,6 +6,7 @@ Used where rows come from: by the test of the shipped ones and by the reader of 
 from __future__ import annotations
 
 import re
+import warnings
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +39,11 @@ Item = tuple[Any, Any]
 def weaknesses(pattern: str, literal: bytes) -> list[str]:
     """Sentences, one for each rule the pattern breaks; [] for a good one."""
     try:
-        re.compile(pattern)
-        items = list(parser.parse(pattern))
-    except (re.error, OverflowError, RecursionError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)  # what will mean something else in a later Python
+            re.compile(pattern)
+            items = list(parser.parse(pattern))
+    except (re.error, FutureWarning, OverflowError, RecursionError) as error:
         return [f"it is not a regular expression: {error}"]
     strange = next((op for op in _ops(items) if op not in READ), None)
     if strange is not None:

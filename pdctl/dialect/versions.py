@@ -58,12 +58,15 @@ def resolve(text: str | None) -> Release:
     return Release(spell(version), known, f"sglang {text} is {what}: the rules of {spell(known)} are used")
 
 
+DIGITS = 6  # of one number of a version; more are somebody's build number or garbage
+
+
 def parse(text: str) -> Version:
     """`0.5.18`, `v0.5.18`, `0.5.18.post1` and `0.5.18rc1` alike: the three leading numbers."""
     numbers: list[int] = []
     for part in text.strip().removeprefix("v").split(".")[:3]:
         digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits:
+        if not 0 < len(digits) <= DIGITS:
             break
         numbers.append(int(digits))
     if len(numbers) != 3:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -154,7 +155,8 @@ class Deployment:
 
 
 def _count(text: str | None) -> int:
-    return int(text) if text and text.isdigit() and 0 < int(text) <= RANKS else 1
+    count = int(text) if text and re.fullmatch("[0-9]{1,9}", text) else 0
+    return count if 0 < count <= RANKS else 1
 
 
 def _as_of(starts: Sequence[Router], t: float) -> Router:

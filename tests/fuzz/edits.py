@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SEPARATOR = b"\x1e"
 LONGEST = 1 << 16  # bytes an input is stretched to
+STAMPED = 22  # bytes of a line that hold its time
 MOST = 4  # edits of one case
 NUMBER = re.compile(rb"\d+")
 WORD = re.compile(rb"[A-Za-z_]{3,}")
@@ -114,6 +115,18 @@ def _number(data: bytes, edit: Edit, _: bytes) -> bytes:
     return _exchanged(data, edit, NUMBER, DIGITS[edit.pick % len(DIGITS)])
 
 
+def _sprinkled(data: bytes, edit: Edit, _: bytes) -> bytes:
+    """One odd number in every few lines: what one line says is often believed only if another agrees."""
+    new, every = DIGITS[edit.pick % len(DIGITS)], 2 + edit.size % 7
+    lines = data.split(b"\n")
+    for at in range(edit.at % every, len(lines), every):
+        found = list(NUMBER.finditer(lines[at], STAMPED))
+        if found:
+            one = found[(edit.at + at) % len(found)]
+            lines[at] = lines[at][: one.start()] + new + lines[at][one.end() :]
+    return b"\n".join(lines)
+
+
 def _word(data: bytes, edit: Edit, other: bytes) -> bytes:
     """A word exchanged for one of another input."""
     words = WORD.findall(other[:4000])
@@ -165,6 +178,6 @@ def _swapped(data: bytes, edit: Edit, _: bytes) -> bytes:
 
 
 KINDS: tuple[Callable[[bytes, Edit, bytes], bytes], ...] = (
-    _flipped, _cut, _ended, _scrap, _scrap, _doubled, _spliced, _inserted, _number, _number, _word, _value, _value,
+    _flipped, _cut, _ended, _scrap, _scrap, _doubled, _spliced, _inserted, _number, _sprinkled, _word, _value, _value,
     _value, _dropped, _swapped, _stretched,
 )  # fmt: skip

@@ -47,20 +47,16 @@ FOUND = (
     Found(
         "manifest",
         "an image whose version has more digits than int() takes",
-        b"kind: Pod\napiVersion: v1\nspec:\n  containers:\n    - {name: e, image: 'lmsysorg/sglang:v" + DIGITS + b"',\n"
+        b"kind: Pod\napiVersion: v1\nspec:\n  containers:\n    - {name: e, image: 'lmsysorg/sglang:v"
+        + DIGITS
+        + b".5.23',\n"
         b"       command: [python3, -m, sglang.launch_server, --disaggregation-mode, prefill]}\n",
     ),
     Found(
         "logs",
         "a tp_size of more digits than int() takes",
-        STAMP
-        + b"server_args=ServerArgs(model_path='m', tp_size="
-        + DIGITS
-        + b", disaggregation_mode='decode')\n"
-        + STAMP
-        + b"Request 7 stuck in KVPoll.Bootstrapping for 1.0 s\n"
-        + STAMP
-        + b"room=7 is bootstrapped\n",
+        STAMP + b"WARNING args.py:2326: KV cache is forced as chunk cache for decode server\n"
+        b"[2026-11-21 02:01:15] server_args=ServerArgs(m/s, tp_size=" + DIGITS,
     ),
     Found(
         "dialect",

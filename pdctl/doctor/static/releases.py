@@ -40,7 +40,7 @@ class Fault(NamedTuple):
     reported: bool = False
 
 
-NUMBERS = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+NUMBERS = re.compile(r"(?<!\d)(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
 ONE_RANK_BALANCE = "a load-balance method with one DP rank"
 ATTENTION_DP = "DP attention"
 SPECULATION = "speculative decoding"
