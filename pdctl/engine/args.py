@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl.engine import rehearsal
+from pdctl.layout.shape import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +34,10 @@ class ServerArgs:
     disaggregation_bootstrap_port: int = DEFAULT_BOOTSTRAP_PORT
     disaggregation_transfer_backend: str = "auto"  # auto | nixl | shm | fake
     tp_size: int = 1
-    dp_size: int = 1
+    dp_size: int = 1  # replicas (sglang 0.5.23)
+    attn_dp_size: int = 1  # attention DP groups that share one TP group
     pp_size: int = 1
+    ep_size: int = 1
     nnodes: int = 1
     node_rank: int = 0
     dist_init_addr: str | None = None
@@ -68,6 +71,21 @@ class ServerArgs:
         return rehearsal.read(self.rehearse)
 
     @property
+    def shape(self) -> Shape:
+        """The parallel shape, as the layout reckons with it; the nodes share the ranks evenly."""
+        ranks = self.tp_size * self.pp_size * self.dp_size
+        return Shape(
+            tp=self.tp_size,
+            dp=self.attn_dp_size,
+            pp=self.pp_size,
+            ep=self.ep_size,
+            replicas=self.dp_size,
+            nnodes=self.nnodes,
+            gpus_per_host=max(1, ranks // self.nnodes),
+            base_gpu_id=self.base_gpu_id,
+        )
+
+    @property
     def name(self) -> str:
         """The name /v1/models reports."""
         return self.served_model_name or self.model_path
@@ -91,7 +109,9 @@ SPELLINGS = {
     "model_path": ("--model-path", "--model"),
     "tp_size": ("--tp-size", "--tensor-parallel-size", "--tp"),
     "dp_size": ("--dp-size", "--data-parallel-size", "--dp"),
-    "pp_size": ("--pp-size", "--pipeline-parallel-size"),
+    "attn_dp_size": ("--attn-dp-size", "--attention-data-parallel-size"),
+    "pp_size": ("--pp-size", "--pipeline-parallel-size", "--pp"),
+    "ep_size": ("--ep-size", "--expert-parallel-size", "--ep"),
     "dist_init_addr": ("--dist-init-addr", "--nccl-init-addr"),
 }
 CHOICES = {
@@ -154,11 +174,19 @@ def refuse(args: ServerArgs) -> str:
     for name in ("port", "disaggregation_bootstrap_port"):
         if not 0 < getattr(args, name) < 65536:
             return f"--{name.replace('_', '-')} {getattr(args, name)}: a port is 1 to 65535"
-    for name in ("tp_size", "dp_size", "page_size", "max_running_requests", "chunked_prefill_size"):
+    for name in (
+        "tp_size",
+        "dp_size",
+        "attn_dp_size",
+        "ep_size",
+        "page_size",
+        "max_running_requests",
+        "chunked_prefill_size",
+    ):
         if getattr(args, name) < 1:
             return f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least 1"
-    if args.pp_size != 1 or args.nnodes != 1:
-        return "--pp-size and --nnodes: the embedded engine runs one pipeline stage on one node so far"
+    if args.pp_size != 1 or args.nnodes != 1 or args.attn_dp_size != 1:
+        return "--pp-size, --nnodes, --attn-dp-size: the embedded engine runs one stage on one node so far"
     if args.disaggregation_mode != "decode" and args.chunked_prefill_size % args.page_size:
         return (
             f"--chunked-prefill-size {args.chunked_prefill_size} must be a multiple of --page-size {args.page_size} "

@@ -28,7 +28,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM  # noqa: E4
 
 from pdctl.engine.cache.pool import KVPool  # noqa: E402
 from pdctl.engine.model.config import ModelConfig  # noqa: E402
-from pdctl.engine.model.parallel import TensorParallel  # noqa: E402
+from pdctl.engine.model.parallel import Groups  # noqa: E402
 from pdctl.engine.model.runner import ForwardBatch, ModelRunner, SeqSlice  # noqa: E402
 
 SHAPES = {
@@ -78,7 +78,7 @@ def make_runner(directory: str, seqs: int, tokens: int, layout: str) -> tuple[Mo
     config = ModelConfig.from_dir(directory)
     each = -(-tokens // PAGE)
     geometry = KVPool.geometry_for(config, 1, PAGE, 1 + seqs * each, torch.float32, layout)
-    runner = ModelRunner(config, directory, KVPool(geometry), TensorParallel.single())
+    runner = ModelRunner(config, directory, KVPool(geometry), Groups.single())
     return runner, list(np.arange(1, 1 + seqs * each, dtype=np.int32).reshape(seqs, each))
 
 

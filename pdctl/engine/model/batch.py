@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,12 +25,25 @@ class SeqSlice:
         return self.prefix_len + self.extend_len
 
 
+class Share(NamedTuple):
+    """What one attention DP group brings to a pass: new tokens, sequences, and whether it extends prompts."""
+
+    tokens: int
+    seqs: int
+    prefill: bool
+
+
 @dataclass(slots=True)
 class ForwardBatch:
-    """Prefill, decode or both: `input_ids` are the new tokens of every sequence, one sequence after the other."""
+    """Prefill, decode or both: `input_ids` are the new tokens of every sequence, one sequence after the other.
+
+    `shares` has one entry for each attention DP group, ours among them; () without attention DP. With them the batch
+    may be empty: an idle group takes part in the others' pass.
+    """
 
     input_ids: Sequence[int] | npt.NDArray[np.int64]
     seqs: Sequence[SeqSlice]
+    shares: tuple[Share, ...] = ()
 
     def check(self, page_size: int) -> None:
         """Raise ValueError when lengths contradict each other: the pool must never be written past a page list."""
@@ -41,5 +54,5 @@ class ForwardBatch:
             if len(seq.pages) * page_size < seq.total_len:
                 raise ValueError(f"{lengths}; {len(seq.pages)} pages of {page_size} tokens do not hold that")
         total = sum(seq.extend_len for seq in self.seqs)
-        if total != len(self.input_ids) or not total:
+        if total != len(self.input_ids) or not (total or self.shares):
             raise ValueError(f"{len(self.input_ids)} input ids for sequences that extend by {total} tokens")

@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from pdctl.engine.model.attention import Step
     from pdctl.engine.model.config import ModelConfig
     from pdctl.engine.model.linear import Linear
-    from pdctl.engine.model.parallel import TensorParallel
+    from pdctl.engine.model.parallel import Group, Groups
     from pdctl.engine.model.shards import LayerWeights, ModelWeights
 
 
 class Decoder:
     """Holds one rank's rearranged weights (shards.py); keeps no state between steps."""
 
-    def __init__(self, config: ModelConfig, weights: ModelWeights, rotations: torch.Tensor, tp: TensorParallel) -> None:
+    def __init__(self, config: ModelConfig, weights: ModelWeights, rotations: torch.Tensor, groups: Groups) -> None:
         self.vocab = config.vocab
         self.head_dim = config.head_dim
-        self.heads = config.heads // tp.size
-        self.kv_heads = config.rank_kv_heads(tp.size)
+        self.heads = config.heads // groups.attn_tp.size
+        self.kv_heads = config.rank_kv_heads(groups.attn_tp.size)
         self.weights = weights
         self.rotations = rotations  # [positions, head_dim / 2] complex
-        self.tp = tp
+        self.groups = groups
         device = rotations.device
         self.hidden_floor = torch.tensor((config.hidden * config.rms_eps) ** 0.5, device=device)
         self.head_floor = torch.tensor((config.head_dim * config.rms_eps) ** 0.5, device=device)
@@ -45,10 +45,10 @@ class Decoder:
                 x, attended = _padded(x[rows]), step.attend_last(index, query[rows])
             else:
                 attended = step.attend(index, query)
-            x = self._add_product(x, _padded(attended.flatten(1)), layer.out)
+            x = _add_product(x, _padded(attended.flatten(1)), layer.out, self.groups.attn_tp)
             x = self._mlp(layer, x)
         logits = self.weights.lm_head.product(_unit_rows(x, self.hidden_floor))
-        return self.tp.all_gather_last(logits)[: step.num_seqs, : self.vocab].float()
+        return self.groups.attn_tp.all_gather_last(logits)[: step.num_seqs, : self.vocab].float()
 
     def _query(
         self, index: int, layer: LayerWeights, x: torch.Tensor, rotation: torch.Tensor, step: Step
@@ -66,13 +66,14 @@ class Decoder:
 
     def _mlp(self, layer: LayerWeights, x: torch.Tensor) -> torch.Tensor:
         gate, up = layer.gate_up.product(_unit_rows(x, self.hidden_floor)).chunk(2, dim=-1)
-        return self._add_product(x, F.silu(gate).mul_(up), layer.down)
+        return _add_product(x, F.silu(gate).mul_(up), layer.down, self.groups.tp)
 
-    def _add_product(self, residual: torch.Tensor, rows: torch.Tensor, linear: Linear) -> torch.Tensor:
-        """residual + product, where each rank holds some of the columns that are summed over."""
-        if self.tp.size == 1:
-            return linear.add_product(residual, rows)
-        return self.tp.all_reduce(linear.product(rows)).add_(residual)
+
+def _add_product(residual: torch.Tensor, rows: torch.Tensor, linear: Linear, group: Group) -> torch.Tensor:
+    """residual + product, where each rank of `group` holds some of the columns that are summed over."""
+    if group.size == 1:
+        return linear.add_product(residual, rows)
+    return group.all_reduce(linear.product(rows)).add_(residual)
 
 
 def _padded(rows: torch.Tensor) -> torch.Tensor:

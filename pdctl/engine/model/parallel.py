@@ -1,58 +1,44 @@
-"""One rank's tensor-parallel group: sums, gathers and agreement over torch.distributed; nothing at all for one rank."""
+"""The process groups of one rank: sums, gathers and agreement over torch.distributed; nothing where it is alone.
+
+Which ranks belong together is the layout's arithmetic (`pdctl.layout.ranks`, sglang 0.5.23 dp_attention.py). Every
+rank of a replica creates every group, in the same order: torch.distributed demands it.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
+from pdctl.layout.ranks import Rank, place
+from pdctl.layout.shape import Shape
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
 JOIN_TIMEOUT = 120.0  # seconds until every rank must have called
 STEP_TIMEOUT = 300.0  # seconds one collective may take before the group is given up
 
 
-class TensorParallel:
-    """Every rank calls the same methods in the same order. With `size` 1 each method returns its argument."""
+class Group:
+    """Some ranks of a replica, in world order. All call the same methods in the same order; alone, each is a no-op."""
 
     def __init__(
         self,
-        rank: int,
-        size: int,
-        device: torch.device | str = "cpu",
-        init_method: str = "",
-        join_timeout: float = JOIN_TIMEOUT,
+        members: Sequence[int] = (0,),
+        world_rank: int = 0,
+        tensors: dist.ProcessGroup | None = None,
+        control: dist.ProcessGroup | None = None,
     ) -> None:
-        self.rank = rank
-        self.size = size
-        self.device = torch.device(device)
-        self._tensors: dist.ProcessGroup | None = None
-        self._control: dist.ProcessGroup | None = None
-        if size == 1:
-            return
-        on_gpu = self.device.type == "cuda"
-        try:
-            dist.init_process_group(
-                "nccl" if on_gpu else "gloo",
-                init_method=init_method,
-                rank=rank,
-                world_size=size,
-                timeout=timedelta(seconds=join_timeout),
-            )
-        except (dist.DistError, RuntimeError) as error:
-            raise TimeoutError(
-                f"rank {rank} of {size} waited {join_timeout:g} s for the others at {init_method}: {error}"
-            ) from error
-        # Small ints go over gloo on every device: a poll must not synchronise the GPU.
-        self._control = dist.new_group(backend="gloo", timeout=timedelta(seconds=STEP_TIMEOUT))
-        self._tensors = dist.group.WORLD if on_gpu else self._control
-
-    @classmethod
-    def single(cls, device: torch.device | str = "cpu") -> TensorParallel:
-        return cls(0, 1, device)
+        """`members` are world ranks. `tensors` moves tensors of the model's device, `control` small ints on the CPU."""
+        self.members = tuple(members)
+        self.rank = self.members.index(world_rank)
+        self.size = len(self.members)
+        self._tensors = tensors
+        self._control = control
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over the ranks, in place; the same bits on every rank."""
@@ -62,11 +48,31 @@ class TensorParallel:
 
     def all_gather_last(self, tensor: torch.Tensor) -> torch.Tensor:
         """[…, n] of every rank, side by side in rank order: […, n * size]."""
-        if self.size == 1:
-            return tensor
+        return torch.cat(self._all_gather(tensor), dim=-1) if self.size > 1 else tensor
+
+    def all_gather_rows(self, tensor: torch.Tensor) -> torch.Tensor:
+        """[n, …] of every rank, one below the other in rank order: [n * size, …]. `n` is the same everywhere."""
+        return torch.cat(self._all_gather(tensor)) if self.size > 1 else tensor
+
+    def _all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         parts = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(self.size)]
         dist.all_gather(parts, tensor.contiguous(), group=self._tensors)
-        return torch.cat(parts, dim=-1)
+        return parts
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> torch.Tensor:
+        """The tensor of the rank `source` of this group, in place on the others."""
+        if self.size > 1:
+            dist.broadcast(tensor, self.members[source], group=self._tensors)
+        return tensor
+
+    def send(self, tensor: torch.Tensor, to: int) -> None:
+        """To rank `to` of this group, which calls `receive`."""
+        dist.send(tensor.contiguous(), self.members[to], group=self._tensors)
+
+    def receive(self, tensor: torch.Tensor, source: int) -> torch.Tensor:
+        """Into `tensor`, from rank `source` of this group."""
+        dist.recv(tensor, self.members[source], group=self._tensors)
+        return tensor
 
     def min_ints(self, values: Sequence[int]) -> list[int]:
         """Element-wise minimum over the ranks: how all of them agree on the slowest one's state."""
@@ -76,13 +82,127 @@ class TensorParallel:
         dist.all_reduce(tensor, op=dist.ReduceOp.MIN, group=self._control)
         return [int(value) for value in tensor.tolist()]
 
+    def gather_ints(self, values: Sequence[int]) -> list[tuple[int, ...]]:
+        """What every rank passed, in rank order; all pass equally many."""
+        if self.size == 1:
+            return [tuple(values)]
+        tensor = torch.tensor(values, dtype=torch.int64)
+        parts = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(parts, tensor, group=self._control)
+        return [tuple(int(value) for value in part.tolist()) for part in parts]
+
+    def share_ints(self, values: Sequence[int], source: int) -> list[int]:
+        """The values of rank `source` of this group; the others pass equally many of anything."""
+        if self.size == 1 or not values:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.int64)
+        dist.broadcast(tensor, self.members[source], group=self._control)
+        return [int(value) for value in tensor.tolist()]
+
     def barrier(self) -> None:
         """Return when every rank is here."""
         if self.size > 1:
             dist.barrier(group=self._control)
 
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Who `rank` works with.
+
+    tp        its pipeline stage: MLP and experts are summed over it
+    attn_tp   the same stage and attention DP group: they share the heads of the same tokens
+    attn_dp   the same stage and attention TP rank, one of each attention DP group: together they hold every token
+    replica   the same attention DP group over all stages: they run the same schedule and agree on every room
+    pp        the same TP rank over all stages: hidden states go from one to the next
+    """
+
+    shape: Shape
+    rank: Rank
+    tp: Group
+    attn_tp: Group
+    attn_dp: Group
+    replica: Group
+    pp: Group
+
+    @classmethod
+    def single(cls) -> Groups:
+        """One rank, no processes."""
+        shape = Shape()
+        return cls(shape, place(shape)[0], Group(), Group(), Group(), Group(), Group())
+
+    @classmethod
+    def join(
+        cls,
+        shape: Shape,
+        tp_rank: int,
+        pp_rank: int = 0,
+        device: torch.device | str = "cpu",
+        init_method: str = "",
+        join_timeout: float = JOIN_TIMEOUT,
+    ) -> Groups:
+        """Meet the other ranks of this replica at `init_method` (tcp://host:port). Raises TimeoutError naming it."""
+        ranks = [rank for rank in place(shape._replace(replicas=1)) if rank.world_rank < shape.tp * shape.pp]
+        own = next(rank for rank in ranks if (rank.tp_rank, rank.pp_rank) == (tp_rank, pp_rank))
+        on_gpu = torch.device(device).type == "cuda"
+        if len(ranks) > 1:
+            _meet(own.world_rank, len(ranks), init_method, join_timeout, on_gpu)
+
+        def split(key: Callable[[Rank], Hashable]) -> Group:
+            return _split(ranks, own, key, on_gpu)
+
+        return cls(
+            shape,
+            own,
+            tp=split(lambda rank: rank.pp_rank),
+            attn_tp=split(lambda rank: (rank.pp_rank, rank.attn_dp_rank)),
+            attn_dp=split(lambda rank: (rank.pp_rank, rank.attn_cp_rank, rank.attn_tp_rank)),
+            replica=split(lambda rank: rank.attn_dp_rank),
+            pp=split(lambda rank: rank.tp_rank),
+        )
+
+    @property
+    def first_stage(self) -> bool:
+        return self.pp.rank == 0
+
+    @property
+    def last_stage(self) -> bool:
+        return self.pp.rank == self.pp.size - 1
+
     def close(self) -> None:
-        """Leave the group. Safe to call twice; other ranks' pending calls fail."""
-        if self._control is not None:
-            self._control = self._tensors = None
+        """Leave every group. Safe to call twice; other ranks' pending calls fail."""
+        if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _meet(world_rank: int, world_size: int, init_method: str, join_timeout: float, on_gpu: bool) -> None:
+    try:
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo",
+            init_method=init_method,
+            rank=world_rank,
+            world_size=world_size,
+            timeout=timedelta(seconds=join_timeout),
+        )
+    except (dist.DistError, RuntimeError) as error:
+        raise TimeoutError(
+            f"rank {world_rank} of {world_size} waited {join_timeout:g} s for the others at {init_method}: {error}"
+        ) from error
+
+
+def _split(ranks: Sequence[Rank], own: Rank, key: Callable[[Rank], Hashable], on_gpu: bool) -> Group:
+    """The group of `own` when the world is cut by `key`; every rank creates all of them."""
+    cut: dict[Hashable, list[int]] = {}
+    for rank in ranks:
+        cut.setdefault(key(rank), []).append(rank.world_rank)
+    mine = Group((own.world_rank,), own.world_rank)
+    for name, members in cut.items():
+        if len(members) == 1:
+            continue
+        members.sort()
+        timeout = timedelta(seconds=STEP_TIMEOUT)
+        # Small ints go over gloo on every device: a poll must not synchronise the GPU.
+        control = dist.new_group(members, backend="gloo", timeout=timeout)
+        tensors = dist.new_group(members, backend="nccl", timeout=timeout) if on_gpu else control
+        if name == key(own):
+            mine = Group(members, own.world_rank, tensors, control)
+    return mine

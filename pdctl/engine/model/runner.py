@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdctl.engine.cache.pool import KVPool
-    from pdctl.engine.model.parallel import TensorParallel
+    from pdctl.engine.model.parallel import Groups
 
 __all__ = ["ForwardBatch", "ModelRunner", "SeqSlice", "resolve_dtype"]
 
@@ -42,22 +42,22 @@ class ModelRunner:
         config: ModelConfig,
         path: str | Path,
         pool: KVPool,
-        tp: TensorParallel,
+        groups: Groups,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
         self.config = config
         self.pool = pool
-        self.tp = tp
+        self.groups = groups
         self.dtype = dtype
         self.device = torch.device(device)
         geometry = pool.geometry
         positions = min(config.max_position, geometry.num_pages * geometry.page_size)
         with Checkpoint(path) as checkpoint, torch.inference_mode():
-            weights = Shard(checkpoint, config, tp.rank, tp.size, dtype, self.device).load()
+            weights = Shard(checkpoint, config, groups, dtype, self.device).load()
             rotations = rotation_table(config.rope, config.head_dim, positions, self.device)
         self.max_positions = positions
-        self._decoder = Decoder(config, weights, rotations, tp)
+        self._decoder = Decoder(config, weights, rotations, groups)
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """Logits after the last new token of each sequence: float32 [seqs, vocab]."""

@@ -17,6 +17,7 @@ from pdctl.engine.model.rope import pair_order
 
 if TYPE_CHECKING:
     from pdctl.engine.model.config import ModelConfig
+    from pdctl.engine.model.parallel import Groups
     from pdctl.engine.model.weights import Checkpoint
 
 
@@ -39,30 +40,30 @@ class ModelWeights:
 
 
 class Shard:
-    """Cuts and rearranges the tensors of rank `rank` of `size`."""
+    """Cuts and rearranges the tensors of one rank: attention over attn_tp, the MLP over tp."""
 
     def __init__(
         self,
         checkpoint: Checkpoint,
         config: ModelConfig,
-        rank: int,
-        size: int,
+        groups: Groups,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        config.check_tp(size)
+        attn_tp, tp = groups.attn_tp, groups.tp
+        config.check_tp(tp.size)
         self.checkpoint = checkpoint
         self.config = config
-        self.rank = rank
-        self.size = size
+        self.attn_rank = attn_tp.rank
+        self.mlp_rank = tp.rank
         self.dtype = dtype
         self.device = device
-        self.heads = config.heads // size
-        self.kv_heads = config.rank_kv_heads(size)
-        self.first_kv_head = rank * config.kv_heads // size
-        self.intermediate = config.intermediate // size
+        self.heads = config.heads // attn_tp.size
+        self.kv_heads = config.rank_kv_heads(attn_tp.size)
+        self.first_kv_head = attn_tp.rank * config.kv_heads // attn_tp.size
+        self.intermediate = config.intermediate // tp.size
         # Equal on every rank (an all-gather needs that); the last rank pads with zeros.
-        self.vocab_rows = -(-config.vocab // size)
+        self.vocab_rows = -(-config.vocab // attn_tp.size)
 
     def load(self) -> ModelWeights:
         embedding = self.checkpoint.tensor("model.embed_tokens.weight")
@@ -75,13 +76,13 @@ class Shard:
     def _layer(self, prefix: str) -> LayerWeights:
         attention = prefix + "self_attn."
         width = self.heads * self.config.head_dim
-        first = self.rank * self.intermediate
+        first = self.mlp_rank * self.intermediate
         mlp = [self._rows(f"{prefix}mlp.{name}_proj.weight", first, self.intermediate) for name in ("gate", "up")]
         bias = self._qkv(attention, "bias") if self.config.qkv_bias else None
         return LayerWeights(
             qkv=self._folded(self._qkv(attention, "weight"), prefix + "input_layernorm.weight", bias),
             qk_norm=self._qk_norm(attention) if self.config.qk_norm else None,
-            out=self._columns(attention + "o_proj.weight", self.rank * width, width),
+            out=self._columns(attention + "o_proj.weight", self.attn_rank * width, width),
             gate_up=self._folded(torch.cat(mlp), prefix + "post_attention_layernorm.weight"),
             down=self._columns(prefix + "mlp.down_proj.weight", first, self.intermediate),
         )
@@ -91,7 +92,7 @@ class Shard:
         dim = self.config.head_dim
         order = pair_order(dim)
         first, count = self.first_kv_head * dim, self.kv_heads * dim
-        query = self._rows(f"{prefix}q_proj.{kind}", self.rank * self.heads * dim, self.heads * dim)
+        query = self._rows(f"{prefix}q_proj.{kind}", self.attn_rank * self.heads * dim, self.heads * dim)
         key = self._rows(f"{prefix}k_proj.{kind}", first, count)
         value = self._rows(f"{prefix}v_proj.{kind}", first, count)
         query, key = (part.view(-1, dim, *part.shape[1:])[:, order].reshape(part.shape) for part in (query, key))
@@ -105,7 +106,7 @@ class Shard:
         return (rows * math.sqrt(self.config.head_dim)).to(self.device)
 
     def _lm_head(self, embedding: torch.Tensor) -> Linear:
-        start = self.rank * self.vocab_rows
+        start = self.attn_rank * self.vocab_rows
         stop = min(start + self.vocab_rows, self.config.vocab)
         if self.config.tie_embeddings:
             rows = embedding[start:stop]

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engine.model.runner import ForwardBatch, SeqSlice
+from pdctl.engine.model.batch import ForwardBatch, SeqSlice
 from pdctl.engine.model.sampler import SamplingRow, sample
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from pdctl.engine.model.batch import Share
     from pdctl.engine.scheduler.request import Req
     from pdctl.engine.scheduler.resources import Resources
 
@@ -42,8 +43,14 @@ class Batch:
         return sum(part.extend for part in self.parts)
 
 
-def run(batch: Batch, resources: Resources) -> None:
-    """Compute K and V of every part, and take the next token of each request whose part completes."""
+IDLE = Batch((), prefill=False)
+
+
+def run(batch: Batch, resources: Resources, shares: tuple[Share, ...] = ()) -> None:
+    """Compute K and V of every part, and take the next token of each request whose part completes.
+
+    `shares`: what every attention DP group brings to this pass (turn.py).
+    """
     now = time.time()
     tokens: list[int] = []
     slices: list[SeqSlice] = []
@@ -51,7 +58,7 @@ def run(batch: Batch, resources: Resources) -> None:
         req.times.forward = req.times.forward or now
         tokens.extend(_tokens(req, req.computed, req.computed + extend))
         slices.append(SeqSlice(req.pages, req.computed, extend))
-    logits = resources.runner.forward(ForwardBatch(tokens, slices))
+    logits = resources.runner.forward(ForwardBatch(tokens, slices, shares))
     rows = [index for index, part in enumerate(batch.parts) if part.completes]
     for req, extend in batch.parts:
         req.computed += extend

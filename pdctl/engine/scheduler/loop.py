@@ -7,8 +7,9 @@ import time
 from typing import TYPE_CHECKING
 
 from pdctl.engine.messages import Abort, Ask, Flush, Flushed, Generate, Outputs, Report, Request, Stop
-from pdctl.engine.scheduler.batch import run
+from pdctl.engine.scheduler.batch import IDLE, run
 from pdctl.engine.scheduler.report import BatchLog
+from pdctl.engine.scheduler.turn import Turn
 
 if TYPE_CHECKING:
     from pdctl.engine.scheduler.mailbox import Mailbox
@@ -31,7 +32,8 @@ class Scheduler:
         self._role = role
         self._mailbox = mailbox
         self._batches = BatchLog(resources)
-        self._leader = resources.tp_rank == 0
+        self._turn = Turn(resources.groups)
+        self._leader = resources.leader
         self._stopping = False
         self._started = time.time()
         self._served = 0
@@ -46,10 +48,12 @@ class Scheduler:
             self._role.poll()
             self._flush()  # a first token that came with the KV cache does not wait for the next forward pass
             batch = self._role.next_batch()
-            busy = batch is not None
-            if batch is not None:
+            shares = self._turn.agree(batch)
+            busy = batch is not None or any(share.tokens for share in shares)
+            if busy:
                 began = time.perf_counter()
-                run(batch, self._resources)
+                run(batch or IDLE, self._resources, shares)
+            if batch is not None:
                 self._role.settle(batch)
                 self._batches.passed(batch, self._role.queues(), self._role.running.tokens, time.perf_counter() - began)
             self._flush()

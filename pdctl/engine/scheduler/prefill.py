@@ -52,7 +52,7 @@ class PrefillRole(Role):
         watched = [*self.bootstrap, *self.inflight, *self.draining]
         if not watched:
             return
-        polls = self.resources.tp.min_ints([_state(req) for req in watched])
+        polls = self.resources.groups.replica.min_ints([_state(req) for req in watched])
         state = dict(zip(map(id, watched), polls, strict=True))
         self._poll_bootstrap(state)
         self._poll_inflight(state)

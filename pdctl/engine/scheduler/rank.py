@@ -15,7 +15,7 @@ from pdctl.engine.cache.table import PageTable
 from pdctl.engine.disaggregation.prefill import PrefillManager
 from pdctl.engine.messages import Died, Ready, Stage
 from pdctl.engine.model.config import ModelConfig
-from pdctl.engine.model.parallel import TensorParallel
+from pdctl.engine.model.parallel import Groups
 from pdctl.engine.model.runner import ModelRunner
 from pdctl.engine.scheduler import parts
 from pdctl.engine.scheduler.loop import Scheduler
@@ -61,7 +61,7 @@ class Rank:
         config = ModelConfig.from_dir(args.model_path)
         config.check_tp(args.tp_size)
         self._sizing = sizing = Sizing.resolve(args, config)
-        self._tp = TensorParallel(tp_rank, args.tp_size, sizing.device, f"tcp://127.0.0.1:{dist_port}")
+        self._groups = Groups.join(args.shape, tp_rank, 0, sizing.device, f"tcp://127.0.0.1:{dist_port}")
         self._transport = parts.transport(args, sizing)
         self._pool = parts.pool(sizing, self._transport)
         runner = self._load(config)
@@ -71,7 +71,7 @@ class Rank:
     def _load(self, config: ModelConfig) -> ModelRunner:
         sizing, began = self._sizing, time.perf_counter()
         log.info("Load weight begin. path=%s", self._args.model_path)
-        runner = ModelRunner(config, self._args.model_path, self._pool, self._tp, sizing.dtype, sizing.device)
+        runner = ModelRunner(config, self._args.model_path, self._pool, self._groups, sizing.dtype, sizing.device)
         seconds = time.perf_counter() - began
         log.info("Load weight end. elapsed=%.2f s, type=%s, dtype=%s", seconds, config.architecture, sizing.dtype)
         self._stage("weights_loaded", seconds)
@@ -93,7 +93,7 @@ class Rank:
         return Resources(
             args=args,
             runner=runner,
-            tp=self._tp,
+            groups=self._groups,
             allocator=PageAllocator(geometry.num_pages),
             table=PageTable(rows, -(-sizing.context // args.page_size)),
             metadata=MetadataBuffers(rows),
@@ -101,7 +101,6 @@ class Rank:
             limit=sizing.context,
             capacity=sizing.tokens,
             dp_rank=self._dp_rank if args.dp_size > 1 else None,
-            tp_rank=self._tp_rank,
             random=np.random.default_rng(args.random_seed),
         )
 
@@ -132,7 +131,7 @@ class Rank:
             self._manager.close()
         if self._transport is not None:
             self._transport.close()
-        self._tp.close()
+        self._groups.close()
 
     def _stage(self, name: str, seconds: float) -> None:
         self._mailbox.send(Stage(self._tp_rank, self._dp_rank, name, seconds))

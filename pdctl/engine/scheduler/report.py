@@ -85,7 +85,7 @@ class BatchLog:
 
     def passed(self, batch: Batch, queues: Queues, running_tokens: int, seconds: float) -> None:
         """Take note of a forward pass. Only attention-TP rank 0 writes it down, as in sglang."""
-        if self._resources.tp_rank:
+        if not self._resources.leader:
             return
         if batch.prefill:
             self._prefill(batch, queues, seconds)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pdctl.engine.cache.allocator import PageAllocator
     from pdctl.engine.cache.metadata import MetadataBuffers
     from pdctl.engine.cache.table import PageTable
-    from pdctl.engine.model.parallel import TensorParallel
+    from pdctl.engine.model.parallel import Groups
     from pdctl.engine.model.runner import ModelRunner
     from pdctl.engine.scheduler.request import Req
 
@@ -31,7 +31,7 @@ class Resources:
 
     args: ServerArgs
     runner: ModelRunner
-    tp: TensorParallel
+    groups: Groups
     allocator: PageAllocator
     table: PageTable
     metadata: MetadataBuffers
@@ -39,11 +39,19 @@ class Resources:
     limit: int
     capacity: int
     dp_rank: int | None
-    tp_rank: int
     random: np.random.Generator  # for requests without a seed; the same stream on every rank of the group
     outbox: list[Tokens] = field(default_factory=list)
     transfer_speed: float = 0.0  # GB/s of the last room whose KV cache moved
     transfer_latency: float = 0.0  # seconds of the same
+
+    @property
+    def tp_rank(self) -> int:
+        return self.groups.rank.tp_rank
+
+    @property
+    def leader(self) -> bool:
+        """Whether this rank speaks for its attention DP group: the others compute the same and keep silent."""
+        return self.groups.replica.rank == 0
 
     @property
     def page_size(self) -> int:

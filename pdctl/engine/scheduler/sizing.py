@@ -41,7 +41,7 @@ class Sizing:
         device = _device(args)
         dtype = resolve_dtype(args.dtype, config, device)
         context = min(args.context_length or config.max_position, config.max_position)
-        one = KVPool.geometry_for(config, args.tp_size, args.page_size, 1, dtype, args.kv_layout)
+        one = KVPool.geometry_for(config, args.shape.attn_tp_size, args.page_size, 1, dtype, args.kv_layout)
         if args.max_total_tokens:
             pages = args.max_total_tokens // args.page_size
         else:
@@ -52,7 +52,7 @@ class Sizing:
                 f"--max-total-tokens {args.max_total_tokens} is less than one page of {args.page_size} tokens"
             )
         geometry = KVPool.geometry_for(
-            config, args.tp_size, args.page_size, pages + RESERVED_PAGES, dtype, args.kv_layout
+            config, args.shape.attn_tp_size, args.page_size, pages + RESERVED_PAGES, dtype, args.kv_layout
         )
         return cls(device, dtype, context, geometry)
 

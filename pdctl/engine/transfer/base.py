@@ -53,25 +53,43 @@ class DeviceMemory(Protocol):
 Buffer = memoryview | DeviceMemory
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Which part of each page goes where: `slabs` slabs from `local_slab` on, and of each `heads` KV heads.
+
+    Pipeline stages hold some of the peer's layers; ranks of another attention TP size hold more or fewer of its heads.
+    """
+
+    slabs: int
+    heads: int
+    local_slab: int = 0
+    remote_slab: int = 0
+    local_head: int = 0
+    remote_head: int = 0
+
+    @classmethod
+    def whole(cls, geometry: PoolGeometry) -> Cut:
+        """Everything, for two pools of one shape."""
+        return cls(slabs=geometry.num_slabs, heads=geometry.kv_heads)
+
+    def all_heads(self, local: PoolGeometry, remote: PoolGeometry) -> bool:
+        """Whether whole items move: then a page of a slab is one block, else one block per token."""
+        return self.heads == local.kv_heads == remote.kv_heads
+
+
 @dataclass(frozen=True, slots=True)
 class TransferPlan:
-    """One peer's pool seen from ours, prepared once. `slabs` is the half-open range of slabs a post moves.
-
-    `state` belongs to the transport that made the plan.
-    """
+    """One peer's pool seen from ours, prepared once. `state` belongs to the transport that made the plan."""
 
     peer: str
     local: PoolGeometry
     remote: PoolGeometry
-    slabs: tuple[int, int]
+    cut: Cut
     state: Any
 
-    @property
-    def slab_count(self) -> int:
-        return self.slabs[1] - self.slabs[0]
-
     def nbytes(self, pages: int) -> int:
-        return pages * self.slab_count * self.local.item_bytes
+        cut, one = self.cut, self.local
+        return pages * cut.slabs * one.page_size * cut.heads * one.head_dim * one.itemsize
 
 
 @dataclass(slots=True)
@@ -111,9 +129,9 @@ class Transport(Protocol):
         """Forget a peer and every plan made for it; harmless when unknown."""
         ...
 
-    def plan(
-        self, peer: str, local: PoolGeometry, remote: PoolGeometry, slabs: tuple[int, int] | None = None
-    ) -> TransferPlan: ...
+    def plan(self, peer: str, local: PoolGeometry, remote: PoolGeometry, cut: Cut | None = None) -> TransferPlan:
+        """Without a `cut` everything moves. Raises TransferError where the pools do not hold what the cut says."""
+        ...
 
     def post(self, plan: TransferPlan, src_pages: Pages, dst_pages: Pages) -> Op:
         """Copy page src_pages[i] of our pool to page dst_pages[i] of the peer's, in every slab of the plan."""
@@ -132,9 +150,24 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
-def require_compatible(local: PoolGeometry, remote: PoolGeometry) -> None:
-    """Raises TransferError naming both values. Layout and number of pages may differ: the rest decides the bytes."""
-    for name in ("layers", "slabs_per_layer", "page_size", "kv_heads", "head_dim", "itemsize"):
+def require_compatible(local: PoolGeometry, remote: PoolGeometry, cut: Cut | None = None) -> Cut:
+    """The cut that moves everything, or `cut`. Raises TransferError naming both values of what does not fit.
+
+    Layout and number of pages may differ. Without a cut the pools must hold the same layers and heads.
+    """
+    names = ("slabs_per_layer", "page_size", "head_dim", "itemsize")
+    for name in names if cut else ("layers", "kv_heads", *names):
         ours, theirs = getattr(local, name), getattr(remote, name)
         if ours != theirs:
             raise TransferError(f"KV pool geometry mismatch: {name} is {ours} here and {theirs} on the peer")
+    if cut is None:
+        return Cut.whole(local)
+    for where, pool, slab, head in (
+        ("here", local, cut.local_slab, cut.local_head),
+        ("on the peer", remote, cut.remote_slab, cut.remote_head),
+    ):
+        if not (slab >= 0 and slab + cut.slabs <= pool.num_slabs and cut.slabs > 0):
+            raise TransferError(f"slabs {slab}..{slab + cut.slabs - 1} are not in the pool {where} ({pool.num_slabs})")
+        if not (head >= 0 and head + cut.heads <= pool.kv_heads and cut.heads > 0):
+            raise TransferError(f"heads {head}..{head + cut.heads - 1} are not in the pool {where} ({pool.kv_heads})")
+    return cut

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.engine.transfer import memory
-from pdctl.engine.transfer.base import Buffer, Caps, Op, OpState, TransferError, TransferPlan, require_compatible
+from pdctl.engine.transfer.base import Buffer, Caps, Cut, Op, OpState, TransferError, TransferPlan, require_compatible
 from pdctl.engine.transfer.pages import require_pairs
 
 if TYPE_CHECKING:
@@ -43,11 +43,8 @@ class FakeTransport:
     def drop_peer(self, peer: str) -> None:
         del peer
 
-    def plan(
-        self, peer: str, local: PoolGeometry, remote: PoolGeometry, slabs: tuple[int, int] | None = None
-    ) -> TransferPlan:
-        require_compatible(local, remote)
-        return TransferPlan(peer, local, remote, slabs or (0, local.num_slabs), None)
+    def plan(self, peer: str, local: PoolGeometry, remote: PoolGeometry, cut: Cut | None = None) -> TransferPlan:
+        return TransferPlan(peer, local, remote, require_compatible(local, remote, cut), None)
 
     def post(self, plan: TransferPlan, src_pages: Pages, dst_pages: Pages) -> Op:
         require_pairs(src_pages, dst_pages, plan.local, plan.remote)

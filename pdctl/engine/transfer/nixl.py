@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pdctl.engine.transfer import memory
-from pdctl.engine.transfer.base import Buffer, Caps, Op, OpState, TransferError, TransferPlan, require_compatible
+from pdctl.engine.transfer.base import Buffer, Caps, Cut, Op, OpState, TransferError, TransferPlan, require_compatible
 from pdctl.engine.transfer.pages import block_indices, expanded_rows, require_pairs, strided_rows, whole_pages
 
 if TYPE_CHECKING:
@@ -159,23 +159,21 @@ class NixlTransport:
         except self._errors:
             return  # its metadata went with the connection
 
-    def plan(
-        self, peer: str, local: PoolGeometry, remote: PoolGeometry, slabs: tuple[int, int] | None = None
-    ) -> TransferPlan:
-        require_compatible(local, remote)
+    def plan(self, peer: str, local: PoolGeometry, remote: PoolGeometry, cut: Cut | None = None) -> TransferPlan:
+        cut = require_compatible(local, remote, cut)
         own, theirs = self._own(), self._peers.get(peer)
         if theirs is None:
             raise TransferError(f"nixl: peer {peer} was never added")
         if remote.nbytes > theirs.nbytes or local.nbytes > own.nbytes:
             raise TransferError(f"nixl: peer {peer}: a pool is smaller than its geometry says ({remote.nbytes} bytes)")
-        slabs = slabs or (0, local.num_slabs)
-        whole = whole_pages(local, remote, slabs)
+        ours, peers = (cut.local_slab, cut.local_slab + cut.slabs), (cut.remote_slab, cut.remote_slab + cut.slabs)
+        whole = whole_pages(local, remote, cut)
         lists = Lists(
-            self._prepare(INITIATOR, own, local, slabs, whole),
-            self._prepare(theirs.agent, theirs, remote, slabs, whole),
+            self._prepare(INITIATOR, own, local, ours, whole),
+            self._prepare(theirs.agent, theirs, remote, peers, whole),
             whole,
         )
-        plan = TransferPlan(peer, local, remote, slabs, lists)
+        plan = TransferPlan(peer, local, remote, cut, lists)
         self._plans.append(plan)
         return plan
 
@@ -198,8 +196,8 @@ class NixlTransport:
         if not len(src_pages):
             return op
         lists: Lists = plan.state
-        src = block_indices(src_pages, plan.slab_count, plan.local.num_pages, lists.whole)
-        dst = block_indices(dst_pages, plan.slab_count, plan.remote.num_pages, lists.whole)
+        src = block_indices(src_pages, plan.cut.slabs, plan.local.num_pages, lists.whole)
+        dst = block_indices(dst_pages, plan.cut.slabs, plan.remote.num_pages, lists.whole)
         try:
             op.handle = self._agent.make_prepped_xfer("WRITE", lists.local, src, lists.remote, dst)
             self._settle(op, self._agent.transfer(op.handle))

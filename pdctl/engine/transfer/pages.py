@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pdctl.engine.cache.geometry import Layout
-from pdctl.engine.transfer.base import TransferError
+from pdctl.engine.transfer.base import Cut, TransferError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -59,10 +59,10 @@ def _outside(pages: Pages, num_pages: int) -> int:
     return int(pages[(pages < 0) | (pages >= num_pages)][0])
 
 
-def whole_pages(local: PoolGeometry, remote: PoolGeometry, slabs: tuple[int, int]) -> bool:
+def whole_pages(local: PoolGeometry, remote: PoolGeometry, cut: Cut) -> bool:
     """Both sides keep one page of all slabs together and all slabs are wanted: a page is one block."""
     both = local.layout == Layout.PAGE_MAJOR and remote.layout == Layout.PAGE_MAJOR
-    return both and slabs == (0, local.num_slabs)
+    return both and cut == Cut.whole(local) and remote.num_slabs == local.num_slabs
 
 
 def strided_rows(geometry: PoolGeometry, base: int, slabs: tuple[int, int], whole: bool) -> npt.NDArray[np.uint64]:

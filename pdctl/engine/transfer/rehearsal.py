@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pdctl.engine.cache.geometry import PoolGeometry
-    from pdctl.engine.transfer.base import Buffer, Pages, TransferPlan, Transport
+    from pdctl.engine.transfer.base import Buffer, Cut, Pages, TransferPlan, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,8 @@ class RehearsedTransport:
             self._end(op, OpState.FAILED, "the peer is gone")
         self._inner.drop_peer(peer)
 
-    def plan(
-        self, peer: str, local: PoolGeometry, remote: PoolGeometry, slabs: tuple[int, int] | None = None
-    ) -> TransferPlan:
-        return self._inner.plan(peer, local, remote, slabs)
+    def plan(self, peer: str, local: PoolGeometry, remote: PoolGeometry, cut: Cut | None = None) -> TransferPlan:
+        return self._inner.plan(peer, local, remote, cut)
 
     def post(self, plan: TransferPlan, src_pages: Pages, dst_pages: Pages) -> Op:
         if self.doomed:

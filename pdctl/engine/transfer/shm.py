@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from pdctl.engine.transfer import memory
-from pdctl.engine.transfer.base import Buffer, Caps, Op, OpState, TransferError, TransferPlan, require_compatible
+from pdctl.engine.transfer.base import Buffer, Caps, Cut, Op, OpState, TransferError, TransferPlan, require_compatible
 from pdctl.engine.transfer.pages import require_pairs, runs
 from pdctl.engine.transfer.segment import Handle, Mapping, Segment, create_segment, map_segment
 
@@ -71,25 +71,24 @@ class ShmTransport:
         if mapping is not None:
             mapping.close()
 
-    def plan(
-        self, peer: str, local: PoolGeometry, remote: PoolGeometry, slabs: tuple[int, int] | None = None
-    ) -> TransferPlan:
-        require_compatible(local, remote)
+    def plan(self, peer: str, local: PoolGeometry, remote: PoolGeometry, cut: Cut | None = None) -> TransferPlan:
+        cut = require_compatible(local, remote, cut)
         mapping = self._peers.get(peer)
         if mapping is None:
             raise TransferError(f"shm: peer {peer} was never added")
         if remote.nbytes > mapping.view.nbytes or local.nbytes > self._own().view.nbytes:
             raise TransferError(f"shm: peer {peer}: a pool is smaller than its geometry says ({remote.nbytes} bytes)")
         views = Views(_blocks(self._own().view, local), _blocks(mapping.view, remote), mapping)
-        return TransferPlan(peer, local, remote, slabs or (0, local.num_slabs), views)
+        return TransferPlan(peer, local, remote, cut, views)
 
     def post(self, plan: TransferPlan, src_pages: Pages, dst_pages: Pages) -> Op:
         require_pairs(src_pages, dst_pages, plan.local, plan.remote)
         views: Views = plan.state
         if not views.mapping.alive():
             return Op(plan.peer, 0, OpState.FAILED, f"the process {views.mapping.pid} that owned the pool is gone")
-        first, last = plan.slabs
-        source, target = views.source[first:last], views.target[first:last]
+        cut = plan.cut
+        source = views.source[cut.local_slab : cut.local_slab + cut.slabs]
+        target = views.target[cut.remote_slab : cut.remote_slab + cut.slabs]
         for run in runs(src_pages, dst_pages):
             target[:, run.dst : run.dst + run.count] = source[:, run.src : run.src + run.count]
         return Op(plan.peer, plan.nbytes(len(src_pages)), OpState.DONE)

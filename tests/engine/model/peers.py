@@ -19,7 +19,7 @@ from transformers import (
 
 from pdctl.engine.cache.pool import KVPool
 from pdctl.engine.model.config import ModelConfig
-from pdctl.engine.model.parallel import TensorParallel
+from pdctl.engine.model.parallel import Groups
 from pdctl.engine.model.runner import ForwardBatch, ModelRunner, SeqSlice
 
 FAMILIES = {
@@ -87,14 +87,14 @@ def make_peer(case: Case, directory: Path) -> PreTrainedModel:
 
 
 def make_runner(
-    case: Case, directory: Path, pages: int = 200, tp: TensorParallel | None = None, dtype: torch.dtype = torch.float32
+    case: Case, directory: Path, pages: int = 200, groups: Groups | None = None, dtype: torch.dtype = torch.float32
 ) -> ModelRunner:
-    tp = tp or TensorParallel.single()
+    groups = groups or Groups.single()
     config = ModelConfig.from_dir(directory)
-    geometry = KVPool.geometry_for(config, tp.size, case.page_size, pages, dtype, case.layout)
+    geometry = KVPool.geometry_for(config, groups.attn_tp.size, case.page_size, pages, dtype, case.layout)
     pool = KVPool(geometry, dtype=dtype)
     torch.nn.init.uniform_(pool.rows, -50, 50)  # what is not written must not be read
-    return ModelRunner(config, directory, pool, tp, dtype)
+    return ModelRunner(config, directory, pool, groups, dtype)
 
 
 def logits_of(peer: PreTrainedModel, ids: np.ndarray) -> torch.Tensor:

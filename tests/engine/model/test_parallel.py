@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pdctl.engine.model.parallel import TensorParallel
+from pdctl.engine.model.parallel import Groups
+from pdctl.layout.shape import Shape
 from tests.engine.model.peers import make_peer, make_runner
 from tests.engine.model.tp_rank import TP_CASES, steps
 
@@ -65,16 +66,17 @@ def test_ranks_agree_on_the_smallest(ranks: tuple[Path, list[dict]]) -> None:
 
 
 def test_a_group_of_one_needs_no_network() -> None:
-    tp = TensorParallel.single()
+    groups = Groups.single()
+    tp = groups.tp
     tensor = torch.arange(6.0).view(2, 3)
     assert tp.all_reduce(tensor) is tensor
     assert tp.all_gather_last(tensor) is tensor
     assert tp.min_ints([3, 1]) == [3, 1]
     tp.barrier()
-    tp.close()
+    groups.close()
 
 
 def test_a_rank_that_waits_alone_says_for_whom() -> None:
     init = f"tcp://127.0.0.1:{free_port()}"
     with pytest.raises(TimeoutError, match=f"rank 1 of 2 waited 1 s for the others at {init}"):
-        TensorParallel(1, 2, "cpu", init, join_timeout=1.0)
+        Groups.join(Shape(tp=2, nnodes=1), 1, 0, "cpu", init, join_timeout=1.0)

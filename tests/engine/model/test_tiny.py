@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import pdctl.checkpoints
 from pdctl.engine.cache.pool import KVPool
 from pdctl.engine.model.config import ModelConfig
-from pdctl.engine.model.parallel import TensorParallel
+from pdctl.engine.model.parallel import Groups
 from pdctl.engine.model.runner import ForwardBatch, ModelRunner, SeqSlice
 
 TINY = Path(pdctl.checkpoints.__file__).parent / "tiny"
@@ -36,7 +36,7 @@ def tokenizer():
 def runner() -> ModelRunner:
     config = ModelConfig.from_dir(TINY)
     pool = KVPool(KVPool.geometry_for(config, 1, PAGE, len(PAGES) + 1, torch.float32))
-    return ModelRunner(config, TINY, pool, TensorParallel.single())
+    return ModelRunner(config, TINY, pool, Groups.single())
 
 
 def chat_ids(tokenizer, message: str) -> list[int]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from pdctl.engine.model.parallel import TensorParallel
+from pdctl.engine.model.parallel import Groups
+from pdctl.layout.shape import Shape
 from tests.engine.model.peers import CASES, Case, forward, make_runner, run_of_pages, token_ids
 
 TP_CASES = (
@@ -32,13 +33,13 @@ def steps(runner, case: Case) -> torch.Tensor:
 def main() -> None:
     rank, size, init, directory = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
     torch.set_num_threads(1)
-    tp = TensorParallel(rank, size, "cpu", init)
-    agreed = tp.min_ints([rank + 2, 5 - rank, 9])
-    logits = {case.name: steps(make_runner(case, directory / case.name, tp=tp), case) for case in TP_CASES}
-    tp.barrier()
+    groups = Groups.join(Shape(tp=size, nnodes=1), rank, 0, "cpu", init)
+    agreed = groups.tp.min_ints([rank + 2, 5 - rank, 9])
+    logits = {case.name: steps(make_runner(case, directory / case.name, groups=groups), case) for case in TP_CASES}
+    groups.tp.barrier()
     torch.save({"agreed": agreed, "logits": logits}, directory / f"rank{rank}.pt")
-    tp.close()
-    tp.close()
+    groups.close()
+    groups.close()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pdctl.engine.cache.allocator import PageAllocator
 from pdctl.engine.cache.metadata import MetadataBuffers
 from pdctl.engine.cache.table import PageTable
 from pdctl.engine.messages import Generate, Sampling
-from pdctl.engine.model.parallel import TensorParallel
+from pdctl.engine.model.parallel import Groups
 from pdctl.engine.scheduler.batch import Batch
 from pdctl.engine.scheduler.request import Req
 from pdctl.engine.scheduler.resources import Resources
@@ -27,7 +27,7 @@ def resources(pages: int = 64, budget: int = 16) -> Resources:
     return Resources(
         args=args,
         runner=SimpleNamespace(),  # type: ignore[arg-type]  # no forward pass happens in these tests
-        tp=TensorParallel.single(),
+        groups=Groups.single(),
         allocator=PageAllocator(pages + 1),
         table=PageTable(8, 64),
         metadata=MetadataBuffers(8),
@@ -35,7 +35,6 @@ def resources(pages: int = 64, budget: int = 16) -> Resources:
         limit=256,
         capacity=pages * PAGE,
         dp_rank=None,
-        tp_rank=0,
         random=np.random.default_rng(1),
     )
 

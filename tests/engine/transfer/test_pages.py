@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from pdctl.engine.cache.geometry import Layout
-from pdctl.engine.transfer.base import TransferError
+from pdctl.engine.transfer.base import Cut, TransferError
 from pdctl.engine.transfer.pages import (
     NO_PAGES,
     Run,
@@ -68,9 +69,9 @@ def test_strided_rows_stand_where_the_geometry_says(layout: Layout, slabs: tuple
 
 def test_whole_pages_are_one_block_each_only_when_both_sides_keep_them_together() -> None:
     page_major, layer_major = geometry(Layout.PAGE_MAJOR), geometry(Layout.LAYER_MAJOR)
-    assert whole_pages(page_major, page_major, (0, 6))
-    assert not whole_pages(page_major, page_major, (0, 2))
-    assert not whole_pages(page_major, layer_major, (0, 6))
+    assert whole_pages(page_major, page_major, Cut.whole(page_major))
+    assert not whole_pages(page_major, page_major, replace(Cut.whole(page_major), slabs=2))
+    assert not whole_pages(page_major, layer_major, Cut.whole(page_major))
     blocks = expanded_rows(strided_rows(page_major, 0, (0, 6), whole=True))
     assert blocks[7].tolist() == [page_major.address(0, 7), page_major.page_bytes, 0]
 

@@ -71,7 +71,7 @@ def test_a_peer_that_leaves_takes_what_was_on_the_wire_with_it() -> None:
 def test_it_passes_for_the_transport_it_slows_down() -> None:
     with slow("shm", NEVER) as (transport, _, _, plan):
         inner = transport.plan("far", geometry(), geometry())
-        assert (transport.name, inner.slab_count) == ("shm", plan.slab_count)
+        assert (transport.name, inner.cut) == ("shm", plan.cut)
         assert not transport.caps.sync_post
         assert transport.caps.same_host
 

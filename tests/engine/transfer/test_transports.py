@@ -7,7 +7,7 @@ import pytest
 
 from pdctl.engine.cache.geometry import Layout, PoolGeometry
 from pdctl.engine.transfer import nixl, select
-from pdctl.engine.transfer.base import OpState, TransferError
+from pdctl.engine.transfer.base import Cut, OpState, TransferError
 from pdctl.engine.transfer.fake import FakeTransport
 from tests.engine.transfer.far import FarPool, geometry, item, move, noise, open_pool, pair, wait_for
 
@@ -65,7 +65,7 @@ def test_a_plan_for_some_slabs_moves_only_those(backend: str) -> None:
     near, far = geometry(LAYER), geometry(PAGE)
     src, dst = np.array([3, 4], dtype=np.int32), np.array([9, 1], dtype=np.int32)
     with pair(backend, near, far) as (transport, pool, other, _):
-        plan = transport.plan("far", near, far, slabs=(2, 4))
+        plan = transport.plan("far", near, far, cut=Cut(slabs=2, heads=near.kv_heads, local_slab=2, remote_slab=2))
         assert plan.nbytes(2) == 4 * near.item_bytes
         assert move(transport, plan, src, dst) == OpState.DONE
         wanted = expected_after(pool, noise(far.nbytes, 2), (near, far), [(3, 9), (4, 1)], range(2, 4))
