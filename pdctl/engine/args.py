@@ -63,6 +63,8 @@ class ServerArgs:
     heartbeat_interval: float = 5.0
     heartbeat_max_failure: int = 2
     shutdown_grace: float = 10.0
+    enable_trace: bool = False
+    otlp_traces_endpoint: str = "localhost:4317"
     rehearse: tuple[str, ...] = ()
 
     @property
@@ -142,6 +144,9 @@ def parse(argv: Sequence[str], environ: dict[str, str]) -> ServerArgs:
         spellings = SPELLINGS.get(field.name, ("--" + field.name.replace("_", "-"),))
         default = None if field.name == "model_path" else field.default
         variable = ENVIRONMENT.get(field.name, "")
+        if field.type == "bool":  # a bare flag
+            parser.add_argument(*spellings, dest=field.name, action="store_true")
+            continue
         kind = {"int": int, "float": float}.get(str(field.type), str)
         if variable in environ:
             try:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pdctl.engine.args import ServerArgs
     from pdctl.engine.metrics import Metrics
     from pdctl.engine.ranks import Ranks
+    from pdctl.engine.spans import Spans
     from pdctl.engine.tokenizer import Tokenizer
 
     Socket = zmq.Socket[bytes]
@@ -71,11 +72,14 @@ class Status(Enum):
 class TokenizerManager:
     """Not thread-safe: everything happens on the event loop that called `open`."""
 
-    def __init__(self, args: ServerArgs, tokenizer: Tokenizer, metrics: Metrics, ranks: Ranks) -> None:
+    def __init__(
+        self, args: ServerArgs, tokenizer: Tokenizer, metrics: Metrics, ranks: Ranks, spans: Spans | None = None
+    ) -> None:
         self._args = args
         self._ranks = ranks
         self._tokenizer = tokenizer
         self._metrics = metrics
+        self._spans = spans
         self._table: dict[str, Pending] = {}
         self._reports: Questions[Report] = Questions("a load report", args.dp_size)
         self._flushes: Questions[Flushed] = Questions("the cache to be flushed", args.dp_size)
@@ -154,6 +158,8 @@ class TokenizerManager:
         if not self._table:
             self._idle.set()
         self._metrics.finished(pending)
+        if self._spans is not None and not _is_health(pending):
+            self._spans.finished(pending)
         finish = pending.finish or GONE
         out: dict[str, object] = {
             "finish_reason": finish.type,
@@ -167,19 +173,18 @@ class TokenizerManager:
 
     def _note(self, pending: Pending, message: str, *values: object) -> None:
         """SGLang's request lines; health checks leave none at INFO."""
-        quiet = pending.job.rid.startswith(HEALTH_PREFIX)
-        log.log(logging.DEBUG if quiet else logging.INFO, message, *values)
+        log.log(logging.DEBUG if _is_health(pending) else logging.INFO, message, *values)
 
     def send(self, request: Request) -> None:
         self._requests.send(request_codec.encode(request), zmq.DONTWAIT)
 
-    def submit(self, jobs: tuple[Job, ...], stream: bool) -> Group:
+    def submit(self, jobs: tuple[Job, ...], stream: bool, traceparent: str = "") -> Group:
         """Hand jobs to the scheduler. Raises Refusal when not serving, when the queue is full, or for a rid in use."""
         self.admit(len(jobs))
         for job in jobs:
             if job.rid in self._table:
                 raise Refusal(400, f"Duplicate request ID detected: {job.rid!r} is already running on this instance.")
-        return self._dispatch(jobs, stream)
+        return self._dispatch(jobs, stream, traceparent)
 
     def admit(self, count: int = 1) -> None:
         """Raises Refusal (503) when `count` more requests cannot be taken now."""
@@ -199,8 +204,8 @@ class TokenizerManager:
                 f"--max-queued-requests is {args.max_queued_requests}.",
             )
 
-    def _dispatch(self, jobs: tuple[Job, ...], stream: bool) -> Group:
-        group = Group(jobs, self._tokenizer, stream)
+    def _dispatch(self, jobs: tuple[Job, ...], stream: bool, traceparent: str = "") -> Group:
+        group = Group(jobs, self._tokenizer, stream, traceparent)
         self._idle.clear()
         for member in group.members:
             self._table[member.job.rid] = member
@@ -303,3 +308,7 @@ class TokenizerManager:
 
     def stop(self, now: bool) -> None:
         self.send(Stop(now))
+
+
+def _is_health(pending: Pending) -> bool:
+    return pending.job.rid.startswith(HEALTH_PREFIX)

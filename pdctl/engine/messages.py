@@ -94,6 +94,7 @@ class Meta(msgspec.Struct, frozen=True):
     transfer_bytes: int = 0
     forward_entry_time: float = 0.0
     dp_rank: int | None = None
+    steps: dict[str, float] = msgspec.field(default_factory=dict)  # step → when it was reached, as in Times
 
 
 class Tokens(msgspec.Struct, frozen=True, tag="tokens"):

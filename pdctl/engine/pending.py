@@ -157,7 +157,8 @@ class Pending:
 class Group:
     """The requests of one HTTP call, and the task that waits for them."""
 
-    def __init__(self, jobs: tuple[Job, ...], tokenizer: Tokenizer, stream: bool) -> None:
+    def __init__(self, jobs: tuple[Job, ...], tokenizer: Tokenizer, stream: bool, traceparent: str = "") -> None:
+        self.traceparent = traceparent  # W3C trace context of the caller
         self.members = tuple(Pending(job, tokenizer, self) for job in jobs)
         self.stream = stream
         self.gone = False

@@ -25,6 +25,7 @@ from pdctl.engine.logs import configure_access
 from pdctl.engine.manager import Status, TokenizerManager
 from pdctl.engine.metrics import Metrics
 from pdctl.engine.refusal import Refusal
+from pdctl.engine.spans import Spans
 from pdctl.errors import PdctlError
 
 if TYPE_CHECKING:
@@ -80,22 +81,26 @@ def serve(args: ServerArgs, door: socket.socket, ranks: Ranks, ipc_dir: Path) ->
     """The exit code: 0 after a shutdown asked for, 1 when a rank or the start failed, 128 + n for signal n twice."""
     try:
         checkpoint = Checkpoint.load(Path(args.model_path))
+        spans = Spans(args) if args.enable_trace else None
     except PdctlError as error:
         log.error("%s. %s", error.message, error.fix)
         return 1
-    return uvloop.run(Life(args, checkpoint, ranks, ipc_dir).run(door))
+    return uvloop.run(Life(args, checkpoint, ranks, ipc_dir, spans).run(door))
 
 
 class Life:
     """From the first 503 to the last answer."""
 
-    def __init__(self, args: ServerArgs, checkpoint: Checkpoint, ranks: Ranks, ipc_dir: Path) -> None:
+    def __init__(
+        self, args: ServerArgs, checkpoint: Checkpoint, ranks: Ranks, ipc_dir: Path, spans: Spans | None = None
+    ) -> None:
         self._args = args
         self._ranks = ranks
         self._ipc_dir = ipc_dir
         self._began = time.monotonic()
         metrics = Metrics(args)
-        self._manager = TokenizerManager(args, checkpoint.tokenizer, metrics, ranks)
+        self._spans = spans
+        self._manager = TokenizerManager(args, checkpoint.tokenizer, metrics, ranks, spans)
         self._instance = Instance(
             args=args,
             checkpoint=checkpoint,
@@ -125,6 +130,8 @@ class Life:
             if self._bootstrap is not None:
                 await self._bootstrap.stop()
             self._manager.close()
+            if self._spans is not None:
+                self._spans.close()
 
     def _signal(self, number: int) -> None:
         self._signals.append(number)

@@ -31,7 +31,8 @@ async def chat_completions(request: Request) -> Response:
     body = await answers.body(request, ChatBody)
     prompt = _prompt(instance, body)
     options = _options(body, instance)
-    group = manager.submit(await instance.intake.jobs([prompt], [options], body), body.stream)
+    jobs = await instance.intake.jobs([prompt], [options], body)
+    group = manager.submit(jobs, body.stream, request.headers.get("traceparent", ""))
     return await answers.respond(request, manager, group, Chat(body, group, tokenizer, instance.args.name))
 
 

@@ -35,7 +35,8 @@ async def generate(request: Request) -> Response:
     prompts, batch = _prompts(body)
     options = _options(body, len(prompts))
     batch = batch or options[0].n > 1
-    group = manager.submit(await instance.intake.jobs(prompts, options, body), body.stream)
+    jobs = await instance.intake.jobs(prompts, options, body)
+    group = manager.submit(jobs, body.stream, request.headers.get("traceparent", ""))
     return await answers.respond(
         request, manager, group, Generated(instance, group, batch, body.return_text_in_logprobs)
     )

@@ -30,6 +30,11 @@ class Times:
     sent: float = 0.0
     transferred: float = 0.0
 
+    @property
+    def reached(self) -> dict[str, float]:
+        """Step → when, for those that were reached."""
+        return {name: when for name in self.__slots__ if (when := getattr(self, name))}
+
 
 @dataclass(slots=True, eq=False)
 class Req:
@@ -98,4 +103,5 @@ class Req:
             transfer_bytes=stats.nbytes if stats else 0,
             forward_entry_time=at.forward,
             dp_rank=dp_rank,
+            steps=at.reached,
         )
