@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import platform
 from enum import Enum
 from io import StringIO
@@ -16,7 +17,6 @@ from pdctl.render.findings import document, text
 from pdctl.render.term import Term
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from pdctl.cli.doctor_request import Subject
@@ -33,7 +33,7 @@ def pack(path: Path, found: Subject, facts: Facts, report: Report, notice: Term)
     files = {
         "report.json": document.to_json(report),
         "report.txt": shown.getvalue(),
-        "facts.json": json.dumps(_plain(_looked_at(facts)), indent=1, ensure_ascii=False),
+        "facts.json": seen(facts),
         "versions.txt": f"pdctl {__version__}\npython {platform.python_version()}\n{platform.platform()}\n",
         "log-lines.txt": "".join(f"{line.code} {line.place} ×{line.count}: {line.text}\n" for line in facts.logs),
         **_of_run(found),
@@ -43,9 +43,10 @@ def pack(path: Path, found: Subject, facts: Facts, report: Report, notice: Term)
     notice.write(f"wrote {path} ({path.stat().st_size} bytes; taken out: {gone})")
 
 
-def _looked_at(facts: Facts) -> Mapping[str, object]:
+def seen(facts: Facts) -> str:
+    """Everything that was looked at, as JSON."""
     names = ("endpoints", "engines", "bootstraps", "router", "host", "canaries", "queues")
-    return {name: getattr(facts, name) for name in names}
+    return json.dumps(_plain({name: getattr(facts, name) for name in names}), indent=1, ensure_ascii=False)
 
 
 def _of_run(found: Subject) -> dict[str, str]:
@@ -68,4 +69,6 @@ def _plain(value: object) -> object:
         return [_plain(each) for each in value]
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # Python writes NaN, which is no JSON
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.dialect import numerals
 from pdctl.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from pdctl.logs.library import Library
     from pdctl.trace.room import Room
 
-LARGEST = 2**64 - 1
 HEX = 16  # digits of most rooms as spans write them
 ROOM = re.compile(r"(0[xX])?[0-9a-fA-F]+")
 
@@ -51,8 +51,8 @@ def chosen(words: list[str], rid: str | None, last_failed: bool, slowest: int | 
 def number(text: str) -> int:
     """A room as logs (decimal) or OTLP spans (hex) write it; digits alone are decimal."""
     if ROOM.fullmatch(text):
-        room = int(text, 10) if text.isdigit() else int(text, 16)
-        if room <= LARGEST:
+        room = numerals.whole(text) if text.isdigit() else int(text, 16)
+        if room is not None and room <= numerals.LARGEST:
             return room
     hint = "write it as 2148025886387619708 or 0x1dcf43f1d9a31f3c; `pdctl rooms` lists them"
     raise UsageError(f"`{text}` is not a room: a number below 2^64, decimal or hex", hint)

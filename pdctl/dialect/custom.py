@@ -143,7 +143,7 @@ def _prove(row: Row, where: str) -> None:
     if Speech((row,)).match(row.example.encode()) is None:
         raise UsageError(
             f"{where}: the example of {row.id} is not matched by its literal and pattern",
-            "the pattern begins where the message begins, behind time, ranks and level",
+            "the pattern begins where the message begins, behind time, ranks and level; a room is digits",
         )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect import arguments
+from pdctl.dialect import arguments, numerals
 from pdctl.dialect.own.engine import AT_INFO
 from pdctl.dialect.row import Level, Speaker
 from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Span, Version, spell
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 DEBUG_FLAG = "--log-level debug"
 _LEVELS = tuple(Level)
-PORT_DIGITS = 5
 
 
 class Target(NamedTuple):
@@ -63,11 +62,13 @@ class Identity:
 
     @property
     def prefills(self) -> tuple[Target, ...]:
-        """The prefills of a router's start line; () when it is not in the log."""
-        return tuple(
-            Target(url, int(port) if port.isdigit() else None)
-            for url, port in _PAIR.findall(self.facts.get("prefill", ""))
-        )
+        """The prefills of a router's start line; () when it is not in the log.
+
+        Without those whose port is no number: what the router sends for them is not known.
+        """
+        pairs = _PAIR.findall(self.facts.get("prefill", ""))
+        told = ((url, port, numerals.whole(port)) for url, port in pairs)
+        return tuple(Target(url, number) for url, port, number in told if port == "None" or number is not None)
 
     @property
     def decodes(self) -> tuple[str, ...]:
@@ -168,8 +169,9 @@ class _Notes:
             read(self, said, why)
         if "state" in values and "seconds" in values:
             name = "bootstrap" if values["state"] == "Bootstrapping" else "waiting"
-            seconds = float(values["seconds"])
-            self.timeouts[name] = min(seconds, self.timeouts.get(name, seconds))
+            seconds = numerals.real(values["seconds"])
+            if seconds is not None:
+                self.timeouts[name] = min(seconds, self.timeouts.get(name, seconds))
 
     def _level(self, said: Said) -> None:
         row = said.row
@@ -209,14 +211,15 @@ class _Notes:
             self.backends.setdefault(backend, why)
 
     def served(self, said: Said, why: str) -> None:
-        told = said.values["port"]
-        if len(told) <= PORT_DIGITS:
-            self.ports["http"] = int(told)
+        self._listens("http", said.values["port"])
 
     def bootstrapped(self, said: Said, why: str) -> None:
-        told = said.values.get("port") or said.values["addr"].rpartition(":")[2]
-        if told.isascii() and told.isdigit() and len(told) <= PORT_DIGITS:
-            self.ports["bootstrap"] = int(told)
+        self._listens("bootstrap", said.values.get("port") or said.values["addr"].rpartition(":")[2])
+
+    def _listens(self, what: str, told: str) -> None:
+        port = numerals.port(told)
+        if port is not None:
+            self.ports[what] = port
 
     def routed(self, said: Said, why: str) -> None:
         if said.row.id == "rehearsal-starting":
@@ -294,8 +297,7 @@ class _Notes:
     def _port(self, name: str, seen: str) -> int | None:
         if seen in self.ports:
             return self.ports[seen]
-        told = self.facts.get(name, "")
-        return int(told) if told.isascii() and told.isdigit() and len(told) <= PORT_DIGITS else None
+        return numerals.port(self.facts.get(name))
 
     def _switch(self, name: str, flag: str) -> bool | None:
         if flag in self.found:

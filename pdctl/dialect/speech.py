@@ -10,6 +10,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.dialect import numerals
 from pdctl.dialect.lexicon import ROWS
 from pdctl.dialect.prefix import Prefix, cut, spell
 from pdctl.dialect.row import Row, Speaker
@@ -54,9 +55,6 @@ class _Entry:
         return self._pattern.match(message)
 
 
-ROOM_DIGITS = 20  # of the largest unsigned 64-bit number; more digits are somebody's garbage
-
-
 class Speech:
     """Rows, ready to be asked. Earlier rows win over later ones."""
 
@@ -85,8 +83,8 @@ class Speech:
             found = entry.read(message)
             if found is not None:
                 values = {name: value for name, value in found.groupdict().items() if value is not None}
-                if len(values.get("room", "")) > ROOM_DIGITS:
-                    return None
+                if "room" in values and numerals.whole(values["room"]) is None:
+                    return None  # no room has such a number: the line is somebody's garbage
                 if parts.span:
                     values = {**_span(parts.span), **values}
                 return Said(entry.row, MappingProxyType(values), spell(raw, parts))

@@ -7,12 +7,12 @@ the decode's own --disaggregation-bootstrap-port in its place.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
+from pdctl.dialect import numerals
 from pdctl.doctor.finding import PortRow
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ WILDCARD = frozenset({"0.0.0.0", "::"})
 DECODE_DEFAULT = "decode-default"
 ANNOTATION = "sglang.ai/bootstrap-port"
 NULL = "null"
-PORT = re.compile(r"[0-9]{1,5}")
 STRANGER = "a bootstrap server of no prefill given"
 
 
@@ -152,8 +151,9 @@ def annotated(facts: Facts) -> Mapping[str, int]:
     named: dict[str, int] = {}
     for server in servers(facts.manifest).engines:
         for said in server.pod.annotations if server.pod is not None and server.role == "prefill" else ():
-            if said.name == ANNOTATION and said.value is not None and PORT.fullmatch(said.value.strip()):
-                named[server.name] = int(said.value)
+            port = numerals.port((said.value or "").strip()) if said.name == ANNOTATION else None
+            if port is not None:
+                named[server.name] = port
     only = set(named.values())
     default = only.pop() if len(only) == 1 else None
     prefills = [engine.endpoint.name for engine in facts.engines if engine.endpoint.role == "prefill"]

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.dialect import numerals
 from pdctl.doctor.facts import Depth
 from pdctl.doctor.ports import address, plain, workers
 from pdctl.errors import UsageError
-from pdctl.fleet.address import Unanswered, parse
+from pdctl.fleet.address import LAST_PORT, Unanswered, parse
 from pdctl.fleet.facts import Endpoint
 
 if TYPE_CHECKING:
@@ -112,9 +113,10 @@ def _prefill(name: str, text: str) -> Endpoint:
     where, comma, port = text.rpartition(",")
     if not comma:
         return Endpoint(name, "prefill", url(text))
-    if not (port.strip().isdecimal() and 0 < int(port) < 65536):
+    number = numerals.port(port.strip())
+    if number is None or not 0 < number <= LAST_PORT:
         raise UsageError(f"`{port}` in --prefill {text} is no bootstrap port", "--prefill http://HOST:30000,8998")
-    return Endpoint(name, "prefill", url(where), int(port))
+    return Endpoint(name, "prefill", url(where), number)
 
 
 def url(text: str) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pdctl.fleet.deadline import Deadline
 
 URL = re.compile(
-    r"(?P<scheme>https?)://(?P<host>\[[0-9A-Za-z:.%]+\]|[^\s/?#@:\[\]]+)(?::(?P<port>\d{1,5}))?(?P<rest>[/?][!-~]*)?"
+    r"(?P<scheme>https?)://(?P<host>\[[0-9A-Za-z:.%]+\]|[^\s/?#@:\[\]]+)(?::(?P<port>[0-9]{1,5}))?(?P<rest>[/?][!-~]*)?"
 )
 PORTS = {"http": 80, "https": 443}
 LAST_PORT = 65535

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.dialect import numerals
 from pdctl.dialect.sglang import bootstrap as rows
 from pdctl.fleet import address, document, http
 
@@ -56,7 +57,6 @@ MAX_SIZE = 1 << 20  # ranks along one axis: more is nonsense
 NEW, OLD = _style("new"), _style("old")
 QUERY, OLD_QUERY = NEW.query(), OLD.query()
 COUNT = re.compile(rows.NOT_COMPLETE)
-MAX_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def registration(host: str, port: int, ranks: int, timeout: float = 2.0) -> Regi
 def counted(text: str) -> int | None:
     """How many ranks an answer says have registered."""
     found = COUNT.search(text)
-    return int(found["registered"]) if found and len(found["registered"]) <= MAX_DIGITS else None
+    return numerals.whole(found["registered"]) if found else None
 
 
 def ranks_of(layout: tuple[int, int, int, int]) -> int:

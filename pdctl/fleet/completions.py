@@ -76,8 +76,8 @@ def _read(response: http.Response, began: float) -> Iterator[Part]:
     headers = response.headers
     yield Summary(
         finish_reason=finish,
-        prompt_tokens=_count(usage.get("prompt_tokens")),
-        completion_tokens=_count(usage.get("completion_tokens")),
+        prompt_tokens=document.integer(usage.get("prompt_tokens")),
+        completion_tokens=document.integer(usage.get("completion_tokens")),
         prefill=headers.get("x-pd-prefill", ""),
         decode=headers.get("x-pd-decode", ""),
         room=headers.get("x-pd-room", ""),
@@ -104,10 +104,6 @@ def _choice(event: dict[str, object]) -> tuple[str, str]:
     delta = choice.get("delta")
     text = delta.get("content") if isinstance(delta, dict) else choice.get("text")
     return str(text or ""), str(choice.get("finish_reason") or "")
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) else None
 
 
 def first_model(url: str, timeout: float = 5.0) -> str:

@@ -6,10 +6,11 @@ Numbers may be huge, strings may hold halves of surrogate pairs, nesting may be 
 from __future__ import annotations
 
 import json
-import math
 import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from pdctl.dialect import numerals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,18 +53,18 @@ def mappings(value: object) -> tuple[Object, ...]:
 
 
 def integer(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """None, too, for one that 64 bits do not hold."""
+    return numerals.counted(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def number(value: object) -> float | None:
-    """A finite number, as a float; None for one that a float cannot hold."""
+    """As a float; None for one that nobody can have measured, be it infinite or only huge."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        found = float(value)
+        return numerals.measured(float(value))
     except OverflowError:
         return None
-    return found if math.isfinite(found) else None
 
 
 def text(value: object) -> str:

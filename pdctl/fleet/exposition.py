@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from sys import intern
 from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.dialect import numerals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -50,11 +51,7 @@ def samples(text: str) -> Iterator[Sample]:
 def _number(tail: str) -> float | None:
     """The value; a timestamp may follow it."""
     fields = tail.split(None, 1)
-    try:
-        value = float(fields[0]) if fields else math.nan
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+    return numerals.real(fields[0]) if fields else None
 
 
 def totals(text: str) -> Mapping[str, float]:

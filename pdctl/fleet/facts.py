@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from pdctl.fleet import document
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -90,8 +92,7 @@ class Engine:
         return str(self.info.get("disaggregation_mode") or "")
 
     def number(self, key: str) -> int | None:
-        value = self.info.get(key)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        return document.integer(self.info.get(key))
 
     def text(self, key: str) -> str | None:
         value = self.info.get(key)

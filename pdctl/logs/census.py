@@ -13,8 +13,9 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+from pdctl.dialect import numerals
 from pdctl.dialect.prefix import split
-from pdctl.dialect.speech import ROOM_DIGITS, Speech
+from pdctl.dialect.speech import Speech
 from pdctl.logs.block import SIZE, blocks
 from pdctl.logs.buffer import Buffer
 from pdctl.logs.clock import Clock
@@ -180,11 +181,11 @@ class _Census:
         said = self._speech.match(whole)
         if said is None:
             return
-        rooms = (said.values.get("room", ""), *re.findall(r"\d+", said.values.get("rooms", "")))
+        rooms = (said.values.get("room", ""), *map(str, numerals.wholes(said.values.get("rooms", ""))))
         instant = self._clock.read(said.prefix.stamp) if said.prefix.stamp else None
         kind = 1 << self._bits.setdefault(said.row.id, min(len(self._bits), KINDS))
         for room in dict.fromkeys(rooms):
-            if room.isdigit():
+            if room:
                 self._note(room.encode(), instant.t if instant else UNTIMED, kind)
         if self._sure.get(key) == {said.row.id}:
             self._memo[key] = kind
@@ -219,8 +220,8 @@ class _Census:
     def _write_out(self) -> None:
         buckets, pack = self._buckets, RECORD.pack
         for text, (first, last, lines, kinds) in self._rooms.items():
-            room = int(text) if len(text) <= ROOM_DIGITS else 1 << 64
-            if room < 1 << 64:
+            room = numerals.whole(text.decode())
+            if room is not None:
                 buckets[room % BUCKETS] += pack(room, first if first != UNTIMED else _NEVER, last, kinds, lines)
         self._rooms.clear()
         for bucket in range(BUCKETS):

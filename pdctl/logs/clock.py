@@ -10,12 +10,17 @@ import datetime as dt
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.dialect import numerals
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pdctl.dialect.prefix import Stamp
 
 DAY = 86400.0
+# Years a host's clock shows: one that was never set, at the earliest. Nearer to where the calendar of datetime ends, a
+# zone or half a day more or less is beyond it.
+FIRST, LAST = 1970, 2199
 _KEPT = 4096  # minutes whose beginning is remembered
 
 
@@ -38,11 +43,13 @@ class Clock:
         self._minutes: dict[tuple[int, int, int, int, int, int | None], tuple[float, float]] = {}
 
     def read(self, stamp: Stamp) -> Instant | None:
-        """None for a date that no calendar has."""
+        """None for a date that no calendar has, or no log."""
         second = stamp.second + stamp.micro / 1e6
         if stamp.month == 0:
             return Instant(self._of_day(stamp) + second, stamp.resolution_s)
         year = stamp.year or self._year(stamp)
+        if not FIRST <= year <= LAST:
+            return None
         key = (year, stamp.month, stamp.day, stamp.hour, stamp.minute, stamp.zone)
         if key not in self._minutes:
             try:
@@ -84,9 +91,10 @@ class Clock:
 
 def zone_of(utc_offset: str) -> dt.tzinfo | None:
     """`+0530` as an access line ends its clock; None for anything else."""
-    if len(utc_offset) != 5 or utc_offset[0] not in "+-" or not utc_offset[1:].isdigit():
+    hours, minutes = numerals.whole(utc_offset[1:3]), numerals.whole(utc_offset[3:])
+    if len(utc_offset) != 5 or utc_offset[0] not in "+-" or hours is None or minutes is None:
         return None
-    away = dt.timedelta(hours=int(utc_offset[1:3]), minutes=int(utc_offset[3:]))
+    away = dt.timedelta(hours=hours, minutes=minutes)
     return dt.timezone(-away if utc_offset[0] == "-" else away) if away < dt.timedelta(days=1) else None
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pdctl.dialect import numerals
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -49,8 +51,7 @@ class Event:
 
     @property
     def room(self) -> int | None:
-        text = self.values.get("room")
-        return int(text) if text and text.isdigit() else None
+        return numerals.whole(self.values.get("room"))
 
     @property
     def rid(self) -> str | None:

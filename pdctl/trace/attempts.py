@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pdctl.dialect import numerals
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -24,6 +26,7 @@ ANSWERED = frozenset(
     }
 )  # fmt: skip
 LEFT = frozenset({"router-request-finished", "router-request-failed"})
+MOST = 100  # attempts of one request; no router is told to try so often
 GENERATES = ("/generate", "/v1/completions", "/v1/chat/completions", "/v1/responses")
 
 
@@ -94,7 +97,8 @@ class _Request:
         return any(listed) and not all(listed)
 
     def _choose(self, event: Event, at: float) -> None:
-        number = int(event.values.get("attempt", len(self.attempts)))
+        told = numerals.whole(event.values.get("attempt"), MOST)
+        number = len(self.attempts) if told is None else told
         # Attempts whose lines are not there took place all the same; nobody knows with whom.
         while len(self.attempts) < number:
             self._open(self.attempts[-1].end or at if self.attempts else self.came, len(self.attempts))
@@ -121,14 +125,14 @@ class _Request:
         current = self.attempts[-1]
         current.lines.append(event)
         current.end = at if current.end is None else current.end
-        status = event.values.get("leg_status", "")
-        if status.isdigit() and event.row.id.startswith("decode-"):
-            current.status = int(status)
+        status = numerals.whole(event.values.get("leg_status"))
+        if status is not None and event.row.id.startswith("decode-"):
+            current.status = status
         elif event.row.id == "decode-leg-failed":
             current.status = 0
 
     def _leave(self, event: Event, at: float) -> None:
-        status = int(event.values["status"]) if event.values.get("status", "").isdigit() else None
+        status = numerals.whole(event.values.get("status"))
         if not self.attempts:
             if not self.generates:
                 return

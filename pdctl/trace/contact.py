@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdctl.dialect import numerals
 from pdctl.trace import signs
 from pdctl.trace.addresses import Address, parse
 from pdctl.trace.known import Known
@@ -95,7 +96,7 @@ class Contact:
         for event in self._lines:
             if event.row.id in signs.RECEIVED and event.values.get("host"):
                 port = event.values.get("port", "")
-                number = int(port) if port.isdigit() else self._default(decode) if port == "None" else None
+                number = self._default(decode) if port == "None" else numerals.whole(port)
                 known = self._bootstrap(Address(event.values["host"], number), (event, sent))
                 if known:
                     return known

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pdctl.dialect import numerals
 from pdctl.logs.ends import BEGINNINGS
 from pdctl.trace.addresses import WILDCARDS, Address, parse, same_host
 from pdctl.trace.upstreams import Router, routers_of
@@ -155,8 +155,7 @@ class Deployment:
 
 
 def _count(text: str | None) -> int:
-    count = int(text) if text and re.fullmatch("[0-9]{1,9}", text) else 0
-    return count if 0 < count <= RANKS else 1
+    return numerals.whole(text, RANKS) or 1
 
 
 def _as_of(starts: Sequence[Router], t: float) -> Router:
@@ -177,10 +176,10 @@ def _instance(name: str, identity: Identity, starts: list[Event], end: End | Non
             hosts.add(event.values["rank_ip"])
         elif event.row.id == "nixl-agent":
             agents.add(event.values["agent"])
-    told = identity.facts.get("disaggregation_bootstrap_port", "")
+    told = numerals.whole(identity.facts.get("disaggregation_bootstrap_port"))
     return Instance(
         name, identity.role, identity, host, identity.port, identity.bootstrap_port,
-        int(told) if told.isdigit() else identity.bootstrap_port, frozenset(hosts), frozenset(ranks), frozenset(agents),
+        identity.bootstrap_port if told is None else told, frozenset(hosts), frozenset(ranks), frozenset(agents),
         tuple(event.t for event in starts if event.row.id in BEGINNINGS and event.t is not None),
         end.last if end else None, bool(end and end.clean), end.rows if end else (),
     )  # fmt: skip

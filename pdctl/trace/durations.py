@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from pdctl.dialect import numerals
 from pdctl.dialect.phase import Phase
 from pdctl.trace import signs
 from pdctl.trace.room import Duration
@@ -52,7 +53,7 @@ def durations(events: Iterable[Event], since_began: Callable[[Event], float | No
             found.append(_duration(event, name, waited(event), at))
         elif event.row.id in STEPS:
             value, name, unit = STEPS[event.row.id]
-            seconds = _float(event.values.get(value))
+            seconds = numerals.real(event.values.get(value))
             if seconds is not None:
                 found.append(_duration(event, name, seconds * unit, at))
     return _once(found)
@@ -79,9 +80,9 @@ def moved(event: Event) -> tuple[float, float] | None:
     """Bytes and seconds of the transfer a line of the room measures, from its first byte to its last."""
     if event.row.id in signs.PREFILL_TIMES:
         text = event.values.get("times", "")
-        speed, total = _float(_group(_SPEED, text)), _float(_group(_TOTAL, text))
+        speed, total = numerals.real(_group(_SPEED, text)), numerals.real(_group(_TOTAL, text))
         return (total * 1e6, total / 1000 / speed) if speed and total else None
-    size, seconds = _float(event.values.get("bytes")), _float(event.values.get("seconds"))
+    size, seconds = numerals.real(event.values.get("bytes")), numerals.real(event.values.get("seconds"))
     return (size, seconds) if event.row.id in MOVED and size and seconds else None
 
 
@@ -89,14 +90,15 @@ def _times(event: Event, at: float | None) -> Iterator[Duration]:
     """One after the other from the moment the request came in; releases before 0.5.13 do not write that down."""
     text = event.values.get("times", "")
     names = PREFILL if event.row.id in signs.PREFILL_TIMES else DECODE
-    entry = _float(_group(_ENTRY, text))
+    entry = numerals.real(_group(_ENTRY, text))
     # entry_time is on the clock of the line's own stamp, so it moves with it.
     start = None if entry is None or at is None or event.t is None else at + (entry - event.t)
-    speed, total = _float(_group(_SPEED, text)), _float(_group(_TOTAL, text))
+    speed, total = numerals.real(_group(_SPEED, text)), numerals.real(_group(_TOTAL, text))
     for field, length in _TIME.findall(text):
-        if field not in names:
+        milliseconds = numerals.real(length)
+        if field not in names or milliseconds is None:
             continue
-        seconds = float(length) / 1000
+        seconds = milliseconds / 1000
         moved = names[field] == "transfer" and event.role == "prefill" and bool(total)
         yield Duration(
             names[field], event.instance, start, seconds, 0.0,
@@ -108,7 +110,7 @@ def _times(event: Event, at: float | None) -> Iterator[Duration]:
 
 
 def _duration(event: Event, name: str, seconds: float, at: float | None) -> Duration:
-    size = _float(event.values.get("bytes"))
+    size = numerals.real(event.values.get("bytes"))
     speed = size / seconds / 1e9 if size and seconds else None
     start = None if at is None else at - seconds
     if start is not None and -event.uncertainty_s < start < 0.0:
@@ -123,13 +125,6 @@ def _duration(event: Event, name: str, seconds: float, at: float | None) -> Dura
 def _group(pattern: re.Pattern[str], text: str) -> str | None:
     found = pattern.search(text)
     return found[1] if found else None
-
-
-def _float(text: str | None) -> float | None:
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return None
 
 
 def at_router(attempts: Iterable[Attempt], began: float) -> tuple[Duration, ...]:

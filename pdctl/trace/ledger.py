@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdctl.dialect import numerals
 from pdctl.trace import signs
 from pdctl.trace.known import Known
 
@@ -54,7 +55,7 @@ class Ledger:
                 named.add(event.room)
                 if signs.failed(event) and not signs.notice(event):
                     failed.add(event.room)
-            took += int(event.values.get("inputs", "0")) if event.row.id == TOKENISED else 0
+            took += tokenised(event)
             if answers(event):
                 answered += 1
                 refused += event.values.get("status") != "200"
@@ -109,6 +110,11 @@ def _started(prefill: str, lines: Sequence[Event], rooms: Mapping[int, Glimpse])
         if started and started == len(candidates):
             yield from ((one, event) for one in candidates)
             candidates, started = set(), 0
+
+
+def tokenised(event: Event) -> int:
+    """How many requests the line says were taken."""
+    return numerals.whole(event.values.get("inputs")) or 0 if event.row.id == TOKENISED else 0
 
 
 def answers(event: Event) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from pdctl.dialect import numerals
 from pdctl.dialect.phase import Phase
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def rooms(event: Event) -> tuple[int, ...]:
     """All rooms the line names: a batch has a list of them."""
     if event.room is not None:
         return (event.room,)
-    return tuple(int(text) for text in re.findall(r"\d+", event.values.get("rooms", "")))
+    return numerals.wholes(event.values.get("rooms", ""))
 
 
 def rid(event: Event, room: int) -> str:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pdctl.dialect import numerals
 from pdctl.dialect.phase import Phase
 from pdctl.trace import signs
 
@@ -43,11 +44,7 @@ class Story:
 
 def waited(event: Event) -> float:
     """Seconds the room had spent when a time-out ended it; 0 for all other lines."""
-    text = event.values.get("seconds", "") if event.row.phase is Phase.TIMED_OUT else ""
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
+    return numerals.real(event.values.get("seconds")) or 0.0 if event.row.phase is Phase.TIMED_OUT else 0.0
 
 
 def gather(library: Library, room: int) -> Story:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.trace.ledger import TOKENISED, answers
+from pdctl.dialect import numerals
+from pdctl.trace.ledger import answers, tokenised
 from pdctl.trace.outcomes import GRACE
 
 if TYPE_CHECKING:
@@ -50,6 +51,6 @@ def _stopped_running(lines: Sequence[Event], decode: Instance) -> bool:
     if batch.t is None or batch.t < decode.last - GRACE:
         return False
     begun = max((at for at, event in enumerate(lines[:last]) if event.row.id == "ready"), default=0)
-    took = sum(int(event.values.get("inputs", "0")) for event in lines[begun:last] if event.row.id == TOKENISED)
+    took = sum(tokenised(event) for event in lines[begun:last])
     answered = sum(answers(event) for event in lines[begun:last])
-    return int(batch.values["running"]) > max(0, took - answered)
+    return (numerals.whole(batch.values["running"]) or 0) > max(0, took - answered)

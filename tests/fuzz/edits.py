@@ -162,6 +162,29 @@ def _replaced(value: object, way: int, edit: Edit) -> object:
     return ODD[edit.pick % len(ODD)]
 
 
+def _scattered(data: bytes, edit: Edit, _: bytes) -> bytes:
+    """Many values of every part's JSON exchanged for odd ones, each for another."""
+    every, count = 2 + edit.size, edit.at
+
+    def leaves(value: object) -> object:
+        nonlocal count
+        if isinstance(value, dict):
+            return {key: leaves(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [leaves(each) for each in value]
+        count += 1
+        return value if count % every else ODD[(count + edit.pick) % len(ODD)]
+
+    parts = data.split(SEPARATOR)
+    for at, part in enumerate(parts):
+        head, brace, rest = part.partition(b"{")
+        try:
+            parts[at] = head + json.dumps(leaves(json.loads(brace + rest))).encode()
+        except (ValueError, RecursionError):
+            continue
+    return SEPARATOR.join(parts)
+
+
 def _dropped(data: bytes, edit: Edit, _: bytes) -> bytes:
     parts = data.split(SEPARATOR)
     del parts[edit.at % len(parts)]
@@ -179,5 +202,5 @@ def _swapped(data: bytes, edit: Edit, _: bytes) -> bytes:
 
 KINDS: tuple[Callable[[bytes, Edit, bytes], bytes], ...] = (
     _flipped, _cut, _ended, _scrap, _scrap, _doubled, _spliced, _inserted, _number, _sprinkled, _word, _value, _value,
-    _value, _dropped, _swapped, _stretched,
+    _value, _scattered, _dropped, _swapped, _stretched,
 )  # fmt: skip

@@ -13,6 +13,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from pdctl.catalogue.entry import Needs
+from pdctl.cli import doctor_bundle
 from pdctl.dialect import custom
 from pdctl.dialect.identify import identify
 from pdctl.dialect.prefix import split
@@ -34,6 +35,7 @@ from pdctl.fleet.engines import probe_engines
 from pdctl.fleet.facts import Endpoint
 from pdctl.fleet.framing import STEP, Reader
 from pdctl.fleet.legs import Side
+from pdctl.fleet.prober import Prober
 from pdctl.fleet.routers import METRICS_PORT, probe_router
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
@@ -153,7 +155,7 @@ def engine(data: bytes) -> None:
     """/server_info and what else an engine says of itself."""
     with wire.told(_engine(data)):
         (found,) = probe_engines([Endpoint("prefill-0", "prefill", ENGINE)], LONG, generate=True)
-        queues._held(ENGINE, queues.Prober(Deadline(LONG), LONG))
+        queues._held(ENGINE, Prober(Deadline(LONG), LONG))
         server_info.fetch(ENGINE)
     json.dumps([dict(found.info), dict(found.model), [dict(load) for load in found.loads]], ensure_ascii=False).encode()
     assert found.reached == any(reply.status for reply in found.replies)
@@ -281,6 +283,10 @@ def written(data: bytes) -> None:
     shown(runner.run(facts))
 
 
+def _no_json(word: str) -> object:
+    raise AssertionError(f"{word} is no JSON")
+
+
 REQUEST = Request(Depth.CANARY, router="http://127.0.0.1:8000", deadline=LONG, host=False)
 
 
@@ -289,7 +295,9 @@ def doctor(data: bytes) -> None:
     with wire.told(_deployment(data)):
         given = asking.given(("http://127.0.0.1:30000,8998", "http://127.0.0.1:30001"), ("http://127.0.0.1:30002",))
         for endpoints in ((), given):
-            shown(runner.run(gather(replace(REQUEST, endpoints=endpoints))))
+            facts = gather(replace(REQUEST, endpoints=endpoints))
+            shown(runner.run(facts))
+            json.loads(doctor_bundle.seen(facts), parse_constant=_no_json)
 
 
 def _deployment(data: bytes) -> wire.Says:
@@ -313,10 +321,8 @@ def _deployment(data: bytes) -> wire.Says:
 
 def shown(report: Report) -> None:
     """Every form can be written, and is what it says it is."""
-    for text in (document.to_json(report), sarif.to_sarif(report)):
-        json.loads(text)
-    for entry in document.to_lines(report).split("\n"):
-        json.loads(entry)
+    for text in (document.to_json(report), sarif.to_sarif(report), *document.to_lines(report).split("\n")):
+        json.loads(text, parse_constant=_no_json)
     ElementTree.fromstring(junit.to_xml(report).encode())
     stream = io.StringIO()
     findings_text.show(report, Term(stream), verbose=True)

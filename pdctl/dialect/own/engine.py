@@ -251,7 +251,7 @@ ROWS = (
         "[2026-11-21 19:44:33] REHEARSAL: this instance ends itself by SIGKILL now, in the middle of a transfer",
     ),
     Row(
-        "engine-rehearsal", ENGINE, Level.WARNING, "", b"REHEARSAL: ", r"REHEARSAL: (?P<incident>[a-z][\w=-]*): ",
+        "engine-rehearsal", ENGINE, Level.WARNING, "", b"REHEARSAL: ", r"REHEARSAL: (?P<incident>[a-z]\S*): ",
         "[2026-11-21 19:44:33] REHEARSAL: null-port-fallback: a request without a port goes to this server's own",
     ),
     # What `pdctl launch` writes into a log it opens, before the process says anything.

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs, Severity
+from pdctl.dialect import numerals
 from pdctl.doctor import reading
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.ports import address, machine
@@ -263,7 +264,7 @@ def _mean(engine: Engine, name: str) -> float | None:
 def _rate(device: RdmaDevice) -> float:
     """GB/s of "400 Gb/sec (4X NDR)"."""
     found = re.match(r"\s*(\d+(?:\.\d+)?)\s*Gb/sec", device.rate)
-    return float(found[1]) / 8 if found else 0.0
+    return (numerals.real(found[1]) or 0.0) / 8 if found else 0.0
 
 
 def _named(engine: Engine) -> tuple[str, ...]:

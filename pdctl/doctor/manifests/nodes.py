@@ -8,6 +8,7 @@ import yaml
 from yaml.events import CollectionEndEvent, CollectionStartEvent
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from pdctl.dialect import numerals
 from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,8 +74,7 @@ def text(node: Node | None) -> str | None:
 
 
 def number(node: Node | None) -> int | None:
-    said = text(node)
-    return int(said) if said is not None and said.isdecimal() and len(said) < 19 else None
+    return numerals.whole(text(node))
 
 
 def line(node: Node | None) -> int:

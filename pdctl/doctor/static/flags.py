@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.dialect import numerals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-WHOLE = re.compile(r"-?[0-9]{1,18}")  # longer ones are no setting of any engine
-PORT = re.compile(r"[0-9]{1,5}")
+MOST = 10**18 - 1  # larger ones are no setting of any engine
 # Spellings that mean the same to sglang 0.5.3 to 0.5.23 and to sglang_router 0.3.2.
 ALIASES = {
     "model": "model-path",
@@ -62,8 +62,7 @@ class Flags(NamedTuple):
         return value if value and "$" not in value else None
 
     def number(self, *names: str) -> int | None:
-        value = self.text(*names)
-        return int(value) if value is not None and WHOLE.fullmatch(value) else None
+        return numerals.signed(self.text(*names), MOST)
 
     def has(self, *names: str) -> bool:
         return self.find(*names) is not None

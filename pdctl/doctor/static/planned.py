@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from pdctl.dialect import numerals
 from pdctl.dialect.versions import resolve
 from pdctl.doctor.manifest import Word
 from pdctl.doctor.manifests.programs import program
-from pdctl.doctor.static.flags import PORT, Flag, Flags, parse
+from pdctl.doctor.static.flags import Flag, Flags, parse
 from pdctl.doctor.static.servers import Listed, RouterLine, Server, Servers, Setting
 from pdctl.topology import flags as owned
 
@@ -101,7 +102,7 @@ def worker(flag: Flag) -> Listed:
     """`--prefill URL [PORT|none]`, `--decode URL`."""
     url, port = (*flag.values, "", "")[:2]
     clear = "$" not in port
-    return Listed(url.rstrip("/"), int(port) if PORT.fullmatch(port) else None, flag.evidence, clear)
+    return Listed(url.rstrip("/"), numerals.port(port), flag.evidence, clear)
 
 
 def _rehearsed(flags: Flags, prefills: tuple[Listed, ...]) -> tuple[Listed, ...]:
@@ -113,8 +114,8 @@ def _rehearsed(flags: Flags, prefills: tuple[Listed, ...]) -> tuple[Listed, ...]
     ports = [each.port for each in prefills]
     if incident == "missing-bootstrap-port":
         ports = [None] * len(ports)
-    elif incident == "wrong-bootstrap-port" and PORT.fullmatch(wrong):
-        ports = [int(wrong), *ports[1:]]
+    elif incident == "wrong-bootstrap-port" and (port := numerals.port(wrong)) is not None:
+        ports = [port, *ports[1:]]
     elif incident == "swapped-bootstrap-ports":
         ports = [*ports[1:], ports[0]]
     return tuple(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.dialect import numerals
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -99,10 +101,7 @@ class Server:
 
     def quantity(self, variable: str) -> float | None:
         said = self.env.get(variable)
-        try:
-            return float(said.value) if said is not None and said.value is not None else None
-        except ValueError:
-            return None
+        return numerals.real(said.value.strip()) if said is not None and said.value is not None else None
 
     def place(self, line: int = 0) -> str:
         return self.pod.at(line) if self.pod is not None else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdctl.dialect import numerals
 from pdctl.trace.case import NEAR, Case, Finding, Proof
 from pdctl.trace.deaths import mismatches
 from pdctl.trace.story import waited
@@ -84,13 +85,13 @@ def attention_tp(case: Case) -> Finding | None:
 
 def _attention_tp(facts: Mapping[str, str]) -> int | None:
     """tp divided by the attention-DP width: sglang up to 0.5.18 spells that width dp_size, 0.5.23 attn_dp_size."""
-    tp = facts.get("tp_size", "")
-    if not tp.isdigit():
+    tp = numerals.whole(facts.get("tp_size"))
+    if tp is None:
         return None
-    width = facts.get("attn_dp_size", "")
-    if not width.isdigit() or width == "1":
-        width = facts.get("dp_size", "1") if facts.get("enable_dp_attention") == "True" else "1"
-    return int(tp) // max(1, int(width) if width.isdigit() else 1)
+    width = numerals.whole(facts.get("attn_dp_size"))
+    if width in (None, 1):
+        width = numerals.whole(facts.get("dp_size")) if facts.get("enable_dp_attention") == "True" else 1
+    return tp // max(1, width or 1)
 
 
 CAUSES = (spoken, attention_tp)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdctl.dialect import numerals
 from pdctl.trace import signs
 from pdctl.trace.addresses import Address, parse
 from pdctl.trace.case import NEAR, Case, Finding, Proof
@@ -54,10 +55,11 @@ def _misled(
     if port == "null":
         why = f"{why}: the router sends no bootstrap port, and the decode puts in its own"
         return Finding("PD201", "router", why, proofs, name, fills, fix)
-    if port.isdigit():
+    sent = numerals.whole(port)
+    if sent is not None:
         fills["observed"] = port
-        if own is not None and int(port) != own:
-            swapped = other is not None and int(port) == other and _told(case, contacted)[0] == str(own)
+        if own is not None and sent != own:
+            swapped = sent == other and _told(case, contacted)[0] == str(own)
             code = "PD203" if swapped else "PD202"
             why = f"{why}: the router sends port {port} for {name}, which listens on {own}"
             return Finding(code, "router", why, proofs, name, fills, fix)
@@ -155,8 +157,8 @@ def dialled(case: Case, failed: Event) -> tuple[Address, Event] | None:
 
 
 def _named(event: Event) -> Address | None:
-    host, port = event.values.get("host"), event.values.get("port")
-    return Address(host, int(port)) if host and port and port.isdigit() else None
+    host, port = event.values.get("host"), numerals.whole(event.values.get("port"))
+    return Address(host, port) if host and port is not None else None
 
 
 def null_ports(case: Case) -> Finding | None:
