@@ -12,6 +12,7 @@ from pdctl.layout.plan import plan_topology
 
 if TYPE_CHECKING:
     from pdctl.layout.instance import Instance, Plan, RouterPlan
+    from pdctl.layout.serving import Command
     from pdctl.layout.shape import Problem
     from pdctl.topology.model import Topology
 
@@ -37,7 +38,8 @@ def deployment(topology: Topology, plan: Plan) -> Deployment:
     """`plan`: as `plan_here` gave it."""
     model = topology.model
     local = topology.engine.kind == "embedded" or Path(model.path).is_dir()
-    roles = tuple(_role(instance, topology.readiness.path) for instance in plan.instances)
+    path = topology.readiness.path
+    roles = tuple(_role(instance, command, path) for instance in plan.instances for command in instance.commands)
     router = _router(plan.router) if plan.router else None
     checkpoint = str(Path(model.path).absolute()) if local else ""
     return Deployment(topology.name, plan.engine, model.served_name, checkpoint, roles, router)
@@ -63,22 +65,26 @@ def _infeasible(problem: Problem) -> str:
     return f"\n  {problem.code}: {problem.message}{ways}"
 
 
-def _role(instance: Instance, health_path: str) -> Spec:
-    command = instance.commands[0]
-    prefill = instance.role == Role.PREFILL.value
+def _role(instance: Instance, command: Command, health_path: str) -> Spec:
+    node = command.node
+    prefill = instance.role == Role.PREFILL.value and not node
     return Spec(
-        name=instance.name,
+        name=f"{instance.name}-node{node}" if node else instance.name,
         role=Role(instance.role),
         argv=command.argv,
         env=command.env,
         host=instance.address,
-        port=instance.http_port,
+        port=next(port.port for port in instance.ports if port.node == node and port.purpose == "http"),
         ports=tuple(
-            Port(port.port, port.purpose, KEYS.get(port.purpose, "ports.dist-init")) for port in instance.ports
+            Port(port.port, port.purpose, KEYS.get(port.purpose, "ports.dist-init"))
+            for port in instance.ports
+            if port.node == node
         ),
-        health_path=health_path,
+        # What is not node 0 has this answer only.
+        health_path="/health" if node else health_path,
         bootstrap_port=instance.bootstrap_port if prefill else None,
         ranks=len(instance.ranks) if prefill else 0,
+        node=node,
     )
 
 

@@ -35,7 +35,10 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One command to start. `ranks` is how many must register with the bootstrap server (prefill only)."""
+    """One command to start. `ranks` is how many must register with the bootstrap server (prefill only).
+
+    An instance over several nodes has one command for each; `node` 0 is the one that serves.
+    """
 
     name: str
     role: Role
@@ -47,6 +50,7 @@ class Spec:
     health_path: str = "/health"
     bootstrap_port: int | None = None
     ranks: int = 0
+    node: int = 0
 
     @property
     def url(self) -> str:
@@ -83,11 +87,16 @@ class Deployment:
 
     @property
     def prefills(self) -> tuple[Spec, ...]:
-        return tuple(spec for spec in self.roles if spec.role is Role.PREFILL)
+        return tuple(spec for spec in self.servers if spec.role is Role.PREFILL)
 
     @property
     def decodes(self) -> tuple[Spec, ...]:
-        return tuple(spec for spec in self.roles if spec.role is Role.DECODE)
+        return tuple(spec for spec in self.servers if spec.role is Role.DECODE)
+
+    @property
+    def servers(self) -> tuple[Spec, ...]:
+        """Node 0 of every instance: what a router and its clients know."""
+        return tuple(spec for spec in self.roles if not spec.node)
 
     @property
     def url(self) -> str:

@@ -109,7 +109,7 @@ def _instance(run: Run, spec: Spec, state: router.RouterState) -> Health:
         health=health,
         registered=registered,
         ranks=spec.ranks if spec.bootstrap_port else 0,
-        in_router=None if spec.role is Role.ROUTER or not alive else state.lists(spec.url),
+        in_router=None if spec.role is Role.ROUTER or spec.node or not alive else state.lists(spec.url),
         missing=missing,
     )
 
@@ -127,6 +127,8 @@ def _registered(spec: Spec) -> int | None:
 def _lacks(spec: Spec, answer: http.Answer, registered: int | None, state: router.RouterState, routed: bool) -> str:
     if not answer.ok:
         return f"{spec.health_path}: {answer.status if answer.reached else answer.reason}"
+    if spec.node:
+        return ""
     info = server_info.fetch(spec.url, PROBE)
     if info is not None and info.mode != spec.role.value:
         return f"it runs with --disaggregation-mode {info.mode}"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl.launch import procfs
@@ -19,12 +22,12 @@ from pdctl.launch.verdict import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from pdctl.launch.deployment import Spec
     from pdctl.lifeline import Lifeline
 
 KEEPER = "pdctl.launch.keeper"
+COLLECT = 2.0  # seconds for a killed session to be gone
 RUN = "PDCTL_RUN"  # in the environment of everything a run starts: its name
 
 
@@ -83,7 +86,29 @@ class Child:
             self._kill_session()
             status = self._popen.wait()
             self.exit = Exit(code=max(status, 0), signal=max(-status, 0), at=at)
+        collect(self.pid)
+        clear_sockets(self.pid)
         return self.exit
+
+
+def collect(session: int) -> None:
+    """Reap what a killed session leaves: this process adopted it when its leader died, and nobody else would."""
+    deadline = time.monotonic() + COLLECT
+    while time.monotonic() < deadline:
+        alive = procfs.session(session)
+        for pid in procfs.zombies(session):
+            with contextlib.suppress(ChildProcessError):  # its own parent was quicker
+                os.waitpid(pid, os.WNOHANG)
+        if not alive:
+            return
+        time.sleep(0.01)
+
+
+def clear_sockets(pid: int) -> None:
+    """Remove the directory of an engine that was killed before it could (pdctl/engine/__main__.py)."""
+    for base in {tempfile.gettempdir(), "/tmp"}:
+        for left in Path(base).glob(f"pdctl-{pid}-*"):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def start(spec: Spec, generation: int, log: Path, lifeline: Lifeline, environ: Mapping[str, str]) -> Child:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 PROC = Path("/proc")
 LINUX = sys.platform == "linux"
+ENDED = "ZX"  # states of what has ended and waits to be reaped
 
 
 class Stat(NamedTuple):
@@ -27,14 +28,17 @@ class Stat(NamedTuple):
 
 def stat(pid: int) -> Stat | None:
     """None when there is no such process, or only its zombie is left."""
+    entry = _stat(pid)
+    return entry if entry is not None and entry.state not in ENDED else None
+
+
+def _stat(pid: int) -> Stat | None:
     try:
         text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     # The command name stands in parentheses and may itself hold any character.
     fields = text[text.rindex(")") + 2 :].split()
-    if fields[0] in "ZX":
-        return None
     return Stat(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
 
 
@@ -77,6 +81,14 @@ def descendants(root: int) -> tuple[int, ...]:
 def session(leader: int) -> tuple[int, ...]:
     """Processes of the session that `leader` started, itself included, whether or not it still lives."""
     return tuple(entry.pid for entry in processes() if entry.session == leader)
+
+
+def zombies(leader: int) -> tuple[int, ...]:
+    """Processes of that session that have ended and were not reaped."""
+    if not LINUX:
+        return ()
+    found = (_stat(int(entry)) for entry in os.listdir(PROC) if entry.isdigit())  # noqa: PTH208
+    return tuple(entry.pid for entry in found if entry and entry.session == leader and entry.state in ENDED)
 
 
 def command_line(pid: int) -> str:

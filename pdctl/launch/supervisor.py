@@ -123,7 +123,7 @@ class Supervisor:
         self._details.pop(spec.name, None)
         self._journal.started(handle)
         self._journal.note(Kind.STAGE, spec.name, f"pid {handle.pid}", stage=Stage.STARTED, at=handle.since)
-        workers = tuple(role.url for role in self._deployment.roles) if spec is self._deployment.router else ()
+        workers = tuple(role.url for role in self._deployment.servers) if spec is self._deployment.router else ()
         tail = Tail(directory.log(spec.name), handle.log_start)
         watch = Watch(spec, generation, tail, workers, self._options.interval, self._mailbox.put)
         self._watches[spec.name] = watch

@@ -85,7 +85,7 @@ def _numbers(side: Side, seat: Seat, bases: Bases) -> Numbers:
     shape, block = side.shape, bases.dist + bases.stride * seat.before
     numbers = Numbers(bases.http + seat.before, bases.bootstrap + seat.kin if side.role == "prefill" else None)
     if side.serving.kind == "embedded":
-        return numbers
+        return numbers._replace(dist=block if shape.nodes > 1 else None)
     if shape.nodes > 1 or (shape.dp_attention and bases.fixed_nccl):
         numbers = numbers._replace(dist=block)
     # Replicas need an NCCL port each: sglang's controller holds the port of one to find the next a free one.

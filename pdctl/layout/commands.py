@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from pdctl.dialect.sglang.flags import words
+from pdctl.layout.ports import node_http
 from pdctl.layout.serving import Command, Pairs
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ ROUTERS = {
 def instance(serving: Serving, shape: Shape, numbers: Numbers, leader: str) -> tuple[Command, ...]:
     """One command per node; `leader` is the address its other nodes reach node 0 at."""
     if serving.kind == "embedded":
-        return (Command(0, _embedded(serving, shape, numbers), serving.env),)
+        nodes = range(shape.nodes)
+        return tuple(Command(node, _embedded(serving, shape, numbers, leader, node), serving.env) for node in nodes)
     return tuple(
         Command(node, _sglang(serving, shape, numbers, leader, node), serving.env) for node in range(shape.nodes)
     )
@@ -48,17 +50,24 @@ def flag_words(flags: Iterable[tuple[str, FlagValue]]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _embedded(serving: Serving, shape: Shape, numbers: Numbers) -> tuple[str, ...]:
+def _embedded(serving: Serving, shape: Shape, numbers: Numbers, leader: str, node: int) -> tuple[str, ...]:
+    multi = shape.nodes > 1
     wanted: list[tuple[str, FlagValue | None]] = [
         ("model-path", serving.model_path),
         ("served-model-name", serving.served_name),
         ("host", serving.bind),
-        ("port", numbers.http),
+        ("port", node_http(numbers, node)),
         ("disaggregation-mode", serving.role),
         ("disaggregation-bootstrap-port", numbers.bootstrap),
         ("disaggregation-transfer-backend", serving.backend),
-        ("tp-size", shape.tp if shape.tp > 1 else None),
-        ("dp-size", shape.replicas if shape.replicas > 1 else None),
+        ("tp-size", _above_one(shape.tp)),
+        ("attn-dp-size", _above_one(shape.dp)),
+        ("dp-size", _above_one(shape.replicas)),
+        ("pp-size", _above_one(shape.pp)),
+        ("ep-size", _above_one(shape.ep)),
+        ("nnodes", shape.nodes if multi else None),
+        ("node-rank", node if multi else None),
+        ("dist-init-addr", f"{leader}:{numbers.dist}" if multi else None),
         ("base-gpu-id", shape.base_gpu_id if serving.gpu_flags and shape.base_gpu_id else None),
         ("page-size", serving.page_size),
         ("dtype", None if serving.dtype == "auto" else serving.dtype),

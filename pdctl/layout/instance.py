@@ -70,7 +70,7 @@ class Instance(NamedTuple):
         from pdctl.layout.ports import embedded, occupied  # late: the rank table alone needs neither
 
         if self.serving.kind == "embedded":
-            return embedded(self.numbers)
+            return embedded(self.numbers, self.nnodes)
         return occupied(self.shape, self.numbers, self.serving.version)
 
     @property

@@ -127,7 +127,7 @@ def _qwen3_moe(config: Config) -> dict[str, Any]:
     only_dense = set(config.get("mlp_only_layers") or ())
     layers = range(config["num_hidden_layers"])
     return _qwen3(config) | {
-        "experts": config["num_experts"],
+        "experts": config.get("num_experts") or config["num_local_experts"],  # transformers 5 writes the latter
         "active_experts": config["num_experts_per_tok"],
         "moe_intermediate": config["moe_intermediate_size"],
         "dense_layers": tuple(layer for layer in layers if layer in only_dense or (layer + 1) % step),

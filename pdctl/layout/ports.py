@@ -14,6 +14,7 @@ from pdctl.dialect.sglang.ports import (
     PortRow,
     When,
 )
+from pdctl.dialect.versions import NEWEST
 from pdctl.layout.serving import Numbers, Port
 from pdctl.layout.shape import Problem, Shape
 
@@ -37,12 +38,47 @@ def occupied(shape: Shape, numbers: Numbers, version: Version) -> tuple[Port, ..
     return tuple(ports)
 
 
-def embedded(numbers: Numbers) -> tuple[Port, ...]:
-    """The embedded engine's ranks talk over private ipc:// sockets: only what others must reach has a number."""
-    ports = [Port(0, numbers.http, "http", "http")]
+class Block(NamedTuple):
+    """The embedded engine's own ports on node 0 of an instance with several nodes, at sglang 0.5.23's places.
+
+    The other numbers of that block stay free: its detokenizer and its metrics need no socket.
+    """
+
+    dist: int
+    tokenizer: int
+    rpc: int  # the nodes of the instance tell each other that they live
+    controller: int
+    handshake: int
+
+    @classmethod
+    def of(cls, dist: int) -> Block:
+        base = base_port(dist, NEWEST)
+        return cls(dist, base, base + 2, base + 4, dist + 13)
+
+
+BLOCK_WORDS = (
+    ("dist-init", "tcp"),
+    ("tokenizer", "zmq"),
+    ("rpc", "tcp"),
+    ("dp-controller", "zmq"),
+    ("worker-handshake", "zmq"),
+)
+
+
+def embedded(numbers: Numbers, nodes: int = 1) -> tuple[Port, ...]:
+    """On one node the ranks talk over private ipc:// sockets: only what others must reach has a number."""
+    ports = [Port(node, node_http(numbers, node), "http", "http") for node in range(nodes)]
     if numbers.bootstrap is not None:
         ports.append(Port(0, numbers.bootstrap, "bootstrap", "http"))
+    if numbers.dist is not None:
+        pairs = zip(BLOCK_WORDS, Block.of(numbers.dist), strict=True)
+        ports += [Port(0, port, purpose, protocol) for (purpose, protocol), port in pairs]
     return tuple(ports)
+
+
+def node_http(numbers: Numbers, node: int) -> int:
+    """The embedded engine's nodes may stand on one host: each has an HTTP port of its own, counted on from node 0's."""
+    return numbers.http + node
 
 
 def dist_port(numbers: Numbers, version: Version) -> int:

@@ -23,7 +23,7 @@ MOE_DP = ("moe-dp-size", "moe-data-parallel-size")
 SETTINGS = {
     "tp": "tp",
     "dp": "dp",
-    "replicas": "dp",
+    "replicas": "replicas",
     "pp": "pp",
     "ep": "ep",
     "cp": "args.attn-cp-size",
@@ -48,8 +48,16 @@ def read(topology: Topology, role: Role) -> Reading:
     pool = topology.pool(role.pool)
     if topology.engine.kind == "embedded":
         on_cpu = args.get("device", "auto") != "cuda"
-        gpus = max(pool.gpus_per_host, role.tp * role.dp * role.pp) if on_cpu else pool.gpus_per_host
-        shape = Shape(tp=role.tp, replicas=role.dp, pp=role.pp, ep=role.ep, gpus_per_host=gpus)
+        # Replicas stand on one node; a CPU holds any number of them.
+        crowd = role.tp * role.pp * role.replicas if on_cpu and role.replicas > 1 else 1
+        shape = Shape(
+            tp=role.tp,
+            dp=role.dp,
+            pp=role.pp,
+            ep=role.ep,
+            replicas=role.replicas,
+            gpus_per_host=max(pool.gpus_per_host, crowd),
+        )
         return Reading(shape, Placement(), args, env, on_cpu)
     where = f"roles.{role.name}.args"
     shape = Shape(
@@ -57,6 +65,7 @@ def read(topology: Topology, role: Role) -> Reading:
         dp=role.dp,
         pp=role.pp,
         ep=role.ep,
+        replicas=role.replicas,
         cp=_number(args, CP, where) or 1,
         moe_dp=_number(args, MOE_DP, where) or 1,
         gpus_per_host=pool.gpus_per_host,

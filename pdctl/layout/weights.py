@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.layout import stages
 from pdctl.layout.shape import PLAIN
 
 if TYPE_CHECKING:
@@ -84,10 +85,7 @@ def rank_bytes(model: ModelShape, shape: Shape, placement: Placement = PLAIN, st
 
 
 def stage_layers(model: ModelShape, pp: int, stage: int) -> range:
-    """The layers of one stage: even, the first stages one more where it does not divide."""
-    base, extra = divmod(model.layers, pp)
-    first = stage * base + min(stage, extra)
-    return range(first, first + base + (stage < extra))
+    return stages.stage_layers(model.layers, pp, stage)
 
 
 def _widths(model: ModelShape, tensor: Tensor) -> tuple[float, float]:

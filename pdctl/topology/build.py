@@ -86,6 +86,9 @@ def build(values: Values, spans: Mapping[str, Span], source: str) -> Topology:
     )
 
 
+CHECKPOINTS = Path(__file__).resolve().parent.parent / "checkpoints"  # they ship with pdctl and go by their bare names
+
+
 def _pool(name: str, values: Values) -> Pool:
     nic = {f"nic_{key}": value for key, value in values["nic"].items()}
     return Pool(name=name, **nic, **_snake({key: value for key, value in values.items() if key != "nic"}))
@@ -97,11 +100,11 @@ def _snake(values: Values) -> dict[str, Any]:
 
 def _model(values: Values, spans: Mapping[str, Span], environ: Mapping[str, str]) -> None:
     model = values["model"]
-    if model["path"]:
+    shipped = CHECKPOINTS / (model["path"] or "tiny")
+    if values["engine"]["kind"] == "embedded" and shipped.parent == CHECKPOINTS and shipped.is_dir():
+        model["path"] = str(shipped)
+    elif model["path"]:
         model["path"] = _located(model["path"], spans.get("model.path"), environ, always=False)
-    elif values["engine"]["kind"] == "embedded":
-        # The checkpoint that ships with pdctl.
-        model["path"] = str(Path(__file__).resolve().parent.parent / "checkpoints" / "tiny")
     model["path"] = model["path"] or ""
     if model["config"]:
         model["config"] = _located(model["config"], spans.get("model.config"), environ, always=True)

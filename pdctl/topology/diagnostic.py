@@ -53,7 +53,6 @@ class Code(str, Enum):
     NIC_COUNT = "nic-count"
     WRONG_BACKEND = "wrong-backend"
     WRONG_POLICY = "wrong-policy"
-    EMBEDDED_LIMIT = "embedded-limit"
 
 
 class Diagnostic(NamedTuple):

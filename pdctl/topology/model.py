@@ -68,6 +68,7 @@ class Role(NamedTuple):
     instances: int
     tp: int
     dp: int
+    replicas: int
     ep: int
     pp: int
     pool: str

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pdctl.topology.diagnostic import Mark
-    from pdctl.topology.model import Topology
+    from pdctl.topology.model import Role, Topology
     from pdctl.topology.written import Written
 
 LAST_PORT = 65535
@@ -61,19 +61,30 @@ def _ranges(topology: Topology) -> list[Range]:
     """Every range whose host is certain: over several hosts only the first instance surely shares the router's, and
     in Kubernetes every pod has ports of its own."""
     together = _on_one_host(topology)
-    prefills = [f"prefill-{index}" for index in range(topology.prefill.instances)]
-    decodes = [f"decode-{index}" for index in range(topology.decode.instances)]
+    prefills, decodes = _tenants(topology, topology.prefill), _tenants(topology, topology.decode)
     some = tuple(prefills + decodes) if together else tuple(prefills[:1])
     first = topology.ports
     found = [
         Range("ports.http", "HTTP", first.http, some),
         Range("ports.bootstrap", "bootstrap", first.bootstrap, tuple(name for name in some if name in prefills)),
     ]
-    if topology.engine.kind == "sglang":
+    if topology.engine.kind == "sglang" or any(_nodes(topology, role) > 1 for role in topology.roles):
         found.append(Range("ports.dist-init", "rendezvous", first.dist_init, some, first.stride))
     if together or not topology.targets.kubernetes:
         found.append(Range("router.port", "router", topology.router.port, ("the router",)))
     return found
+
+
+def _tenants(topology: Topology, role: Role) -> list[str]:
+    """Who takes a number each: every instance; of the embedded engine, which may span nodes of one host, every node."""
+    return [f"{role.name}-{index}" for index in range(role.instances) for _ in range(_nodes(topology, role))]
+
+
+def _nodes(topology: Topology, role: Role) -> int:
+    pool = next((pool for pool in topology.pools if pool.name == role.pool), None)
+    if topology.engine.kind == "sglang" or pool is None or role.replicas > 1:
+        return 1
+    return -(-role.tp * role.pp // pool.gpus_per_host)
 
 
 def _on_one_host(topology: Topology) -> bool:

@@ -48,7 +48,6 @@ MEANING = {
     Code.NIC_COUNT: "`count` contradicts the list of devices",
     Code.WRONG_BACKEND: "a transfer backend the engine does not have",
     Code.WRONG_POLICY: "a policy the router does not have",
-    Code.EMBEDDED_LIMIT: "a shape the embedded engine does not run yet",
 }
 
 

@@ -91,45 +91,14 @@ def _no_pool(written: Written, path: str, name: str, place: Span, names: list[st
 
 def shapes(written: Written) -> Iterator[Diagnostic]:
     """What no release of the engine can run, whatever the model."""
-    embedded = written.topology.engine.kind == "embedded"
-    if not written.sound("engine.kind"):
-        return
     for role in written.topology.roles:
         path = f"roles.{role.name}"
-        if not written.sound(*(f"{path}.{key}" for key in ("tp", "dp", "ep", "pp"))):
-            continue
-        if embedded:
-            yield from _embedded(written, role, path)
-        elif role.tp % role.dp:
+        if written.sound(f"{path}.tp", f"{path}.dp") and role.tp % role.dp:
             marks = places(
                 written.spans, (f"{path}.dp", "attention groups"), (f"{path}.tp", "GPUs to split among them")
             )
             message = f"{path}: tp {role.tp} cannot be split into dp {role.dp} attention groups"
             yield Diagnostic(Code.DP_SPLIT, message, marks, f"choose a dp that divides {role.tp}")
-    prefill, decode = written.topology.roles
-    if embedded and prefill.tp != decode.tp and written.sound("roles.prefill.tp", "roles.decode.tp"):
-        told = (("roles.decode.tp", f"decode has {decode.tp}"), ("roles.prefill.tp", f"prefill has {prefill.tp}"))
-        message = "the embedded engine does not yet run a different tp on prefill and decode"
-        fix = "make them equal, or plan it with `engine: {kind: sglang}`"
-        yield Diagnostic(Code.EMBEDDED_LIMIT, message, places(written.spans, *told), fix)
-
-
-def _embedded(written: Written, role: Role, path: str) -> Iterator[Diagnostic]:
-    for key, value in (("ep", role.ep), ("pp", role.pp)):
-        if value > 1:
-            message = f"the embedded engine does not yet run {key} {value}"
-            marks = places(written.spans, (f"{path}.{key}", ""), ("engine.kind", "the engine is chosen here"))
-            yield Diagnostic(Code.EMBEDDED_LIMIT, message, marks, f"set {path}.{key} to 1, or take `kind: sglang`")
-    pool = next((pool for pool in written.topology.pools if pool.name == role.pool), None)
-    on_gpus = {**written.topology.engine.args, **role.args}.get("device") == "cuda"  # a CPU holds any number of ranks
-    if pool is None or not on_gpus or role.tp * role.dp <= pool.gpus_per_host:
-        return
-    message = (
-        f"one {role.name} instance has {role.tp * role.dp} ranks, a host of pool `{pool.name}` {pool.gpus_per_host}: "
-        "the embedded engine does not yet span hosts"
-    )
-    told = ((f"{path}.tp", ""), (f"{path}.dp", ""), (f"pools.{pool.name}.gpus-per-host", "ranks that fit one host"))
-    yield Diagnostic(Code.EMBEDDED_LIMIT, message, places(written.spans, *told), "lower tp, or take `kind: sglang`")
 
 
 def choices(written: Written) -> Iterator[Diagnostic]:

@@ -104,7 +104,7 @@ POLICIES = {
 }  # fmt: skip
 POLICY = choice(*POLICIES["smg"])._replace(expected="a routing policy")
 BACKENDS = {
-    "embedded": ("auto", "nixl", "shm", "fake"),
+    "embedded": ("auto", "nixl", "shm", "mooncake", "mooncake_tcp", "fake"),
     "sglang": ("auto", "mooncake", "mooncake_tcp", "nixl", "ascend", "mori", "fake"),
 }
 
@@ -133,7 +133,8 @@ POOL = table(
 ROLE = table(
     Key("instances", integer(1, 1024), 1, "servers of this role"),
     Key("tp", integer(1, 4096), 1, "tensor parallel size of one instance: all GPUs of a pipeline stage"),
-    Key("dp", integer(1, 4096), 1, "data parallel size: attention groups with sglang, replicas with embedded"),
+    Key("dp", integer(1, 4096), 1, "attention data parallel size: groups that `tp` is split into"),
+    Key("replicas", integer(1, 4096), 1, "plain data parallel size: copies of all ranks behind one address"),
     Key("ep", integer(1, 4096), 1, "expert parallel size"),
     Key("pp", integer(1, 256), 1, "pipeline stages"),
     Key("pool", TEXT, None, "pool it runs on", "the only pool, or `default`"),
@@ -232,7 +233,13 @@ TOPOLOGY = table(
     Key(
         "model",
         table(
-            Key("path", TEXT, None, "Hugging Face id or directory (`./`, `../`: from this file)", "needed by sglang"),
+            Key(
+                "path",
+                TEXT,
+                None,
+                "Hugging Face id, directory (`./`, `../`: from this file), or with embedded `tiny` or `tiny-moe`",
+                "needed by sglang",
+            ),
             Key("served-name", TEXT, None, "name clients ask for", "the id, or the directory's name"),
             Key("dtype", TEXT, "auto", "type of the weights"),
             Key("kv-dtype", TEXT, "auto", "type of the KV cache"),

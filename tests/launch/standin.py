@@ -2,7 +2,8 @@
 
 It takes sglang's flags for its role and ports, ignores the others, and has a few faults: --exit CODE (at once),
 --never-ready, --deaf (ignores SIGTERM), --slow-stop SECONDS, --brood FILE (starts a child in a session of its own and
-writes its pid), --wrong-answer, --missing-ranks N, --load N (what a router says is in flight).
+writes its pid), --child (starts one in its own session), --wrong-answer, --missing-ranks N, --load N
+(what a router says is in flight).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ parser.add_argument("--never-ready", action="store_true")
 parser.add_argument("--deaf", action="store_true")
 parser.add_argument("--slow-stop", type=float, default=0.0)
 parser.add_argument("--brood", default="")
+parser.add_argument("--child", action="store_true")
 parser.add_argument("--wrong-answer", action="store_true")
 parser.add_argument("--load", type=int, default=0)
 args, _ = parser.parse_known_args()
@@ -123,6 +125,8 @@ if args.exit is not None:
     log("RuntimeError: no memory for the KV pool")
     sys.exit(args.exit)
 signal.signal(signal.SIGTERM, signal.SIG_IGN if args.deaf else stop)
+if args.child:
+    subprocess.Popen(["sleep", "600"])
 if args.brood:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     with open(args.brood, "w") as file:

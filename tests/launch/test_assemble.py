@@ -35,6 +35,21 @@ def test_two_prefills_one_decode_and_a_router() -> None:
     assert made.decodes[0].bootstrap_port is None
 
 
+def test_every_node_of_an_instance_is_a_process_and_only_the_first_serves() -> None:
+    written = topology("tp16dp8-two-nodes")
+    plan = assemble.plan_here(written)
+    made = assemble.deployment(written, plan)
+    assert [spec.name for spec in made.specs] == ["prefill-0", "prefill-0-node1", "decode-0", "router"]
+    assert [spec.argv for spec in made.roles] == [one.argv for each in plan.instances for one in each.commands]
+    assert made.shape == "1P1D"
+    assert [spec.name for spec in made.servers] == ["prefill-0", "decode-0"]
+    first, second, _ = made.roles
+    assert (first.ranks, first.bootstrap_port, second.ranks, second.bootstrap_port) == (16, 8998, 0, None)
+    assert (second.url, second.health_path) == ("http://127.0.0.1:30001", "/health")
+    assert second.ports == (Port(30001, "http", "ports.http"),)
+    assert {port.key for port in first.ports} == {"ports.http", "ports.bootstrap", "ports.dist-init"}
+
+
 def test_what_the_command_line_says_goes_before_the_topology() -> None:
     written = topology("2p1d", "readiness.restart.policy=instance", "readiness.restart.max=7", "readiness.timeout=90s")
     told = assemble.options(written, None, None, verify=True)

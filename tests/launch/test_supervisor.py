@@ -164,6 +164,17 @@ def test_a_dead_instance_is_restarted_in_place_until_the_limit(launch: Launch) -
         assert f"pdctl: decode-0 generation {generation} was killed by SIGKILL" in log
 
 
+@pytest.mark.skipif(not procfs.LINUX, reason="only there a supervisor adopts what its children leave")
+def test_a_dead_instance_leaves_no_zombies(launch: Launch) -> None:
+    supervised = launch(deploy(faults={"decode-0": ("--child",)}), on_death=OnDeath.RESTART, max_restarts=1)
+    pid = supervised.serving().process("decode-0").pid
+    assert pid is not None
+    assert len(procfs.session(pid)) >= 3  # the keeper, the stand-in, its child
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: supervised.kinds().count(("died", "decode-0")) == 1, "the death was noticed")
+    assert procfs.session(pid) == procfs.zombies(pid) == ()
+
+
 def test_restart_all_starts_every_process_again(launch: Launch) -> None:
     supervised = launch(deploy(), on_death=OnDeath.RESTART_ALL)
     run = supervised.serving()

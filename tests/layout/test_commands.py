@@ -121,16 +121,36 @@ def test_every_topology_key_reaches_the_embedded_engine(sheet: Sheet) -> None:
         model: {served-name: small, dtype: float32, context-length: 512}
         engine: {kind: embedded, args: {max-running-requests: 8}}
         roles:
-          prefill: {tp: 2, dp: 2, page-size: 32, args: {chunked-prefill-size: 64}}
-          decode: {tp: 2, page-size: 32}
+          prefill: {tp: 2, dp: 2, pp: 2, page-size: 32, args: {chunked-prefill-size: 128}}
+          decode: {tp: 2, ep: 2, replicas: 2, page-size: 32}
         transfer: {backend: shm}
         """
     )
     prefill, decode = (engine_args.parse(one.commands[0].argv[3:], {}) for one in plan.instances)
     assert (prefill.served_model_name, prefill.dtype, prefill.context_length) == ("small", "float32", 512)
-    assert (prefill.tp_size, prefill.dp_size, prefill.page_size, prefill.chunked_prefill_size) == (2, 2, 32, 64)
+    assert (prefill.tp_size, prefill.attn_dp_size, prefill.dp_size, prefill.pp_size) == (2, 2, 1, 2)
+    assert (prefill.page_size, prefill.chunked_prefill_size) == (32, 64)  # each of the two groups has its share
     assert (prefill.disaggregation_transfer_backend, prefill.max_running_requests) == ("shm", 8)
-    assert (decode.tp_size, decode.dp_size, decode.chunked_prefill_size) == (2, 1, 512)
+    assert (decode.tp_size, decode.dp_size, decode.ep_size, decode.chunked_prefill_size) == (2, 2, 2, 512)
+
+
+def test_an_embedded_instance_over_two_nodes_has_a_command_for_each(sheet: Sheet) -> None:
+    """On one host: an HTTP port each, one place to meet, and the next instance's ports behind theirs."""
+    plan = sheet.plan(
+        "roles: {prefill: {tp: 16, dp: 8}, decode: {tp: 4, pp: 2, dp: 4}}\npools: {default: {gpus-per-host: 8}}"
+    )
+    prefill, decode = plan.instances
+    both = [engine_args.parse(command.argv[3:], {}) for command in prefill.commands]
+    assert [(args.node_rank, args.port) for args in both] == [(0, 30000), (1, 30001)]
+    assert {(args.nnodes, args.dist_init_addr, args.disaggregation_bootstrap_port) for args in both} == {
+        (2, "127.0.0.1:20000", 8998)
+    }
+    assert [args.shape.nodes for args in both] == [2, 2]
+    assert [command.node for command in decode.commands] == [0]
+    assert decode.http_port == 30002
+    purposes = {port.purpose: port.port for port in prefill.ports if port.node == 0}
+    assert (purposes["dist-init"], purposes["tokenizer"], purposes["worker-handshake"]) == (20000, 20001, 20013)
+    assert [port.purpose for port in decode.ports] == ["http"]
 
 
 def test_the_router_accepts_what_is_planned(sheet: Sheet) -> None:

@@ -115,10 +115,21 @@ def test_the_instance_that_collides_is_named(write: Write) -> None:
     ]
 
 
-def test_dp_means_attention_groups_for_sglang_and_replicas_for_embedded(write: Write) -> None:
+@pytest.mark.parametrize("engine", [SGLANG, ""], ids=["sglang", "embedded"])
+def test_dp_means_attention_groups_and_replicas_have_a_key_of_their_own(write: Write, engine: str) -> None:
     roles = "roles: {prefill: {tp: 4, dp: 3}, decode: {tp: 4}}"
-    assert [each.code for each in problems(write, SGLANG + roles)] == [Code.DP_SPLIT]
-    assert problems(write, roles) == []
+    assert [each.code for each in problems(write, engine + roles)] == [Code.DP_SPLIT]
+    assert problems(write, engine + roles.replace("dp:", "replicas:")) == []
+
+
+def test_every_node_of_an_embedded_instance_takes_a_port(write: Write) -> None:
+    """16 ranks on hosts of 8: the second node answers on the port after the first one's."""
+    roles = "roles: {prefill: {tp: 16}, decode: {}}\nrouter: {port: %d}"
+    assert [each.message for each in problems(write, roles % 30001)] == [
+        "prefill-0 (HTTP) and the router both want port 30001"
+    ]
+    assert problems(write, roles % 30003) == []
+    assert [each.code for each in problems(write, roles % 20005)] == [Code.PORT_COLLISION]
 
 
 def test_a_pool_is_needed_only_where_there_is_a_choice(write: Write) -> None:
