@@ -40,14 +40,20 @@ class PageAllocator:
     def used_pages(self) -> int:
         return self.num_pages - RESERVED_PAGES - self._free
 
-    def alloc(self, count: int) -> Pages | None:
-        """`count` pages, or None when fewer are free: the shortest run that holds them all, else the longest first."""
+    def alloc(self, count: int, after: int = -1) -> Pages | None:
+        """`count` pages, or None when fewer are free: the shortest run that holds them all, else the longest first.
+
+        `after`: a page whose owner wants more. The pages right behind it come first, so that its run stays one.
+        """
         if count < 0:
             raise ValueError(f"cannot allocate {count} pages")
         if count > self._free:
             return None
         parts: list[Pages] = []
         missing = count
+        if after >= 0 and after + 1 in self._starts and count:
+            parts.append(self._take_at(self._starts.index(after + 1), count))
+            missing -= len(parts[0])
         while missing:
             parts.append(self._take(missing))
             missing -= len(parts[-1])
@@ -89,9 +95,11 @@ class PageAllocator:
     def _take(self, count: int) -> Pages:
         """The start of the best run: at most `count` pages of it."""
         fitting = min((length for length in self._lengths if length >= count), default=0)
-        length = fitting or max(self._lengths)
-        index = self._lengths.index(length)
-        start, taken = self._starts[index], min(count, length)
+        return self._take_at(self._lengths.index(fitting or max(self._lengths)), count)
+
+    def _take_at(self, index: int, count: int) -> Pages:
+        start, length = self._starts[index], self._lengths[index]
+        taken = min(count, length)
         if taken == length:
             del self._starts[index], self._lengths[index]
         else:

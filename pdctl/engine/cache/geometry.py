@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-SLABS_PER_LAYER = 2  # K and V
+SLABS_PER_LAYER = 2  # K and V; MLA has one
 
 
 class Layout(str, Enum):
@@ -22,7 +22,8 @@ class Layout(str, Enum):
 class PoolGeometry:
     """A pool of `num_pages` pages. Sizes in bytes unless named otherwise.
 
-    A *slab* is one layer's K or V: slab = 2 * layer + (0 for K, 1 for V). An *item* is one page of one slab. Page 0
+    A *slab* is one layer's K or V: slab = 2 * layer + (0 for K, 1 for V). With MLA a layer has one slab, its latents,
+    of one KV head; a pipeline stage counts its own layers only. An *item* is one page of one slab. Page 0
     exists in memory but is never handed out: it is the target of writes that must land somewhere harmless.
     """
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pdctl.engine.cache.geometry import SLABS_PER_LAYER, Layout, PoolGeometry
+from pdctl.engine.cache.geometry import Layout, PoolGeometry
+from pdctl.layout.stages import stage_layers
 
 if TYPE_CHECKING:
     from pdctl.engine.model.config import ModelConfig
@@ -15,7 +16,7 @@ __all__ = ["KVPool", "Layout", "PoolGeometry"]
 
 
 class KVPool:
-    """Pages of K and V for every layer, over memory of the transport or over memory of its own."""
+    """Pages of K and V (MLA: of latents) for every layer, over memory of the transport or over memory of its own."""
 
     def __init__(
         self,
@@ -48,29 +49,33 @@ class KVPool:
     @staticmethod
     def geometry_for(
         config: ModelConfig,
-        tp_size: int,
+        attn_tp_size: int,
         page_size: int,
         num_pages: int,
         dtype: torch.dtype,
         layout: Layout | str = Layout.LAYER_MAJOR,
+        stage: int = 0,
+        stages: int = 1,
     ) -> PoolGeometry:
-        """The pool one of `tp_size` ranks needs for `config`. `num_pages` counts the reserved page 0."""
+        """The pool one of `attn_tp_size` ranks of a pipeline stage needs. `num_pages` counts the reserved page 0."""
         return PoolGeometry(
-            layers=config.layers,
+            layers=len(stage_layers(config.layers, stages, stage)),
+            slabs_per_layer=config.slabs_per_layer,
             num_pages=num_pages,
             page_size=page_size,
-            kv_heads=config.rank_kv_heads(tp_size),
-            head_dim=config.head_dim,
+            kv_heads=config.rank_kv_heads(attn_tp_size),
+            head_dim=config.cached_dim,
             itemsize=dtype.itemsize,
             layout=Layout(layout),
         )
 
     def k(self, layer: int) -> torch.Tensor:
         """[num_pages, page_size, kv_heads, head_dim], strided in page-major."""
-        return self._slabs[SLABS_PER_LAYER * layer]
+        return self._slabs[self.geometry.slabs_per_layer * layer]
 
     def v(self, layer: int) -> torch.Tensor:
-        return self._slabs[SLABS_PER_LAYER * layer + 1]
+        """The same slab as `k` where a layer has one."""
+        return self._slabs[self.geometry.slabs_per_layer * (layer + 1) - 1]
 
 
 def _as_bytes(buffer: memoryview | torch.Tensor | None, nbytes: int, device: torch.device) -> torch.Tensor:

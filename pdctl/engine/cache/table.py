@@ -1,4 +1,7 @@
-"""Which pages each running request owns, in token order (sglang's req_to_token, by page instead of by token)."""
+"""Which pages each running request reads, in token order (sglang's req_to_token, by page instead of by token).
+
+Some of them may belong to the prefix cache; those are the row's to read and not to give back.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ class PageTable:
     def __init__(self, rows: int, max_pages: int) -> None:
         self._pages: npt.NDArray[np.int32] = np.zeros((rows, max_pages), dtype=np.int32)
         self._used: npt.NDArray[np.int32] = np.zeros(rows, dtype=np.int32)
+        self._lent = np.zeros((rows, max_pages), dtype=bool)
         self._free = list(range(rows - 1, -1, -1))
         self._taken = np.zeros(rows, dtype=bool)
 
@@ -28,6 +32,7 @@ class PageTable:
         row = self._free.pop()
         self._taken[row] = True
         self._used[row] = 0
+        self._lent[row] = False
         return row
 
     def extend(self, row: int, pages: Pages) -> None:
@@ -40,6 +45,20 @@ class PageTable:
         self._pages[row, start:end] = pages
         self._used[row] = end
 
+    def lend(self, row: int, start: int, stop: int) -> None:
+        """The pages from `start` to `stop` belong to the prefix cache: `release` will not hand them back."""
+        self._require(row)
+        self._lent[row, start:stop] = True
+
+    def truncate(self, row: int, keep: int) -> Pages:
+        """Take the pages after the first `keep` out of a row; returns a copy of them, for PageAllocator.free."""
+        self._require(row)
+        if self._lent[row, keep:].any():
+            raise PageLeakError(f"row {row}: pages after the first {keep} belong to the prefix cache")
+        gone: Pages = self._pages[row, keep : self._used[row]].copy()
+        self._used[row] = min(keep, int(self._used[row]))
+        return gone
+
     def pages(self, row: int) -> Pages:
         """The row's pages: a view, valid until the row is extended or released."""
         self._require(row)
@@ -47,8 +66,8 @@ class PageTable:
         return view
 
     def release(self, row: int) -> Pages:
-        """Free the row and hand back a copy of the pages it held, for PageAllocator.free."""
-        pages: Pages = self.pages(row).copy()
+        """Free the row and hand back a copy of the pages it owned, for PageAllocator.free."""
+        pages: Pages = self.pages(row)[~self._lent[row, : self._used[row]]]
         self._taken[row] = False
         self._free.append(row)
         return pages

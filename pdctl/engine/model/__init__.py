@@ -1,1 +1,1 @@
-"""Dense Llama-family models in plain torch."""
+"""Models in plain torch: dense ones, mixtures of experts, latent attention, in every parallel shape."""

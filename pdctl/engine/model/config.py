@@ -1,19 +1,38 @@
-"""What a Hugging Face checkpoint says about a dense Llama, Qwen2 or Qwen3 model; refuses what the engine cannot run."""
+"""What a Hugging Face checkpoint says about its model; refuses what the engine cannot run."""
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pdctl.engine.model.latent import Latent, latent
+from pdctl.engine.model.mixture import Mixture, mixture, sparse_layers
+from pdctl.engine.model.window import SWITCHED, layer_windows
 from pdctl.errors import PdctlError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SUPPORTED = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-SUPPORTED_ROPE = ("default", "linear", "llama3")
+    from pdctl.layout.shape import Shape
+
+GPT_OSS = "GptOssForCausalLM"
+SUPPORTED = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen2MoeForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "DeepseekV2ForCausalLM",
+    "DeepseekV3ForCausalLM",
+    GPT_OSS,
+)
+SUPPORTED_ROPE = ("default", "linear", "llama3", "yarn")
+QKV_BIAS = ("Qwen2ForCausalLM", "Qwen2MoeForCausalLM", GPT_OSS)
+QK_NORM = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
 SUPPORTED_DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -23,7 +42,11 @@ class CheckpointError(PdctlError):
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary embedding. `low_freq`, `high_freq` and `original_context` are llama3's scaling only."""
+    """Rotary embedding. `low_freq` and `high_freq` are llama3's scaling only; what follows `original_context`, yarn's.
+
+    `magnitude` is what rotated queries and keys are multiplied with, and `all_dims` how yarn's factor for whole heads
+    is written (mscale_all_dim): DeepSeek's softmax takes that one (mla.py).
+    """
 
     theta: float = 10000.0
     kind: str = "default"
@@ -31,6 +54,11 @@ class Rope:
     low_freq: float = 1.0
     high_freq: float = 4.0
     original_context: int = 0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    whole: bool = True  # the range between them is rounded to whole dimensions
+    magnitude: float = 1.0
+    all_dims: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +82,12 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
     dtype: str
+    windows: tuple[int, ...]  # of each layer, in tokens; 0 reads everything (window.py)
+    latent: Latent | None = None  # MLA; then `head_dim` is the rotated part of a head, and `kv_heads` say nothing
+    mixture: Mixture | None = None
+    out_bias: bool = False  # of attention's last projection
+    sinks: bool = False  # sinks.py
+    sparse: tuple[bool, ...] = ()  # of each layer of a mixture, whether it has experts; () for a dense model
 
     @classmethod
     def from_dir(cls, path: str | Path) -> ModelConfig:
@@ -69,46 +103,88 @@ class ModelConfig:
         _refuse_features(raw, architecture, where)
         try:
             heads, hidden = int(raw["num_attention_heads"]), int(raw["hidden_size"])
+            mla, experts = latent(raw, architecture), mixture(raw, architecture)
             config = cls(
                 architecture=architecture,
                 layers=int(raw["num_hidden_layers"]),
                 hidden=hidden,
                 heads=heads,
                 kv_heads=int(raw.get("num_key_value_heads") or heads),
-                head_dim=int(raw.get("head_dim") or hidden // heads),
+                head_dim=mla.rope_dim if mla else int(raw.get("head_dim") or hidden // heads),
                 intermediate=int(raw["intermediate_size"]),
                 vocab=int(raw["vocab_size"]),
-                rope=_rope(raw, where),
+                rope=_rope(raw, architecture, where),
                 rms_eps=float(raw.get("rms_norm_eps", 1e-6)),
                 tie_embeddings=bool(raw.get("tie_word_embeddings", False)),
-                qkv_bias=architecture == "Qwen2ForCausalLM",
-                qk_norm=architecture == "Qwen3ForCausalLM",
+                qkv_bias=architecture in QKV_BIAS,
+                qk_norm=architecture in QK_NORM,
                 max_position=int(raw.get("max_position_embeddings", 2048)),
                 eos_token_ids=_token_ids(generation.get("eos_token_id"), raw.get("eos_token_id")),
                 bos_token_id=raw.get("bos_token_id"),
                 dtype=_dtype(raw, where),
+                windows=layer_windows(raw, architecture, int(raw["num_hidden_layers"])),
+                out_bias=architecture == GPT_OSS,
+                sinks=architecture == GPT_OSS,
+                latent=mla,
+                mixture=experts,
+                sparse=sparse_layers(raw, int(raw["num_hidden_layers"])) if experts else (),
             )
         except KeyError as missing:
             raise CheckpointError(f"{where}: config.json has no {missing}") from None
+        except ValueError as error:
+            raise CheckpointError(f"{where}: {architecture} with {error}") from None
         if config.heads % config.kv_heads or config.head_dim % 2:
             raise CheckpointError(
                 f"{where}: {config.heads} heads over {config.kv_heads} KV heads of {config.head_dim} cannot be grouped"
             )
         return config
 
-    def rank_kv_heads(self, tp_size: int) -> int:
-        """KV heads of one rank; with more ranks than KV heads each is held by several (sglang's rule)."""
-        return max(1, self.kv_heads // tp_size)
+    @property
+    def slabs_per_layer(self) -> int:
+        """K and V, or the latent alone."""
+        return 1 if self.latent else 2
 
-    def check_tp(self, tp_size: int) -> None:
-        """Raise CheckpointError when the model cannot be cut into `tp_size` equal ranks."""
-        for name, count in (("num_attention_heads", self.heads), ("intermediate_size", self.intermediate)):
-            if count % tp_size:
-                raise CheckpointError(f"{name} {count} is not divisible by --tp-size {tp_size}")
-        if self.kv_heads % tp_size and tp_size % self.kv_heads:
+    @property
+    def cached_dim(self) -> int:
+        """Numbers of one token and KV head in one slab."""
+        return self.latent.cached_dim if self.latent else self.head_dim
+
+    def rank_kv_heads(self, attn_tp: int) -> int:
+        """KV heads of one rank; with more ranks than KV heads each is held by several (sglang's rule)."""
+        return 1 if self.latent else max(1, self.kv_heads // attn_tp)
+
+    def check_shape(self, shape: Shape) -> None:
+        """Raise CheckpointError when the model cannot be cut into equal ranks of `shape`."""
+        for what, count, flag, parts in self._cuts(shape):
+            if count % parts:
+                raise CheckpointError(f"{what} {count} is not divisible by {flag} {parts}")
+        attn_tp = shape.attn_tp_size
+        if not self.latent and self.kv_heads % attn_tp and attn_tp % self.kv_heads:
             raise CheckpointError(
-                f"num_key_value_heads {self.kv_heads} and --tp-size {tp_size}: one must divide the other"
+                f"num_key_value_heads {self.kv_heads} and {_attention_flag(shape)} {attn_tp}: one must divide the other"
             )
+        if shape.pp > self.layers:
+            raise CheckpointError(f"num_hidden_layers {self.layers} are fewer than --pp-size {shape.pp} stages")
+        if shape.ep_size > 1 and not self.mixture:
+            raise CheckpointError(f"--ep-size {shape.ep_size}: {self.architecture} has no experts")
+
+    def _cuts(self, shape: Shape) -> list[tuple[str, int, str, int]]:
+        """What is cut: its name and size in config.json, the flag and the number of parts."""
+        cuts = [("num_attention_heads", self.heads, _attention_flag(shape), shape.attn_tp_size)]
+        if not all(self.sparse) or not self.sparse:
+            cuts.append(("intermediate_size", self.intermediate, "--tp-size", shape.tp))
+        if self.mixture:
+            experts = self.mixture
+            cuts += [
+                ("experts", experts.experts, "--ep-size", shape.ep_size),
+                ("moe_intermediate_size", experts.intermediate, "MoE TP (tp / ep)", shape.moe_tp_size),
+                ("intermediate size of the shared expert", experts.shared_intermediate, "--tp-size", shape.tp),
+            ]
+        return cuts
+
+
+def _attention_flag(shape: Shape) -> str:
+    return "attention TP (tp / attention dp)" if shape.dp_attention else "--tp-size"
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -137,22 +213,28 @@ def _architecture(raw: Mapping[str, Any], where: str) -> str:
 
 def _refuse_features(raw: Mapping[str, Any], architecture: str, where: str) -> None:
     """Features that change the arithmetic and are not implemented: running on would give wrong text, not an error."""
-    windowed = raw.get("use_sliding_window") and raw.get("sliding_window")
     wrong = (
         ("quantization_config", raw.get("quantization_config"), "unquantised weights"),
-        ("use_sliding_window", windowed, "full attention"),
         ("hidden_act", raw.get("hidden_act", "silu") not in ("silu", "swish"), "silu"),
+        ("use_sliding_window", raw.get("use_sliding_window") and architecture not in SWITCHED, "full attention"),
         ("mlp_bias", raw.get("mlp_bias"), "no bias in the MLP"),
-        ("attention_bias", raw.get("attention_bias"), "no attention_bias; the bias of Qwen2 is built in"),
+        (
+            "attention_bias",
+            raw.get("attention_bias") and architecture != GPT_OSS,
+            "no attention_bias; the bias of Qwen2 is built in",
+        ),
+        ("attention_bias", architecture == GPT_OSS and not raw.get("attention_bias", True), "attention_bias"),
     )
     for key, found, accepted in wrong:
         if found:
             raise CheckpointError(f"{where}: {architecture} with {key} = {raw.get(key)!r}; supported: {accepted}")
 
 
-def _rope(raw: Mapping[str, Any], where: str) -> Rope:
+def _rope(raw: Mapping[str, Any], architecture: str, where: str) -> Rope:
     """`rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling` (before)."""
     scaling: Mapping[str, Any] = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if architecture == GPT_OSS and not scaling:
+        raise KeyError("rope_scaling")  # its default is yarn with numbers of its own, not ours
     kind = str(scaling.get("rope_type") or scaling.get("type") or "default")
     if kind not in SUPPORTED_ROPE:
         raise CheckpointError(f"{where}: rope type {kind!r} is not supported; supported: {', '.join(SUPPORTED_ROPE)}")
@@ -162,15 +244,41 @@ def _rope(raw: Mapping[str, Any], where: str) -> Rope:
     theta = float(scaling.get("rope_theta") or raw.get("rope_theta") or 10000.0)
     if kind == "default":
         return Rope(theta)
-    original = scaling.get("original_max_position_embeddings") or raw.get("max_position_embeddings", 0)
+    context = int(scaling.get("original_max_position_embeddings") or raw.get("max_position_embeddings", 0))
+    factor = float(scaling["factor"])
+    if kind == "yarn":
+        return _yarn(scaling, theta, factor, context)
     return Rope(
         theta=theta,
         kind=kind,
-        factor=float(scaling["factor"]),
+        factor=factor,
         low_freq=float(scaling.get("low_freq_factor", 1.0)),
         high_freq=float(scaling.get("high_freq_factor", 4.0)),
-        original_context=int(original),
+        original_context=context,
     )
+
+
+def _yarn(scaling: Mapping[str, Any], theta: float, factor: float, context: int) -> Rope:
+    part, whole = scaling.get("mscale"), scaling.get("mscale_all_dim")
+    magnitude = scaling.get("attention_factor")
+    if magnitude is None:
+        magnitude = yarn_scale(factor, part) / yarn_scale(factor, whole) if part and whole else yarn_scale(factor, 1.0)
+    return Rope(
+        theta=theta,
+        kind="yarn",
+        factor=factor,
+        original_context=context,
+        beta_fast=float(scaling.get("beta_fast") or 32.0),
+        beta_slow=float(scaling.get("beta_slow") or 1.0),
+        whole=bool(scaling.get("truncate", True)),
+        magnitude=float(magnitude),
+        all_dims=float(whole or 0.0),
+    )
+
+
+def yarn_scale(factor: float, weight: float) -> float:
+    """How much yarn sharpens attention for a context stretched by `factor`."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0
 
 
 def _token_ids(*values: int | list[int] | None) -> tuple[int, ...]:

@@ -1,26 +1,28 @@
 """From page lists to tensors: where a step's new K/V are written, and each sequence's past as K and V.
 
+A layer that caches one slab (MLA's latent) reads it as both.
+
 A sequence whose pages are one run of a layer-major pool is read in place. All others are gathered, one copy per layer
-for all of them together.
+for all of them together. Sequences of the same length that lie at the same distance from each other, as those of
+requests of one size that came together do, can be read as one tensor.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-
-from pdctl.engine.cache.geometry import SLABS_PER_LAYER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pdctl.engine.cache.pool import KVPool
     from pdctl.engine.model.batch import SeqSlice
+    from pdctl.engine.model.window import Stretch
 
-KeyValue = tuple[torch.Tensor, torch.Tensor]  # each [1, kv_heads, tokens, head_dim]
+KeyValue = tuple[torch.Tensor, torch.Tensor]  # each [sequences, kv_heads, tokens, head_dim]
 Indices = npt.NDArray[np.int64]
 
 
@@ -40,12 +42,12 @@ class PageWriter:
         pages = _pages_at(seqs, numbers)
         first = pages * (geometry.page_stride // geometry.token_bytes) + offsets
         slabs = np.arange(geometry.num_slabs, dtype=np.int64) * (geometry.slab_stride // geometry.token_bytes)
-        rows = first[None, :, None] + slabs.reshape(geometry.layers, 1, SLABS_PER_LAYER)
+        rows = first[None, :, None] + slabs.reshape(geometry.layers, 1, geometry.slabs_per_layer)
         self._pool = pool
         self._rows = torch.from_numpy(rows).to(pool.device).unbind(0)
 
     def write(self, layer: int, key_value: torch.Tensor) -> None:
-        """`key_value` is [tokens, 2, kv_heads * head_dim]."""
+        """`key_value` is [tokens, slabs of a layer, kv_heads * head_dim]."""
         self._pool.rows.index_put_((self._rows[layer],), key_value.to(self._pool.dtype))
 
 
@@ -59,54 +61,98 @@ def _pages_at(seqs: Sequence[SeqSlice], numbers: Indices) -> Indices:
     return np.concatenate([seq.pages[part] for seq, part in zip(seqs, parts, strict=True)]).astype(np.int64)
 
 
-class PageReader:
-    """Every sequence's K and V, past and new tokens together, layer by layer."""
+class Place(NamedTuple):
+    """Where `seqs` sequences lie, `step` tokens apart: in the pool, or in the copy of what was gathered."""
 
-    def __init__(self, pool: KVPool, seqs: Sequence[SeqSlice]) -> None:
-        size = pool.geometry.page_size
-        pages = [seq.pages[: -(-seq.total_len // size)] for seq in seqs]
-        broken = _broken(pages) if pool.tokens is not None else set(range(len(seqs)))
+    gathered: bool
+    start: int  # token
+    length: int  # tokens of each
+    seqs: int = 1
+    step: int = 0
+
+    def joined(self, other: Place) -> Place | None:
+        """Both in one, where `other` follows."""
+        step = other.start - self.start - (self.seqs - 1) * self.step
+        if (self.gathered, self.length) != (other.gathered, other.length) or step <= 0:
+            return None
+        return self._replace(seqs=self.seqs + 1, step=step) if step == self.step or self.seqs == 1 else None
+
+    def of(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[slabs, seqs, kv_heads, length, head_dim] of [slabs, 1, kv_heads, tokens, head_dim], without a copy."""
+        slabs, _, heads, _, dim = tokens.shape
+        slab, _, head, token, number = tokens.stride()
+        return tokens.as_strided(
+            (slabs, self.seqs, heads, self.length, dim),
+            (slab, self.step * token, head, token, number),
+            tokens.storage_offset() + self.start * token,
+        )
+
+
+class PageReader:
+    """K and V of a stretch of every sequence, past and new tokens together, layer by layer."""
+
+    def __init__(self, pool: KVPool, parts: Sequence[Stretch], join: bool = False) -> None:
+        """With `join`, sequences that can be read as one are."""
         self._pool = pool
-        self._in_place: list[tuple[torch.Tensor, ...] | None] = [
-            None if index in broken else self._view(int(own[0]) * size, seq.total_len)
-            for index, (seq, own) in enumerate(zip(seqs, pages, strict=True))
+        places = self._places(parts)
+        if join:
+            places = _joined(places)
+        tokens = pool.tokens
+        self._views = [
+            (place, () if place.gathered or tokens is None else place.of(tokens).unbind(0)) for place in places
         ]
-        if broken:
-            self._plan_gather([(seqs[index].total_len, pages[index]) for index in sorted(broken)])
-        self._scattered = bool(broken)
 
     def past(self, layer: int) -> list[KeyValue]:
-        """In the order of the step's sequences; valid until the next call."""
-        gathered = iter(self._gather(layer) if self._scattered else ())
-        first = SLABS_PER_LAYER * layer
-        return [
-            (view[first], view[first + 1]) if view is not None else next(gathered)  # K, then V
-            for view in self._in_place
-        ]
+        """In the order of the step's sequences, one entry for those that are joined; valid until the next call."""
+        slabs = self._pool.geometry.slabs_per_layer
+        first, last = slabs * layer, slabs * layer + slabs - 1
+        copy = self._gather(layer) if self._items else None
+        found = []
+        for place, views in self._views:
+            if copy is None or not place.gathered:
+                found.append((views[first], views[last]))  # K, then V
+            else:
+                both = place.of(copy)
+                found.append((both[0], both[-1]))
+        return found
 
-    def _view(self, start: int, length: int) -> tuple[torch.Tensor, ...]:
-        """One [1, kv_heads, tokens, head_dim] per slab, without a copy."""
-        assert self._pool.tokens is not None
-        views: tuple[torch.Tensor, ...] = self._pool.tokens.narrow(3, start, length).unbind(0)
-        return views
+    def _places(self, parts: Sequence[Stretch]) -> list[Place]:
+        size = self._pool.geometry.page_size
+        pages = [part.pages for part in parts]
+        broken = _broken(pages) if self._pool.tokens is not None else set(range(len(parts)))
+        self._items = self._plan_gather([pages[index] for index in sorted(broken)]) if broken else ()
+        places, copied = [], 0
+        for index, part in enumerate(parts):
+            start = copied if index in broken else int(part.pages[0]) * size
+            places.append(Place(index in broken, start + part.skip, part.length))
+            copied += len(part.pages) * size if index in broken else 0
+        return places
 
-    def _plan_gather(self, scattered: Sequence[tuple[int, npt.NDArray[np.int32]]]) -> None:
-        """`scattered`: length in tokens, and pages, of each sequence that is not one run."""
+    def _plan_gather(self, scattered: Sequence[npt.NDArray[np.int32]]) -> tuple[torch.Tensor, ...]:
+        """For each layer, the items of the pages of each sequence that is not one run."""
         geometry = self._pool.geometry
-        pages = np.concatenate([own for _, own in scattered]).astype(np.int64)
-        first = pages * (geometry.page_stride // geometry.item_bytes)
+        first = np.concatenate(scattered).astype(np.int64) * (geometry.page_stride // geometry.item_bytes)
         slabs = np.arange(geometry.num_slabs, dtype=np.int64) * (geometry.slab_stride // geometry.item_bytes)
         items = (slabs[:, None] + first).reshape(geometry.layers, -1)
-        self._items = torch.from_numpy(items).to(self._pool.device).unbind(0)
-        # Alternating: a sequence's tokens, then the unwritten rest of its last page.
-        self._lengths = [part for length, own in scattered for part in (length, len(own) * geometry.page_size - length)]
+        layers: tuple[torch.Tensor, ...] = torch.from_numpy(items).to(self._pool.device).unbind(0)
+        return layers
 
-    def _gather(self, layer: int) -> list[KeyValue]:
+    def _gather(self, layer: int) -> torch.Tensor:
+        """[slabs of a layer, 1, kv_heads, tokens, head_dim]"""
         geometry = self._pool.geometry
         copy = self._pool.items.index_select(0, self._items[layer])
-        both = copy.view(SLABS_PER_LAYER, 1, -1, geometry.kv_heads, geometry.head_dim).transpose(2, 3)
-        parts = torch.split(both, self._lengths, dim=3)[::2]
-        return [(part[0], part[1]) for part in parts]
+        return copy.view(geometry.slabs_per_layer, 1, -1, geometry.kv_heads, geometry.head_dim).transpose(2, 3)
+
+
+def _joined(places: Sequence[Place]) -> list[Place]:
+    found = [places[0]]
+    for place in places[1:]:
+        both = found[-1].joined(place)
+        if both is None:
+            found.append(place)
+        else:
+            found[-1] = both
+    return found
 
 
 def _broken(pages: Sequence[npt.NDArray[np.int32]]) -> set[int]:

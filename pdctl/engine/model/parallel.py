@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
+from pdctl.engine.model import gloo
 from pdctl.layout.ranks import Rank, place
 from pdctl.layout.shape import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
+
+Cut = tuple[tuple[int, ...], ...]  # world ranks of each group
 
 JOIN_TIMEOUT = 120.0  # seconds until every rank must have called
 STEP_TIMEOUT = 300.0  # seconds one collective may take before the group is given up
@@ -147,8 +150,14 @@ class Groups:
         if len(ranks) > 1:
             _meet(own.world_rank, len(ranks), init_method, join_timeout, on_gpu)
 
+        made: dict[Cut, Group] = {}
+        polled = _cut(ranks, lambda rank: rank.attn_dp_rank)
+
         def split(key: Callable[[Rank], Hashable]) -> Group:
-            return _split(ranks, own, key, on_gpu)
+            cut = _cut(ranks, key)
+            if cut not in made:  # groups of the same ranks are one: each costs connections and a thread
+                made[cut] = _open(cut, own, on_gpu, apart=cut == polled)
+            return made[cut]
 
         return cls(
             shape,
@@ -177,7 +186,7 @@ class Groups:
 def _meet(world_rank: int, world_size: int, init_method: str, join_timeout: float, on_gpu: bool) -> None:
     try:
         dist.init_process_group(
-            "nccl" if on_gpu else "gloo",
+            "nccl" if on_gpu else gloo.backend(),
             init_method=init_method,
             rank=world_rank,
             world_size=world_size,
@@ -189,20 +198,30 @@ def _meet(world_rank: int, world_size: int, init_method: str, join_timeout: floa
         ) from error
 
 
-def _split(ranks: Sequence[Rank], own: Rank, key: Callable[[Rank], Hashable], on_gpu: bool) -> Group:
-    """The group of `own` when the world is cut by `key`; every rank creates all of them."""
-    cut: dict[Hashable, list[int]] = {}
+def _cut(ranks: Sequence[Rank], key: Callable[[Rank], Hashable]) -> Cut:
+    """The world cut by `key`: the members of every group, in world order."""
+    found: dict[Hashable, list[int]] = {}
     for rank in ranks:
-        cut.setdefault(key(rank), []).append(rank.world_rank)
+        found.setdefault(key(rank), []).append(rank.world_rank)
+    return tuple(tuple(sorted(members)) for members in found.values())
+
+
+def _open(cut: Cut, own: Rank, on_gpu: bool, apart: bool) -> Group:
+    """The group of `own`; every rank creates all of them.
+
+    `apart`: a replica polls its rooms while a pass computes on another thread. Two collectives at once over the same
+    connections would take one another's bytes.
+    """
     mine = Group((own.world_rank,), own.world_rank)
-    for name, members in cut.items():
+    for members in cut:
         if len(members) == 1:
             continue
-        members.sort()
         timeout = timedelta(seconds=STEP_TIMEOUT)
         # Small ints go over gloo on every device: a poll must not synchronise the GPU.
-        control = dist.new_group(members, backend="gloo", timeout=timeout)
-        tensors = dist.new_group(members, backend="nccl", timeout=timeout) if on_gpu else control
-        if name == key(own):
+        control = dist.new_group(members, backend=gloo.backend(), timeout=timeout)
+        tensors = control
+        if on_gpu or apart:
+            tensors = dist.new_group(members, backend="nccl" if on_gpu else gloo.backend(), timeout=timeout)
+        if own.world_rank in members:
             mine = Group(members, own.world_rank, tensors, control)
     return mine

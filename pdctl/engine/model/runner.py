@@ -10,10 +10,11 @@ import torch
 from pdctl.engine.model.attention import Step
 from pdctl.engine.model.batch import ForwardBatch, SeqSlice
 from pdctl.engine.model.config import CheckpointError, ModelConfig
-from pdctl.engine.model.llama import Decoder
+from pdctl.engine.model.decoder import Decoder
 from pdctl.engine.model.rope import rotation_table
 from pdctl.engine.model.shards import Shard
 from pdctl.engine.model.weights import Checkpoint
+from pdctl.layout.stages import stage_layers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,19 +53,41 @@ class ModelRunner:
         self.dtype = dtype
         self.device = torch.device(device)
         geometry = pool.geometry
+        layers = stage_layers(config.layers, groups.pp.size, groups.pp.rank)
+        if geometry.layers != len(layers):
+            raise ValueError(f"a pool of {geometry.layers} layers for a stage that holds layers {list(layers)}")
+        self._windows = [config.windows[layer] for layer in layers]
         positions = min(config.max_position, geometry.num_pages * geometry.page_size)
         with Checkpoint(path) as checkpoint, torch.inference_mode():
             weights = Shard(checkpoint, config, groups, dtype, self.device).load()
             rotations = rotation_table(config.rope, config.head_dim, positions, self.device)
         self.max_positions = positions
-        self._decoder = Decoder(config, weights, rotations, groups)
+        self._decoder = Decoder(config, weights, rotations, groups, dtype)
 
-    def forward(self, batch: ForwardBatch) -> torch.Tensor:
-        """Logits after the last new token of each sequence: float32 [seqs, vocab]."""
+    def forward(self, batch: ForwardBatch) -> torch.Tensor | None:
+        """Logits after the last new token of each sequence: float32 [seqs, vocab]; None but on the last stage."""
         batch.check(self.pool.geometry.page_size)
+        self._check_share(batch)
+        if not batch.seqs:
+            with torch.inference_mode():
+                return self._decoder.idle(batch.shares)
         longest = max(seq.total_len for seq in batch.seqs)
         if longest > self.max_positions:
             raise ValueError(f"a sequence of {longest} tokens; this model and pool hold {self.max_positions}")
         with torch.inference_mode():
             token_ids = torch.from_numpy(np.asarray(batch.input_ids, dtype=np.int64)).to(self.device)
-            return self._decoder.forward(token_ids, Step(self.pool, batch.seqs, self.dtype))
+            step = Step(self.pool, batch.seqs, self.dtype, self._windows)
+            return self._decoder.forward(token_ids, step, batch.shares)
+
+    def _check_share(self, batch: ForwardBatch) -> None:
+        """Groups that count differently would wait for each other for ever."""
+        groups = self.groups.attn_dp
+        if len(batch.shares) != (groups.size if groups.size > 1 else 0):
+            raise ValueError(f"{len(batch.shares)} shares for {groups.size} attention DP groups")
+        if batch.shares:
+            tokens, seqs, _ = batch.shares[groups.rank]
+            if (tokens, seqs) != (len(batch.input_ids), len(batch.seqs)):
+                raise ValueError(
+                    f"{len(batch.input_ids)} tokens of {len(batch.seqs)} sequences; the share of this attention DP "
+                    f"group says {tokens} of {seqs}"
+                )

@@ -26,13 +26,18 @@ _UNSEEDED = np.random.default_rng(1)
 
 @dataclass(frozen=True, slots=True)
 class SamplingRow:
-    """What one row of the logits is sampled with; the ids are what penalties look at."""
+    """What one row of the logits is sampled with; the ids are what penalties look at.
+
+    `ends` are the tokens that may not come before `min_new_tokens` of them have been made (sglang 0.5.23:
+    BatchedMinNewTokensPenalizer).
+    """
 
     sampling: Sampling
     input_ids: Sequence[int] = ()
     output_ids: Sequence[int] = ()
     return_logprob: bool = False
     top_logprobs_num: int = 0
+    ends: Sequence[int] = ()
 
     @property
     def greedy(self) -> bool:
@@ -41,7 +46,13 @@ class SamplingRow:
     @property
     def penalised(self) -> bool:
         sampling = self.sampling
-        return bool(sampling.frequency_penalty or sampling.presence_penalty or sampling.repetition_penalty != 1.0)
+        repeats = sampling.frequency_penalty or sampling.presence_penalty or sampling.repetition_penalty != 1.0
+        return bool(repeats or self.early)
+
+    @property
+    def early(self) -> bool:
+        """Whether the answer may not end with this token."""
+        return bool(self.ends) and len(self.output_ids) < self.sampling.min_new_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +96,8 @@ def _penalise(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> torch.Tensor
             line[seen] = torch.where(
                 value > 0, value / sampling.repetition_penalty, value * sampling.repetition_penalty
             )
+        if row.early:
+            line[[token for token in row.ends if token < len(line)]] = -math.inf
     return logits
 
 

@@ -1,12 +1,15 @@
 """Tensors and transfer addresses name the same bytes, in both layouts."""
 
 import mmap
+from pathlib import Path
 
 import pytest
 import torch
 
 from pdctl.engine.cache.pool import KVPool, Layout, PoolGeometry
 from pdctl.engine.model.config import ModelConfig
+from pdctl.layout import memory, model_config
+from tests.engine.checkpoints import make_checkpoint
 
 LAYOUTS = list(Layout)
 
@@ -72,3 +75,28 @@ def test_geometry_of_a_rank_splits_kv_heads_until_each_rank_has_one() -> None:
     heads = [KVPool.geometry_for(config, tp, 16, 4, torch.float32).kv_heads for tp in (1, 2, 4)]
     assert heads == [2, 1, 1]
     assert KVPool.geometry_for(config, 1, 16, 4, torch.bfloat16, "page-major").layout is Layout.PAGE_MAJOR
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_latents_are_one_slab_per_layer(layout: Layout) -> None:
+    shape = PoolGeometry(
+        layers=3, slabs_per_layer=1, num_pages=5, page_size=4, kv_heads=1, head_dim=6, itemsize=4, layout=layout
+    )
+    pool = KVPool(shape)
+    for layer in range(3):
+        pool.k(layer)[2] = layer
+        start = shape.address(layer, 2)
+        assert torch.all(pool.buffer[start : start + shape.item_bytes].view(torch.float32) == layer)
+        assert torch.equal(pool.v(layer), pool.k(layer))
+
+
+@pytest.mark.parametrize("kind", ["gqa", "mla", "moe"])
+def test_a_token_takes_the_bytes_the_plan_says(tmp_path: Path, kind: str) -> None:
+    """On every rank and pipeline stage: MLA's latent is whole on each rank, and a stage holds its own layers."""
+    directory = make_checkpoint(kind, tmp_path / kind)
+    config, planned = ModelConfig.from_dir(directory), model_config.load(directory)
+    for attn_tp in (1, 2, 4, 8):
+        for stages in (1, 2):
+            for stage in range(stages):
+                shape = KVPool.geometry_for(config, attn_tp, 1, 4, torch.float32, stage=stage, stages=stages)
+                assert shape.page_bytes == memory.kv_bytes_per_token(planned, attn_tp, 4, config.layers // stages)

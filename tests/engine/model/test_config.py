@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.engine.model.config import CheckpointError, ModelConfig, Rope
+from pdctl.layout.shape import Shape
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -48,6 +49,23 @@ def test_families_differ_in_bias_and_norm(tmp_path: Path) -> None:
     assert (qwen3.tie_embeddings, qwen3.dtype) == (True, "float32")
 
 
+def test_windows_of_layers(tmp_path: Path) -> None:
+    """As transformers reads them: Mistral has one unless it is null, Qwen only with the switch."""
+
+    def windows(architecture: str, **changes: object) -> tuple[int, ...]:
+        return read(tmp_path, architectures=[architecture], **changes).windows
+
+    assert windows("LlamaForCausalLM", sliding_window=8) == (0, 0, 0)
+    assert windows("MistralForCausalLM", sliding_window=8) == (8, 8, 8)
+    assert windows("MistralForCausalLM", sliding_window=None) == (0, 0, 0)
+    assert windows("MistralForCausalLM") == (4096, 4096, 4096)
+    assert windows("Qwen2ForCausalLM", sliding_window=8, use_sliding_window=False) == (0, 0, 0)
+    assert windows("Qwen2ForCausalLM", sliding_window=8, use_sliding_window=True) == (0, 0, 0)  # 28 full layers first
+    assert windows("Qwen2ForCausalLM", sliding_window=8, use_sliding_window=True, max_window_layers=1) == (0, 8, 8)
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    assert windows("Qwen3ForCausalLM", sliding_window=8, use_sliding_window=True, layer_types=kinds) == (8, 0, 8)
+
+
 def test_eos_ids_of_both_files_count_once_each(tmp_path: Path) -> None:
     assert read(tmp_path).eos_token_ids == (2,)
     assert read(tmp_path, {"eos_token_id": [5, 2, 9]}).eos_token_ids == (5, 2, 9)
@@ -79,13 +97,20 @@ def test_llama3_rope_keeps_all_its_numbers(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         (
-            {"architectures": ["DeepseekV3ForCausalLM"]},
-            "DeepseekV3ForCausalLM is not served .* LlamaForCausalLM, Qwen2",
+            {"architectures": ["MixtralForCausalLM"]},
+            "MixtralForCausalLM is not served .* LlamaForCausalLM, ",
         ),
         ({"architectures": None}, "no architecture is not served"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope type 'yarn' .* default, linear, llama3"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope type 'longrope' .* default, linear, llama3, yarn"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
-        ({"use_sliding_window": True, "sliding_window": 4096}, "use_sliding_window = True; supported: full attention"),
+        (
+            {"architectures": ["MistralForCausalLM"], "sliding_window": 0},
+            "sliding_window = 0; supported: tokens, at least 1, or null",
+        ),
+        (
+            {"architectures": ["MistralForCausalLM"], "layer_types": ["sliding_attention"]},
+            "layer_types = .* supported: one of full_attention, sliding_attention for each of 3 layers",
+        ),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'; supported: silu"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config .* supported: unquantised weights"),
         ({"mlp_bias": True}, "mlp_bias = True; supported: no bias in the MLP"),
@@ -115,8 +140,8 @@ def test_a_missing_key_or_file_is_named(tmp_path: Path) -> None:
 def test_tensor_parallel_sizes_that_do_not_cut_evenly_are_refused(tmp_path: Path) -> None:
     config = read(tmp_path, num_key_value_heads=4, num_attention_heads=12, hidden_size=96)
     assert [config.rank_kv_heads(size) for size in (1, 2, 4)] == [4, 2, 1]
-    config.check_tp(4)
+    config.check_shape(Shape(tp=4))
     with pytest.raises(CheckpointError, match="num_attention_heads 12 is not divisible by --tp-size 8"):
-        config.check_tp(8)
+        config.check_shape(Shape(tp=8))
     with pytest.raises(CheckpointError, match="num_key_value_heads 4 and --tp-size 6: one must divide the other"):
-        config.check_tp(6)
+        config.check_shape(Shape(tp=6))

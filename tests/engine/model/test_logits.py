@@ -141,7 +141,7 @@ def test_cache_in_bfloat16_under_a_float32_model(llama: tuple[Case, Path]) -> No
     case, directory = llama
     exact = make_runner(case, directory)
     pool = KVPool(replace(exact.pool.geometry, itemsize=2), dtype=torch.bfloat16)
-    small = ModelRunner(exact.config, directory, pool, exact.tp)
+    small = ModelRunner(exact.config, directory, pool, exact.groups)
     ids, pages = token_ids(case, 40), run_of_pages(case, 1, 40)
     for cut in (0, 20, 39):
         for runner in (exact, small):

@@ -1,0 +1,113 @@
+"""The arithmetic of a decoder on one rank: token ids in, logits out.
+
+Each layer is an attention (gqa.py, mla.py) and an MLP (mlp.py, experts.py), as shards.py puts them together. Hidden
+states go from pipeline stage to pipeline stage within a forward pass.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+from pdctl.engine.model.gathering import Gathering
+from pdctl.engine.model.rows import norm_floor, padded, unit_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.engine.model.attention import Step
+    from pdctl.engine.model.batch import Share
+    from pdctl.engine.model.config import ModelConfig
+    from pdctl.engine.model.experts import Experts
+    from pdctl.engine.model.linear import Linear
+    from pdctl.engine.model.mlp import GatedMlp
+    from pdctl.engine.model.parallel import Group, Groups
+    from pdctl.engine.model.shards import ModelWeights
+
+
+class Decoder:
+    """Holds one rank's rearranged weights (shards.py); keeps no state between steps."""
+
+    def __init__(
+        self, config: ModelConfig, weights: ModelWeights, rotations: torch.Tensor, groups: Groups, dtype: torch.dtype
+    ) -> None:
+        """`rotations` is [positions, rotated numbers / 2], complex (rope.py)."""
+        self._vocab = config.vocab
+        self._hidden = config.hidden
+        self._weights = weights
+        self._rotations = rotations
+        self._groups = groups
+        self._dtype = dtype
+        self._floor = norm_floor(config.hidden, config.rms_eps, rotations.device)
+
+    def forward(self, token_ids: torch.Tensor, step: Step, shares: Sequence[Share] = ()) -> torch.Tensor | None:
+        """Logits after the last new token of each sequence: float32 [seqs, vocab]; None but on the last stage."""
+        groups, tokens = self._groups, len(token_ids)
+        whole, short = self._gatherings(shares)
+        # Nothing but the cache follows from the last layer's other tokens: their share of its MLP is not computed.
+        last = self._weights.layers[-1] if groups.last_stage else None
+        x = self._enter(token_ids)
+        rotation = self._rotations[step.positions].unsqueeze(1)
+        for layer in self._weights.layers:
+            attention = layer.attention
+            query = attention.query(x, rotation, step)
+            if layer is last and not step.decode_only:
+                rows = step.last_tokens
+                x, attended = padded(x[rows]), attention.attend_last(query[rows], step)
+            else:
+                attended = attention.attend(query, step)
+            x = _add_product(x, padded(attended.flatten(1)), attention.out, groups.attn_tp)
+            x = self._mlp(layer.mlp, x, len(attended), short if layer is last else whole)
+        if self._weights.lm_head is None:
+            groups.pp.send(x[:tokens], groups.pp.rank + 1)
+            return None
+        logits = self._weights.lm_head.product(unit_rows(x, self._floor))
+        return groups.attn_tp.all_gather_last(logits)[: step.num_seqs, : self._vocab].float()
+
+    def idle(self, shares: Sequence[Share]) -> torch.Tensor | None:
+        """A pass without tokens of this attention DP group: its part of the other groups' MLPs."""
+        whole, short = self._gatherings(shares)
+        nothing = torch.zeros(0, self._hidden, dtype=self._dtype, device=self._rotations.device)
+        last = self._weights.layers[-1] if self._groups.last_stage else None
+        for layer in self._weights.layers:
+            self._mlp(layer.mlp, nothing, 0, short if layer is last else whole)
+        return nothing.new_zeros(0, self._vocab, dtype=torch.float32) if self._groups.last_stage else None
+
+    def _enter(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Hidden states before this stage's first layer."""
+        if self._weights.embedding is not None:
+            return padded(F.embedding(token_ids, self._weights.embedding))
+        pp = self._groups.pp
+        x = torch.empty(len(token_ids), self._hidden, dtype=self._dtype, device=token_ids.device)
+        return padded(pp.receive(x, pp.rank - 1))
+
+    def _gatherings(self, shares: Sequence[Share]) -> tuple[Gathering | None, Gathering | None]:
+        """What the MLPs gather: every token, and in the model's last layer the last token of every sequence."""
+        if not shares:
+            return None, None
+        group, device = self._groups.attn_dp, self._rotations.device
+        return (
+            Gathering(group, [share.tokens for share in shares], device),
+            Gathering(group, [share.seqs for share in shares], device),
+        )
+
+    def _mlp(self, mlp: GatedMlp | Experts, x: torch.Tensor, count: int, gathering: Gathering | None) -> torch.Tensor:
+        """x + MLP; `count` rows of x are tokens."""
+        tp = self._groups.tp
+        unit = unit_rows(x, self._floor)
+        if tp.size == 1:
+            return mlp.add_to(x, unit, count)
+        if gathering is None:
+            return tp.all_reduce(mlp.partial(unit, count)).add_(x)
+        partial = mlp.partial(gathering.collect(unit), gathering.total)
+        x[:count] += gathering.own(tp.all_reduce(partial))
+        return x
+
+
+def _add_product(residual: torch.Tensor, rows: torch.Tensor, linear: Linear, group: Group) -> torch.Tensor:
+    """residual + product, where each rank of `group` holds some of the columns that are summed over."""
+    if group.size == 1:
+        return linear.add_product(residual, rows)
+    return group.all_reduce(linear.product(rows)).add_(residual)
