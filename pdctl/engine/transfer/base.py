@@ -1,8 +1,8 @@
 """The seam behind which KV bytes move: what every transport offers, and the values that cross it.
 
 Above this line there are pages only, never addresses. One `post` carries one KV chunk for all layers; a post may block
-for the whole copy (nixl over cma and shm do), so only the sender thread of a process calls it. A transport is owned by
-one thread at a time.
+for the whole copy (nixl over cma and shm do), so a prefill leaves posts to a few threads (workers.py). Everything
+else belongs to one thread at a time, and nothing of a peer may run beside `drop_peer` of that peer.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Caps:
     same_host: bool  # peers on other hosts cannot be reached
     death: bool  # a post to a dead peer fails
     gpu: bool
+    prompt: bool = False  # a post takes no longer than a copy of its bytes, whatever the peer does
 
 
 class DeviceMemory(Protocol):
@@ -79,13 +80,19 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class TransferPlan:
-    """One peer's pool seen from ours, prepared once. `state` belongs to the transport that made the plan."""
+    """One peer's pool seen from ours, prepared once. `state` belongs to the transport that made the plan.
+
+    A page moves in `per_page` pieces. Plans of one `lane` want one thread at a time; None: any thread may post it while
+    others post others.
+    """
 
     peer: str
     local: PoolGeometry
     remote: PoolGeometry
     cut: Cut
     state: Any
+    per_page: int = 0
+    lane: int | None = None
 
     def nbytes(self, pages: int) -> int:
         cut, one = self.cut, self.local
@@ -94,13 +101,21 @@ class TransferPlan:
 
 @dataclass(slots=True)
 class Op:
-    """One posted chunk. A FAILED op has an `error`; a FAILED or DONE op is settled: nothing moves any more."""
+    """One posted chunk. A FAILED op has an `error`; a FAILED or DONE op is settled: nothing moves any more.
+
+    `descriptors` counts the pieces the chunk was handed over in; a transport may still join neighbours. A RUNNING op is
+    worth another look at `due` (monotonic seconds); 0: soon. One that has not `begun` waits for a thread (workers.py).
+    """
 
     peer: str
     nbytes: int
     state: OpState
     error: str = ""
     handle: Any = None
+    descriptors: int = 0
+    due: float = 0.0
+    begun: bool = True
+    sums: bytes = b""
 
 
 class Transport(Protocol):

@@ -21,7 +21,7 @@ class FakeTransport:
     """Every op is done when posted; page lists are checked as a real transport would."""
 
     name = "fake"
-    caps = Caps(sync_post=True, peer_progress=False, same_host=False, death=False, gpu=True)
+    caps = Caps(sync_post=True, peer_progress=False, same_host=False, death=False, gpu=True, prompt=True)
 
     def __init__(self) -> None:
         self._memory: mmap.mmap | None = None
@@ -48,7 +48,7 @@ class FakeTransport:
 
     def post(self, plan: TransferPlan, src_pages: Pages, dst_pages: Pages) -> Op:
         require_pairs(src_pages, dst_pages, plan.local, plan.remote)
-        return Op(plan.peer, 0, OpState.DONE)
+        return Op(plan.peer, 0, OpState.DONE)  # nothing moved: no bytes, no descriptors
 
     def poll(self, op: Op) -> OpState:
         return op.state

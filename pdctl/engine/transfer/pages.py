@@ -1,4 +1,4 @@
-"""Page lists as runs: neighbours on both sides become one copy.
+"""Page lists as runs and as blocks: what lies side by side on both sides becomes one copy.
 
 A page list is an int32 array; element i of the source goes to element i of the destination.
 """
@@ -6,7 +6,8 @@ A page list is an int32 array; element i of the source goes to element i of the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,28 +23,31 @@ if TYPE_CHECKING:
 NO_PAGES: Pages = np.empty(0, dtype=np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """`count` pages from `src` on, to `dst` on."""
 
     src: int
     dst: int
-    count: int
+    count: int  # type: ignore[assignment]  # tuple.count is of no use here
 
 
 def runs(src: Pages, dst: Pages) -> list[Run]:
     """The shortest list of runs that moves every pair in order; a run ends where either side jumps."""
     if len(src) == 0:
         return []
-    breaks = np.flatnonzero((np.diff(src) != 1) | (np.diff(dst) != 1)) + 1
-    starts = np.concatenate(([0], breaks))
-    counts = np.diff(np.concatenate((starts, [len(src)])))
-    return [Run(s, d, n) for s, d, n in zip(src[starts].tolist(), dst[starts].tolist(), counts.tolist(), strict=True)]
+    # Before every write, with caches full of KV bytes: few calls into numpy, each costs more than a short list does.
+    froms, tos, count = src.tolist(), dst.tolist(), len(src)
+    if froms == list(range(froms[0], froms[0] + count)) and tos == list(range(tos[0], tos[0] + count)):
+        return [Run(froms[0], tos[0], count)]
+    ends = (np.flatnonzero((src[1:] - src[:-1] != 1) | (dst[1:] - dst[:-1] != 1)) + 1).tolist()
+    starts = [0, *ends]
+    return [Run(froms[start], tos[start], end - start) for start, end in zip(starts, [*ends, count], strict=True)]
 
 
 def require_pages(what: str, pages: Pages, num_pages: int) -> None:
     """Raises TransferError unless every page exists in a pool of `num_pages`."""
-    if len(pages) and (int(pages.min()) < 0 or int(pages.max()) >= num_pages):
+    # As an unsigned number, a negative one is large.
+    if len(pages) and int(np.maximum.reduce(pages.view(np.uint32))) >= num_pages:
         raise TransferError(f"{what}: page {_outside(pages, num_pages)} is outside the pool of {num_pages} pages")
 
 
@@ -59,24 +63,108 @@ def _outside(pages: Pages, num_pages: int) -> int:
     return int(pages[(pages < 0) | (pages >= num_pages)][0])
 
 
-def whole_pages(local: PoolGeometry, remote: PoolGeometry, cut: Cut) -> bool:
-    """Both sides keep one page of all slabs together and all slabs are wanted: a page is one block."""
+class Unit(Enum):
+    """The largest piece of a page that lies in one place on both sides."""
+
+    PAGE = "every slab of the cut: both pools keep the slabs of a page together"
+    ITEM = "one slab: whole items move"
+    TOKEN = "one token of one slab: some of its heads move"
+
+
+def unit(local: PoolGeometry, remote: PoolGeometry, cut: Cut) -> Unit:
+    if not cut.all_heads(local, remote):
+        return Unit.TOKEN
     both = local.layout == Layout.PAGE_MAJOR and remote.layout == Layout.PAGE_MAJOR
-    return both and cut == Cut.whole(local) and remote.num_slabs == local.num_slabs
+    return Unit.PAGE if both else Unit.ITEM
 
 
-def strided_rows(geometry: PoolGeometry, base: int, slabs: tuple[int, int], whole: bool) -> npt.NDArray[np.uint64]:
-    """Every block of a pool as rows (address, length, device, stride, count), the form nixl prepares without expanding.
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """One side of a cut as equal blocks: block i is `length` bytes at `first` + i * `stride` from the pool's start.
 
-    Block index: the page when `whole`, else (slab - slabs[0]) * num_pages + page.
+    In either layout every page, item or token row of a pool stands a whole number of its own sizes from the start. So
+    three numbers describe them all, however many there are, and a page list becomes a list of block numbers.
     """
-    pages = geometry.num_pages
-    if whole:
-        return np.array([[base, geometry.page_stride, 0, geometry.page_stride, pages]], dtype=np.uint64)
-    rows = np.empty((slabs[1] - slabs[0], 5), dtype=np.uint64)
-    rows[:, 0] = base + np.arange(*slabs, dtype=np.uint64) * np.uint64(geometry.slab_stride)
-    rows[:, 1:] = (geometry.item_bytes, 0, geometry.page_stride, pages)
-    return rows
+
+    first: int
+    length: int
+    stride: int
+    count: int
+    slab_numbers: Pages  # what each slab of the cut adds to a block's number
+    page_step: int  # what one page adds
+    tokens: int  # blocks of one page of one slab
+
+    @property
+    def per_page(self) -> int:
+        return len(self.slab_numbers) * self.tokens
+
+    def numbers(self, pages: Pages) -> Pages:
+        """Slab by slab, so that neighbouring pages stay neighbours; both sides of a cut agree on the order."""
+        found = self.slab_numbers[:, None] + pages * np.int32(self.page_step)
+        if self.tokens > 1:
+            found = found[:, :, None] + np.arange(self.tokens, dtype=np.int32)
+        return np.ascontiguousarray(found.ravel())
+
+    def rows(self, base: int) -> npt.NDArray[np.uint64]:
+        """The one row (address, length, device, stride, count) from which nixl makes them all without expanding it."""
+        return np.array([[base + self.first, self.length, 0, self.stride, self.count]], dtype=np.uint64)
+
+
+def blocks(geometry: PoolGeometry, unit: Unit, slabs: int, first_slab: int, heads: int, first_head: int) -> Blocks:
+    """The blocks of some slabs and heads of a pool. Raises TransferError when they are too many to number."""
+    if unit == Unit.PAGE:
+        first, length = geometry.address(first_slab, 0), slabs * geometry.item_bytes
+        return Blocks(first, length, geometry.page_stride, geometry.num_pages, np.zeros(1, dtype=np.int32), 1, 1)
+    tokens = geometry.page_size if unit == Unit.TOKEN else 1
+    size, head_bytes = geometry.item_bytes // tokens, geometry.head_dim * geometry.itemsize
+    count = geometry.num_slabs * geometry.num_pages * tokens
+    if count > np.iinfo(np.int32).max:
+        raise TransferError(f"a pool of {count} pieces of {size} bytes is too large: pieces are numbered in 32 bits")
+    numbers = np.arange(first_slab, first_slab + slabs) * (geometry.slab_stride // size)
+    first, length = (first_head * head_bytes, heads * head_bytes) if unit == Unit.TOKEN else (0, size)
+    return Blocks(first, length, size, count, numbers.astype(np.int32), geometry.page_stride // size, tokens)
+
+
+def sides(local: PoolGeometry, remote: PoolGeometry, cut: Cut) -> tuple[Blocks, Blocks]:
+    """What moves, on our side and on the peer's: block lists of both have the same length and order."""
+    one = unit(local, remote, cut)
+    return (
+        blocks(local, one, cut.slabs, cut.local_slab, cut.heads, cut.local_head),
+        blocks(remote, one, cut.slabs, cut.remote_slab, cut.heads, cut.remote_head),
+    )
+
+
+class Spans(NamedTuple):
+    """Contiguous writes, as offsets from the starts of the pools and lengths in bytes; all three equally long."""
+
+    src: npt.NDArray[np.int64]
+    dst: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+
+
+def spans(here: Blocks, there: Blocks, src: Pages, dst: Pages) -> Spans:
+    """What moves these pages in as few writes as its order allows: neighbours on both sides are joined."""
+    if len(src) == 0:
+        none = np.empty(0, dtype=np.int64)
+        return Spans(none, none, none)
+    froms = here.numbers(src).astype(np.int64) * here.stride + here.first
+    tos = there.numbers(dst).astype(np.int64) * there.stride + there.first
+    apart = (np.diff(froms) != here.length) | (np.diff(tos) != here.length)
+    starts = np.concatenate(([0], np.flatnonzero(apart) + 1))
+    lengths = np.diff(np.concatenate((starts, [len(froms)]))) * here.length
+    return Spans(froms[starts], tos[starts], lengths)
+
+
+def pieces(local: PoolGeometry, remote: PoolGeometry, cut: Cut, src: Pages, dst: Pages) -> int:
+    """How many contiguous writes move these pages where neighbours on both sides are joined."""
+    one = unit(local, remote, cut)
+    if one == Unit.TOKEN:
+        return len(src) * cut.slabs * local.page_size
+    layers = {local.layout, remote.layout} == {Layout.LAYER_MAJOR}
+    if one == Unit.PAGE:
+        joins = cut.slabs == local.num_slabs == remote.num_slabs
+        return len(runs(src, dst)) if joins else len(src)
+    return (len(runs(src, dst)) if layers else len(src)) * cut.slabs
 
 
 def expanded_rows(strided: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -88,11 +176,3 @@ def expanded_rows(strided: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         block[:, 1:] = (length, device)
         parts.append(block)
     return np.concatenate(parts)
-
-
-def block_indices(pages: Pages, slab_count: int, num_pages: int, whole: bool) -> Pages:
-    """Which blocks of `strided_rows` a page list means; slab by slab, so that neighbouring pages stay neighbours."""
-    if whole:
-        return pages
-    indices = (np.arange(slab_count, dtype=np.int32) * np.int32(num_pages))[:, None] + pages
-    return np.ascontiguousarray(indices.ravel())

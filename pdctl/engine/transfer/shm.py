@@ -10,7 +10,7 @@ import numpy as np
 
 from pdctl.engine.transfer import memory
 from pdctl.engine.transfer.base import Buffer, Caps, Cut, Op, OpState, TransferError, TransferPlan, require_compatible
-from pdctl.engine.transfer.pages import require_pairs, runs
+from pdctl.engine.transfer.pages import Blocks, require_pairs, runs, sides
 from pdctl.engine.transfer.segment import Handle, Mapping, Segment, create_segment, map_segment
 
 if TYPE_CHECKING:
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """Both pools as arrays [slab, page, number]; numpy joins what lies together into plain memory copies."""
+    """What moves in both pools, as arrays [slab, page, token, number]; numpy joins what lies together.
+
+    Where all heads move, an item counts as one token; in two page-major pools, a page's slabs count as one slab.
+    """
 
     source: npt.NDArray[Any]
     target: npt.NDArray[Any]
@@ -33,7 +36,7 @@ class ShmTransport:
     """`post` returns when the pages are copied. A peer's death is noticed before each post, not during it."""
 
     name = "shm"
-    caps = Caps(sync_post=True, peer_progress=False, same_host=True, death=True, gpu=False)
+    caps = Caps(sync_post=True, peer_progress=False, same_host=True, death=True, gpu=False, prompt=True)
 
     def __init__(self) -> None:
         self._segment: Segment | None = None
@@ -78,20 +81,22 @@ class ShmTransport:
             raise TransferError(f"shm: peer {peer} was never added")
         if remote.nbytes > mapping.view.nbytes or local.nbytes > self._own().view.nbytes:
             raise TransferError(f"shm: peer {peer}: a pool is smaller than its geometry says ({remote.nbytes} bytes)")
-        views = Views(_blocks(self._own().view, local), _blocks(mapping.view, remote), mapping)
-        return TransferPlan(peer, local, remote, cut, views)
+        here, there = sides(local, remote, cut)
+        width = _width(here, there)
+        source = _pieces(self._own().view, local, here, width)
+        target = _pieces(mapping.view, remote, there, width)
+        return TransferPlan(peer, local, remote, cut, Views(source, target, mapping), here.per_page)
 
     def post(self, plan: TransferPlan, src_pages: Pages, dst_pages: Pages) -> Op:
         require_pairs(src_pages, dst_pages, plan.local, plan.remote)
         views: Views = plan.state
         if not views.mapping.alive():
             return Op(plan.peer, 0, OpState.FAILED, f"the process {views.mapping.pid} that owned the pool is gone")
-        cut = plan.cut
-        source = views.source[cut.local_slab : cut.local_slab + cut.slabs]
-        target = views.target[cut.remote_slab : cut.remote_slab + cut.slabs]
+        source, target = views.source, views.target
         for run in runs(src_pages, dst_pages):
             target[:, run.dst : run.dst + run.count] = source[:, run.src : run.src + run.count]
-        return Op(plan.peer, plan.nbytes(len(src_pages)), OpState.DONE)
+        count = len(src_pages)
+        return Op(plan.peer, plan.nbytes(count), OpState.DONE, descriptors=plan.per_page * count)
 
     def poll(self, op: Op) -> OpState:
         return op.state
@@ -115,13 +120,19 @@ class ShmTransport:
         return self._segment
 
 
-def _blocks(view: memoryview, geometry: PoolGeometry) -> npt.NDArray[Any]:
-    # The widest number that divides an item: numpy copies strided blocks several times faster by 8 bytes than by 1.
-    width = next(width for width in (8, 4, 2, 1) if geometry.item_bytes % width == 0)
-    blocks: npt.NDArray[Any] = np.ndarray(
-        (geometry.num_slabs, geometry.num_pages, geometry.item_bytes // width),
+def _width(one: Blocks, other: Blocks) -> int:
+    """The widest number that divides every piece: numpy is several times faster with strides of 8 bytes than of 1."""
+    sizes = [size for side in (one, other) for size in (side.first, side.length, side.stride)]
+    return next(width for width in (8, 4, 2, 1) if not any(size % width for size in sizes))
+
+
+def _pieces(view: memoryview, geometry: PoolGeometry, blocks: Blocks, width: int) -> npt.NDArray[Any]:
+    slab = int(blocks.slab_numbers[0]) * blocks.stride
+    pieces: npt.NDArray[Any] = np.ndarray(
+        (len(blocks.slab_numbers), geometry.num_pages, blocks.tokens, blocks.length // width),
         dtype=np.dtype(f"u{width}"),
         buffer=view,
-        strides=(geometry.slab_stride, geometry.page_stride, width),
+        offset=blocks.first + slab,
+        strides=(geometry.slab_stride, geometry.page_stride, blocks.stride, width),
     )
-    return blocks
+    return pieces

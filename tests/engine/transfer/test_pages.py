@@ -12,13 +12,15 @@ from pdctl.engine.cache.geometry import Layout
 from pdctl.engine.transfer.base import Cut, TransferError
 from pdctl.engine.transfer.pages import (
     NO_PAGES,
+    Blocks,
     Run,
-    block_indices,
+    Unit,
+    blocks,
     expanded_rows,
     require_pairs,
     runs,
-    strided_rows,
-    whole_pages,
+    sides,
+    unit,
 )
 from tests.engine.transfer.far import geometry
 
@@ -55,25 +57,56 @@ def test_runs_move_every_pair_in_order_and_are_as_few_as_possible() -> None:
             assert (one.src + one.count, one.dst + one.count) != (two.src, two.dst)
 
 
+def addresses(found: Blocks, ids: np.ndarray) -> list[int]:
+    """Where the chosen blocks begin, by way of the rows nixl gets."""
+    every = expanded_rows(found.rows(1000))
+    assert set(every[:, 1].tolist()) == {found.length}
+    return [int(address) for address in every[found.numbers(ids), 0]]
+
+
 @pytest.mark.parametrize("layout", list(Layout))
-@pytest.mark.parametrize("slabs", [(0, 6), (2, 4)])
-def test_strided_rows_stand_where_the_geometry_says(layout: Layout, slabs: tuple[int, int]) -> None:
-    shape = geometry(layout)
-    blocks = expanded_rows(strided_rows(shape, 1000, slabs, whole=False))
-    ids = pages(5, 0, 23)
-    chosen = blocks[block_indices(ids, slabs[1] - slabs[0], shape.num_pages, whole=False)]
-    expected = [1000 + shape.address(slab, page) for slab in range(*slabs) for page in ids.tolist()]
-    assert chosen[:, 0].tolist() == expected
-    assert set(chosen[:, 1].tolist()) == {shape.item_bytes}
+@pytest.mark.parametrize("slabs", [range(6), range(2, 4)])
+def test_items_stand_where_the_geometry_says(layout: Layout, slabs: range) -> None:
+    shape, ids = geometry(layout), pages(5, 0, 23)
+    found = blocks(shape, Unit.ITEM, len(slabs), slabs.start, shape.kv_heads, 0)
+    assert addresses(found, ids) == [1000 + shape.address(slab, page) for slab in slabs for page in ids.tolist()]
+    assert (found.length, found.per_page) == (shape.item_bytes, len(slabs))
 
 
-def test_whole_pages_are_one_block_each_only_when_both_sides_keep_them_together() -> None:
+@pytest.mark.parametrize("layout", list(Layout))
+def test_some_heads_are_one_piece_per_token(layout: Layout) -> None:
+    shape, ids = replace(geometry(layout), kv_heads=4), pages(5, 0)
+    found = blocks(shape, Unit.TOKEN, 2, 3, heads=2, first_head=1)
+    head = shape.head_dim * shape.itemsize
+    starts = [1000 + shape.address(slab, page) for slab in (3, 4) for page in (5, 0)]
+    assert addresses(found, ids) == [start + token * 4 * head + head for start in starts for token in range(4)]
+    assert (found.length, found.per_page) == (2 * head, 2 * shape.page_size)
+
+
+def test_pages_are_one_block_each_where_both_sides_keep_their_slabs_together() -> None:
     page_major, layer_major = geometry(Layout.PAGE_MAJOR), geometry(Layout.LAYER_MAJOR)
-    assert whole_pages(page_major, page_major, Cut.whole(page_major))
-    assert not whole_pages(page_major, page_major, replace(Cut.whole(page_major), slabs=2))
-    assert not whole_pages(page_major, layer_major, Cut.whole(page_major))
-    blocks = expanded_rows(strided_rows(page_major, 0, (0, 6), whole=True))
-    assert blocks[7].tolist() == [page_major.address(0, 7), page_major.page_bytes, 0]
+    whole = Cut.whole(page_major)
+    assert unit(page_major, page_major, whole) == Unit.PAGE
+    assert unit(page_major, layer_major, whole) == unit(layer_major, layer_major, whole) == Unit.ITEM
+    assert unit(page_major, page_major, replace(whole, heads=1)) == Unit.TOKEN
+    assert unit(page_major, replace(page_major, kv_heads=4), whole) == Unit.TOKEN
+    here, there = sides(page_major, page_major, whole)
+    assert here.first == 0
+    assert here.length == there.length == here.stride == page_major.page_bytes, "neighbouring pages join"
+
+
+def test_a_pipeline_stage_of_a_page_is_still_one_block() -> None:
+    """A stage's page-major pool into the part of a page that its layers are on the other side."""
+    stage, full = geometry(Layout.PAGE_MAJOR, layers=1), geometry(Layout.PAGE_MAJOR, num_pages=30)
+    here, there = sides(stage, full, Cut(slabs=2, heads=2, remote_slab=4))
+    assert (here.first, here.length, here.stride) == (0, stage.page_bytes, stage.page_bytes)
+    assert (there.first, there.length, there.stride) == (full.address(4, 0), stage.page_bytes, full.page_bytes)
+
+
+def test_a_pool_with_more_pieces_than_can_be_numbered_is_refused() -> None:
+    huge = replace(geometry(), num_pages=1 << 27)
+    with pytest.raises(TransferError, match="pieces are numbered in 32 bits"):
+        sides(huge, huge, Cut(slabs=2, heads=1))
 
 
 @pytest.mark.parametrize(

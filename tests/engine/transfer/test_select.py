@@ -28,6 +28,19 @@ from pdctl.engine.transfer import select
 print(select.create(sys.argv[1], "127.0.0.1").name)
 """
 
+WITHOUT_MOONCAKE = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "mooncake":
+            raise ({error})
+sys.meta_path.insert(0, Absent())
+from pdctl.engine.transfer import select
+transport = select.create("{name}", "127.0.0.1")
+assert transport.name == "mooncake"
+transport.register(transport.allocate(4096))
+"""
+
 LOADED = """
 import sys
 from pdctl.engine.transfer import select
@@ -78,8 +91,29 @@ def test_a_pool_on_a_gpu_needs_nixl() -> None:
         select.create("shm", "127.0.0.1").register(OnGpu())
 
 
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            "ModuleNotFoundError(name)",
+            "mooncake: mooncake-transfer-engine-non-cuda is not installed (pip install 'pdctl[mooncake]'; Linux only)",
+        ),
+        (
+            "ImportError('libibverbs.so.1: cannot open shared object file: No such file or directory')",
+            "mooncake: mooncake-transfer-engine-non-cuda cannot be loaded: libibverbs.so.1: cannot open shared object "
+            "file: No such file or directory (apt install libibverbs1 libnl-3-200 libnl-route-3-200)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["mooncake", "mooncake_tcp"])
+def test_mooncake_says_which_package_it_lacks(name: str, error: str, text: str) -> None:
+    done = run(WITHOUT_MOONCAKE.replace("{name}", name).replace("({error})", error))
+    assert done.returncode != 0
+    assert f"TransferError: {text}" in done.stderr
+
+
 def test_an_unknown_backend_is_named() -> None:
-    with pytest.raises(TransferError, match="'pigeon': nixl, shm or fake"):
+    with pytest.raises(TransferError, match="'pigeon': nixl, shm, mooncake or fake"):
         select.create("pigeon", "127.0.0.1")
 
 

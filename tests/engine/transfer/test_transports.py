@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pdctl.engine.cache.geometry import Layout, PoolGeometry
-from pdctl.engine.transfer import nixl, select
+from pdctl.engine.transfer import mooncake, nixl, select
 from pdctl.engine.transfer.base import Cut, OpState, TransferError
 from pdctl.engine.transfer.fake import FakeTransport
 from tests.engine.transfer.far import FarPool, geometry, item, move, noise, open_pool, pair, wait_for
@@ -22,8 +22,18 @@ def has_nixl() -> bool:
     return True
 
 
+def without_mooncake() -> str:
+    """Why mooncake cannot be tested here; empty where it can."""
+    try:
+        mooncake.load()
+    except ImportError as error:
+        return str(error)
+    return ""
+
+
 BACKENDS = [
     "shm",
+    pytest.param("mooncake", marks=pytest.mark.skipif(bool(without_mooncake()), reason=without_mooncake())),
     pytest.param("nixl", marks=pytest.mark.skipif(not has_nixl(), reason="no NIXL wheel for this platform")),
 ]
 
@@ -69,6 +79,18 @@ def test_a_plan_for_some_slabs_moves_only_those(backend: str) -> None:
         assert plan.nbytes(2) == 4 * near.item_bytes
         assert move(transport, plan, src, dst) == OpState.DONE
         wanted = expected_after(pool, noise(far.nbytes, 2), (near, far), [(3, 9), (4, 1)], range(2, 4))
+        assert np.array_equal(other.content(), wanted)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_thousands_of_pieces_arrive(backend: str) -> None:
+    """More than one batch of a transport that takes so many at a time: no two pages are neighbours."""
+    shape = geometry(num_pages=800, head_dim=2)
+    src, dst = np.arange(1, 799, 2, dtype=np.int32), np.arange(798, 0, -2, dtype=np.int32)
+    with pair(backend, shape, shape) as (transport, pool, other, plan):
+        assert move(transport, plan, src, dst) == OpState.DONE
+        pairs = list(zip(src.tolist(), dst.tolist(), strict=True))
+        wanted = expected_after(pool, noise(shape.nbytes, 2), (shape, shape), pairs, range(shape.num_slabs))
         assert np.array_equal(other.content(), wanted)
 
 

@@ -1,0 +1,197 @@
+"""One NIXL agent over UCX: what registers a pool, knows peers' pools and writes into them.
+
+Settings (measured in docs/performance.md): no progress thread, which would burn a whole core;
+`ucx_error_handling_mode=none` where all peers share the host, and the UCX module list cut to cma there. With UCX's ib
+module loaded, a process that made an agent can crash in a library destructor at normal interpreter exit: engine
+processes therefore leave through os._exit.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+import threading
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pdctl.engine.transfer.base import TransferError
+from pdctl.engine.transfer.pages import Blocks, expanded_rows
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+PACKAGES = ("nixl", "nixl_cu12", "nixl_cu13")
+INITIATOR = "NIXL_INIT_AGENT"
+
+
+class Descriptor(msgspec.Struct, frozen=True):
+    """Where the pool of an agent lies."""
+
+    agent: str
+    metadata: bytes
+    address: int
+    nbytes: int
+    device: int
+    kind: str  # DRAM | VRAM
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A pool as the binding wants it."""
+
+    address: int
+    nbytes: int
+    device: int
+    kind: str  # DRAM | VRAM
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lists:
+    """Prepared descriptor lists of both sides, and how pages become indices into them."""
+
+    agent: Agent
+    local: Any
+    remote: Any
+    here: Blocks
+    there: Blocks
+
+    def release(self) -> None:
+        self.local.release()
+        self.remote.release()
+
+
+def load(cma_only: bool) -> ModuleType:
+    """The binding's API module. Raises ImportError when no NIXL wheel is installed (macOS has none).
+
+    `cma_only`: every peer and the pool are in this host's memory. UCX reads its module list when its library loads, and
+    without the ib and cuda modules there is nothing that could crash at exit.
+    """
+    if cma_only:
+        os.environ.setdefault("UCX_MODULES", "cma")
+    installed = [name for name in PACKAGES if importlib.util.find_spec(name)]
+    if not installed:
+        raise ImportError(f"none of {', '.join(PACKAGES)} is installed (pip install 'pdctl[engine]' on Linux has it)")
+    api = importlib.import_module(f"{installed[0]}._api")
+    # The binding prints to stdout in a format of its own: let its warnings go where ours go.
+    logger = logging.getLogger("nixl")
+    logger.handlers.clear()
+    logger.propagate = True
+    logger.setLevel(logging.WARNING)
+    return api
+
+
+class Agent:
+    """Its calls take turns (strict): a post holds the agent for the whole copy where UCX copies by itself (cma).
+
+    Raises TransferError where the binding's errors would mean that it cannot be set up; `errors` are the classes that
+    `transfer` and `state` raise when a write failed.
+    """
+
+    def __init__(self, pool: Memory, mode: str, cma_only: bool) -> None:
+        """`mode`: UCX's error handling, `none` (same host) or `peer`."""
+        try:
+            api = load(cma_only)
+            bindings = importlib.import_module(f"{api.__package__}._bindings")
+        except ImportError as error:
+            raise TransferError(f"nixl: {error}") from None
+        self.errors = _error_classes(bindings)
+        self.plans: dict[str, list[Lists]] = {}  # by peer
+        self._peers: dict[str, Descriptor] = {}
+        self._lock = threading.Lock()  # one thread may add a peer while another one drops one of the same process
+        config = api.nixl_agent_config(
+            enable_prog_thread=False, backends=[], sync_mode=api.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
+        )
+        try:
+            self._agent = api.nixl_agent(f"pdctl-{uuid.uuid4().hex[:16]}", config)
+            self._agent.create_backend("UCX", {"ucx_error_handling_mode": mode})
+        except self.errors as error:
+            raise TransferError(f"nixl: UCX cannot start: {error}; check UCX_TLS and UCX_NET_DEVICES") from None
+        try:
+            self._region = self._agent.register_memory([(pool.address, pool.nbytes, pool.device, "")], pool.kind)
+            metadata = self._agent.get_agent_metadata()
+        except self.errors as error:
+            raise TransferError(f"nixl: cannot register {pool.nbytes} bytes of {pool.kind}: {error}") from None
+        self.own = Descriptor(self._agent.name, metadata, pool.address, pool.nbytes, pool.device, pool.kind)
+
+    @property
+    def load(self) -> int:
+        """How many peers it serves."""
+        return len(self._peers)
+
+    def add(self, peer: str, theirs: Descriptor) -> None:
+        with self._lock:
+            if not self._knows(theirs.agent):
+                try:
+                    self._agent.add_remote_agent(theirs.metadata)
+                except self.errors as error:
+                    raise TransferError(f"nixl: cannot load the agent of peer {peer}: {error}") from None
+            self._peers[peer] = theirs
+            self.plans[peer] = []
+
+    def _knows(self, agent: str) -> bool:
+        """One agent serves every connection of its process: it goes with the last of them."""
+        return any(descriptor.agent == agent for descriptor in self._peers.values())
+
+    def drop(self, peer: str) -> None:
+        with self._lock:
+            for lists in self.plans.pop(peer):
+                lists.release()
+            known = self._peers.pop(peer)
+            if self._knows(known.agent):
+                return
+            try:
+                self._agent.remove_remote_agent(known.agent)
+            except self.errors:
+                return  # its metadata went with the connection
+
+    def peer(self, peer: str) -> Descriptor:
+        return self._peers[peer]
+
+    def lists(self, peer: str, here: Blocks, there: Blocks) -> Lists:
+        theirs = self._peers[peer]
+        made = Lists(
+            self, self._prepare(INITIATOR, self.own, here), self._prepare(theirs.agent, theirs, there), here, there
+        )
+        self.plans[peer].append(made)
+        return made
+
+    def _prepare(self, agent: str, pool: Descriptor, blocks: Blocks) -> Any:  # noqa: ANN401  # a handle of the binding
+        rows = blocks.rows(pool.address)
+        rows[:, 2] = pool.device
+        try:
+            try:
+                return self._agent.prep_xfer_dlist(agent, rows, pool.kind)
+            except (TypeError, ValueError):  # releases without strided lists know (address, length, device) only
+                return self._agent.prep_xfer_dlist(agent, expanded_rows(rows), pool.kind)
+        except self.errors as error:
+            raise TransferError(f"nixl: cannot prepare {blocks.count} blocks for {agent}: {error}") from None
+
+    def make(self, lists: Lists, src: Any, dst: Any) -> Any:  # noqa: ANN401  # index arrays in, a handle out
+        return self._agent.make_prepped_xfer("WRITE", lists.local, src, lists.remote, dst)
+
+    def transfer(self, handle: Any) -> str:  # noqa: ANN401
+        return str(self._agent.transfer(handle))
+
+    def state(self, handle: Any) -> str:  # noqa: ANN401
+        return str(self._agent.check_xfer_state(handle))
+
+    def progress(self) -> None:
+        self._agent.get_new_notifs()
+
+    def close(self) -> None:
+        """Give everything back in the order the binding wants; the agent goes last."""
+        for peer in list(self._peers):
+            self.drop(peer)
+        self._agent.deregister_memory(self._region)
+        self._region = self._agent = None
+
+
+def _error_classes(bindings: ModuleType) -> tuple[type[Exception], ...]:
+    """The binding raises instead of returning "ERR"; its exceptions share no base but Exception."""
+    found = [getattr(bindings, name) for name in dir(bindings) if name.endswith("Error")]
+    return tuple(item for item in found if isinstance(item, type) and issubclass(item, Exception))

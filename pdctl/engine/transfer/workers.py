@@ -1,0 +1,255 @@
+"""Writes on a few threads of their own, so that a large copy holds up neither the KV manager nor other peers' rooms.
+
+A `post` blocks for its whole copy with some transports, and with one that hangs it may never return. So every peer
+belongs to one shard, a shard is one thread with a queue, and word of what happened comes back as a call to the loop
+(sglang: SGLANG_DISAGGREGATION_QUEUE_SIZE queues). A call that does not return loses its thread: the shard goes on with
+another one, and only what is meant for the same peer waits on.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import os
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from pdctl.engine.transfer import shard as orders
+from pdctl.engine.transfer.around import Around
+from pdctl.engine.transfer.base import Op, OpState
+from pdctl.engine.transfer.pages import require_pairs
+from pdctl.engine.transfer.shard import GIVEN_UP, GONE, Job, Order, Shard, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pdctl.engine.cache.geometry import PoolGeometry
+    from pdctl.engine.transfer.base import Cut, Pages, TransferPlan, Transport
+
+log = logging.getLogger("pdctl.engine")
+
+CORES_PER_THREAD = 8
+STUCK = 1.0  # seconds a call may take beyond what its bytes need
+IN_PLACE = 4 << 20  # bytes, about a millisecond: less than that is copied at once where nothing else is under way
+BREATH = 2e-4  # seconds after such a copy until the next may come
+CLOSE = 2.0  # seconds for the threads to end
+
+
+def threads(asked: int = 0) -> int:
+    """How many shards: as asked, else by cores, but never one alone, so that a slow session leaves others alive."""
+    return asked or min(4, max(2, (os.cpu_count() or 1) // CORES_PER_THREAD))
+
+
+class Caller(Protocol):
+    """The loop that owns the workers: `later` on its own thread only."""
+
+    def call(self, action: Callable[[], None]) -> bool: ...
+    def later(self, seconds: float, action: Callable[[], None]) -> object: ...
+
+
+class Workers(Around):
+    """A transport whose posts return at once: the op is RUNNING, and the loop is called when there is news of it.
+
+    Every method belongs to the loop's thread; `allocate`, `register` and `close` come before its start and after its
+    end. An op has not `begun` while it waits for a thread.
+    """
+
+    def __init__(self, inner: Transport, loop: Caller, count: int, patience: float = STUCK) -> None:
+        super().__init__(inner)
+        self.inner = inner
+        self._loop = loop
+        self._patience = patience
+        self._shards = [Shard(number) for number in range(count)]
+        self._shard_of: dict[str, Shard] = {}  # by the inner transport's name of a peer
+        self._inner_name: dict[str, str] = {}
+        self._outer_name: dict[str, str] = {}
+        self._names_used: dict[str, int] = {}  # while their peers are being dropped
+        self._open: dict[str, set[Job]] = {}  # by the inner transport's name of a peer
+        self._jobs = 0  # open ones, of all peers
+        self._turn_at = 0.0  # monotonic: when the loop's thread may copy by itself again
+        self._lost: list[Worker] = []  # threads that are still in a call that does not return
+
+    # --- peers
+
+    def add_peer(self, peer: str, descriptor: bytes) -> None:
+        self.drop_peer(peer)
+        # A peer of this name may still wait to be dropped by its thread: the new one must not go with it.
+        again = self._names_used.get(peer, 0)
+        name = f"{peer}.{again}" if again else peer
+        super().add_peer(name, descriptor)
+        self._inner_name[peer], self._outer_name[name] = name, peer
+
+    def plan(self, peer: str, local: PoolGeometry, remote: PoolGeometry, cut: Cut | None = None) -> TransferPlan:
+        name = self._inner_name.get(peer, peer)
+        plan = super().plan(name, local, remote, cut)
+        if name not in self._shard_of:
+            least = min(self._shards, key=lambda shard: len(shard.peers))
+            shard = least if plan.lane is None else self._shards[plan.lane % len(self._shards)]
+            shard.peers.add(name)
+            self._shard_of[name], self._open[name] = shard, set()
+        return plan
+
+    def drop_peer(self, peer: str) -> None:
+        name = self._inner_name.pop(peer, None)
+        if name is None:
+            return
+        self._outer_name.pop(name)
+        shard = self._shard_of.pop(name, None)
+        if shard is None:  # never planned for, so never written to
+            super().drop_peer(name)
+            return
+        shard.peers.discard(name)
+        for job in list(self._open.pop(name)):
+            self._withdraw(job, GONE)
+        self._names_used[peer] = self._names_used.get(peer, 0) + 1
+        self._put(shard, Order(name, 0, functools.partial(self._drop, peer, name)))
+
+    def _drop(self, peer: str, name: str, worker: Worker) -> None:
+        worker.drop(name)
+        self._loop.call(lambda: self._dropped(peer))
+
+    def _dropped(self, peer: str) -> None:
+        if peer not in self._inner_name:
+            self._names_used.pop(peer, None)
+
+    # --- writes
+
+    def post(self, plan: TransferPlan, src_pages: Pages, dst_pages: Pages) -> Op:
+        """`nbytes` and `descriptors` are what the plan says until the write has ended."""
+        require_pairs(src_pages, dst_pages, plan.local, plan.remote)  # a caller's mistake, not the peer's failure
+        count = len(src_pages)
+        peer = self._outer_name.get(plan.peer, plan.peer)
+        op = Op(peer, plan.nbytes(count), OpState.RUNNING, descriptors=plan.per_page * count, due=math.inf)
+        shard = self._shard_of.get(plan.peer)
+        if shard is None:
+            op.state, op.error, op.nbytes = OpState.FAILED, GONE, 0
+            return op
+        job = op.handle = Job(op, plan, src_pages, dst_pages, shard)
+        if self.caps.prompt and op.nbytes <= IN_PLACE and not self._jobs and time.monotonic() >= self._turn_at:
+            self._post_here(job)
+        else:
+            op.begun = False
+            self._register(job)
+            self._put(shard, Order(plan.peer, op.nbytes, functools.partial(orders.post, job)))
+        return op
+
+    def _post_here(self, job: Job) -> None:
+        """Two changes of thread are dear for a small copy; of several at once, only the first is made here."""
+        began, op = time.monotonic(), job.op
+        job.taken, job.began = True, began
+        made = job.made = self.inner.post(job.plan, job.src, job.dst)
+        now = time.monotonic()
+        self._turn_at = now + BREATH
+        if made.state == OpState.RUNNING:
+            self._register(job)
+            self._put(job.shard, Order(job.plan.peer, 0, functools.partial(orders.adopt, job)))
+        else:
+            op.state, op.error, op.nbytes = made.state, made.error, made.nbytes
+            op.descriptors, op.sums, op.handle = made.descriptors, made.sums, None
+
+    def _register(self, job: Job) -> None:
+        self._open[job.plan.peer].add(job)
+        self._jobs += 1
+
+    def poll(self, op: Op) -> OpState:
+        return op.state
+
+    def release(self, op: Op) -> bool:
+        if op.state != OpState.RUNNING:
+            return True
+        job: Job = op.handle
+        if self._withdraw(job, GIVEN_UP):
+            return True
+        self._put(job.shard, Order(job.plan.peer, 0, functools.partial(orders.release, job)))
+        return False
+
+    def _withdraw(self, job: Job, why: str) -> bool:
+        """Whether no thread had taken it yet; then none will."""
+        with job.shard.lock:
+            free, job.taken = not job.taken, True
+        if free:
+            self._settle(job, OpState.FAILED, why, 0, 0, b"")
+        return free
+
+    def _put(self, shard: Shard, order: Order) -> None:
+        if shard.worker is None:
+            shard.worker = Worker(shard, self, [])
+        shard.inbox.put(order)
+        self._watch_later(shard, self._patience)
+
+    def _watch_later(self, shard: Shard, seconds: float) -> None:
+        if not shard.watched:
+            shard.watched = True
+            self._loop.later(seconds, lambda: self._watch(shard))
+
+    def _watch(self, shard: Shard) -> None:
+        """See to it that the call returns that others are queued behind."""
+        shard.watched = False
+        worker = shard.worker
+        if worker is None or shard.inbox.empty():
+            return
+        with shard.lock:
+            order, wait = worker.order, worker.overdue(time.monotonic(), self._patience)
+            stuck = order is not None and wait <= 0
+            if order is not None and stuck:
+                worker.replaced = True
+                shard.parked[order.peer] = []
+                moved = [job for job in worker.underway if job.plan.peer != order.peer]
+                worker.underway = [job for job in worker.underway if job.plan.peer == order.peer]
+        if order is not None and stuck:
+            log.warning(
+                "A write into session %s has not returned for %.1fs; the %d orders behind it go on without it",
+                order.peer, time.monotonic() - worker.since, shard.inbox.qsize(),
+            )  # fmt: skip
+            self._lost = [*(lost for lost in self._lost if lost.thread.is_alive()), worker]
+            shard.worker = Worker(shard, self, moved)
+        else:
+            self._watch_later(shard, min(wait, self._patience))
+
+    # --- news, from the threads
+
+    def report(self, job: Job) -> None:
+        made = job.made
+        if made is None:
+            return
+        if made.state == OpState.RUNNING:
+            self._loop.call(functools.partial(_begin, job.op))
+        else:
+            news = (made.state, made.error, made.nbytes, made.descriptors, made.sums)
+            self._loop.call(functools.partial(self._settle, job, *news))
+
+    def _settle(self, job: Job, state: OpState, error: str, nbytes: int, descriptors: int, sums: bytes) -> None:
+        op = job.op
+        if op.state != OpState.RUNNING:
+            return
+        self._open.get(job.plan.peer, set()).discard(job)
+        self._jobs -= 1
+        op.state, op.error, op.nbytes, op.descriptors, op.sums = state, error, nbytes, descriptors, sums
+        op.handle = None
+
+    def died(self) -> None:
+        """A thread ended on an error nobody expected: so does the loop, and every room of the rank fails."""
+        self._loop.call(_die)
+
+    def close(self) -> None:
+        """A thread that does not return from its call keeps the transport open until the process ends."""
+        workers = [shard.worker for shard in self._shards if shard.worker is not None]
+        for jobs in self._open.values():
+            for job in list(jobs):
+                self._withdraw(job, "the transport was closed")
+        for worker in workers:
+            worker.shard.inbox.put(None)
+        deadline = time.monotonic() + CLOSE
+        for worker in workers:
+            worker.thread.join(max(0.0, deadline - time.monotonic()))
+        if not any(worker.thread.is_alive() for worker in (*workers, *self._lost)):
+            super().close()
+
+
+def _begin(op: Op) -> None:
+    op.begun = True
+
+
+def _die() -> None:
+    raise RuntimeError("a thread of the KV transfer has ended on an error")
