@@ -14,14 +14,18 @@ from pdctl.engine.disaggregation.bootstrap_client import BootstrapError, attempt
 from pdctl.engine.disaggregation.connection import RETRY, Connection
 from pdctl.engine.disaggregation.failure import Failure, FailureCode
 from pdctl.engine.disaggregation.heartbeat import Heartbeat
-from pdctl.engine.disaggregation.rank_map import MismatchError, check, rank_keys, targets
+from pdctl.engine.disaggregation.notice import Notices
+from pdctl.engine.disaggregation.rank_map import MismatchError, check, leader_key, log_mismatch, rank_keys
 
 if TYPE_CHECKING:
     from pdctl.engine.disaggregation.bootstrap_wire import ParallelInfo, RankKey
     from pdctl.engine.disaggregation.decode import DecodeManager
     from pdctl.engine.disaggregation.receiver import KvReceiver
+    from pdctl.layout.links import Targets
 
 log = logging.getLogger("pdctl.engine")
+
+NOBODY = "none"  # the session of frames that belong to none
 
 
 class PrefillAddress:
@@ -29,6 +33,10 @@ class PrefillAddress:
         self.name = name
         self._manager = manager
         self._info: ParallelInfo | None = None
+        self._heard: ParallelInfo | None = None  # the last answer, whether or not it still holds
+        self._targets: Targets | None = None
+        self._unheard: list[tuple[KvReceiver, Failure]] = []  # given up before anything was heard from there
+        self._notices = Notices(manager.loop, name)
         self._waiting: dict[KvReceiver, tuple[RankKey, ...]] = {}  # keys once the DP rank is known
         self._asking: set[KvReceiver] = set()
         self._connections: dict[RankKey, Connection] = {}
@@ -83,17 +91,31 @@ class PrefillAddress:
             return
         self._attempts = 0
         log.debug("Prefill parallel info for [%s]: %s", self.name, answer)
+        if self._heard not in (None, answer):
+            self._start_over()
+        self._heard = answer
+        unheard, self._unheard = self._unheard, []
+        for receiver, failure in unheard:
+            self.give_notice(receiver, failure)
         try:
-            check(self._manager.config, answer)
+            self._targets = check(self._manager.shape, answer)
         except MismatchError as error:
-            log.error("%s", error)  # sglang's line for it, word for word
+            log_mismatch(self.name, str(error))
             self._fail_waiting(failures.of(FailureCode.MISMATCH, f"{error} (bootstrap_addr: {self.name})"))
             return
         self._info = answer
         self._heartbeat.start()
         self.advance()
 
+    def _start_over(self) -> None:
+        """Another shape answers under this address: no rank of the old one may be asked for a new room."""
+        self._waiting = dict.fromkeys(self._waiting, ())
+        self._notices.forget()
+        for connection in list(self._connections.values()):
+            connection.retire()
+
     def _not_shaped(self, error: BootstrapError) -> None:
+        self._unheard.clear()
         if error.status:
             log.warning("Failed to get prefill server info: %d, %s", error.status, error.text)
         else:
@@ -112,7 +134,32 @@ class PrefillAddress:
 
     def forget_shape(self) -> None:
         self._info = None
+        self._notices.forget()
         self._heartbeat.stop()
+
+    def stale(self, connection: Connection, failure: Failure) -> None:
+        """Another process has the port the bootstrap server names: ask anew until its rank has registered again."""
+        self.forget_shape()
+        self.remove(connection)
+        patience = self._manager.config.topology_timeout
+        for receiver in [room for room, keys in self._waiting.items() if connection.key in keys]:
+            self._waiting[receiver] = ()
+            if receiver.age > patience:
+                del self._waiting[receiver]
+                receiver.fail(failure)
+        self._manager.loop.later(RETRY, self.advance)
+
+    # --- rooms given up before a page list was sent
+
+    def give_notice(self, receiver: KvReceiver, failure: Failure) -> None:
+        """Tell the prefill, as far as it can be found, so that its request need not wait for its timeout."""
+        if self._heard is None:
+            self._unheard.append((receiver, failure))
+            self._fetch()
+            return
+        dp = self._dp_rank(receiver, self._heard)
+        if dp is not None:
+            self._notices.give(leader_key(dp), receiver.farewell(NOBODY, failure, notice=True))
 
     # --- step 2: the ranks
 
@@ -122,15 +169,13 @@ class PrefillAddress:
             return
         self._waiting[receiver] = keys
         connections = tuple(self._connect(key) for key in keys)
-        if all(connection.ready for connection in connections):
+        if self._targets is not None and all(connection.ready for connection in connections):
             self._waiting.pop(receiver, None)
-            receiver.ready(connections, targets(self._manager.config, info))
+            receiver.ready(connections, self._targets)
 
     def _keys(self, receiver: KvReceiver, info: ParallelInfo) -> tuple[RankKey, ...]:
         dp = self._dp_rank(receiver, info)
-        if dp is None:
-            return ()
-        return rank_keys(dp, targets(self._manager.config, info))
+        return () if dp is None or self._targets is None else rank_keys(dp, self._targets)
 
     def _dp_rank(self, receiver: KvReceiver, info: ParallelInfo) -> int | None:
         """sglang 0.5.13+: the request's, 0 of one, room % dp_size, or what the prefill told its bootstrap server."""
@@ -138,7 +183,7 @@ class PrefillAddress:
             return receiver.dp_rank
         if info.dp_size == 1:
             return 0
-        if info.follow_bootstrap_room:
+        if info.follow_bootstrap_room and not self._manager.config.query_dp_rank:
             return receiver.room % info.dp_size
         self._ask_dp_rank(receiver)
         return None
@@ -155,14 +200,24 @@ class PrefillAddress:
         self._asking.discard(receiver)
         if isinstance(answer, int):
             receiver.dp_rank = answer
+        if receiver.failure is not None:
+            self._give_late_notice(receiver, receiver.failure)
+            return
+        if receiver.dp_rank is not None:
+            self.advance()
         elif receiver.active and receiver.age > self._manager.config.bootstrap_timeout:
-            detail = answer.message if answer is not None else "no prefill DP rank announced it"
+            detail = answer.message if isinstance(answer, BootstrapError) else "no prefill DP rank announced it"
             text = f"Could not fetch the prefill dp rank of room {receiver.room} from {self.name}: {detail}"
             receiver.fail(failures.of(FailureCode.BOOTSTRAP_UNREACHABLE, text))
         else:
             self._manager.loop.later(RETRY, self.advance)
-            return
-        self.advance()
+
+    def _give_late_notice(self, receiver: KvReceiver, failure: Failure) -> None:
+        """Where the prefill's request comes after the decode's failure its DP rank is known late; or never."""
+        if receiver.dp_rank is not None:
+            self.give_notice(receiver, failure)
+        elif receiver.age < self._manager.config.topology_timeout:
+            self._manager.loop.later(RETRY, lambda: self.give_notice(receiver, failure))
 
     def _connect(self, key: RankKey) -> Connection:
         connection = self._connections.get(key)
@@ -186,6 +241,7 @@ class PrefillAddress:
     def _lost(self, detail: str) -> None:
         """The instance does not answer any more: nothing cached about it may be used again."""
         self._info = None
+        self._notices.forget()
         failure = failures.prefill_lost(self.name, detail)
         affected = sum(connection.give_up(failure) for connection in list(self._connections.values()))
         self._fail_waiting(failure)

@@ -17,6 +17,7 @@ from pdctl.errors import LaunchError
 log = logging.getLogger("pdctl.engine")
 
 CLEANUP_INTERVAL = 120.0  # seconds; an announced DP rank lives between one and two of these
+ACCEPTING = 3  # turns of the loop from an accepted connection to its task
 
 
 class BootstrapServer:
@@ -53,6 +54,7 @@ class BootstrapServer:
     async def stop(self) -> None:
         if self._server is None or self._cleaner is None:
             return
+        await self._stop_listening()
         self._server.close()
         tasks = (self._cleaner, *self._connections)
         for task in tasks:
@@ -60,6 +62,17 @@ class BootstrapServer:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._server.wait_closed()
         self._server = self._cleaner = None
+
+    async def _stop_listening(self) -> None:
+        """A connection accepted in this very turn of the loop must have its task before the server closes.
+
+        asyncio (CPython 3.10 to 3.13) fails on it otherwise, and leaves its socket open.
+        """
+        loop = asyncio.get_running_loop()
+        for listening in self._server.sockets if self._server else ():
+            loop.remove_reader(listening)
+        for _ in range(ACCEPTING):
+            await asyncio.sleep(0)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -94,7 +94,8 @@ class RankTable:
                 dp, cp, tp, pp = given
                 return text(404, f"Bootstrap info not found for dp_rank={dp} cp_rank={cp} tp_rank={tp} pp_rank={pp}")
         row = self._ranks[slot]
-        return document({"rank_ip": row.rank_ip, "rank_port": int(row.rank_port)})
+        endpoint: dict[str, object] = {"rank_ip": row.rank_ip, "rank_port": int(row.rank_port)}
+        return document({**endpoint, "instance_id": row.instance_id} if row.instance_id else endpoint)
 
     def _shape(self) -> Answer:
         """Key order and the null keys are sglang 0.5.23's; two keys appear only when they have a value."""

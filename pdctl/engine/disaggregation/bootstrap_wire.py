@@ -41,6 +41,7 @@ class RankRow(msgspec.Struct, frozen=True):
     enable_kv_cache_sharding: bool = False
     kv_layout: str | None = None
     dsv41_spec_layout: dict[str, Any] | None = None
+    instance_id: str | None = None  # this engine's: one life of one rank process
 
     @property
     def follows_room(self) -> bool:
@@ -69,8 +70,11 @@ class ParallelInfo(msgspec.Struct, frozen=True):
 
 
 class RankEndpoint(msgspec.Struct, frozen=True):
+    """`instance_id` is empty where the rank gave none (SGLang's)."""
+
     rank_ip: str
     rank_port: int
+    instance_id: str = ""
 
 
 class RoomRank(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from pdctl.engine.disaggregation.bootstrap_client import BootstrapError, attempt
 from pdctl.engine.disaggregation.channel import LinkError, LinkEvent, tcp
 from pdctl.engine.disaggregation.failure import Failure, FailureCode
 from pdctl.engine.disaggregation.handshake import RegisterKvArgs, Unregister, codec
+from pdctl.engine.disaggregation.rank_map import log_mismatch
 
 if TYPE_CHECKING:
     from pdctl.engine.disaggregation.address import PrefillAddress
@@ -52,6 +53,7 @@ class Connection:
         self._retired = False
         self._began = time.monotonic()
         self._timer: Timer | None = None
+        self._instance = ""
 
     @property
     def ready(self) -> bool:
@@ -77,6 +79,7 @@ class Connection:
             "Fetched bootstrap info: {'rank_ip': '%s', 'rank_port': %d} for DP %d CP %d TP %d PP %d",
             found.rank_ip, found.rank_port, key.dp, key.cp, key.tp, key.pp,
         )  # fmt: skip
+        self._instance = found.instance_id
         self._register(tcp(found.rank_ip, found.rank_port))
 
     def _not_found(self, error: BootstrapError) -> str:
@@ -105,9 +108,8 @@ class Connection:
                 backend=manager.transport.name,
                 descriptor=manager.transport.descriptor(),
                 geometry=manager.geometry,
-                kv_dtype=manager.config.kv_dtype,
-                attn_tp_size=manager.config.tp_size,
-                attn_tp_rank=manager.config.tp_rank,
+                shape=manager.shape,
+                instance=self._instance,
             )
         )
 
@@ -128,13 +130,22 @@ class Connection:
         if self._timer is not None:
             self._timer.cancel()
         if not ack.accepted:
-            text = f"prefill {self.endpoint} (bootstrap_addr: {self._address.name}) refused: {ack.reason}"
-            self.end(failures.of(FailureCode.MISMATCH, text))
+            self._refused(ack)
             return
         self.same_host = ack.host == self._manager.host
         self.stage = Stage.READY
         log.info("Registered KV args with prefill rank %s (bootstrap_addr: %s)", self.endpoint, self._address.name)
         self._address.advance()
+
+    def _refused(self, ack: RegisterAck) -> None:
+        text = f"prefill {self.endpoint} (bootstrap_addr: {self._address.name}) refused: {ack.reason}"
+        failure = Failure(ack.code or FailureCode.MISMATCH.value, text)
+        if failure.code == FailureCode.STALE_ENDPOINT.value:
+            self._close(linger=0.0)
+            self._address.stale(self, failure)
+        else:
+            log_mismatch(self._address.name, ack.reason)
+            self.end(failure)
 
     def on_event(self, event: LinkEvent) -> None:
         if event == LinkEvent.UP or self.stage == Stage.ENDED:

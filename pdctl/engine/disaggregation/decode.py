@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from pdctl.engine.disaggregation import failure as failures
@@ -11,6 +12,7 @@ from pdctl.engine.disaggregation.address import PrefillAddress
 from pdctl.engine.disaggregation.failure import Failure, FailureCode
 from pdctl.engine.disaggregation.fake_room import FakeReceiver
 from pdctl.engine.disaggregation.handshake import AbortAck, Frame, RegisterAck, Status
+from pdctl.engine.disaggregation.loop import BUSY_POLL
 from pdctl.engine.disaggregation.manager import Manager
 from pdctl.engine.disaggregation.receiver import KvReceiver, Receiver
 
@@ -89,6 +91,12 @@ class DecodeManager(Manager):
             address = self._addresses[receiver.address] = PrefillAddress(self, receiver.address)
         address.resolve(receiver)
 
+    def give_notice(self, receiver: KvReceiver, failure: Failure) -> None:
+        """`receiver` fails and its prefill, which no rank of it may have heard of yet, should know at once."""
+        address = self._addresses.get(receiver.address)
+        if address is not None:
+            address.give_notice(receiver, failure)
+
     def concluded(self, receiver: KvReceiver) -> None:
         self.succeeded += receiver.failure is None
         self.failed += receiver.failure is not None
@@ -106,10 +114,11 @@ class DecodeManager(Manager):
         if self.transport.caps.peer_progress:
             self._helping.add(receiver)
 
-    def advance(self) -> bool:
-        if self._helping:
-            self.transport.progress()
-        return bool(self._helping)
+    def advance(self) -> float | None:
+        if not self._helping:
+            return None
+        self.transport.progress()
+        return time.monotonic() + BUSY_POLL
 
     # --- the manager's thread: frames and peers
 

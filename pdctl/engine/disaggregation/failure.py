@@ -25,6 +25,9 @@ class FailureCode(str, Enum):
     DUPLICATE_ROOM = "duplicate_room"
     BAD_PAGES = "bad_pages"
     TRANSFER = "transfer"
+    CHECKSUM = "checksum"
+    DP_CONFLICT = "dp_conflict"
+    STALE_ENDPOINT = "stale_endpoint"
     MANAGER_DIED = "manager_died"
 
 
@@ -42,6 +45,15 @@ class Failure:
 
 def aborted(reason: str) -> Failure:
     return Failure(FailureCode.ABORTED.value, reason)
+
+
+# What one side saw of the pair is as true for the other's client; of anything else SGLang's sentence is told.
+SHARED = (FailureCode.MISMATCH.value, FailureCode.RANK_UNREACHABLE.value, FailureCode.DP_CONFLICT.value)
+
+
+def given_up(code: str, reason: str) -> Failure:
+    """What a prefill rank makes of an abort."""
+    return Failure(code, reason) if code in SHARED and reason else aborted(ABORTED_BY_DECODE)
 
 
 def timed_out(room: int, seconds: float, state: KVPoll, missing: str) -> Failure:

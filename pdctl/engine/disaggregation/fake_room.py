@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.engine.disaggregation import failure as failures
+from pdctl.engine.disaggregation.failure import Failure, FailureCode
 from pdctl.engine.disaggregation.state import KVPoll, TransferStats
 
 if TYPE_CHECKING:
-    from pdctl.engine.disaggregation.failure import Failure
     from pdctl.engine.transfer.base import Pages
 
 
@@ -17,6 +17,7 @@ class FakeSender:
 
     settled = True
     failure: Failure | None = None
+    peers: tuple[str, ...] = ()
 
     def __init__(self, room: int, rid: str) -> None:
         self.room = room
@@ -33,8 +34,8 @@ class FakeSender:
         if last:
             self._state = KVPoll.SUCCESS
 
-    def abort(self, reason: str = failures.ABORTED) -> None:
-        self.failure = failures.aborted(reason)
+    def abort(self, reason: str = failures.ABORTED, code: str = FailureCode.ABORTED.value) -> None:
+        self.failure = Failure(code, reason)
         self._state = KVPoll.FAILED
 
     def clear(self) -> None:
@@ -45,6 +46,7 @@ class FakeReceiver:
     """For requests that name the fake bootstrap host: ready at once, arrived as soon as the pages are announced."""
 
     failure: Failure | None = None
+    peers: tuple[str, ...] = ()
 
     def __init__(self, room: int, rid: str) -> None:
         self.room = room
@@ -60,15 +62,15 @@ class FakeReceiver:
     def poll(self) -> KVPoll:
         return self._state
 
-    def send_metadata(self, pages: Pages, aux_index: int = 0) -> None:
+    def send_metadata(self, pages: Pages, aux_index: int = 0, prefix_pages: int = 0) -> None:
         """`metadata` stays empty: there is no first token, and the scheduler takes any."""
-        del aux_index
+        del aux_index, prefix_pages
         self.stats = TransferStats(pages=len(pages))
         self.metadata = b""
         self._state = KVPoll.SUCCESS
 
-    def abort(self, reason: str = failures.ABORTED) -> None:
-        self.failure = failures.aborted(reason)
+    def abort(self, reason: str = failures.ABORTED, code: str = FailureCode.ABORTED.value) -> None:
+        self.failure = Failure(code, reason)
         self._state = KVPoll.FAILED
 
     def clear(self) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from msgspec import Meta
 
 from pdctl.engine.cache.geometry import PoolGeometry  # noqa: TC001  # msgspec reads it at run time
+from pdctl.engine.disaggregation.rank_shape import RankShape  # noqa: TC001
 from pdctl.engine.wire import Codec
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ MAX_FRAME = 8 << 20  # two million pages
 MAX_TEXT = 4096
 
 Room = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Amount = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
@@ -43,9 +45,8 @@ class RegisterKvArgs(msgspec.Struct, frozen=True, tag="register"):
     backend: Name
     descriptor: Annotated[bytes, Meta(max_length=65536)]
     geometry: PoolGeometry
-    kv_dtype: Name
-    attn_tp_size: Count
-    attn_tp_rank: Count
+    shape: RankShape
+    instance: Text = ""  # the rank that is meant, as the bootstrap server named it; another one must refuse
 
 
 class RegisterAck(msgspec.Struct, frozen=True, tag="registered"):
@@ -54,10 +55,15 @@ class RegisterAck(msgspec.Struct, frozen=True, tag="registered"):
     host: Text
     accepted: bool
     reason: Text = ""
+    code: Text = ""
 
 
 class TransferInfo(msgspec.Struct, frozen=True, tag="transfer_info"):
-    """`pages` are little-endian int32 page ids. `generation` tells two uses of one room number apart."""
+    """`pages` are little-endian int32 page ids. `generation` tells two uses of one room number apart.
+
+    The decode has the first `decode_prefix_pages` pages of the prompt already: they are not in `pages`, and not sent
+    (sglang 0.5.13 to 0.5.23: decode_prefix_len, in tokens).
+    """
 
     room: Room
     session: Name
@@ -67,10 +73,29 @@ class TransferInfo(msgspec.Struct, frozen=True, tag="transfer_info"):
     required_dst_info_num: Count = 1
     aux_index: int = 0
     is_dummy: bool = False
+    decode_prefix_pages: Count = 0
+
+
+class Checksums(msgspec.Struct, frozen=True):
+    """What one prefill rank wrote into one decode rank: the part of each page, in the decode's pool, and its CRC-32.
+
+    `pages` are the prefill's own page ids, `sums` little-endian 32-bit numbers, both in the order of the page list.
+    """
+
+    first_slab: Count
+    slabs: Count
+    first_head: Count
+    heads: Count
+    pages: bytes
+    sums: bytes
 
 
 class Status(msgspec.Struct, frozen=True, tag="status"):
-    """`status` is a KVPoll: TRANSFERRING asks the decode to lend its thread, FAILED and SUCCESS are final."""
+    """`status` is a KVPoll: TRANSFERRING asks the decode to lend its thread, FAILED and SUCCESS are final.
+
+    `nbytes`, `chunks` and `descriptors`: what this prefill rank has written into this decode rank for the room;
+    `seconds` in which it wrote for the room, to whomever.
+    """
 
     room: Room
     session: Name
@@ -80,14 +105,23 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     code: Text = ""
     reason: Text = ""
     metadata: Annotated[bytes, Meta(max_length=1 << 20)] = b""
+    nbytes: Amount = 0
+    chunks: Count = 0
+    descriptors: Amount = 0
+    seconds: Annotated[float, Meta(ge=0)] = 0.0
+    checksums: Checksums | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """`notice`: the pages were never announced to this rank, so that nobody waits for an AbortAck."""
+
     room: Room
     session: Name
     endpoint: Endpoint
     generation: Count
     reason: Text = ""
+    code: Text = ""
+    notice: bool = False
 
 
 class AbortAck(msgspec.Struct, frozen=True, tag="abort_ack"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -27,7 +28,8 @@ T = TypeVar("T")
 
 HTTP_THREADS = 8
 FRAMES_PER_TURN = 64  # then commands and timers get their turn
-BUSY_POLL = 1  # ms between looks at transfers that are still running
+FOREVER = 60_000  # ms; whoever waits that long may as well look once
+BUSY_POLL = 1e-3  # seconds between looks at transfers that do not say when they will be done
 CLOSE_LINGER = 1.0
 DRAIN = 2.0  # seconds for peers to acknowledge that rooms have ended
 
@@ -38,8 +40,8 @@ class Handler(Protocol):
     def on_frame(self, frame: bytes) -> None: ...
     def on_link(self, link: Link, event: LinkEvent) -> None: ...
 
-    def advance(self) -> bool:
-        """Look at whatever needs polling; True while there is more to look at soon."""
+    def advance(self) -> float | None:
+        """Look at whatever needs polling; when to look again (monotonic seconds), None: when something happens."""
         ...
 
     def on_stop(self) -> None:
@@ -153,10 +155,10 @@ class Loop:
     def _run(self) -> None:
         clean = False
         try:
-            busy = False
+            look: float | None = None
             while not self._stopping:
-                busy = self._turn(busy)
-            self._drain(busy)
+                look = self._turn(look)
+            self._drain(look)
             clean = True
         finally:
             if not clean:
@@ -173,15 +175,15 @@ class Loop:
         finally:
             self._handler.on_death()
 
-    def _drain(self, busy: bool) -> None:
+    def _drain(self, look: float | None) -> None:
         self._handler.on_stop()
         deadline = time.monotonic() + DRAIN
         self.later(DRAIN, lambda: None)  # wakes the poller when it is over
         while not self._handler.settled and time.monotonic() < deadline:
-            busy = self._turn(busy)
+            look = self._turn(look)
 
-    def _turn(self, busy: bool) -> bool:
-        ready = dict(self._poller.poll(self._patience(busy)))
+    def _turn(self, look: float | None) -> float | None:
+        ready = dict(self._poller.poll(self._patience(look)))
         if self._bell.fd in ready:
             self._bell.hush()
         while self._calls:
@@ -213,17 +215,16 @@ class Loop:
             if timer.action is not None:
                 timer.action()
 
-    def _patience(self, busy: bool) -> int | None:
-        """Milliseconds to sleep; None: until somebody rings."""
+    def _patience(self, look: float | None) -> int | None:
+        """Milliseconds to sleep, at least until `look`; None: until somebody rings."""
         while self._timers and self._timers[0][2].action is None:
             heapq.heappop(self._timers)
         if self._calls:
             return 0
-        if busy:
-            return BUSY_POLL
-        if not self._timers:
+        due = [at for at in (look, self._timers[0][0] if self._timers else None) if at is not None]
+        if not due:
             return None
-        return max(0, int((self._timers[0][0] - time.monotonic()) * 1000) + 1)
+        return max(0, min(FOREVER, math.ceil((min(due) - time.monotonic()) * 1000)))
 
     def _close(self) -> None:
         for link in list(self._links.values()):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engine.disaggregation.handshake import Frame, codec
 from pdctl.engine.disaggregation.loop import Loop
+from pdctl.engine.disaggregation.rank_shape import RankShape
 from pdctl.engine.disaggregation.state import ManagerStats
 from pdctl.engine.wire import FrameError
 
@@ -44,6 +45,7 @@ class Manager(ABC):
         self.config = config
         self.transport = transport
         self.geometry = geometry
+        self.shape = RankShape.of(config, geometry)
         self.wake = wake
         self.host = host_identity()
         self.succeeded = 0
@@ -101,7 +103,7 @@ class Manager(ABC):
     def on_link(self, link: Link, event: LinkEvent) -> None: ...
 
     @abstractmethod
-    def advance(self) -> bool: ...
+    def advance(self) -> float | None: ...
 
     @abstractmethod
     def on_stop(self) -> None: ...

@@ -36,32 +36,44 @@ class Orphans:
         self._disown = disown
         self._capacity = capacity
         self._kept: OrderedDict[tuple[int, str], Orphan] = OrderedDict()
+        self._sessions: dict[int, set[str]] = {}  # by room, of what is kept
 
     def keep(self, info: TransferInfo) -> int:
         """How many of the room are here now. A newer page list of the same room and session takes the older's place."""
         key = (info.room, info.session)
         orphan = self._kept[key] = Orphan(info, time.monotonic())
         self._kept.move_to_end(key)
+        self._sessions.setdefault(info.room, set()).add(info.session)
         self._loop.later(self._ttl, lambda: self._expire(key, orphan))
         if len(self._kept) > self._capacity:
-            _, dropped = self._kept.popitem(last=False)
+            dropped = self._take(next(iter(self._kept)))
             self._disown(dropped.info, f"more than {self._capacity} page lists wait for their requests")
-        return sum(kept[0] == info.room for kept in self._kept)
+        return len(self._sessions.get(info.room, ()))
+
+    def _take(self, key: tuple[int, str]) -> Orphan:
+        room, session = key
+        self._sessions[room].discard(session)
+        if not self._sessions[room]:
+            del self._sessions[room]
+        return self._kept.pop(key)
 
     def adopt(self, room: int) -> list[TransferInfo]:
         """Take out every page list of `room`: its request is here."""
-        return [self._kept.pop(key).info for key in [key for key in self._kept if key[0] == room]]
+        return [self._take((room, session)).info for session in sorted(self._sessions.get(room, ()))]
 
     def withdraw(self, room: int, session: str) -> bool:
         """The decode gave the room up; whether its page list was still here."""
-        return self._kept.pop((room, session), None) is not None
+        kept = (room, session) in self._kept
+        if kept:
+            self._take((room, session))
+        return kept
 
     def drop_session(self, session: str) -> None:
         """The decode is gone: nobody waits for an answer."""
         for key in [key for key in self._kept if key[1] == session]:
-            del self._kept[key]
+            self._take(key)
 
     def _expire(self, key: tuple[int, str], orphan: Orphan) -> None:
         if self._kept.get(key) is orphan:
-            del self._kept[key]
+            self._take(key)
             self._disown(orphan.info, f"none came within {time.monotonic() - orphan.arrived:.1f}s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import uuid
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from pdctl.engine.disaggregation import failure as failures
 from pdctl.engine.disaggregation.bootstrap_client import BootstrapError, attempt, register_dp_rank
 from pdctl.engine.disaggregation.bootstrap_wire import RoomRank
 from pdctl.engine.disaggregation.channel import Link, LinkError, LinkEvent
+from pdctl.engine.disaggregation.destination import note_page_list
 from pdctl.engine.disaggregation.failure import Failure, FailureCode
 from pdctl.engine.disaggregation.fake_room import FakeSender
 from pdctl.engine.disaggregation.handshake import (
@@ -25,11 +27,15 @@ from pdctl.engine.disaggregation.handshake import (
     codec,
 )
 from pdctl.engine.disaggregation.manager import Manager
+from pdctl.engine.disaggregation.notice import Notices
 from pdctl.engine.disaggregation.orphans import Orphans
+from pdctl.engine.disaggregation.rank_map import leader_key
+from pdctl.engine.disaggregation.refused_rooms import RefusedRooms
 from pdctl.engine.disaggregation.registration import Registration, server_address
-from pdctl.engine.disaggregation.sender import KvSender, Sender, note_page_list
+from pdctl.engine.disaggregation.sender import KvSender, Sender
 from pdctl.engine.disaggregation.session import Session, open_session
 from pdctl.engine.disaggregation.state import KVPoll, ManagerStats
+from pdctl.engine.transfer.workers import Workers, threads
 
 if TYPE_CHECKING:
     import threading
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pdctl.engine")
 
+QUERY_DP_RANK = "SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK"
 MAX_CONCLUDED = 4096  # rooms remembered so that late frames about them are answered rightly
 
 
@@ -49,13 +56,17 @@ class PrefillManager(Manager):
         self, config: DisaggConfig, transport: Transport, geometry: PoolGeometry, wake: Callable[[], None]
     ) -> None:
         super().__init__(config, transport, geometry, wake)
+        self.transport = Workers(transport, self.loop, threads(config.transfer_threads))
         self._rooms: dict[int, KvSender] = {}
         self._sessions: dict[str, Session] = {}
         ttl = min(config.orphan_ttl, config.bootstrap_timeout) if config.tell_unclaimed else config.orphan_ttl
         self._orphans = Orphans(self.loop, ttl, self._disown)
         self._concluded: OrderedDict[int, Failure | None] = OrderedDict()
         self._watched: set[KvSender] = set()
-        self._registration = Registration(self.loop, config, wake)
+        self._refused = RefusedRooms(config.refusal_ttl)
+        self._notices = Notices(self.loop, server_address(config))
+        self.instance = uuid.uuid4().hex  # tells this life of the rank from the one before it at the same address
+        self._registration = Registration(self.loop, config, self.instance, wake)
 
     # --- the scheduler's thread
 
@@ -71,17 +82,18 @@ class PrefillManager(Manager):
     @property
     def prefill_rank(self) -> int:
         """sglang 0.5.23: attn_tp_rank * (pp_size * attn_cp_size) + pp_rank * attn_cp_size + attn_cp_rank."""
-        return self.config.tp_rank * self.config.pp_size + self.config.pp_rank
+        return self.config.attn_tp_rank * self.config.pp_size + self.config.pp_rank
 
     def start(self) -> None:
         super().start()
         self.loop.call(self._registration.begin)
 
-    def sender(self, room: int, rid: str, bootstrap_host: str = "") -> Sender:
+    def sender(self, room: int, rid: str, bootstrap_host: str = "", dp_rank: int | None = None) -> Sender:
+        """`dp_rank`: the prefill's, when the request names it, so that the decode knows it too."""
         if self.config.is_fake(bootstrap_host):
             return FakeSender(room, rid)
         sender = KvSender(room, rid, self)
-        if not self.loop.call(lambda: self._open(sender)):
+        if not self.loop.call(lambda: self._open(sender, dp_rank)):
             sender.condemn(self._end_of_service())
         return sender
 
@@ -91,7 +103,7 @@ class PrefillManager(Manager):
 
     # --- the manager's thread: rooms
 
-    def _open(self, sender: KvSender) -> None:
+    def _open(self, sender: KvSender, dp_rank: int | None) -> None:
         room = sender.room
         if room in self._rooms:
             text = f"room {room} is already in use on this prefill rank ({self.endpoint}); rooms must be unique"
@@ -100,17 +112,43 @@ class PrefillManager(Manager):
         self._rooms[room] = sender
         self._concluded.pop(room, None)
         log.info("room=%d rid='%s' waits for the decode's page list on %s", room, sender.rid, self.endpoint)
-        self._announce_dp_rank(room)
+        refused = self._conflict(room, dp_rank) or self._refused.take(room)
+        if refused is not None:
+            sender.fail(refused)
+            for info in self._orphans.adopt(room):
+                self._refuse(info, refused)
+            return
+        self._announce_dp_rank(room, dp_rank)
         sender.timer = self.loop.later(self.config.bootstrap_timeout, lambda: self._overdue(sender))
         for info in self._orphans.adopt(room):
             self._take(sender, info, said=True)
 
-    def _announce_dp_rank(self, room: int) -> None:
+    def _conflict(self, room: int, named: int | None) -> Failure | None:
+        """The decode looks for the room at the DP rank it was told, or at room % dp_size: anywhere else is in vain."""
+        config = self.config
+        if named is not None:
+            due, why = named, f"disagg_prefill_dp_rank of bootstrap_room {room} is {named}."
+        elif config.follows_room and not config.query_dp_rank:
+            due = room % config.dp_groups
+            why = f"bootstrap_room {room} implies dp_rank {due}. Set {QUERY_DP_RANK}=1 on both prefill and decode."
+        else:
+            return None
+        if due == config.dp_group:
+            return None
+        text = f"follow_bootstrap_room conflict: dispatched to dp_rank {config.dp_group} but {why}"
+        failure = failures.of(FailureCode.DP_CONFLICT, text)
+        # The page list goes to the other DP rank, which would wait for a request that is here.
+        notice = Abort(room, self.instance, self.endpoint, 0, text, failure.code, notice=True)
+        self._notices.give(leader_key(due), notice)
+        return failure
+
+    def _announce_dp_rank(self, room: int, named: int | None) -> None:
         """A DP rank that does not follow the room cannot be computed: tell the bootstrap server (sglang 0.5.13+)."""
         config = self.config
-        if config.dp_size == 1 or config.follows_room:
+        computed = config.follows_room and not config.query_dp_rank
+        if config.dp_groups == 1 or computed or named is not None:
             return
-        call = functools.partial(register_dp_rank, server_address(config), RoomRank(room, config.dp_rank))
+        call = functools.partial(register_dp_rank, server_address(config), RoomRank(room, config.dp_group))
         self.loop.submit(lambda: attempt(call), lambda error: self._announced(room, error))
 
     def _announced(self, room: int, error: BootstrapError | None) -> None:
@@ -142,11 +180,11 @@ class PrefillManager(Manager):
     def watch(self, sender: KvSender) -> None:
         self._watched.add(sender)
 
-    def advance(self) -> bool:
+    def advance(self) -> float | None:
         for sender in list(self._watched):
             if not sender.check():
                 self._watched.discard(sender)
-        return bool(self._watched)
+        return min((sender.look_at for sender in self._watched), default=None)
 
     # --- the manager's thread: frames
 
@@ -184,6 +222,10 @@ class PrefillManager(Manager):
         sender = self._rooms.get(info.room)
         if sender is not None:
             self._take(sender, info)
+            return
+        refused = self._refused.known(info.room)
+        if refused is not None and refused.code != FailureCode.ABORTED.value:
+            self._refuse(info, refused)
             return
         failure = self._concluded.get(info.room)
         if failure is not None:
@@ -235,15 +277,24 @@ class PrefillManager(Manager):
         """sglang 0.5.23: rooms that are done or unknown are acknowledged at once, others when they have drained."""
         ack = AbortAck(message.room, message.session, message.generation, self.prefill_rank)
         acknowledge = functools.partial(self._reply, message.session, message.endpoint, ack)
-        waited = self._orphans.withdraw(message.room, message.session)
+        failure = failures.given_up(message.code, message.reason)
         sender = self._rooms.get(message.room)
-        if sender is None or not sender.serves(message.session):
-            what = "marked as Failed" if waited else "ignoring (already completed or unknown)"
-            log.info("Received abort notification for room %d, %s", message.room, what)
-            acknowledge()
+        serves = sender is not None and sender.serves(message.session)
+        waits = sender is not None and sender.poll() == KVPoll.BOOTSTRAPPING  # for one that has given up
+        known = self._orphans.withdraw(message.room, message.session) or serves or waits
+        what = "marked as Failed" if known else "ignoring (already completed or unknown)"
+        log.info("Received abort notification for room %d, %s", message.room, what)
+        if sender is not None and serves:
+            sender.give_up(message.session, failure, acknowledge)
             return
-        log.info("Received abort notification for room %d, marked as Failed", message.room)
-        sender.give_up(message.session, acknowledge)
+        if sender is not None and waits:
+            sender.fail(failure)
+        elif sender is None and message.room not in self._concluded:
+            self._refused.remember(message.room, failure)
+            for info in self._orphans.adopt(message.room):
+                self._refuse(info, failure)
+        if not message.notice:
+            acknowledge()
 
     # --- the manager's thread: peers
 

@@ -5,6 +5,7 @@ The scheduler's thread calls the public methods; they only leave word for the ma
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from dataclasses import replace
@@ -13,9 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pdctl.engine.disaggregation import failure as failures
+from pdctl.engine.disaggregation import verify
 from pdctl.engine.disaggregation.failure import Failure, FailureCode
 from pdctl.engine.disaggregation.fake_room import FakeReceiver
 from pdctl.engine.disaggregation.handshake import Abort, Status, TransferInfo, clipped, pack_pages
+from pdctl.engine.disaggregation.rank_shape import room_page_bytes
 from pdctl.engine.disaggregation.state import KVPoll, TransferStats
 
 if TYPE_CHECKING:
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["FakeReceiver", "KvReceiver", "Receiver"]
 
 log = logging.getLogger("pdctl.engine")
+
+# Failures the prefill is told of even where the handshake did not get to it: it could do nothing but wait.
+TOLD_UNHEARD = (FailureCode.MISMATCH.value, FailureCode.ABORTED.value, FailureCode.RANK_UNREACHABLE.value)
 
 
 class KvReceiver:
@@ -49,12 +55,16 @@ class KvReceiver:
         self._sent_at = 0.0
         self._pages: Pages | None = None
         self._aux_index = 0
+        self._prefix_pages = 0
         self._targets: Targets | None = None
         self._writers: set[Connection] = set()  # ranks that know our pages and have not said that they are through
-        self._arrived: set[int] = set()
+        self._announced: set[Connection] = set()
+        self._over: set[Connection] = set()  # ranks that have spoken their last word about the room
+        self._arrived: dict[Connection, Status] = {}  # the last word of each rank that has written its part
         self._retried = False
         self._timer: Timer | None = None
         self._settled = False
+        self._suspect = False  # its pages are not what was sent
 
     # --- the scheduler's thread
 
@@ -65,13 +75,16 @@ class KvReceiver:
     def settled(self) -> bool:
         return self._settled
 
-    def send_metadata(self, pages: Pages, aux_index: int = 0) -> None:
-        """Tell the prefill where the prompt's pages go. Once, when `poll` says WAITING_FOR_INPUT."""
-        copied = np.array(pages, dtype=np.int32)
-        self._manager.loop.call(lambda: self._announce(copied, aux_index))
+    def send_metadata(self, pages: Pages, aux_index: int = 0, prefix_pages: int = 0) -> None:
+        """Tell the prefill where the prompt's pages go. Once, when `poll` says WAITING_FOR_INPUT.
 
-    def abort(self, reason: str = failures.ABORTED) -> None:
-        self._manager.loop.call(lambda: self.fail(failures.aborted(reason)))
+        `prefix_pages` pages of the prompt are here already and not among `pages`.
+        """
+        copied = np.array(pages, dtype=np.int32)
+        self._manager.loop.call(lambda: self._announce(copied, aux_index, prefix_pages))
+
+    def abort(self, reason: str = failures.ABORTED, code: str = FailureCode.ABORTED.value) -> None:
+        self._manager.loop.call(lambda: self.fail(Failure(code, reason)))
 
     def clear(self) -> None:
         """The room is of no more use to the scheduler: abort it unless it is final."""
@@ -88,6 +101,11 @@ class KvReceiver:
     def age(self) -> float:
         return time.monotonic() - self._created
 
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Endpoints of the prefill ranks that will write."""
+        return tuple(connection.endpoint for connection in self.connections)
+
     def ready(self, connections: tuple[Connection, ...], targets: Targets) -> None:
         """Every rank that will write has accepted us."""
         self.connections = connections
@@ -101,10 +119,10 @@ class KvReceiver:
         self._move(KVPoll.WAITING_FOR_INPUT)
         log.info("room=%d handshake with %s done rid='%s' after=%.6f", self.room, self.address, self.rid, self.age)
 
-    def _announce(self, pages: Pages, aux_index: int) -> None:
+    def _announce(self, pages: Pages, aux_index: int, prefix_pages: int) -> None:
         if not self.active or self._pages is not None:
             return
-        self._pages, self._aux_index = pages, aux_index
+        self._pages, self._aux_index, self._prefix_pages = pages, aux_index, prefix_pages
         self._timer = self._manager.loop.later(self._manager.config.waiting_timeout, self._overdue)
         self._send()
 
@@ -114,7 +132,10 @@ class KvReceiver:
         self._sent_at = time.monotonic()
         pages, endpoint = pack_pages(self._pages), self._manager.endpoint
         for connection in self.connections:
-            dummy = connection.key.tp in self._targets.dummy
+            if connection in self._announced:
+                continue  # only another rank had forgotten us
+            self._announced.add(connection)
+            dummy = connection.key.tp in self._targets.dummy  # it writes nothing and says nothing when all goes well
             info = TransferInfo(
                 self.room,
                 connection.session,
@@ -124,8 +145,10 @@ class KvReceiver:
                 self._targets.required_dst_info_num,
                 self._aux_index,
                 dummy,
+                self._prefix_pages,
             )
-            self._writers.add(connection)
+            if not dummy:
+                self._writers.add(connection)
             log.info("Sending to prefill server with bootstrap room %d is_dummy=%s", self.room, dummy)
             if not connection.send(info):
                 text = f"send_metadata to prefill {connection.endpoint} failed: it has stopped reading"
@@ -157,28 +180,69 @@ class KvReceiver:
             self._manager.help(self)
         elif state.final:
             self._writers.discard(connection)
+            self._over.add(connection)
             if not self.active:
                 self._check_settled()
             elif state == KVPoll.SUCCESS:
-                self._arrive(status)
+                self._verify(connection, status)
             else:
                 self._refused(connection, status)
 
-    def _arrive(self, status: Status) -> None:
-        self._arrived.add(status.prefill_rank)
-        self.metadata = status.metadata or self.metadata
-        if self._targets is None or len(self._arrived) < self._targets.required_prefill_response_num:
+    def _verify(self, connection: Connection, status: Status) -> None:
+        """Compare checksums where both sides were asked to, away from the loop: reading the pages takes its time."""
+        manager, pages, sent = self._manager, self._pages, status.checksums
+        checker = verify.checker(manager.transport)
+        if checker is None or pages is None or sent is None:
+            if checker is not None and status.nbytes:
+                manager.warn_once(
+                    f"KV checksum skipped: prefill {self.address} sends none (--disaggregation-enable-kv-checksum is "
+                    "not set there); its requests are admitted unverified."
+                )
+            self._arrive(connection, status)
             return
-        took = time.monotonic() - self._sent_at
-        pages = len(self._pages) if self._pages is not None else 0
-        nbytes = pages * self._manager.geometry.page_bytes
-        self.stats = replace(self.stats, pages=pages, nbytes=nbytes, chunks=1, transfer=took)
+        compare = functools.partial(verify.wrong, checker, manager.geometry, pages, sent)
+        manager.loop.submit(compare, functools.partial(self._verified, connection, status))
+
+    def _verified(self, connection: Connection, status: Status, wrong: str) -> None:
+        if not self.active:
+            return
+        if wrong:
+            # Nobody is known to write any more, and yet somebody did: nothing else may use these pages for a while.
+            self._suspect = True
+            text = f"{wrong} (room {self.room}, from {connection.endpoint})"
+            self.fail(failures.of(FailureCode.CHECKSUM, text))
+        else:
+            self._arrive(connection, status)
+
+    def _arrive(self, connection: Connection, status: Status) -> None:
+        self._arrived[connection] = status
+        self.metadata = status.metadata or self.metadata
+        ranks = {one.prefill_rank for one in self._arrived.values()}
+        if self._targets is None or len(ranks) < self._targets.required_prefill_response_num:
+            return
+        self._count()
         self.metadata = self.metadata or b""
         self._end(KVPoll.SUCCESS)
+        stats = self.stats
         log.info(
             "room=%d KV cache arrived rid='%s' pages=%d bytes=%d seconds=%.6f from=%s",
-            self.room, self.rid, pages, nbytes, took, self.address,
+            self.room, self.rid, stats.pages, stats.nbytes, stats.transfer, self.address,
         )  # fmt: skip
+
+    def _count(self) -> None:
+        """What every prefill rank says it wrote here; together it is our part of every page."""
+        words = self._arrived.values()
+        pages = len(self._pages) if self._pages is not None else 0
+        self.stats = replace(
+            self.stats,
+            pages=pages,
+            room_nbytes=pages * room_page_bytes(self._manager.shape, self._manager.geometry),
+            nbytes=sum(status.nbytes for status in words),
+            chunks=max(status.chunks for status in words),
+            descriptors=sum(status.descriptors for status in words),
+            moving=max(status.seconds for status in words),
+            transfer=time.monotonic() - self._sent_at,
+        )
 
     def _refused(self, connection: Connection, status: Status) -> None:
         if status.code == FailureCode.UNKNOWN_SESSION.value and not self._retried:
@@ -186,6 +250,7 @@ class KvReceiver:
             self._retried = True
             log.info("room=%d registers again with %s: %s", self.room, connection.endpoint, status.reason)
             self._leave()
+            self._over.discard(connection)
             connection.retire()
             self._manager.resolve(self)
             return
@@ -207,17 +272,30 @@ class KvReceiver:
         if not self.active:
             return
         self.failure = failure
-        for connection in self._writers:
-            endpoint, reason = self._manager.endpoint, clipped(failure.message)
-            connection.send(Abort(self.room, connection.session, endpoint, self.generation, reason))
-            log.info("Sent abort notification for room %d to %s", self.room, connection.endpoint.removeprefix("tcp://"))
+        for connection in self.connections:
+            self._abort_at(connection, failure)
+        if not self.connections and failure.code in TOLD_UNHEARD:
+            self._manager.give_notice(self, failure)
         log.info("room=%d receiver failed rid='%s' code=%s: %s", self.room, self.rid, failure.code, failure.message)
         self._end(KVPoll.FAILED)
+
+    def _abort_at(self, connection: Connection, failure: Failure) -> None:
+        """Ranks that know our pages answer when they have stopped; dummies and those that know nothing need not."""
+        waits = connection in self._writers
+        if connection not in self._over and connection.send(
+            self.farewell(connection.session, failure, notice=not waits)
+        ):
+            endpoint = connection.endpoint.removeprefix("tcp://")
+            log.info("Sent abort notification for room %d to %s", self.room, endpoint)
+
+    def farewell(self, session: str, failure: Failure, notice: bool) -> Abort:
+        reason = clipped(failure.message)
+        return Abort(self.room, session, self._manager.endpoint, self.generation, reason, failure.code, notice)
 
     def _end(self, state: KVPoll) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._settled = not self._writers
+        self._settled = not self._writers and not self._suspect
         self._manager.concluded(self)
         self._state = self._state.advanced(state)  # last: whoever sees the state may ask for everything else
         if self._settled:
@@ -227,14 +305,15 @@ class KvReceiver:
         self._manager.wake()
 
     def _check_settled(self) -> None:
-        if self._state.final and not self._settled and not self._writers:
+        if self._state.final and not self._settled and not self._writers and not self._suspect:
             self._settle()
 
     def _expire(self) -> None:
         if not self._settled:
             log.warning(
                 "Deferred KV release for room %d timed out after %.1fs: no answer from %s",
-                self.room, self._manager.config.settle_grace, ", ".join(c.endpoint for c in self._writers),
+                self.room, self._manager.config.settle_grace,
+                ", ".join(c.endpoint for c in self._writers or self.connections),
             )  # fmt: skip
             self._settle()
 

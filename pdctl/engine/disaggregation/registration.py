@@ -7,12 +7,13 @@ import random
 import threading
 from typing import TYPE_CHECKING
 
-from pdctl.engine.disaggregation.bootstrap_client import BootstrapError, attempt, register_rank
-from pdctl.engine.disaggregation.bootstrap_wire import FOLLOW_ROOM, RankRow
+from pdctl.engine.disaggregation.bootstrap_client import BootstrapError, attempt, rank_endpoint, register_rank
+from pdctl.engine.disaggregation.bootstrap_wire import FOLLOW_ROOM, RankKey, RankRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pdctl.engine.disaggregation.bootstrap_wire import RankEndpoint
     from pdctl.engine.disaggregation.config import DisaggConfig
     from pdctl.engine.disaggregation.loop import Loop
 
@@ -34,15 +35,14 @@ def server_address(config: DisaggConfig) -> str:
     return f"[{host}]:{config.bootstrap_port}" if ":" in host else f"{host}:{config.bootstrap_port}"
 
 
-def rank_row(config: DisaggConfig, rank_port: int) -> RankRow:
-    """Data-parallel ranks of this engine are replicas: sglang's system_dp, never attention DP."""
+def rank_row(config: DisaggConfig, rank_port: int, instance: str | None = None) -> RankRow:
     return RankRow(
-        attn_tp_size=config.tp_size,
-        attn_tp_rank=config.tp_rank,
+        attn_tp_size=config.attn_tp_size,
+        attn_tp_rank=config.attn_tp_rank,
         attn_cp_size=1,
         attn_cp_rank=0,
-        attn_dp_size=1,
-        attn_dp_rank=0,
+        attn_dp_size=config.attn_dp_size,
+        attn_dp_rank=config.attn_dp_rank,
         pp_size=config.pp_size,
         pp_rank=config.pp_rank,
         system_dp_size=config.dp_size,
@@ -53,32 +53,43 @@ def rank_row(config: DisaggConfig, rank_port: int) -> RankRow:
         kv_cache_dtype=config.kv_dtype,
         load_balance_method=FOLLOW_ROOM if config.follows_room else config.load_balance_method,
         prefill_http_port=config.http_port or None,
+        instance_id=instance,
     )
 
 
 class Registration:
-    """`done` is set when the server took the row; `failure` says why it never will. Runs on the manager's loop."""
+    """`done` is set when the server took the row; `failure` says why it never will. Runs on the manager's loop.
 
-    def __init__(self, loop: Loop, config: DisaggConfig, changed: Callable[[], None]) -> None:
+    Later it looks now and then whether the row is still there: a server that was started again knows nobody.
+    """
+
+    def __init__(self, loop: Loop, config: DisaggConfig, instance: str, changed: Callable[[], None]) -> None:
         self.done = threading.Event()
         self.failure = ""
         self._loop = loop
         self._address = server_address(config)
-        self._row = rank_row(config, loop.port)
+        self._row = rank_row(config, loop.port, instance)
+        self._key = RankKey(config.dp_group, 0, config.attn_tp_rank, config.pp_rank)
         self._attempts = 0
         self._first_delay = config.registration_delay
+        self._interval = config.heartbeat_interval
         self._changed = changed
+        self._seen = False  # the server has answered with our row since we last put it there
 
     def begin(self) -> None:
         self._attempts += 1
+        self._put(self._answered)
+
+    def _put(self, answered: Callable[[BootstrapError | None], None]) -> None:
         address, row = self._address, self._row
-        self._loop.submit(lambda: attempt(lambda: register_rank(address, row)), self._answered)
+        self._loop.submit(lambda: attempt(lambda: register_rank(address, row)), answered)
 
     def _answered(self, error: BootstrapError | None) -> None:
         if error is None:
             log.info("Prefill successfully registered to bootstrap server.")
             self.done.set()
             self._changed()
+            self._loop.later(self._interval, self._look)
             return
         log.warning("Prefill register attempt %d/%d failed: %s", self._attempts, ATTEMPTS, error.message)
         if self._attempts < ATTEMPTS:
@@ -87,3 +98,21 @@ class Registration:
         self.failure = f"Prefill instance failed to register to bootstrap server after {ATTEMPTS} retries"
         log.error("%s: %s", self.failure, error.message)
         self._changed()
+
+    def _look(self) -> None:
+        address, key = self._address, self._key
+        self._loop.submit(lambda: attempt(lambda: rank_endpoint(address, key)), self._looked)
+
+    def _looked(self, found: RankEndpoint | BootstrapError) -> None:
+        """503 may mean that others are missing; putting the row there twice does no harm."""
+        if isinstance(found, BootstrapError) and found.status in (404, 503):
+            self._put(self._put_back)
+            return
+        self._seen = self._seen or not isinstance(found, BootstrapError)
+        self._loop.later(self._interval, self._look)
+
+    def _put_back(self, error: BootstrapError | None) -> None:
+        if error is None and self._seen:
+            log.info("Prefill successfully registered to bootstrap server.")
+            self._seen = False
+        self._loop.later(self._interval, self._look)

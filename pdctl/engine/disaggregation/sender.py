@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pdctl.engine.disaggregation import failure as failures
+from pdctl.engine.disaggregation.destination import Chunk, Destination, Part, note_page_list
 from pdctl.engine.disaggregation.failure import Failure, FailureCode
 from pdctl.engine.disaggregation.fake_room import FakeSender
-from pdctl.engine.disaggregation.handshake import Status, TransferInfo, clipped, unpack_pages
+from pdctl.engine.disaggregation.handshake import Status, clipped, unpack_pages
+from pdctl.engine.disaggregation.loop import BUSY_POLL
 from pdctl.engine.disaggregation.state import KVPoll, TransferStats
 from pdctl.engine.transfer.base import Op, OpState, TransferError
-from pdctl.engine.transfer.pages import require_pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pdctl.engine.disaggregation.handshake import TransferInfo
     from pdctl.engine.disaggregation.loop import Timer
     from pdctl.engine.disaggregation.prefill import PrefillManager
     from pdctl.engine.disaggregation.session import Session
@@ -31,28 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["FakeSender", "KvSender", "Sender"]
 
 log = logging.getLogger("pdctl.engine")
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    pages: Pages
-    last: bool
-    metadata: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """One decode rank's page list for the room. A dummy takes part in the count and gets nothing."""
-
-    session: Session
-    info: TransferInfo
-    pages: Pages
-
-
-def note_page_list(info: TransferInfo) -> None:
-    """sglang 0.5.3 to 0.5.23, nixl (there at debug level)."""
-    required = info.required_dst_info_num
-    log.info("got info room=%d agent_name='%s' required_dst_info_num=%d", info.room, info.session, required)
 
 
 class KvSender:
@@ -67,9 +46,12 @@ class KvSender:
         self._state = KVPoll.BOOTSTRAPPING
         self._created = time.monotonic()
         self._began = 0.0
+        self._busy_from = 0.0  # when the ops that run now, or the last ones, began
+        self._moving = 0.0  # seconds in which ops ran
         self._destinations: dict[str, Destination] = {}
         self._chunks: list[Chunk] = []
         self._running: list[Op] = []
+        self._parts: list[Part] = []  # chunks that have not arrived everywhere
         self._helpers: set[str] = set()  # sessions that know of running ops
         self._stuck_at = 0.0  # when running ops fail the room
         self._deadline = 0.0  # when running ops of a failing room are cut off
@@ -94,8 +76,8 @@ class KvSender:
         chunk = Chunk(np.array(pages, dtype=np.int32), last, metadata)  # a copy: the caller reuses its array
         self._manager.loop.call(lambda: self._push(chunk))
 
-    def abort(self, reason: str = failures.ABORTED) -> None:
-        self._manager.loop.call(lambda: self.fail(failures.aborted(reason)))
+    def abort(self, reason: str = failures.ABORTED, code: str = FailureCode.ABORTED.value) -> None:
+        self._manager.loop.call(lambda: self.fail(Failure(code, reason)))
 
     def clear(self) -> None:
         """The room is of no more use to the scheduler: abort it unless it is final."""
@@ -113,6 +95,11 @@ class KvSender:
         return self._failing is not None and not self._state.final
 
     @property
+    def peers(self) -> tuple[str, ...]:
+        """Endpoints of the decode ranks that announced themselves."""
+        return tuple(destination.session.endpoint for destination in tuple(self._destinations.values()))
+
+    @property
     def waiting_for(self) -> str:
         """What a bootstrap timeout has to name."""
         required = next((d.info.required_dst_info_num for d in self._destinations.values()), 1)
@@ -127,15 +114,13 @@ class KvSender:
         if known is not None:
             log.warning("room=%d duplicate page list from %s ignored", self.room, session.endpoint)
             return
-        pages = unpack_pages(info.pages)
         if not said:
             note_page_list(info)
-        self._destinations[session.id] = Destination(session, info, pages)
+        destination = self._destinations[session.id] = Destination(session, info, unpack_pages(info.pages))
         session.rooms.add(self.room)
-        try:
-            require_pages(f"page list of {session.endpoint}", pages, session.plan.remote.num_pages)
-        except TransferError as error:
-            self.fail(failures.of(FailureCode.BAD_PAGES, str(error)))
+        wrong = destination.check()
+        if wrong:
+            self.fail(failures.of(FailureCode.BAD_PAGES, wrong))
             return
         if len(self._destinations) >= info.required_dst_info_num:
             self.stats = TransferStats(handshake=self.age)
@@ -157,40 +142,55 @@ class KvSender:
         self._conclude()
 
     def _post(self, chunk: Chunk) -> None:
-        began = time.monotonic()
-        self._began = self._began or began
+        part = Part(chunk, time.monotonic(), [])
+        self._began = self._began or part.began
+        if not self._running:
+            self._busy_from = part.began
         self._move(KVPoll.TRANSFERRING, quiet=True)
         first, self._sent = self._sent, self._sent + len(chunk.pages)
-        moved = 0
         for destination in self._destinations.values():
-            if not destination.info.is_dummy:
-                moved += self._post_to(destination, chunk, first)
+            if not (self._failing or destination.info.is_dummy):
+                self._post_to(destination, part, first)
         if self._failing:
             return
         if chunk.last:
             self._finished = chunk.metadata
-        spent = time.monotonic() - began
-        self._count(len(chunk.pages), moved)
-        log.info(
-            "room=%d sent chunk pages=%d last=%s bytes=%d seconds=%.6f",
-            self.room, len(chunk.pages), chunk.last, moved, spent,
-        )  # fmt: skip
+        self._rest()
+        self._count(len(chunk.pages))
+        self._parts.append(part)
+        self._note_parts()
 
-    def _post_to(self, destination: Destination, chunk: Chunk, first: int) -> int:
-        """Bytes posted to one decode rank; 0 when the room fails instead."""
-        session, reserved = destination.session, len(destination.pages)
-        if self._sent > reserved or (chunk.last and self._sent != reserved):
-            text = f"prefill has {self._sent} pages of room {self.room}, decode {session.endpoint} reserved {reserved}"
+    def _rest(self) -> None:
+        """Called where ops may have ended: add the time they took."""
+        if not self._running:
+            now = time.monotonic()
+            self._moving, self._busy_from = self._moving + now - self._busy_from, now
+
+    def _note_parts(self) -> None:
+        while self._parts and self._parts[0].done:
+            self._parts.pop(0).note(self.room)
+
+    @property
+    def nbytes(self) -> int:
+        """What this rank has posted for the room, to all decode ranks."""
+        return sum(destination.nbytes for destination in self._destinations.values())
+
+    def _post_to(self, destination: Destination, part: Part, first: int) -> None:
+        session, chunk = destination.session, part.chunk
+        if destination.wrong_length(self._sent, chunk.last):
+            text = (
+                f"prefill has {self._sent} pages of room {self.room}, decode {session.endpoint} reserved "
+                f"{destination.expected}"
+            )
             self.fail(failures.of(FailureCode.BAD_PAGES, text))
-            return 0
-        target = destination.pages[first : self._sent]
+            return
         try:
-            op = self._manager.transport.post(session.plan, chunk.pages, target)
+            op = destination.post(self._manager.transport, chunk.pages, first)
         except TransferError as error:
             self.fail(failures.of(FailureCode.TRANSFER, str(error)))
-            return 0
+            return
+        part.ops.append(op)
         self._watch(session, op)
-        return op.nbytes
 
     def _watch(self, session: Session, op: Op) -> None:
         if op.state == OpState.FAILED:
@@ -198,11 +198,22 @@ class KvSender:
         elif op.state == OpState.RUNNING:
             if not self._running:
                 self._stuck_at = time.monotonic() + self._manager.config.waiting_timeout
-            if session.id not in self._helpers:
-                self._helpers.add(session.id)
-                self._tell(session, KVPoll.TRANSFERRING)  # the target may have to lend its thread
             self._running.append(op)
+            self._ask_for_help(op)
             self._manager.watch(self)
+
+    def _ask_for_help(self, op: Op) -> None:
+        """A write that is not done when it was posted: the target may have to lend its thread."""
+        if op.begun and op.peer not in self._helpers:
+            self._helpers.add(op.peer)
+            self._tell(self._destinations[op.peer], KVPoll.TRANSFERRING)
+
+    @property
+    def look_at(self) -> float:
+        """When `check` may find something new (monotonic seconds)."""
+        soon = time.monotonic() + BUSY_POLL
+        limit = self._deadline if self._failing else self._stuck_at
+        return min([limit, *(op.due or soon for op in self._running)])
 
     def check(self) -> bool:
         """Poll the ops that are under way; True while some still are."""
@@ -211,9 +222,13 @@ class KvSender:
             state = transport.poll(op)
             if state == OpState.RUNNING:
                 left.append(op)
+                self._ask_for_help(op)
             elif state == OpState.FAILED:
                 self._manager.lost_peer(op.peer, op.error)
-        self._running = left
+        had_some, self._running = bool(self._running), left
+        if had_some:
+            self._rest()
+        self._note_parts()
         now = time.monotonic()
         if left and now > self._stuck_at:
             text = f"a write into {left[0].peer} did not end within {self._manager.config.waiting_timeout:.1f}s"
@@ -248,10 +263,10 @@ class KvSender:
     def serves(self, session: str) -> bool:
         return session in self._destinations
 
-    def give_up(self, session: str, acknowledge: Callable[[], None]) -> None:
+    def give_up(self, session: str, failure: Failure, acknowledge: Callable[[], None]) -> None:
         """A decode gave the room up: `acknowledge` as soon as nothing is being written into its pages."""
         self._acks[session] = acknowledge
-        self.fail(failures.aborted(failures.ABORTED_BY_DECODE))
+        self.fail(failure)
 
     def _conclude(self) -> None:
         if self._state.final or self._running:
@@ -266,11 +281,12 @@ class KvSender:
         for destination in self._destinations.values():
             session = destination.session
             session.rooms.discard(self.room)
-            if session.id not in self._acks and not destination.info.is_dummy:
-                self._tell(session, state, failure, metadata)
+            # A dummy's success means nothing to its decode; what went wrong there fails the whole room.
+            if session.id not in self._acks and (failure or not destination.info.is_dummy):
+                self._tell(destination, state, failure, metadata if session.speaks else b"")
         self.failure = failure
         if failure is None:
-            self._count(0, 0, time.monotonic() - self._began)
+            self._count(0, time.monotonic() - self._began)
         if self.timer is not None:
             self.timer.cancel()
         self._manager.concluded(self)
@@ -289,18 +305,41 @@ class KvSender:
         else:
             log.info("room=%d sender failed rid='%s' code=%s: %s", self.room, self.rid, failure.code, failure.message)
 
-    def _tell(self, session: Session, state: KVPoll, failure: Failure | None = None, metadata: bytes = b"") -> None:
+    def _tell(self, to: Destination, state: KVPoll, failure: Failure | None = None, metadata: bytes = b"") -> None:
         code, reason = (failure.code, clipped(failure.message)) if failure else ("", "")
-        generation = self._destinations[session.id].info.generation
-        if state != KVPoll.SUCCESS:
-            metadata = b""
-        rank = self._manager.prefill_rank
-        session.tell(Status(self.room, session.id, generation, state, rank, code, reason, metadata))
+        to.session.tell(
+            Status(
+                room=self.room,
+                session=to.session.id,
+                generation=to.info.generation,
+                status=state,
+                prefill_rank=self._manager.prefill_rank,
+                code=code,
+                reason=reason,
+                metadata=metadata if state == KVPoll.SUCCESS else b"",
+                nbytes=to.nbytes,
+                chunks=to.chunks,
+                descriptors=to.descriptors,
+                seconds=self._moving,
+                checksums=to.checksums if state == KVPoll.SUCCESS else None,
+            )
+        )
 
-    def _count(self, pages: int, nbytes: int, transfer: float = 0.0) -> None:
+    def _count(self, pages: int, transfer: float = 0.0) -> None:
         old = self.stats
-        chunks = old.chunks + bool(pages)
-        self.stats = TransferStats(old.pages + pages, old.nbytes + nbytes, chunks, old.handshake, transfer)
+        destinations = self._destinations.values()
+        one_page = max(destination.session.room_page_bytes for destination in destinations)
+        prefix = max(destination.info.decode_prefix_pages for destination in destinations)
+        self.stats = TransferStats(
+            pages=old.pages + pages,
+            room_nbytes=max(0, old.pages + pages - prefix) * one_page,
+            moving=self._moving,
+            nbytes=self.nbytes,
+            chunks=old.chunks + bool(pages),
+            handshake=old.handshake,
+            transfer=transfer,
+            descriptors=sum(destination.descriptors for destination in destinations),
+        )
 
     def _move(self, to: KVPoll, quiet: bool = False) -> None:
         self._state = self._state.advanced(to)

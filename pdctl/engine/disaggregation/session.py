@@ -1,14 +1,18 @@
-"""What a prefill rank knows of one decode rank: its socket, its pool, and whether it still lives."""
+"""What a prefill rank knows of one decode rank: its socket, its pool, what goes there, and whether it still lives."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.engine.disaggregation import rank_map
 from pdctl.engine.disaggregation.channel import LinkError
+from pdctl.engine.disaggregation.failure import FailureCode
 from pdctl.engine.disaggregation.handshake import RegisterAck, RegisterKvArgs, Status, clipped, codec
-from pdctl.engine.transfer.base import TransferError
+from pdctl.engine.disaggregation.rank_shape import room_page_bytes
+from pdctl.engine.transfer.base import Cut, TransferError
+from pdctl.layout.cuts import piece, speaks
 
 if TYPE_CHECKING:
     from pdctl.engine.disaggregation.channel import Link
@@ -21,12 +25,19 @@ log = logging.getLogger("pdctl.engine")
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One decode rank's life, from its registration to the loss of its connection."""
+    """One decode rank's life, from its registration to the loss of its connection.
+
+    `plan` is None where other ranks write everything: rooms are counted and answered, and no byte moves. `speaks`:
+    the first token goes to this decode rank from here.
+    """
 
     id: str
     endpoint: str
     link: Link
-    plan: TransferPlan
+    num_pages: int  # of the decode's pool
+    room_page_bytes: int  # one page of a room over all ranks of the decode's group
+    plan: TransferPlan | None
+    speaks: bool
     rooms: set[int] = field(default_factory=set)
 
     def tell(self, frame: Frame) -> None:
@@ -41,30 +52,40 @@ class Session:
             log.warning("Cannot send %s to %s: it has stopped reading", type(frame).__name__, address)
 
 
-def mismatch(manager: PrefillManager, message: RegisterKvArgs) -> str:
-    """Why this decode cannot be served, with both values; empty when it can. sglang 0.5.23's words where it has any."""
-    config, geometry = manager.config, message.geometry
-    if geometry.page_size != config.page_size:
-        return (
-            f"Page size mismatch: prefill server has page_size={config.page_size}, but decode server has "
-            f"page_size={geometry.page_size}. Both servers must use the same --page-size value."
-        )
-    if message.kv_dtype != config.kv_dtype:
-        return (
-            f"KV cache dtype mismatch: prefill server has kv_cache_dtype={config.kv_dtype}, but decode server has "
-            f"kv_cache_dtype={message.kv_dtype}. Both servers must use the same --kv-cache-dtype value."
-        )
-    if message.attn_tp_size != config.tp_size:
-        return (
-            f"Attention TP mismatch: prefill={config.tp_size}, decode={message.attn_tp_size}. "
-            "This engine moves KV between equal attention TP sizes only."
-        )
-    if message.backend != manager.transport.name:
-        return (
+class Refusal(NamedTuple):
+    code: FailureCode
+    reason: str
+
+
+def refusal(manager: PrefillManager, message: RegisterKvArgs) -> Refusal | None:
+    """Why this decode cannot be served, with both shapes; None when it can."""
+    if message.instance not in ("", manager.instance):
+        text = f"this is prefill rank {manager.instance}, not {message.instance} that the bootstrap server named"
+        return Refusal(FailureCode.STALE_ENDPOINT, text)
+    reason = rank_map.mismatch(manager.shape, message.shape)
+    if not reason and message.backend != manager.transport.name:
+        reason = (
             f"Transfer backend mismatch: prefill={manager.transport.name}, decode={message.backend}. "
             "Both servers must use the same --disaggregation-transfer-backend value."
         )
-    return ""
+    return Refusal(FailureCode.MISMATCH, reason) if reason else None
+
+
+def planned(manager: PrefillManager, message: RegisterKvArgs) -> TransferPlan | None:
+    """What goes to this decode; None for nothing. Raises TransferError where the pools do not hold what they should."""
+    found = piece(manager.shape.kv_model, manager.shape.seat, message.shape.seat)
+    if found is None:
+        return None
+    manager.transport.add_peer(message.session, message.descriptor)
+    cut = Cut(
+        slabs=found.slabs,
+        heads=found.heads,
+        local_slab=found.local_slab,
+        remote_slab=found.remote_slab,
+        local_head=found.local_head,
+        remote_head=found.remote_head,
+    )
+    return manager.transport.plan(message.session, manager.geometry, message.geometry, cut)
 
 
 def open_session(manager: PrefillManager, message: RegisterKvArgs) -> Session | None:
@@ -74,21 +95,31 @@ def open_session(manager: PrefillManager, message: RegisterKvArgs) -> Session | 
     except LinkError as error:
         log.error("Cannot answer decode session %s: %s", message.session, error)
         return None
-    reason = mismatch(manager, message)
-    plan = None
-    if not reason:
+    refused, plan = refusal(manager, message), None
+    if refused is None:
         try:
-            manager.transport.add_peer(message.session, message.descriptor)
-            plan = manager.transport.plan(message.session, manager.geometry, message.geometry)
-        except TransferError as error:
+            plan = planned(manager, message)
+        except (TransferError, ValueError) as error:
             manager.transport.drop_peer(message.session)
-            reason = str(error)
-    link.send(
-        codec.encode(RegisterAck(message.session, manager.endpoint, manager.host, plan is not None, clipped(reason)))
-    )
-    if plan is None:
-        log.error("Refused decode session %s (%s): %s", message.session, message.endpoint, reason)
+            refused = Refusal(FailureCode.MISMATCH, rank_map.both(f"{error}.", manager.shape.words, message.shape))
+    link.send(codec.encode(_answer(manager, message.session, refused)))
+    if refused is not None:
+        log.error("Refused decode session %s (%s): %s", message.session, message.endpoint, refused.reason)
         manager.loop.drop(link, linger=1.0)
         return None
     log.info("Register KVArgs from %s successfully", message.session)
-    return Session(message.session, message.endpoint, link, plan)
+    first = speaks(manager.shape.kv_model, manager.shape.seat, message.shape.seat)
+    return Session(
+        id=message.session,
+        endpoint=message.endpoint,
+        link=link,
+        num_pages=message.geometry.num_pages,
+        room_page_bytes=room_page_bytes(message.shape, message.geometry),
+        plan=plan,
+        speaks=first,
+    )
+
+
+def _answer(manager: PrefillManager, session: str, refused: Refusal | None) -> RegisterAck:
+    code, reason = (refused.code.value, clipped(refused.reason)) if refused else ("", "")
+    return RegisterAck(session, manager.endpoint, manager.host, refused is None, reason, code)

@@ -33,13 +33,26 @@ class KVPoll(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TransferStats:
-    """What one room has moved so far. Seconds; bytes. `handshake` ends when the other side is known to be ready."""
+    """What one room has moved so far, to or from this rank: the ranks of an instance add up to the room.
+
+    Seconds; bytes. `handshake` ends when the other side is known to be ready. `transfer` is the whole of what follows,
+    the prefill's computing between two chunks with it, and `moving` the part of it in which bytes moved. `descriptors`
+    are contiguous blocks, and `room_nbytes` is what all ranks together move for these pages.
+    """
 
     pages: int = 0
     nbytes: int = 0
     chunks: int = 0
     handshake: float = 0.0
     transfer: float = 0.0
+    descriptors: int = 0
+    room_nbytes: int = 0
+    moving: float = 0.0
+
+    @property
+    def gb_s(self) -> float:
+        """10⁹ bytes a second while bytes moved; 0 where none did."""
+        return self.nbytes / self.moving / 1e9 if self.moving > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)

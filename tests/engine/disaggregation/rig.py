@@ -21,6 +21,7 @@ from pdctl.engine.disaggregation.receiver import Receiver
 from pdctl.engine.disaggregation.sender import Sender
 from pdctl.engine.disaggregation.state import KVPoll
 from pdctl.engine.transfer import select
+from pdctl.engine.transfer.base import Transport
 
 HOST = "127.0.0.1"
 PATIENCE = 20.0
@@ -48,6 +49,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+async def _settled() -> None:
+    """Let a connection that was accepted in the last moment be closed too."""
+    while len(asyncio.all_tasks()) > 1:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)  # what closing a connection leaves for the next turn of the loop
+
+
 class Bootstrap:
     """A bootstrap server in a thread of its own, as it runs beside the HTTP server."""
 
@@ -67,6 +75,7 @@ class Bootstrap:
 
     def close(self) -> None:
         self.run(self.server.stop())
+        self.run(_settled())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(PATIENCE)
         self.loop.close()
@@ -115,8 +124,15 @@ class Side:
         self.woken.wait(f"settled room {room.room}", lambda: room.settled, seconds)
 
 
-def open_side(kind: type[PrefillManager | DecodeManager], config: DisaggConfig, shape: PoolGeometry, seed: int) -> Side:
-    transport = select.create(config.backend, config.rank_ip)
+def open_side(
+    kind: type[PrefillManager | DecodeManager],
+    config: DisaggConfig,
+    shape: PoolGeometry,
+    seed: int,
+    wrap: Callable[[Transport], Transport] | None = None,
+) -> Side:
+    transport = select.create(config.backend, config.rank_ip, lanes=2 if kind is PrefillManager else 1)
+    transport = wrap(transport) if wrap else transport
     memory = transport.allocate(shape.nbytes)
     transport.register(memory)
     pool = np.frombuffer(memory, dtype=np.uint8)
@@ -129,11 +145,15 @@ def open_side(kind: type[PrefillManager | DecodeManager], config: DisaggConfig, 
 
 @contextlib.contextmanager
 def prefill_side(
-    port: int, shape: PoolGeometry | None = None, registered: bool = True, **settings: object
+    port: int,
+    shape: PoolGeometry | None = None,
+    registered: bool = True,
+    wrap: Callable[[Transport], Transport] | None = None,
+    **settings: object,
 ) -> Iterator[Side]:
-    """`registered`: wait until the bootstrap server knows the rank."""
+    """`registered`: wait until the bootstrap server knows the rank. `wrap`: what to put around the transport."""
     config = replace(PREFILL, bootstrap_port=port, **settings)  # type: ignore[arg-type]
-    side = open_side(PrefillManager, config, shape or geometry(), seed=1)
+    side = open_side(PrefillManager, config, shape or geometry(), 1, wrap)
     try:
         if registered:
             assert side.manager.registered.wait(PATIENCE), side.manager.registration_failure
@@ -143,8 +163,11 @@ def prefill_side(
 
 
 @contextlib.contextmanager
-def decode_side(shape: PoolGeometry | None = None, **settings: object) -> Iterator[Side]:
-    side = open_side(DecodeManager, replace(DECODE, **settings), shape or geometry(), seed=2)  # type: ignore[arg-type]
+def decode_side(
+    shape: PoolGeometry | None = None, wrap: Callable[[Transport], Transport] | None = None, **settings: object
+) -> Iterator[Side]:
+    config = replace(DECODE, **settings)  # type: ignore[arg-type]
+    side = open_side(DecodeManager, config, shape or geometry(), 2, wrap)
     try:
         yield side
     finally:

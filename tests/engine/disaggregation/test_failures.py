@@ -206,9 +206,8 @@ def test_a_rank_endpoint_nobody_listens_on_is_named() -> None:
     [
         ({"page_size": 8}, geometry(page_size=8), "prefill server has page_size=4, but decode server has page_size=8"),
         ({"kv_dtype": "bfloat16"}, geometry(), "kv_cache_dtype=float32, but decode server has kv_cache_dtype=bfloat16"),
-        ({"tp_size": 2}, geometry(), "Attention TP mismatch: prefill=1, decode=2"),
-        ({"pp_size": 2}, geometry(), "prefill has attn_cp_size=1 pp_size=1"),
-        ({}, geometry(layers=5), "layers is 3 here and 5 on the peer"),
+        ({"pp_size": 2, "layers": 6}, geometry(), "prefill has pp_size=1, decode has pp_size=2"),
+        ({}, geometry(layers=5), "prefill has num_layers=3, decode has num_layers=5"),
         ({"backend": "nixl"}, geometry(), "Transfer backend mismatch: prefill=shm, decode=nixl"),
     ],
 )  # fmt: skip
@@ -292,7 +291,7 @@ def test_a_page_list_for_a_room_that_has_failed_is_answered_at_once() -> None:
 
 @pytest.mark.parametrize("when", ["before the handshake", "before the page list", "after the page list"])
 def test_a_decode_that_gives_up_settles_and_the_prefill_fails(when: str) -> None:
-    with bootstrap() as server, prefill_side(server.port, bootstrap_timeout=0.5) as prefill, decode_side() as decode:
+    with bootstrap() as server, prefill_side(server.port) as prefill, decode_side() as decode:
         sender, receiver = open_room(prefill, decode, 1, server.port)
         if when != "before the handshake":
             decode.until(receiver, KVPoll.WAITING_FOR_INPUT)
@@ -302,17 +301,18 @@ def test_a_decode_that_gives_up_settles_and_the_prefill_fails(when: str) -> None
         receiver.abort("Aborted by AbortReq.")
         failed(decode, receiver, FailureCode.ABORTED, "Aborted by AbortReq.")
         decode.until_settled(receiver)
-        prefill.until(sender, KVPoll.FAILED)
+        failed(prefill, sender, FailureCode.ABORTED, "Aborted by decode-side abort notification.")
         assert decode.manager.stats().rooms == prefill.manager.stats().rooms == 0
 
 
-def test_an_abort_before_the_request_arrives_takes_the_page_list_back() -> None:
-    with bootstrap() as server, prefill_side(server.port, bootstrap_timeout=0.3) as prefill, decode_side() as decode:
+def test_an_abort_before_the_request_arrives_takes_the_page_list_back_and_is_told_once() -> None:
+    with bootstrap() as server, prefill_side(server.port) as prefill, decode_side() as decode:
         receiver = announced(prefill, decode, 1, server.port)
         receiver.abort()
         decode.until_settled(receiver)
         sender = prefill.manager.sender(1, "too late")
-        failed(prefill, sender, FailureCode.BOOTSTRAP_TIMEOUT, "0 of 1 decode ranks")
+        failed(prefill, sender, FailureCode.ABORTED, "Aborted by decode-side abort notification.")
+        run_room(prefill, decode, 1, server.port)
 
 
 def test_clearing_an_unfinished_room_aborts_it() -> None:

@@ -29,13 +29,15 @@ from pdctl.engine.disaggregation.handshake import (
     unpack_pages,
 )
 from pdctl.engine.disaggregation.orphans import CAPACITY
+from pdctl.engine.disaggregation.rank_shape import RankShape
 from pdctl.engine.disaggregation.state import KVPoll
 from pdctl.engine.wire import FrameError
-from tests.engine.disaggregation.rig import HOST, bootstrap, decode_side, geometry, pages, prefill_side
+from tests.engine.disaggregation.rig import DECODE, HOST, bootstrap, decode_side, geometry, pages, prefill_side
 from tests.engine.disaggregation.test_rooms import run_room
 
 ENDPOINT = f"tcp://{HOST}:9"
-REGISTER = RegisterKvArgs("s", ENDPOINT, "host", "shm", b"\x00" * 40, geometry(), "float32", 1, 0)
+SHAPE = RankShape.of(DECODE, geometry())
+REGISTER = RegisterKvArgs("s", ENDPOINT, "host", "shm", b"\x00" * 40, geometry(), SHAPE)
 FRAMES: list[Frame] = [
     REGISTER,
     RegisterAck("s", ENDPOINT, "host", False, "because"),
@@ -186,7 +188,7 @@ def test_an_endpoint_nobody_can_dial_costs_nothing(endpoint: str) -> None:
     with bootstrap() as server, prefill_side(server.port) as prefill, decode_side() as decode:
         with dialled(prefill.manager.endpoint) as push:
             push.send(codec.encode(msgspec.structs.replace(REGISTER, endpoint=endpoint)))
-            push.send(codec.encode(Abort(1, "nobody", endpoint, 1)))
+            push.send(codec.encode(Abort(2, "nobody", endpoint, 1)))
         run_room(prefill, decode, 1, server.port)
 
 

@@ -47,8 +47,17 @@ def test_a_wildcard_host_is_dialled_on_the_loopback_of_its_family(host: str, add
 
 
 def test_the_row_is_a_plain_replica_of_sglang() -> None:
-    row = rank_row(replace(PREFILL, tp_rank=1, tp_size=2, dp_rank=3, dp_size=4, http_port=30001), 4711)
+    row = rank_row(replace(PREFILL, attn_tp_rank=1, attn_tp_size=2, dp_rank=3, dp_size=4, http_port=30001), 4711)
     assert (row.attn_tp_rank, row.attn_tp_size, row.attn_dp_size, row.attn_cp_size, row.pp_size) == (1, 2, 1, 1, 1)
     assert (row.system_dp_rank, row.system_dp_size, row.dp_group, row.dp_size) == (3, 4, 3, 4)
     assert (row.rank_ip, row.rank_port, row.page_size, row.kv_cache_dtype) == (HOST, 4711, 4, "float32")
     assert (row.prefill_http_port, row.load_balance_method) == (30001, "follow_bootstrap_room")
+
+
+def test_attention_dp_is_told_apart_from_replicas() -> None:
+    config = replace(PREFILL, attn_tp_rank=1, attn_tp_size=2, attn_dp_rank=3, attn_dp_size=4, pp_rank=1, pp_size=2)
+    row = rank_row(config, 4711, "one life")
+    assert (row.attn_dp_rank, row.attn_dp_size, row.system_dp_rank, row.system_dp_size) == (3, 4, 0, 1)
+    assert (row.dp_group, row.dp_size, row.pp_rank, row.pp_size) == (3, 4, 1, 2)
+    assert (config.dp_group, config.dp_groups) == (row.dp_group, row.dp_size)
+    assert row.instance_id == "one life"

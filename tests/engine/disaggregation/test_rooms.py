@@ -156,7 +156,7 @@ def test_data_parallel_prefills_are_found_by_the_room_number() -> None:
         for room in (10, 11):
             run_room((even, odd)[room % 2], decode, room, server.port)
         assert even.manager.stats().succeeded == odd.manager.stats().succeeded == 1
-        sender = odd.manager.sender(12, "rank named by the request")
+        sender = odd.manager.sender(12, "rank named by the request", dp_rank=1)
         receiver = decode.manager.receiver(12, "rank named by the request", HOST, server.port, dp_rank=1)
         decode.until(receiver, KVPoll.WAITING_FOR_INPUT)
         receiver.send_metadata(pages(1))

@@ -1,0 +1,65 @@
+"""Word to prefill ranks there is no connection with: a room is given up, nobody should wait for it there."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pdctl.engine.disaggregation.bootstrap_client import BootstrapError, attempt, rank_endpoint
+from pdctl.engine.disaggregation.channel import LinkError, tcp
+from pdctl.engine.disaggregation.handshake import codec
+
+if TYPE_CHECKING:
+    from pdctl.engine.disaggregation.bootstrap_wire import RankEndpoint, RankKey
+    from pdctl.engine.disaggregation.handshake import Abort
+    from pdctl.engine.disaggregation.loop import Loop
+
+log = logging.getLogger("pdctl.engine")
+
+LINGER = 1.0  # seconds a frame may take to leave
+
+
+class Notices:
+    """One frame each, without an answer: where it does not arrive, the prefill's own deadline still holds."""
+
+    def __init__(self, loop: Loop, address: str) -> None:
+        """`address`: the bootstrap server that knows the ranks."""
+        self._loop = loop
+        self._address = address
+        self._endpoints: dict[RankKey, str] = {}
+
+    def forget(self) -> None:
+        """The ranks may be others by now."""
+        self._endpoints.clear()
+
+    def give(self, key: RankKey, frame: Abort) -> None:
+        known = self._endpoints.get(key)
+        if known is not None:
+            self._send(known, frame)
+            return
+        address = self._address
+        self._loop.submit(
+            lambda: attempt(lambda: rank_endpoint(address, key)), lambda found: self._found(key, found, frame)
+        )
+
+    def _found(self, key: RankKey, found: RankEndpoint | BootstrapError, frame: Abort) -> None:
+        if isinstance(found, BootstrapError):
+            self._untold(frame, found.message)
+            return
+        endpoint = self._endpoints[key] = tcp(found.rank_ip, found.rank_port)
+        self._send(endpoint, frame)
+
+    def _send(self, endpoint: str, frame: Abort) -> None:
+        try:
+            link = self._loop.connect(endpoint)
+        except LinkError as error:
+            self._untold(frame, str(error))
+            return
+        link.send(codec.encode(frame))
+        self._loop.drop(link, LINGER)
+        log.info("room=%d given up before any page list; told %s", frame.room, endpoint)
+
+    def _untold(self, frame: Abort, why: str) -> None:
+        log.info(
+            "room=%d given up before any page list, and prefill %s cannot be told: %s", frame.room, self._address, why
+        )
