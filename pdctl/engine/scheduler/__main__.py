@@ -13,26 +13,29 @@ from pdctl import lifeline
 from pdctl.engine.args import ServerArgs
 from pdctl.engine.logs import configure
 from pdctl.engine.model.memory import prefer_huge_pages
+from pdctl.engine.whereabouts import Whereabouts
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m pdctl.engine.scheduler")
     parser.add_argument("--args-json", required=True)
     parser.add_argument("--tp-rank", type=int, required=True)
-    parser.add_argument("--dp-rank", type=int, required=True)
+    parser.add_argument("--pp-rank", type=int, required=True)
+    parser.add_argument("--replica", type=int, required=True)
     parser.add_argument("--ipc-dir", type=Path, required=True)
-    parser.add_argument("--dist-port", type=int, required=True)
+    parser.add_argument("--dist-init", required=True)
     options = parser.parse_args()
     lifeline.hold()
     # The server process decides when a rank ends: a Ctrl-C in the terminal reaches every process of the group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     args = ServerArgs.from_json(options.args_json)
-    configure(args, tp_rank=options.tp_rank, dp_rank=options.dp_rank)
+    here = Whereabouts.find(args.shape, options.replica, options.pp_rank, options.tp_rank)
+    configure(args, here.rank)
 
     prefer_huge_pages(os.environ)  # read once, when torch is imported
     from pdctl.engine.scheduler.rank import serve
 
-    code = serve(args, options.tp_rank, options.dp_rank, options.ipc_dir, options.dist_port)
+    code = serve(args, here, options.ipc_dir, options.dist_init)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -18,11 +18,14 @@ from pdctl.engine.disaggregation.receiver import FakeReceiver
 from pdctl.engine.disaggregation.state import KVPoll
 from pdctl.engine.scheduler import report
 from pdctl.engine.scheduler.role import Match, Queues, Role
+from pdctl.engine.scheduler.verdict import shared_failure
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from pdctl.engine.disaggregation.decode import DecodeManager
     from pdctl.engine.disaggregation.receiver import Receiver
-    from pdctl.engine.scheduler.batch import Batch
+    from pdctl.engine.scheduler.batch import Batch, Outcome
     from pdctl.engine.scheduler.request import Req
     from pdctl.engine.scheduler.resources import Resources
 
@@ -30,7 +33,7 @@ log = logging.getLogger("pdctl.engine")
 
 
 class DecodeRole(Role):
-    """Pages for prompt and answer are reserved before the prefill may write: a room that starts can always finish."""
+    """A prefill may write once the prompt's pages, and room for the answer to begin, are set aside (admission.py)."""
 
     def __init__(self, resources: Resources, manager: DecodeManager) -> None:
         super().__init__(resources)
@@ -44,7 +47,8 @@ class DecodeRole(Role):
 
     def add(self, req: Req) -> None:
         host, port = req.message.bootstrap_host or "", req.message.bootstrap_port or self._default_port
-        req.receiver = self._manager.receiver(req.room, req.rid, host, port)
+        dp_rank = req.message.disagg_prefill_dp_rank
+        req.receiver = self._manager.receiver(req.room, req.rid, host, port, dp_rank)
         self.prealloc.append(req)
         report.step(req, "prealloc", bootstrap_addr=f"{host}:{port}")
 
@@ -60,19 +64,21 @@ class DecodeRole(Role):
 
     def _poll_prealloc(self, state: dict[int, int]) -> None:
         """In order of arrival: the first ready room that does not fit holds back those behind it (sglang's rule)."""
-        blocked = False
+        blocked = bool(self.running.retracted)  # those that ran before go first
         left: deque[Req] = deque()
         for req in self.prealloc:
             poll = state[id(req)]
             if poll == KVPoll.FAILED:
                 self._fail(req, "handshake")
-            elif poll < KVPoll.WAITING_FOR_INPUT or blocked:
+            elif poll < KVPoll.WAITING_FOR_INPUT:
                 left.append(req)
-            elif self._reserve(req):
-                self._announce(req)
             else:
-                blocked = True
-                left.append(req)
+                req.times.ready = req.times.ready or time.time()
+                blocked = blocked or not self._reserve(req)
+                if blocked:
+                    left.append(req)
+                else:
+                    self._announce(req)
         self.prealloc = left
 
     def _reserve(self, req: Req) -> bool:
@@ -83,7 +89,7 @@ class DecodeRole(Role):
         if slot is None:
             return False
         req.metadata_slot = slot
-        if resources.allocate(req, req.prompt_len + req.max_new_tokens):
+        if self.running.admission.admit(req, [*self.running, *self.transfer], fresh=req.fake):
             return True
         resources.metadata.free(slot)
         req.metadata_slot = -1
@@ -91,8 +97,8 @@ class DecodeRole(Role):
 
     def _announce(self, req: Req) -> None:
         req.times.bootstrapped = time.time()
-        pages = req.pages[: self.resources.pages_for(req.prompt_len)]
-        _receiver(req).send_metadata(pages, req.metadata_slot)
+        pages = req.pages[req.kept_pages : self.resources.pages_for(req.prompt_len)]
+        _receiver(req).send_metadata(pages, req.metadata_slot, req.kept_pages)
         self.transfer.append(req)
         report.step(req, "transfer", pages=len(pages), prealloc=req.times.bootstrapped - req.times.received)
 
@@ -119,7 +125,7 @@ class DecodeRole(Role):
             self._end(req, error.message, 500, "context_corruption")
             return
         req.times.transferred = req.times.first_token = time.time()
-        req.computed = req.prompt_len
+        req.computed, req.cached = req.prompt_len, row.cached_tokens
         if req.message.return_logprob:
             req.logprobs.append(row.logprob)
             req.top_logprobs.append(list(row.top_logprobs))
@@ -150,18 +156,24 @@ class DecodeRole(Role):
         self.draining = [req for req in self.draining if req.row >= 0]
 
     def next_batch(self) -> Batch | None:
+        self.running.resume(lambda: self.transfer)
         return self.running.next_batch()
 
-    def settle(self, batch: Batch) -> None:
-        del batch
+    def settle(self, outcome: Outcome) -> None:
+        del outcome
         self.running.settle()
 
+    def publish(self, outcome: Outcome) -> None:
+        for req in outcome.made:
+            self.resources.emit(req, req.output_ids[-1:])
+
     def _fail(self, req: Req, stage: str) -> None:
-        failure = _receiver(req).failure
+        failure = shared_failure(self.resources.groups.replica, _receiver(req).failure)
         reason = failure.message if failure else "Failed due to an unknown reason from another rank"
+        code = failure.code if failure else "peer_rank"
         report.failed(req, f"Decode {stage} failed", "decode_req.req", self.resources.tp_rank, reason)
-        _receiver(req).abort(reason)  # when only another rank of the group failed, nothing else tells ours
-        self._end(req, f"Decode {stage} failed: {reason}", 500, failure.code if failure else "peer_rank")
+        _receiver(req).abort(reason, code)  # when only another rank of the group failed, nothing else tells ours
+        self._end(req, f"Decode {stage} failed: {reason}", 500, code)
 
     def _end(self, req: Req, message: str, status: int, code: str) -> None:
         self.resources.fail(req, message, status, code)
@@ -189,9 +201,20 @@ class DecodeRole(Role):
             self._drain(req)
         return len(gone) + self._cancel_running(match)
 
+    def members(self) -> Iterator[tuple[str, Req]]:
+        queues: dict[str, Iterable[Req]] = {
+            "prealloc": self.prealloc,
+            "transfer": self.transfer,
+            "running": self.running,
+            "retracted": self.running.retracted,
+            "draining": self.draining,
+        }
+        return ((name, req) for name, queue in queues.items() for req in queue)
+
     def queues(self) -> Queues:
         return Queues(
             running=len(self.running),
+            retracted=len(self.running.retracted),
             prealloc=len(self.prealloc),
             transfer=len(self.transfer),
             draining=len(self.draining),
@@ -207,6 +230,6 @@ def _receiver(req: Req) -> Receiver:
 def _state(req: Req) -> int:
     """What this rank knows of the room; for a request that ended early, whether its pages are safe to free."""
     receiver = _receiver(req)
-    if req.finish is not None and req.finish.type == "abort":
+    if req.aborted:
         return KVPoll.SUCCESS if receiver.settled else KVPoll.TRANSFERRING
     return receiver.poll()

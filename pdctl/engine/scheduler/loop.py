@@ -6,10 +6,12 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from pdctl.engine.messages import Abort, Ask, Flush, Flushed, Generate, Outputs, Report, Request, Stop
-from pdctl.engine.scheduler.batch import IDLE, run
+from pdctl.engine.messages import Abort, Ask, AskRooms, Flush, Flushed, Generate, Outputs, Report, Request, Rooms, Stop
+from pdctl.engine.scheduler.batch import IDLE, Batch, Outcome, run
+from pdctl.engine.scheduler.overlap import Overlap
 from pdctl.engine.scheduler.report import BatchLog
-from pdctl.engine.scheduler.turn import Turn
+from pdctl.engine.scheduler.rooms import live
+from pdctl.engine.scheduler.turn import Agreed, Turn
 
 if TYPE_CHECKING:
     from pdctl.engine.scheduler.mailbox import Mailbox
@@ -33,6 +35,7 @@ class Scheduler:
         self._mailbox = mailbox
         self._batches = BatchLog(resources)
         self._turn = Turn(resources.groups)
+        self._overlap = Overlap(resources)
         self._leader = resources.leader
         self._stopping = False
         self._started = time.time()
@@ -41,32 +44,58 @@ class Scheduler:
 
     def run(self) -> None:
         """Until a Stop; requests at hand are finished first unless it says `now`."""
-        busy = False
-        while True:
-            for request in self._mailbox.receive(self._wait(busy)):
-                self._handle(request)
-            self._role.poll()
-            self._flush()  # a first token that came with the KV cache does not wait for the next forward pass
-            batch = self._role.next_batch()
-            shares = self._turn.agree(batch)
-            busy = batch is not None or any(share.tokens for share in shares)
-            if busy:
-                began = time.perf_counter()
-                run(batch or IDLE, self._resources, shares)
-            if batch is not None:
-                self._role.settle(batch)
-                self._batches.passed(batch, self._role.queues(), self._role.running.tokens, time.perf_counter() - began)
-            self._flush()
-            queues = self._role.queues()
-            if not queues.total and not queues.draining:
-                self._resources.check_idle()
-                if self._stopping:
-                    return
+        try:
+            agreed: Agreed | None = None
+            while agreed is None or not agreed.stopping or agreed.busy or agreed.held:
+                agreed = self._take_turn(agreed)
+        finally:
+            self._overlap.close()
 
-    def _wait(self, busy: bool) -> float:
-        if busy or self._stopping:
-            return 0.0 if busy else REMOTE_WAIT
-        return REMOTE_WAIT if self._role.queues().remote else IDLE_WAIT
+    def _take_turn(self, last: Agreed | None) -> Agreed:
+        """While a pass is under way, everything but the choice of the next one goes on beside it."""
+        for request in self._mailbox.receive(self._wait(last)):
+            self._handle(request)
+        self._role.poll()
+        self._flush()  # a first token that came with the KV cache does not wait for the next forward pass
+        ended = self._end_pass()
+        batch = self._role.next_batch()
+        agreed = self._turn.agree(batch, self._role.queues(), self._stopping)
+        overlapped = batch is not None and self._overlap.takes(batch)
+        if batch is not None and overlapped:
+            self._overlap.begin(batch)
+        if batch is not None:
+            self._role.began(batch)
+        self._publish(ended)
+        if agreed.busy and not overlapped:
+            self._run(batch or IDLE, agreed)
+        queues = self._role.queues()
+        if not queues.total and not queues.draining and not self._overlap.under_way:
+            self._resources.check_idle()
+        return agreed
+
+    def _run(self, batch: Batch, agreed: Agreed) -> None:
+        """A pass without overlap."""
+        outcome = run(batch, self._resources, agreed.shares)
+        if batch.parts:
+            self._role.settle(outcome)
+            self._publish(outcome)
+
+    def _end_pass(self) -> Outcome | None:
+        ended = self._overlap.end()
+        if ended is not None:
+            self._role.settle(ended)
+        return ended
+
+    def _publish(self, outcome: Outcome | None) -> None:
+        if outcome is not None:
+            self._role.publish(outcome)
+            self._flush()
+            self._batches.passed(outcome, self._role.queues(), self._role.running.tokens)
+
+    def _wait(self, agreed: Agreed | None) -> float:
+        if agreed is None or agreed.busy:
+            return 0.0
+        return REMOTE_WAIT if agreed.remote or self._stopping else IDLE_WAIT
 
     def _handle(self, request: Request) -> None:
         if isinstance(request, Generate):
@@ -78,6 +107,8 @@ class Scheduler:
             self._flush_cache(request)
         elif isinstance(request, Ask):
             self._answer(request)
+        elif isinstance(request, AskRooms):
+            self._reply(Rooms(request.id, self._resources.dp_rank or 0, live(self._role)))
         elif isinstance(request, Stop):
             self._stopping = True
             if request.now:
@@ -98,8 +129,11 @@ class Scheduler:
             log.info("Aborted %d request(s) matching rid='%s'", count, "*" if request.all else request.rid)
 
     def _flush_cache(self, request: Flush) -> None:
+        self._publish(self._end_pass())  # aborted requests may still be in it, with their pages
         total = self._role.queues().total
         reason = f"{total} request(s) are running or queued" if total else ""
+        if not total:
+            self._resources.forget()
         self._reply(Flushed(request.id, not total, reason))
 
     def _answer(self, request: Ask) -> None:
@@ -111,7 +145,8 @@ class Scheduler:
             "max_total_num_tokens": resources.capacity,
             "last_gen_throughput": self._batches.throughput,
             "effective_max_running_requests_per_dp": resources.args.max_running_requests,
-            "free_pages": resources.allocator.free_pages,
+            "free_pages": resources.available_pages,
+            "cached_pages": resources.prefix.pages if resources.prefix else 0,
             "num_pages": resources.num_pages,
             "free_metadata_slots": resources.metadata.free_slots,
             "uptime": time.time() - self._started,
@@ -120,13 +155,18 @@ class Scheduler:
     def _load(self) -> dict[str, float]:
         """Keys of sglang 0.5.23's /v1/loads, flat; the HTTP side nests them."""
         queues = self._role.queues()
-        used = self._resources.allocator.used_pages * self._resources.page_size
+        resources, size = self._resources, self._resources.page_size
+        used = resources.held_pages * size
+        pending = sum(req.prompt_len for queue, req in self._role.members() if queue == "prealloc")
         return {
             "num_running_reqs": queues.running,
             "num_waiting_reqs": queues.waiting + queues.bootstrap + queues.prealloc,
             "num_used_tokens": used,
             "max_total_num_tokens": self._resources.capacity,
             "token_usage": self._batches.usage(),
+            "kv_available_tokens": resources.allocator.free_pages * size,
+            "kv_evictable_tokens": (resources.available_pages - resources.allocator.free_pages) * size,
+            "pending_prealloc_token_usage": pending / resources.capacity,
             "gen_throughput": self._batches.throughput if queues.running else 0.0,
             "max_running_requests": self._resources.args.max_running_requests,
             "queue_waiting": queues.waiting,
@@ -134,14 +174,17 @@ class Scheduler:
             "prefill_inflight_queue_reqs": queues.inflight,
             "decode_prealloc_queue_reqs": queues.prealloc,
             "decode_transfer_queue_reqs": queues.transfer,
+            "decode_retracted_queue_reqs": queues.retracted,
+            "cache_hit_rate": self._batches.hit_rate,
             "draining_reqs": queues.draining,
+            "decode_draining_reqs": queues.draining if resources.args.disaggregation_mode == "decode" else 0,
             "kv_transfer_speed_gb_s": self._resources.transfer_speed,
             "kv_transfer_latency_ms": self._resources.transfer_latency * 1e3,
             "num_served_reqs": self._served,
             "num_aborted_reqs": self._aborted,
         }
 
-    def _reply(self, reply: Report | Flushed) -> None:
+    def _reply(self, reply: Report | Rooms | Flushed) -> None:
         if self._leader:
             self._mailbox.send(reply)
 

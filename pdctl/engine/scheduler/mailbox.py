@@ -1,8 +1,10 @@
-"""A rank's ZMQ sockets: rank 0 takes requests and tells its followers what to do, step by step.
+"""A rank's ZMQ sockets: leaders take requests, and everybody is told when a turn begins.
 
-Every rank of a TP group must see the same requests in the same order, or their collectives would not match. Rank 0
-is the only one with an outside socket; each loop turn it forwards the raw frames as one step and the followers block on
-that. A follower whose KV manager has news wakes rank 0, never itself.
+Every rank of a replica must see the same requests in the same order, or their collectives would not match. So only the
+leader of an attention DP group (pipeline stage 0, attention TP rank 0) has an outside socket; each turn it forwards the
+raw frames as one step to the ranks of its group, which block on that. The groups' MLP and expert layers are computed
+together, so their turns are one too: the world leader (TP rank 0 of stage 0) begins each, the other leaders wait for
+it. Whoever else has news (requests for another group, a KV manager anywhere) wakes the world leader, never itself.
 """
 
 from __future__ import annotations
@@ -14,64 +16,106 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from pdctl.engine.channels import Line, own_ip
+from pdctl.engine.meeting import Here, meet
 from pdctl.engine.messages import Reply, Request, reply_codec, request_codec
 from pdctl.engine.wire import FrameError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from logging import Logger
-    from pathlib import Path
+
+    from pdctl.engine.channels import Channels
+    from pdctl.layout.ranks import Rank
+    from pdctl.layout.shape import Shape
 
     Socket = zmq.Socket[bytes]
 
 MAX_FRAMES_PER_STEP = 256
 WAKE = b"w"
-
-
-def scheduler_address(ipc_dir: Path, dp_rank: int) -> str:
-    return f"ipc://{ipc_dir}/scheduler-{dp_rank}"
-
-
-def tokenizer_address(ipc_dir: Path) -> str:
-    return f"ipc://{ipc_dir}/tokenizer"
+STEP = b"step"
 
 
 class Mailbox:
-    """Requests in, replies out, and the wake-up of a sleeping rank. Only `wake` may be called from another thread."""
+    """Requests in, replies out, and the wake-up of a sleeping replica. Only `wake` may be called from another thread.
 
-    def __init__(self, ipc_dir: Path, dp_rank: int, tp_rank: int, tp_size: int, logger: Logger) -> None:
+    Nothing is received before `join`.
+    """
+
+    def __init__(self, shape: Shape, rank: Rank, tokenizer: str, logger: Logger) -> None:
         self._log = logger
-        self._leader = tp_rank == 0
+        self._shape = shape
+        self._rank = rank
+        self._leads_group = rank.pp_rank == 0 and rank.attn_tp_rank == 0 and rank.attn_cp_rank == 0
+        self._leads_world = rank.world_rank == 0
         self._context: zmq.Context[Socket] = zmq.Context()
         self._replies = self._socket(zmq.PUSH)
-        self._replies.connect(tokenizer_address(ipc_dir))
-        step = f"ipc://{ipc_dir}/step-{dp_rank}"
+        self._replies.connect(tokenizer)
         self._followers: list[Socket] = []
+        self._leaders: list[Socket] = []
         self._wake_lock = threading.Lock()
         self._woken = False
         self._wake_out: Socket | None = None
-        self._poller = zmq.Poller()
-        if self._leader:
-            self._input = self._socket(zmq.PULL)
-            self._input.setsockopt(zmq.MAXMSGSIZE, request_codec.max_bytes)
-            self._input.bind(scheduler_address(ipc_dir, dp_rank))
-            for rank in range(1, tp_size):
-                socket = self._socket(zmq.PUSH)
-                socket.bind(f"{step}-{rank}")
-                self._followers.append(socket)
+        self._sleeper = zmq.Poller()  # what ends the sleep of a leader
+        self._pipe = self._pipe_in = -1
+
+    def join(self, lines: Mapping[int, Line]) -> None:
+        """Listen at this rank's line and dial the others', all known before: the ranks of one node."""
+        self._bind(lines[self._rank.world_rank])
+        self._dial(lines)
+
+    def join_nodes(self, channels: Channels, seconds: float) -> None:
+        """The same over TCP: free ports, told to each other at the meeting. Raises TimeoutError naming it."""
+        address = f"tcp://{own_ip(channels.nodes[0])}:*"
+        bound = self._bind(Line(address, address, address))
+        here = Here(self._rank.world_rank, self._rank.node, bound.step, bound.input, bound.wake)
+        self._dial(meet(channels.meeting, here, seconds))
+
+    def _bind(self, line: Line) -> Line:
+        """Only the sockets this rank needs; returns where they are."""
+        step, inlet, wake = line
+        if self._leads_world:
+            self._wake_in = self._socket(zmq.PULL)
+            wake = self._bound(self._wake_in, wake)
             self._pipe, self._pipe_in = os.pipe()
             os.set_blocking(self._pipe, False)
             os.set_blocking(self._pipe_in, False)
-            self._poller.register(self._input, zmq.POLLIN)
-            self._poller.register(self._pipe, zmq.POLLIN)
-            if tp_size > 1:
-                self._wake_in = self._socket(zmq.PULL)
-                self._wake_in.bind(f"{step}-wake")
-                self._poller.register(self._wake_in, zmq.POLLIN)
+            self._sleeper.register(self._wake_in, zmq.POLLIN)
+            self._sleeper.register(self._pipe, zmq.POLLIN)
         else:
+            self._steps = self._socket(zmq.PULL)
+            step = self._bound(self._steps, step)
+            self._sleeper.register(self._steps, zmq.POLLIN)
+        if self._leads_group:
             self._input = self._socket(zmq.PULL)
-            self._input.connect(f"{step}-{tp_rank}")
-            self._wake_out = self._socket(zmq.PUSH)
-            self._wake_out.connect(f"{step}-wake")
+            self._input.setsockopt(zmq.MAXMSGSIZE, request_codec.max_bytes)
+            inlet = self._bound(self._input, inlet)
+            self._sleeper.register(self._input, zmq.POLLIN)
+        return Line(step, inlet, wake)
+
+    def _bound(self, socket: Socket, address: str) -> str:
+        socket.bind(address)
+        return str(socket.getsockopt_string(zmq.LAST_ENDPOINT)).rstrip("\0")
+
+    def _dial(self, lines: Mapping[int, Line]) -> None:
+        shape, rank = self._shape, self._rank
+        if not self._leads_world:
+            self._wake_out = self._dialled(lines[0].wake)
+            self._wake_again()
+        if self._leads_group:
+            first = rank.tp_rank
+            members = [
+                shape.tp * stage + tp for stage in range(shape.pp) for tp in range(first, first + shape.attn_tp_size)
+            ]
+            self._followers = [self._dialled(lines[member].step) for member in members if member != rank.world_rank]
+        if self._leads_world:
+            leaders = range(shape.attn_tp_size, shape.tp, shape.attn_tp_size)
+            self._leaders = [self._dialled(lines[leader].step) for leader in leaders]
+
+    def _dialled(self, address: str) -> Socket:
+        socket = self._socket(zmq.PUSH)
+        socket.connect(address)
+        return socket
 
     def _socket(self, kind: int) -> Socket:
         socket = self._context.socket(kind)
@@ -81,30 +125,52 @@ class Mailbox:
         return socket
 
     def wake(self) -> None:
-        """End the wait of rank 0's `receive` now. Safe from any thread; many calls cost one."""
+        """End the wait of the world leader's `receive` now. Safe from any thread; many calls cost one."""
         with self._wake_lock:
             if self._woken:
                 return
             self._woken = True
             if self._wake_out is not None:
                 self._wake_out.send(WAKE)
-            else:
+            elif self._pipe_in >= 0:
                 with contextlib.suppress(BlockingIOError):
                     os.write(self._pipe_in, WAKE)
 
+    def _wake_again(self) -> None:
+        """A wake-up from before there was anybody to wake counts from here on."""
+        with self._wake_lock:
+            early, self._woken = self._woken, False
+        if early:
+            self.wake()
+
     def receive(self, wait: float) -> list[Request]:
-        """Requests for this turn. Rank 0 waits up to `wait` seconds for one, or for a wake-up; followers for rank 0."""
-        if not self._leader:
-            frames = self._input.recv_multipart()
-            with self._wake_lock:
-                self._woken = False
-            return self._decode(frames[1:])
-        ready = dict(self._poller.poll(int(wait * 1000)))
-        self._drain_wakes(ready)
-        frames = self._drain_input() if self._input in ready else []
+        """Requests for this turn. The world leader waits up to `wait` seconds for one or a wake-up, others for it."""
+        if not self._leads_group:
+            return self._decode(self._stepped())
+        if self._leads_world:
+            ready = dict(self._sleeper.poll(int(wait * 1000)))
+            self._drain_wakes(ready)
+            for leader in self._leaders:
+                leader.send(STEP)
+        else:
+            self._await_step()
+        frames = self._drain_input()
         for follower in self._followers:
-            follower.send_multipart([b"step", *frames])
+            follower.send_multipart([STEP, *frames])
         return self._decode(frames)
+
+    def _stepped(self) -> list[bytes]:
+        frames = self._steps.recv_multipart()
+        with self._wake_lock:
+            self._woken = False
+        return frames[1:]
+
+    def _await_step(self) -> None:
+        """Requests that come meanwhile are what the world leader is woken for, once."""
+        ready = dict(self._sleeper.poll())
+        if self._steps not in ready:
+            self.wake()
+        self._stepped()
 
     def _drain_wakes(self, ready: dict[object, int]) -> None:
         if self._pipe in ready:
@@ -112,11 +178,10 @@ class Mailbox:
                 self._woken = False
             with contextlib.suppress(BlockingIOError):
                 os.read(self._pipe, 4096)
-        wake_in = getattr(self, "_wake_in", None)
-        if wake_in is not None and wake_in in ready:
+        if self._wake_in in ready:
             with contextlib.suppress(zmq.Again):
                 while True:
-                    wake_in.recv(zmq.DONTWAIT)
+                    self._wake_in.recv(zmq.DONTWAIT)
 
     def _drain_input(self) -> list[bytes]:
         frames: list[bytes] = []
@@ -140,6 +205,7 @@ class Mailbox:
 
     def close(self) -> None:
         self._context.destroy(linger=1000)
-        if self._leader:
-            os.close(self._pipe)
-            os.close(self._pipe_in)
+        for end in (self._pipe, self._pipe_in):
+            if end >= 0:
+                os.close(end)
+        self._pipe = self._pipe_in = -1

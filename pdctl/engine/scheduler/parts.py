@@ -8,25 +8,33 @@ import socket
 from typing import TYPE_CHECKING
 
 from pdctl.engine.cache.pool import KVPool
+from pdctl.engine.channels import dist_address
 from pdctl.engine.disaggregation.config import DisaggConfig
 from pdctl.engine.disaggregation.decode import DecodeManager
 from pdctl.engine.disaggregation.prefill import PrefillManager
+from pdctl.engine.model.identity import model_identity
 from pdctl.engine.scheduler.decode import DecodeRole
 from pdctl.engine.scheduler.prefill import PrefillRole
 from pdctl.engine.scheduler.rehearsal import End, RehearsedDecode, RehearsedPrefill
 from pdctl.engine.scheduler.unified import UnifiedRole
 from pdctl.engine.transfer import select
+from pdctl.engine.transfer.checksum import ChecksumTransport
 from pdctl.engine.transfer.rehearsal import RehearsedTransport
+from pdctl.engine.transfer.shaped import ShapedTransport
+from pdctl.engine.transfer.workers import threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pdctl.engine.args import ServerArgs
+    from pdctl.engine.model.config import ModelConfig
+    from pdctl.engine.model.parallel import Groups
     from pdctl.engine.scheduler.resources import Resources
     from pdctl.engine.scheduler.role import Role
     from pdctl.engine.scheduler.sizing import Sizing
     from pdctl.engine.transfer.base import Transport
 
+QUERY_DP_RANK = "SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK"
 Manager = PrefillManager | DecodeManager
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
@@ -51,11 +59,14 @@ def transport(args: ServerArgs, sizing: Sizing) -> Transport | None:
     """None for a unified engine, which moves no KV cache."""
     if args.disaggregation_mode == "null":
         return None
-    made = select.create(args.disaggregation_transfer_backend, rank_ip(args), sizing.device.type == "cuda")
+    lanes = threads(args.disaggregation_transfer_threads) if args.disaggregation_mode == "prefill" else 1
+    made = select.create(args.disaggregation_transfer_backend, rank_ip(args), sizing.device.type == "cuda", lanes)
     rehearsal = args.rehearsal
-    if args.disaggregation_mode == "prefill" and (rehearsal.rate or rehearsal.dies):
-        return RehearsedTransport(made, rehearsal.rate, End())
-    return made
+    if args.disaggregation_mode == "prefill" and rehearsal.link:
+        made = ShapedTransport(made, rehearsal.link)
+    if args.disaggregation_mode == "prefill" and rehearsal.dies:
+        made = RehearsedTransport(made, End())
+    return ChecksumTransport(made) if args.disaggregation_enable_kv_checksum else made
 
 
 def pool(sizing: Sizing, transport: Transport | None) -> KVPool:
@@ -73,33 +84,50 @@ def pool(sizing: Sizing, transport: Transport | None) -> KVPool:
 
 
 def manager(
-    args: ServerArgs, sizing: Sizing, tp_rank: int, dp_rank: int, transport: Transport | None, wake: Callable[[], None]
+    args: ServerArgs,
+    config: ModelConfig,
+    sizing: Sizing,
+    groups: Groups,
+    replica: int,
+    transport: Transport | None,
+    wake: Callable[[], None],
 ) -> Manager | None:
     if transport is None:
         return None
-    config = DisaggConfig(
+    settings = DisaggConfig(
         role=args.disaggregation_mode,
         rank_ip=rank_ip(args),
         page_size=args.page_size,
         kv_dtype=str(sizing.dtype).removeprefix("torch."),
         backend=transport.name,
-        bootstrap_host=WILDCARDS.get(args.host, args.host),
+        # sglang: the bootstrap server of several nodes is node 0's.
+        bootstrap_host=dist_address(args)[0] if args.nnodes > 1 else WILDCARDS.get(args.host, args.host),
         bootstrap_port=args.disaggregation_bootstrap_port,
-        http_port=args.port,
-        tp_rank=tp_rank,
-        tp_size=args.tp_size,
-        dp_rank=dp_rank,
+        http_port=0 if args.node_rank else args.port,  # the instance is known by node 0's
+        model=model_identity(config, args.model_path),
+        layers=config.layers,
+        kv_heads=1 if config.latent else config.kv_heads,
+        attn_tp_rank=groups.attn_tp.rank,
+        attn_tp_size=groups.attn_tp.size,
+        attn_dp_rank=groups.attn_dp.rank,
+        attn_dp_size=groups.attn_dp.size,
+        dp_rank=replica,
         dp_size=args.dp_size,
+        pp_rank=groups.pp.rank,
+        pp_size=groups.pp.size,
+        load_balance_method=args.load_balance_method,
+        query_dp_rank=os.environ.get(QUERY_DP_RANK, "").lower() in ("1", "true", "yes"),
         bootstrap_timeout=args.bootstrap_timeout,
         waiting_timeout=args.waiting_timeout,
+        transfer_threads=args.disaggregation_transfer_threads,
         heartbeat_interval=args.heartbeat_interval,
         heartbeat_max_failure=args.heartbeat_max_failure,
     )
     if args.rehearsal.keep_unclaimed_rooms:  # until the decode gives the room up, or is taken to be dead
         ttl = args.bootstrap_timeout + args.waiting_timeout
-        config = dataclasses.replace(config, orphan_ttl=ttl, tell_unclaimed=False)
+        settings = dataclasses.replace(settings, orphan_ttl=ttl, tell_unclaimed=False)
     made = PrefillManager if args.disaggregation_mode == "prefill" else DecodeManager
-    return made(config, transport, sizing.geometry, wake)
+    return made(settings, transport, sizing.geometry, wake)
 
 
 def role(resources: Resources, manager: Manager | None) -> Role:

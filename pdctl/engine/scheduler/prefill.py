@@ -18,12 +18,15 @@ from pdctl.engine.cache.metadata import MetadataRow
 from pdctl.engine.disaggregation.state import KVPoll
 from pdctl.engine.scheduler import report
 from pdctl.engine.scheduler.role import Match, Queues, Role
+from pdctl.engine.scheduler.verdict import shared_failure
 from pdctl.engine.scheduler.waiting import WaitingQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from pdctl.engine.disaggregation.prefill import PrefillManager
     from pdctl.engine.disaggregation.sender import Sender
-    from pdctl.engine.scheduler.batch import Batch
+    from pdctl.engine.scheduler.batch import Batch, Outcome
     from pdctl.engine.scheduler.request import Req
     from pdctl.engine.scheduler.resources import Resources
 
@@ -36,7 +39,7 @@ class PrefillRole(Role):
     def __init__(self, resources: Resources, manager: PrefillManager) -> None:
         super().__init__(resources)
         self._manager = manager
-        self.waiting = WaitingQueue(resources, lambda req: req.prompt_len)
+        self.waiting = WaitingQueue(resources, lambda req: resources.allocate(req, req.prompt_len))
         self.bootstrap: list[Req] = []
         self.inflight: list[Req] = []
         self.draining: list[Req] = []
@@ -44,7 +47,8 @@ class PrefillRole(Role):
     def add(self, req: Req) -> None:
         req.max_new_tokens = 1
         message = req.message
-        req.sender = self._manager.sender(req.room, req.rid, message.bootstrap_host or "")
+        host, dp_rank = message.bootstrap_host or "", message.disagg_prefill_dp_rank
+        req.sender = self._manager.sender(req.room, req.rid, host, dp_rank)
         self.bootstrap.append(req)
         report.step(req, "bootstrap", input_len=req.prompt_len)
 
@@ -65,7 +69,10 @@ class PrefillRole(Role):
             if poll == KVPoll.FAILED:
                 self._fail(req, "bootstrap")
                 continue
-            slot = self.resources.metadata.alloc() if poll >= KVPoll.WAITING_FOR_INPUT else None
+            slot = None
+            if poll >= KVPoll.WAITING_FOR_INPUT:
+                req.times.ready = req.times.ready or time.time()
+                slot = self.resources.metadata.alloc()
             if slot is None:
                 left.append(req)
                 continue
@@ -101,12 +108,24 @@ class PrefillRole(Role):
         room_for = self.resources.args.max_running_requests - len(self.inflight)
         return self.waiting.next_batch(max(0, room_for))
 
-    def settle(self, batch: Batch) -> None:
+    def began(self, batch: Batch) -> None:
+        """Pages the prefix cache had leave while the rest is computed (sglang: early send of a cached prefix)."""
         for req, _ in batch.parts:
-            last = bool(req.output_ids)
-            self._send(req, last)
-            if last:
-                self.inflight.append(req)
+            if req.computed and not req.sent_pages:
+                self._send(req, last=False)
+
+    def settle(self, outcome: Outcome) -> None:
+        self.waiting.settle()
+        for req, _ in outcome.batch.parts:
+            if not req.aborted:
+                self.resources.keep(req)
+        self.inflight.extend(outcome.made)
+
+    def publish(self, outcome: Outcome) -> None:
+        """The pages of this pass leave while the next one computes."""
+        for req, _ in outcome.batch.parts:
+            if not req.aborted:
+                self._send(req, last=bool(req.output_ids))
 
     def _send(self, req: Req, last: bool) -> None:
         """Hand the pages that are complete (all of them, with the metadata row, when `last`) to the sender."""
@@ -123,11 +142,12 @@ class PrefillRole(Role):
         report.step(req, "inflight" if last else "chunk", pages=len(pages), computed=req.computed)
 
     def _fail(self, req: Req, stage: str) -> None:
-        failure = _sender(req).failure
+        failure = shared_failure(self.resources.groups.replica, _sender(req).failure)
         reason = failure.message if failure else "Failed due to an unknown reason from another rank"
+        code = failure.code if failure else "peer_rank"
         report.failed(req, f"Prefill {stage} failed", "req", self.resources.tp_rank, reason)
-        self.resources.fail(req, f"Prefill {stage} failed: {reason}", 500, failure.code if failure else "peer_rank")
-        _sender(req).abort(reason)  # when only another rank of the group failed, nothing else tells ours
+        self.resources.fail(req, f"Prefill {stage} failed: {reason}", 500, code)
+        _sender(req).abort(reason, code)  # when only another rank of the group failed, nothing else tells ours
         self._drain(req)
 
     def _drain(self, req: Req) -> None:
@@ -153,6 +173,15 @@ class PrefillRole(Role):
             self._drain(req)
         return len(gone)
 
+    def members(self) -> Iterator[tuple[str, Req]]:
+        queues: dict[str, Iterable[Req]] = {
+            "bootstrap": self.bootstrap,
+            "waiting": self.waiting,
+            "inflight": self.inflight,
+            "draining": self.draining,
+        }
+        return ((name, req) for name, queue in queues.items() for req in queue)
+
     def queues(self) -> Queues:
         return Queues(
             waiting=len(self.waiting),
@@ -164,9 +193,9 @@ class PrefillRole(Role):
 
 def _row(req: Req) -> MetadataRow:
     if not req.logprobs:
-        return MetadataRow(req.room, req.output_ids[0])
+        return MetadataRow(req.room, req.output_ids[0], req.cached)
     top = tuple(req.top_logprobs[0]) if req.top_logprobs else ()
-    return MetadataRow(req.room, req.output_ids[0], logprob=req.logprobs[0], top_logprobs=top)
+    return MetadataRow(req.room, req.output_ids[0], req.cached, req.logprobs[0], top)
 
 
 def _sender(req: Req) -> Sender:
@@ -178,6 +207,6 @@ def _sender(req: Req) -> Sender:
 def _state(req: Req) -> int:
     """What this rank knows of the room; for a request that ended early, whether its writes are over."""
     sender = _sender(req)
-    if req.finish is not None and req.finish.type == "abort":
+    if req.aborted:
         return KVPoll.SUCCESS if sender.settled else KVPoll.TRANSFERRING
     return sender.poll()

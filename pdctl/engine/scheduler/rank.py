@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 import traceback
@@ -12,6 +13,7 @@ import numpy as np
 from pdctl.engine.cache.allocator import PageAllocator
 from pdctl.engine.cache.metadata import MetadataBuffers
 from pdctl.engine.cache.table import PageTable
+from pdctl.engine.channels import Channels, local_line
 from pdctl.engine.disaggregation.prefill import PrefillManager
 from pdctl.engine.messages import Died, Ready, Stage
 from pdctl.engine.model.config import ModelConfig
@@ -22,6 +24,7 @@ from pdctl.engine.scheduler.loop import Scheduler
 from pdctl.engine.scheduler.mailbox import Mailbox
 from pdctl.engine.scheduler.resources import Resources
 from pdctl.engine.scheduler.sizing import Sizing, use_threads
+from pdctl.engine.whereabouts import Whereabouts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,16 +36,23 @@ log = logging.getLogger("pdctl.engine")
 REGISTRATION_DEADLINE = 60.0  # seconds; sglang 0.5.23 gives up after five attempts, about 15 s plus their timeouts
 
 
-def serve(args: ServerArgs, tp_rank: int, dp_rank: int, ipc_dir: Path, dist_port: int) -> int:
+def serve(args: ServerArgs, here: Whereabouts, ipc_dir: Path, dist_init: str) -> int:
     """Serve until told to stop; returns the exit code. The reason of a death goes to the tokenizer manager first."""
-    mailbox = Mailbox(ipc_dir, dp_rank, tp_rank, args.tp_size, log)
+    channels = Channels.of(args, ipc_dir)
+    mailbox = Mailbox(args.shape, here.rank, channels.tokenizer, log)
     try:
-        with Rank(args, tp_rank, dp_rank, mailbox, dist_port) as rank:
+        if channels.meeting:
+            mailbox.join_nodes(channels, args.dist_timeout)
+        else:
+            kin = [other for other in Whereabouts.all(args.shape) if other.replica == here.replica]
+            mailbox.join({other.rank.world_rank: local_line(ipc_dir, *other) for other in kin})
+        with Rank(args, here, mailbox, dist_init) as rank:
             rank.run()
         return 0
     except Exception as error:  # noqa: BLE001  # a rank's last words, whatever ends it
         log.error("Scheduler hit an exception: %s", traceback.format_exc())  # sglang's line
-        mailbox.send(Died(tp_rank, dp_rank, f"{type(error).__name__}: {error}"))
+        dp_rank, pp_rank, tp_rank = here.key
+        mailbox.send(Died(tp_rank, dp_rank, f"{type(error).__name__}: {error}", pp_rank))
         return 1
     finally:
         mailbox.close()
@@ -51,22 +61,36 @@ def serve(args: ServerArgs, tp_rank: int, dp_rank: int, ipc_dir: Path, dist_port
 class Rank:
     """One rank of an instance, from its first log line to its last."""
 
-    def __init__(self, args: ServerArgs, tp_rank: int, dp_rank: int, mailbox: Mailbox, dist_port: int) -> None:
+    def __init__(self, args: ServerArgs, here: Whereabouts, mailbox: Mailbox, dist_init: str) -> None:
         self._args = args
         self._mailbox = mailbox
-        self._tp_rank = tp_rank
-        self._dp_rank = dp_rank
+        self._here = here
+        self._dp_rank, self._pp_rank, self._tp_rank = here.key
         self._began = time.perf_counter()
         use_threads(args)
         config = ModelConfig.from_dir(args.model_path)
-        config.check_tp(args.tp_size)
-        self._sizing = sizing = Sizing.resolve(args, config)
-        self._groups = Groups.join(args.shape, tp_rank, 0, sizing.device, f"tcp://127.0.0.1:{dist_port}")
+        config.check_shape(args.shape)
+        gpu = here.rank.gpu or 0
+        self._sizing = sizing = Sizing.resolve(dataclasses.replace(args, base_gpu_id=gpu), config, here.rank.pp_rank)
+        self._tell_place(sizing.device.type == "cpu")
+        self._groups = Groups.join(
+            args.shape, here.rank.tp_rank, here.rank.pp_rank, sizing.device, f"tcp://{dist_init}", args.dist_timeout
+        )
         self._transport = parts.transport(args, sizing)
         self._pool = parts.pool(sizing, self._transport)
         runner = self._load(config)
         self._resources = self._allocate(config, runner)
-        self._manager = parts.manager(args, sizing, tp_rank, dp_rank, self._transport, mailbox.wake)
+        self._manager = parts.manager(args, config, sizing, self._groups, here.replica, self._transport, mailbox.wake)
+
+    def _tell_place(self, on_cpu: bool) -> None:
+        """One line with the cells of `pdctl plan`'s rank table, under its titles."""
+        rank = self._here.rank
+        gpu = "cpu" if on_cpu else rank.gpu
+        log.info(
+            "Rank placed: node=%d gpu=%s pp=%d tp=%d attn_dp=%d attn_cp=%d attn_tp=%d ep=%d moe_dp=%d dp=%s",
+            rank.node, gpu, rank.pp_rank, rank.tp_rank, rank.attn_dp_rank, rank.attn_cp_rank, rank.attn_tp_rank,
+            rank.moe_ep_rank, rank.moe_dp_rank, rank.dp_rank,
+        )  # fmt: skip
 
     def _load(self, config: ModelConfig) -> ModelRunner:
         sizing, began = self._sizing, time.perf_counter()
@@ -100,7 +124,7 @@ class Rank:
             eos=frozenset(config.eos_token_ids),
             limit=sizing.context,
             capacity=sizing.tokens,
-            dp_rank=self._dp_rank if args.dp_size > 1 else None,
+            dp_rank=self._here.rank.dp_rank,
             random=np.random.default_rng(args.random_seed),
         )
 
@@ -114,7 +138,7 @@ class Rank:
         if isinstance(self._manager, PrefillManager):
             self._register(self._manager)
         role = parts.role(self._resources, self._manager)
-        self._mailbox.send(Ready(self._tp_rank, self._dp_rank, self._facts()))
+        self._mailbox.send(Ready(self._tp_rank, self._dp_rank, self._facts(), self._pp_rank))
         Scheduler(self._resources, role, self._mailbox).run()
 
     def _register(self, manager: PrefillManager) -> None:
@@ -134,7 +158,7 @@ class Rank:
         self._groups.close()
 
     def _stage(self, name: str, seconds: float) -> None:
-        self._mailbox.send(Stage(self._tp_rank, self._dp_rank, name, seconds))
+        self._mailbox.send(Stage(self._tp_rank, self._dp_rank, name, seconds, self._pp_rank))
 
     def _facts(self) -> dict[str, str | int | float | bool | None]:
         sizing = self._sizing

@@ -13,13 +13,14 @@ from pdctl.engine.disaggregation.state import KVPoll
 from pdctl.engine.rehearsal import MARK
 from pdctl.engine.scheduler.decode import DecodeRole
 from pdctl.engine.scheduler.prefill import PrefillRole
+from pdctl.engine.transfer.around import find
 from pdctl.engine.transfer.rehearsal import RehearsedTransport
 
 if TYPE_CHECKING:
     from pdctl.engine.disaggregation.decode import DecodeManager
     from pdctl.engine.disaggregation.prefill import PrefillManager
     from pdctl.engine.rehearsal import Rehearsal
-    from pdctl.engine.scheduler.batch import Batch
+    from pdctl.engine.scheduler.batch import Outcome
     from pdctl.engine.scheduler.request import Req
     from pdctl.engine.scheduler.resources import Resources
 
@@ -69,11 +70,11 @@ class RehearsedPrefill(PrefillRole):
         self._doom.take(req)
         super().add(req)
 
-    def settle(self, batch: Batch) -> None:
-        transport = self._manager.transport
-        if isinstance(transport, RehearsedTransport) and any(self._doom.holds(part.req) for part in batch.parts):
-            transport.doomed = True  # the manager's thread does the rest, in its next write
-        super().settle(batch)
+    def publish(self, outcome: Outcome) -> None:
+        doomed = find(self._manager.transport, RehearsedTransport)
+        if doomed is not None and any(self._doom.holds(part.req) for part in outcome.batch.parts):
+            doomed.doomed = True  # the manager's thread does the rest, in its next write
+        super().publish(outcome)
 
 
 class RehearsedDecode(DecodeRole):

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pdctl.engine.scheduler.batch import Batch
+    from pdctl.engine.scheduler.batch import Outcome
     from pdctl.engine.scheduler.request import Req
     from pdctl.engine.scheduler.resources import Resources
     from pdctl.engine.scheduler.role import Queues
@@ -43,7 +43,7 @@ def finished(req: Req, kind: str, resources: Resources) -> None:
     if not req.room:
         return
     at, meta = req.times, req.meta(resources.dp_rank)
-    speed = meta.transfer_bytes / meta.transfer_time / 1e9 if meta.transfer_time else 0.0
+    speed = meta.transfer_gb_s
     resources.transfer_speed, resources.transfer_latency = speed, meta.transfer_time
     if kind == "prefill":
         spans = (
@@ -57,9 +57,9 @@ def finished(req: Req, kind: str, resources: Resources) -> None:
             f"transfer_duration={_ms(at.transferred - at.bootstrapped)}"
         )
     log.info(
-        "ReqTimeStats(rid=%s, bootstrap_room=%d, input_len=%d, cached_input_len=0, output_len=%d, type=%s): "
+        "ReqTimeStats(rid=%s, bootstrap_room=%d, input_len=%d, cached_input_len=%d, output_len=%d, type=%s): "
         "%s, entry_time=%.3f, transfer_speed=%s GB/s, transfer_total=%.2f MB",
-        req.rid, req.room, req.prompt_len, len(req.output_ids), kind,
+        req.rid, req.room, req.prompt_len, req.cached, len(req.output_ids), kind,
         spans, at.received, _speed(speed), meta.transfer_bytes / 1e6,
     )  # fmt: skip
 
@@ -82,30 +82,34 @@ class BatchLog:
         self._tokens = 0
         self._since = time.perf_counter()
         self.throughput = 0.0
+        self.hit_rate = 0.0  # of the last prefill batch, as in sglang
 
-    def passed(self, batch: Batch, queues: Queues, running_tokens: int, seconds: float) -> None:
+    def passed(self, outcome: Outcome, queues: Queues, running_tokens: int) -> None:
         """Take note of a forward pass. Only attention-TP rank 0 writes it down, as in sglang."""
         if not self._resources.leader:
             return
-        if batch.prefill:
-            self._prefill(batch, queues, seconds)
+        if outcome.batch.prefill:
+            self._prefill(outcome, queues)
             return
-        self._tokens += len(batch.parts)
+        self._tokens += len(outcome.batch.parts)
         self._passes += 1
         if self._passes % self._resources.args.decode_log_interval == 0:
             self._decode(queues, running_tokens)
 
     def usage(self) -> float:
-        """Share of the pool's pages in use."""
-        return self._resources.allocator.used_pages / self._resources.num_pages
+        """Share of the pool's pages in use; what only the prefix cache keeps is not."""
+        return self._resources.held_pages / self._resources.num_pages
 
-    def _prefill(self, batch: Batch, queues: Queues, seconds: float) -> None:
-        new = sum(part.req.computed == part.extend for part in batch.parts)
+    def _prefill(self, outcome: Outcome, queues: Queues) -> None:
+        batch, seconds = outcome.batch, outcome.seconds
+        new = [part.req for part in batch.parts if part.req.computed == part.req.cached + part.extend]
+        cached = sum(req.cached for req in new)
+        self.hit_rate = cached / (cached + batch.tokens)
         log.info(
-            "Prefill batch, #new-seq: %d, #new-token: %d, #cached-token: 0, token usage: %.2f, #running-req: %d, "
+            "Prefill batch, #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, #running-req: %d, "
             "#queue-req: %d, #bootstrap-req: %d, #inflight-req: %d, input throughput (token/s): %.2f",
-            new, batch.tokens, self.usage(), queues.running, queues.waiting, queues.bootstrap, queues.inflight,
-            batch.tokens / seconds if seconds else 0.0,
+            len(new), batch.tokens, cached, self.usage(), queues.running, queues.waiting, queues.bootstrap,
+            queues.inflight, batch.tokens / seconds if seconds else 0.0,
         )  # fmt: skip
 
     def _decode(self, queues: Queues, running_tokens: int) -> None:
@@ -114,7 +118,7 @@ class BatchLog:
         self._tokens, self._since = 0, now
         log.info(
             "Decode batch, #running-req: %d, #token: %d, token usage: %.2f, #prealloc-req: %d, #transfer-req: %d, "
-            "#retracted-req: 0, gen throughput (token/s): %.2f, #queue-req: %d",
+            "#retracted-req: %d, gen throughput (token/s): %.2f, #queue-req: %d",
             queues.running, running_tokens, self.usage(), queues.prealloc, queues.transfer,
-            self.throughput, queues.waiting,
+            queues.retracted, self.throughput, queues.waiting,
         )  # fmt: skip

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pdctl.engine.args import FAKE_BOOTSTRAP_HOST
+from pdctl.engine.disaggregation.state import TransferStats
 from pdctl.engine.messages import Finish, Generate, Meta
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from pdctl.engine.cache.backup import Backup
+    from pdctl.engine.cache.radix import Node
     from pdctl.engine.disaggregation.receiver import Receiver
     from pdctl.engine.disaggregation.sender import Sender
 
@@ -24,6 +28,7 @@ class Times:
     """Seconds since the epoch at which each step was reached; 0 until then."""
 
     received: float
+    ready: float = 0.0  # the other side is; only memory may be missing
     bootstrapped: float = 0.0
     forward: float = 0.0
     first_token: float = 0.0
@@ -38,7 +43,12 @@ class Times:
 
 @dataclass(slots=True, eq=False)
 class Req:
-    """`computed` counts the tokens whose K and V are in the pool; `sent_pages` the pages handed to the sender."""
+    """`computed` counts the tokens whose K and V are in the pool; `sent_pages` the pages handed to the sender.
+
+    `cached` counts the prompt tokens a prefill found computed; the first `kept_pages` pages are known to the prefix
+    cache, which `node` locks. `order` is the place in the order of arrival. While `computing`, a forward pass reads
+    and writes the pages: a release in that time is only noted in `leaving`.
+    """
 
     message: Generate
     max_new_tokens: int
@@ -51,6 +61,15 @@ class Req:
     sent_pages: int = 0
     row: int = -1
     metadata_slot: int = -1
+    order: int = 0
+    cached: int = 0
+    kept_pages: int = 0
+    node: Node | None = None
+    backup: Backup | None = None
+    retractions: int = 0
+    retracted_output: int = 0
+    computing: bool = False
+    leaving: bool = False
     sender: Sender | None = None
     receiver: Receiver | None = None
     finish: Finish | None = None
@@ -68,6 +87,11 @@ class Req:
         return self.message.bootstrap_room or 0
 
     @property
+    def fake(self) -> bool:
+        """Warm-up and health: on a decode nothing arrives in its pages."""
+        return self.message.bootstrap_host == FAKE_BOOTSTRAP_HOST
+
+    @property
     def input_ids(self) -> list[int]:
         return self.message.input_ids
 
@@ -79,6 +103,16 @@ class Req:
     def length(self) -> int:
         """Tokens so far: prompt and output."""
         return self.prompt_len + len(self.output_ids)
+
+    @property
+    def aborted(self) -> bool:
+        return self.finish is not None and self.finish.type == "abort"
+
+    def tokens(self, count: int) -> NDArray[np.int32]:
+        """The first `count` tokens of prompt and output."""
+        prompt = np.asarray(self.input_ids[:count], dtype=np.int32)
+        more = count - len(prompt)
+        return np.concatenate([prompt, np.asarray(self.output_ids[:more], dtype=np.int32)]) if more > 0 else prompt
 
     def append(self, token: int, eos: frozenset[int], limit: int) -> None:
         """Take one output token and decide whether it ends the request (`limit`: the context length)."""
@@ -93,14 +127,23 @@ class Req:
 
     def meta(self, dp_rank: int | None) -> Meta:
         at = self.times
-        stats = self.sender.stats if self.sender else self.receiver.stats if self.receiver else None
+        stats = self.sender.stats if self.sender else self.receiver.stats if self.receiver else TransferStats()
         return Meta(
             prompt_tokens=self.prompt_len,
             completion_tokens=len(self.output_ids),
+            cached_tokens=self.cached,
+            retractions=self.retractions,
+            retracted_output_tokens=self.retracted_output,
             queue_time=max(0.0, at.forward - (at.bootstrapped or at.received)) if at.forward else 0.0,
             bootstrap_time=max(0.0, at.bootstrapped - at.received) if at.bootstrapped else 0.0,
-            transfer_time=stats.transfer if stats else 0.0,
-            transfer_bytes=stats.nbytes if stats else 0,
+            alloc_time=max(0.0, at.bootstrapped - at.ready) if at.bootstrapped and at.ready else 0.0,
+            transfer_time=stats.transfer,
+            transfer_bytes=stats.nbytes,
+            transfer_room_bytes=stats.room_nbytes,
+            transfer_pages=stats.pages,
+            transfer_chunks=stats.chunks,
+            transfer_descriptors=stats.descriptors,
+            transfer_gb_s=stats.gb_s,
             forward_entry_time=at.forward,
             dp_rank=dp_rank,
             steps=at.reached,

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pdctl.engine.cache.radix import RadixCache
 from pdctl.engine.messages import Finish, Tokens
 from pdctl.engine.scheduler.request import NO_PAGES
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pdctl.engine.args import ServerArgs
-    from pdctl.engine.cache.allocator import PageAllocator
+    from pdctl.engine.cache.allocator import PageAllocator, Pages
     from pdctl.engine.cache.metadata import MetadataBuffers
     from pdctl.engine.cache.table import PageTable
     from pdctl.engine.model.parallel import Groups
@@ -43,6 +44,11 @@ class Resources:
     outbox: list[Tokens] = field(default_factory=list)
     transfer_speed: float = 0.0  # GB/s of the last room whose KV cache moved
     transfer_latency: float = 0.0  # seconds of the same
+    prefix: RadixCache | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.args.keeps_prefixes:
+            self.prefix = RadixCache(self.page_size, self.allocator)
 
     @property
     def tp_rank(self) -> int:
@@ -65,30 +71,110 @@ class Resources:
         """Pages that can be handed out (page 0 never is)."""
         return self.allocator.free_pages + self.allocator.used_pages
 
-    def allocate(self, req: Req, tokens: int) -> bool:
-        """Give `req` a row of the page table and pages for `tokens` tokens, or nothing. Every rank decides alike."""
-        count = self.pages_for(tokens)
-        if not self.table.free_rows or count > self.allocator.free_pages:
+    @property
+    def available_pages(self) -> int:
+        """Free ones, and those of the prefix cache that nobody reads."""
+        return self.allocator.free_pages + (self.prefix.evictable_pages if self.prefix else 0)
+
+    @property
+    def held_pages(self) -> int:
+        """Pages that running and queued requests keep from others."""
+        return self.num_pages - self.available_pages
+
+    def allocate(self, req: Req, tokens: int, within: int | None = None, fresh: bool = False) -> bool:
+        """Give `req` a row of the page table and pages for `tokens` tokens, or nothing. Every rank decides alike.
+
+        What the prefix cache knows of the beginning counts as computed (never all of it: the last token's logits are
+        needed), unless the pages are to be `fresh`. At most `within` pages are taken beside those.
+        """
+        if not self.table.free_rows:
             return False
-        row, pages = self.table.acquire(), self.allocator.alloc(count)
-        if row is None or pages is None:
-            raise AssertionError(f"rid {req.rid}: {count} pages were free a moment ago")
+        hit = self.prefix.match(req.tokens(req.length - 1)) if self.prefix and not fresh else None
+        known = len(hit.pages) if hit else 0
+        if self.prefix and hit:
+            self.prefix.lock(hit.node)
+        missing = self.pages_for(tokens) - known
+        pages = self._take(missing) if within is None or missing <= within else None
+        row = self.table.acquire() if pages is not None else None
+        if pages is None or row is None:
+            if self.prefix and hit:
+                self.prefix.unlock(hit.node)
+            return False
+        if hit:
+            self.table.extend(row, hit.pages)
+            self.table.lend(row, 0, known)
+            req.node, req.kept_pages = hit.node, known
+            req.cached = req.computed = known * self.page_size
         self.table.extend(row, pages)
         req.row, req.pages = row, self.table.pages(row)
         return True
 
+    def grow(self, req: Req, tokens: int, ahead: int = 0) -> bool:
+        """Make sure that `req` has pages for `tokens` tokens; then also `ahead` more pages, of those that are free."""
+        missing = self.pages_for(tokens) - len(req.pages)
+        if missing <= 0:
+            return True
+        more = max(0, min(ahead, self.allocator.free_pages - missing))
+        pages = self._take(missing + more, int(req.pages[-1]))
+        if pages is None:
+            return False
+        self.table.extend(req.row, pages)
+        req.pages = self.table.pages(req.row)
+        return True
+
+    def trim(self, req: Req) -> int:
+        """Take back the pages `req` has no token for yet; returns how many."""
+        gone = self.table.truncate(req.row, self.pages_for(req.length))
+        if len(gone):
+            self.allocator.free(gone)
+            req.pages = self.table.pages(req.row)
+        return len(gone)
+
+    def _take(self, count: int, after: int = -1) -> Pages | None:
+        missing = count - self.allocator.free_pages
+        if missing > 0 and self.prefix and count <= self.available_pages:
+            self.prefix.evict(missing)
+        return self.allocator.alloc(count, after)
+
+    def keep(self, req: Req) -> None:
+        """Let the prefix cache have every whole page that `req` has computed; the request reads on in them."""
+        whole = req.computed // self.page_size
+        if self.prefix is None or req.fake or req.row < 0 or whole <= req.kept_pages:
+            return
+        done = self.prefix.insert(req.tokens(whole * self.page_size), req.pages[:whole])
+        self.table.lend(req.row, done.known, whole)
+        self.prefix.lock(done.node)
+        if req.node is not None:
+            self.prefix.unlock(req.node)
+        req.node, req.kept_pages = done.node, whole
+
     def release(self, req: Req) -> None:
-        """Return the pages, the row and the metadata slot of `req`; harmless when it holds none."""
+        """Return the pages, the row and the metadata slot of `req`; harmless when it holds none.
+
+        Pages that a forward pass is working on come back at its end: nobody else may write into them before.
+        """
+        if req.computing:
+            req.leaving = True
+            return
         if req.row >= 0:
             self.allocator.free(self.table.release(req.row))
             req.row, req.pages = -1, NO_PAGES
+        if req.node is not None and self.prefix:
+            self.prefix.unlock(req.node)
+            req.node, req.kept_pages = None, 0
         if req.metadata_slot >= 0:
             self.metadata.free(req.metadata_slot)
             req.metadata_slot = -1
 
+    def forget(self) -> int:
+        """Empty the prefix cache; returns how many pages that freed."""
+        return self.prefix.clear() if self.prefix else 0
+
     def check_idle(self) -> None:
-        """Nothing is in flight: every page, row and metadata slot must be free, or something leaked."""
-        self.allocator.check(expected_used=0)
+        """Nothing is in flight: every page, row and metadata slot must be free or in the cache, or something leaked."""
+        if self.prefix:
+            self.prefix.check(idle=True)
+        self.allocator.check(expected_used=self.prefix.pages if self.prefix else 0)
         self.table.check(expected_rows=0)
         self.metadata.check(expected_out=0)
 

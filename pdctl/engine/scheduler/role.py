@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from pdctl.engine.scheduler.running import RunningBatch
 
 if TYPE_CHECKING:
     from pdctl.engine.messages import Generate
-    from pdctl.engine.scheduler.batch import Batch
+    from pdctl.engine.scheduler.batch import Batch, Outcome
     from pdctl.engine.scheduler.resources import Resources
 
 Match = Callable[[Req], bool]
@@ -29,10 +29,12 @@ class Queues:
     prealloc: int = 0
     transfer: int = 0
     draining: int = 0
+    retracted: int = 0
 
     @property
     def total(self) -> int:
-        return self.running + self.waiting + self.bootstrap + self.inflight + self.prealloc + self.transfer
+        queued = self.waiting + self.bootstrap + self.inflight + self.prealloc + self.transfer + self.retracted
+        return self.running + queued
 
     @property
     def remote(self) -> int:
@@ -46,6 +48,7 @@ class Role(ABC):
     def __init__(self, resources: Resources) -> None:
         self.resources = resources
         self.running = RunningBatch(resources)
+        self._arrived = 0
 
     def admit(self, message: Generate) -> None:
         """Take a request, or answer it with the reason it can never run here (sglang 0.5.23: HTTP 400)."""
@@ -57,7 +60,10 @@ class Role(ABC):
             text = f"Request {req.rid} exceeds the maximum number of tokens: {prompt} > {limit - 1}"
             resources.fail(req, text, 400, "context_length_exceeded")
             return
-        self.add(Req.of(message, min(message.sampling.max_new_tokens, limit - prompt)))
+        req = Req.of(message, min(message.sampling.max_new_tokens, limit - prompt))
+        self._arrived += 1
+        req.order = self._arrived
+        self.add(req)
 
     @abstractmethod
     def add(self, req: Req) -> None:
@@ -71,13 +77,25 @@ class Role(ABC):
     def next_batch(self) -> Batch | None:
         """The next forward pass, or None when nothing can run."""
 
+    def began(self, batch: Batch) -> None:
+        """The pass is under way: what can leave before its end, leaves."""
+        del batch
+
     @abstractmethod
-    def settle(self, batch: Batch) -> None:
-        """Take the results of a pass: send tokens and pages on, move or end requests."""
+    def settle(self, outcome: Outcome) -> None:
+        """Take the results of a pass: move or end requests. Nothing is computing; the next pass waits for it."""
+
+    @abstractmethod
+    def publish(self, outcome: Outcome) -> None:
+        """Send tokens and pages on, after `settle`. The next pass may be under way, and does not wait for it."""
 
     @abstractmethod
     def abort(self, match: Match) -> int:
         """Abort every matching request, in whichever queue it is; returns how many."""
+
+    @abstractmethod
+    def members(self) -> Iterator[tuple[str, Req]]:
+        """Every request that has not ended, with the name of the queue it is in; `draining` ones hold pages only."""
 
     @abstractmethod
     def queues(self) -> Queues:

@@ -36,25 +36,30 @@ class Sizing:
         return (self.geometry.num_pages - RESERVED_PAGES) * self.geometry.page_size
 
     @classmethod
-    def resolve(cls, args: ServerArgs, config: ModelConfig) -> Sizing:
-        """Raises ValueError naming the flag when the pool could not hold even one page."""
+    def resolve(cls, args: ServerArgs, config: ModelConfig, stage: int = 0) -> Sizing:
+        """For a rank of pipeline stage `stage`. Raises ValueError naming the flag when not even one page would fit."""
         device = _device(args)
         dtype = resolve_dtype(args.dtype, config, device)
         context = min(args.context_length or config.max_position, config.max_position)
-        one = KVPool.geometry_for(config, args.shape.attn_tp_size, args.page_size, 1, dtype, args.kv_layout)
+        stages = args.shape.pp
+
+        def geometry(pages: int, stage: int) -> PoolGeometry:
+            return KVPool.geometry_for(
+                config, args.shape.attn_tp_size, args.page_size, pages, dtype, args.kv_layout, stage, stages
+            )
+
+        # What a page takes where there are most layers: it is handed out on every stage alike, so all hold as many.
+        most = max(geometry(1, each).nbytes for each in range(stages))
         if args.max_total_tokens:
             pages = args.max_total_tokens // args.page_size
         else:
             useful = -(-args.max_running_requests * context // args.page_size)
-            pages = min(useful, max(_budget(device) // one.nbytes, -(-2 * context // args.page_size)))
+            pages = min(useful, max(_budget(device) // most, -(-2 * context // args.page_size)))
         if pages < 1:
             raise ValueError(
                 f"--max-total-tokens {args.max_total_tokens} is less than one page of {args.page_size} tokens"
             )
-        geometry = KVPool.geometry_for(
-            config, args.shape.attn_tp_size, args.page_size, pages + RESERVED_PAGES, dtype, args.kv_layout
-        )
-        return cls(device, dtype, context, geometry)
+        return cls(device, dtype, context, geometry(pages + RESERVED_PAGES, stage))
 
 
 def use_threads(args: ServerArgs) -> int:

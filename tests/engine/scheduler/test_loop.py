@@ -15,6 +15,7 @@ import pytest
 import zmq
 
 from pdctl.engine.args import ServerArgs
+from pdctl.engine.channels import Channels, local_input, local_line
 from pdctl.engine.messages import (
     Abort,
     Ask,
@@ -31,8 +32,9 @@ from pdctl.engine.messages import (
     reply_codec,
     request_codec,
 )
-from pdctl.engine.scheduler.mailbox import Mailbox, scheduler_address, tokenizer_address
+from pdctl.engine.scheduler.mailbox import Mailbox
 from pdctl.engine.scheduler.rank import Rank
+from pdctl.engine.whereabouts import Whereabouts
 
 TINY = Path(__file__).resolve().parents[3] / "pdctl" / "checkpoints" / "tiny"
 GREEDY = Sampling(max_new_tokens=8, temperature=0, ignore_eos=True)
@@ -41,12 +43,12 @@ GREEDY = Sampling(max_new_tokens=8, temperature=0, ignore_eos=True)
 class Client:
     """The tokenizer manager's ends of the sockets; keeps every reply it has read."""
 
-    def __init__(self, ipc: Path) -> None:
+    def __init__(self, channels: Channels, inlet: str) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._replies = self._context.socket(zmq.PULL)
-        self._replies.bind(tokenizer_address(ipc))
+        self._replies.bind(channels.tokenizer)
         self._requests = self._context.socket(zmq.PUSH)
-        self._requests.connect(scheduler_address(ipc, 0))
+        self._requests.connect(inlet)
         self.ids: dict[str, list[int]] = defaultdict(list)
         self.finish: dict[str, Finish] = {}
         self.reports: list[Report] = []
@@ -92,9 +94,12 @@ def client() -> Iterator[Client]:
         ServerArgs(str(TINY)), chunked_prefill_size=64, max_total_tokens=4096, max_running_requests=8
     )
     with tempfile.TemporaryDirectory(prefix="pd") as folder:
-        made = Client(Path(folder))
-        mailbox = Mailbox(Path(folder), 0, 0, 1, logging.getLogger("test"))
-        rank = Rank(args, 0, 0, mailbox, 0)
+        (here,) = Whereabouts.all(args.shape)
+        channels = Channels.of(args, Path(folder))
+        made = Client(channels, local_input(Path(folder), here.rank))
+        mailbox = Mailbox(args.shape, here.rank, channels.tokenizer, logging.getLogger("test"))
+        mailbox.join({0: local_line(Path(folder), *here)})
+        rank = Rank(args, here, mailbox, "127.0.0.1:0")
         thread = threading.Thread(target=rank.run)
         thread.start()
         yield made

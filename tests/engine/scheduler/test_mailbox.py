@@ -1,4 +1,4 @@
-"""The sockets of a rank: order, wake-ups from other threads, foreign frames, followers in step."""
+"""The sockets of a rank: order, wake-ups from other threads, foreign frames, followers and other groups in step."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 import zmq
 
-from pdctl.engine.messages import Abort, Flush, Flushed, reply_codec, request_codec
-from pdctl.engine.scheduler.mailbox import Mailbox, scheduler_address, tokenizer_address
+from pdctl.engine.channels import Line, local_line
+from pdctl.engine.messages import Abort, Flush, Flushed, Request, reply_codec, request_codec
+from pdctl.engine.scheduler.mailbox import Mailbox
+from pdctl.engine.whereabouts import Whereabouts
+from pdctl.layout.shape import Shape
 
 log = logging.getLogger("test")
+ALONE = Shape(nnodes=1)
 
 
 @pytest.fixture
@@ -25,71 +30,128 @@ def ipc() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture
-def sender(ipc: Path) -> Iterator[zmq.Socket[bytes]]:
-    """The tokenizer manager's end of the scheduler's input."""
+@contextmanager
+def boxes(ipc: Path, shape: Shape) -> Iterator[dict[int, Mailbox]]:
+    """A mailbox for every rank of one replica, all in this process, by world rank."""
+    everyone = [here.rank for here in Whereabouts.all(shape)]
+    lines: dict[int, Line] = {rank.world_rank: local_line(ipc, 0, rank) for rank in everyone}
+    with ExitStack() as stack:
+        made = {}
+        for rank in everyone:
+            box = made[rank.world_rank] = Mailbox(shape, rank, f"ipc://{ipc}/tokenizer", log)
+            stack.callback(box.close)
+            box.join(lines)
+        yield made
+
+
+@contextmanager
+def sender(ipc: Path, group: int = 0) -> Iterator[zmq.Socket[bytes]]:
+    """The DP controller's end of a group's input, or the tokenizer manager's."""
     with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
-        socket.connect(scheduler_address(ipc, 0))
+        socket.connect(f"ipc://{ipc}/scheduler-{group}")
         yield socket
 
 
-@pytest.fixture
-def receiver(ipc: Path) -> Iterator[zmq.Socket[bytes]]:
-    """The tokenizer manager's end of the replies."""
-    with zmq.Context() as context, context.socket(zmq.PULL) as socket:
-        socket.bind(tokenizer_address(ipc))
-        yield socket
+def turns(box: Mailbox, count: int, seen: list[list[Request]], wait: float = 20.0) -> threading.Thread:
+    """A rank on a thread of its own: it writes down what `count` turns bring it."""
+
+    def run() -> None:
+        for _ in range(count):
+            seen.append(box.receive(wait))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
 
 
-def test_requests_arrive_in_order_and_foreign_frames_are_dropped(ipc: Path, sender: zmq.Socket[bytes]) -> None:
-    box = Mailbox(ipc, 0, 0, 1, log)
-    for frame in (
-        request_codec.encode(Abort("a")),
-        b"GET / HTTP/1.1",
-        b"",
-        request_codec.encode(Flush("f"))[:-1],
-        request_codec.encode(Flush("f")),
-    ):
-        sender.send(frame)
-    got = []
-    deadline = time.monotonic() + 5
-    while len(got) < 2 and time.monotonic() < deadline:
-        got += box.receive(0.2)
+def test_requests_arrive_in_order_and_foreign_frames_are_dropped(ipc: Path) -> None:
+    with boxes(ipc, ALONE) as ranks, sender(ipc) as out:
+        for frame in (
+            request_codec.encode(Abort("a")),
+            b"GET / HTTP/1.1",
+            b"",
+            request_codec.encode(Flush("f"))[:-1],
+            request_codec.encode(Flush("f")),
+        ):
+            out.send(frame)
+        got: list[Request] = []
+        deadline = time.monotonic() + 5
+        while len(got) < 2 and time.monotonic() < deadline:
+            got += ranks[0].receive(0.2)
     assert got == [Abort("a"), Flush("f")]
-    box.close()
 
 
 def test_a_wake_ends_the_wait_at_once(ipc: Path) -> None:
-    box = Mailbox(ipc, 0, 0, 1, log)
-    threading.Timer(0.1, lambda: [box.wake() for _ in range(1000)]).start()
-    began = time.monotonic()
-    assert box.receive(10.0) == []
-    assert time.monotonic() - began < 5
-    began = time.monotonic()
-    assert box.receive(0.05) == []  # the thousand wakes were one
-    assert time.monotonic() - began >= 0.04
-    box.close()
+    with boxes(ipc, ALONE) as ranks:
+        box = ranks[0]
+        threading.Timer(0.1, lambda: [box.wake() for _ in range(1000)]).start()
+        began = time.monotonic()
+        assert box.receive(10.0) == []
+        assert time.monotonic() - began < 5
+        began = time.monotonic()
+        assert box.receive(0.05) == []  # the thousand wakes were one
+        assert time.monotonic() - began >= 0.04
 
 
-def test_followers_see_what_the_leader_sees_and_wake_it(ipc: Path, sender: zmq.Socket[bytes]) -> None:
-    leader = Mailbox(ipc, 0, 0, 2, log)
-    follower = Mailbox(ipc, 0, 1, 2, log)
-    sender.send(request_codec.encode(Abort("x")))
-    threading.Timer(0.2, follower.wake).start()
-    seen: list[tuple[list[object], list[object]]] = []
-    deadline = time.monotonic() + 10
-    while len(seen) < 2 and time.monotonic() < deadline:
-        mine = leader.receive(10.0)
-        seen.append((list(mine), list(follower.receive(10.0))))
+def test_a_wake_before_there_is_anybody_to_wake_is_not_lost(ipc: Path) -> None:
+    shape = Shape(tp=2, nnodes=1)
+    leader, follower = (here.rank for here in Whereabouts.all(shape))
+    lines = {rank.world_rank: local_line(ipc, 0, rank) for rank in (leader, follower)}
+    first, second = (Mailbox(shape, rank, f"ipc://{ipc}/tokenizer", log) for rank in (leader, follower))
+    try:
+        second.wake()
+        second.join(lines)
+        first.join(lines)
+        seen: list[list[Request]] = []
+        thread = turns(first, 1, seen)
+        thread.join(10)
+        assert seen == [[]]
+    finally:
+        second.close()
+        first.close()
+
+
+def test_followers_see_what_the_leader_sees_and_wake_it(ipc: Path) -> None:
+    with boxes(ipc, Shape(tp=2, nnodes=1)) as ranks, sender(ipc) as out:
+        out.send(request_codec.encode(Abort("x")))
+        seen: list[tuple[list[Request], list[Request]]] = []
+        deadline = time.monotonic() + 10
+        threading.Timer(0.2, ranks[1].wake).start()
+        while len(seen) < 2 and time.monotonic() < deadline:
+            mine = ranks[0].receive(10.0)
+            seen.append((mine, ranks[1].receive(10.0)))
     assert seen == [([Abort("x")], [Abort("x")]), ([], [])]
-    assert time.monotonic() < deadline
-    follower.close()
-    leader.close()
 
 
-def test_replies_reach_the_tokenizer(ipc: Path, receiver: zmq.Socket[bytes]) -> None:
-    box = Mailbox(ipc, 0, 0, 1, log)
-    box.send(Flushed("f", True))
-    assert receiver.poll(5000)
-    assert reply_codec.decode(receiver.recv()) == Flushed("f", True)
-    box.close()
+@pytest.mark.parametrize("shape", [Shape(tp=4, dp=2, nnodes=1), Shape(tp=4, dp=2, pp=2, nnodes=1)], ids=["pp1", "pp2"])
+def test_a_request_reaches_its_own_dp_group_only_and_all_turn_together(ipc: Path, shape: Shape) -> None:
+    """The second group's request wakes the world leader; both groups take the same number of turns."""
+    with boxes(ipc, shape) as ranks, sender(ipc, 1) as second:
+        seen: dict[int, list[list[Request]]] = {rank: [] for rank in ranks}
+        threads = [turns(box, 1, seen[rank]) for rank, box in ranks.items()]
+        second.send(request_codec.encode(Abort("for the second")))
+        for thread in threads:
+            thread.join(10)
+        inside = {here.rank.world_rank for here in Whereabouts.all(shape) if here.rank.attn_dp_rank == 1}
+        assert seen == {rank: [[Abort("for the second")] if rank in inside else []] for rank in ranks}
+
+
+def test_every_rank_of_every_stage_and_group_can_wake_the_world_leader(ipc: Path) -> None:
+    shape = Shape(tp=4, dp=2, pp=2, nnodes=1)
+    with boxes(ipc, shape) as ranks:
+        for waking in ranks.values():
+            seen: dict[int, list[list[Request]]] = {rank: [] for rank in ranks}
+            threads = [turns(box, 1, seen[rank]) for rank, box in ranks.items()]
+            waking.wake()
+            for thread in threads:
+                thread.join(10)
+            assert seen == {rank: [[]] for rank in ranks}
+
+
+def test_replies_reach_the_tokenizer(ipc: Path) -> None:
+    with zmq.Context() as context, context.socket(zmq.PULL) as receiver:
+        receiver.bind(f"ipc://{ipc}/tokenizer")
+        with boxes(ipc, ALONE) as ranks:
+            ranks[0].send(Flushed("f", True))
+            assert receiver.poll(5000)
+            assert reply_codec.decode(receiver.recv()) == Flushed("f", True)

@@ -39,6 +39,10 @@ def resources(pages: int = 64, budget: int = 16) -> Resources:
     )
 
 
+def waiting(shared: Resources) -> WaitingQueue:
+    return WaitingQueue(shared, lambda req: shared.allocate(req, req.prompt_len))
+
+
 def request(length: int, rid: str = "r") -> Req:
     return Req.of(Generate(rid, list(range(length)), Sampling()), 1)
 
@@ -53,7 +57,7 @@ def computed(batch: Batch | None) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("length", [1, PAGE - 1, PAGE, PAGE + 1, 15, 16, 17, 31, 32, 33, 50])
 def test_chunks_end_on_pages_and_cover_the_prompt(length: int) -> None:
-    queue = WaitingQueue(resources(), lambda req: req.prompt_len)
+    queue = waiting(resources())
     req = request(length)
     queue.add(req)
     sizes: list[int] = []
@@ -67,7 +71,7 @@ def test_chunks_end_on_pages_and_cover_the_prompt(length: int) -> None:
 
 
 def test_short_prompts_share_a_pass_in_order_of_arrival() -> None:
-    queue = WaitingQueue(resources(), lambda req: req.prompt_len)
+    queue = waiting(resources())
     for rid, length in (("a", 5), ("b", 6), ("c", 30), ("d", 1)):
         queue.add(request(length, rid))
     assert computed(queue.next_batch(8)) == [("a", 5), ("b", 6), ("c", 4)]
@@ -75,8 +79,17 @@ def test_short_prompts_share_a_pass_in_order_of_arrival() -> None:
     assert computed(queue.next_batch(8)) == [("c", 10), ("d", 1)]
 
 
+def test_who_was_ready_late_keeps_the_place_of_its_arrival() -> None:
+    queue = waiting(resources())
+    for order in (2, 5, 1, 3):
+        req = request(2, f"r{order}")
+        req.order = order
+        queue.add(req)
+    assert [req.rid for req in queue] == ["r1", "r2", "r3", "r5"]
+
+
 def test_no_pass_larger_than_the_slots_left() -> None:
-    queue = WaitingQueue(resources(), lambda req: req.prompt_len)
+    queue = waiting(resources())
     for rid in "abc":
         queue.add(request(2, rid))
     assert computed(queue.next_batch(2)) == [("a", 2), ("b", 2)]
@@ -85,7 +98,7 @@ def test_no_pass_larger_than_the_slots_left() -> None:
 
 def test_a_prompt_that_does_not_fit_waits_and_holds_back_the_next() -> None:
     shared = resources(pages=4)
-    queue = WaitingQueue(shared, lambda req: req.prompt_len)
+    queue = waiting(shared)
     first = request(12, "first")
     for req in (first, request(8, "second"), request(1, "third")):
         queue.add(req)
@@ -97,7 +110,7 @@ def test_a_prompt_that_does_not_fit_waits_and_holds_back_the_next() -> None:
 
 def test_removing_the_chunked_prompt_lets_the_next_start() -> None:
     shared = resources()
-    queue = WaitingQueue(shared, lambda req: req.prompt_len)
+    queue = waiting(shared)
     queue.add(request(40, "long"))
     queue.add(request(3, "short"))
     computed(queue.next_batch(8))
@@ -110,7 +123,7 @@ def test_removing_the_chunked_prompt_lets_the_next_start() -> None:
 
 
 def test_pending_tokens_count_what_is_left() -> None:
-    queue = WaitingQueue(resources(), lambda req: req.prompt_len)
+    queue = waiting(resources())
     queue.add(request(40))
     queue.add(request(5))
     assert queue.pending_tokens == 45
