@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.own import engine, launcher, router
+from pdctl.dialect.own import engine, launcher, pairs, router
 from pdctl.dialect.routers import mini_lb, sglang_router, smg
 from pdctl.dialect.sglang.logs import (
     access,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 ROWS: tuple[Row, ...] = (
     *router.ROWS,
+    *pairs.ROWS,
     *engine.ROWS,
     *launcher.ROWS,
     *failures.ROWS,

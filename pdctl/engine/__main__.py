@@ -28,7 +28,7 @@ log = logging.getLogger("pdctl.engine")
 EXTRA = ("torch", "zmq", "msgspec", "tokenizers", "fastapi", "uvicorn", "orjson", "jinja2", "prometheus_client")
 BACKLOG = 2048
 # A Unix socket's path holds 104 bytes on macOS, 108 on Linux: a deep TMPDIR leaves too few.
-LONGEST_DIR = 70
+LONGEST_DIR = 62
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def start(argv: Sequence[str], module: str = SCHEDULER) -> int:
     try:
         _require_extra()
         door = _listen(args)
-        if args.disaggregation_mode == "prefill":
+        if args.disaggregation_mode == "prefill" and not args.node_rank:
             _check_bootstrap_port(args)
     except PdctlError as error:
         log.error("%s. %s", error.message, error.fix)
@@ -55,6 +55,10 @@ def start(argv: Sequence[str], module: str = SCHEDULER) -> int:
     try:
         # The ranks spend a second or more importing torch: whatever this process has to import costs nothing meanwhile.
         ranks.spawn()
+        if args.node_rank:
+            from pdctl.engine.follower import follow
+
+            return follow(args, door, ranks, ipc_dir)
         from pdctl.engine.server import serve
 
         return serve(args, door, ranks, ipc_dir)
@@ -104,9 +108,12 @@ def _check_bootstrap_port(args: ServerArgs) -> None:
 
 
 def _ipc_dir() -> Path:
-    """Private (0700) home of the sockets between the processes of this instance."""
+    """Private (0700) home of the sockets between the processes of this instance.
+
+    Named for this process, so that whoever started it (pdctl launch) can remove what a SIGKILL leaves.
+    """
     base = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="pdctl-", dir=base if len(base) < LONGEST_DIR else "/tmp"))
+    return Path(tempfile.mkdtemp(prefix=f"pdctl-{os.getpid()}-", dir=base if len(base) < LONGEST_DIR else "/tmp"))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pdctl.engine import rehearsal
+from pdctl.engine import rehearsal, shapes
 from pdctl.layout.shape import Shape
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ class ServerArgs:
     port: int = 30000
     disaggregation_mode: str = "null"  # null | prefill | decode
     disaggregation_bootstrap_port: int = DEFAULT_BOOTSTRAP_PORT
-    disaggregation_transfer_backend: str = "auto"  # auto | nixl | shm | fake
+    disaggregation_transfer_backend: str = "auto"  # auto | nixl | shm | mooncake | mooncake_tcp | fake
+    disaggregation_transfer_threads: int = 0  # decode ranks of a prefill are shared out to so many; 0: by cores
+    disaggregation_enable_kv_checksum: bool = False  # on both sides: a decode checks every page before it uses it
     tp_size: int = 1
     dp_size: int = 1  # replicas (sglang 0.5.23)
     attn_dp_size: int = 1  # attention DP groups that share one TP group
@@ -41,6 +43,7 @@ class ServerArgs:
     nnodes: int = 1
     node_rank: int = 0
     dist_init_addr: str | None = None
+    dist_timeout: float = 600.0  # until every rank of every node must be there
     base_gpu_id: int = 0
     device: str = "auto"  # auto | cpu | cuda
     dtype: str = (
@@ -52,6 +55,11 @@ class ServerArgs:
     max_running_requests: int = 64
     max_queued_requests: int = 1024
     chunked_prefill_size: int = 512
+    num_reserved_decode_tokens: int = 512  # what an admitted request must find free beyond its prompt
+    disable_radix_cache: bool = False
+    disaggregation_decode_enable_radix_cache: bool = False
+    disaggregation_decode_retraction_backup: str = "cpu_tensor"
+    disable_overlap_schedule: bool = False
     context_length: int = 0  # 0: from the checkpoint
     load_balance_method: str = "auto"
     random_seed: int = 1
@@ -83,9 +91,19 @@ class ServerArgs:
             ep=self.ep_size,
             replicas=self.dp_size,
             nnodes=self.nnodes,
-            gpus_per_host=max(1, ranks // self.nnodes),
+            gpus_per_host=self.base_gpu_id + max(1, ranks // max(1, self.nnodes)),  # who runs it knows its GPUs
             base_gpu_id=self.base_gpu_id,
         )
+
+    @property
+    def dp_ranks(self) -> int:
+        """DP groups a request can go to: replicas, or attention DP groups (one of the two is 1)."""
+        return self.dp_size * self.attn_dp_size
+
+    @property
+    def dispatches(self) -> bool:
+        """Whether a DP controller stands between the HTTP process and the ranks."""
+        return self.dp_ranks > 1 or self.nnodes > 1
 
     @property
     def name(self) -> str:
@@ -96,6 +114,12 @@ class ServerArgs:
     def role(self) -> str:
         """`engine_type` of SGLang's metrics: prefill, decode or unified."""
         return "unified" if self.disaggregation_mode == "null" else self.disaggregation_mode
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Whether finished work stays in the pool to be found again; a decode does so only when asked to (sglang)."""
+        asked = self.disaggregation_mode != "decode" or self.disaggregation_decode_enable_radix_cache
+        return asked and not self.disable_radix_cache
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -118,17 +142,19 @@ SPELLINGS = {
 }
 CHOICES = {
     "disaggregation_mode": ("null", "prefill", "decode"),
-    "disaggregation_transfer_backend": ("auto", "nixl", "shm", "fake"),
+    "disaggregation_transfer_backend": ("auto", "nixl", "shm", "mooncake", "mooncake_tcp", "fake"),
     "device": ("auto", "cpu", "cuda"),
     "dtype": ("auto", "float32", "bfloat16"),
     "kv_layout": ("layer-major", "page-major"),
-    "load_balance_method": ("auto", "round_robin", "follow_bootstrap_room"),
+    "load_balance_method": ("auto", "round_robin", "follow_bootstrap_room", "total_requests", "total_tokens"),
+    "disaggregation_decode_retraction_backup": ("cpu_tensor",),
     "log_level": ("debug", "info", "warning", "error"),
 }
-# Timeouts SGLang takes from the environment: the same variables set the defaults here.
+# What SGLang takes from the environment: the same variables set the defaults here.
 ENVIRONMENT = {
     "bootstrap_timeout": "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT",
     "waiting_timeout": "SGLANG_DISAGGREGATION_WAITING_TIMEOUT",
+    "disaggregation_transfer_threads": "SGLANG_DISAGGREGATION_QUEUE_SIZE",
     "heartbeat_interval": "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL",
     "heartbeat_max_failure": "SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE",
 }
@@ -161,13 +187,17 @@ def parse(argv: Sequence[str], environ: dict[str, str]) -> ServerArgs:
             required=field.name == "model_path",
             choices=CHOICES.get(field.name),
         )
+    parser.add_argument("--enable-dp-attention", action="store_true", help=shapes.DEPRECATED)
     group = parser.add_argument_group("rehearsal", rehearsal.HELP)
     group.add_argument("--rehearse", nargs="+", action="extend", default=[], metavar="INCIDENT")
     values = vars(parser.parse_args(argv))
+    if values.pop("enable_dp_attention"):
+        values["attn_dp_size"], values["dp_size"] = max(values["dp_size"], values["attn_dp_size"]), 1
     args = ServerArgs(**{**values, "rehearse": tuple(values["rehearse"])})
     problem = refuse(args)
     if problem:
         parser.error(problem)
+    args = shapes.divided(args)
     port = args.rehearsal.fallback_port
     return dataclasses.replace(args, disaggregation_bootstrap_port=port) if port else args
 
@@ -183,15 +213,21 @@ def refuse(args: ServerArgs) -> str:
         "tp_size",
         "dp_size",
         "attn_dp_size",
+        "pp_size",
         "ep_size",
+        "nnodes",
         "page_size",
         "max_running_requests",
         "chunked_prefill_size",
+        "num_reserved_decode_tokens",
     ):
         if getattr(args, name) < 1:
             return f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least 1"
-    if args.pp_size != 1 or args.nnodes != 1 or args.attn_dp_size != 1:
-        return "--pp-size, --nnodes, --attn-dp-size: the embedded engine runs one stage on one node so far"
+    if not 0 <= args.disaggregation_transfer_threads <= 64:
+        return f"--disaggregation-transfer-threads {args.disaggregation_transfer_threads}: 1 to 64, or 0: by cores"
+    problem = shapes.refuse(args)
+    if problem:
+        return problem
     if args.disaggregation_mode != "decode" and args.chunked_prefill_size % args.page_size:
         return (
             f"--chunked-prefill-size {args.chunked_prefill_size} must be a multiple of --page-size {args.page_size} "

@@ -1,7 +1,8 @@
-"""`python -m pdctl.engine.dp_controller`: hands each request to one of several replicas (sglang 0.5.23 DP controller).
+"""`python -m pdctl.engine.dp_controller`: hands each request to one of several DP groups (sglang 0.5.23 DP controller).
 
-Its own process, without torch: it looks at the room or the turn and passes the frame on unchanged. Everything that is
-not a generation request goes to every replica.
+The groups are replicas, or the attention DP groups of one replica: a request goes to the leader of one of them. Its own
+process on node 0, without torch: it looks at the room or the turn and passes the frame on unchanged. What is not a
+generation request goes to every group on the same way, so that an abort never overtakes the request it means.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ import zmq
 
 from pdctl import lifeline
 from pdctl.engine.args import ServerArgs
+from pdctl.engine.channels import Channels, local_input
 from pdctl.engine.logs import configure
-from pdctl.engine.messages import Generate, Request, Stop, request_codec
+from pdctl.engine.meeting import Here, meet
+from pdctl.engine.messages import Done, Generate, Request, Stop, request_codec
+from pdctl.engine.whereabouts import Whereabouts
 from pdctl.engine.wire import FrameError
 
 if TYPE_CHECKING:
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pdctl.engine")
 
 Choice = Callable[[Generate], int]
+LEAST_LOADED = ("total_requests", "total_tokens")
 
 
 def resolve(args: ServerArgs) -> str:
@@ -37,8 +42,11 @@ def resolve(args: ServerArgs) -> str:
     return "follow_bootstrap_room" if args.disaggregation_mode == "prefill" else "round_robin"
 
 
-def chooser(method: str, replicas: int) -> Choice:
-    """A replica for each request. A rank the router asked for wins; without a room the turn decides."""
+def chooser(method: str, groups: int) -> Choice:
+    """A DP group for each request. A rank the router asked for wins; without a room the turn decides.
+
+    Only the engine's own health checks come without a room: the HTTP side refuses a client's (pairing.py).
+    """
     turn = -1
 
     def choose(request: Generate) -> int:
@@ -46,15 +54,54 @@ def chooser(method: str, replicas: int) -> Choice:
         if request.routed_dp_rank is not None:
             return request.routed_dp_rank
         if method == "follow_bootstrap_room" and request.bootstrap_room is not None:
-            return request.bootstrap_room % replicas
-        turn = (turn + 1) % replicas
+            return request.bootstrap_room % groups
+        turn = (turn + 1) % groups
         return turn
 
     return choose
 
 
-def dispatch(source: Socket, replicas: list[Socket], choose: Choice) -> None:
-    """Until a Stop, which every replica gets too."""
+class Loads:
+    """What each DP group was given and has not finished: the least loaded gets the next request, ties in turn.
+
+    `by` is total_requests, or total_tokens: those of the prompts at hand, the only ones known beforehand.
+    """
+
+    def __init__(self, by: str, groups: int) -> None:
+        self._by_tokens = by == "total_tokens"
+        self._requests = [0] * groups
+        self._tokens = [0] * groups
+        self._given: dict[str, tuple[int, int]] = {}
+        self._last = groups - 1
+
+    def choose(self, request: Generate) -> int:
+        group = request.routed_dp_rank
+        if group is None:
+            group = min(range(len(self._requests)), key=self._load)
+            self._last = group
+        tokens = len(request.input_ids)
+        self._requests[group] += 1
+        self._tokens[group] += tokens
+        self._given[request.rid] = (group, tokens)
+        return group
+
+    def _load(self, group: int) -> tuple[int, int, int]:
+        first, second = self._requests[group], self._tokens[group]
+        if self._by_tokens:
+            first, second = second, first
+        return first, second, (group - self._last - 1) % len(self._requests)
+
+    def done(self, rid: str) -> None:
+        group, tokens = self._given.pop(rid, (0, 0))
+        if tokens:
+            self._requests[group] -= 1
+            self._tokens[group] -= tokens
+
+
+def dispatch(
+    source: Socket, groups: list[Socket], choose: Choice, done: Callable[[str], None] = lambda rid: None
+) -> None:
+    """Until a Stop, which every group gets too."""
     while True:
         frame = source.recv()
         try:
@@ -65,12 +112,29 @@ def dispatch(source: Socket, replicas: list[Socket], choose: Choice) -> None:
         if isinstance(request, Generate):
             rank = choose(request)
             log.debug("Choose worker DP%d for rid='%s' bootstrap_room=%s", rank, request.rid, request.bootstrap_room)
-            replicas[rank].send(frame)
+            groups[rank].send(frame)
             continue
-        for replica in replicas:
-            replica.send(frame)
+        if isinstance(request, Done):
+            done(request.rid)
+            continue
+        for group in groups:
+            group.send(frame)
         if isinstance(request, Stop):
             return
+
+
+def inputs(args: ServerArgs, channels: Channels, ipc_dir: Path) -> list[str]:
+    """Where the leader of each DP group takes requests. Raises TimeoutError when a node's ranks do not come."""
+    leaders = [
+        here
+        for here in Whereabouts.all(args.shape)
+        if not (here.rank.pp_rank or here.rank.attn_tp_rank or here.rank.attn_cp_rank)
+    ]
+    leaders.sort(key=lambda here: here.key)
+    if not channels.meeting:
+        return [local_input(ipc_dir, here.rank) for here in leaders]
+    lines = meet(channels.meeting, Here(-1), args.dist_timeout)
+    return [lines[here.rank.world_rank].input for here in leaders]
 
 
 def main() -> None:
@@ -83,6 +147,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     args = ServerArgs.from_json(options.args_json)
     configure(args)
+    channels = Channels.of(args, options.ipc_dir)
     context: zmq.Context[Socket] = zmq.Context()
 
     def opened(kind: int) -> Socket:
@@ -93,14 +158,25 @@ def main() -> None:
 
     source = opened(zmq.PULL)
     source.setsockopt(zmq.MAXMSGSIZE, request_codec.max_bytes)
-    source.bind(f"ipc://{options.ipc_dir}/controller")
-    replicas = []
-    for rank in range(args.dp_size):
-        replica = opened(zmq.PUSH)
-        replica.connect(f"ipc://{options.ipc_dir}/scheduler-{rank}")
-        replicas.append(replica)
-    log.info("DP controller: %d replicas, %s", args.dp_size, resolve(args))
-    dispatch(source, replicas, chooser(resolve(args), args.dp_size))
+    source.bind(channels.controller)
+    groups = []
+    try:
+        addresses = inputs(args, channels, options.ipc_dir)
+    except TimeoutError as error:
+        log.error("DP controller: %s", error)
+        sys.exit(1)
+    for address in addresses:
+        group = opened(zmq.PUSH)
+        group.connect(address)
+        groups.append(group)
+    method = resolve(args)
+    kind = "attention DP group" if args.attn_dp_size > 1 else "replica"
+    log.info("DP controller: %d %s%s, %s", len(groups), kind, "s" if len(groups) > 1 else "", method)
+    if method in LEAST_LOADED:
+        loads = Loads(method, len(groups))
+        dispatch(source, groups, loads.choose, loads.done)
+    else:
+        dispatch(source, groups, chooser(method, len(groups)))
     context.destroy(linger=1000)
     sys.exit(0)
 

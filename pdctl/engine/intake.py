@@ -60,7 +60,7 @@ class Intake:
         if not 0 < count <= MAX_BATCH:
             raise Refusal(400, f"a request may hold 1 to {MAX_BATCH} prompts times samples, got {count}")
         rids = _rids(body.rid, len(prompts), samples)
-        pairs = pairings(body, self._args, rids)
+        pairs = pairings(body, self._args, rids, samples)
         generate = partial(
             Generate,
             received=received,
@@ -129,8 +129,8 @@ class Intake:
 
     def _dp_rank(self, body: RoutedBody) -> int | None:
         rank = body.data_parallel_rank if body.routed_dp_rank is None else body.routed_dp_rank
-        if rank is not None and rank >= self._args.dp_size:
-            raise Refusal(400, f"routed_dp_rank={rank} out of range [0, {self._args.dp_size})")
+        if rank is not None and rank >= self._args.dp_ranks:
+            raise Refusal(400, f"routed_dp_rank={rank} out of range [0, {self._args.dp_ranks})")
         return rank
 
 

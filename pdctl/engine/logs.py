@@ -12,24 +12,29 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pdctl.engine.args import ServerArgs
+    from pdctl.layout.ranks import Rank
 
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 
 
-def decorations(args: ServerArgs, tp_rank: int | None, dp_rank: int | None) -> str:
-    """` DP0 TP1`: sglang 0.5.13+ writes DP before TP, and only the dimensions that are wider than one."""
-    parts = []
-    if dp_rank is not None and args.dp_size > 1:
-        parts.append(f" DP{dp_rank}")
-    if tp_rank is not None and args.tp_size > 1:
-        parts.append(f" TP{tp_rank}")
-    return "".join(parts)
+def decorations(args: ServerArgs, rank: Rank | None) -> str:
+    """` DP0 PP1 TP3 EP1`: sglang 0.5.13+ writes only the dimensions that are wider than one, in this order."""
+    if rank is None:
+        return ""
+    shape = args.shape
+    wide = (
+        ("DP", rank.dp_rank, shape.dp_ranks),
+        ("PP", rank.pp_rank, shape.pp),
+        ("TP", rank.tp_rank, shape.tp),
+        ("EP", rank.moe_ep_rank, shape.ep_size),
+    )
+    return "".join(f" {name}{number}" for name, number, size in wide if size > 1)
 
 
-def configure(args: ServerArgs, tp_rank: int | None = None, dp_rank: int | None = None) -> None:
+def configure(args: ServerArgs, rank: Rank | None = None) -> None:
     """Send every record of this process to stderr, one flushed write for a line, at `--log-level` and above."""
     handler = logging.StreamHandler(sys.stderr)
-    prefix = decorations(args, tp_rank, dp_rank)
+    prefix = decorations(args, rank)
     handler.setFormatter(logging.Formatter(f"[%(asctime)s{prefix}] %(message)s", datefmt=TIME_FORMAT))
     root = logging.getLogger()
     root.handlers[:] = [handler]

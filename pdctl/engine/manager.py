@@ -17,10 +17,14 @@ from typing import TYPE_CHECKING
 import zmq
 
 from pdctl.engine.args import FAKE_BOOTSTRAP_HOST
+from pdctl.engine.channels import Channels, local_input
+from pdctl.engine.dp_controller import LEAST_LOADED, resolve
 from pdctl.engine.jobs import Job, Options
 from pdctl.engine.messages import (
     Abort,
     Ask,
+    AskRooms,
+    Done,
     Finish,
     Flush,
     Flushed,
@@ -30,6 +34,7 @@ from pdctl.engine.messages import (
     Reply,
     Report,
     Request,
+    Rooms,
     Sampling,
     Stage,
     Stop,
@@ -37,9 +42,11 @@ from pdctl.engine.messages import (
     reply_codec,
     request_codec,
 )
+from pdctl.engine.pace import Pace
 from pdctl.engine.pending import GONE, Group, Pending
 from pdctl.engine.questions import Questions
 from pdctl.engine.refusal import Refusal
+from pdctl.engine.whereabouts import Whereabouts
 from pdctl.engine.wire import FrameError
 
 if TYPE_CHECKING:
@@ -81,10 +88,13 @@ class TokenizerManager:
         self._metrics = metrics
         self._spans = spans
         self._table: dict[str, Pending] = {}
-        self._reports: Questions[Report] = Questions("a load report", args.dp_size)
-        self._flushes: Questions[Flushed] = Questions("the cache to be flushed", args.dp_size)
+        self._reports: Questions[Report] = Questions("a load report", args.dp_ranks)
+        self._rooms: Questions[Rooms] = Questions("the live rooms", args.dp_ranks)
+        self._flushes: Questions[Flushed] = Questions("the cache to be flushed", args.dp_ranks)
+        self._pace = Pace()
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
+        self._counted = args.dispatches and resolve(args) in LEAST_LOADED  # the DP controller counts what is at hand
         self._heard: asyncio.Event = asyncio.Event()
         self.heard_at = time.monotonic()
         self.status = Status.STARTING
@@ -96,13 +106,18 @@ class TokenizerManager:
         self._replies = self._context.socket(zmq.PULL)
         self._replies.setsockopt(zmq.RCVHWM, 0)
         self._replies.setsockopt(zmq.MAXMSGSIZE, reply_codec.max_bytes)
-        self._replies.bind(f"ipc://{ipc_dir}/tokenizer")
+        channels = Channels.of(self._args, ipc_dir)
+        self._replies.bind(channels.tokenizer)
         self._requests = self._context.socket(zmq.PUSH)
         self._requests.setsockopt(zmq.SNDHWM, 0)
-        self._requests.connect(f"ipc://{ipc_dir}/{'controller' if self._args.dp_size > 1 else 'scheduler-0'}")
+        self._requests.connect(channels.controller if self._args.dispatches else self._alone(ipc_dir))
         self._loop.add_reader(self._replies.fileno(), self._drain)
         self._watch = self._loop.create_task(self._watch_silence())
         self._drain()
+
+    def _alone(self, ipc_dir: Path) -> str:
+        """The only DP group's input; its leader is on this node."""
+        return local_input(ipc_dir, Whereabouts.all(self._args.shape)[0].rank)
 
     def close(self) -> None:
         self._watch.cancel()
@@ -130,6 +145,8 @@ class TokenizerManager:
                 self._deliver(tokens, now)
         elif isinstance(reply, Report):
             self._reports.answer(reply)
+        elif isinstance(reply, Rooms):
+            self._rooms.answer(reply)
         elif isinstance(reply, Flushed):
             self._flushes.answer(reply)
         elif isinstance(reply, Ready):
@@ -155,8 +172,11 @@ class TokenizerManager:
 
     def _forget(self, pending: Pending) -> None:
         del self._table[pending.job.rid]
+        self._pace.ended()
         if not self._table:
             self._idle.set()
+        if self._counted:
+            self.send(Done(pending.job.rid))
         self._metrics.finished(pending)
         if self._spans is not None and not _is_health(pending):
             self._spans.finished(pending)
@@ -196,12 +216,14 @@ class TokenizerManager:
             }
             raise Refusal(503, words[self.status])
         args = self._args
-        most = args.dp_size * args.max_running_requests + args.max_queued_requests
-        if len(self._table) + count > most:
+        most = args.dp_ranks * args.max_running_requests + args.max_queued_requests
+        over = len(self._table) + count - most
+        if over > 0:
             raise Refusal(
                 503,
                 f"The request queue is full: {len(self._table)} requests are running or queued and "
                 f"--max-queued-requests is {args.max_queued_requests}.",
+                retry_after=self._pace.seconds_until(over),
             )
 
     def _dispatch(self, jobs: tuple[Job, ...], stream: bool, traceparent: str = "") -> Group:
@@ -263,6 +285,12 @@ class TokenizerManager:
         name = self._reports.ask()
         self.send(Ask(name))
         return sorted(await self._reports.answers(name, seconds), key=lambda report: report.dp_rank)
+
+    async def rooms(self, seconds: float) -> list[Rooms]:
+        """One from every DP group, in rank order. Raises Refusal (504) when one does not answer in time."""
+        name = self._rooms.ask()
+        self.send(AskRooms(name))
+        return sorted(await self._rooms.answers(name, seconds), key=lambda rooms: rooms.dp_rank)
 
     async def flush(self, seconds: float) -> list[Flushed]:
         """One from every DP replica. Raises Refusal (504) when one does not answer in time."""

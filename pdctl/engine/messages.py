@@ -62,13 +62,25 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
     id: str
 
 
+class AskRooms(msgspec.Struct, frozen=True, tag="ask_rooms"):
+    """Ask which rooms live here, and what each waits for."""
+
+    id: str
+
+
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Leave after the requests at hand are done, or at once."""
 
     now: bool = False
 
 
-Request = Generate | Abort | Flush | Ask | Stop
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """To the DP controller only: a request it dispatched has ended."""
+
+    rid: str
+
+
+Request = Generate | Abort | Flush | Ask | AskRooms | Stop | Done
 
 
 class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -88,10 +100,18 @@ class Meta(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    retractions: int = 0
+    retracted_output_tokens: int = 0  # said before each retraction
     queue_time: float = 0.0
     bootstrap_time: float = 0.0
+    alloc_time: float = 0.0  # the part of bootstrap_time in which only memory was missing
     transfer_time: float = 0.0
-    transfer_bytes: int = 0
+    transfer_bytes: int = 0  # to or from this rank
+    transfer_room_bytes: int = 0  # over all ranks of the instance
+    transfer_pages: int = 0
+    transfer_chunks: int = 0
+    transfer_descriptors: int = 0
+    transfer_gb_s: float = 0.0  # of this rank, while bytes moved
     forward_entry_time: float = 0.0
     dp_rank: int | None = None
     steps: dict[str, float] = msgspec.field(default_factory=dict)  # step → when it was reached, as in Times
@@ -124,6 +144,29 @@ class Report(msgspec.Struct, frozen=True, tag="report"):
     load: dict[str, float]
 
 
+class LiveRoom(msgspec.Struct, frozen=True):
+    """One request that has not ended: `queue` under sglang's names, `state` a KVPoll, or empty. Seconds."""
+
+    room: int
+    rid: str
+    queue: str
+    state: str
+    age: float
+    waiting_for: str
+    prompt_tokens: int
+    output_tokens: int
+    pages: int
+    peers: list[str]
+
+
+class Rooms(msgspec.Struct, frozen=True, tag="rooms"):
+    """Answer to AskRooms, oldest first."""
+
+    id: str
+    dp_rank: int
+    rooms: list[LiveRoom]
+
+
 class Flushed(msgspec.Struct, frozen=True, tag="flushed"):
     id: str
     ok: bool
@@ -136,6 +179,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     tp_rank: int
     dp_rank: int
     facts: dict[str, str | int | float | bool | None]
+    pp_rank: int = 0
 
 
 class Stage(msgspec.Struct, frozen=True, tag="stage"):
@@ -145,6 +189,7 @@ class Stage(msgspec.Struct, frozen=True, tag="stage"):
     dp_rank: int
     name: str
     seconds: float
+    pp_rank: int = 0
 
 
 class Died(msgspec.Struct, frozen=True, tag="died"):
@@ -153,9 +198,10 @@ class Died(msgspec.Struct, frozen=True, tag="died"):
     tp_rank: int
     dp_rank: int
     reason: str
+    pp_rank: int = 0
 
 
-Reply = Outputs | Report | Flushed | Ready | Stage | Died
+Reply = Outputs | Report | Rooms | Flushed | Ready | Stage | Died
 
-request_codec: Codec[Request] = Codec("scheduler input", 1, (Generate, Abort, Flush, Ask, Stop))
-reply_codec: Codec[Reply] = Codec("tokenizer input", 2, (Outputs, Report, Flushed, Ready, Stage, Died))
+request_codec: Codec[Request] = Codec("scheduler input", 1, (Generate, Abort, Flush, Ask, AskRooms, Stop, Done))
+reply_codec: Codec[Reply] = Codec("tokenizer input", 2, (Outputs, Report, Rooms, Flushed, Ready, Stage, Died))

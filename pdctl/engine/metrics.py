@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pdctl.engine.args import ServerArgs
-    from pdctl.engine.messages import Report
+    from pdctl.engine.messages import Meta, Report
     from pdctl.engine.pending import Pending
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
@@ -32,12 +32,17 @@ LOAD_GAUGES: dict[str, tuple[str, str]] = {
     "num_queue_reqs": ("queue_waiting", "requests waiting for their forward pass"),
     "num_used_tokens": ("num_used_tokens", "tokens of KV cache in use"),
     "token_usage": ("token_usage", "share of the KV cache in use"),
+    "kv_used_tokens": ("num_used_tokens", "tokens of KV cache that requests hold"),
+    "kv_evictable_tokens": ("kv_evictable_tokens", "tokens of KV cache that only the prefix cache keeps"),
+    "kv_available_tokens": ("kv_available_tokens", "tokens of KV cache that are free"),
+    "pending_prealloc_token_usage": ("pending_prealloc_token_usage", "decode: prompts without pages yet, of the cache"),
     "gen_throughput": ("gen_throughput", "tokens per second made by decode passes"),
     "cache_hit_rate": ("cache_hit_rate", "share of prompt tokens found in the cache"),
     "num_prefill_bootstrap_queue_reqs": ("prefill_bootstrap_queue_reqs", "prefill: rooms waiting for the decode side"),
     "num_prefill_inflight_queue_reqs": ("prefill_inflight_queue_reqs", "prefill: rooms whose KV cache is on its way"),
     "num_decode_prealloc_queue_reqs": ("decode_prealloc_queue_reqs", "decode: rooms waiting for handshake or memory"),
     "num_decode_transfer_queue_reqs": ("decode_transfer_queue_reqs", "decode: rooms whose KV cache is on its way"),
+    "num_decode_deferred_kv_release_reqs": ("decode_draining_reqs", "decode: failed rooms that keep pages"),
     "num_retracted_reqs": ("decode_retracted_queue_reqs", "requests taken back out of the running batch"),
     "max_total_num_tokens": ("max_total_num_tokens", "tokens the KV cache holds"),
 }
@@ -56,9 +61,12 @@ class Metrics:
             self._stages = ("decode_bootstrap", "decode_transferred")
         self._names = {"model_name": args.name, "engine_type": args.role}
         self._ranked = {**self._names, "tp_rank": "0", "pp_rank": "0", "moe_ep_rank": "0"}
-        self._per_dp = args.dp_size > 1
+        self._per_dp = args.dp_ranks > 1
         self._requests = self._counter("num_requests_total", "requests that ended")
         self._aborted = self._counter("num_aborted_requests_total", "requests that were aborted")
+        self._retracted = self._counter("num_retracted_requests_total", "requests taken back out of the running batch")
+        self._retracted_input = self._counter("num_retracted_input_tokens_total", "prompt tokens of those")
+        self._retracted_output = self._counter("num_retracted_output_tokens_total", "tokens those had made")
         self._prompt = self._counter("prompt_tokens_total", "prompt tokens")
         self._generated = self._counter("generation_tokens_total", "tokens generated")
         self._cached = self._counter("cached_tokens_total", "prompt tokens found in the cache")
@@ -75,6 +83,7 @@ class Metrics:
             "kv_transfer_speed_gb_s", "speed of a room's KV cache", GB_PER_SECOND, ranked=True
         )
         self._bootstrap = self._histogram("kv_transfer_bootstrap_ms", "handshake of a room", MILLISECONDS, ranked=True)
+        self._alloc = self._histogram("kv_transfer_alloc_ms", "waiting for memory after it", MILLISECONDS, ranked=True)
         self._bootstrap_failed = self._counter(
             "num_bootstrap_failed_reqs_total", "rooms whose handshake failed", ranked=True
         )
@@ -128,19 +137,23 @@ class Metrics:
         if meta is None:
             return
         self._cached.inc(meta.cached_tokens)
+        self._retracted.inc(meta.retractions)
+        self._retracted_input.inc(meta.retractions * meta.prompt_tokens)
+        self._retracted_output.inc(meta.retracted_output_tokens)
         self._queue.observe(meta.queue_time)
         if meta.transfer_bytes:
-            self._moved(meta.bootstrap_time, meta.transfer_time, meta.transfer_bytes)
+            self._moved(meta)
 
-    def _moved(self, bootstrap: float, seconds: float, size: int) -> None:
+    def _moved(self, meta: Meta) -> None:
         handshake, transfer = self._stages
-        self._stage.labels(**self._ranked, stage=handshake).observe(bootstrap)
-        self._stage.labels(**self._ranked, stage=transfer).observe(seconds)
-        self._bootstrap.observe(bootstrap * 1e3)
-        self._move_ms.observe(seconds * 1e3)
-        self._move_mb.observe(size / 2**20)
-        if seconds:
-            self._move_gb_s.observe(size / seconds / 1e9)
+        self._stage.labels(**self._ranked, stage=handshake).observe(meta.bootstrap_time)
+        self._stage.labels(**self._ranked, stage=transfer).observe(meta.transfer_time)
+        self._bootstrap.observe((meta.bootstrap_time - meta.alloc_time) * 1e3)
+        self._alloc.observe(meta.alloc_time * 1e3)
+        self._move_ms.observe(meta.transfer_time * 1e3)
+        self._move_mb.observe(meta.transfer_bytes / 2**20)
+        if meta.transfer_gb_s:
+            self._move_gb_s.observe(meta.transfer_gb_s)
 
     def started(self, facts: Mapping[str, float], phases: Mapping[str, float]) -> None:
         """Constants of the instance, and how long each phase of the start took (seconds)."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MAX_ROOM = (1 << 63) - 1
 MAX_HOST_CHARS = 255  # a DNS name's limit
+SAMPLE_STRIDE = 0x1E3779B97F4A7C15  # odd: no two samples of a prompt come to the same room
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +34,28 @@ class Pairing:
 UNPAIRED = Pairing()
 
 
-def pairings(body: RoutedBody, args: ServerArgs, rids: list[str]) -> list[Pairing]:
-    """One for each request. Raises Refusal (400) naming the field that is missing or wrong, and the fix."""
+def pairings(body: RoutedBody, args: ServerArgs, rids: list[str], samples: int = 1) -> list[Pairing]:
+    """One for each request: prompt by prompt, `samples` of each. Raises Refusal (400) naming what is wrong, and the fix.
+
+    Prefill and decode get the same body, so both come to the same rooms without a word between them.
+    """
     if args.disaggregation_mode == "null":
         return [UNPAIRED] * len(rids)
     count = len(rids)
-    hosts = _spread("bootstrap_host", body.bootstrap_host, count)
-    ports = _spread("bootstrap_port", body.bootstrap_port, count)
-    rooms = _rooms(body.bootstrap_room, count)
+    hosts = _spread("bootstrap_host", body.bootstrap_host, count, samples)
+    ports = _spread("bootstrap_port", body.bootstrap_port, count, samples)
+    rooms = _rooms(body.bootstrap_room, count, samples)
     pairs = [Pairing(*row) for row in zip(hosts, ports, rooms, strict=True)]
     portless = args.rehearsal.null_port_fallback
     return [_check(_complete(pair, args), rid, portless) for pair, rid in zip(pairs, rids, strict=True)]
 
 
-def _spread(name: str, value: object, count: int) -> list[Any]:
+def _spread(name: str, value: object, count: int, samples: int) -> list[Any]:
+    """A list with one entry for each prompt serves all samples of it."""
     if not isinstance(value, list):
         return [value] * count
+    if len(value) * samples == count:
+        return [entry for entry in value for _ in range(samples)]
     if len(value) != count:
         raise Refusal(
             400, f"{name} has {len(value)} entries for {count} request(s); give one for each, or a single value."
@@ -56,17 +63,33 @@ def _spread(name: str, value: object, count: int) -> list[Any]:
     return value
 
 
-def _rooms(value: int | list[int] | None, count: int) -> list[int | None]:
-    """sglang: a single room on a batch (or with n > 1) means room, room + 1, …; rooms in a list must differ."""
+def _rooms(value: int | list[int] | None, count: int, samples: int) -> list[int | None]:
+    """sglang: a single room on a batch (or with n > 1) means room, room + 1, …; rooms in a list must differ.
+
+    A list with one room for each prompt, where n > 1: SGLang 0.5.23 gives every sample its prompt's room, and all but
+    one of them hang. Here the first sample has it, and the rooms of the others follow from it.
+    """
     if isinstance(value, int):
         return [value + offset for offset in range(count)]
-    rooms = _spread("bootstrap_room", value, count)
+    rooms: list[int | None]
+    if isinstance(value, list) and len(value) != count and len(value) * samples == count:
+        rooms = [_sample_room(room, sample) for room in value for sample in range(samples)]
+    else:
+        rooms = _spread("bootstrap_room", value, count, samples)
     real = [room for room in rooms if room]
     if len(set(real)) != len(real):
         raise Refusal(
             400, "bootstrap_room: two requests of this batch have the same room; a room belongs to one request."
         )
     return rooms
+
+
+def _sample_room(room: int, sample: int) -> int:
+    """Far from its neighbours: a router that counts its rooms up must not meet one of these. Values no room can have
+    stay what they are."""
+    if not sample or not 0 < room <= MAX_ROOM:
+        return room
+    return (room + sample * SAMPLE_STRIDE) & MAX_ROOM or 1
 
 
 def _complete(pairing: Pairing, args: ServerArgs) -> Pairing:

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pdctl.engine.logs import decorations
+from pdctl.engine.whereabouts import Key, Whereabouts
 from pdctl.errors import PdctlError
 from pdctl.lifeline import Lifeline
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from pdctl.engine.args import ServerArgs
@@ -69,12 +70,14 @@ class Ranks:
         self._exited = 0
         self._stopping = False
         self._began = time.monotonic()
-        self._ready: dict[tuple[int, int], Facts] = {}
+        self._all = {here.key: here for here in Whereabouts.all(args.shape)}
+        self._ready: dict[Key, Facts] = {}
         self.stages: list[StageDone] = []
 
     @property
     def expected(self) -> int:
-        return self._args.tp_size * self._args.dp_size
+        """Ranks of the whole instance, on all its nodes."""
+        return len(self._all)
 
     @property
     def ready_count(self) -> int:
@@ -83,18 +86,29 @@ class Ranks:
     @property
     def facts(self) -> Facts:
         """What rank 0 of the first replica reported; empty until it has."""
-        return self._ready.get((0, 0), {})
+        return self._ready.get((0, 0, 0), {})
 
     def spawn(self) -> None:
-        """Start one process for each rank, and the DP controller when there are replicas to choose from."""
-        for dp_rank in range(self._args.dp_size):
-            port = _free_port(self._args, dp_rank)
-            for tp_rank in range(self._args.tp_size):
-                options = ["--tp-rank", str(tp_rank), "--dp-rank", str(dp_rank), "--dist-port", str(port)]
-                name = "rank" + (decorations(self._args, tp_rank, dp_rank) or " TP0")
-                self._start(name, self._module, options)
-        if self._args.dp_size > 1:
+        """Start one process for each rank of this node, and on node 0 the DP controller when there is a choice."""
+        meeting_points = [_dist_init(self._args, replica) for replica in range(self._args.dp_size)]
+        for here in self._all.values():
+            rank = here.rank
+            if rank.node != self._args.node_rank:
+                continue
+            options = {
+                "--tp-rank": rank.tp_rank,
+                "--pp-rank": rank.pp_rank,
+                "--replica": here.replica,
+                "--dist-init": meeting_points[here.replica],
+            }
+            words = [str(word) for option in options.items() for word in option]
+            self._start(self._name(here.key), self._module, words)
+        if self._args.dispatches and self._args.node_rank == 0:
             self._start("DP controller", CONTROLLER, [])
+
+    def _name(self, key: Key) -> str:
+        """`rank DP0 TP1`, as in the prefix of its log lines."""
+        return "rank" + (decorations(self._args, self._all[key].rank) or " TP0")
 
     def _start(self, name: str, module: str, options: list[str]) -> None:
         argv = [sys.executable, "-m", module, "--args-json", self._args.to_json(), "--ipc-dir", str(self._ipc_dir)]
@@ -127,12 +141,17 @@ class Ranks:
         if not self._stopping:
             self._die(f"{child.name} (pid {child.process.pid}) {ending(code)}")
 
+    def lose(self, reason: str) -> None:
+        """The instance cannot go on: what it waits for, and what serves it, ends with this reason."""
+        if not self._stopping:
+            self._die(reason)
+
     def _die(self, reason: str) -> None:
         if not self.dead.done():
             self.dead.set_result(reason)
 
     def on_ready(self, message: Ready) -> None:
-        self._ready[(message.dp_rank, message.tp_rank)] = message.facts
+        self._ready[(message.dp_rank, message.pp_rank, message.tp_rank)] = message.facts
         if len(self._ready) == self.expected and not self.all_ready.done():
             self.all_ready.set_result(None)
 
@@ -142,8 +161,8 @@ class Ranks:
         log.info("Start-up: %s %d/%d ranks, %.2f s", message.name, count, self.expected, message.seconds)
 
     def on_died(self, message: Died) -> None:
-        name = decorations(self._args, message.tp_rank, message.dp_rank) or " TP0"
-        self._die(f"rank{name} cannot go on: {message.reason.rstrip('.')}")
+        name = self._name((message.dp_rank, message.pp_rank, message.tp_rank))
+        self._die(f"{name} cannot go on: {message.reason.rstrip('.')}")
 
     async def ready(self, seconds: float = READY_WITHIN) -> None:
         """Until every rank has said so. Raises PdctlError naming the ranks that have not, or the one that died."""
@@ -152,11 +171,20 @@ class Ranks:
         if self.dead.done():
             raise PdctlError(self.dead.result())
         if not self.all_ready.done():
-            ranks = {(dp, tp) for dp in range(self._args.dp_size) for tp in range(self._args.tp_size)}
-            missing = ", ".join(f"DP{dp} TP{tp}" for dp, tp in sorted(ranks - self._ready.keys()))
+            missing = self.missing(self._ready.keys())
             raise PdctlError(
                 f"waited {seconds:g} s for {missing} to become ready", "see the last line of each rank above"
             )
+
+    def missing(self, there: Iterable[Key]) -> str:
+        """The ranks that are not `there`, in words, node by node where there are several."""
+        absent = [self._all[key] for key in sorted(self._all.keys() - set(there))]
+        by_node: dict[int, list[str]] = {}
+        for here in absent:
+            by_node.setdefault(here.rank.node, []).append(self._name(here.key).removeprefix("rank "))
+        if self._args.nnodes == 1:
+            return ", ".join(by_node.get(0, ()))
+        return "; ".join(f"{', '.join(names)} of node {node}" for node, names in sorted(by_node.items()))
 
     def expect_exit(self) -> None:
         """From here on a rank that ends is doing as told."""
@@ -188,12 +216,12 @@ def ending(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def _free_port(args: ServerArgs, dp_rank: int) -> int:
-    """Where the ranks of one tensor-parallel group meet (torch.distributed); 0 when there is only one rank."""
-    if args.tp_size == 1:
-        return 0
-    if args.dist_init_addr and ":" in args.dist_init_addr:
-        return int(args.dist_init_addr.rsplit(":", 1)[1]) + dp_rank
+def _dist_init(args: ServerArgs, replica: int) -> str:
+    """Where the ranks of one replica meet (torch.distributed), as host:port."""
+    if args.nnodes > 1:
+        return args.dist_init_addr or ""
+    if args.dist_init_addr:
+        return f"127.0.0.1:{int(args.dist_init_addr.rpartition(':')[2]) + replica}"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        return f"127.0.0.1:{probe.getsockname()[1]}"

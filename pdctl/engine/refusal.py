@@ -17,8 +17,10 @@ KINDS = {
 class Refusal(Exception):
     """Raised anywhere between the socket and the scheduler; `pdctl.engine.http.answers` turns it into a response."""
 
-    def __init__(self, status: int, message: str, kind: str = "") -> None:
+    def __init__(self, status: int, message: str, kind: str = "", retry_after: int = 1) -> None:
+        """`retry_after`: seconds after which a 503 may be worth another try."""
         super().__init__(message)
         self.status = status
         self.message = message
+        self.retry_after = retry_after
         self.kind = kind or KINDS.get(status, KINDS[500] if status >= 500 else KINDS[400])

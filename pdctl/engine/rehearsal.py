@@ -6,17 +6,17 @@ off unless asked for, and a process that has one says so at its start and in /se
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.engine.transfer import link
+from pdctl.engine.transfer.link import Link
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MARK = "REHEARSAL"
-BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-RATE = re.compile(rf"([0-9]+(?:\.[0-9]+)?) *({'|'.join(BYTES)})(?:/s)?")
 
 
 class Option(NamedTuple):
@@ -50,6 +50,12 @@ OPTIONS = (
     ),
     Option("slow-transfer", "=RATE", ("prefill",), "send KV cache at most that fast, such as 64KiB (per second)"),
     Option(
+        "link",
+        "=LINK",
+        ("prefill",),
+        "send KV cache as if over that network, such as 400Gbps,op=50us,latency=5us,loss=0.01%,stall=200ms/5s",
+    ),
+    Option(
         "die-after",
         "=N",
         ("prefill", "decode"),
@@ -64,14 +70,14 @@ HELP = "real incidents on request, off by default, each marked in the log and in
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """`rate` in bytes a second, 0: as fast as it goes. `die_after` None: never. `words` are the options as given."""
+    """`link` None: as fast as it goes. `die_after` None: never. `words` are the options as given."""
 
     words: tuple[str, ...] = ()
     null_port_fallback: bool = False
     fallback_port: int = 0  # 0: the server's own
     keep_unclaimed_rooms: bool = False
     crash_on_page_size_mismatch: bool = False
-    rate: float = 0.0
+    link: Link | None = None
     die_after: int | None = None
 
     @property
@@ -107,7 +113,7 @@ def read(words: tuple[str, ...]) -> Rehearsal:
         fallback_port=_port(given.get("null-port-fallback", "")),
         keep_unclaimed_rooms="keep-unclaimed-rooms" in given,
         crash_on_page_size_mismatch="crash-on-page-size-mismatch" in given,
-        rate=_rate(given.get("slow-transfer", "")),
+        link=_link(given),
         die_after=_count(given.get("die-after", "0")) if {"die-after", "die-in"} & given.keys() else None,
     )
 
@@ -133,14 +139,22 @@ def _port(text: str) -> int:
     return int(text or 0)
 
 
-def _rate(text: str) -> float:
-    if not text:
-        return 0.0
-    match = RATE.fullmatch(text)
-    rate = float(match[1]) * BYTES[match[2]] if match else 0.0
-    if rate <= 0:
-        raise ValueError(f"slow-transfer={text}: write a size per second, such as 64KiB or 1.5MB")
-    return rate
+def _link(given: dict[str, str]) -> Link | None:
+    """`slow-transfer=RATE` is the link that has a rate and nothing else."""
+    slow, shape = given.get("slow-transfer"), given.get("link")
+    if slow is not None and shape is not None:
+        raise ValueError(f"slow-transfer={slow}: link={shape} says how fast the link is; give one of them")
+    if slow is not None:
+        try:
+            return Link(rate=link.rate(slow))
+        except ValueError:
+            raise ValueError(f"slow-transfer={slow}: write a size per second, such as 64KiB or 1.5MB") from None
+    if shape is None:
+        return None
+    try:
+        return Link.parse(shape)
+    except ValueError as error:
+        raise ValueError(f"link={shape}: {error}") from None
 
 
 def _count(text: str) -> int:

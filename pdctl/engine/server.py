@@ -16,16 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 import uvloop
+import zmq
 
+from pdctl.engine.channels import Channels
 from pdctl.engine.checkpoint import Checkpoint
 from pdctl.engine.http.app import build
 from pdctl.engine.instance import Instance
 from pdctl.engine.intake import Intake, Limits
 from pdctl.engine.logs import configure_access
 from pdctl.engine.manager import Status, TokenizerManager
+from pdctl.engine.meeting import Meeting
 from pdctl.engine.metrics import Metrics
+from pdctl.engine.nodes import Leaving, Lost, Nodes, Up
 from pdctl.engine.refusal import Refusal
 from pdctl.engine.spans import Spans
+from pdctl.engine.whereabouts import Whereabouts
 from pdctl.errors import PdctlError
 
 if TYPE_CHECKING:
@@ -111,6 +116,8 @@ class Life:
         )
         self._listener = listener(build(self._instance), args)
         self._bootstrap: BootstrapServer | None = None
+        self._nodes = Nodes(args, ranks, lambda: self._told_to_stop.set()) if args.nnodes > 1 else None
+        self._meeting: Meeting | None = None
         self._signals: list[int] = []
         self._told_to_stop: asyncio.Event = asyncio.Event()
         self._told_twice: asyncio.Event = asyncio.Event()
@@ -129,13 +136,17 @@ class Life:
             await serving
             if self._bootstrap is not None:
                 await self._bootstrap.stop()
+            if self._meeting is not None:
+                self._meeting.close()
+            if self._nodes is not None:
+                await self._nodes.close()
             self._manager.close()
             if self._spans is not None:
                 self._spans.close()
 
     def _signal(self, number: int) -> None:
+        (self._told_twice if self._signals else self._told_to_stop).set()
         self._signals.append(number)
-        (self._told_twice if self._told_to_stop.is_set() else self._told_to_stop).set()
 
     async def _live(self, serving: asyncio.Task[None]) -> int:
         """Start, then wait for the first reason to end."""
@@ -157,6 +168,7 @@ class Life:
         finally:
             starting.cancel()
             stop.cancel()
+            await asyncio.gather(starting, stop, return_exceptions=True)  # what they end with is known
         if self._ranks.dead.done() and not self._told_to_stop.is_set():
             log.error(
                 "Instance ends: %s. A rank cannot be replaced alone; start the instance again.",
@@ -170,16 +182,46 @@ class Life:
         args = self._args
         where = f"[{args.host}]" if ":" in args.host else args.host
         access.info("Uvicorn running on http://%s:%d (Press CTRL+C to quit)", where, args.port)
+        if self._nodes is not None:
+            await self._gather(self._nodes)
         if args.disaggregation_mode == "prefill":
             await self._start_bootstrap()
         await self._ranks.ready()
+        if self._nodes is not None:
+            await self._nodes.all_here.wait()  # `_miss` ends the wait
         self._take_facts()
         await self._warm_up()
         # Every socket in it is connected by now: without the directory, not even a SIGKILL leaves anything behind.
         shutil.rmtree(self._ipc_dir, ignore_errors=True)
         self._manager.status = Status.UP
         self._instance.phases["tokenizer_e2e"] = time.monotonic() - self._began
+        if self._nodes is not None:
+            self._nodes.tell(Up())
         log.info("The server is fired up and ready to roll!")
+
+    async def _gather(self, nodes: Nodes) -> None:
+        """Let the other nodes and all ranks find each other; `ranks.dead` names who did not come in time."""
+        loop = asyncio.get_running_loop()
+        channels = Channels.of(self._args, self._ipc_dir)
+        await nodes.open(channels.nodes)
+        loop.call_later(self._args.dist_timeout, self._miss, nodes)
+        try:
+            self._meeting = Meeting(channels.meeting, self._ranks.expected)
+        except zmq.ZMQError as error:
+            raise PdctlError(
+                f"cannot listen on {channels.meeting} for the ranks: {error}", "give another --dist-init-addr"
+            ) from None
+        self._meeting.open(loop)
+
+    def _miss(self, nodes: Nodes) -> None:
+        met = self._meeting.ranks if self._meeting is not None else {}
+        if len(met) == self._ranks.expected and not nodes.absent:
+            return
+        there = (here.key for here in Whereabouts.all(self._args.shape) if here.rank.world_rank in met)
+        missing = self._ranks.missing(there)
+        absent = ", ".join(map(str, nodes.absent))
+        start = f" (node {absent} never came: start it with --node-rank {absent})" if absent else ""
+        self._ranks.lose(f"waited {self._args.dist_timeout:g} s for rank {missing}{start}")
 
     async def _start_bootstrap(self) -> None:
         from pdctl.engine.disaggregation.bootstrap import BootstrapServer
@@ -208,7 +250,7 @@ class Life:
         paired = self._args.disaggregation_mode != "null"
         if paired:
             log.info("Start of pd disaggregation warmup ...")
-        replicas = self._args.dp_size
+        replicas = self._args.dp_ranks
         groups = [
             self._manager.probe(room=rank * (MAX_ROOMS // replicas), tokens=4, dp_rank=rank) for rank in range(replicas)
         ]
@@ -227,6 +269,8 @@ class Life:
             return 0
         log.info("Shutting down: %d request(s) running, grace %g s", self._manager.running, self._args.shutdown_grace)
         self._manager.status = Status.DRAINING
+        if self._nodes is not None:
+            self._nodes.tell(Leaving())
         self._listener.stop_accepting()
         self._ranks.expect_exit()
         loop = asyncio.get_running_loop()
@@ -254,6 +298,8 @@ class Life:
     async def _give_up(self, reason: str) -> int:
         """Nothing can be served any more: say so to every client, and end."""
         self._manager.status = Status.DEAD
+        if self._nodes is not None:
+            self._nodes.tell(Lost(reason))
         self._manager.end_all(f"The engine lost a rank: {reason}")
         self._ranks.kill()
         await self._ranks.exited()

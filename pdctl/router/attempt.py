@@ -65,9 +65,10 @@ class Attempt:
         """To the end of the attempt; the client has been answered unless the outcome is FAILED."""
         self._exchange.on_gone = self._gone
         try:
-            self.prefill.start(self._call, self._payload)
+            # Decode first: a prefill computes nothing before decode's page list has reached it.
+            self.decode.start(self._call, self._payload)
             if not self._end.done():
-                self.decode.start(self._call, self._payload)
+                self.prefill.start(self._call, self._payload)
             outcome = await self._end
         except asyncio.CancelledError:
             self._abandon("the router is stopping")
@@ -149,7 +150,7 @@ class Attempt:
         if self._end.done() or (self._committed and leg is self.prefill):
             logger.warning("Late failure %s: %s %s", self.record.where, leg.role.value, text)
             return
-        self.failure = self.failure or Failure(leg.role, leg.worker, cause, status, text)
+        self.failure = self.failure or Failure(leg.role, leg.worker, cause, status, text, leg.retry_after)
         other = self.decode if leg is self.prefill else self.prefill
         if self._patient and not self._committed and not other.over:
             leg.status = status  # not 2xx: the attempt cannot succeed any more

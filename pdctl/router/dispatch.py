@@ -155,7 +155,7 @@ class Dispatcher:
             return
         message = f"{failure} (attempt {attempts} of at most {self._args.retries + 1})"
         code = f"{failure.role.value}_{failure.cause.value}"
-        retry = RETRY_AFTER if failure.status == 503 else b""
+        retry = _retry_after(failure) if failure.status == 503 else b""
         exchange.json(failure.status, error_body(message, "upstream_error", code), retry + head)
 
     def _check_deadlines(self) -> None:
@@ -217,6 +217,11 @@ def read_headers(headers: Headers) -> tuple[bytes, bytes, bytes]:
         lines.append(JSON)
     lines.append(b"x-request-id: %b\r\n" % request_id)
     return request_id, b"".join(lines), encoding
+
+
+def _retry_after(failure: Failure) -> bytes:
+    """The worker knows its queue best."""
+    return b"retry-after: %b\r\n" % failure.retry_after if failure.retry_after else RETRY_AFTER
 
 
 def _finish(record: Record) -> str:

@@ -31,13 +31,17 @@ class Cause(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Which leg failed and how; `status` is what the client should get for it."""
+    """Which leg failed and how; `status` is what the client should get for it.
+
+    `retry_after`: when the worker would have the client come back, in its own words; empty where it said nothing.
+    """
 
     role: Role
     worker: Worker
     cause: Cause
     status: int
     text: str
+    retry_after: bytes = b""
 
     def __str__(self) -> str:
         return f"{self.role.value} {self.worker.url} {self.text}"
@@ -133,6 +137,12 @@ class Leg:
         self.over = True
         self.worker.load -= 1
         self.record.ended = time.monotonic()
+
+    @property
+    def retry_after(self) -> bytes:
+        """Seconds, as the worker wrote them; a date is not passed on."""
+        value = next((value for name, value in self.headers if name == b"retry-after"), b"")
+        return value if value.isdigit() else b""
 
     def text(self) -> str:
         """The beginning of an error answer."""

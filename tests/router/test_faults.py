@@ -96,6 +96,8 @@ def test_a_busy_engine_is_passed_on_as_503_with_retry_after() -> None:
             answer = await made.generate()
             assert (answer.status, answer.headers["retry-after"]) == (503, "2")
             assert "queue is full" in answer.json()["error"]["message"]
+            made.decodes[0].script = [sends(b"HTTP/1.1 503 X\r\nretry-after: 7\r\ncontent-length: 0\r\n\r\n")]
+            assert (await made.generate()).headers["retry-after"] == "7"  # the engine knows its queue best
 
     asyncio.run(scenario())
 

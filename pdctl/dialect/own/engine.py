@@ -68,6 +68,20 @@ ROWS = (
         phase=Phase.DECODE,
     ),
     Row(
+        "step-retracted", ENGINE, Level.INFO, "decode", b"Room step: room=",
+        _STEP + r"retracted computed=(?P<computed>\d+) output_len=(?P<output>\d+)",
+        "[2026-11-21 19:44:33] Room step: room=3931829090235125 rid='74ad9ff27b00454c94b557ddc4eed3f7' phase=retracted "
+        "computed=49 output_len=26",
+        phase=Phase.DECODE,
+    ),
+    Row(
+        "step-resumed", ENGINE, Level.INFO, "decode", b"Room step: room=",
+        _STEP + r"resumed computed=(?P<computed>\d+) output_len=(?P<output>\d+)",
+        "[2026-11-21 19:44:33] Room step: room=3931829090235125 rid='74ad9ff27b00454c94b557ddc4eed3f7' phase=resumed "
+        "computed=49 output_len=26",
+        phase=Phase.DECODE,
+    ),
+    Row(
         "step-aborted", ENGINE, Level.INFO, "", b"Room step: room=", _STEP + r"aborted",
         "[2026-11-21 19:44:33] Room step: room=3931829090235125 rid='74ad9ff27b00454c94b557ddc4eed3f7' phase=aborted ",
         phase=Phase.ABORTED, cause="PD706",
@@ -190,6 +204,27 @@ ROWS = (
         "[2026-11-21 19:44:32] KV transfer backend: nixl",
     ),
     Row(
+        "rank-placed", ENGINE, Level.INFO, "", b"Rank placed: ",
+        r"Rank placed: node=(?P<node>\d+) gpu=(?P<gpu>\w+) pp=(?P<pp>\d+) tp=(?P<tp>\d+) attn_dp=(?P<attn_dp>\d+) "
+        r"attn_cp=(?P<attn_cp>\d+) attn_tp=(?P<attn_tp>\d+) ep=(?P<ep>\d+) moe_dp=(?P<moe_dp>\d+) dp=(?P<dp>\w+)",
+        "[2026-11-21 23:20:28 DP1 TP3] Rank placed: node=0 gpu=cpu pp=0 tp=3 attn_dp=1 attn_cp=0 attn_tp=1 ep=0 "
+        "moe_dp=0 dp=1",
+    ),
+    Row(
+        "dp-controller", ENGINE, Level.INFO, "", b"DP controller: ",
+        r"DP controller: (?P<groups>\d+) (?P<kind>attention DP groups?|replicas?), (?P<method>\w+)",
+        "[2026-11-21 23:20:28] DP controller: 2 attention DP groups, round_robin",
+    ),
+    Row(
+        "node-joined", ENGINE, Level.INFO, "", b" joined node 0 at ",
+        r"Node (?P<node>\d+) joined node 0 at (?P<endpoint>\S+) after (?P<seconds>[\d.]+) s",
+        "[2026-11-21 23:17:39] Node 1 joined node 0 at 127.0.0.1:21703 after 0.2 s",
+    ),
+    Row(
+        "node-refused", ENGINE, Level.ERROR, "", b"Refused node ", r"Refused node (?P<node>\d+): (?P<reason>.*)",
+        "[2026-11-21 23:17:39] Refused node 1: --tp-size is 2 on node 0 and 4 on this node; give every node the same",
+    ),
+    Row(
         "start-up-stage", ENGINE, Level.INFO, "", b"Start-up: ",
         r"Start-up: (?P<stage>\w+) (?P<ranks>\d+)/(?P<expected>\d+) ranks, (?P<seconds>[\d.]+) s",
         "[2026-11-21 19:44:32] Start-up: weights_loaded 1/1 ranks, 0.05 s",
@@ -208,7 +243,7 @@ ROWS = (
     Row(
         "shutting-down", ENGINE, Level.INFO, "", b"Shutting down",
         r"Shutting down(?:: (?P<running>\d+) request\(s\) running, grace (?P<seconds>[\d.]+) s| before the start was "
-        r"over)",
+        r"over|: asking node 0 to stop the instance)",
         "[2026-11-21 19:44:40] Shutting down: 0 request(s) running, grace 30 s",
     ),
     Row(
@@ -238,6 +273,19 @@ ROWS = (
         "kv-thread-died", ENGINE, Level.CRITICAL, "", b"KV manager thread died; every room of this rank fails",
         r"KV manager thread died; every room of this rank fails",
         "[2026-11-21 19:44:33] KV manager thread died; every room of this rank fails", cause="PD710",
+    ),
+    Row(
+        "write-stuck", ENGINE, Level.WARNING, "prefill", b" has not returned for ",
+        r"A write into session (?P<session>\S+) has not returned for (?P<seconds>[\d.]+)s",
+        "[2026-11-21 19:44:33] A write into session 7f3c5d0e9c2b4f6f8a1d has not returned for 1.3s; the 2 orders behind "
+        "it go on without it",
+    ),
+    Row(
+        "checksum-not-sent", ENGINE, Level.WARNING, "decode", b"KV checksum skipped: prefill ",
+        r"KV checksum skipped: prefill (?P<addr>\S+) sends none",
+        "[2026-11-21 19:44:33] KV checksum skipped: prefill 127.0.0.1:8998 sends none (--disaggregation-enable-kv-"
+        "checksum is not set there); its requests are admitted unverified.",
+        cause="PD308",
     ),
     Row(
         "request-answered-badly", ENGINE, Level.WARNING, "", b"Answered ",

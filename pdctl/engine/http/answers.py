@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 B = TypeVar("B", bound=Body)
 
 MAX_BODY = 32 << 20  # bytes; half a scheduler frame, so that whatever fits here fits there
-RETRY_AFTER = "1"  # seconds
 DONE = b"data: [DONE]\n\n"
 
 
@@ -42,7 +41,7 @@ def error_body(refusal: Refusal) -> dict[str, object]:
 def error(refusal: Refusal) -> Response:
     response = json(error_body(refusal), refusal.status)
     if refusal.status == 503:
-        response.headers["Retry-After"] = RETRY_AFTER
+        response.headers["Retry-After"] = str(refusal.retry_after)
     return response
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pdctl.engine.instance import Instance
-    from pdctl.engine.messages import Finish
+    from pdctl.engine.messages import Finish, Meta
     from pdctl.engine.pending import Group, Pending
 
 router = APIRouter()
@@ -135,7 +135,7 @@ def result(instance: Instance, member: Pending, texts: bool = False) -> dict[str
         "finish_reason": finish_reason(member.finish, member.matched),
         "prompt_tokens": member.prompt_tokens,
         "weight_version": "default",
-        "num_retractions": 0,
+        "num_retractions": meta.retractions if meta else 0,
         "reasoning_tokens": 0,
         "completion_tokens": len(member.ids),
         "cached_tokens": member.cached_tokens,
@@ -161,7 +161,22 @@ def result(instance: Instance, member: Pending, texts: bool = False) -> dict[str
             "transfer_time": meta.transfer_time,
             "transfer_bytes": meta.transfer_bytes,
         }
+    if meta is not None and meta.transfer_pages:
+        info |= kv_transfer(meta)
     return {"text": member.text, "output_ids": member.ids, "meta_info": info}
+
+
+def kv_transfer(meta: Meta) -> dict[str, Any]:
+    """How the room's KV cache moved. `room_bytes` are those of all ranks, the others this rank's share."""
+    return {
+        "kv_transfer_bytes": meta.transfer_bytes,
+        "kv_transfer_room_bytes": meta.transfer_room_bytes,
+        "kv_transfer_pages": meta.transfer_pages,
+        "kv_transfer_chunks": meta.transfer_chunks,
+        "kv_transfer_descriptors": meta.transfer_descriptors,
+        "kv_transfer_seconds": meta.transfer_time,
+        "kv_transfer_speed_gb_s": meta.transfer_gb_s,
+    }
 
 
 def finish_reason(finish: Finish | None, matched: str | None) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 
 from pdctl import __version__
@@ -98,15 +99,13 @@ def _arguments(instance: Instance) -> dict[str, Any]:
         "disaggregation_transfer_backend": facts.get("transfer_backend") or args.disaggregation_transfer_backend,
         "disaggregation_ib_device": None,
         "load_balance_method": instance.load_balance_method,
-        "ep_size": 1,
-        "attn_dp_size": 1,
         "attn_cp_size": 1,
         "moe_dp_size": 1,
-        "enable_dp_attention": False,
+        "enable_dp_attention": args.attn_dp_size > 1,
         "gpu_id_step": 1,
         "nccl_port": None,
         "speculative_algorithm": None,
-        "disable_radix_cache": True,
+        "disable_radix_cache": not args.keeps_prefixes,
         "enable_metrics": True,
     }
 
@@ -178,9 +177,21 @@ async def v1_loads(request: Request, dp_rank: int | None = None, include: str = 
     if dp_rank is not None:
         reports = [report for report in reports if report.dp_rank == dp_rank]
         if not reports:
-            raise Refusal(400, f"dp_rank={dp_rank} out of range [0, {instance.args.dp_size})")
+            raise Refusal(400, f"dp_rank={dp_rank} out of range [0, {instance.args.dp_ranks})")
     sections = frozenset(name.strip() for name in include.split(",") if name.strip())
     return answers.json(loads(instance, reports, sections))
+
+
+@router.get("/debug/rooms")
+async def debug_rooms(request: Request, room: int | None = None) -> Response:
+    """Every request that has not ended: its room, the queue it is in, its age, and what it waits for."""
+    instance = _instance(request)
+    _require_started(instance)
+    groups = await instance.manager.rooms(REPORT_WITHIN)
+    rows = [{"dp_rank": group.dp_rank, **msgspec.to_builtins(live)} for group in groups for live in group.rooms]
+    if room is not None:
+        rows = [row for row in rows if row["room"] == room]
+    return answers.json({"role": instance.args.role, "count": len(rows), "rooms": rows})
 
 
 @router.get("/metrics")

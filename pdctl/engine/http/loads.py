@@ -52,6 +52,7 @@ def loads(instance: Instance, reports: Sequence[Report], include: frozenset[str]
 def _row(instance: Instance, report: Report) -> dict[str, Any]:
     load, facts = report.load, instance.ranks.facts
     counts = {name: int(load.get(name, 0)) for name in (*CORE_COUNTS, *DISAGGREGATION_COUNTS)}
+    retracted = counts["decode_retracted_queue_reqs"]
     rates = {name: load.get(name, 0.0) for name in (*CORE_RATES, *DISAGGREGATION_RATES)}
     return {
         "timestamp": datetime.now(timezone.utc).timestamp(),
@@ -70,7 +71,7 @@ def _row(instance: Instance, report: Report) -> dict[str, Any]:
             **{name: counts[name] for name in DISAGGREGATION_COUNTS},
             **{name: rates[name] for name in DISAGGREGATION_RATES},
         },
-        "queues": {"waiting": int(load.get("queue_waiting", 0)), "grammar": 0, "paused": 0, "retracted": 0},
+        "queues": {"waiting": int(load.get("queue_waiting", 0)), "grammar": 0, "paused": 0, "retracted": retracted},
     }
 
 

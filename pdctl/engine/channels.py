@@ -1,0 +1,77 @@
+"""Where the processes of one instance listen: private ipc:// sockets on one node, TCP ports of the plan on several.
+
+sglang 0.5.23 `PortArgs`: the block D, B … of the port plan. What has no number in the plan (every rank's own sockets)
+is bound to a free port and told to the others at the meeting (meeting.py).
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.layout.ports import Block
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pdctl.engine.args import ServerArgs
+    from pdctl.layout.ranks import Rank
+
+
+class Line(NamedTuple):
+    """One rank's sockets. `input` takes the requests of a DP group, at its leader; `wake` is the world leader's."""
+
+    step: str
+    input: str = ""
+    wake: str = ""
+
+
+class Channels(NamedTuple):
+    """`meeting` and `nodes` are "" where the instance has one node: every address is known before."""
+
+    tokenizer: str
+    controller: str
+    meeting: str = ""
+    nodes: tuple[str, int] = ("", 0)
+
+    @classmethod
+    def of(cls, args: ServerArgs, ipc_dir: Path) -> Channels:
+        if args.nnodes == 1:
+            return cls(f"ipc://{ipc_dir}/tokenizer", f"ipc://{ipc_dir}/controller")
+        name, port = dist_address(args)
+        host = str(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0][4][0])  # ZMQ binds addresses only
+        block = Block.of(port)
+        where = f"tcp://[{host}]" if ":" in host else f"tcp://{host}"
+        return cls(
+            f"{where}:{block.tokenizer}",
+            f"{where}:{block.controller}",
+            f"{where}:{block.handshake}",
+            (host, block.rpc),
+        )
+
+
+def local_line(ipc_dir: Path, replica: int, rank: Rank) -> Line:
+    """The sockets of a rank whose instance has one node."""
+    return Line(
+        f"ipc://{ipc_dir}/step-{replica}-{rank.world_rank}",
+        local_input(ipc_dir, rank),
+        f"ipc://{ipc_dir}/wake-{replica}",
+    )
+
+
+def local_input(ipc_dir: Path, rank: Rank) -> str:
+    return f"ipc://{ipc_dir}/scheduler-{rank.dp_rank or 0}"
+
+
+def dist_address(args: ServerArgs) -> tuple[str, int]:
+    """Host and port of --dist-init-addr, which `args.refuse` has looked at."""
+    host, _, port = (args.dist_init_addr or "").rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def own_ip(towards: str) -> str:
+    """The address of this machine that faces `towards`: the other nodes reach this one there."""
+    family, _, _, _, address = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)  # sends nothing: a datagram socket only picks its interface
+        return str(probe.getsockname()[0])

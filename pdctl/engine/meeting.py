@@ -1,0 +1,107 @@
+"""How the ranks of several nodes find each other: each tells node 0 where it listens and gets everybody's answer.
+
+sglang's worker-port handshake, on the same port of the plan (D + 13, 0.5.8 and later); there node 0 picks the numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+import zmq
+
+from pdctl.engine.channels import Line
+from pdctl.engine.wire import Codec, FrameError
+
+if TYPE_CHECKING:
+    import asyncio
+    Socket = zmq.Socket[bytes]
+
+log = logging.getLogger("pdctl.engine")
+
+
+class Here(msgspec.Struct, frozen=True, tag="here"):
+    """A rank and its sockets. The DP controller, which only wants to know, comes with world rank -1."""
+
+    world_rank: int
+    node: int = 0
+    step: str = ""
+    input: str = ""
+    wake: str = ""
+
+
+class Everybody(msgspec.Struct, frozen=True, tag="everybody"):
+    ranks: list[Here]
+
+
+Word = Here | Everybody
+
+codec: Codec[Word] = Codec("rank meeting", 5, (Here, Everybody), max_bytes=1 << 20)
+
+
+class Meeting:
+    """Node 0's side, on its event loop: answers nobody until all `expected` ranks are there."""
+
+    def __init__(self, address: str, expected: int) -> None:
+        self._context: zmq.Context[Socket] = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, codec.max_bytes)
+        self._socket.bind(address)
+        self._expected = expected
+        self._waiting: list[bytes] = []
+        self.ranks: dict[int, Here] = {}
+
+    def open(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        loop.add_reader(self._socket.fileno(), self._drain)
+        self._drain()
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._socket.fileno())
+        self._context.destroy(linger=0)
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                name, *frames = self._socket.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            try:
+                word = codec.decode(frames[-1] if frames else b"")
+            except FrameError as error:
+                log.warning("Dropping malformed frame: %s", error)
+                continue
+            if isinstance(word, Here):
+                self._take(name, word)
+
+    def _take(self, name: bytes, here: Here) -> None:
+        if here.world_rank >= 0:
+            self.ranks[here.world_rank] = here
+        self._waiting.append(name)
+        if len(self.ranks) < self._expected:
+            return
+        everybody = codec.encode(Everybody([self.ranks[rank] for rank in sorted(self.ranks)]))
+        for waiting in self._waiting:
+            self._socket.send_multipart([waiting, b"", everybody])
+        self._waiting = []
+
+
+def meet(address: str, here: Here, seconds: float) -> dict[int, Line]:
+    """Everybody's sockets by world rank. Raises TimeoutError naming where it waited."""
+    with zmq.Context() as context, context.socket(zmq.REQ) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVTIMEO, int(seconds * 1000))
+        socket.setsockopt(zmq.MAXMSGSIZE, codec.max_bytes)
+        socket.connect(address)
+        socket.send(codec.encode(here))
+        try:
+            word = codec.decode(socket.recv())
+        except zmq.Again:
+            raise TimeoutError(
+                f"waited {seconds:g} s at {address} for node 0 to name every rank: "
+                "a node was not started, or was given another --dist-init-addr"
+            ) from None
+    if not isinstance(word, Everybody):
+        raise TimeoutError(f"{address} answered with {type(word).__name__}: another engine listens there")
+    return {rank.world_rank: Line(rank.step, rank.input, rank.wake) for rank in word.ranks}
