@@ -139,7 +139,7 @@ def _of_run(name: str | None, static: bool) -> Subject:
     deployment = run.deployment
     endpoints = tuple(
         Endpoint(spec.name, spec.role.value, spec.url, spec.bootstrap_port, spec.ranks or None)
-        for spec in deployment.roles
+        for spec in deployment.servers
     )
     request = replace(
         found.request,

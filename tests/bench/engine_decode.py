@@ -2,6 +2,7 @@
 
     python tests/bench/engine_decode.py                       # t4 and t8, batch 1, 8 and 32
     python tests/bench/engine_decode.py --shapes t4 --batches 1 --rounds 100 --layout page-major
+    python tests/bench/engine_decode.py --shapes t8 --context 2048 --window 256     # sliding windows in every layer
 
 A ratio is transformers' median time divided by ours: above 1 the engine is faster. Each round takes one step of each,
 so that a busy machine slows both alike; with one thread the time is that thread's CPU time, and waiting does not count.
@@ -24,7 +25,14 @@ from pathlib import Path  # noqa: E402
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM  # noqa: E402
+from transformers import (  # noqa: E402
+    DynamicCache,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+)
 
 from pdctl.engine.cache.pool import KVPool  # noqa: E402
 from pdctl.engine.model.config import ModelConfig  # noqa: E402
@@ -46,6 +54,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=256, help="tokens in the cache before the first step")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--window", type=int, default=0, help="tokens a layer looks back; 0: everything")
     parser.add_argument("--layout", default="layer-major", choices=["layer-major", "page-major"])
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -55,20 +64,22 @@ def main() -> None:
     print(f"{'shape':6}{'work':>14}{'transformers':>14}{'engine':>10}{'ratio':>8}{'max |Δlogit|':>14}")
     for shape in args.shapes:
         with tempfile.TemporaryDirectory() as directory:
-            peer = make_model(shape, Path(directory))
+            peer = make_model(shape, Path(directory), args.window)
             for batch in args.batches:
                 report(shape, f"decode x{batch}", *decode(peer, directory, batch, args, clock))
             report(shape, f"prefill {args.context}", *prefill(peer, directory, args, clock))
 
 
-def make_model(shape: str, directory: Path) -> LlamaForCausalLM:
+def make_model(shape: str, directory: Path, window: int = 0) -> PreTrainedModel:
     torch.manual_seed(0)
     sizes = dict(SHAPES[shape])
     heads, kv_heads = sizes.pop("heads")
-    config = LlamaConfig(
-        num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=64, max_position_embeddings=4096, **sizes
-    )
-    model = LlamaForCausalLM(config).eval()
+    sizes |= {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": 64}
+    sizes["max_position_embeddings"] = 4096
+    if window:
+        model = MistralForCausalLM(MistralConfig(sliding_window=window, **sizes)).eval()
+    else:
+        model = LlamaForCausalLM(LlamaConfig(**sizes)).eval()
     model.save_pretrained(directory)
     return model
 
@@ -83,7 +94,7 @@ def make_runner(directory: str, seqs: int, tokens: int, layout: str) -> tuple[Mo
 
 
 def decode(
-    peer: LlamaForCausalLM, directory: str, batch: int, args: argparse.Namespace, clock: Clock
+    peer: PreTrainedModel, directory: str, batch: int, args: argparse.Namespace, clock: Clock
 ) -> tuple[list, list, float]:
     """Both start from the same prompt and are fed the same tokens; the context grows by one each round."""
     warmup = 3
@@ -112,7 +123,7 @@ def decode(
     return theirs, ours, worst
 
 
-def prefill(peer: LlamaForCausalLM, directory: str, args: argparse.Namespace, clock: Clock) -> tuple[list, list, float]:
+def prefill(peer: PreTrainedModel, directory: str, args: argparse.Namespace, clock: Clock) -> tuple[list, list, float]:
     runner, (pages, *_) = make_runner(directory, 1, args.context, args.layout)
     prompt = torch.randint(0, peer.config.vocab_size, (1, args.context))
     work = ForwardBatch(prompt[0].numpy(), [SeqSlice(pages, 0, args.context)])

@@ -15,15 +15,18 @@ import asyncio
 import multiprocessing
 import os
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from pdctl.engine.cache.geometry import Layout, PoolGeometry
 from pdctl.engine.disaggregation.bootstrap import BootstrapServer
 from pdctl.engine.disaggregation.config import DisaggConfig
@@ -32,6 +35,7 @@ from pdctl.engine.disaggregation.prefill import PrefillManager
 from pdctl.engine.disaggregation.state import KVPoll
 from pdctl.engine.transfer import memory, select
 from pdctl.engine.transfer.base import OpState, TransferPlan, Transport
+from tests.bench.transfer_patterns import Patterns
 
 HOST = "127.0.0.1"
 PAGE_SIZE, LAYERS, TOKENS, POOL_PAGES = 16, 16, 256, 512
@@ -226,7 +230,7 @@ def bench(backend: str, layout: Layout, rooms: int, idle: float, copies: Copies,
     transport, geometry = pool(backend, layout), shape(layout)
     transport.add_peer("far", pair.descriptor)
     whole = [transport.plan("far", geometry, geometry)]
-    layers = [transport.plan("far", geometry, geometry, (2 * layer, 2 * layer + 2)) for layer in range(LAYERS)]
+    layers = [transport.plan("far", geometry, geometry, Patterns.layer(geometry, layer)) for layer in range(LAYERS)]
     for label, plans in (("one post for all layers", whole), ("one post per layer", layers)):
         once = partial(copy_only, transport, plans, partial(page_list, rng, False))
         print(measure(rooms, once, copies).row(f"{name}: copy only, {label}"))
@@ -240,7 +244,7 @@ def bench(backend: str, layout: Layout, rooms: int, idle: float, copies: Copies,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backends", nargs="+", default=["nixl", "shm"], choices=["nixl", "shm", "fake"])
+    parser.add_argument("--backends", nargs="+", default=["nixl", "shm"], choices=["nixl", "shm", "mooncake", "fake"])
     parser.add_argument("--layouts", nargs="+", default=[item.value for item in Layout])
     parser.add_argument("--rooms", type=int, default=300)
     parser.add_argument("--idle", type=float, default=5.0, help="seconds to watch an idle pair; 0: not at all")

@@ -57,10 +57,10 @@ class Deployment:
     prefills: tuple[str, ...]
     decodes: tuple[str, ...]
 
-    def pdctl(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def pdctl(self, *argv: str, check: bool = True, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "PDCTL_HOME": str(self.home)}
         done = subprocess.run(
-            [sys.executable, "-m", "pdctl", *argv], env=env, capture_output=True, text=True, timeout=120, cwd=ROOT
+            [sys.executable, "-m", "pdctl", *argv], env=env, capture_output=True, text=True, timeout=timeout, cwd=ROOT
         )
         if check and done.returncode:
             raise AssertionError(f"pdctl {' '.join(argv)} → {done.returncode}\n{done.stdout}\n{done.stderr}")

@@ -92,6 +92,26 @@ def test_stream_and_plain_answer_agree(two_prefills: Deployment) -> None:
     assert {"x-pd-prefill", "x-pd-decode", "x-pd-room"} <= set(plain.headers)
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "answers"),
+    [
+        ("/generate", {"text": "one", "sampling_params": {"n": 3, "max_new_tokens": 4, "ignore_eos": True}}, 3),
+        ("/generate", {"text": ["a", "b"], "sampling_params": {"n": 2, "max_new_tokens": 4, "ignore_eos": True}}, 4),
+        ("/v1/completions", {"prompt": ["a", "b"], "n": 2, "max_tokens": 4, "ignore_eos": True}, 4),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "n": 3, "max_tokens": 4}, 3),
+    ],
+)
+def test_every_sample_of_every_prompt_has_a_room_of_its_own(
+    two_prefills: Deployment, path: str, body: dict[str, Any], answers: int
+) -> None:
+    """Where all samples share the room of their prompt, one is answered and the others hang (SGLang 0.5.23)."""
+    answer = httpx.post(f"{two_prefills.router}{path}", json=body, timeout=30)
+    assert answer.status_code == 200, answer.text
+    got = answer.json()
+    assert len(got if isinstance(got, list) else got["choices"]) == answers
+    wait_for("return of every page", two_prefills.all_pages_free)
+
+
 def test_a_request_without_a_bootstrap_port_is_refused_at_once(two_prefills: Deployment) -> None:
     body = {"text": "hi", "bootstrap_host": "127.0.0.1", "bootstrap_room": 5, "sampling_params": {"max_new_tokens": 2}}
     for url in (*two_prefills.prefills, *two_prefills.decodes):

@@ -7,6 +7,7 @@ import pytest
 from pdctl.engine.args import ServerArgs, parse
 from pdctl.engine.rehearsal import MARK, OPTIONS, Rehearsal, read
 from pdctl.engine.scheduler.report import _speed
+from pdctl.engine.transfer.link import Link
 from tests.engine.scheduler.test_loop import TINY
 
 BASE = ["--model-path", str(TINY)]
@@ -26,7 +27,7 @@ def test_several_may_be_given_in_one_flag_or_in_many() -> None:
     one = given("--rehearse", "slow-transfer=64KiB", "die-after=2")
     many = given("--rehearse", "slow-transfer=64KiB", "--rehearse", "die-after=2")
     assert one == many
-    assert one.rehearsal == Rehearsal(words=("slow-transfer=64KiB", "die-after=2"), rate=65536.0, die_after=2)
+    assert one.rehearsal == Rehearsal(words=("slow-transfer=64KiB", "die-after=2"), link=Link(rate=65536.0), die_after=2)
     assert ServerArgs.from_json(one.to_json()) == one
 
 
@@ -34,7 +35,15 @@ def test_several_may_be_given_in_one_flag_or_in_many() -> None:
     ("text", "rate"), [("64KiB", 65536), ("1.5MB", 1_500_000), ("100B", 100), ("2 GiB/s", 2 << 30), ("8KB/s", 8000)]
 )
 def test_rates(text: str, rate: float) -> None:
-    assert read((f"slow-transfer={text}",)).rate == rate
+    assert read((f"slow-transfer={text}",)).link == Link(rate=rate)
+
+
+def test_a_link_is_read_whole() -> None:
+    words = "400Gbps,op=50us,stall=200ms/5s"
+    made = given("--rehearse", f"link={words}")
+    assert made.rehearsal.link == Link.parse(words)
+    assert made.rehearsal.lines[0].startswith(f"{MARK}: link={words}: send KV cache as if over that network")
+    assert ServerArgs.from_json(made.to_json()) == made
 
 
 def test_death_has_one_clock() -> None:
@@ -67,6 +76,9 @@ def test_every_option_has_a_loud_line_and_stands_in_the_help(capsys: pytest.Capt
         ("prefill", "slow-transfer", "slow-transfer: write slow-transfer=RATE"),
         ("prefill", "slow-transfer=fast", "slow-transfer=fast: write a size per second, such as 64KiB"),
         ("prefill", "slow-transfer=0MB", "slow-transfer=0MB: write a size per second"),
+        ("prefill", "link=400Gbps,op=50", "link=400Gbps,op=50: op=50: write op=50us"),
+        ("prefill", "link=", "link=: : write rate=400Gbps"),
+        ("prefill", "link=1GB slow-transfer=1MB", "slow-transfer=1MB: link=1GB says how fast the link is"),
         ("prefill", "keep-unclaimed-rooms=1", "keep-unclaimed-rooms=1: write keep-unclaimed-rooms"),
         ("prefill", "die-after=-1", "die-after=-1: a whole number of requests is expected"),
         ("prefill", "die-in=bed", "die-in=bed: only `transfer` is known"),

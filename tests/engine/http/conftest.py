@@ -19,6 +19,7 @@ import pytest
 from tests.engine.http import checkpoint
 
 ROOT = Path(__file__).resolve().parents[3]
+ECHO = "tests.engine.http.serve"  # the real server process over ranks that echo
 READY = "The server is fired up and ready to roll!"
 PATIENCE = 30.0  # seconds; a busy machine is slow, never this slow
 
@@ -32,7 +33,9 @@ def free_port() -> int:
 class Engine:
     """One `python -m` process, its log, and a client. `wait_for` blocks until a line of the log holds a text."""
 
-    def __init__(self, model: Path, flags: tuple[str, ...], env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, model: Path, flags: tuple[str, ...], env: dict[str, str] | None = None, module: str = ECHO
+    ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.lines: list[str] = []
@@ -42,7 +45,7 @@ class Engine:
             [
                 sys.executable,
                 "-m",
-                "tests.engine.http.serve",
+                module,
                 "--model-path",
                 str(model),
                 "--port",
@@ -96,8 +99,8 @@ class Engine:
 
 
 @contextmanager
-def running(model: Path, *flags: str, env: dict[str, str] | None = None) -> Iterator[Engine]:
-    engine = Engine(model, flags, env)
+def running(model: Path, *flags: str, env: dict[str, str] | None = None, module: str = ECHO) -> Iterator[Engine]:
+    engine = Engine(model, flags, env, module)
     try:
         yield engine
     finally:

@@ -20,6 +20,8 @@ import zmq
 
 from pdctl import lifeline
 from pdctl.engine.args import ServerArgs
+from pdctl.engine.channels import Channels, local_line
+from pdctl.engine.meeting import Here, meet
 from pdctl.engine.messages import (
     Abort,
     Ask,
@@ -40,6 +42,7 @@ from pdctl.engine.messages import (
     reply_codec,
     request_codec,
 )
+from pdctl.engine.whereabouts import Whereabouts
 from tests.engine.http.checkpoint import CONTEXT, text_of
 
 END_OF_TEXT = 1
@@ -62,18 +65,28 @@ class Running:
 
 
 class EchoRank:
-    def __init__(self, args: ServerArgs, tp_rank: int, dp_rank: int, ipc_dir: Path) -> None:
-        self.args, self.tp_rank, self.dp_rank = args, tp_rank, dp_rank
+    def __init__(self, args: ServerArgs, here: Whereabouts, ipc_dir: Path) -> None:
+        self.args = args
+        self.dp_rank, self.pp_rank, self.tp_rank = here.key
         context = zmq.Context()
+        channels = Channels.of(args, ipc_dir)
         self.replies = context.socket(zmq.PUSH)
-        self.replies.connect(f"ipc://{ipc_dir}/tokenizer")
+        self.replies.connect(channels.tokenizer)
         self.requests = context.socket(zmq.PULL)
-        self.requests.bind(f"ipc://{ipc_dir}/{'scheduler' if tp_rank == 0 else f'echo-{tp_rank}'}-{dp_rank}")
+        kin = [other.rank for other in Whereabouts.all(args.shape) if other.replica == here.replica]
+        lines = {rank.world_rank: local_line(ipc_dir, here.replica, rank) for rank in kin}
+        own, rank = lines[here.rank.world_rank], here.rank
+        leads = not (rank.pp_rank or rank.attn_tp_rank)
+        self.requests.bind("tcp://127.0.0.1:*" if channels.meeting else own.input if leads else own.step)
+        if channels.meeting:
+            at = self.requests.getsockopt(zmq.LAST_ENDPOINT).decode().rstrip("\0")
+            lines = meet(channels.meeting, Here(rank.world_rank, rank.node, at, at), 20)
         self.followers = []
-        for follower in range(1, args.tp_size if tp_rank == 0 else 1):
-            socket = context.socket(zmq.PUSH)
-            socket.connect(f"ipc://{ipc_dir}/echo-{follower}-{dp_rank}")
-            self.followers.append(socket)
+        for other in kin if leads else ():
+            if other.attn_dp_rank == rank.attn_dp_rank and other != rank:
+                socket = context.socket(zmq.PUSH)
+                socket.connect(lines[other.world_rank].step)
+                self.followers.append(socket)
         self.running: dict[str, Running] = {}
         self.seen = 0
 
@@ -84,7 +97,7 @@ class EchoRank:
         gate = os.environ.get("ECHO_GATE")
         if gate:
             Path(gate).read_bytes()  # a FIFO: blocks until the test writes into it
-        self.say(Stage(self.tp_rank, self.dp_rank, "weights_loaded", 0.25))
+        self.say(Stage(self.tp_rank, self.dp_rank, "weights_loaded", 0.25, self.pp_rank))
         facts = {
             "context_length": CONTEXT,
             "max_req_input_len": CONTEXT - 1,
@@ -98,7 +111,7 @@ class EchoRank:
             "load_seconds": 0.5,
             "kv_cache_bytes": 1 << 30,
         }
-        self.say(Ready(self.tp_rank, self.dp_rank, facts))
+        self.say(Ready(self.tp_rank, self.dp_rank, facts, self.pp_rank))
         while self.turn():
             pass
 
@@ -141,7 +154,7 @@ class EchoRank:
         if command[:1] == ["die"]:
             os._exit(7)
         if command[:1] == ["last"]:
-            self.say(Died(self.tp_rank, self.dp_rank, "out of luck"))
+            self.say(Died(self.tp_rank, self.dp_rank, "out of luck", self.pp_rank))
         if command[:1] == ["raw"]:
             self.replies.send(b"not a frame")
         limit = 1 if self.args.disaggregation_mode == "prefill" else message.sampling.max_new_tokens
@@ -212,7 +225,7 @@ class EchoRank:
             transfer_time=0.004 if moved else 0.0,
             transfer_bytes=moved,
             forward_entry_time=time.time(),
-            dp_rank=self.dp_rank if self.args.dp_size > 1 else None,
+            dp_rank=self.dp_rank if self.args.dp_ranks > 1 else None,
         )
 
 
@@ -220,12 +233,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--args-json", required=True)
     parser.add_argument("--tp-rank", type=int, required=True)
-    parser.add_argument("--dp-rank", type=int, required=True)
+    parser.add_argument("--pp-rank", type=int, required=True)
+    parser.add_argument("--replica", type=int, required=True)
     parser.add_argument("--ipc-dir", type=Path, required=True)
-    parser.add_argument("--dist-port", type=int, required=True)
+    parser.add_argument("--dist-init", required=True)
     options = parser.parse_args()
     lifeline.hold()
-    EchoRank(ServerArgs.from_json(options.args_json), options.tp_rank, options.dp_rank, options.ipc_dir).serve()
+    args = ServerArgs.from_json(options.args_json)
+    EchoRank(
+        args, Whereabouts.find(args.shape, options.replica, options.pp_rank, options.tp_rank), options.ipc_dir
+    ).serve()
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ import pytest
 import zmq
 
 from pdctl.engine.args import ServerArgs
-from pdctl.engine.dp_controller import chooser, dispatch, resolve
-from pdctl.engine.messages import Abort, Generate, Sampling, Stop, request_codec
+from pdctl.engine.dp_controller import Loads, chooser, dispatch, resolve
+from pdctl.engine.messages import Abort, Done, Generate, Sampling, Stop, request_codec
 
 
 def request(room: int | None = None, rank: int | None = None) -> Generate:
@@ -61,4 +61,48 @@ def test_requests_go_to_one_replica_and_orders_to_all() -> None:
     assert not thread.is_alive()
     for end in ends:
         assert [request_codec.decode(end.recv()) for _ in range(3)] == [messages[0], *messages[2:]]
+    context.destroy(linger=0)
+
+
+def sized(rid: str, tokens: int, rank: int | None = None) -> Generate:
+    return Generate(rid, [1] * tokens, Sampling(), routed_dp_rank=rank)
+
+
+def test_the_least_loaded_by_requests() -> None:
+    loads = Loads("total_requests", 3)
+    assert [loads.choose(sized(rid, 5)) for rid in "abcd"] == [0, 1, 2, 0]
+    loads.done("b")
+    loads.done("b")  # its end is counted once
+    loads.done("never seen")
+    assert [loads.choose(sized(rid, 5)) for rid in "efg"] == [1, 2, 1]
+
+
+def test_the_least_loaded_by_tokens() -> None:
+    loads = Loads("total_tokens", 2)
+    assert loads.choose(sized("long", 1000)) == 0
+    assert [loads.choose(sized(f"short{n}", 10)) for n in range(5)] == [1] * 5
+    loads.done("long")
+    assert loads.choose(sized("next", 10)) == 0
+
+
+def test_a_chosen_rank_counts_as_load() -> None:
+    loads = Loads("total_requests", 2)
+    assert [loads.choose(sized(f"a{n}", 1, rank=1)) for n in range(2)] == [1, 1]
+    assert [loads.choose(sized(f"b{n}", 1)) for n in range(3)] == [0, 0, 1]
+
+
+def test_the_order_that_a_request_ended_is_for_the_controller_alone() -> None:
+    context = zmq.Context()
+    source, feed, out, end = (context.socket(kind) for kind in (zmq.PULL, zmq.PUSH, zmq.PUSH, zmq.PULL))
+    source.bind("inproc://in")
+    feed.connect("inproc://in")
+    out.bind("inproc://out")
+    end.connect("inproc://out")
+    for message in (Done("gone"), Stop()):
+        feed.send(request_codec.encode(message))
+    told: list[str] = []
+    dispatch(source, [out], chooser("round_robin", 1), told.append)
+    assert told == ["gone"]
+    assert request_codec.decode(end.recv()) == Stop()
+    assert not end.poll(0)
     context.destroy(linger=0)

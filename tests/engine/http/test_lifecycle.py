@@ -268,7 +268,10 @@ def test_the_server_process_has_no_torch(prefill: Engine) -> None:
 def test_log_prefixes_carry_only_the_ranks_that_exist() -> None:
     from pdctl.engine.args import ServerArgs
     from pdctl.engine.logs import decorations
+    from pdctl.layout.ranks import place
 
     one = ServerArgs("/nowhere")
     both = ServerArgs("/nowhere", tp_size=2, dp_size=2)
-    assert [decorations(one, 0, 0), decorations(both, 1, 0), decorations(both, None, None)] == ["", " DP0 TP1", ""]
+    wide = ServerArgs("/nowhere", tp_size=4, attn_dp_size=2, pp_size=2, ep_size=2)
+    assert [decorations(one, place(one.shape)[0]), decorations(both, place(both.shape)[1])] == ["", " DP0 TP1"]
+    assert [decorations(wide, place(wide.shape)[-1]), decorations(both, None)] == [" DP1 PP1 TP3 EP1", ""]

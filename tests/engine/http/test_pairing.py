@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from pdctl.engine.args import ServerArgs
+from pdctl.engine.pairing import MAX_ROOM, Pairing, pairings
+from pdctl.engine.requests import RoutedBody
 from tests.engine.http.conftest import Engine
 
 REAL = {"bootstrap_host": "10.0.0.1", "bootstrap_port": 8998, "bootstrap_room": 77}
@@ -89,13 +94,30 @@ def test_rooms_of_a_batch(decode: Engine) -> None:
     assert rooms(decode, text=["a", "b"], **lists) == [3, 4]
 
 
+def test_a_room_for_each_prompt_becomes_one_for_each_sample() -> None:
+    """What sglang's router sends for a batch with n > 1; both engines must come to the same rooms."""
+    body = RoutedBody(bootstrap_host=["h1", "h2"], bootstrap_port=[8998, None], bootstrap_room=[70, MAX_ROOM])
+    args = ServerArgs("/nowhere", disaggregation_mode="prefill", rehearse=("null-port-fallback",))
+    pairs = pairings(body, args, [str(index) for index in range(6)], samples=3)
+    assert [(pair.host, pair.port) for pair in pairs] == [("h1", 8998)] * 3 + [("h2", None)] * 3
+    rooms = [pair.room for pair in pairs if pair.room is not None]
+    assert (rooms[0], rooms[3]) == (70, MAX_ROOM)
+    assert len(set(rooms)) == 6
+    assert all(0 < room <= MAX_ROOM for room in rooms)
+    decode = dataclasses.replace(args, disaggregation_mode="decode")
+    assert pairings(body, decode, list("abcdef"), samples=3) == pairs
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"bootstrap_room": [1]}, "bootstrap_room has 1 entries for 2 request(s)"),
         ({"bootstrap_port": [8998, None]}, "bootstrap_port is missing for bootstrap_host '10.0.0.1' (room 78)"),
         ({"bootstrap_room": [4, 4]}, "two requests of this batch have the same room"),
-        ({"bootstrap_room": [4, 5], "sampling_params": {"n": 2}}, "bootstrap_room has 2 entries for 4 request(s)"),
+        ({"bootstrap_room": [4, 5, 6], "sampling_params": {"n": 2}}, "bootstrap_room has 3 entries for 4 request(s)"),
+        ({"bootstrap_room": [4, 4], "sampling_params": {"n": 2}}, "two requests of this batch have the same room"),
+        ({"bootstrap_room": [4, 0], "sampling_params": {"n": 2}}, "bootstrap_room 0 with bootstrap_host"),
+        ({"bootstrap_room": [4, 4, 4, 4], "sampling_params": {"n": 2}}, "two requests of this batch have the same room"),
     ],
 )
 def test_lists_that_do_not_match(decode: Engine, change: dict[str, object], said: str) -> None:
@@ -120,9 +142,5 @@ def test_rid_and_room_stand_on_one_line_at_info(decode: Engine) -> None:
 
 
 def test_a_decode_with_the_fake_backend_takes_requests_that_name_no_prefill() -> None:
-    from pdctl.engine.args import ServerArgs
-    from pdctl.engine.pairing import Pairing, pairings
-    from pdctl.engine.requests import RoutedBody
-
     args = ServerArgs("/nowhere", disaggregation_mode="decode", disaggregation_transfer_backend="fake")
     assert pairings(RoutedBody(), args, ["a", "b"]) == [Pairing("2.2.2.2", None, 0)] * 2

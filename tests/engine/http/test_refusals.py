@@ -240,4 +240,6 @@ def test_a_full_queue_is_503_with_a_time_to_come_back(model: Path) -> None:
             lines = response.iter_lines()
             assert next(lines)
             refused(engine.client.post("/generate", json={"text": texts}), 503, "The request queue is full")
-            refused(engine.client.post("/generate", json={"text": texts}), 503, "--max-queued-requests is 2")
+            full = engine.client.post("/generate", json={"text": texts})
+            refused(full, 503, "--max-queued-requests is 2")
+            assert 1 <= int(full.headers["retry-after"]) <= 60

@@ -1,0 +1,260 @@
+"""What stands between processes: a clock, links that carry frames in order, HTTP to bootstrap servers; their faults."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pdctl.engine.disaggregation import bootstrap_client, manager, prefill
+from pdctl.engine.disaggregation.bootstrap_client import BootstrapError
+from pdctl.engine.disaggregation.channel import LinkEvent
+from pdctl.engine.disaggregation.loop import Handler, Timer
+
+EPOCH = 1_700_000_000.0
+LOOK = 0.5  # virtual seconds between looks at what is under way; real loops look every millisecond
+
+
+class Clock:
+    """Stands in for the module `time`: one virtual monotonic clock, and a wall clock that may jump."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.jump = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    perf_counter = monotonic
+
+    def time(self) -> float:
+        return EPOCH + self.now + self.jump
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+class SimLink:
+    """Frames from one loop to the inbox at `endpoint`, in order. `held`: nothing passes for now."""
+
+    def __init__(self, owner: SimLoop, endpoint: str) -> None:
+        self.owner, self.endpoint = owner, endpoint
+        self.wire: deque[bytes] = deque()
+        self.closed = False
+        self.held = False
+        self.held_since = 0.0
+
+    def send(self, frame: bytes) -> bool:
+        if self.closed:
+            return False
+        self.wire.append(frame)
+        return True
+
+    def close(self, linger: float = 0.0) -> None:
+        self.closed = True
+        if not linger:
+            self.wire.clear()
+
+
+class SimLoop:
+    """The KV manager's thread as a queue of things to do; `turn` does them in the real loop's order."""
+
+    def __init__(self, net: Network, handler: Handler, name: str) -> None:
+        self._net, self._handler = net, handler
+        self.name = name
+        self.endpoint = net.bind(self)
+        self.port = int(self.endpoint.rpartition(":")[2])
+        self.links: list[SimLink] = []
+        self.calls: deque[Callable[[], None]] = deque()
+        self.events: deque[tuple[SimLink, LinkEvent]] = deque()
+        self.jobs: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
+        self.timers: list[tuple[float, int, Timer]] = []
+        self.order = itertools.count()
+        self.look: float | None = None
+        self.ended = False
+        self.dead = False
+
+    # --- what a manager asks of its loop
+
+    def start(self) -> None:
+        return
+
+    def call(self, action: Callable[[], None]) -> bool:
+        if self.ended:
+            return False
+        self.calls.append(action)
+        return True
+
+    def later(self, seconds: float, action: Callable[[], None]) -> Timer:
+        timer = Timer(action)
+        heapq.heappush(self.timers, (self._net.clock.now + seconds, next(self.order), timer))
+        return timer
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.jobs.append((job, done))
+
+    def connect(self, endpoint: str) -> SimLink:
+        link = SimLink(self, endpoint)
+        self.links.append(link)
+        self._net.links.append(link)
+        there = self._net.loops.get(endpoint)
+        alive = there is not None and not there.dead
+        self.events.append((link, LinkEvent.UP if alive else LinkEvent.REFUSED))
+        return link
+
+    def drop(self, link: SimLink, linger: float = 0.0) -> None:
+        if link in self.links:
+            self.links.remove(link)
+        link.close(linger)
+
+    def stop(self, timeout: float = 10.0) -> bool:
+        del timeout
+        return True
+
+    # --- what the world does with it
+
+    def turn(self, frames: int = 0, link: SimLink | None = None) -> None:
+        """Calls, `frames` frames of `link`, link events, timers, then a look at what is under way."""
+        if self.dead:
+            return
+        while self.calls:
+            self.calls.popleft()()
+        for _ in range(frames):
+            if link is None or not link.wire or link.held:
+                break
+            self._handler.on_frame(link.wire.popleft())
+        while self.events:
+            link_of, event = self.events.popleft()
+            if not link_of.closed:
+                self._handler.on_link(link_of, event)
+        self.tick()
+        look = self._handler.advance()
+        self.look = None if look is None else max(look, self._net.clock.now + LOOK)
+
+    def tick(self) -> None:
+        while self.timers and self.timers[0][0] <= self._net.clock.now:
+            timer = heapq.heappop(self.timers)[2]
+            if timer.action is not None:
+                timer.action()
+
+    @property
+    def due(self) -> float | None:
+        """When something happens by itself."""
+        while self.timers and self.timers[0][2].action is None:
+            heapq.heappop(self.timers)
+        times = [self.timers[0][0]] if self.timers else []
+        return min([*times, *([self.look] if self.look is not None else [])], default=None)
+
+    def answer(self, refused: bool = False) -> None:
+        """One HTTP answer comes back; `refused`: the connection was."""
+        job, done = self.jobs.popleft()
+        self._net.refusing = refused
+        try:
+            result = job()
+        finally:
+            self._net.refusing = False
+        self.call(lambda: done(result))
+
+    def die(self) -> None:
+        """SIGKILL: peers see their connections close; what was on the wire may still arrive."""
+        self.dead = self.ended = True
+        for link in self._net.links:
+            if link.endpoint == self.endpoint and not link.closed and not link.owner.dead:
+                link.owner.events.append((link, LinkEvent.LOST))
+                link.wire.clear()
+
+
+class Network:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.loops: dict[str, SimLoop] = {}
+        self.links: list[SimLink] = []
+        self.servers: dict[str, Callable[[str, str, bytes | None], tuple[int, str]]] = {}  # host:port → answers
+        self.refusing = False
+        self._ports = itertools.count(40001)
+        self._names = itertools.count(1)
+
+    def bind(self, loop: SimLoop) -> str:
+        endpoint = f"tcp://10.0.0.9:{next(self._ports)}"
+        self.loops[endpoint] = loop
+        return endpoint
+
+    def loop(self, name: str, ip: str, handler: Handler) -> SimLoop:
+        del ip
+        return SimLoop(self, handler, name)
+
+    def name(self) -> str:
+        return f"name-{next(self._names)}"
+
+    @property
+    def busy(self) -> list[SimLink]:
+        """Links with something to deliver."""
+        self.links = [link for link in self.links if link.wire or not (link.closed or link.owner.dead)]
+        return [link for link in self.links if link.wire and not link.held]
+
+    def deliver(self, link: SimLink, frames: int = 1) -> None:
+        there = self.loops.get(link.endpoint)
+        if there is None or there.dead:
+            link.wire.clear()
+            return
+        there.turn(frames, link)
+
+    def http(self, address: str, method: str, target: str, body: bytes | None = None, timeout: float = 5.0) -> bytes:
+        """Stands in for bootstrap_client._call."""
+        del timeout
+        server = self.servers.get(address)
+        url = f"http://{address}{target.partition('?')[0]}"
+        if server is None or self.refusing:
+            raise BootstrapError(f"{url}: connection refused")
+        status, text = server(method, target, body)
+        if status != 200:
+            raise bootstrap_client._refused(url, status, text)
+        return text.encode()
+
+
+class Names:
+    """Stands in for the module `uuid`: names that are the same in every run."""
+
+    def __init__(self, net: Network) -> None:
+        self._net = net
+
+    def uuid4(self) -> Any:
+        class Name:
+            hex = self._net.name()
+
+        return Name
+
+
+def _same_thread(transport: object, *_: object) -> object:
+    """Stands in for the transfer workers: the simulated transport is asynchronous by itself."""
+    return transport
+
+
+@contextmanager
+def simulated(net: Network) -> Iterator[None]:
+    """Every module of the engine sees the network's clock, sockets and HTTP instead of the machine's."""
+    saved: list[tuple[object, str, object]] = []
+
+    def put(owner: Any, name: str, value: object) -> None:
+        if hasattr(owner, name):
+            saved.append((owner, name, getattr(owner, name)))
+            setattr(owner, name, value)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("pdctl.engine.") and getattr(module, "time", None) is time:
+            put(module, "time", net.clock)
+    put(manager, "Loop", net.loop)
+    put(bootstrap_client, "_call", net.http)
+    put(prefill, "Workers", _same_thread)
+    put(sys.modules["pdctl.engine.disaggregation.connection"], "uuid", Names(net))
+    put(prefill, "uuid", Names(net))
+    try:
+        yield
+    finally:
+        for owner, name, value in reversed(saved):
+            setattr(owner, name, value)

@@ -1,0 +1,55 @@
+"""What no order of events may break: one end per room and side, no page lost, shared or written late, ranks agree."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.engine.invariants.machine import Pair
+from tests.engine.invariants.mutations import MUTATIONS, Patch
+
+STEPS = 60
+
+
+def profile(examples: int, **more: object) -> settings:
+    return settings(
+        max_examples=examples,
+        stateful_step_count=STEPS,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Thousands of rooms fail here on purpose, each with its lines."""
+    log = logging.getLogger("pdctl.engine")
+    log.disabled = True
+    yield
+    log.disabled = False
+
+
+def test_any_order_of_events() -> None:
+    run_state_machine_as_test(Pair, settings=profile(60))
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(3600)
+def test_a_hundred_thousand_steps() -> None:
+    steps = int(os.environ.get("PDCTL_TEST_STEPS", "100000"))
+    run_state_machine_as_test(Pair, settings=profile(max(1, steps // STEPS), phases=[Phase.generate, Phase.shrink]))
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_a_broken_build_is_caught(mutation: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation(monkeypatch)
+    with pytest.raises((AssertionError, RuntimeError)):
+        run_state_machine_as_test(Pair, settings=profile(400, phases=[Phase.generate]))

@@ -1,0 +1,67 @@
+"""docs/engine.md names a function for every step: each of them exists where the page says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "engine.md"
+# `scheduler/loop.py Scheduler.run`
+STEP = re.compile(r"`([a-z_]+(?:/[a-z_]+)*\.py) ([A-Za-z_][A-Za-z_0-9.]*)`")
+
+
+@cache
+def names(path: Path) -> frozenset[str]:
+    found: set[str] = set()
+
+    def walk(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(prefix + node.name)
+                if isinstance(node, ast.ClassDef):
+                    walk(node.body, f"{prefix}{node.name}.")
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                found.add(prefix + node.target.id)
+            elif isinstance(node, ast.Assign):
+                found.update(prefix + target.id for target in node.targets if isinstance(target, ast.Name))
+
+    walk(ast.parse(path.read_text(encoding="utf-8")).body, "")
+    return frozenset(found)
+
+
+def steps() -> list[tuple[str, str]]:
+    return list(dict.fromkeys(STEP.findall(PAGE.read_text(encoding="utf-8"))))
+
+
+def pages() -> list[str]:
+    """Each mechanism: its title, a diagram with numbered steps, and below it what does each of them."""
+    return re.split(r"(?m)^## [0-9]+\. ", PAGE.read_text(encoding="utf-8"))[1:]
+
+
+def test_the_page_names_many() -> None:
+    assert len(steps()) > 80
+    assert len(pages()) > 12
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.partition("\n")[0])
+def test_every_numbered_step_stands_in_the_diagram_and_names_its_function(page: str) -> None:
+    diagrams = "\n".join(re.findall(r"(?ms)^```\n(.*?)^```", page))
+    items = re.findall(r"(?m)^ ?(\d+)\. (.*(?:\n    ? ?\S.*)*)", page)
+    assert [int(number) for number, _ in items] == list(range(1, len(items) + 1))
+    assert items
+    for number, words in items:
+        assert STEP.search(words), f"step {number} names no function: {words}"
+        assert re.search(rf"(?<![\w.-]){number}(?![\w.])", diagrams), f"step {number} is not in the diagram"
+    assert max(map(len, diagrams.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(("file", "name"), steps(), ids=lambda word: word)
+def test_every_function_named_is_there(file: str, name: str) -> None:
+    homes = [base / file for base in (ROOT / "pdctl" / "engine", ROOT / "pdctl") if (base / file).is_file()]
+    assert homes, f"docs/engine.md: there is no pdctl/engine/{file}"
+    assert name in names(homes[0]), f"docs/engine.md: {file} has no {name}"

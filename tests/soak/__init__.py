@@ -1,0 +1,1 @@
+"""A long run of a real deployment under kills and aborts; `python -m tests.soak --help`."""
