@@ -96,12 +96,17 @@ def collect(session: int) -> None:
     deadline = time.monotonic() + COLLECT
     while time.monotonic() < deadline:
         alive = procfs.session(session)
-        for pid in procfs.zombies(session):
-            with contextlib.suppress(ChildProcessError):  # its own parent was quicker
-                os.waitpid(pid, os.WNOHANG)
-        if not alive:
+        dead = [pid for pid in procfs.zombies(session) if not _reaped(pid)]  # threads of some may still be ending
+        if not alive and not dead:
             return
         time.sleep(0.01)
+
+
+def _reaped(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:  # its own parent was quicker
+        return True
 
 
 def clear_sockets(pid: int) -> None:

@@ -14,7 +14,7 @@ from pdctl.topology.suggest import hint, nearest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pdctl.topology.model import Flags, Role, Span
+    from pdctl.topology.model import Flags, Span
     from pdctl.topology.written import Written
 
 
