@@ -68,7 +68,7 @@ class Span:
         else:
             shared = sinks.view(1, kv_heads, -1)
             parts = [attend_with_sinks(row, k, v, shared) for row, (k, v) in zip(rows, past, strict=True)]
-        return torch.cat(parts).reshape(query.shape)
+        return (torch.cat(parts) if len(parts) > 1 else parts[0]).reshape(query.shape)
 
     def past(self, layer: int) -> list[KeyValue]:
         """In the order of the sequences, in the model's dtype."""

@@ -87,3 +87,16 @@ def test_idle_check_names_the_pages_that_are_missing() -> None:
 def test_a_pool_of_the_reserved_page_alone_is_refused() -> None:
     with pytest.raises(ValueError, match="page 0 is reserved"):
         PageAllocator(1)
+
+
+def test_more_for_the_same_owner_comes_right_behind_as_far_as_that_is_free() -> None:
+    allocator = PageAllocator(20)
+    first = allocator.alloc(4)
+    second = allocator.alloc(4)
+    assert first is not None
+    assert second is not None
+    assert allocator.alloc(2, after=int(second[-1])).tolist() == [9, 10]
+    allocator.free(second)  # 5 to 8, between the two
+    assert allocator.alloc(6, after=int(first[-1])).tolist() == [5, 6, 7, 8, 11, 12]
+    assert allocator.alloc(2, after=4).tolist() == [13, 14]  # taken: anywhere else
+    allocator.check(expected_used=14)

@@ -45,3 +45,20 @@ def test_a_released_row_cannot_be_used_or_released_again() -> None:
         table.release(row)
     with pytest.raises(PageLeakError, match="row 0 is not taken"):
         table.extend(row, np.array([1], np.int32))
+
+
+def test_pages_of_the_prefix_cache_are_read_and_not_handed_back() -> None:
+    table = PageTable(2, 8)
+    row = table.acquire()
+    assert row is not None
+    table.extend(row, np.array([3, 4, 5, 6, 7], dtype=np.int32))
+    table.lend(row, 0, 2)
+    assert table.truncate(row, 4).tolist() == [7]
+    assert table.pages(row).tolist() == [3, 4, 5, 6]
+    with pytest.raises(PageLeakError, match="pages after the first 1 belong to the prefix cache"):
+        table.truncate(row, 1)
+    assert table.release(row).tolist() == [5, 6]
+    again = table.acquire()
+    assert again == row
+    table.extend(again, np.array([1], dtype=np.int32))
+    assert table.release(again).tolist() == [1]

@@ -66,6 +66,39 @@ def test_windows_of_layers(tmp_path: Path) -> None:
     assert windows("Qwen3ForCausalLM", sliding_window=8, use_sliding_window=True, layer_types=kinds) == (8, 0, 8)
 
 
+GPT_OSS = {
+    "architectures": ["GptOssForCausalLM"], "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8,
+    "attention_bias": True, "swiglu_limit": 5.0, "rope_theta": 150000.0,
+    "rope_scaling": {
+        "rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False,
+    },
+}  # fmt: skip
+
+
+def test_gpt_oss(tmp_path: Path) -> None:
+    config = read(tmp_path, **GPT_OSS)
+    assert config.windows == (8, 0, 8)
+    assert (config.qkv_bias, config.out_bias, config.sinks) == (True, True, True)
+    assert config.mixture is not None
+    assert (config.mixture.experts, config.mixture.active, config.mixture.router_bias) == (4, 2, True)
+    assert config.mixture.clamped == (1.702, 5.0)
+    assert (config.rope.kind, config.rope.whole, round(config.rope.magnitude, 4)) == ("yarn", False, 1.3466)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope_scaling": None}, "config.json has no 'rope_scaling'"),
+        ({"attention_bias": False}, "attention_bias = False; supported: attention_bias"),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, "quantization_config .* supported: unquantised weights"),
+    ],
+    ids=["rope", "bias", "mxfp4"],
+)
+def test_a_gpt_oss_that_cannot_run_is_named(tmp_path: Path, changes: dict, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        read(tmp_path, **GPT_OSS | changes)
+
+
 def test_eos_ids_of_both_files_count_once_each(tmp_path: Path) -> None:
     assert read(tmp_path).eos_token_ids == (2,)
     assert read(tmp_path, {"eos_token_id": [5, 2, 9]}).eos_token_ids == (5, 2, 9)

@@ -52,10 +52,11 @@ def test_greedy_tokens_are_those_of_transformers(tmp_path: Path, name: str) -> N
     case = NAMED[name]
     peer, runner = make_peer(case, tmp_path), make_runner(case, tmp_path)
     prompt = token_ids(case, 20)
+    given = torch.from_numpy(prompt)[None]
+    options = {"max_new_tokens": 30, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     with torch.inference_mode():
-        expected = peer.generate(
-            torch.from_numpy(prompt)[None], max_new_tokens=30, do_sample=False, eos_token_id=None, pad_token_id=0
-        )[0].numpy()
+        # The mask says that a token 0 in the prompt is no padding.
+        expected = peer.generate(given, attention_mask=torch.ones_like(given), **options)[0].numpy()
     pages = run_of_pages(case, 1, 50)
     ids = prompt
     logits = forward(runner, (ids, pages, 0, 20))
