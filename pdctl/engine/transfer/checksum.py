@@ -15,6 +15,8 @@ from pdctl.engine.transfer.around import Around
 from pdctl.engine.transfer.base import TransferError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from pdctl.engine.cache.geometry import PoolGeometry
@@ -59,6 +61,11 @@ class ChecksumTransport(Around):
     def __init__(self, inner: Transport) -> None:
         super().__init__(inner)
         self._pool: memoryview | None = None
+
+    def beneath(self, put: Callable[[Transport], Transport]) -> None:
+        """Put a transport between the checksums and what moves the bytes, before any are moved."""
+        self._inner = put(self._inner)
+        self.caps = self._inner.caps
 
     def register(self, buffer: Buffer) -> None:
         if not isinstance(buffer, memoryview):

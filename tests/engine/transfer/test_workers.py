@@ -9,10 +9,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import pdctl
+from pdctl.engine import args
 from pdctl.engine.cache.geometry import Layout
 from pdctl.engine.transfer import workers
 from pdctl.engine.transfer.around import Around
@@ -402,3 +405,11 @@ def test_there_is_never_one_thread_alone() -> None:
     assert workers.threads() >= 2
     assert workers.threads(1) == 1, "unless it was asked for"
     assert workers.threads(7) == 7
+
+
+def test_sglangs_variable_says_how_many_threads() -> None:
+    argv = ["--model-path", str(Path(pdctl.__file__).parent / "checkpoints" / "tiny")]
+    assert args.parse(argv, {}).disaggregation_transfer_threads == 0
+    assert args.parse(argv, {"SGLANG_DISAGGREGATION_QUEUE_SIZE": "4"}).disaggregation_transfer_threads == 4
+    with pytest.raises(SystemExit):
+        args.parse([*argv, "--disaggregation-transfer-threads", "-1"], {})

@@ -1,0 +1,49 @@
+"""A transport whose writes fail, get lost, stall or bring other bytes on request (pdctl.engine.faults)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pdctl.engine.faults import arm
+from pdctl.engine.transfer.around import Around, find
+from pdctl.engine.transfer.base import Op, OpState
+from pdctl.engine.transfer.checksum import ChecksumTransport
+
+if TYPE_CHECKING:
+    from pdctl.engine.faults import Armed
+    from pdctl.engine.transfer.base import Pages, TransferPlan, Transport
+
+
+class FaultyTransport(Around):
+    def __init__(self, inner: Transport, armed: Armed) -> None:
+        super().__init__(inner)
+        self.caps = dataclasses.replace(inner.caps, prompt=False)  # a stall must never be the KV manager's
+        self._armed = armed
+
+    def post(self, plan: TransferPlan, src_pages: Pages, dst_pages: Pages) -> Op:
+        fault = self._armed.at("post")
+        action = fault.action if fault is not None else ""
+        if action == "drop":  # as a write that the network acknowledged and lost
+            return Op(plan.peer, plan.nbytes(len(src_pages)), OpState.DONE)
+        if action == "fail":
+            return Op(plan.peer, 0, OpState.FAILED, f"fault {fault.word}" if fault else "")
+        if self._armed.at("page") is not None:
+            src_pages = np.roll(src_pages, 1) if len(src_pages) > 1 else np.zeros_like(src_pages)
+        if action == "duplicate":
+            super().post(plan, src_pages, dst_pages)
+        return super().post(plan, src_pages, dst_pages)
+
+
+def with_faults(transport: Transport, rank: int) -> Transport:
+    """`transport`, or one around it that does what PDCTL_FAULTS asks."""
+    armed = arm(rank)
+    if armed is None:
+        return transport
+    checked = find(transport, ChecksumTransport)
+    if checked is not None:  # checksums are of what was to be sent: they have to see the fault
+        checked.beneath(lambda inner: FaultyTransport(inner, armed))
+        return transport
+    return FaultyTransport(transport, armed)
