@@ -10,8 +10,9 @@ import asyncio
 import errno
 import logging
 
-from pdctl.engine.disaggregation.bootstrap_http import Answer, Exchange, Request, text
+from pdctl.engine.disaggregation.bootstrap_http import Answer, AnswerFaults, Exchange, Request, text
 from pdctl.engine.disaggregation.bootstrap_table import RankTable
+from pdctl.engine.faults import arm
 from pdctl.errors import LaunchError
 
 log = logging.getLogger("pdctl.engine")
@@ -25,6 +26,8 @@ class BootstrapServer:
         self.host = host
         self.port = port
         self.table = RankTable()
+        armed = arm()
+        self._faults = AnswerFaults(armed) if armed is not None else None
         self._server: asyncio.Server | None = None
         self._cleaner: asyncio.Task[None] | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -82,7 +85,7 @@ class BootstrapServer:
         if task is not None:
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)
-        await Exchange(reader, writer).serve(self.answer)
+        await Exchange(reader, writer, self._faults).serve(self.answer)
 
     async def _clean(self) -> None:
         while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
@@ -14,6 +14,8 @@ import h11
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pdctl.engine.faults import Armed
 
 MAX_BODY = 1 << 20  # bytes; aiohttp's default, which SGLang keeps
 IDLE = 75.0  # seconds a kept-alive connection may say nothing
@@ -45,6 +47,24 @@ def document(value: dict[str, object]) -> Answer:
     return text(200, json.dumps(value), "application/json")
 
 
+class AnswerFaults:
+    """What PDCTL_FAULTS makes of a bootstrap server's answers."""
+
+    def __init__(self, armed: Armed) -> None:
+        self._armed = armed
+
+    async def answer(self, given: Answer) -> Answer | None:
+        """None: none is given."""
+        fault = self._armed.at("bootstrap")
+        if fault is None:
+            return given
+        if fault.action == "delay":
+            await asyncio.sleep(fault.value)
+        elif fault.action == "corrupt":
+            return replace(given, body=given.body[::-1])
+        return None if fault.action == "drop" else given
+
+
 class TooLargeError(ValueError):
     """A body over MAX_BODY."""
 
@@ -52,11 +72,14 @@ class TooLargeError(ValueError):
 class Exchange:
     """One connection: requests in, answers out, in turn."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, faults: AnswerFaults | None = None
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._http = h11.Connection(h11.SERVER)
         self._method = ""
+        self._faults = faults
 
     async def serve(self, answer: Callable[[Request], Answer]) -> None:
         """Until either side closes; a client that breaks the protocol is told so once."""
@@ -65,7 +88,9 @@ class Exchange:
                 request = await asyncio.wait_for(self._read(), IDLE)
                 if request is None:
                     return
-                given = answer(request)
+                given = await self._faults.answer(answer(request)) if self._faults else answer(request)
+                if given is None:
+                    return
                 await self._write(given, last=given.status == 500)  # aiohttp closes after a crash
                 if self._reusable:
                     self._http.start_next_cycle()

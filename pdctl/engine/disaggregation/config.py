@@ -52,6 +52,13 @@ class DisaggConfig:
     tell_unclaimed: bool = True  # whether the decode hears of it when its page list is dropped (SGLang's never does)
 
     @property
+    def write_grace(self) -> float:
+        """How long a prefill lets a write of a failed room go on: half of what the decode waits before it uses the pages
+        again, for the word of the failure takes its time to get here.
+        """
+        return self.settle_grace / 2
+
+    @property
     def seat(self) -> Seat:
         return Seat(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank)
 

@@ -21,11 +21,12 @@ from msgspec import Meta
 
 from pdctl.engine.cache.geometry import PoolGeometry  # noqa: TC001  # msgspec reads it at run time
 from pdctl.engine.disaggregation.rank_shape import RankShape  # noqa: TC001
-from pdctl.engine.wire import Codec
+from pdctl.engine.wire import HEADER, Codec
 
 if TYPE_CHECKING:
     from pdctl.engine.transfer.base import Pages
 
+PROTOCOL = 1  # grows whenever an older peer would misunderstand a frame
 KIND = 3
 MAX_FRAME = 8 << 20  # two million pages
 MAX_TEXT = 4096
@@ -47,6 +48,15 @@ class RegisterKvArgs(msgspec.Struct, frozen=True, tag="register"):
     geometry: PoolGeometry
     shape: RankShape
     instance: Text = ""  # the rank that is meant, as the bootstrap server named it; another one must refuse
+    protocol: Count = PROTOCOL
+
+
+class Hello(msgspec.Struct, frozen=True, tag="register"):
+    """What of a registration every version has: enough to answer one that cannot be read."""
+
+    session: Name
+    endpoint: Endpoint
+    protocol: Count = 0
 
 
 class RegisterAck(msgspec.Struct, frozen=True, tag="registered"):
@@ -140,6 +150,22 @@ Frame = RegisterKvArgs | RegisterAck | TransferInfo | Status | Abort | AbortAck 
 codec: Codec[Frame] = Codec(
     "KV handshake", KIND, (RegisterKvArgs, RegisterAck, TransferInfo, Status, Abort, AbortAck, Unregister), MAX_FRAME
 )
+
+
+def hello(frame: bytes) -> Hello | None:
+    """The registration in a frame of any version; None where there is none."""
+    try:
+        return msgspec.msgpack.decode(frame[HEADER:], type=Hello)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def other_version(theirs: int) -> str:
+    """Why a decode that speaks version `theirs` is refused."""
+    return (
+        f"KV handshake version mismatch: prefill={PROTOCOL}, decode={theirs}. "
+        "Run the same pdctl version on the prefill and the decode side."
+    )
 
 
 def pack_pages(pages: Pages) -> bytes:

@@ -22,6 +22,8 @@ from pdctl.engine.disaggregation.channel import Bell, Inbox, Link, LinkEvent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pdctl.engine.disaggregation.faulty import FrameFaults
+
 log = logging.getLogger("pdctl.engine")
 
 T = TypeVar("T")
@@ -86,6 +88,7 @@ class Loop:
         self._closed = False
         self._lock = threading.Lock()  # between `call` and the end
         self.ended = False
+        self.faults: FrameFaults | None = None  # unless PDCTL_FAULTS asks for some
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
@@ -142,7 +145,7 @@ class Loop:
 
     def connect(self, endpoint: str) -> Link:
         """Raises LinkError when `endpoint` is none."""
-        link = Link(self._context, endpoint)
+        link = (self.faults.link if self.faults else Link)(self._context, endpoint)
         self._links[link.monitor] = link
         self._poller.register(link.monitor, zmq.POLLIN)
         return link

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pdctl.engine.disaggregation.faulty import faults_for
 from pdctl.engine.disaggregation.handshake import Frame, codec
 from pdctl.engine.disaggregation.loop import Loop
 from pdctl.engine.disaggregation.rank_shape import RankShape
@@ -54,6 +55,7 @@ class Manager(ABC):
         self._rejected = 0
         self._warned: set[str] = set()
         self.loop = Loop(f"kv-{config.role}", config.rank_ip, self)
+        self.loop.faults = faults_for(config.attn_tp_rank, self.loop.later)
 
     @property
     def endpoint(self) -> str:
@@ -87,14 +89,26 @@ class Manager(ABC):
         return ManagerStats(rooms, draining, peers, self.succeeded, self.failed, self._rejected, self.moved_bytes)
 
     def on_frame(self, frame: bytes) -> None:
+        if self.loop.faults is not None:
+            self.loop.faults.passing(frame, "in.", self._decode_frame)
+        else:
+            self._decode_frame(frame)
+
+    def _decode_frame(self, frame: bytes) -> bool:
         """A frame nobody can read is dropped with a line in the log; the thread goes on (sglang 0.5.13's died)."""
         try:
             message = codec.decode(frame)
         except (FrameError, RecursionError) as error:
             self._rejected += 1
             log.warning("Rejected a frame of %d bytes on %s: %s", len(frame), self.endpoint, error)
-            return
-        self.on_message(message)
+            self.on_unreadable(frame, str(error))
+        else:
+            self.on_message(message)
+        return True
+
+    def on_unreadable(self, frame: bytes, why: str) -> None:
+        """A frame was rejected; its sender may be owed an answer."""
+        del frame, why
 
     @abstractmethod
     def on_message(self, message: Frame) -> None: ...

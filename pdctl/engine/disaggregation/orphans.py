@@ -36,14 +36,14 @@ class Orphans:
         self._disown = disown
         self._capacity = capacity
         self._kept: OrderedDict[tuple[int, str], Orphan] = OrderedDict()
-        self._sessions: dict[int, set[str]] = {}  # by room, of what is kept
+        self._sessions: dict[int, dict[str, None]] = {}  # by room, in order of arrival, of what is kept
 
     def keep(self, info: TransferInfo) -> int:
         """How many of the room are here now. A newer page list of the same room and session takes the older's place."""
         key = (info.room, info.session)
         orphan = self._kept[key] = Orphan(info, time.monotonic())
         self._kept.move_to_end(key)
-        self._sessions.setdefault(info.room, set()).add(info.session)
+        self._sessions.setdefault(info.room, {})[info.session] = None
         self._loop.later(self._ttl, lambda: self._expire(key, orphan))
         if len(self._kept) > self._capacity:
             dropped = self._take(next(iter(self._kept)))
@@ -52,14 +52,14 @@ class Orphans:
 
     def _take(self, key: tuple[int, str]) -> Orphan:
         room, session = key
-        self._sessions[room].discard(session)
+        del self._sessions[room][session]
         if not self._sessions[room]:
             del self._sessions[room]
         return self._kept.pop(key)
 
     def adopt(self, room: int) -> list[TransferInfo]:
         """Take out every page list of `room`: its request is here."""
-        return [self._take((room, session)).info for session in sorted(self._sessions.get(room, ()))]
+        return [self._take((room, session)).info for session in list(self._sessions.get(room, ()))]
 
     def withdraw(self, room: int, session: str) -> bool:
         """The decode gave the room up; whether its page list was still here."""

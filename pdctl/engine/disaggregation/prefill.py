@@ -16,15 +16,19 @@ from pdctl.engine.disaggregation.destination import note_page_list
 from pdctl.engine.disaggregation.failure import Failure, FailureCode
 from pdctl.engine.disaggregation.fake_room import FakeSender
 from pdctl.engine.disaggregation.handshake import (
+    PROTOCOL,
     Abort,
     AbortAck,
     Frame,
+    RegisterAck,
     RegisterKvArgs,
     Status,
     TransferInfo,
     Unregister,
     clipped,
     codec,
+    hello,
+    other_version,
 )
 from pdctl.engine.disaggregation.manager import Manager
 from pdctl.engine.disaggregation.notice import Notices
@@ -35,6 +39,7 @@ from pdctl.engine.disaggregation.registration import Registration, server_addres
 from pdctl.engine.disaggregation.sender import KvSender, Sender
 from pdctl.engine.disaggregation.session import Session, open_session
 from pdctl.engine.disaggregation.state import KVPoll, ManagerStats
+from pdctl.engine.transfer.faulty import with_faults
 from pdctl.engine.transfer.workers import Workers, threads
 
 if TYPE_CHECKING:
@@ -56,7 +61,8 @@ class PrefillManager(Manager):
         self, config: DisaggConfig, transport: Transport, geometry: PoolGeometry, wake: Callable[[], None]
     ) -> None:
         super().__init__(config, transport, geometry, wake)
-        self.transport = Workers(transport, self.loop, threads(config.transfer_threads))
+        faulty = with_faults(transport, config.attn_tp_rank)
+        self.transport = Workers(faulty, self.loop, threads(config.transfer_threads))
         self._rooms: dict[int, KvSender] = {}
         self._sessions: dict[str, Session] = {}
         ttl = min(config.orphan_ttl, config.bootstrap_timeout) if config.tell_unclaimed else config.orphan_ttl
@@ -121,7 +127,7 @@ class PrefillManager(Manager):
         self._announce_dp_rank(room, dp_rank)
         sender.timer = self.loop.later(self.config.bootstrap_timeout, lambda: self._overdue(sender))
         for info in self._orphans.adopt(room):
-            self._take(sender, info, said=True)
+            self._hand_over(sender, info, said=True)
 
     def _conflict(self, room: int, named: int | None) -> Failure | None:
         """The decode looks for the room at the DP rank it was told, or at room % dp_size: anywhere else is in vain."""
@@ -200,6 +206,16 @@ class PrefillManager(Manager):
         else:
             log.warning("A prefill rank does not expect %s frames; ignored", type(message).__name__)
 
+    def on_unreadable(self, frame: bytes, why: str) -> None:
+        """A decode of another version learns why it will not be served, instead of waiting for an answer."""
+        unread = hello(frame)
+        if unread is not None:
+            reason = other_version(unread.protocol) if unread.protocol != PROTOCOL else clipped(why)
+            log.error("Refused decode session %s (%s): %s", unread.session, unread.endpoint, reason)
+            code = FailureCode.MISMATCH.value
+            answer = RegisterAck(unread.session, self.endpoint, self.host, accepted=False, reason=reason, code=code)
+            self._reply(unread.session, unread.endpoint, answer)
+
     def _register(self, message: RegisterKvArgs) -> None:
         self._unregister(message.session)
         session = open_session(self, message)
@@ -221,7 +237,7 @@ class PrefillManager(Manager):
             return
         sender = self._rooms.get(info.room)
         if sender is not None:
-            self._take(sender, info)
+            self._hand_over(sender, info)
             return
         refused = self._refused.known(info.room)
         if refused is not None and refused.code != FailureCode.ABORTED.value:
@@ -239,7 +255,7 @@ class PrefillManager(Manager):
         if self._orphans.keep(info) >= info.required_dst_info_num:
             log.info("room=%d is bootstrapped", info.room)
 
-    def _take(self, sender: KvSender, info: TransferInfo, said: bool = False) -> None:
+    def _hand_over(self, sender: KvSender, info: TransferInfo, said: bool = False) -> None:
         session = self._sessions.get(info.session)
         if sender.failure is not None:
             self._refuse(info, sender.failure)
@@ -307,16 +323,16 @@ class PrefillManager(Manager):
     def lost_peer(self, peer: str, detail: str) -> None:
         session = self._sessions.get(peer)
         if session is not None:
-            self.lost(session, detail)
+            self.lost(session, detail, linger=1.0)  # it may well be alive behind a link that is not
 
-    def lost(self, session: Session, detail: str) -> None:
+    def lost(self, session: Session, detail: str, linger: float = 0.0) -> None:
         """A decode rank is gone: only its rooms fail, and it may register again."""
         if self._sessions.pop(session.id, None) is None:
             return
         log.info("Decode rank %s: %s; %d rooms affected", session.endpoint, detail, len(session.rooms))
         if session.rooms:
             log.error("Session %s failed.", session.id)
-        self._end(session, detail, linger=0.0)
+        self._end(session, detail, linger)
 
     def _end(self, session: Session, detail: str, linger: float) -> None:
         failure = failures.decode_lost(session.id, session.endpoint, detail)

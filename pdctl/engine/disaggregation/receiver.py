@@ -32,6 +32,8 @@ __all__ = ["FakeReceiver", "KvReceiver", "Receiver"]
 
 log = logging.getLogger("pdctl.engine")
 
+INSIST = 2.0  # seconds between aborts that nobody acknowledges
+
 # Failures the prefill is told of even where the handshake did not get to it: it could do nothing but wait.
 TOLD_UNHEARD = (FailureCode.MISMATCH.value, FailureCode.ABORTED.value, FailureCode.RANK_UNREACHABLE.value)
 
@@ -302,7 +304,16 @@ class KvReceiver:
             self._let_go()
         else:
             self._timer = self._manager.loop.later(self._manager.config.settle_grace, self._expire)
+            self._manager.loop.later(INSIST, self._insist)
         self._manager.wake()
+
+    def _insist(self) -> None:
+        """An abort or its answer may have been lost, and the pages depend on it."""
+        if self._settled or self.failure is None:
+            return
+        for connection in self._writers:
+            connection.send(self.farewell(connection.session, self.failure, notice=False))
+        self._manager.loop.later(INSIST, self._insist)
 
     def _check_settled(self) -> None:
         if self._state.final and not self._settled and not self._writers and not self._suspect:

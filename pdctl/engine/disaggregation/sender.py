@@ -217,17 +217,19 @@ class KvSender:
 
     def check(self) -> bool:
         """Poll the ops that are under way; True while some still are."""
-        transport, left = self._manager.transport, []
+        transport, left, failed = self._manager.transport, [], []
         for op in self._running:
             state = transport.poll(op)
             if state == OpState.RUNNING:
                 left.append(op)
                 self._ask_for_help(op)
             elif state == OpState.FAILED:
-                self._manager.lost_peer(op.peer, op.error)
+                failed.append(op)
         had_some, self._running = bool(self._running), left
         if had_some:
             self._rest()
+        for op in failed:  # now that the room has nothing else under way, its end can still be told to that peer
+            self._manager.lost_peer(op.peer, op.error)
         self._note_parts()
         now = time.monotonic()
         if left and now > self._stuck_at:
@@ -242,7 +244,7 @@ class KvSender:
         """A failing room's ops outlived their grace: cancel them, and cut the peers off so that nothing comes late."""
         for op in self._running:
             self._manager.transport.release(op)
-            self._manager.lost_peer(op.peer, f"a write did not end within {self._manager.config.settle_grace:.1f}s")
+            self._manager.lost_peer(op.peer, f"a write did not end within {self._manager.config.write_grace:.1f}s")
         self._running = []
 
     def fail(self, failure: Failure) -> None:
@@ -250,7 +252,7 @@ class KvSender:
         if self._state.final or self._failing:
             return
         self._failing = failure
-        self._deadline = time.monotonic() + self._manager.config.settle_grace
+        self._deadline = time.monotonic() + self._manager.config.write_grace
         self._chunks.clear()
         self._conclude()
 

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.engine.disaggregation import rank_map
 from pdctl.engine.disaggregation.channel import LinkError
 from pdctl.engine.disaggregation.failure import FailureCode
-from pdctl.engine.disaggregation.handshake import RegisterAck, RegisterKvArgs, Status, clipped, codec
+from pdctl.engine.disaggregation.handshake import (
+    PROTOCOL,
+    RegisterAck,
+    RegisterKvArgs,
+    Status,
+    clipped,
+    codec,
+    other_version,
+)
 from pdctl.engine.disaggregation.rank_shape import room_page_bytes
 from pdctl.engine.transfer.base import Cut, TransferError
 from pdctl.layout.cuts import piece, speaks
@@ -62,6 +70,8 @@ def refusal(manager: PrefillManager, message: RegisterKvArgs) -> Refusal | None:
     if message.instance not in ("", manager.instance):
         text = f"this is prefill rank {manager.instance}, not {message.instance} that the bootstrap server named"
         return Refusal(FailureCode.STALE_ENDPOINT, text)
+    if message.protocol != PROTOCOL:
+        return Refusal(FailureCode.MISMATCH, other_version(message.protocol))
     reason = rank_map.mismatch(manager.shape, message.shape)
     if not reason and message.backend != manager.transport.name:
         reason = (

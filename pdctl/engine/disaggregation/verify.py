@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.engine.disaggregation.handshake import MAX_FRAME, Checksums, pack_pages, unpack_pages
+from pdctl.engine.transfer.around import find
 from pdctl.engine.transfer.checksum import ChecksumTransport, Region
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ MOST_PAGES = MAX_FRAME // 16  # a frame has room for these with 8 bytes each; a 
 
 
 def checker(transport: Transport) -> ChecksumTransport | None:
-    return transport if isinstance(transport, ChecksumTransport) else None
+    return find(transport, ChecksumTransport)
 
 
 def checksums(plan: TransferPlan, posted: Sequence[tuple[Pages, Op]]) -> Checksums | None:

@@ -66,6 +66,22 @@ def test_a_spoilt_page_fails_the_room_and_is_named_on_both_sides() -> None:
         run_room(prefill, decode, 6, server.port)
 
 
+@pytest.mark.parametrize("fault", ["corrupt:page", "drop:post"])
+def test_a_rehearsed_fault_of_the_transport_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PDCTL_FAULTS", fault)
+    with (
+        bootstrap() as server,
+        prefill_side(server.port, wrap=ChecksumTransport) as prefill,
+        decode_side(wrap=ChecksumTransport, settle_grace=0.1) as decode,
+    ):
+        sender, receiver = open_room(prefill, decode, 5, server.port)
+        decode.until(receiver, KVPoll.WAITING_FOR_INPUT)
+        receiver.send_metadata(DST)
+        sender.send(SRC, last=True, metadata=b"token")
+        failed(decode, receiver, FailureCode.CHECKSUM, "KV checksum")
+        decode.until_settled(receiver)
+
+
 def test_a_decode_that_checks_takes_what_a_prefill_that_does_not_sends_and_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
