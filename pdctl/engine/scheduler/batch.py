@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.engine import clock
 from pdctl.engine.model.batch import ForwardBatch, SeqSlice
 from pdctl.engine.model.sampler import SamplingRow, sample
 from pdctl.engine.scheduler import stages
@@ -80,7 +81,7 @@ def run(batch: Batch, resources: Resources, shares: tuple[Share, ...] = ()) -> O
 
 def prepare(batch: Batch, eos: frozenset[int], shares: tuple[Share, ...] = ()) -> Pass:
     """From here to `conclude` the pages of the batch's requests stay theirs, whatever happens to them."""
-    now = time.time()
+    now = clock.now()
     tokens: list[int] = []
     slices: list[SeqSlice] = []
     for req, extend in batch.parts:
@@ -114,7 +115,7 @@ def conclude(prepared: Pass, sampled: Sampled | None, resources: Resources) -> O
         if req.leaving:
             req.leaving = False
             resources.release(req)
-    now = time.time()
+    now = clock.now()
     for index, row in enumerate(prepared.rows if sampled else ()):
         req = batch.parts[row].req
         if sampled is None or req.finish is not None:
@@ -140,6 +141,4 @@ def _tokens(req: Req, start: int, end: int) -> Sequence[int]:
 def _sampling(req: Req, eos: frozenset[int]) -> SamplingRow:
     message, sampling = req.message, req.message.sampling
     ends = (*sampling.stop_token_ids, *sorted(eos)) if sampling.min_new_tokens else ()
-    return SamplingRow(
-        sampling, req.input_ids, req.output_ids, message.return_logprob, message.top_logprobs_num, ends
-    )
+    return SamplingRow(sampling, req.input_ids, req.output_ids, message.return_logprob, message.top_logprobs_num, ends)

@@ -9,10 +9,10 @@ draining   the room failed after we announced pages: they stay quarantined until
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from pdctl.engine import clock
 from pdctl.engine.cache.metadata import ContextCorruptionError, MetadataRow
 from pdctl.engine.disaggregation.receiver import FakeReceiver
 from pdctl.engine.disaggregation.state import KVPoll
@@ -73,7 +73,7 @@ class DecodeRole(Role):
             elif poll < KVPoll.WAITING_FOR_INPUT:
                 left.append(req)
             else:
-                req.times.ready = req.times.ready or time.time()
+                req.times.ready = req.times.ready or clock.now()
                 blocked = blocked or not self._reserve(req)
                 if blocked:
                     left.append(req)
@@ -96,10 +96,11 @@ class DecodeRole(Role):
         return False
 
     def _announce(self, req: Req) -> None:
-        req.times.bootstrapped = time.time()
+        req.times.bootstrapped = clock.now()
         pages = req.pages[req.kept_pages : self.resources.pages_for(req.prompt_len)]
         _receiver(req).send_metadata(pages, req.metadata_slot, req.kept_pages)
         self.transfer.append(req)
+        self.reached("decode.after_announce", req)
         report.step(req, "transfer", pages=len(pages), prealloc=req.times.bootstrapped - req.times.received)
 
     def _poll_transfer(self, state: dict[int, int]) -> None:
@@ -117,6 +118,7 @@ class DecodeRole(Role):
     def _merge(self, req: Req) -> None:
         """The pages are here: take the first token from the metadata row and join the running batch."""
         resources = self.resources
+        self.reached("decode.after_arrival", req)
         try:
             row = self._row(req)
         except ContextCorruptionError as error:
@@ -124,7 +126,7 @@ class DecodeRole(Role):
             log.error("Context corruption detected: %s %s", head, error.message)
             self._end(req, error.message, 500, "context_corruption")
             return
-        req.times.transferred = req.times.first_token = time.time()
+        req.times.transferred = req.times.first_token = clock.now()
         req.computed, req.cached = req.prompt_len, row.cached_tokens
         if req.message.return_logprob:
             req.logprobs.append(row.logprob)

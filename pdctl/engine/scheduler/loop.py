@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING
 
+from pdctl.engine import clock
 from pdctl.engine.messages import Abort, Ask, AskRooms, Flush, Flushed, Generate, Outputs, Report, Request, Rooms, Stop
 from pdctl.engine.scheduler.batch import IDLE, Batch, Outcome, run
 from pdctl.engine.scheduler.overlap import Overlap
@@ -38,7 +38,7 @@ class Scheduler:
         self._overlap = Overlap(resources)
         self._leader = resources.leader
         self._stopping = False
-        self._started = time.time()
+        self._started = clock.now()
         self._served = 0
         self._aborted = 0
 
@@ -149,7 +149,7 @@ class Scheduler:
             "cached_pages": resources.prefix.pages if resources.prefix else 0,
             "num_pages": resources.num_pages,
             "free_metadata_slots": resources.metadata.free_slots,
-            "uptime": time.time() - self._started,
+            "uptime": clock.now() - self._started,
         }
 
     def _load(self) -> dict[str, float]:

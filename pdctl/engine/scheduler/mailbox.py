@@ -88,12 +88,12 @@ class Mailbox:
             self._sleeper.register(self._steps, zmq.POLLIN)
         if self._leads_group:
             self._input = self._socket(zmq.PULL)
-            self._input.setsockopt(zmq.MAXMSGSIZE, request_codec.max_bytes)
             inlet = self._bound(self._input, inlet)
             self._sleeper.register(self._input, zmq.POLLIN)
         return Line(step, inlet, wake)
 
     def _bound(self, socket: Socket, address: str) -> str:
+        socket.setsockopt(zmq.MAXMSGSIZE, request_codec.max_bytes)
         socket.bind(address)
         return str(socket.getsockopt_string(zmq.LAST_ENDPOINT)).rstrip("\0")
 

@@ -11,9 +11,9 @@ draining    the room failed while bytes were moving: pages stay quarantined unti
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING
 
+from pdctl.engine import clock
 from pdctl.engine.cache.metadata import MetadataRow
 from pdctl.engine.disaggregation.state import KVPoll
 from pdctl.engine.scheduler import report
@@ -71,13 +71,13 @@ class PrefillRole(Role):
                 continue
             slot = None
             if poll >= KVPoll.WAITING_FOR_INPUT:
-                req.times.ready = req.times.ready or time.time()
+                req.times.ready = req.times.ready or clock.now()
                 slot = self.resources.metadata.alloc()
             if slot is None:
                 left.append(req)
                 continue
             req.metadata_slot = slot
-            req.times.bootstrapped = time.time()
+            req.times.bootstrapped = clock.now()
             self.waiting.add(req)
             report.step(req, "waiting", bootstrap=req.times.bootstrapped - req.times.received)
         self.bootstrap = left
@@ -87,7 +87,7 @@ class PrefillRole(Role):
         for req in self.inflight:
             poll = state[id(req)]
             if poll == KVPoll.SUCCESS:
-                req.times.transferred = time.time()
+                req.times.transferred = clock.now()
                 self.resources.emit(req, req.output_ids[-1:])
                 report.finished(req, "prefill", self.resources)
                 self._release(req)
@@ -134,11 +134,14 @@ class PrefillRole(Role):
         req.sent_pages = whole
         metadata = b""
         if last:
+            self.reached("prefill.before_metadata", req)
             metadata = self.resources.metadata.set(req.metadata_slot, _row(req))
-            req.times.sent = time.time()
+            req.times.sent = clock.now()
         elif not len(pages):
             return
         _sender(req).send(pages, last, metadata)
+        if not last:
+            self.reached("prefill.after_chunk", req)
         report.step(req, "inflight" if last else "chunk", pages=len(pages), computed=req.computed)
 
     def _fail(self, req: Req, stage: str) -> None:

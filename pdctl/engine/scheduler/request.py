@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pdctl.engine import clock
 from pdctl.engine.args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.disaggregation.state import TransferStats
 from pdctl.engine.messages import Finish, Generate, Meta
@@ -76,7 +76,7 @@ class Req:
 
     @classmethod
     def of(cls, message: Generate, max_new_tokens: int) -> Req:
-        return cls(message, max_new_tokens, Times(message.received or time.time()))
+        return cls(message, max_new_tokens, Times(message.received or clock.now()))
 
     @property
     def rid(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pdctl.engine.faults import arm
 from pdctl.engine.scheduler.request import Req
 from pdctl.engine.scheduler.running import RunningBatch
 
@@ -49,6 +50,7 @@ class Role(ABC):
         self.resources = resources
         self.running = RunningBatch(resources)
         self._arrived = 0
+        self.faults = arm(resources.tp_rank)
 
     def admit(self, message: Generate) -> None:
         """Take a request, or answer it with the reason it can never run here (sglang 0.5.23: HTTP 400)."""
@@ -100,6 +102,11 @@ class Role(ABC):
     @abstractmethod
     def queues(self) -> Queues:
         """How many requests are where."""
+
+    def reached(self, step: str, req: Req) -> None:
+        """A named step of a request: PDCTL_FAULTS may ask for something to go wrong here (pdctl.engine.faults)."""
+        if self.faults is not None:
+            self.faults.at(step, req.room)
 
     def _cancel_running(self, match: Match) -> int:
         gone = self.running.remove(match)

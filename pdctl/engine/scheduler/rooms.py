@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
+from pdctl.engine import clock
 from pdctl.engine.messages import LiveRoom
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def _live(queue: str, req: Req) -> LiveRoom:
         rid=req.rid,
         queue=queue,
         state=state,
-        age=round(time.time() - req.times.received, 6),
+        age=round(clock.now() - req.times.received, 6),
         waiting_for=_waits(queue, req, state),
         prompt_tokens=req.prompt_len,
         output_tokens=len(req.output_ids),

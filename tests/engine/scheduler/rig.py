@@ -18,7 +18,19 @@ from pdctl.engine.args import ServerArgs
 from pdctl.engine.cache.allocator import PageAllocator
 from pdctl.engine.cache.metadata import MetadataBuffers
 from pdctl.engine.cache.table import PageTable
-from pdctl.engine.messages import Abort, Finish, Flush, Flushed, Generate, Meta, Outputs, Reply, Request, Sampling
+from pdctl.engine.messages import (
+    Abort,
+    Finish,
+    Flush,
+    Flushed,
+    Generate,
+    Meta,
+    Outputs,
+    Reply,
+    Report,
+    Request,
+    Sampling,
+)
 from pdctl.engine.model.config import ModelConfig
 from pdctl.engine.model.parallel import Groups
 from pdctl.engine.model.runner import ModelRunner
@@ -89,6 +101,7 @@ class Station:
         self.finish: dict[str, Finish] = {}
         self.meta: dict[str, Meta] = {}
         self.flushed: list[Flushed] = []
+        self.reports: list[Report] = []
         self.told: list[str] = []  # rids, token by token
         self._agreed: Agreed | None = None
 
@@ -103,6 +116,8 @@ class Station:
         for reply in replies:
             if isinstance(reply, Flushed):
                 self.flushed.append(reply)
+            if isinstance(reply, Report):
+                self.reports.append(reply)
             for item in reply.items if isinstance(reply, Outputs) else ():
                 self.told += [item.rid] * len(item.ids)
                 self.answer[item.rid] += item.ids

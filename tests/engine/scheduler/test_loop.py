@@ -152,8 +152,8 @@ def test_an_answer_ends_at_the_context_length(client: Client) -> None:
     client.send(Ask("limit"))
     client.until("a report", lambda: any(report.id == "limit" for report in client.reports))
     endless = Sampling(max_new_tokens=100_000, temperature=0, ignore_eos=True)
-    got = client.answer(Generate("endless", ids(2040), endless))
-    assert len(got) + 2040 == client.reports[-1].state["max_total_num_tokens"]
+    got = client.answer(Generate("endless", ids(4000), endless))
+    assert len(got) + 4000 == client.reports[-1].state["max_total_num_tokens"]
     assert client.finish["endless"].type == "length"
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
+import pytest
+
 from pdctl.engine.args import FAKE_BOOTSTRAP_HOST
-from pdctl.engine.messages import Flush
+from pdctl.engine.messages import Ask, Flush
 from pdctl.engine.model.batch import ForwardBatch
 from tests.engine.scheduler.rig import abort, ask, flush, ids, pair, unified, with_fields
 
@@ -135,3 +139,22 @@ def test_a_decode_keeps_nothing_of_a_room_that_failed_or_was_a_rehearsal() -> No
         assert cache.pages == 0
         both.run(ask("real", ids(41), room=6))
         assert both.decode.meta["real"].transfer_pages == 11
+
+
+def test_the_lines_and_the_load_report_tell_of_hits(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "pdctl.engine")
+    with pair(prefill={"chunked_prefill_size": 64}) as both:
+        both.run(ask("one", ids(41), room=11))
+        both.run(ask("two", ids(41), room=12))
+        both.prefill.turn(Ask("load"))
+        (report,) = both.prefill.reports
+    lines = [text for text in caplog.messages if text.startswith("Prefill batch")]
+    assert "#new-seq: 1, #new-token: 41, #cached-token: 0" in lines[0]
+    assert "#new-seq: 1, #new-token: 1, #cached-token: 40" in lines[-1]
+    times = [text for text in caplog.messages if text.startswith("ReqTimeStats(rid=two")]
+    assert len(times) == 2  # prefill and decode
+    assert all("input_len=41, cached_input_len=40, " in text for text in times)
+    assert report.load["cache_hit_rate"] == pytest.approx(40 / 41)
+    assert report.load["token_usage"] == 0
+    assert report.state["free_pages"] == report.state["num_pages"]
+    assert report.state["cached_pages"] == 10

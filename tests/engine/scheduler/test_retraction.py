@@ -21,9 +21,6 @@ def alone() -> dict[str, list[int]]:
         return dict(roomy.answer)
 
 
-ALONE: dict[str, list[int]] = {}
-
-
 @pytest.fixture(scope="module")
 def expected() -> dict[str, list[int]]:
     return alone()
@@ -74,8 +71,7 @@ def test_a_retracted_request_can_be_aborted(how: str) -> None:
     with pair(decode=TIGHT) as both:
         both.send(*MANY)
         side = retract_one(both)
-        (gone,) = [name for name, req in side.role.members() if name == "retracted"][:1]
-        rid = next(req.rid for name, req in side.role.members() if name == gone)
+        rid = next(req.rid for name, req in side.role.members() if name == "retracted")
         side.turn(Abort(all=True) if how == "all" else Abort(rid, exact=True))
         assert side.finish[rid].type == "abort"
         if how == "all":
