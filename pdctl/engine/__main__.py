@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl import lifeline
+from pdctl.engine import faults
 from pdctl.engine.args import parse
 from pdctl.engine.logs import configure
 from pdctl.engine.ranks import SCHEDULER, Ranks
@@ -39,7 +40,7 @@ def start(argv: Sequence[str], module: str = SCHEDULER) -> int:
     """Serve until told to stop; returns the exit code. `module` is what `python -m` runs as a rank."""
     args = parse(argv, dict(os.environ))
     configure(args)
-    for line in args.rehearsal.lines:
+    for line in (*args.rehearsal.lines, *faults.start_lines()):
         log.warning("%s", line)
     try:
         _require_extra()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pdctl.engine import rehearsal, shapes
+from pdctl.engine import faults, rehearsal, shapes
 from pdctl.layout.shape import Shape
 
 if TYPE_CHECKING:
@@ -233,4 +233,4 @@ def refuse(args: ServerArgs) -> str:
             f"--chunked-prefill-size {args.chunked_prefill_size} must be a multiple of --page-size {args.page_size} "
             "(sglang: chunked_prefill_size % page_size == 0)"
         )
-    return rehearsal.refuse(args.rehearse, args.role)
+    return faults.refuse() or rehearsal.refuse(args.rehearse, args.role)

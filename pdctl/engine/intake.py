@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pdctl.engine import clock
 from pdctl.engine.jobs import Job, Options, Prompt
 from pdctl.engine.messages import Generate
 from pdctl.engine.pairing import Pairing, pairings
@@ -52,7 +52,7 @@ class Intake:
 
     async def jobs(self, prompts: Sequence[Prompt], options: Sequence[Options], body: RoutedBody) -> tuple[Job, ...]:
         """`options` has one entry, or one for each prompt. Raises Refusal (400) with the first thing that is wrong."""
-        received = time.time()
+        received = clock.now()
         samples = options[0].n
         if any(option.n != samples for option in options):
             raise Refusal(400, "The parallel_sample_num should be the same for all samples in sample params.")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from pdctl.engine import clock
 from pdctl.engine.args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.channels import Channels, local_input
 from pdctl.engine.dp_controller import LEAST_LOADED, resolve
@@ -140,7 +141,7 @@ class TokenizerManager:
         self.heard_at = time.monotonic()
         self._heard.set()
         if isinstance(reply, Outputs):
-            now = time.time()
+            now = clock.now()
             for tokens in reply.items:
                 self._deliver(tokens, now)
         elif isinstance(reply, Report):
@@ -233,7 +234,7 @@ class TokenizerManager:
             self._table[member.job.rid] = member
             self._note(member, "Receive: obj=%s", member.job.describe)
             self.send(member.job.message)
-            member.clock.dispatched = time.time()
+            member.clock.dispatched = clock.now()
             self._metrics.received(member)
         return group
 
@@ -307,7 +308,7 @@ class TokenizerManager:
             sampling=Sampling(max_new_tokens=tokens, temperature=0.0, ignore_eos=True),
             bootstrap_host=FAKE_BOOTSTRAP_HOST if paired else None,
             bootstrap_room=room if paired else None,
-            received=time.time(),
+            received=clock.now(),
             routed_dp_rank=dp_rank,
         )
         return self._dispatch((Job(message, Options(message.sampling)),), stream=False)
@@ -328,8 +329,8 @@ class TokenizerManager:
         longest = self._args.bootstrap_timeout + self._args.waiting_timeout + SILENCE_MARGIN
         while True:
             await asyncio.sleep(SILENCE_CHECK)
-            oldest = min((pending.clock.dispatched for pending in self._table.values()), default=time.time())
-            silent = min(time.monotonic() - self.heard_at, time.time() - oldest)
+            oldest = min((pending.clock.dispatched for pending in self._table.values()), default=clock.now())
+            silent = min(time.monotonic() - self.heard_at, clock.now() - oldest)
             if silent > longest:
                 log.error("The scheduler has said nothing for %.0f s; ending %d request(s)", silent, len(self._table))
                 self.end_all(f"the scheduler has said nothing for {silent:.0f} s", 504)

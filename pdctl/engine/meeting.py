@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("pdctl.engine")
 
 
+PATIENCE = 30.0  # seconds after the deadline: node 0, which knows who is missing, speaks first
+
+
 class Here(msgspec.Struct, frozen=True, tag="here"):
     """A rank and its sockets. The DP controller, which only wants to know, comes with world rank -1."""
 
@@ -88,7 +91,8 @@ class Meeting:
 
 
 def meet(address: str, here: Here, seconds: float) -> dict[int, Line]:
-    """Everybody's sockets by world rank. Raises TimeoutError naming where it waited."""
+    """Everybody's sockets by world rank. Raises TimeoutError naming where it waited, `PATIENCE` after the deadline."""
+    seconds += PATIENCE
     with zmq.Context() as context, context.socket(zmq.REQ) as socket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVTIMEO, int(seconds * 1000))

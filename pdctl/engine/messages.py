@@ -1,7 +1,7 @@
 """What the tokenizer manager and the scheduler ranks say to each other (sglang 0.5.23 srt/managers/io_struct.py).
 
 `request_codec` runs tokenizer manager → scheduler rank 0 (through the DP controller when there is one);
-`reply_codec` runs back. Times are `time.time()` seconds.
+`reply_codec` runs back. Times are `clock.now()` seconds.
 """
 
 from __future__ import annotations

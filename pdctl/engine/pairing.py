@@ -35,7 +35,7 @@ UNPAIRED = Pairing()
 
 
 def pairings(body: RoutedBody, args: ServerArgs, rids: list[str], samples: int = 1) -> list[Pairing]:
-    """One for each request: prompt by prompt, `samples` of each. Raises Refusal (400) naming what is wrong, and the fix.
+    """One for each request: prompt by prompt, `samples` of each. Raises Refusal (400) naming what is wrong and the fix.
 
     Prefill and decode get the same body, so both come to the same rooms without a word between them.
     """

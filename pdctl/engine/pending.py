@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pdctl.engine import clock
 from pdctl.engine.detokenize import Detokenizer, StopStrings
 from pdctl.engine.messages import Finish
 from pdctl.engine.refusal import Refusal
@@ -125,7 +125,7 @@ class Pending:
 
     def end(self, finish: Finish) -> None:
         """End the request from this side (client gone, rank died, shutdown)."""
-        self._end(finish, time.time())
+        self._end(finish, clock.now())
 
     @property
     def text(self) -> str:

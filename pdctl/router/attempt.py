@@ -65,10 +65,9 @@ class Attempt:
         """To the end of the attempt; the client has been answered unless the outcome is FAILED."""
         self._exchange.on_gone = self._gone
         try:
-            # Decode first: a prefill computes nothing before decode's page list has reached it.
-            self.decode.start(self._call, self._payload)
+            self.prefill.start(self._call, self._payload)
             if not self._end.done():
-                self.prefill.start(self._call, self._payload)
+                self.decode.start(self._call, self._payload)
             outcome = await self._end
         except asyncio.CancelledError:
             self._abandon("the router is stopping")

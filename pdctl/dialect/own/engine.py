@@ -299,6 +299,11 @@ ROWS = (
         "[2026-11-21 19:44:33] REHEARSAL: this instance ends itself by SIGKILL now, in the middle of a transfer",
     ),
     Row(
+        "fault-fired", ENGINE, Level.WARNING, "", b"REHEARSAL: fault ",
+        r"REHEARSAL: fault (?P<incident>[a-z]\S*) fires at (?P<step>\S+)(?: room=(?P<room>\d+))?",
+        "[2026-11-22 00:04:33] REHEARSAL: fault drop:transfer_info@room%3==0 fires at transfer_info room=1200",
+    ),
+    Row(
         "engine-rehearsal", ENGINE, Level.WARNING, "", b"REHEARSAL: ", r"REHEARSAL: (?P<incident>[a-z]\S*): ",
         "[2026-11-21 19:44:33] REHEARSAL: null-port-fallback: a request without a port goes to this server's own",
     ),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 
+from pdctl.engine.clock import now
 from pdctl.engine.http import answers
 from pdctl.engine.intake import MAX_TOP_LOGPROBS
 from pdctl.engine.jobs import Options, Prompt
@@ -150,7 +150,7 @@ def result(instance: Instance, member: Pending, texts: bool = False) -> dict[str
             "first_token_latency": clock.first_token - clock.received if clock.first_token else None,
             "api_server_dispatch_finish_ts": clock.dispatched,
             "request_finished_ts": clock.finished,
-            "response_sent_to_client_ts": time.time(),
+            "response_sent_to_client_ts": now(),
         }
     if meta is not None:
         info |= {

@@ -11,6 +11,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from pdctl import __version__
+from pdctl.engine import faults
 from pdctl.engine.http import answers
 from pdctl.engine.http.loads import loads
 from pdctl.engine.manager import Status
@@ -74,8 +75,9 @@ async def server_info(request: Request) -> Response:
         "launch_command": shlex.join(sys.orig_argv),
         "kv_events": None,
     }
-    if instance.args.rehearse:
-        content["pdctl_rehearsal"] = list(instance.args.rehearse)
+    asked_for = [*instance.args.rehearse, *faults.words()]
+    if asked_for:
+        content["pdctl_rehearsal"] = asked_for
     return answers.json(content)
 
 
