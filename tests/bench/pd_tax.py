@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import httpx
+import numpy as np
 import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -36,6 +37,24 @@ def ttft(client: httpx.Client, url: str, ids: list[int]) -> float:
             if not first and line.startswith("data: {"):
                 first = time.perf_counter()
     return (first - began) * 1e3
+
+
+def moved(client: httpx.Client, url: str, tokens: int) -> int:
+    """Bytes of KV cache that a prompt of so many tokens takes from prefill to decode."""
+    body = {"input_ids": list(range(5, 5 + tokens)), "sampling_params": {"max_new_tokens": 1}}
+    return int(client.post(f"{url}/generate", json=body).json()["meta_info"]["kv_transfer_bytes"])
+
+
+def copies(nbytes: int, rounds: int) -> list[float]:
+    """Milliseconds of copying that much memory which was not touched lately."""
+    source, target = (np.ones(256 << 20, dtype=np.uint8) for _ in range(2))
+    times = []
+    for index in range(rounds):
+        start = index * nbytes % (len(source) - nbytes)
+        began = time.perf_counter()
+        target[start : start + nbytes] = source[start : start + nbytes]
+        times.append((time.perf_counter() - began) * 1e3)
+    return times
 
 
 def tree_rss(pid: int) -> float:
@@ -72,6 +91,9 @@ def main() -> None:
                         times[name].append(value)
             for name, values in times.items():
                 print(f"{name:26} TTFT p50 {statistics.median(values):7.2f} ms   p99 {sorted(values)[-1]:7.2f} ms")
+            nbytes = moved(client, pair.router, options.tokens)
+            copy = statistics.median(copies(nbytes, options.requests))
+            print(f"{'memcpy of its KV cache':26}      p50 {copy:7.2f} ms   {nbytes} bytes")
             tax = statistics.median(times["1P1D through the router"]) - statistics.median(times["unified"])
             print(f"{'added by PD':26}      p50 {tax:7.2f} ms")
             print(f"{'launch -d to verified':26}          {ready:7.2f} s")

@@ -35,9 +35,9 @@ roles:
 
 def launched(home: Path, topology: str, name: str, nodes: int) -> Iterator[Deployment]:
     """`nodes` of the prefill, then one decode."""
-    http, block = free_block(nodes + 2), low_block()
-    router, bootstrap = http + nodes + 1, free_block(nodes)
-    words = [f"router.port={router}", f"ports.http={http}", f"ports.bootstrap={bootstrap}", f"ports.dist-init={block}"]
+    block = low_block(14 + 2 * nodes + 2)
+    http, bootstrap, router, dist = block, block + nodes + 1, block + 2 * nodes + 1, block + 2 * nodes + 2
+    words = [f"router.port={router}", f"ports.http={http}", f"ports.bootstrap={bootstrap}", f"ports.dist-init={dist}"]
     sets = [word for setting in words for word in ("--set", setting)]
     urls = [f"http://127.0.0.1:{port}" for port in (router, http, http + nodes)]
     deployment = Deployment(name, home, urls[0], (urls[1],), (urls[2],))
@@ -143,3 +143,36 @@ def test_sixteen_ranks_are_what_the_plan_says(wide: Deployment) -> None:
 @pytest.mark.timeout(900)
 def test_sixteen_ranks_answer_like_one(wide: Deployment, alone: str) -> None:
     same_answers(wide, alone, 60)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "--tp-size 4 --attn-dp-size 2 --load-balance-method total_tokens",
+        "--tp-size 2 --pp-size 2",
+        "--tp-size 4 --attn-dp-size 2 --ep-size 4 --pp-size 2",
+        "--tp-size 2 --dp-size 2 --load-balance-method total_requests",
+    ],
+)
+def test_a_unified_engine_of_any_shape_answers_like_one_rank(alone: str, shape: str, tmp_path: Path) -> None:
+    port = free_block(1)
+    words = ["--model-path", str(MOE), "--port", str(port), "--num-threads", "1", "--max-total-tokens", "8192"]
+    with (tmp_path / "engine.log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pdctl.engine", *words, *shape.split()],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+        )
+        try:
+            url = f"http://127.0.0.1:{port}"
+            wait_for("engine", lambda: httpx.get(f"{url}/health", timeout=30).status_code == 200, 300)
+            inputs = prompts(40, 1280)
+            expected, _ = asyncio.run(answers(alone, inputs, 8))
+            got, _ = asyncio.run(answers(url, inputs, 8))
+            assert got == expected
+        finally:
+            process.terminate()
+            assert process.wait(60) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -167,7 +168,7 @@ def survivors(seen: Iterable[int], home: Path, ports: Iterable[int]) -> list[str
     return left
 
 
-def segments() -> set[str]:
-    """Files in shared memory and IPC directories under the temporary folder."""
-    names = {f"/dev/shm/{path.name}" for path in Path("/dev/shm").glob("*")}
-    return names | {str(path) for path in Path("/tmp").glob("pdctl-*")}
+def leftovers(seen: Iterable[int]) -> list[str]:
+    """Directories with sockets of processes of the run."""
+    base = Path(tempfile.gettempdir())
+    return [f"{path} is left" for pid in sorted(seen) for path in base.glob(f"pdctl-{pid}-*")]

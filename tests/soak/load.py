@@ -48,10 +48,12 @@ class Load:
 
     async def run(self, until: float) -> None:
         """Until monotonic time `until`, and the last answers."""
-        patience = httpx.Timeout(self._plan.deadline * PATIENCE, connect=5.0)
-        limits = httpx.Limits(max_connections=2 * self._plan.clients)
-        async with httpx.AsyncClient(timeout=patience, limits=limits) as client:
+        async with self._open() as client:
             await asyncio.gather(*(self._client(client, until) for _ in range(self._plan.clients)))
+
+    def _open(self) -> httpx.AsyncClient:
+        patience = httpx.Timeout(self._plan.deadline * PATIENCE, connect=5.0)
+        return httpx.AsyncClient(timeout=patience, limits=httpx.Limits(max_connections=None))
 
     async def _client(self, client: httpx.AsyncClient, until: float) -> None:
         while time.monotonic() < until:
@@ -60,7 +62,10 @@ class Load:
             stream = self._dice.random() < 0.5
             began = time.monotonic()
             try:
-                end, detail = await asyncio.wait_for(self._one(client, question, tokens, stream), leave)
+                if leave is None:
+                    end, detail = await self._one(client, question, tokens, stream)
+                else:
+                    end, detail = await self._leaving(question, tokens, stream, leave)
             except asyncio.TimeoutError:
                 end, detail = "aborted", ""
             except httpx.TimeoutException:
@@ -73,6 +78,11 @@ class Load:
             self.tally.note(end, seconds, detail)
             if end not in ("ok", "aborted"):
                 await asyncio.sleep(PAUSE)
+
+    async def _leaving(self, question: Question, tokens: int, stream: bool, after: float) -> tuple[str, str]:
+        """Over a connection of its own: a pool loses count of one that is given up in the middle."""
+        async with self._open() as client:
+            return await asyncio.wait_for(self._one(client, question, tokens, stream), after)
 
     async def _one(self, client: httpx.AsyncClient, question: Question, tokens: int, stream: bool) -> tuple[str, str]:
         asked = body(question.input_ids, tokens)

@@ -107,7 +107,6 @@ def _run(plan: Plan, home: Path, say: Callable[[str], None]) -> Outcome:
     outcome = Outcome(plan)
     asked = questions(plan, home)
     say(f"{len(asked)} reference answers")
-    before = census.segments()
     deployed = launch(plan, home)
     outcome.kills = deployed.kills
     say(f"serving on {deployed.router}")
@@ -115,9 +114,8 @@ def _run(plan: Plan, home: Path, say: Callable[[str], None]) -> Outcome:
         _measure(deployed, outcome, Load(plan, deployed.router, asked, outcome.tally), say)
     finally:
         deployed.pdctl("down", "soak")
-    left = census.survivors(deployed.seen, home, deployed.ports)
+    left = census.survivors(deployed.seen, home, deployed.ports) + census.leftovers(deployed.seen)
     outcome.problems += [f"after `pdctl down`: {text}" for text in left]
-    outcome.problems += [f"after `pdctl down`: {path} is left" for path in sorted(census.segments() - before)]
     return outcome
 
 

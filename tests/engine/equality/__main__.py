@@ -52,23 +52,26 @@ def _read(word: str) -> Form:
     return Form(**sizes)
 
 
+async def _started(model: Path, role: str, form: Form, backend: str, started: list[Instance]) -> Instance:
+    """One after another: thirty ranks that import torch at once make each other late."""
+    instance = start(model, role, form, backend)
+    started.append(instance)
+    await asyncio.to_thread(instance.wait_ready, START_WITHIN)
+    return instance
+
+
 async def run(model: str, backend: str, prefills: Sequence[Form], decodes: Sequence[Form], count: int) -> list[dict]:
     asked = prompts.make(count)
     results = []
     with tempfile.TemporaryDirectory() as directory:
         checkpoint = make_checkpoint(model, Path(directory) / model, 3)
-        reference = start(checkpoint, "null", Form(1), backend)
-        started: list[Instance] = [reference]
+        started: list[Instance] = []
         try:
-            reference.wait_ready(START_WITHIN)
+            reference = await _started(checkpoint, "null", Form(1), backend, started)
             wanted = await ask.unified(reference, asked)
             reference.stop()
-            sides = [start(checkpoint, "prefill", form, backend) for form in prefills]
-            started += sides
-            peers = [start(checkpoint, "decode", form, backend) for form in decodes]
-            started += peers
-            for instance in (*sides, *peers):
-                instance.wait_ready(START_WITHIN)
+            sides = [await _started(checkpoint, "prefill", form, backend, started) for form in prefills]
+            peers = [await _started(checkpoint, "decode", form, backend, started) for form in decodes]
             for prefill in sides:
                 for decode in peers:
                     began = time.monotonic()

@@ -82,7 +82,10 @@ class Instance:
 
     def wait_ready(self, seconds: float) -> None:
         if not self.ready.wait(seconds) or self.ended.is_set():
-            raise RuntimeError(f"{self.name} is not ready after {seconds:g} s:\n" + "\n".join(self.tail))
+            raise RuntimeError(f"{self.name} {self._why(seconds)}:\n" + "\n".join(self.tail))
+
+    def _why(self, seconds: float) -> str:
+        return "ended at its start" if self.ended.is_set() else f"is not ready after {seconds:g} s"
 
     def stop(self, seconds: float = 20.0) -> None:
         self.process.terminate()

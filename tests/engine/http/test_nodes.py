@@ -17,13 +17,13 @@ from tests.engine.http.conftest import READY, Engine, running
 SHAPE = ("--tp-size", "2", "--attn-dp-size", "2")
 
 
-def free_block() -> int:
-    """A port with thirteen free ones above it, as --dist-init-addr wants; under those of outgoing connections."""
+def free_block(count: int = 14) -> int:
+    """The first of `count` free ports, by default as many as --dist-init-addr wants, below those of outgoing calls."""
     while True:
         port = random.randrange(11000, 32000)
         with ExitStack() as stack:
             try:
-                for offset in range(14):
+                for offset in range(count):
                     stack.enter_context(socket.socket()).bind(("127.0.0.1", port + offset))
             except OSError:
                 continue
@@ -36,9 +36,7 @@ def nodes(model: Path, *flags: str, count: int = 2, only: tuple[int, ...] = (0, 
     with ExitStack() as stack:
         yield [
             stack.enter_context(
-                running(
-                    model, *flags, "--nnodes", str(count), "--node-rank", str(node), "--dist-init-addr", meeting
-                )
+                running(model, *flags, "--nnodes", str(count), "--node-rank", str(node), "--dist-init-addr", meeting)
             )
             for node in only
         ]

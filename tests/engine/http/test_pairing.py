@@ -117,7 +117,10 @@ def test_a_room_for_each_prompt_becomes_one_for_each_sample() -> None:
         ({"bootstrap_room": [4, 5, 6], "sampling_params": {"n": 2}}, "bootstrap_room has 3 entries for 4 request(s)"),
         ({"bootstrap_room": [4, 4], "sampling_params": {"n": 2}}, "two requests of this batch have the same room"),
         ({"bootstrap_room": [4, 0], "sampling_params": {"n": 2}}, "bootstrap_room 0 with bootstrap_host"),
-        ({"bootstrap_room": [4, 4, 4, 4], "sampling_params": {"n": 2}}, "two requests of this batch have the same room"),
+        (
+            {"bootstrap_room": [4, 4, 4, 4], "sampling_params": {"n": 2}},
+            "two requests of this batch have the same room",
+        ),
     ],
 )
 def test_lists_that_do_not_match(decode: Engine, change: dict[str, object], said: str) -> None:

@@ -263,6 +263,7 @@ class Instance:
         made.start()
         done = SimRank(resources, made, role, Scheduler(resources, role, mail), transport, mail, outbox)  # type: ignore[arg-type]
         transport.owner = done.holder
+        transport.holds = lambda page: bool(resources.allocator._used[page])
         done.scheduler._overlap._thread = Late()  # type: ignore[assignment]
         return done
 

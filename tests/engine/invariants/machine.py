@@ -128,7 +128,7 @@ class Pair(RuleBasedStateMachine):
     @rule(which=PLACE)
     def abort(self, which: int) -> None:
         if self.w.open:
-            self.w.abort(pick(self.w.open, which))
+            self.w.abort(pick(self.w.being_written or self.w.open, which))
 
     @rule(kind=st.sampled_from(WIRE), which=PLACE)
     def trouble_on_the_wire(self, kind: str, which: int) -> None:

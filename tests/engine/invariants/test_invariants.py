@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.engine.invariants.machine import Pair
-from tests.engine.invariants.mutations import MUTATIONS, Patch
+from tests.engine.invariants.mutations import FOUND_LATER, FOUND_SOON, Patch
 
 STEPS = 60
 
@@ -48,8 +48,19 @@ def test_a_hundred_thousand_steps() -> None:
     run_state_machine_as_test(Pair, settings=profile(max(1, steps // STEPS), phases=[Phase.generate, Phase.shrink]))
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
-def test_a_broken_build_is_caught(mutation: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutation(monkeypatch)
+def find(mutation: Patch, patch: pytest.MonkeyPatch, examples: int) -> None:
+    mutation(patch)
     with pytest.raises((AssertionError, RuntimeError)):
-        run_state_machine_as_test(Pair, settings=profile(400, phases=[Phase.generate]))
+        run_state_machine_as_test(Pair, settings=profile(examples, phases=[Phase.generate]))
+
+
+@pytest.mark.parametrize("mutation", FOUND_SOON, ids=lambda mutation: mutation.__name__)
+def test_a_broken_build_is_caught(mutation: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    find(mutation, monkeypatch, 150)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("mutation", FOUND_LATER, ids=lambda mutation: mutation.__name__)
+def test_a_build_broken_in_a_rarer_place_is_caught(mutation: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    find(mutation, monkeypatch, 1500)

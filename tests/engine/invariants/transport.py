@@ -83,6 +83,9 @@ def check(write: Write) -> None:
         now = write.target.owner(page)
         if owner is None or now is not owner:
             raise LateWriteError(f"a write lands in page {page} of {write.target.key!r}: {_who(owner)} → {_who(now)}")
+    lost = [page for page in write.src.tolist() if not write.source.holds(page)]
+    if lost:
+        raise LateWriteError(f"pages {lost} of {write.source.key!r} were freed while they were being read")
     if not np.array_equal(write.source.read(write.plan.cut, write.src), write.content):
         raise LateWriteError(f"pages {write.src.tolist()} of {write.source.key!r} changed while they were being read")
 
@@ -99,6 +102,7 @@ class SimTransport:
         self.key = key
         self.dead = False
         self.owner: Callable[[int], Any] = lambda page: None
+        self.holds: Callable[[int], bool] = lambda page: True  # whether a page of ours is out, to a room or the cache
         self.peers: dict[str, SimTransport] = {}
         self._fabric = fabric
         self.tokens: Tokens = np.zeros(0, dtype=np.float32)

@@ -102,6 +102,13 @@ class World:
     def open(self) -> list[Asked]:
         return [one for one in self.asked.values() if not one.ends and not one.where.dead]
 
+    @property
+    def being_written(self) -> list[Asked]:
+        """Those whose pages a write is reading or filling just now: the worst moment for anything to happen."""
+        rids = {owner.rid for write in self.fabric.writes for owner in write.owners}
+        rooms = {self.asked[rid].room for rid in rids}
+        return [one for one in self.open if one.room in rooms]
+
     # --- steps
 
     def turn(self, instance: Instance) -> None:
@@ -175,6 +182,8 @@ class World:
                 return
 
     def _round(self) -> None:
+        """A write takes at least from one round to the next."""
+        begun = [write for write in self.fabric.writes if not write.stuck]
         for instance in self.instances:
             self.turn(instance)
         for loop in self.loops:
@@ -183,7 +192,7 @@ class World:
                 loop.answer()
         for link in self.net.busy:
             self.deliver(link, len(link.wire))
-        for write in [write for write in self.fabric.writes if not write.stuck]:
+        for write in begun:
             self.fabric.land(write)
         for loop in self.loops:
             loop.turn()
