@@ -86,7 +86,8 @@ def build(values: Values, spans: Mapping[str, Span], source: str) -> Topology:
     )
 
 
-CHECKPOINTS = Path(__file__).resolve().parent.parent / "checkpoints"  # they ship with pdctl and go by their bare names
+CHECKPOINTS = Path(__file__).resolve().parent.parent / "checkpoints"
+SHIPPED = ("tiny", "tiny-moe")  # they come with pdctl and go by their bare names
 
 
 def _pool(name: str, values: Values) -> Pool:
@@ -100,9 +101,9 @@ def _snake(values: Values) -> dict[str, Any]:
 
 def _model(values: Values, spans: Mapping[str, Span], environ: Mapping[str, str]) -> None:
     model = values["model"]
-    shipped = CHECKPOINTS / (model["path"] or "tiny")
-    if values["engine"]["kind"] == "embedded" and shipped.parent == CHECKPOINTS and shipped.is_dir():
-        model["path"] = str(shipped)
+    name = model["path"] or "tiny"
+    if values["engine"]["kind"] == "embedded" and name in SHIPPED:
+        model["path"] = str(CHECKPOINTS / name)
     elif model["path"]:
         model["path"] = _located(model["path"], spans.get("model.path"), environ, always=False)
     model["path"] = model["path"] or ""
