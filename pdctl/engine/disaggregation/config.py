@@ -53,8 +53,9 @@ class DisaggConfig:
 
     @property
     def write_grace(self) -> float:
-        """How long a prefill lets a write of a failed room go on: half of what the decode waits before it uses the pages
-        again, for the word of the failure takes its time to get here.
+        """How long a prefill lets a write of a failed room go on: half of what the decode waits before it reuses pages.
+
+        The word of the failure takes its time to get here.
         """
         return self.settle_grace / 2
 

@@ -122,7 +122,7 @@ class PrefillManager(Manager):
         if refused is not None:
             sender.fail(refused)
             for info in self._orphans.adopt(room):
-                self._refuse(info, refused)
+                self.refuse(info, refused)
             return
         self._announce_dp_rank(room, dp_rank)
         sender.timer = self.loop.later(self.config.bootstrap_timeout, lambda: self._overdue(sender))
@@ -230,10 +230,10 @@ class PrefillManager(Manager):
     def _transfer_info(self, info: TransferInfo) -> None:
         if info.session not in self._sessions:
             text = f"decode session {info.session} is not registered with prefill rank {self.endpoint}"
-            self._refuse(info, failures.of(FailureCode.UNKNOWN_SESSION, text))
+            self.refuse(info, failures.of(FailureCode.UNKNOWN_SESSION, text))
             return
         if len(info.pages) % 4:
-            self._refuse(info, failures.of(FailureCode.BAD_PAGES, f"{len(info.pages)} bytes are not whole page ids"))
+            self.refuse(info, failures.of(FailureCode.BAD_PAGES, f"{len(info.pages)} bytes are not whole page ids"))
             return
         sender = self._rooms.get(info.room)
         if sender is not None:
@@ -241,12 +241,12 @@ class PrefillManager(Manager):
             return
         refused = self._refused.known(info.room)
         if refused is not None and refused.code != FailureCode.ABORTED.value:
-            self._refuse(info, refused)
+            self.refuse(info, refused)
             return
         failure = self._concluded.get(info.room)
         if failure is not None:
             text = f"room {info.room} already failed on prefill rank {self.endpoint}: {failure.message}"
-            self._refuse(info, Failure(failure.code, text))
+            self.refuse(info, Failure(failure.code, text))
             return
         # SGLang's lines for a page list that arrives, whoever it is for: where a request went to another prefill than
         # its page list, they are the only trace of it here.
@@ -258,7 +258,7 @@ class PrefillManager(Manager):
     def _hand_over(self, sender: KvSender, info: TransferInfo, said: bool = False) -> None:
         session = self._sessions.get(info.session)
         if sender.failure is not None:
-            self._refuse(info, sender.failure)
+            self.refuse(info, sender.failure)
         elif session is not None:
             sender.add(session, info, said)
 
@@ -269,9 +269,9 @@ class PrefillManager(Manager):
         )
         log.warning("room=%d no request for it came here: %s", info.room, text)
         if self.config.tell_unclaimed:
-            self._refuse(info, failures.of(FailureCode.UNKNOWN_ROOM, text))
+            self.refuse(info, failures.of(FailureCode.UNKNOWN_ROOM, text))
 
-    def _refuse(self, info: TransferInfo, failure: Failure) -> None:
+    def refuse(self, info: TransferInfo, failure: Failure) -> None:
         rank, reason = self.prefill_rank, clipped(failure.message)
         status = Status(info.room, info.session, info.generation, KVPoll.FAILED, rank, failure.code, reason)
         self._reply(info.session, info.endpoint, status)
@@ -308,7 +308,7 @@ class PrefillManager(Manager):
         elif sender is None and message.room not in self._concluded:
             self._refused.remember(message.room, failure)
             for info in self._orphans.adopt(message.room):
-                self._refuse(info, failure)
+                self.refuse(info, failure)
         if not message.notice:
             acknowledge()
 

@@ -114,6 +114,9 @@ class KvSender:
         if known is not None:
             log.warning("room=%d duplicate page list from %s ignored", self.room, session.endpoint)
             return
+        if self._state >= KVPoll.WAITING_FOR_INPUT:  # chunks may have left: it would get the rest, and call it whole
+            self._manager.refuse(info, failures.of(FailureCode.DUPLICATE_ROOM, self._claimed(session)))
+            return
         if not said:
             note_page_list(info)
         destination = self._destinations[session.id] = Destination(session, info, unpack_pages(info.pages))
@@ -128,6 +131,11 @@ class KvSender:
             if not said:
                 log.info("room=%d is bootstrapped", self.room)
             self._flush()
+
+    def _claimed(self, late: Session) -> str:
+        text = f"room {self.room} on prefill rank {self._manager.endpoint} belongs to {', '.join(self.peers)}"
+        log.warning("room=%d page list from %s refused: the room has its decode ranks", self.room, late.endpoint)
+        return f"{text}; decode {late.endpoint} claims it too: rooms must be unique"
 
     def _push(self, chunk: Chunk) -> None:
         if self._state.final or self._failing or self._finished is not None:
