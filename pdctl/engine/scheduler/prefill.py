@@ -17,6 +17,7 @@ from pdctl.engine import clock
 from pdctl.engine.cache.metadata import MetadataRow
 from pdctl.engine.disaggregation.state import KVPoll
 from pdctl.engine.scheduler import report
+from pdctl.engine.scheduler.early import EarlyStarts
 from pdctl.engine.scheduler.role import Match, Queues, Role
 from pdctl.engine.scheduler.verdict import shared_failure
 from pdctl.engine.scheduler.waiting import WaitingQueue
@@ -43,6 +44,7 @@ class PrefillRole(Role):
         self.bootstrap: list[Req] = []
         self.inflight: list[Req] = []
         self.draining: list[Req] = []
+        self.early = EarlyStarts(resources)
 
     def add(self, req: Req) -> None:
         req.max_new_tokens = 1
@@ -53,14 +55,40 @@ class PrefillRole(Role):
         report.step(req, "bootstrap", input_len=req.prompt_len)
 
     def poll(self) -> None:
-        watched = [*self.bootstrap, *self.inflight, *self.draining]
+        early = [req for req in self.early.reqs if req not in self.inflight]
+        watched = [*self.bootstrap, *self.inflight, *self.draining, *early]
         if not watched:
             return
         polls = self.resources.groups.replica.min_ints([_state(req) for req in watched])
         state = dict(zip(map(id, watched), polls, strict=True))
+        self._poll_early(state)
         self._poll_bootstrap(state)
         self._poll_inflight(state)
         self._poll_draining(state)
+
+    def _poll_early(self, state: dict[int, int]) -> None:
+        """Those that were computed, or are being, before their decode was heard of."""
+        for req in list(self.early.reqs):
+            computed = req in self.inflight
+            poll = state[id(req)]
+            if poll == KVPoll.FAILED:
+                self._withdraw(req)
+                self._fail(req, "bootstrap")
+            elif poll >= KVPoll.WAITING_FOR_INPUT:
+                self.early.end(req)
+                req.times.ready = req.times.bootstrapped = clock.now()
+                report.step(req, "bootstrapped", bootstrap=req.times.bootstrapped - req.times.received)
+                if computed or req.computed:
+                    self._send(req, last=computed)
+            elif computed and self.early.late(req, wanted=len(self.waiting) > len(self.waiting.started)):
+                self.inflight.remove(req)
+                self.early.forget(req)
+                self.bootstrap.append(req)
+
+    def _withdraw(self, req: Req) -> None:
+        self.early.end(req)
+        self.waiting.remove(lambda other: other is req)
+        self.inflight = [other for other in self.inflight if other is not req]
 
     def _poll_bootstrap(self, state: dict[int, int]) -> None:
         left: list[Req] = []
@@ -73,6 +101,10 @@ class PrefillRole(Role):
             if poll >= KVPoll.WAITING_FOR_INPUT:
                 req.times.ready = req.times.ready or clock.now()
                 slot = self.resources.metadata.alloc()
+            elif not len(self.waiting) and self.early.begin(req):
+                self.waiting.add(req)
+                report.step(req, "waiting", early=req.attempts)
+                continue
             if slot is None:
                 left.append(req)
                 continue
@@ -129,6 +161,8 @@ class PrefillRole(Role):
 
     def _send(self, req: Req, last: bool) -> None:
         """Hand the pages that are complete (all of them, with the metadata row, when `last`) to the sender."""
+        if req.early:
+            return  # there is nobody yet to send to
         whole = len(req.pages) if last else req.computed // self.resources.page_size
         pages = req.pages[req.sent_pages : whole]
         req.sent_pages = whole
@@ -170,6 +204,8 @@ class PrefillRole(Role):
         self.inflight = [req for req in self.inflight if req not in gone]
         gone += self.waiting.remove(match)
         for req in gone:
+            if req.early:
+                self.early.end(req)
             _sender(req).abort("Aborted by AbortReq.")
             self.resources.cancel(req)
             report.step(req, "aborted")

@@ -7,6 +7,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+from pdctl.engine import faults
 from pdctl.engine.args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.disaggregation.failure import FailureCode
 from pdctl.engine.disaggregation.state import KVPoll
@@ -56,7 +57,7 @@ class End:
         log.warning("%s: this instance ends itself by SIGKILL now, in the middle of a transfer", MARK)
         if os.getppid() == self._server:  # else it is gone already, and the number may be anybody's
             os.kill(self._server, signal.SIGKILL)
-        os.kill(os.getpid(), signal.SIGKILL)
+        faults.kill()
 
 
 class RehearsedPrefill(PrefillRole):

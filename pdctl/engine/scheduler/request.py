@@ -70,6 +70,9 @@ class Req:
     retracted_output: int = 0
     computing: bool = False
     leaving: bool = False
+    early: bool = False  # let in before its decode was heard of (early.py)
+    attempts: int = 0
+    held_turns: int = 0
     sender: Sender | None = None
     receiver: Receiver | None = None
     finish: Finish | None = None
