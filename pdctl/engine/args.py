@@ -56,6 +56,7 @@ class ServerArgs:
     max_queued_requests: int = 1024
     chunked_prefill_size: int = 512
     num_reserved_decode_tokens: int = 512  # what an admitted request must find free beyond its prompt
+    optimistic_prefill_attempts: int = 0  # passes a prompt may get before its decode has answered (sglang 0.5.18+)
     disable_radix_cache: bool = False
     disaggregation_decode_enable_radix_cache: bool = False
     disaggregation_decode_retraction_backup: str = "cpu_tensor"

@@ -1,6 +1,6 @@
 """The time of day as durations need it: set once at the start of the process, and never stepped after that.
 
-Whoever sets the host's clock by an hour moves neither a deadline nor a latency; what is shown as a time of day is off by
+Whoever sets the host's clock by an hour moves no deadline and no latency; what is shown as a time of day is off by
 that hour until the process starts again.
 """
 

@@ -16,6 +16,7 @@ from pdctl.engine.wire import Codec, FrameError
 
 if TYPE_CHECKING:
     import asyncio
+
     Socket = zmq.Socket[bytes]
 
 log = logging.getLogger("pdctl.engine")

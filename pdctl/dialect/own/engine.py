@@ -177,6 +177,13 @@ ROWS = (
         cause="PD707",
     ),
     Row(
+        "room-claimed-twice", ENGINE, Level.WARNING, "prefill", b" refused: the room has its decode ranks",
+        _ROOM + r"page list from (?P<endpoint>\S+) refused: the room has its decode ranks",
+        "[2026-11-22 00:30:19] room=3931829090235125 page list from tcp://127.0.0.1:45625 refused: the room has its "
+        "decode ranks",
+        cause="PD707",
+    ),
+    Row(
         "page-list-unclaimed", ENGINE, Level.WARNING, "prefill", b" no request for it came here: ",
         _ROOM + r"no request for it came here: (?P<reason>.*)",
         "[2026-11-21 19:44:33] room=3931829090235125 no request for it came here: prefill rank tcp://127.0.0.1:33205 "
@@ -277,7 +284,7 @@ ROWS = (
     Row(
         "write-stuck", ENGINE, Level.WARNING, "prefill", b" has not returned for ",
         r"A write into session (?P<session>\S+) has not returned for (?P<seconds>[\d.]+)s",
-        "[2026-11-21 19:44:33] A write into session 7f3c5d0e9c2b4f6f8a1d has not returned for 1.3s; the 2 orders behind "
+        "[2026-11-21 19:44:33] A write into session 7f3c5d0e9c2b4f6f has not returned for 1.3s; the 2 orders behind "
         "it go on without it",
     ),
     Row(
