@@ -26,6 +26,10 @@ def test_the_engine_asks_nothing_else_for_the_time() -> None:
     asking = set()
     for path in ENGINE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Attribute) and ast.unparse(node) in ("time.time", "datetime.now", "datetime.utcnow"):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in (
+                "time.time",
+                "datetime.now",
+                "datetime.utcnow",
+            ):
                 asking.add(str(path.relative_to(ENGINE)))
     assert asking == TIME_OF_DAY

@@ -27,7 +27,9 @@ def test_several_may_be_given_in_one_flag_or_in_many() -> None:
     one = given("--rehearse", "slow-transfer=64KiB", "die-after=2")
     many = given("--rehearse", "slow-transfer=64KiB", "--rehearse", "die-after=2")
     assert one == many
-    assert one.rehearsal == Rehearsal(words=("slow-transfer=64KiB", "die-after=2"), link=Link(rate=65536.0), die_after=2)
+    assert one.rehearsal == Rehearsal(
+        words=("slow-transfer=64KiB", "die-after=2"), link=Link(rate=65536.0), die_after=2
+    )
     assert ServerArgs.from_json(one.to_json()) == one
 
 

@@ -1,4 +1,4 @@
-"""GET /debug/rooms of a real prefill: a room whose decode never comes is there, with what it waits for, until aborted."""
+"""GET /debug/rooms of a real prefill: a room whose decode never comes is listed, with what it waits for."""
 
 from __future__ import annotations
 

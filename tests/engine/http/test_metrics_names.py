@@ -44,7 +44,7 @@ HISTOGRAMS = (
 )
 ABSENT = {
     "num_prefill_prealloc_queue_reqs": "the name until 0.5.8",
-    "num_prefill_retries_total": "no prefill begins before its decode is ready",
+    "num_prefill_retries_total": "the log has a line for each early prefill that was given up",
     "prealloc_full_token_usage": "one kind of pool",
     "prealloc_swa_token_usage": "one kind of pool",
     "num_decode_host_receive_queue_reqs": "pages arrive where they are read",

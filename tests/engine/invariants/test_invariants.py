@@ -38,7 +38,7 @@ def quiet() -> Iterator[None]:
 
 
 def test_any_order_of_events() -> None:
-    run_state_machine_as_test(Pair, settings=profile(60))
+    run_state_machine_as_test(Pair, settings=profile(40))
 
 
 @pytest.mark.heavy
