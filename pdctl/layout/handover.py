@@ -59,7 +59,8 @@ def _cautions(deployment: Deployment) -> tuple[Caution, ...]:
     prefill, decode = (case.side for case in deployment.cases)
     mla = deployment.model.mla if deployment.model is not None else deployment.mla
     pages = prefill.serving.page_size, decode.serving.page_size
-    return tuple(cautions(prefill.shape, decode.shape, deployment.release.known, mla, deployment.env, pages))
+    embedded = deployment.engine == "embedded"
+    return tuple(cautions(prefill.shape, decode.shape, deployment.release.known, mla, deployment.env, pages, embedded))
 
 
 def _router(deployment: Deployment, spec: Router, instances: tuple[Instance, ...]) -> RouterPlan:

@@ -53,6 +53,7 @@ def cautions(
     mla: bool | None,
     env: Mapping[str, str],
     pages: tuple[int | None, int | None] = (None, None),
+    embedded: bool = False,
 ) -> Iterator[Caution]:
     """`mla` None: the model is not known. `env` is what both sides run with."""
     if pages[0] != pages[1] and None in pages:
@@ -61,6 +62,11 @@ def cautions(
         yield Caution("page-size-one-side", f"{said}; {other} resolves its own, which must come to the same")
     widths = prefill.attn_tp_size, decode.attn_tp_size
     if widths[0] == widths[1] or mla:
+        return
+    if embedded:
+        sizes = f"attn_tp_size {widths[0]} to {widths[1]}"
+        message = f"{sizes}: heads are cut out of each token of a page, which takes longer to move than whole pages"
+        yield Caution("gqa-different-tp", message)
         return
     unless = "" if mla is False else "if the model is not MLA, "
     message = f"{unless}sglang warns: {HETEROGENEOUS_TP} (attn_tp_size {widths[0]} to {widths[1]})"

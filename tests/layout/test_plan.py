@@ -346,3 +346,9 @@ def test_an_infeasible_pair_names_the_side() -> None:
     plan = plan_shape(Shape(tp=16, dp=8), Shape(tp=32, dp=3))
     assert [problem.message.partition(":")[0] for problem in plan.problems] == ["decode"]
     assert plan.problems[0].nearest[0].startswith("--decode-tp 32 --decode-dp ")
+
+
+def test_an_embedded_pair_of_different_widths_is_told_of_its_own_cost() -> None:
+    (warning,) = plan_topology(load([TOPOLOGIES / "tp16dp8-two-nodes.yaml"], environ={})).warnings
+    assert warning.code == "gqa-different-tp"
+    assert warning.message.startswith("attn_tp_size 2 to 1: heads are cut out of each token")
