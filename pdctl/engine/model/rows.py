@@ -7,9 +7,21 @@ import torch
 from pdctl.engine.model.linear import FEWEST_ROWS
 
 
+def bucket(count: int) -> int:
+    """How many rows are multiplied for `count` of them: one of about sixty numbers below a thousand.
+
+    oneDNN makes a kernel for every number of rows it meets and keeps a thousand of them. With prompts of every length
+    that is a gigabyte within minutes, and a kernel to be made for most passes.
+    """
+    if count <= 8:
+        return max(count, FEWEST_ROWS)
+    step = 4 if count <= 64 else 16
+    return -(-count // step) * step
+
+
 def padded(rows: torch.Tensor) -> torch.Tensor:
-    """At least FEWEST_ROWS rows; those that are added mean nothing and are cut off at the end."""
-    missing = FEWEST_ROWS - rows.shape[0]
+    """`bucket` rows; those that are added mean nothing and are cut off at the end."""
+    missing = bucket(rows.shape[0]) - rows.shape[0]
     return torch.constant_pad_nd(rows, (0, 0, 0, missing)) if missing > 0 else rows
 
 
