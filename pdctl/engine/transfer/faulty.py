@@ -13,6 +13,8 @@ from pdctl.engine.transfer.base import Op, OpState
 from pdctl.engine.transfer.checksum import ChecksumTransport
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pdctl.engine.faults import Armed
     from pdctl.engine.transfer.base import Pages, TransferPlan, Transport
 
@@ -22,8 +24,13 @@ class FaultyTransport(Around):
         super().__init__(inner)
         self.caps = dataclasses.replace(inner.caps, prompt=False)  # a stall must never be the KV manager's
         self._armed = armed
+        self.breaks_off: Callable[[], None] | None = None  # half-way through the next write
 
     def post(self, plan: TransferPlan, src_pages: Pages, dst_pages: Pages) -> Op:
+        if self.breaks_off is not None:
+            half = len(src_pages) // 2
+            super().post(plan, src_pages[:half], dst_pages[:half])
+            self.breaks_off()
         fault = self._armed.at("post")
         action = fault.action if fault is not None else ""
         if action == "drop":  # as a write that the network acknowledged and lost
@@ -37,9 +44,9 @@ class FaultyTransport(Around):
         return super().post(plan, src_pages, dst_pages)
 
 
-def with_faults(transport: Transport, rank: int) -> Transport:
-    """`transport`, or one around it that does what PDCTL_FAULTS asks."""
-    armed = arm(rank)
+def with_faults(transport: Transport, rank: int, more: str = "") -> Transport:
+    """`transport`, or one around it that does what PDCTL_FAULTS, and `more` like it, ask."""
+    armed = arm(rank, more)
     if armed is None:
         return transport
     checked = find(transport, ChecksumTransport)

@@ -1,26 +1,26 @@
-"""The transport its process does not survive: real bytes, a real process, a real SIGKILL."""
+"""The write its process does not survive: real bytes, a real process, a real SIGKILL."""
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 
 import numpy as np
 import pytest
 
+from pdctl.engine.faults import Armed, kill, read
 from pdctl.engine.transfer.around import Around, find
-from pdctl.engine.transfer.base import OpState
+from pdctl.engine.transfer.base import OpState, Transport
 from pdctl.engine.transfer.fake import FakeTransport
-from pdctl.engine.transfer.rehearsal import RehearsedTransport
+from pdctl.engine.transfer.faulty import FaultyTransport
 from tests.engine.transfer.far import PATIENCE, FarPool, geometry, item, move, open_pool, pair
 from tests.engine.transfer.test_transports import BACKENDS
 
 SRC, DST = np.array([1, 2, 3, 4], dtype=np.int32), np.array([9, 8, 7, 6], dtype=np.int32)
 
 
-def survive() -> None:
-    raise AssertionError("nobody was to end here")
+def doom(inner: Transport) -> FaultyTransport:
+    return FaultyTransport(inner, Armed(read("end:prefill.write@after=0"), 0))
 
 
 def arrived(pool: np.ndarray, other: FarPool) -> list[bool]:
@@ -37,7 +37,7 @@ def arrived(pool: np.ndarray, other: FarPool) -> list[bool]:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_until_then_what_is_sent_arrives(backend: str) -> None:
     with pair(backend, geometry(), geometry()) as (inner, pool, other, plan):
-        assert move(RehearsedTransport(inner, survive), plan, SRC, DST) == OpState.DONE
+        assert move(doom(inner), plan, SRC, DST) == OpState.DONE
         assert all(arrived(pool, other))
 
 
@@ -58,16 +58,16 @@ def test_the_last_write_stops_half_way() -> None:
 def _write_and_die(descriptor: bytes) -> None:
     shape = geometry()
     inner, _ = open_pool("shm", shape, seed=1)
-    transport = RehearsedTransport(inner, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    transport = doom(inner)
     transport.add_peer("far", descriptor)
     plan = transport.plan("far", shape, shape)
-    transport.doomed = True
+    transport.breaks_off = kill
     transport.post(plan, SRC, DST)
 
 
 def test_it_is_found_whatever_is_around_it() -> None:
     inner = FakeTransport()
-    doomed = RehearsedTransport(inner, survive)
-    assert find(Around(Around(doomed)), RehearsedTransport) is doomed
-    assert find(doomed, RehearsedTransport) is doomed
-    assert find(Around(inner), RehearsedTransport) is None
+    doomed = doom(inner)
+    assert find(Around(Around(doomed)), FaultyTransport) is doomed
+    assert find(doomed, FaultyTransport) is doomed
+    assert find(Around(inner), FaultyTransport) is None
