@@ -50,6 +50,7 @@ class DisaggConfig:
     transfer_threads: int = 0  # decode ranks are shared out to so many; 0: by cores
     settle_grace: float = 30.0  # sglang 0.5.23 DEFERRED_DECODE_KV_RELEASE_TIMEOUT
     tell_unclaimed: bool = True  # whether the decode hears of it when its page list is dropped (SGLang's never does)
+    faults: str = ""  # of this rank's transport, beside those of PDCTL_FAULTS
 
     @property
     def write_grace(self) -> float:

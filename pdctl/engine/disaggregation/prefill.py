@@ -61,7 +61,7 @@ class PrefillManager(Manager):
         self, config: DisaggConfig, transport: Transport, geometry: PoolGeometry, wake: Callable[[], None]
     ) -> None:
         super().__init__(config, transport, geometry, wake)
-        faulty = with_faults(transport, config.attn_tp_rank)
+        faulty = with_faults(transport, config.attn_tp_rank, config.faults)
         self.transport = Workers(faulty, self.loop, threads(config.transfer_threads))
         self._rooms: dict[int, KvSender] = {}
         self._sessions: dict[str, Session] = {}

@@ -35,7 +35,12 @@ log = logging.getLogger("pdctl.engine")
 INSIST = 2.0  # seconds between aborts that nobody acknowledges
 
 # Failures the prefill is told of even where the handshake did not get to it: it could do nothing but wait.
-TOLD_UNHEARD = (FailureCode.MISMATCH.value, FailureCode.ABORTED.value, FailureCode.RANK_UNREACHABLE.value)
+TOLD_UNHEARD = (
+    FailureCode.MISMATCH.value,
+    FailureCode.ABORTED.value,
+    FailureCode.RANK_UNREACHABLE.value,
+    FailureCode.UNKNOWN_SESSION.value,
+)
 
 
 class KvReceiver:
@@ -63,7 +68,7 @@ class KvReceiver:
         self._announced: set[Connection] = set()
         self._over: set[Connection] = set()  # ranks that have spoken their last word about the room
         self._arrived: dict[Connection, Status] = {}  # the last word of each rank that has written its part
-        self._retried = False
+        self._retried: set[str] = set()  # endpoints of ranks that had forgotten us
         self._timer: Timer | None = None
         self._settled = False
         self._suspect = False  # its pages are not what was sent
@@ -247,9 +252,9 @@ class KvReceiver:
         )
 
     def _refused(self, connection: Connection, status: Status) -> None:
-        if status.code == FailureCode.UNKNOWN_SESSION.value and not self._retried:
+        if status.code == FailureCode.UNKNOWN_SESSION.value and connection.endpoint not in self._retried:
             # The prefill dropped our registration (it saw the connection break): register and announce once more.
-            self._retried = True
+            self._retried.add(connection.endpoint)
             log.info("room=%d registers again with %s: %s", self.room, connection.endpoint, status.reason)
             self._leave()
             self._over.discard(connection)
@@ -276,7 +281,8 @@ class KvReceiver:
         self.failure = failure
         for connection in self.connections:
             self._abort_at(connection, failure)
-        if not self.connections and failure.code in TOLD_UNHEARD:
+        unheard = not self.connections or failure.code == FailureCode.UNKNOWN_SESSION.value
+        if unheard and failure.code in TOLD_UNHEARD:
             self._manager.give_notice(self, failure)
         log.info("room=%d receiver failed rid='%s' code=%s: %s", self.room, self.rid, failure.code, failure.message)
         self._end(KVPoll.FAILED)
