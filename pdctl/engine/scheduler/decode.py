@@ -107,6 +107,8 @@ class DecodeRole(Role):
         left: list[Req] = []
         for req in self.transfer:
             poll = state[id(req)]
+            if poll >= KVPoll.TRANSFERRING:
+                self.reached("decode.transfer", req)
             if poll == KVPoll.SUCCESS:
                 self._merge(req)
             elif poll == KVPoll.FAILED:

@@ -15,11 +15,10 @@ from pdctl.engine.disaggregation.prefill import PrefillManager
 from pdctl.engine.model.identity import model_identity
 from pdctl.engine.scheduler.decode import DecodeRole
 from pdctl.engine.scheduler.prefill import PrefillRole
-from pdctl.engine.scheduler.rehearsal import End, RehearsedDecode, RehearsedPrefill
+from pdctl.engine.scheduler.rehearsal import RehearsedDecode
 from pdctl.engine.scheduler.unified import UnifiedRole
 from pdctl.engine.transfer import select
 from pdctl.engine.transfer.checksum import ChecksumTransport
-from pdctl.engine.transfer.rehearsal import RehearsedTransport
 from pdctl.engine.transfer.shaped import ShapedTransport
 from pdctl.engine.transfer.workers import threads
 
@@ -61,11 +60,9 @@ def transport(args: ServerArgs, sizing: Sizing) -> Transport | None:
         return None
     lanes = threads(args.disaggregation_transfer_threads) if args.disaggregation_mode == "prefill" else 1
     made = select.create(args.disaggregation_transfer_backend, rank_ip(args), sizing.device.type == "cuda", lanes)
-    rehearsal = args.rehearsal
-    if args.disaggregation_mode == "prefill" and rehearsal.link:
-        made = ShapedTransport(made, rehearsal.link)
-    if args.disaggregation_mode == "prefill" and rehearsal.dies:
-        made = RehearsedTransport(made, End())
+    link = args.rehearsal.link
+    if args.disaggregation_mode == "prefill" and link:
+        made = ShapedTransport(made, link)
     return ChecksumTransport(made) if args.disaggregation_enable_kv_checksum else made
 
 
@@ -122,6 +119,7 @@ def manager(
         transfer_threads=args.disaggregation_transfer_threads,
         heartbeat_interval=args.heartbeat_interval,
         heartbeat_max_failure=args.heartbeat_max_failure,
+        faults=args.rehearsal.fault(args.disaggregation_mode),
     )
     if args.rehearsal.keep_unclaimed_rooms:  # until the decode gives the room up, or is taken to be dead
         ttl = args.bootstrap_timeout + args.waiting_timeout
@@ -131,10 +129,9 @@ def manager(
 
 
 def role(resources: Resources, manager: Manager | None) -> Role:
-    rehearsal = resources.args.rehearsal
     if isinstance(manager, PrefillManager):
-        return (RehearsedPrefill if rehearsal.dies else PrefillRole)(resources, manager)
+        return PrefillRole(resources, manager)
     if isinstance(manager, DecodeManager):
-        crashes = rehearsal.dies or rehearsal.crash_on_page_size_mismatch
+        crashes = resources.args.rehearsal.crash_on_page_size_mismatch
         return (RehearsedDecode if crashes else DecodeRole)(resources, manager)
     return UnifiedRole(resources)

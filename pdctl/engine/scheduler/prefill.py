@@ -11,6 +11,7 @@ draining    the room failed while bytes were moving: pages stay quarantined unti
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pdctl.engine import clock
@@ -21,6 +22,8 @@ from pdctl.engine.scheduler.early import EarlyStarts
 from pdctl.engine.scheduler.role import Match, Queues, Role
 from pdctl.engine.scheduler.verdict import shared_failure
 from pdctl.engine.scheduler.waiting import WaitingQueue
+from pdctl.engine.transfer.around import find
+from pdctl.engine.transfer.faulty import FaultyTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -173,10 +176,19 @@ class PrefillRole(Role):
             req.times.sent = clock.now()
         elif not len(pages):
             return
+        self._break_off(req)
         _sender(req).send(pages, last, metadata)
         if not last:
             self.reached("prefill.after_chunk", req)
         report.step(req, "inflight" if last else "chunk", pages=len(pages), computed=req.computed)
+
+    def _break_off(self, req: Req) -> None:
+        """PDCTL_FAULTS may want the write that follows, in the manager's thread, to end half-way."""
+        if self.faults is None or (fault := self.faults.hit("prefill.write", req.room)) is None:
+            return
+        transport = find(self._manager.transport, FaultyTransport)
+        if transport is not None:
+            transport.breaks_off = partial(self.faults.happen, fault)
 
     def _fail(self, req: Req, stage: str) -> None:
         failure = shared_failure(self.resources.groups.replica, _sender(req).failure)

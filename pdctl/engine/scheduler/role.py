@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pdctl.engine.args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.faults import arm
 from pdctl.engine.scheduler.request import Req
 from pdctl.engine.scheduler.running import RunningBatch
@@ -50,7 +51,8 @@ class Role(ABC):
         self.resources = resources
         self.running = RunningBatch(resources)
         self._arrived = 0
-        self.faults = arm(resources.tp_rank)
+        args = resources.args
+        self.faults = arm(resources.tp_rank, args.rehearsal.fault(args.disaggregation_mode))
 
     def admit(self, message: Generate) -> None:
         """Take a request, or answer it with the reason it can never run here (sglang 0.5.23: HTTP 400)."""
@@ -65,6 +67,8 @@ class Role(ABC):
         req = Req.of(message, min(message.sampling.max_new_tokens, limit - prompt))
         self._arrived += 1
         req.order = self._arrived
+        if self.faults is not None and message.bootstrap_host != FAKE_BOOTSTRAP_HOST:
+            self.faults.admitted(req.room)
         self.add(req)
 
     @abstractmethod

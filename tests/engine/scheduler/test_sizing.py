@@ -20,7 +20,7 @@ def resolve(kind: str, layers: int = 3, stage: int = 0, **changes: object) -> Si
 
 def test_every_stage_has_the_same_pages_of_its_own_layers() -> None:
     first, last = (resolve("gqa", stage=stage, pp_size=2, context_length=4096).geometry for stage in (0, 1))
-    assert (first.layers, last.layers) == (2, 1)
+    assert (first.layers, last.layers) == (1, 2)
     assert first.num_pages == last.num_pages
 
 
