@@ -44,6 +44,7 @@ ACTIONS = (
     Action("corrupt", "", "it happens with other bytes"),
     Action("fail", "", "it is reported as failed"),
     Action("kill", "number", "SIGKILL of this process when it happens; =N: the Nth time"),
+    Action("end", "", "SIGKILL of the whole instance: its server and this rank"),
 )
 
 
@@ -55,9 +56,14 @@ class Step(NamedTuple):
     rooms: bool
     doc: str
 
+    @property
+    def of_role(self) -> bool:
+        """Whether it is reached in a role, which knows the requests of clients."""
+        return self.name.startswith(("prefill.", "decode."))
+
 
 ON_FRAMES = ("drop", "delay", "stall", "duplicate", "corrupt", "kill")
-IN_PLACE = ("stall", "kill")
+IN_PLACE = ("stall", "kill", "end")
 STEPS = (
     *(Step(kind, ON_FRAMES, True, f"a `{kind}` frame leaves this rank") for kind in FRAMES),
     *(Step(f"in.{kind}", ON_FRAMES, True, f"a `{kind}` frame has reached this rank") for kind in FRAMES),
@@ -66,11 +72,14 @@ STEPS = (
     Step("bootstrap", ("drop", "delay", "corrupt", "kill"), False, "the bootstrap server answers a question"),
     Step("prefill.after_chunk", IN_PLACE, True, "a prefill has handed over a chunk that is not the last"),
     Step("prefill.before_metadata", IN_PLACE, True, "a prefill is about to send the last chunk, with the first token"),
+    Step("prefill.write", ("end",), True, "half of the pages of a prefill's write are on their way"),
     Step("decode.after_announce", IN_PLACE, True, "a decode has told the prefill its pages"),
+    Step("decode.transfer", ("end",), True, "a room's KV cache moves, or has just arrived"),
     Step("decode.after_arrival", IN_PLACE, True, "a room's KV cache has arrived; its first token was not sent on yet"),
 )  # fmt: skip
 SELECTORS = {
     "room%M==R": "rooms whose number leaves R when divided by M",
+    "after=N": "rooms of the requests after the first N; warm-up and health checks are not counted",
     "every=N": "every Nth time",
     "first=N": "the first N times only",
     "p=P": "with probability P, drawn from the seed",
@@ -81,7 +90,7 @@ SELECTORS = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`value`: seconds, or for `kill` which time. The selectors' numbers are 0 (or -1: `rank`) where none was given."""
+    """`value`: seconds, or for `kill` which time. Selectors not given are 0, those for which 0 means something -1."""
 
     word: str
     action: str
@@ -94,6 +103,7 @@ class Fault:
     chance: float = 1.0
     seed: int = 0
     rank: int = -1
+    after: int = -1
 
 
 @lru_cache
@@ -165,7 +175,9 @@ def _selected(fault: Fault, step: Step, tail: str) -> Fault:
             given["chance"] = float(value)
         elif key in ("every", "first"):
             given[key] = _number(fault.word, value, least=1)
-        elif key in ("seed", "rank"):
+        elif key == "after" and not step.of_role:
+            raise ValueError(f"{fault.word}: {step.name} does not count requests; leave {text} out")
+        elif key in ("seed", "rank", "after"):
             given[key] = _number(fault.word, value, least=0)
         else:
             raise ValueError(f"{fault.word}: no such selector {text!r}; there are {', '.join(SELECTORS)}")
@@ -187,22 +199,47 @@ class Armed:
         self._reached = dict.fromkeys(self._faults, 0)
         self._fired = dict.fromkeys(self._faults, 0)
         self._dice = {fault: random.Random(fault.seed) for fault in self._faults}
+        self._server = os.getppid()
+        self._requests = 0
+        self._numbers: dict[int, int] = {}  # room → which request it is of those that clients sent
+
+    def admitted(self, room: int) -> None:
+        """A client's request was taken."""
+        self._requests += 1
+        if any(0 <= fault.after < self._requests for fault in self._faults):
+            self._numbers[room] = self._requests
 
     def at(self, step: str, room: int | None = None) -> Fault | None:
-        """The fault that hits here, after it was logged. A `kill` does not return, a `stall` when it is over."""
+        """The fault that hits here, after it happened. A `kill` does not return, a `stall` when it is over."""
+        fault = self.hit(step, room)
+        if fault is not None:
+            self.happen(fault)
+        return fault
+
+    def hit(self, step: str, room: int | None = None) -> Fault | None:
+        """The fault that hits here, after it was logged; it did not happen yet."""
         for fault in self._faults:
             if fault.step == step and self._hits(fault, room):
                 where = "" if room is None else f" room={room}"
                 log.warning("%s: fault %s fires at %s%s", MARK, fault.word, step, where)
-                if fault.action == "kill":
-                    kill()
-                if fault.action == "stall":
-                    time.sleep(fault.value)
                 return fault
         return None
 
+    def happen(self, fault: Fault) -> None:
+        """What a fault does wherever it hits; the rest is the business of the step."""
+        if fault.action == "stall":
+            time.sleep(fault.value)
+        if fault.action == "end":
+            log.warning("%s: this instance ends itself by SIGKILL now, in the middle of a transfer", MARK)
+            if os.getppid() == self._server:  # else it is gone already, and the number may be anybody's
+                os.kill(self._server, signal.SIGKILL)
+        if fault.action in ("end", "kill"):
+            kill()
+
     def _hits(self, fault: Fault, room: int | None) -> bool:
         if fault.modulus and (room is None or room % fault.modulus != fault.remainder):
+            return False
+        if fault.after >= 0 and (room is None or room not in self._numbers or self._numbers[room] <= fault.after):
             return False
         self._reached[fault] += 1
         nth = self._reached[fault]
@@ -214,9 +251,9 @@ class Armed:
         return True
 
 
-def arm(rank: int = 0) -> Armed | None:
-    """What PDCTL_FAULTS asks of a component of `rank`; None, as nearly always, where that is nothing."""
-    text = os.environ.get(ENV, "")
+def arm(rank: int = 0, more: str = "") -> Armed | None:
+    """What PDCTL_FAULTS, and `more` like it, ask of a component of `rank`; None, as nearly always, for nothing."""
+    text = "; ".join(filter(None, (os.environ.get(ENV, ""), more)))
     return Armed(read(text), rank) if text else None
 
 

@@ -84,6 +84,11 @@ class Rehearsal:
     def dies(self) -> bool:
         return self.die_after is not None
 
+    def fault(self, role: str) -> str:
+        """`die_after` as PDCTL_FAULTS would have it (pdctl.engine.faults); empty without."""
+        step = "prefill.write" if role == "prefill" else "decode.transfer"
+        return f"end:{step}@after={self.die_after}" if self.dies else ""
+
     @property
     def lines(self) -> tuple[str, ...]:
         """What the log says at the start, one line for each option."""
