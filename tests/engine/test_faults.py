@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 import pytest
 
@@ -32,10 +33,12 @@ def test_every_part_of_a_fault_is_a_value() -> None:
         ("drop:status=3", "drop takes no value"),
         ("kill:status=0", "'0' is no whole number from 1 on"),
         ("drop:status@room%0==0", "'0' is no whole number from 1 on"),
-        ("drop:status@rooms%2==0", "no such selector 'rooms%2==0'; there are room%M==R, every=N"),
+        ("drop:status@rooms%2==0", "no such selector 'rooms%2==0'; there are room%M==R, after=N, every=N"),
         ("drop:status@p=2", "no such selector 'p=2'"),
         ("drop:status@every=x", "'x' is no whole number from 1 on"),
         ("drop:post@room%2==0", "post does not know its room; leave room%2==0 out"),
+        ("drop:status@after=3", "status does not count requests; leave after=3 out"),
+        ("kill:decode.transfer", "decode.transfer knows end, not kill"),
     ],
 )
 def test_a_wrong_word_is_named_with_what_may_stand_there(
@@ -84,6 +87,28 @@ def test_a_kill_waits_for_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     for room in range(1, 6):
         armed.at("prefill.after_chunk", room)
         assert len(deaths) == (room >= 3)
+
+
+def test_only_what_comes_after_the_first_requests_is_hit() -> None:
+    armed = Armed(read("stall:decode.after_arrival=1us@after=2"), 0)
+    for room in (11, 12, 13, 14):
+        armed.admitted(room)
+    rooms = [0, 11, 12, 13, 14]  # 0: a warm-up, which nobody admitted
+    assert [room for room in rooms if armed.at("decode.after_arrival", room)] == [13, 14]
+
+
+def test_an_end_takes_the_server_along(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    ends: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: ends.append(pid))
+    monkeypatch.setattr(faults, "kill", lambda: ends.append(0))
+    armed = Armed(read("end:prefill.write@after=0"), 0)
+    armed.admitted(7)
+    fault = armed.hit("prefill.write", 7)
+    assert fault is not None
+    assert ends == []  # half of the write comes first
+    armed.happen(fault)
+    assert ends == [os.getppid(), 0]
+    assert "REHEARSAL: this instance ends itself by SIGKILL now" in caplog.text
 
 
 def test_every_word_is_explained() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pdctl.engine import faults
 from pdctl.engine.args import ServerArgs, parse
 from pdctl.engine.rehearsal import MARK, OPTIONS, Rehearsal, read
 from pdctl.engine.scheduler.report import _speed
@@ -51,6 +52,14 @@ def test_a_link_is_read_whole() -> None:
 def test_death_has_one_clock() -> None:
     assert read(("die-in=transfer",)).die_after == 0
     assert read(("die-in=transfer", "die-after=3")).die_after == 3
+
+
+def test_death_is_a_fault_at_a_step_of_the_role() -> None:
+    rehearsal = read(("die-after=3",))
+    assert rehearsal.fault("prefill") == "end:prefill.write@after=3"
+    assert rehearsal.fault("decode") == "end:decode.transfer@after=3"
+    assert all(faults.read(rehearsal.fault(role)) for role in ("prefill", "decode"))
+    assert Rehearsal().fault("decode") == ""
 
 
 def test_the_fallback_port_is_the_servers_own_or_stands_for_it() -> None:

@@ -39,11 +39,15 @@ from tests.engine.invariants.transport import Fabric, SimTransport
 T = TypeVar("T")
 PAGE, HEADS, CONTEXT = 4, 2, 96
 HOST = "10.0.0.9"
-LOCKSTEP = 30.0  # real seconds a rank waits for the others: only a rank that went another way is that late
+LOCKSTEP = 60.0  # real seconds a rank waits for the others: a thread that hangs is that late, a busy machine is not
 
 
 class DisagreementError(AssertionError):
     """Ranks of one group went different ways."""
+
+
+class LeftAloneError(DisagreementError):
+    """A rank waits in a collective for one that has ended its turn."""
 
 
 class Meeting:
@@ -51,19 +55,39 @@ class Meeting:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.barrier = threading.Barrier(size)
         self._given: list[list[Sequence[int]]] = [[()] * size, [()] * size]  # of this collective and of the last
         self._count = [0] * size
+        self._ended = [False] * size
+        self._moved = threading.Condition()
+
+    def begin(self) -> None:
+        """A turn of every rank."""
+        self._ended = [False] * self.size
+
+    def end(self, rank: int) -> None:
+        """The turn of `rank` is over: whoever waits for it in a collective waits in vain."""
+        with self._moved:
+            self._ended[rank] = True
+            self._moved.notify_all()
 
     def exchange(self, rank: int, values: Sequence[int]) -> list[Sequence[int]]:
-        given = self._given[self._count[rank] % 2]  # nobody can be two collectives ahead of a rank that still reads
-        self._count[rank] += 1
-        given[rank] = values
-        self.barrier.wait(LOCKSTEP)
-        given = list(given)
+        with self._moved:
+            given = self._given[self._count[rank] % 2]  # nobody is two collectives ahead of a rank that still reads
+            self._count[rank] += 1
+            mine = self._count[rank]
+            given[rank] = values
+            self._moved.notify_all()
+            if not self._moved.wait_for(lambda: min(self._count) >= mine or self._alone(mine), LOCKSTEP):
+                raise TimeoutError(f"a rank hangs: {self._count} collectives, {self._ended} ended")
+            if min(self._count) < mine:
+                raise LeftAloneError("a rank ended its turn while another waited for it in a collective")
+            given = list(given)
         if len({len(values) for values in given}) != 1:
             raise DisagreementError(f"the ranks pass {[len(values) for values in given]} values to one collective")
         return given
+
+    def _alone(self, mine: int) -> bool:
+        return any(ended and count < mine for ended, count in zip(self._ended, self._count, strict=True))
 
 
 class SimGroup(Group):
@@ -157,6 +181,7 @@ class Size:
     chunk: int = 8
     cached: bool = True
     overlap: bool = True
+    attempts: int = 0  # of optimistic prefill
 
 
 @dataclass(eq=False)
@@ -209,6 +234,7 @@ class Instance:
             num_reserved_decode_tokens=8,
             disable_radix_cache=not size.cached,
             disable_overlap_schedule=not size.overlap,
+            optimistic_prefill_attempts=size.attempts,
             host=HOST,
             disaggregation_bootstrap_port=self.port,
         )
@@ -265,6 +291,7 @@ class Instance:
         transport.owner = done.holder
         transport.holds = lambda page: bool(resources.allocator._used[page])
         done.scheduler._overlap._thread = Late()  # type: ignore[assignment]
+        done.scheduler._overlap.threshold = 0.0  # no pass is too small for a thread
         return done
 
     def turn(self) -> None:
@@ -280,25 +307,23 @@ class Instance:
         self._together([rank.scheduler for rank in self.ranks], self._threads)
 
     def _together(self, schedulers: list[Scheduler], threads: ThreadPoolExecutor) -> None:
-        def one(scheduler: Scheduler) -> None:
+        def one(rank: int) -> None:
             try:
-                scheduler._take_turn(None)
-            except BaseException:
-                self._meeting.barrier.abort()
-                raise
+                schedulers[rank]._take_turn(None)
+            finally:
+                self._meeting.end(rank)
 
-        turns: list[Future[None]] = [threads.submit(one, scheduler) for scheduler in schedulers[1:]]
+        self._meeting.begin()
+        turns: list[Future[None]] = [threads.submit(one, rank) for rank in range(1, len(schedulers))]
         try:
-            one(schedulers[0])
+            one(0)
             errors: list[BaseException] = []
         except BaseException as error:  # noqa: BLE001  # judged beside those of the other ranks
             errors = [error]
         errors += [error for error in (turn.exception() for turn in turns) if error is not None]
-        real = [error for error in errors if not isinstance(error, threading.BrokenBarrierError)]
-        if real:
-            raise real[0]
-        if errors:
-            raise DisagreementError("a rank ended its turn while another waited for it in a collective")
+        causes = [error for error in errors if not isinstance(error, LeftAloneError)]
+        for error in (*causes, *errors):
+            raise error
 
     def kill(self) -> None:
         """SIGKILL of every process of the instance."""

