@@ -71,9 +71,15 @@ def hexadecimal(number: int) -> tuple[Needle, ...]:
     return (Needle(b"0x" + digits, _WORD),)
 
 
+def findable(rid: str) -> bool:
+    """Whether `request` takes it: a mangled line may give a request an id of thousands of characters."""
+    text = rid.encode()
+    return 0 < len(text) <= LONGEST and b"\n" not in text
+
+
 def request(rid: str) -> tuple[Needle, ...]:
     text = rid.encode()
-    if not text or len(text) > LONGEST or b"\n" in text:
+    if not findable(rid):
         raise UsageError("--rid is empty, too long or not one line", f"give 1 to {LONGEST} bytes")
     return (Needle(text, _WORD + b"-"),)
 

@@ -52,7 +52,7 @@ class Load:
             await asyncio.gather(*(self._client(client, until) for _ in range(self._plan.clients)))
 
     def _open(self) -> httpx.AsyncClient:
-        patience = httpx.Timeout(self._plan.deadline * PATIENCE, connect=5.0)
+        patience = httpx.Timeout(self._plan.deadline * PATIENCE, connect=self._plan.deadline)
         return httpx.AsyncClient(timeout=patience, limits=httpx.Limits(max_connections=None))
 
     async def _client(self, client: httpx.AsyncClient, until: float) -> None:

@@ -110,3 +110,12 @@ def test_a_room_nobody_names(tmp_path: Path) -> None:
     assert room.outcome is Outcome.UNKNOWN
     assert room.missing_evidence
     assert any("no line of these logs names room" in note for note in room.notes)
+
+
+def test_a_mangled_request_id_is_not_looked_for(tmp_path: Path) -> None:
+    """A quote that was lost makes half a line the id: longer than anything that can be sought."""
+    waits = (
+        f"Prefill bootstrap failed for request rank=0 req.rid='{'x' * 5000}' req.bootstrap_room={ROOM} with exception x"
+    )
+    room = pasted.room(tmp_path, ROOM, p0=engine("prefill", 30000, 8998, f"[2026-11-21 02:06:24] {waits}"))
+    assert room.room == ROOM

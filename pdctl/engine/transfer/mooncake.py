@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pdctl.engine.cache.geometry import PoolGeometry
     from pdctl.engine.transfer.base import Pages
 
+LOG_LEVEL = "MC_LOG_LEVEL"
 PACKAGE = "mooncake-transfer-engine-non-cuda"
 SYSTEM_PACKAGES = "libibverbs1 libnl-3-200 libnl-route-3-200"  # their Debian and Ubuntu names
 # A TCP lane queues 1024 requests and keeps 1024 more pending, and refuses what is beyond. Of a batch only waiting
@@ -53,7 +54,17 @@ class Route:
 
 def load() -> ModuleType:
     """The binding. Raises ImportError that says what to install."""
-    os.environ.setdefault("MC_LOG_LEVEL", "ERROR")  # by default it tells of every start at length
+    given = os.environ.get(LOG_LEVEL)
+    os.environ[LOG_LEVEL] = given or "ERROR"  # by default it tells of every start at length
+    try:
+        return _binding()
+    except ImportError:
+        if given is None:
+            del os.environ[LOG_LEVEL]  # it means nothing to any other backend
+        raise
+
+
+def _binding() -> ModuleType:
     try:
         return importlib.import_module("mooncake.engine")
     except ModuleNotFoundError:
