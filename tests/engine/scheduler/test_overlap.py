@@ -101,6 +101,7 @@ def send_begins_before_the_next_pass_ends(chunk: int, requests: list[object]) ->
         both.until("the first pass", lambda: overlap.under_way)
         gate.release()  # A computes
         both.prefill.turn()
+        both.until("the second pass", lambda: overlap.under_way)  # its request may still be shaking hands
         gate.wait()
         gate.wait()
         # B has begun and cannot end: what follows happens beside it.
