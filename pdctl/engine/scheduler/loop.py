@@ -59,8 +59,9 @@ class Scheduler:
         self._flush()  # a first token that came with the KV cache does not wait for the next forward pass
         ended = self._end_pass()
         batch = self._role.next_batch()
-        agreed = self._turn.agree(batch, self._role.queues(), self._stopping)
-        overlapped = batch is not None and self._overlap.takes(batch)
+        queues = self._role.queues()
+        agreed = self._turn.agree(batch, queues, self._stopping)
+        overlapped = batch is not None and self._overlap.takes(batch, queues.total)
         if batch is not None and overlapped:
             self._overlap.begin(batch)
         if batch is not None:

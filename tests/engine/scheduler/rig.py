@@ -96,6 +96,7 @@ class Station:
         self.box = Box()
         self.scheduler = Scheduler(self.resources, self.role, self.box)  # type: ignore[arg-type]
         self.scheduler._overlap.threshold = 0  # the test model's passes are too small to be overlapped otherwise
+        self.scheduler._overlap.lone = True
         self.answer: dict[str, list[int]] = defaultdict(list)
         self.logprobs: dict[str, list[float]] = defaultdict(list)
         self.finish: dict[str, Finish] = {}

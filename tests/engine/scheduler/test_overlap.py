@@ -185,6 +185,17 @@ def test_small_passes_stay_on_the_loops_own_thread() -> None:
         station.run()
 
 
+def test_a_pass_with_nothing_to_hand_on_beside_it_stays_too() -> None:
+    with unified(chunked_prefill_size=16) as station:
+        overlap = station.scheduler._overlap
+        overlap.lone = False
+        station.turn(ask("a", 16))
+        assert not overlap.under_way
+        station.turn(ask("long", 24))  # its second chunk can be chosen beside the first one
+        assert overlap.under_way
+        station.run()
+
+
 def test_a_pass_on_its_thread_takes_as_many_cores_as_one_in_the_loop() -> None:
     """OpenMP keeps the number per thread, and a new thread begins with every core."""
     with unified() as station:
