@@ -17,6 +17,12 @@ class StreamError:
     message: str
 
 
+def first_event(parts: Sequence[bytes]) -> bool:
+    """Whether the first event of a stream is there whole, and is one with data."""
+    text = parts[0] if len(parts) == 1 else b"".join(parts)
+    return text.startswith(b"data:") and b"\n\n" in text
+
+
 def stream_error(parts: Sequence[bytes]) -> StreamError | None:
     """The error that is the first event of a stream, if it is one.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from pdctl.router.answers import StreamError, merge_logprobs, stream_error
+from pdctl.router.answers import StreamError, first_event, merge_logprobs, stream_error
 from pdctl.router.ledger import Outcome
 from pdctl.router.leg import Cause, Failure, Leg
 from pdctl.router.log import logger
@@ -100,11 +100,17 @@ class Attempt:
     # What the legs report.
 
     def advance(self) -> None:
-        """Answer the client as soon as both legs allow it."""
+        """Answer the client as soon as both legs allow it.
+
+        A streamed token is proof of the prefill: it came with the KV cache. So a prefill that has not answered yet is
+        waited for only where decode has no token to show. (sglang's own answers the head of a stream before it knows.)
+        """
         prefill, decode = self.prefill, self.decode
-        if self._committed or self._end.done() or not prefill.ok or not decode.ok:
+        if self._committed or self._end.done() or not decode.ok:
             return
         if not decode.over and not (decode.streams and decode.parts):
+            return
+        if not prefill.ok and (prefill.status or not first_event(decode.parts)):
             return
         if self.keep_prefill and not prefill.over:
             return

@@ -115,6 +115,7 @@ def test_deadlines_are_named(slow: str, flag: str, limits: dict) -> None:
         async with fleet(1, 1, retries=0, **limits) as made:
             worker = made.prefills[0] if slow == "prefill" else made.decodes[0]
             worker.usual = hang
+            made.decodes[0].usual = hang  # it has no token before its prefill is through
             answer = await made.generate({"text": "x", "stream": True})
             assert answer.status == 504
             assert answer.json()["error"]["code"] == f"{slow}_deadline"

@@ -68,14 +68,24 @@ def test_events_are_not_held_back() -> None:
     asyncio.run(scenario())
 
 
-def test_nothing_is_sent_before_the_prefill_has_answered() -> None:
+def test_nothing_is_sent_before_the_prefill_has_answered_or_decode_has_a_token() -> None:
     async def scenario() -> None:
         async with fleet(2, 1) as made:
             made.prefills[0].script = [after(0.05, status(500))]
-            made.decodes[0].script = [stream([b"data: from unwritten cache\n\n"])]
+            made.decodes[0].script = [stream([b"data: ha", b"lf an event"])]
             answer = await made.generate(STREAM)
             assert answer.headers["x-pd-attempts"] == "2"
             assert answer.body == b"".join(events())
+
+    asyncio.run(scenario())
+
+
+def test_a_token_does_not_wait_for_the_answer_of_the_prefill_that_made_it() -> None:
+    async def scenario() -> None:
+        async with fleet() as made:
+            made.prefills[0].script = [hang]
+            answer = await made.generate(STREAM)
+            assert (answer.status, answer.body) == (200, b"".join(events()))
 
     asyncio.run(scenario())
 

@@ -5,8 +5,8 @@ releases the interpreter's lock). What the next pass consists of is decided only
 known, so no request ever runs a step too many, as it may in sglang 0.5.23's overlap, and nothing has to be undone.
 
 Passing work between threads costs a small pass more than it gains (tests/bench/overlap.py), and any pass beside which
-there is nothing to hand on: it runs on another core than the one that holds the weights of the last (tests/bench/pd_tax.py:
-9.2 instead of 7.4 ms for 256 tokens). Those stay on the loop's own thread.
+there is nothing to hand on: it runs on another core than the one that holds the weights of the last (9.2 instead of
+7.4 ms for 256 tokens). Those stay on the loop's own thread.
 """
 
 from __future__ import annotations
