@@ -12,10 +12,15 @@ SLABS_PER_LAYER = 2  # K and V; MLA has one
 
 
 class Layout(str, Enum):
-    """Which axis is outermost. Layer-major is SGLang's; page-major keeps one page of all layers together."""
+    """What lies together. Layer-major is SGLang's; page-major keeps one page of all layers together.
+
+    Head-major is layer-major with the heads of an item one after the other instead of token by token, so that a share
+    of the heads is one piece (vLLM calls it HND, and the others NHD).
+    """
 
     LAYER_MAJOR = "layer-major"
     PAGE_MAJOR = "page-major"
+    HEAD_MAJOR = "head-major"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +52,14 @@ class PoolGeometry:
         return self.layers * self.slabs_per_layer
 
     @property
+    def head_bytes(self) -> int:
+        """One head of one token of one slab."""
+        return self.head_dim * self.itemsize
+
+    @property
     def token_bytes(self) -> int:
         """One token of one slab."""
-        return self.kv_heads * self.head_dim * self.itemsize
+        return self.kv_heads * self.head_bytes
 
     @property
     def item_bytes(self) -> int:
@@ -71,6 +81,14 @@ class PoolGeometry:
         if self.layout == Layout.PAGE_MAJOR:
             return self.page_bytes
         return self.item_bytes
+
+    @property
+    def token_stride(self) -> int:
+        return self.head_bytes if self.layout == Layout.HEAD_MAJOR else self.token_bytes
+
+    @property
+    def head_stride(self) -> int:
+        return self.page_size * self.head_bytes if self.layout == Layout.HEAD_MAJOR else self.head_bytes
 
     @property
     def nbytes(self) -> int:

@@ -32,18 +32,18 @@ class KVPool:
         self.device = torch.device(device)
         self.buffer = _as_bytes(buffer, geometry.nbytes, self.device)
         slabs, pages = geometry.num_slabs, geometry.num_pages
-        page = (geometry.page_size, geometry.kv_heads, geometry.head_dim)
         elements = self.buffer.view(dtype)
-        if geometry.layout is Layout.PAGE_MAJOR:
-            self._slabs = elements.view(pages, slabs, *page).transpose(0, 1)
-        else:
-            self._slabs = elements.view(slabs, pages, *page)
-        # Flat in either layout. A row is one token of one slab, an item one page of one slab (both as in PoolGeometry).
-        self.rows = elements.view(-1, geometry.kv_heads * geometry.head_dim)
+        shape = (slabs, pages, geometry.page_size, geometry.kv_heads, geometry.head_dim)
+        strides = (geometry.slab_stride, geometry.page_stride, geometry.token_stride, geometry.head_stride)
+        self._slabs = elements.as_strided(shape, (*(stride // dtype.itemsize for stride in strides), 1))
+        # Flat in every layout. A row is what lies together of a token of one slab, a strip the same of a page of one
+        # slab: all heads, or one in head-major. An item is one page of one slab.
+        self.rows = elements.view(-1, geometry.token_stride // dtype.itemsize)
+        self.strips = self.rows.view(-1, geometry.page_size * self.rows.shape[1])
         self.items = elements.view(slabs * pages, -1)
         # [slabs, 1, kv_heads, pages * page_size, head_dim] in place; None where the pages of a slab stand apart.
         self.tokens: torch.Tensor | None = None
-        if geometry.layout is Layout.LAYER_MAJOR:
+        if geometry.page_stride == geometry.page_size * geometry.token_stride:
             self.tokens = self._slabs.flatten(1, 2).transpose(1, 2).unsqueeze(1)
 
     @staticmethod
@@ -70,7 +70,7 @@ class KVPool:
         )
 
     def k(self, layer: int) -> torch.Tensor:
-        """[num_pages, page_size, kv_heads, head_dim], strided in page-major."""
+        """[num_pages, page_size, kv_heads, head_dim], strided in page-major and head-major."""
         return self._slabs[self.geometry.slabs_per_layer * layer]
 
     def v(self, layer: int) -> torch.Tensor:

@@ -33,6 +33,9 @@ SUPPORTED = (
 SUPPORTED_ROPE = ("default", "linear", "llama3", "yarn")
 QKV_BIAS = ("Qwen2ForCausalLM", "Qwen2MoeForCausalLM", GPT_OSS)
 QK_NORM = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
+# Whole numbers above 0; null stands for the default of those that have one.
+COUNTS = ("num_attention_heads", "hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size")
+COUNTS_WITH_DEFAULT = ("num_key_value_heads", "head_dim", "max_position_embeddings")
 SUPPORTED_DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -101,6 +104,7 @@ class ModelConfig:
     def from_json(cls, raw: Mapping[str, Any], generation: Mapping[str, Any], where: str) -> ModelConfig:
         architecture = _architecture(raw, where)
         _refuse_features(raw, architecture, where)
+        _refuse_counts(raw, where)
         try:
             heads, hidden = int(raw["num_attention_heads"]), int(raw["hidden_size"])
             mla, experts = latent(raw, architecture), mixture(raw, architecture)
@@ -118,7 +122,7 @@ class ModelConfig:
                 tie_embeddings=bool(raw.get("tie_word_embeddings", False)),
                 qkv_bias=architecture in QKV_BIAS,
                 qk_norm=architecture in QK_NORM,
-                max_position=int(raw.get("max_position_embeddings", 2048)),
+                max_position=int(raw.get("max_position_embeddings") or 2048),
                 eos_token_ids=_token_ids(generation.get("eos_token_id"), raw.get("eos_token_id")),
                 bos_token_id=raw.get("bos_token_id"),
                 dtype=_dtype(raw, where),
@@ -131,7 +135,7 @@ class ModelConfig:
             )
         except KeyError as missing:
             raise CheckpointError(f"{where}: config.json has no {missing}") from None
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise CheckpointError(f"{where}: {architecture} with {error}") from None
         if config.heads % config.kv_heads or config.head_dim % 2:
             raise CheckpointError(
@@ -177,14 +181,14 @@ class ModelConfig:
             experts = self.mixture
             cuts += [
                 ("experts", experts.experts, "--ep-size", shape.ep_size),
-                ("moe_intermediate_size", experts.intermediate, "MoE TP (tp / ep)", shape.moe_tp_size),
+                ("moe_intermediate_size", experts.intermediate, "MoE TP (--tp-size / --ep-size)", shape.moe_tp_size),
                 ("intermediate size of the shared expert", experts.shared_intermediate, "--tp-size", shape.tp),
             ]
         return cuts
 
 
 def _attention_flag(shape: Shape) -> str:
-    return "attention TP (tp / attention dp)" if shape.dp_attention else "--tp-size"
+    return "attention TP (--tp-size / --attn-dp-size)" if shape.dp_attention else "--tp-size"
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -192,6 +196,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         loaded = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file", "give the directory of a Hugging Face checkpoint") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}", "let the engine read it") from None
     except ValueError as error:
         raise CheckpointError(f"{path}: not JSON: {error}") from None
     if not isinstance(loaded, dict):
@@ -228,6 +234,14 @@ def _refuse_features(raw: Mapping[str, Any], architecture: str, where: str) -> N
     for key, found, accepted in wrong:
         if found:
             raise CheckpointError(f"{where}: {architecture} with {key} = {raw.get(key)!r}; supported: {accepted}")
+
+
+def _refuse_counts(raw: Mapping[str, Any], where: str) -> None:
+    for key in (*COUNTS, *COUNTS_WITH_DEFAULT):
+        count = raw.get(key, 1)  # who reads it says that it is missing
+        if (count is None and key in COUNTS_WITH_DEFAULT) or (type(count) is int and count > 0):
+            continue
+        raise CheckpointError(f"{where}: config.json has {key} = {count!r}; supported: a whole number above 0")
 
 
 def _rope(raw: Mapping[str, Any], architecture: str, where: str) -> Rope:

@@ -1,6 +1,6 @@
 """The arithmetic of a decoder on one rank: token ids in, logits out.
 
-Each layer is an attention (gqa.py, mla.py) and an MLP (mlp.py, experts.py), as shards.py puts them together. Hidden
+Each layer is an attention (gqa.py, mla.py) and an MLP (mlp.py, experts.py), as stage.py puts them together. Hidden
 states go from pipeline stage to pipeline stage within a forward pass.
 """
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from pdctl.engine.model.linear import Linear
     from pdctl.engine.model.mlp import GatedMlp
     from pdctl.engine.model.parallel import Group, Groups
-    from pdctl.engine.model.shards import ModelWeights
+    from pdctl.engine.model.stage import ModelWeights
 
 
 class Decoder:
-    """Holds one rank's rearranged weights (shards.py); keeps no state between steps."""
+    """Holds one rank's rearranged weights (stage.py); keeps no state between steps."""
 
     def __init__(
         self, config: ModelConfig, weights: ModelWeights, rotations: torch.Tensor, groups: Groups, dtype: torch.dtype

@@ -40,15 +40,22 @@ class PageWriter:
         geometry = pool.geometry
         numbers, offsets = np.divmod(where, geometry.page_size)
         pages = _pages_at(seqs, numbers)
-        first = pages * (geometry.page_stride // geometry.token_bytes) + offsets
-        slabs = np.arange(geometry.num_slabs, dtype=np.int64) * (geometry.slab_stride // geometry.token_bytes)
+        size = geometry.token_stride
+        first = pages * (geometry.page_stride // size) + offsets
+        slabs = np.arange(geometry.num_slabs, dtype=np.int64) * (geometry.slab_stride // size)
         rows = first[None, :, None] + slabs.reshape(geometry.layers, 1, geometry.slabs_per_layer)
+        self._apart = size != geometry.token_bytes
+        if self._apart:  # a row for each head
+            rows = rows[..., None] + np.arange(geometry.kv_heads) * geometry.page_size
         self._pool = pool
         self._rows = torch.from_numpy(rows).to(pool.device).unbind(0)
 
     def write(self, layer: int, key_value: torch.Tensor) -> None:
         """`key_value` is [tokens, slabs of a layer, kv_heads * head_dim]."""
-        self._pool.rows.index_put_((self._rows[layer],), key_value.to(self._pool.dtype))
+        rows = self._rows[layer]
+        if self._apart:
+            key_value = key_value.view(*rows.shape, -1)
+        self._pool.rows.index_put_((rows,), key_value.to(self._pool.dtype))
 
 
 def _pages_at(seqs: Sequence[SeqSlice], numbers: Indices) -> Indices:
@@ -106,7 +113,7 @@ class PageReader:
         """In the order of the step's sequences, one entry for those that are joined; valid until the next call."""
         slabs = self._pool.geometry.slabs_per_layer
         first, last = slabs * layer, slabs * layer + slabs - 1
-        copy = self._gather(layer) if self._items else None
+        copy = self._gather(layer) if self._strips else None
         found = []
         for place, views in self._views:
             if copy is None or not place.gathered:
@@ -120,7 +127,7 @@ class PageReader:
         size = self._pool.geometry.page_size
         pages = [part.pages for part in parts]
         broken = _broken(pages) if self._pool.tokens is not None else set(range(len(parts)))
-        self._items = self._plan_gather([pages[index] for index in sorted(broken)]) if broken else ()
+        self._strips = self._plan_gather([pages[index] for index in sorted(broken)]) if broken else ()
         places, copied = [], 0
         for index, part in enumerate(parts):
             start = copied if index in broken else int(part.pages[0]) * size
@@ -129,18 +136,22 @@ class PageReader:
         return places
 
     def _plan_gather(self, scattered: Sequence[npt.NDArray[np.int32]]) -> tuple[torch.Tensor, ...]:
-        """For each layer, the items of the pages of each sequence that is not one run."""
+        """For each layer, the strips of the pages of each sequence that is not one run: slab by slab, head by head."""
         geometry = self._pool.geometry
-        first = np.concatenate(scattered).astype(np.int64) * (geometry.page_stride // geometry.item_bytes)
-        slabs = np.arange(geometry.num_slabs, dtype=np.int64) * (geometry.slab_stride // geometry.item_bytes)
-        items = (slabs[:, None] + first).reshape(geometry.layers, -1)
-        layers: tuple[torch.Tensor, ...] = torch.from_numpy(items).to(self._pool.device).unbind(0)
+        size = geometry.page_size * geometry.token_stride
+        first = np.concatenate(scattered).astype(np.int64) * (geometry.page_stride // size)
+        slabs = np.arange(geometry.num_slabs, dtype=np.int64) * (geometry.slab_stride // size)
+        heads = np.arange(geometry.item_bytes // size, dtype=np.int64)
+        strips = (slabs[:, None, None] + heads[:, None] + first).reshape(geometry.layers, -1)
+        layers: tuple[torch.Tensor, ...] = torch.from_numpy(strips).to(self._pool.device).unbind(0)
         return layers
 
     def _gather(self, layer: int) -> torch.Tensor:
         """[slabs of a layer, 1, kv_heads, tokens, head_dim]"""
         geometry = self._pool.geometry
-        copy = self._pool.items.index_select(0, self._items[layer])
+        copy = self._pool.strips.index_select(0, self._strips[layer])
+        if geometry.token_stride != geometry.token_bytes:
+            return copy.view(geometry.slabs_per_layer, 1, geometry.kv_heads, -1, geometry.head_dim)
         return copy.view(geometry.slabs_per_layer, 1, -1, geometry.kv_heads, geometry.head_dim).transpose(2, 3)
 
 

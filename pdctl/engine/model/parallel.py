@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from pdctl.engine.model import gloo
+from pdctl.errors import NotReadyError
 from pdctl.layout.ranks import Rank, place
 from pdctl.layout.shape import Shape
 
@@ -143,7 +144,7 @@ class Groups:
         init_method: str = "",
         join_timeout: float = JOIN_TIMEOUT,
     ) -> Groups:
-        """Meet the other ranks of this replica at `init_method` (tcp://host:port). Raises TimeoutError naming it."""
+        """Meet the other ranks of this replica at `init_method` (tcp://host:port). Raises NotReadyError naming it."""
         ranks = [rank for rank in place(shape._replace(replicas=1)) if rank.world_rank < shape.tp * shape.pp]
         own = next(rank for rank in ranks if (rank.tp_rank, rank.pp_rank) == (tp_rank, pp_rank))
         on_gpu = torch.device(device).type == "cuda"
@@ -193,7 +194,13 @@ def _meet(world_rank: int, world_size: int, init_method: str, join_timeout: floa
             timeout=timedelta(seconds=join_timeout),
         )
     except (dist.DistError, RuntimeError) as error:
-        raise TimeoutError(
+        if "EADDRINUSE" in str(error):  # of the rank that listens there: it is told so at once
+            raise NotReadyError(
+                f"rank {world_rank} of {world_size} cannot listen at {init_method}, where the ranks meet: the port of "
+                "--dist-init-addr is taken",
+                "give another --dist-init-addr, the same to every node; without one, on one node, start again",
+            ) from None
+        raise NotReadyError(
             f"rank {world_rank} of {world_size} waited {join_timeout:g} s for the others at {init_method}: {error}"
         ) from error
 

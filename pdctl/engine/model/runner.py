@@ -13,6 +13,7 @@ from pdctl.engine.model.config import CheckpointError, ModelConfig
 from pdctl.engine.model.decoder import Decoder
 from pdctl.engine.model.rope import rotation_table
 from pdctl.engine.model.shards import Shard
+from pdctl.engine.model.stage import load
 from pdctl.engine.model.weights import Checkpoint
 from pdctl.layout.stages import stage_layers
 
@@ -59,7 +60,7 @@ class ModelRunner:
         self._windows = [config.windows[layer] for layer in layers]
         positions = min(config.max_position, geometry.num_pages * geometry.page_size)
         with Checkpoint(path) as checkpoint, torch.inference_mode():
-            weights = Shard(checkpoint, config, groups, dtype, self.device).load()
+            weights = load(Shard(checkpoint, config, groups, dtype, self.device))
             rotations = rotation_table(config.rope, config.head_dim, positions, self.device)
         self.max_positions = positions
         self._decoder = Decoder(config, weights, rotations, groups, dtype)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
+from pdctl.engine.model import weight_files
 from pdctl.engine.model.config import CheckpointError
+from pdctl.engine.model.weight_files import SINGLE
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     import torch
-
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 
 
 class Checkpoint:
@@ -57,15 +55,10 @@ class Checkpoint:
 
     def _index(self) -> dict[str, str]:
         """Tensor name → file name."""
-        index = self.path / INDEX
-        if index.is_file():
-            names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-            return {str(name): str(file) for name, file in names.items()}
+        names = weight_files.index(self.path)
+        if names:
+            return names
         file = self.path / SINGLE
-        if not file.is_file():
-            raise CheckpointError(
-                f"{self.path}: neither {SINGLE} nor {INDEX} is there", "convert the weights to safetensors"
-            )
         try:
             with safe_open(file, framework="pt") as opened:
                 return dict.fromkeys(opened.keys(), SINGLE)

@@ -74,7 +74,7 @@ class Cut:
         return cls(slabs=geometry.num_slabs, heads=geometry.kv_heads)
 
     def all_heads(self, local: PoolGeometry, remote: PoolGeometry) -> bool:
-        """Whether whole items move: then a page of a slab is one block, else one block per token."""
+        """Whether whole items move."""
         return self.heads == local.kv_heads == remote.kv_heads
 
 

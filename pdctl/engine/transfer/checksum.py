@@ -104,14 +104,14 @@ class ChecksumTransport(Around):
 
 
 def _cells(pool: memoryview, geometry: PoolGeometry, region: Region) -> npt.NDArray[Any]:
-    """What moves as [slab, page, token, number]; wide numbers, because pieces are gathered several times faster so."""
-    head = geometry.head_dim * geometry.itemsize
+    """What moves as [slab, page, token, head, number]; wide numbers: pieces are gathered several times faster so."""
+    head = geometry.head_bytes
     width = next(width for width in (8, 4, 2, 1) if head % width == 0)
     cells: npt.NDArray[Any] = np.ndarray(
-        (region.slabs, geometry.num_pages, geometry.page_size, region.heads * head // width),
+        (region.slabs, geometry.num_pages, geometry.page_size, region.heads, head // width),
         dtype=np.dtype(f"u{width}"),
         buffer=pool,
-        offset=region.first_slab * geometry.slab_stride + region.first_head * head,
-        strides=(geometry.slab_stride, geometry.page_stride, geometry.token_bytes, width),
+        offset=region.first_slab * geometry.slab_stride + region.first_head * geometry.head_stride,
+        strides=(geometry.slab_stride, geometry.page_stride, geometry.token_stride, geometry.head_stride, width),
     )
     return cells

@@ -50,6 +50,8 @@ def with_faults(transport: Transport, rank: int, more: str = "") -> Transport:
     if armed is None:
         return transport
     checked = find(transport, ChecksumTransport)
+    if checked is not None and find(checked, FaultyTransport) is not None:
+        return transport  # of the prefill this instance was before it was a decode
     if checked is not None:  # checksums are of what was to be sent: they have to see the fault
         checked.beneath(lambda inner: FaultyTransport(inner, armed))
         return transport

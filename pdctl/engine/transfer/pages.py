@@ -5,6 +5,7 @@ A page list is an int32 array; element i of the source goes to element i of the 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
@@ -68,12 +69,19 @@ class Unit(Enum):
 
     PAGE = "every slab of the cut: both pools keep the slabs of a page together"
     ITEM = "one slab: whole items move"
+    HEADS = "some heads of one slab: both pools are head-major"
     TOKEN = "one token of one slab: some of its heads move"
+    HEAD = "one head of one token: only one pool is head-major"
 
 
 def unit(local: PoolGeometry, remote: PoolGeometry, cut: Cut) -> Unit:
+    # Where there is one head, or one token, either order is the same.
+    ordered = [one.layout for one in (local, remote) if one.kv_heads > 1 and one.page_size > 1]
+    by_head = [layout == Layout.HEAD_MAJOR for layout in ordered]
+    if any(by_head) and not all(by_head):
+        return Unit.HEAD
     if not cut.all_heads(local, remote):
-        return Unit.TOKEN
+        return Unit.HEADS if any(by_head) else Unit.TOKEN
     both = local.layout == Layout.PAGE_MAJOR and remote.layout == Layout.PAGE_MAJOR
     return Unit.PAGE if both else Unit.ITEM
 
@@ -82,7 +90,7 @@ def unit(local: PoolGeometry, remote: PoolGeometry, cut: Cut) -> Unit:
 class Blocks:
     """One side of a cut as equal blocks: block i is `length` bytes at `first` + i * `stride` from the pool's start.
 
-    In either layout every page, item or token row of a pool stands a whole number of its own sizes from the start. So
+    In any layout every page, item, token row or head stands a whole number of its own sizes from the pool's start. So
     three numbers describe them all, however many there are, and a page list becomes a list of block numbers.
     """
 
@@ -92,17 +100,17 @@ class Blocks:
     count: int
     slab_numbers: Pages  # what each slab of the cut adds to a block's number
     page_step: int  # what one page adds
-    tokens: int  # blocks of one page of one slab
+    inner: tuple[tuple[int, int], ...] = ()  # of one page of one slab: how many, and what the next one adds
 
     @property
     def per_page(self) -> int:
-        return len(self.slab_numbers) * self.tokens
+        return len(self.slab_numbers) * math.prod(count for count, _ in self.inner)
 
     def numbers(self, pages: Pages) -> Pages:
         """Slab by slab, so that neighbouring pages stay neighbours; both sides of a cut agree on the order."""
         found = self.slab_numbers[:, None] + pages * np.int32(self.page_step)
-        if self.tokens > 1:
-            found = found[:, :, None] + np.arange(self.tokens, dtype=np.int32)
+        for count, step in self.inner:
+            found = found[..., None] + np.arange(count, dtype=np.int32) * np.int32(step)
         return np.ascontiguousarray(found.ravel())
 
     def rows(self, base: int) -> npt.NDArray[np.uint64]:
@@ -114,15 +122,28 @@ def blocks(geometry: PoolGeometry, unit: Unit, slabs: int, first_slab: int, head
     """The blocks of some slabs and heads of a pool. Raises TransferError when they are too many to number."""
     if unit == Unit.PAGE:
         first, length = geometry.address(first_slab, 0), slabs * geometry.item_bytes
-        return Blocks(first, length, geometry.page_stride, geometry.num_pages, np.zeros(1, dtype=np.int32), 1, 1)
-    tokens = geometry.page_size if unit == Unit.TOKEN else 1
-    size, head_bytes = geometry.item_bytes // tokens, geometry.head_dim * geometry.itemsize
-    count = geometry.num_slabs * geometry.num_pages * tokens
+        return Blocks(first, length, geometry.page_stride, geometry.num_pages, np.zeros(1, dtype=np.int32), 1)
+    first, length, size, inner = _inside(geometry, unit, heads, first_head)
+    count = geometry.nbytes // size
     if count > np.iinfo(np.int32).max:
         raise TransferError(f"a pool of {count} pieces of {size} bytes is too large: pieces are numbered in 32 bits")
-    numbers = np.arange(first_slab, first_slab + slabs) * (geometry.slab_stride // size)
-    first, length = (first_head * head_bytes, heads * head_bytes) if unit == Unit.TOKEN else (0, size)
-    return Blocks(first, length, size, count, numbers.astype(np.int32), geometry.page_stride // size, tokens)
+    numbers = np.arange(first_slab, first_slab + slabs) * (geometry.slab_stride // size) + first // size
+    return Blocks(first % size, length, size, count, numbers.astype(np.int32), geometry.page_stride // size, inner)
+
+
+def _inside(
+    geometry: PoolGeometry, unit: Unit, heads: int, first_head: int
+) -> tuple[int, int, int, tuple[tuple[int, int], ...]]:
+    """Of one item: where the first block begins, its length and stride in bytes, and the others as in Blocks.inner."""
+    head, tokens = geometry.head_bytes, geometry.page_size
+    if unit == Unit.ITEM:
+        return 0, geometry.item_bytes, geometry.item_bytes, ()
+    if unit == Unit.HEADS:
+        return first_head * tokens * head, heads * tokens * head, geometry.item_bytes, ()
+    if unit == Unit.TOKEN:
+        return first_head * head, heads * head, geometry.token_bytes, ((tokens, 1),)
+    inner = ((tokens, geometry.token_stride // head), (heads, geometry.head_stride // head))
+    return first_head * geometry.head_stride, head, head, inner
 
 
 def sides(local: PoolGeometry, remote: PoolGeometry, cut: Cut) -> tuple[Blocks, Blocks]:
@@ -158,9 +179,10 @@ def spans(here: Blocks, there: Blocks, src: Pages, dst: Pages) -> Spans:
 def pieces(local: PoolGeometry, remote: PoolGeometry, cut: Cut, src: Pages, dst: Pages) -> int:
     """How many contiguous writes move these pages where neighbours on both sides are joined."""
     one = unit(local, remote, cut)
-    if one == Unit.TOKEN:
-        return len(src) * cut.slabs * local.page_size
-    layers = {local.layout, remote.layout} == {Layout.LAYER_MAJOR}
+    if one not in (Unit.PAGE, Unit.ITEM):
+        here, _ = sides(local, remote, cut)
+        return len(src) * here.per_page
+    layers = Layout.PAGE_MAJOR not in (local.layout, remote.layout)
     if one == Unit.PAGE:
         joins = cut.slabs == local.num_slabs == remote.num_slabs
         return len(runs(src, dst)) if joins else len(src)

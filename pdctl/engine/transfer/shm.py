@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """What moves in both pools, as arrays [slab, page, token, number]; numpy joins what lies together.
+    """What moves in both pools, as arrays [slab, page, …, number]; numpy joins what lies together.
 
-    Where all heads move, an item counts as one token; in two page-major pools, a page's slabs count as one slab.
+    Between are the pieces of an item (`Blocks.inner`); in two page-major pools, a page's slabs count as one slab.
     """
 
     source: npt.NDArray[Any]
@@ -128,11 +128,12 @@ def _width(one: Blocks, other: Blocks) -> int:
 
 def _pieces(view: memoryview, geometry: PoolGeometry, blocks: Blocks, width: int) -> npt.NDArray[Any]:
     slab = int(blocks.slab_numbers[0]) * blocks.stride
+    counts, steps = [count for count, _ in blocks.inner], [step * blocks.stride for _, step in blocks.inner]
     pieces: npt.NDArray[Any] = np.ndarray(
-        (len(blocks.slab_numbers), geometry.num_pages, blocks.tokens, blocks.length // width),
+        (len(blocks.slab_numbers), geometry.num_pages, *counts, blocks.length // width),
         dtype=np.dtype(f"u{width}"),
         buffer=view,
         offset=blocks.first + slab,
-        strides=(geometry.slab_stride, geometry.page_stride, blocks.stride, width),
+        strides=(geometry.slab_stride, geometry.page_stride, *steps, width),
     )
     return pieces

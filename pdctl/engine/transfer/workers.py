@@ -234,6 +234,11 @@ class Workers(Around):
 
     def close(self) -> None:
         """A thread that does not return from its call keeps the transport open until the process ends."""
+        if self.detach():
+            super().close()
+
+    def detach(self) -> bool:
+        """End the threads, after what they were given to do; whether none is left that uses the transport inside."""
         workers = [shard.worker for shard in self._shards if shard.worker is not None]
         for jobs in self._open.values():
             for job in list(jobs):
@@ -243,8 +248,7 @@ class Workers(Around):
         deadline = time.monotonic() + CLOSE
         for worker in workers:
             worker.thread.join(max(0.0, deadline - time.monotonic()))
-        if not any(worker.thread.is_alive() for worker in (*workers, *self._lost)):
-            super().close()
+        return not any(worker.thread.is_alive() for worker in (*workers, *self._lost))
 
 
 def _begin(op: Op) -> None:

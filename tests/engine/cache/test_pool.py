@@ -1,4 +1,4 @@
-"""Tensors and transfer addresses name the same bytes, in both layouts."""
+"""Tensors and transfer addresses name the same bytes, in every layout."""
 
 import mmap
 from pathlib import Path
@@ -37,6 +37,20 @@ def test_items_do_not_overlap_and_fill_the_pool(layout: Layout) -> None:
     shape = geometry(layout)
     starts = sorted(shape.address(slab, page) for slab in range(shape.num_slabs) for page in range(shape.num_pages))
     assert starts == list(range(0, shape.nbytes, shape.item_bytes))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_head_of_every_token_is_where_the_geometry_says(layout: Layout) -> None:
+    shape = geometry(layout)
+    pool = KVPool(shape)
+    pool.v(1)[4] = torch.arange(4 * 2 * 6).view(4, 2, 6)
+    found = [
+        pool.buffer[start : start + shape.head_bytes].view(torch.float32).tolist()
+        for token in range(4)
+        for head in range(2)
+        for start in [shape.address(3, 4) + token * shape.token_stride + head * shape.head_stride]
+    ]
+    assert found == torch.arange(48.0).view(8, 6).tolist()
 
 
 def test_page_major_keeps_one_page_of_all_layers_together() -> None:

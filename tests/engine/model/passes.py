@@ -19,6 +19,7 @@ from tests.engine.checkpoints import VOCAB
 PAGE = 8
 LONGEST = 64  # tokens of one sequence
 SEQUENCES = 4
+FEWEST_PAGES = 40  # of the pools that the ranks have room for
 
 
 class Piece(NamedTuple):

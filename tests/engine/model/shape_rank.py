@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from pdctl.engine.model.parallel import Groups
-from tests.engine.model.passes import WORLDS, make_runner, run
+from pdctl.engine.scheduler.sizing import Sizing
+from tests.engine.model.passes import FEWEST_PAGES, LONGEST, RANKS, WORLDS, make_runner, run
 
 
 def main() -> None:
     rank, directory = int(sys.argv[1]), Path(sys.argv[2])
     torch.set_num_threads(1)
-    results = {}
+    results: dict[object, object] = {}
     for number, world in enumerate(WORLDS):
         stage, tp_rank = divmod(rank, world.shape.tp)
         groups = Groups.join(world.shape, tp_rank, stage, "cpu", f"file://{directory}/world{number}")
         for kind in world.kinds:
-            results[world.name, kind] = run(make_runner(directory / kind, groups), groups)
+            runner = make_runner(directory / kind, groups)
+            results[world.name, kind] = run(runner, groups)
+        # Every rank has room for a number of its own; in each world another has the least.
+        room = FEWEST_PAGES + (rank - number) % RANKS
+        sizing = Sizing(runner.device, torch.float32, LONGEST, replace(runner.pool.geometry, num_pages=room))
+        results["pages", world.name] = (room, sizing.agreed(groups).geometry.num_pages)
         groups.replica.barrier()
         groups.close()
     torch.save(results, directory / f"rank{rank}.pt")

@@ -21,7 +21,7 @@ PROMPTS = (3, 17, 30)  # tokens
 ANSWER = 24
 
 
-@pytest.mark.parametrize("layout", ["layer-major", "page-major"])
+@pytest.mark.parametrize("layout", ["layer-major", "page-major", "head-major"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_answers_equal_those_of_transformers(tmp_path: Path, kind: str, layout: str) -> None:
     directory = make_checkpoint(kind, tmp_path / kind)

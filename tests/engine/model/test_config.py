@@ -150,6 +150,10 @@ def test_llama3_rope_keeps_all_its_numbers(tmp_path: Path) -> None:
         ({"attention_bias": True}, "attention_bias = True"),
         ({"dtype": "float8_e4m3fn"}, "dtype 'float8_e4m3fn' is not supported; supported: float32"),
         ({"num_key_value_heads": 3}, "8 heads over 3 KV heads"),
+        ({"num_attention_heads": None}, "num_attention_heads = None; supported: a whole number above 0"),
+        ({"hidden_size": "wide"}, "hidden_size = 'wide'; supported: a whole number above 0"),
+        ({"vocab_size": 0}, "vocab_size = 0; supported: a whole number above 0"),
+        ({"rope_theta": [1]}, "LlamaForCausalLM with float\\(\\) argument"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -167,6 +171,10 @@ def test_a_missing_key_or_file_is_named(tmp_path: Path) -> None:
         ModelConfig.from_dir(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"config\.json: not JSON"):
+        ModelConfig.from_dir(tmp_path)
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(CheckpointError, match=r"config\.json: Is a directory"):
         ModelConfig.from_dir(tmp_path)
 
 

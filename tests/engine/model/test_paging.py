@@ -32,7 +32,7 @@ SCATTERED = Stretch(np.array([30, 12, 25], np.int32), 1, 10)
 ALIKE = [stretch(2, 9), stretch(5, 9), stretch(8, 9)]
 
 
-@pytest.mark.parametrize("layout", ["layer-major", "page-major"])
+@pytest.mark.parametrize("layout", ["layer-major", "page-major", "head-major"])
 @pytest.mark.parametrize(
     ("parts", "in_place", "gathered"),
     [

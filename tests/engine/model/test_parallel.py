@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pdctl.engine.model.parallel import Groups
+from pdctl.errors import NotReadyError
 from pdctl.layout.shape import Shape
 from tests.engine.model.peers import make_peer, make_runner
 from tests.engine.model.tp_rank import TP_CASES, steps
@@ -78,5 +79,15 @@ def test_a_group_of_one_needs_no_network() -> None:
 
 def test_a_rank_that_waits_alone_says_for_whom() -> None:
     init = f"tcp://127.0.0.1:{free_port()}"
-    with pytest.raises(TimeoutError, match=f"rank 1 of 2 waited 1 s for the others at {init}"):
+    with pytest.raises(NotReadyError, match=f"rank 1 of 2 waited 1 s for the others at {init}"):
         Groups.join(Shape(tp=2, nnodes=1), 1, 0, "cpu", init, join_timeout=1.0)
+
+
+def test_a_meeting_place_that_is_taken_is_said_at_once() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        init = f"tcp://127.0.0.1:{holder.getsockname()[1]}"
+        with pytest.raises(NotReadyError, match=f"rank 0 of 2 cannot listen at {init}.*--dist-init-addr is") as refused:
+            Groups.join(Shape(tp=2, nnodes=1), 0, 0, "cpu", init, join_timeout=1e6)
+    assert "give another --dist-init-addr" in refused.value.fix

@@ -12,7 +12,7 @@ import torch
 from pdctl.engine.model.batch import ForwardBatch, Share
 from pdctl.engine.model.parallel import Groups
 from tests.engine.checkpoints import KINDS, make_checkpoint
-from tests.engine.model.passes import PASSES, RANKS, WORLDS, Piece, World, make_runner, run
+from tests.engine.model.passes import FEWEST_PAGES, PASSES, RANKS, WORLDS, Piece, World, make_runner, run
 
 DEADLINE = 120.0  # seconds for all ranks to import torch and go through every shape
 TOLERANCE = 1e-4
@@ -85,6 +85,15 @@ def test_ranks_with_the_same_tokens_hold_the_same_logits(
 def test_only_the_last_stage_has_logits(ranks: list[dict[tuple[str, str], Logits]]) -> None:
     pieces = sum(len(work) for works in PASSES for work in works)
     assert [len(rank["tp2 pp2", "gqa"]) for rank in ranks] == [0, 0, pieces, pieces]
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+def test_every_rank_has_as_many_pages_as_the_one_with_the_least_room(
+    ranks: list[dict[tuple[str, str], tuple[int, int]]], world: World
+) -> None:
+    room, agreed = zip(*(rank["pages", world.name] for rank in ranks), strict=True)
+    assert len(set(room)) == RANKS
+    assert set(agreed) == {min(room)} == {FEWEST_PAGES}
 
 
 def test_a_batch_that_contradicts_its_shares_is_refused(checkpoints: Path) -> None:

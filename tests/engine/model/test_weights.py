@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from pdctl.engine.model import weight_files
 from pdctl.engine.model.config import CheckpointError
-from pdctl.engine.model.weights import INDEX, SINGLE, Checkpoint
+from pdctl.engine.model.weight_files import INDEX, SINGLE
+from pdctl.engine.model.weights import Checkpoint
 from tests.engine.model.peers import CASES, forward, make_peer, make_runner, run_of_pages, token_ids
 
 CASE = CASES[1]
@@ -70,3 +73,44 @@ def test_files_that_are_not_there_or_not_safetensors_are_named(tmp_path: Path) -
         pytest.raises(CheckpointError, match=r"gone\.safetensors: not a readable safetensors file"),
     ):
         checkpoint.tensor("w")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def pointed(path: Path) -> None:
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 3416520\n")
+
+
+def headless(path: Path) -> None:
+    path.write_bytes((2).to_bytes(8, "little") + b"[]")
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        (cut, "model-00002-of-00003.safetensors: not a readable safetensors file: 95 bytes, its header tells of 96"),
+        (pointed, "72 bytes that do not begin with a header"),
+        (headless, "its header does not say where the tensors lie"),
+        (Path.unlink, "model-00002-of-00003.safetensors: not a readable safetensors file: No such file"),
+    ],
+)
+def test_files_that_are_not_whole_are_found_without_reading_a_tensor(
+    tmp_path: Path, broken: Callable[[Path], None], told: str
+) -> None:
+    save_file({name: torch.arange(8.0) for name in "abc"}, tmp_path / SINGLE)
+    weight_files.check(tmp_path)
+    split(tmp_path, 3)
+    weight_files.check(tmp_path)
+    broken(tmp_path / "model-00002-of-00003.safetensors")
+    with pytest.raises(CheckpointError) as refused:
+        weight_files.check(tmp_path)
+    assert told in refused.value.message
+
+
+@pytest.mark.parametrize("written", ["{", "[]", "{}", '{"weight_map": {}}', '{"weight_map": ["a"]}'])
+def test_an_index_that_is_none_is_named(tmp_path: Path, written: str) -> None:
+    (tmp_path / INDEX).write_text(written)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json: no index of safetensors files"):
+        weight_files.check(tmp_path)

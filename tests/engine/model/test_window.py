@@ -32,7 +32,7 @@ def test_a_stretch_begins_where_the_first_new_tokens_window_does() -> None:
     assert (alone.pages.tolist(), alone.skip, alone.length) == ([12], 0, 1)
 
 
-@pytest.mark.parametrize("layout", ["layer-major", "page-major"])
+@pytest.mark.parametrize("layout", ["layer-major", "page-major", "head-major"])
 def test_decode_does_not_read_pages_before_the_window(tmp_path: Path, layout: str) -> None:
     """What lies on pages that no window reaches may be anything."""
     case = Case("windowed", "mistral", (4, 2), 12, 4, layout, window=ALL_WINDOWED.window)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import time
@@ -15,6 +14,7 @@ import numpy as np
 from pdctl.engine.cache.geometry import Layout, PoolGeometry
 from pdctl.engine.transfer import select
 from pdctl.engine.transfer.base import OpState, TransferPlan, Transport
+from tests.engine.processes import pipe, started
 
 PATIENCE = 20.0  # seconds
 
@@ -58,10 +58,8 @@ class FarPool:
     """The process, its descriptor, and what its pool holds now."""
 
     def __init__(self, backend: str, shape: PoolGeometry, seed: int = 2) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, backend, shape, seed), daemon=True)
-        self.process.start()
+        self._pipe, theirs = pipe()
+        self.process = started(_serve, theirs, backend, shape, seed)
         theirs.close()
         self.descriptor = self._receive()
 

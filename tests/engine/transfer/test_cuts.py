@@ -42,7 +42,7 @@ def cells(pool: np.ndarray, geometry: PoolGeometry) -> np.ndarray:
         (geometry.num_slabs, geometry.num_pages, geometry.page_size, geometry.kv_heads, head),
         dtype=np.uint8,
         buffer=pool,
-        strides=(geometry.slab_stride, geometry.page_stride, geometry.token_bytes, head, 1),
+        strides=(geometry.slab_stride, geometry.page_stride, geometry.token_stride, geometry.head_stride, 1),
     )
 
 
@@ -146,8 +146,15 @@ def test_a_cut_that_is_not_in_both_pools_is_refused(rig: Rig) -> None:
 
 
 def test_what_was_posted_is_counted(rig: Rig) -> None:
-    """Descriptors: one per item where all heads move, one per token where some do, one per page in page-major."""
-    for layout, heads, each in ((Layout.LAYER_MAJOR, 4, 8), (Layout.LAYER_MAJOR, 2, 24), (Layout.PAGE_MAJOR, 4, 1)):
+    """Descriptors: one per item where all heads move, or some in head-major; one per token, or one per page."""
+    cases = (
+        (Layout.LAYER_MAJOR, 4, 8),
+        (Layout.LAYER_MAJOR, 2, 24),
+        (Layout.PAGE_MAJOR, 4, 1),
+        (Layout.HEAD_MAJOR, 4, 8),
+        (Layout.HEAD_MAJOR, 2, 8),
+    )
+    for layout, heads, each in cases:
         near, far = shape(1, layout, PAGES[0]), shape(1, layout, PAGES[1])
         plan = rig.transport.plan("far", near, far, Cut(slabs=8, heads=heads))
         op = rig.transport.post(plan, SRC, DST)

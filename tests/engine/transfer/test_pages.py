@@ -73,7 +73,7 @@ def test_items_stand_where_the_geometry_says(layout: Layout, slabs: range) -> No
     assert (found.length, found.per_page) == (shape.item_bytes, len(slabs))
 
 
-@pytest.mark.parametrize("layout", list(Layout))
+@pytest.mark.parametrize("layout", [Layout.LAYER_MAJOR, Layout.PAGE_MAJOR])
 def test_some_heads_are_one_piece_per_token(layout: Layout) -> None:
     shape, ids = replace(geometry(layout), kv_heads=4), pages(5, 0)
     found = blocks(shape, Unit.TOKEN, 2, 3, heads=2, first_head=1)
@@ -81,6 +81,43 @@ def test_some_heads_are_one_piece_per_token(layout: Layout) -> None:
     starts = [1000 + shape.address(slab, page) for slab in (3, 4) for page in (5, 0)]
     assert addresses(found, ids) == [start + token * 4 * head + head for start in starts for token in range(4)]
     assert (found.length, found.per_page) == (2 * head, 2 * shape.page_size)
+
+
+def test_some_heads_are_one_piece_per_item_where_heads_stand_apart() -> None:
+    shape, ids = replace(geometry(Layout.HEAD_MAJOR), kv_heads=4), pages(5, 0)
+    found = blocks(shape, Unit.HEADS, 2, 3, heads=2, first_head=1)
+    strip = shape.page_size * shape.head_dim * shape.itemsize
+    assert addresses(found, ids) == [1000 + shape.address(slab, page) + strip for slab in (3, 4) for page in (5, 0)]
+    assert (found.length, found.per_page) == (2 * strip, 2)
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_one_head_of_one_token_stands_where_the_layout_says(layout: Layout) -> None:
+    shape, ids = replace(geometry(layout), kv_heads=4), pages(5, 0)
+    found = blocks(shape, Unit.HEAD, 2, 3, heads=2, first_head=1)
+    head, tokens = shape.head_dim * shape.itemsize, shape.page_size
+    order = [
+        (head_number * tokens + token if layout == Layout.HEAD_MAJOR else token * 4 + head_number) * head
+        for token in range(tokens)
+        for head_number in (1, 2)
+    ]
+    starts = [1000 + shape.address(slab, page) for slab in (3, 4) for page in (5, 0)]
+    assert addresses(found, ids) == [start + inside for start in starts for inside in order]
+    assert (found.length, found.per_page) == (head, 2 * 2 * tokens)
+
+
+def test_the_larger_the_piece_the_better() -> None:
+    """What moves between head-major pools, and others: with one head, or one token in a page, they are the same."""
+    by_head, by_token = geometry(Layout.HEAD_MAJOR), geometry(Layout.LAYER_MAJOR)
+    some, every = Cut(slabs=6, heads=1), Cut.whole(by_head)
+    assert unit(by_head, by_head, every) == Unit.ITEM
+    assert unit(by_head, by_head, some) == Unit.HEADS
+    assert unit(by_head, by_token, every) == unit(by_token, by_head, some) == Unit.HEAD
+    one = replace(by_token, kv_heads=1)
+    assert unit(one, by_head, some) == unit(by_head, one, some) == Unit.HEADS
+    assert unit(by_token, replace(by_head, kv_heads=1), some) == Unit.TOKEN
+    assert unit(one, replace(by_head, kv_heads=1), some) == Unit.ITEM
+    assert unit(replace(by_head, page_size=1), replace(by_token, page_size=1), every) == Unit.ITEM
 
 
 def test_pages_are_one_block_each_where_both_sides_keep_their_slabs_together() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 
 import numpy as np
@@ -13,6 +12,7 @@ from pdctl.engine.transfer.around import Around, find
 from pdctl.engine.transfer.base import OpState, Transport
 from pdctl.engine.transfer.fake import FakeTransport
 from pdctl.engine.transfer.faulty import FaultyTransport
+from tests.engine.processes import started
 from tests.engine.transfer.far import PATIENCE, FarPool, geometry, item, move, open_pool, pair
 from tests.engine.transfer.test_transports import BACKENDS
 
@@ -46,8 +46,7 @@ def test_the_last_write_stops_half_way() -> None:
     other = FarPool("shm", shape)
     try:
         _, pool = open_pool("shm", shape, seed=1)
-        doomed = multiprocessing.get_context("spawn").Process(target=_write_and_die, args=(other.descriptor,))
-        doomed.start()
+        doomed = started(_write_and_die, other.descriptor)
         doomed.join(PATIENCE)
         assert doomed.exitcode == -signal.SIGKILL
         assert arrived(pool, other) == [True, True, False, False]
