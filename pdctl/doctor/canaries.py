@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.sglang.quirks import QUIRKS
+from pdctl.dialect.sglang.quirks import quirks
 from pdctl.doctor import reading
 from pdctl.doctor.ports import agreement
 from pdctl.doctor.request import Progress
@@ -30,6 +30,11 @@ LEAST, MANY = (
 )  # an extra is waited for as long as this many of the pair's requests, but these seconds at least
 BEYOND = 64  # tokens above a limit
 LONGEST = 1_000_000  # tokens of an over-long prompt; a limit above it is not tried
+# What must not be sent to a release with that quirk, because it ends a thread or a process of the prefill.
+HARM: dict[str, tuple[str, ...]] = {
+    "abort-kills-bootstrap-thread": (canary.CANCEL, canary.N2),
+    "samples-end-prefill": (canary.N2,),
+}
 PLAIN_IDS = tuple(range(5, 17))  # for engines without a tokenizer: any known ids will do
 
 
@@ -69,15 +74,14 @@ def send(request: Request, facts: Facts) -> tuple[tuple[Canary, ...], tuple[Queu
 
 
 def kinds(engines: Sequence[Engine]) -> tuple[str, ...]:
-    """Without those that abort a room where one abort ends the prefill's bootstrap thread (sglang 0.5.13, nixl)."""
-    fragile = any(
-        reading.backend(engine) == quirk.backend and quirk.span.holds(release)
-        for engine in engines
-        if (release := reading.release(engine)) is not None
-        for quirk in QUIRKS
-        if quirk.id == "abort-kills-bootstrap-thread"
-    )
-    return tuple(kind for kind in canary.EXTRAS if not fragile or kind not in (canary.CANCEL, canary.N2))
+    """Without those that would harm a release that is known to take harm."""
+    harmful: set[str] = set()
+    for engine in engines:
+        release = None if reading.embedded(engine) else reading.release(engine)
+        if release is not None:
+            known = {quirk.id for quirk in quirks(release, reading.backend(engine))}
+            harmful.update(kind for quirk, some in HARM.items() if quirk in known for kind in some)
+    return tuple(kind for kind in canary.EXTRAS if kind not in harmful)
 
 
 class Counter:

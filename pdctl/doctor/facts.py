@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pdctl.catalogue.entry import Needs
-    from pdctl.doctor.manifest import Manifest
     from pdctl.fleet.facts import Bootstrap, Canary, Endpoint, Engine, Host, LogLine, Queues, Router
     from pdctl.layout.instance import Plan
+    from pdctl.manifests.manifest import Manifest
     from pdctl.topology.model import Topology
 
 

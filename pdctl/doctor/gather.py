@@ -95,7 +95,10 @@ def _done(future: Future[T] | None) -> T | None:
 def _router(request: Request, url: str, seconds: float) -> Router:
     from pdctl.fleet.routers import probe_router  # late: a static run asks nobody
 
-    found = probe_router(url, seconds, metrics_url=request.router_metrics, key=request.key)
+    plan = request.plan
+    ours = plan is not None and url == asking.planned_router(plan)
+    metrics = request.router_metrics or (asking.planned_metrics(plan) if plan is not None and ours else "")
+    found = probe_router(url, seconds, metrics_url=metrics, key=request.key)
     request.progress(Progress("router", 1, 1))
     return found
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from pdctl.fleet.facts import Engine, Router
 
 WORDS = {
-    "sglang-router": ROUTERS["sglang"],
-    "smg": ROUTERS["smg"],
+    "sglang-router": ROUTERS["sglang-router"].words,
+    "smg": ROUTERS["smg"].words,
     "pdctl": ("python", "-m", "pdctl.router"),
-    "mini_lb": (*ROUTERS["sglang"], "--mini-lb"),
-    "": ROUTERS["sglang"],
+    "mini_lb": ROUTERS["mini-lb"].words,
+    "": ROUTERS["sglang-router"].words,
 }
 
 

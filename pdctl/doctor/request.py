@@ -16,9 +16,9 @@ from pdctl.fleet.facts import Endpoint
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pdctl.doctor.manifest import Manifest
     from pdctl.fleet.facts import Router
     from pdctl.layout.instance import Plan
+    from pdctl.manifests.manifest import Manifest
     from pdctl.topology.model import Topology
 
 
@@ -89,8 +89,17 @@ def planned_router(plan: Plan) -> str:
     router = plan.router
     if router is None:
         return ""
-    host = f"[{router.address}]" if ":" in router.address else router.address
-    return f"http://{host}:{router.port}"
+    return f"http://{_bracketed(router.address)}:{router.port}"
+
+
+def planned_metrics(plan: Plan) -> str:
+    """Where the plan's router publishes metrics, "" where it does so on its own port."""
+    router = plan.router
+    return "" if router is None or router.metrics is None else f"http://{_bracketed(router.address)}:{router.metrics}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def listed(router: Router) -> tuple[Endpoint, ...]:

@@ -12,9 +12,9 @@ from pdctl.catalogue.entry import Needs
 from pdctl.doctor.check import Skipped, Unknown
 from pdctl.doctor.facts import Facts
 from pdctl.doctor.finding import Finding
-from pdctl.doctor.manifests import read
 from pdctl.doctor.static.checks import CHECKS
 from pdctl.layout.plan import plan_topology
+from pdctl.manifests import read
 from pdctl.topology.resolve import load
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""The environment and limits of this host, for the engines that run here: PD407, PD411, PD413, PD606, PD617, PD804.
+"""The environment and limits of this host, for the engines that run here: PD407, PD411, PD413, PD416, PD6xx, PD804.
 
 The variables are those of the shell doctor runs in. The engine's own cannot be read from outside, so each finding says
 where the value stands; the rules are those a topology is checked by.
@@ -14,10 +14,10 @@ from pdctl.catalogue.entry import Needs
 from pdctl.doctor import reading
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.live.devices import NOT_HERE, here
-from pdctl.doctor.static import network, upkeep
-from pdctl.doctor.static.flags import parse
+from pdctl.doctor.static import network, settings, upkeep
 from pdctl.doctor.static.servers import Server, Servers, Setting
 from pdctl.doctor.words import names
+from pdctl.manifests.flags import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,6 +95,7 @@ CHECKS = (
     Check("PD407", LOCAL, partial(judged, network.ucx)),
     Check("PD411", LOCAL, partial(judged, network.dead)),
     Check("PD413", LOCAL, partial(judged, network.mnnvl)),
+    Check("PD416", LOCAL, partial(judged, settings.wrong)),
     Check("PD606", LOCAL, partial(judged, upkeep.neutered)),
     Check("PD617", LOCAL, partial(judged, upkeep.hasty)),
     Check("PD804", LOCAL, files),

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.catalogue.entry import Severity
 from pdctl.dialect.versions import V0_5_18
 from pdctl.doctor.check import Skipped, finding
-from pdctl.doctor.manifest import SCRIPT
 from pdctl.doctor.static.bootstrap import claims
 from pdctl.doctor.static.deployed import LOOPBACK, behind, service_of, split
 from pdctl.doctor.static.question import written
+from pdctl.manifests.manifest import COMPOSE, SCRIPT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pdctl.doctor.check import Verdict
     from pdctl.doctor.finding import Finding
-    from pdctl.doctor.manifest import Said
     from pdctl.doctor.static.servers import Server, Servers
+    from pdctl.manifests.manifest import Said
 
 ANNOTATION = "sglang.ai/bootstrap-port"  # sglang_router 0.3.2, smg 1.13.0
 FORMER = "sglang.ai/mooncake.bootstrap-port"
 WILDCARD = ("0.0.0.0", "::", "[::]")
-IP_ONLY = ("sglang", "mini_lb")
+IP_ONLY = ("sglang-router", "mini-lb")
 
 
 def loopback(servers: Servers) -> Iterator[Finding]:
@@ -72,7 +72,7 @@ def stable_names(servers: Servers) -> Verdict:
     found = []
     for claim in claims(servers):
         service = service_of(servers.manifest, split(claim.listed.url)[0])
-        if service is not None:
+        if service is not None and service.kind != COMPOSE:
             observed = f"Service {service.name}"
             found.append(finding("PD211", claim.name, observed, "its pod's address", [claim.listed.evidence]))
     return found
@@ -179,7 +179,7 @@ def _exposed(servers: Servers, engine: Server) -> str:
     """How a Service carries the engine's ports out of the cluster."""
     found = servers.manifest.services if servers.manifest is not None else ()
     for service in found:
-        picked = engine.pod is not None and service.selector and service.selector.items() <= engine.pod.labels.items()
+        picked = engine.pod is not None and engine.pod.carries(service.selector)
         if picked and service.kind in ("NodePort", "LoadBalancer"):
             return f" behind Service {service.name} ({service.kind})"
     return ""

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pdctl.doctor.finding import Finding
-    from pdctl.doctor.static.servers import Listed, RouterLine, Server, Servers
+    from pdctl.doctor.static.servers import RouterLine, Server, Servers
+    from pdctl.manifests.flags import Listed
 
 RUST = "SGLANG_RUST_SERVER"
 

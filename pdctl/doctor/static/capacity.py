@@ -100,6 +100,10 @@ def dispatch(servers: Servers) -> Verdict:
     return [found for side in sides for found in _dispatch(side)]
 
 
+# Largest batch of decode graphs: the first spelling until 0.5.23, which has the second alone (0.5.18 takes both).
+GRAPHS = ("cuda-graph-max-bs", "cuda-graph-max-bs-decode")
+
+
 def _deepep(side: Server) -> bool:
     low = side.flags.text("deepep-mode") != "normal"
     return low and (side.flags.text("moe-a2a-backend") == "deepep" or side.flags.has("enable-deepep-moe"))
@@ -109,8 +113,8 @@ def _dispatch(side: Server) -> Iterator[Finding]:
     width = side.flags.number("speculative-num-draft-tokens") or 1
     limit = int(side.quantity(DISPATCH_ENV) or DISPATCH)
     running = side.flags.number("max-running-requests")
-    graphs = side.flags.number("cuda-graph-max-bs")
-    batches = (("max-running-requests", running and -(-running // side.dp_ranks)), ("cuda-graph-max-bs", graphs))
+    batches = [("max-running-requests", running and -(-running // side.dp_ranks))]
+    batches += [(name, side.flags.number(name)) for name in GRAPHS]
     for name, batch in batches:
         said = side.flags.find(name)
         if batch is None or said is None or batch * width <= limit:

@@ -14,6 +14,7 @@ from pdctl.doctor.static import (
     network,
     refusals,
     releases,
+    settings,
     upkeep,
 )
 
@@ -28,6 +29,7 @@ CHECKS: tuple[Check, ...] = (
     *refusals.CHECKS,
     *releases.CHECKS,
     *network.CHECKS,
+    *settings.CHECKS,
     *capacity.CHECKS,
     *upkeep.CHECKS,
     *kubernetes.CHECKS,

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pdctl.dialect.versions import resolve
-from pdctl.doctor.manifest import SCRIPT
-from pdctl.doctor.manifests.programs import Program, program
-from pdctl.doctor.static.flags import Flags, parse
-from pdctl.doctor.static.planned import worker
 from pdctl.doctor.static.servers import HTTP, RouterLine, Server, Servers, Setting
 from pdctl.errors import UsageError
+from pdctl.manifests.flags import Flags, parse, worker
+from pdctl.manifests.manifest import COMPOSE, SCRIPT
+from pdctl.manifests.programs import Program, program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pdctl.dialect.versions import Version
-    from pdctl.doctor.manifest import Container, Manifest, Pod, Service
+    from pdctl.manifests.manifest import Container, Manifest, Pod, Service
 
 TAG = re.compile(r":v?(\d+\.\d+\.\d+\w*)[^/@:]*(?:@|$)")  # lmsysorg/sglang:v0.5.18-cu126
 EXPANSION = re.compile(r"\$\((\w+)\)")
@@ -54,7 +53,7 @@ def behind(found: Servers, url: str, network: str) -> tuple[Server, ...]:
         return tuple(one for one in found.engines if one.network == network and one.port == port)
     service = service_of(found.manifest, host)
     if service is not None:
-        pods = {id(pod) for pod in found.manifest.pods if _selects(service, pod)}
+        pods = {id(pod) for pod in found.manifest.pods if pod.carries(service.selector)}
         return tuple(one for one in found.sides if id(one.pod) in pods)
     named = ORDINAL.fullmatch(host.partition(".")[0])
     if named is not None:
@@ -83,10 +82,6 @@ def service_of(manifest: Manifest, host: str) -> Service | None:
     return next((service for name in names for service in manifest.services if service.name == name), None)
 
 
-def _selects(service: Service, pod: Pod) -> bool:
-    return bool(service.selector) and service.selector.items() <= pod.labels.items()
-
-
 def _name(pod: Pod, container: Container) -> str:
     several = sum(program(each.argv) is not None for each in pod.containers) > 1
     name = pod.name.removesuffix("/leader")  # it speaks for its group
@@ -107,7 +102,7 @@ def _engine(name: str, pod: Pod, container: Container, started: Program) -> Serv
         version=version,
         flags=flags,
         env=env,
-        network=f"{pod.file}#{pod.line}",
+        network=_network(pod),
         count=1 if pod.replicas is None else pod.replicas,
         pod=pod,
         container=container,
@@ -122,7 +117,7 @@ def _router(name: str, pod: Pod, container: Container, started: Program) -> Rout
         flags=flags,
         prefills=tuple(worker(flag) for flag in flags.all("prefill")),
         decodes=tuple(worker(flag) for flag in flags.all("decode")),
-        network=f"{pod.file}#{pod.line}",
+        network=_network(pod),
         pod=pod,
         container=container,
     )
@@ -140,6 +135,13 @@ def _flags(pod: Pod, container: Container, started: Program) -> Flags:
 
 def _env(pod: Pod, container: Container) -> dict[str, Setting]:
     return {said.name: Setting(said.name, said.value, pod.at(said.line)) for said in container.env}
+
+
+def _network(pod: Pod) -> str:
+    """Two pods of one shared template are two: the name tells them apart. A compose file describes one host."""
+    if pod.kind == COMPOSE and pod.host_network:
+        return f"{pod.file}#host"
+    return f"{pod.file}#{pod.line}#{pod.name}"
 
 
 def _release(image: str) -> tuple[str, Version | None]:

@@ -6,18 +6,18 @@ import re
 from typing import TYPE_CHECKING
 
 from pdctl.doctor.check import Skipped, finding
-from pdctl.doctor.manifest import SCRIPT
 from pdctl.doctor.static.deployed import LOOPBACK, split, templates
 from pdctl.doctor.static.question import written
+from pdctl.manifests.manifest import PLAIN, SCRIPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pdctl.doctor.check import Verdict
     from pdctl.doctor.finding import Finding
-    from pdctl.doctor.manifest import Container, Manifest, Pod, Probe
-    from pdctl.doctor.manifests.programs import Program
     from pdctl.doctor.static.servers import Server, Servers
+    from pdctl.manifests.manifest import Container, Manifest, Pod, Probe
+    from pdctl.manifests.programs import Program
 
 NO_PODS = Skipped("no pods: this is no manifest")
 GRACE = 30  # Kubernetes' default, in seconds
@@ -27,12 +27,12 @@ CORE = ("Pod", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "C
 EXPANDED = re.compile(r"\$\((\w+)\)")
 SHELLED = re.compile(r"\$\{(\w+)\}|\$([A-Za-z_]\w*)")
 OWN = re.compile(r".*(_SERVICE_HOST|_SERVICE_PORT\w*|_PORT\w*)")  # Kubernetes adds them for every Service
-PER_RANK = ("node-rank", "host", "base-gpu-id")
+PER_RANK = ("node-rank", "host", "port", "base-gpu-id")  # only node 0 serves
 
 
 def of_pods(judge: Callable[[Manifest], Iterator[Finding]]) -> Callable[[Servers], Verdict]:
     def ask(servers: Servers) -> Verdict:
-        if servers.manifest is None or all(pod.kind == SCRIPT for pod in servers.manifest.pods):
+        if servers.manifest is None or all(pod.kind in PLAIN for pod in servers.manifest.pods):
             return NO_PODS
         return _once(judge(servers.manifest))
 
@@ -44,9 +44,9 @@ def _once(found: Iterator[Finding]) -> list[Finding]:
     return list({one.evidence: one for one in reversed(list(found))}.values())[::-1]
 
 
-def _started(manifest: Manifest) -> Iterator[tuple[str, Pod, Container, Program]]:
+def _started(manifest: Manifest, besides: tuple[str, ...] = PLAIN) -> Iterator[tuple[str, Pod, Container, Program]]:
     for pod, container, program in templates(manifest):
-        if pod.kind != SCRIPT:
+        if pod.kind not in besides:
             yield pod.name, pod, container, program
 
 
@@ -82,7 +82,7 @@ def images(servers: Servers) -> list[Finding]:
 
 def _images(servers: Servers) -> Iterator[Finding]:
     """Of containers, and of the images a topology's targets name."""
-    for name, pod, container, _ in _started(servers.manifest) if servers.manifest is not None else ():
+    for name, pod, container, _ in _started(servers.manifest, (SCRIPT,)) if servers.manifest is not None else ():
         if _untagged(container.image):
             evidence = [f"{pod.at(container.image_line)}: image: {container.image}"]
             yield finding("PD608", name, container.image, "", evidence, image=_bare(container.image))
@@ -160,7 +160,7 @@ def copies(servers: Servers) -> Iterator[Finding]:
     workers = {side.name.removesuffix("/worker"): side for side in servers.engines if side.follows}
     for leader in servers.sides:
         worker = workers.get(leader.name)
-        if worker is None:
+        if worker is None or (leader.pod is not None and leader.pod.size == 1):  # no worker is ever started
             continue
         for what, one, other, evidence in _drift(leader, worker):
             observed = f"leader has {what} {one or 'not set'}, worker {other or 'not set'}"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from pdctl.dialect import numerals
 from pdctl.dialect.versions import resolve
-from pdctl.doctor.manifest import Word
-from pdctl.doctor.manifests.programs import program
-from pdctl.doctor.static.flags import Flag, Flags, parse
-from pdctl.doctor.static.servers import Listed, RouterLine, Server, Servers, Setting
+from pdctl.doctor.static.servers import RouterLine, Server, Servers, Setting
+from pdctl.manifests.flags import Flags, Listed, parse, worker
+from pdctl.manifests.manifest import Word
+from pdctl.manifests.programs import program
 from pdctl.topology import flags as owned
 
 if TYPE_CHECKING:
@@ -96,13 +96,6 @@ def _router(topology: Topology, planned: RouterPlan) -> RouterLine:
         decodes=tuple(worker(flag) for flag in flags.all("decode")),
         network=planned.host_name,
     )
-
-
-def worker(flag: Flag) -> Listed:
-    """`--prefill URL [PORT|none]`, `--decode URL`."""
-    url, port = (*flag.values, "", "")[:2]
-    clear = "$" not in port
-    return Listed(url.rstrip("/"), numerals.port(port), flag.evidence, clear)
 
 
 def _rehearsed(flags: Flags, prefills: tuple[Listed, ...]) -> tuple[Listed, ...]:

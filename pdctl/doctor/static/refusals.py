@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.sglang.flags import PASSED
-from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Span, spell
+from pdctl.dialect.sglang.arguments import gap
+from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Span, resolve
 from pdctl.doctor.check import Unknown, finding
 from pdctl.doctor.static.question import written
 
@@ -32,6 +32,10 @@ ONLY_23 = Span(V0_5_23)
 RADIX = "disaggregation-decode-enable-radix-cache"
 COMPLETE = "disaggregation-decode-allocation-policy = prefill_complete"
 SWITCH = "enable-pd-role-switch"
+BUFFER = "disaggregation-decode-host-receive-threshold != 1 1.0"
+TIERED = "enable-hierarchical-cache"
+LOCAL_CONTROL = "enable-dp-attention-local-control-broadcast"
+SINCE_8, ONLY_18 = Span(V0_5_8), Span(V0_5_18, V0_5_23)
 
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(("backend = fake",), "prefill", SINCE_13, "use another transfer backend on prefill"),
@@ -51,14 +55,38 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal((SWITCH, "pp-size > 1"), "", ONLY_23, f"drop --{SWITCH}"),
     Refusal((SWITCH, "dcp-size > 1"), "", ONLY_23, f"drop --{SWITCH}"),
     Refusal((SWITCH, "speculative-algorithm"), "", ONLY_23, f"drop --{SWITCH}"),
+    Refusal((SWITCH, LOCAL_CONTROL, "attn-dp-size > 1"), "", ONLY_23, f"drop --{SWITCH}"),
+    Refusal((BUFFER, SWITCH), "", ONLY_23, f"drop --{SWITCH}"),
+    Refusal((BUFFER, "enable-hisparse"), "", ONLY_23, "drop --enable-hisparse"),
+    Refusal(
+        (BUFFER, "disaggregation-decode-retraction-backup = cpu_tensor"), "", ONLY_23,
+        "set --disaggregation-decode-retraction-backup host_pool",
+    ),
     Refusal((COMPLETE, "backend != mooncake mooncake_tcp"), "", ONLY_23, "set the transfer backend to mooncake"),
     Refusal((COMPLETE, "pp-size > 1"), "", ONLY_23, "set --pp-size 1"),
+    Refusal((COMPLETE, "attn-cp-size > 1"), "", ONLY_23, "set --attn-cp-size 1"),
+    Refusal((COMPLETE, "dcp-size > 1"), "", ONLY_23, "set --dcp-size 1"),
+    Refusal((COMPLETE, "language-only"), "", ONLY_23, "drop --language-only"),
+    Refusal((COMPLETE, BUFFER), "", ONLY_23, "drop --disaggregation-decode-host-receive-threshold"),
+    Refusal((COMPLETE, TIERED), "decode", ONLY_23, f"drop --{TIERED} on decode"),
+    Refusal(
+        (COMPLETE, TIERED, "not hicache-write-policy"), "prefill", ONLY_23, "set --hicache-write-policy write_back"
+    ),
+    Refusal(
+        (COMPLETE, TIERED, "hicache-write-policy != write_back"), "prefill", ONLY_23,
+        "set --hicache-write-policy write_back",
+    ),
+    Refusal((COMPLETE, TIERED, "hicache-storage-backend"), "prefill", ONLY_23, "drop --hicache-storage-backend"),
     Refusal((COMPLETE, "attention-tp > 1"), "", ONLY_23, "make --attn-dp-size equal to --tp-size"),
     Refusal((COMPLETE, "enable-hisparse"), "", ONLY_23, "drop --enable-hisparse"),
     Refusal((COMPLETE, SWITCH), "", ONLY_23, f"drop --{SWITCH}"),
     Refusal((COMPLETE, RADIX), "decode", ONLY_23, f"drop --{RADIX}"),
     Refusal((COMPLETE, "env SGLANG_DISAGG_STAGING_BUFFER"), "", ONLY_23, "unset SGLANG_DISAGG_STAGING_BUFFER"),
     Refusal((COMPLETE, "env SGLANG_RUST_SERVER"), "", ONLY_23, "unset SGLANG_RUST_SERVER"),
+    Refusal(("dcp-size > 1", "backend != nixl mooncake mooncake_tcp"), "decode", ONLY_18, "set --dcp-size 1 on decode"),
+    Refusal(("dcp-size > 1", RADIX), "decode", ONLY_18, f"drop --{RADIX}"),
+    Refusal(("dcp-size > 1", TIERED), "decode", ONLY_18, f"drop --{TIERED} on decode"),
+    Refusal(("pp-size > 1", "min-free-slots-delay"), "", Span(V0_5_18), "drop --min-free-slots-delay"),
     Refusal(("pp-size > 1", "speculative-algorithm"), "", Span(V0_5_3, V0_5_23), "set --pp-size 1"),
     Refusal(("pp-size > 1", "speculative-algorithm"), "decode", ONLY_23, "set --pp-size 1"),
     Refusal(("pp-size > 1", "speculative-algorithm != EAGLE DSPARK"), "prefill", ONLY_23, "set --pp-size 1"),
@@ -79,17 +107,29 @@ REFUSALS: tuple[Refusal, ...] = (
         ("dp-size > 1", "not prefill-round-robin-balance"), "decode", Span(V0_5_3, V0_5_8),
         "add --prefill-round-robin-balance",
     ),
+    Refusal(("enable-pdmux",), "", SINCE_8, "drop --enable-pdmux"),
+    Refusal(("encoder-only",), "", SINCE_8, "drop --encoder-only"),
+    Refusal(
+        ("enable-priority-scheduling", "schedule-policy != fcfs lof"), "", Span(), "set --schedule-policy fcfs or lof"
+    ),
+    Refusal(
+        ("retraction-policy = priority", "not enable-priority-scheduling"), "", Span(V0_5_18),
+        "add --enable-priority-scheduling",
+    ),
+    Refusal(
+        ("export-metrics-to-file", "not export-metrics-to-file-dir"), "", SINCE_8, "add --export-metrics-to-file-dir"
+    ),
+    Refusal(("enable-two-batch-overlap", "not moe-a2a-backend"), "", Span(V0_5_8, V0_5_18), "add --moe-a2a-backend"),
+    Refusal(
+        ("enable-two-batch-overlap", "moe-a2a-backend = none"), "", Span(V0_5_8, V0_5_18),
+        "set another --moe-a2a-backend",
+    ),
+    Refusal(("disable-cuda-graph-padding", "enable-torch-compile"), "", SINCE_13, "drop one of the two"),
+    Refusal(("kv-canary-sweep-interval > 0", "not kv-canary"), "", SINCE_13, "add --kv-canary log"),
     Refusal(("enable-watermark",), "", ONLY_23, "drop --enable-watermark"),
     Refusal(("enable-response-store",), "", ONLY_23, "drop --enable-response-store"),
 )  # fmt: skip
 
-# Flags that were there once: argparse ends the start. Those a release does not have yet are in PASSED.
-GONE: dict[str, Span] = {
-    "disaggregation-decode-tp": Span(V0_5_3, V0_5_13),
-    "disaggregation-decode-dp": Span(V0_5_3, V0_5_13),
-    "disaggregation-prefill-pp": Span(V0_5_3, V0_5_13),
-    "attn-dp-size": Span(V0_5_23),
-}
 TERM = re.compile(r"(?P<not>not )?(?P<env>env )?(?P<name>[\w-]+)(?: (?P<sign>=|!=|>) (?P<value>.+))?")
 
 
@@ -133,12 +173,19 @@ def _refused(servers: Servers, side: Server) -> Iterator[Finding]:
             evidence = [said.evidence for name in names if (said := side.flags.find(name)) is not None]
             observed = f"sglang {side.release} refuses {' with '.join(row.when)}"
             yield finding("PD318", side.name, observed, "", evidence or [side.name], fix=row.fix)
-    for said in side.flags.given if servers.plan is None else ():
-        span = PASSED.get(said.name) or GONE.get(said.name)
-        if span is not None and not span.holds(version):
-            when = f"since {spell(span.since)}" if version < span.since else f"until {spell(span.until or version)}"
-            observed = f"sglang {side.release} has no --{said.name} ({when})"
-            yield finding("PD318", side.name, observed, "", [said.evidence], fix=f"drop --{said.name}")
+    if servers.plan is None and side.engine == "sglang":
+        yield from _lacking(side)
+
+
+def _lacking(side: Server) -> Iterator[Finding]:
+    """Dynamo takes flags of its own, and of an image that is a branch nobody knows which it has."""
+    release = resolve(side.release)
+    for said in side.flags.given:
+        missing = gap(said.name, release)
+        if missing is not None and missing.sure:
+            observed = f"sglang {side.release} has no --{said.name} ({missing.why})"
+            fix = f"drop --{said.name}" + (f"; {missing.instead}" if missing.instead else "")
+            yield finding("PD318", side.name, observed, "", [said.evidence], fix=fix)
 
 
 FORCE = "SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK"

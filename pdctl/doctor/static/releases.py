@@ -68,6 +68,10 @@ FAULTS: tuple[Fault, ...] = (
         "sglang#32267", V0_5_13, V0_5_18, "update SGLang to 0.5.18", "decode", "nixl",
     ),
     Fault(
+        "with NIXL a /generate request with n > 1 can end the prefill: its samples share one room",
+        "sglang 0.5.8 source", V0_5_3, V0_5_13, "update SGLang to 0.5.13, or refuse n > 1", "prefill", "nixl",
+    ),
+    Fault(
         "with Mooncake one failed transfer shuts a decode rank out until it registers again",
         "sglang 0.5.8 source", V0_5_3, V0_5_13, "update SGLang to 0.5.13", "prefill", "mooncake",
     ),
@@ -194,7 +198,7 @@ def _routers(servers: Servers) -> Iterator[Finding]:
     """An image that runs nothing but a router is tagged with the router's version."""
     for router in servers.routers:
         image = router.container.image if router.container is not None else ""
-        version = numbers(image.rpartition(":")[2]) if router.kind == "sglang" else None
+        version = numbers(image.rpartition(":")[2]) if router.kind == "sglang-router" else None
         if version is not None and router.pod is not None and router.container is not None:
             place = router.pod.at(router.container.image_line)
             yield from of(

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pdctl.dialect.versions import Version
-    from pdctl.doctor.manifest import Container, Manifest, Pod
-    from pdctl.doctor.static.flags import Flags
     from pdctl.layout.instance import Instance, Plan
+    from pdctl.manifests.flags import Flags, Listed
+    from pdctl.manifests.manifest import Container, Manifest, Pod
     from pdctl.topology.model import Topology
 
 BOOTSTRAP = 8998  # SGLang's default of --disaggregation-bootstrap-port, on prefill and decode alike
@@ -107,18 +107,9 @@ class Server:
         return self.pod.at(line) if self.pod is not None else ""
 
 
-class Listed(NamedTuple):
-    """One worker on a router's command line. `port` None: none is given; `clear` False: it hangs on a variable."""
-
-    url: str
-    port: int | None
-    evidence: str
-    clear: bool = True
-
-
 @dataclass(frozen=True, slots=True)
 class RouterLine:
-    """A router's command line. kind: sglang, smg, mini_lb or embedded. discovers: it finds pods by itself."""
+    """A router's command line. kind: sglang-router, smg, mini-lb or pdctl. discovers: it finds pods by itself."""
 
     name: str
     kind: str
@@ -135,7 +126,7 @@ class RouterLine:
 
     @property
     def pd(self) -> bool:
-        return self.kind == "embedded" or self.flags.has("pd-disaggregation", "mini-lb") or bool(self.prefills)
+        return self.kind == "pdctl" or self.flags.has("pd-disaggregation", "mini-lb") or bool(self.prefills)
 
     def policy(self, role: str) -> str:
         """The default of sglang_router 0.3.2 and smg 1.13.0 is cache_aware."""

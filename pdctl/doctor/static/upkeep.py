@@ -83,7 +83,7 @@ def _without(servers: Servers, code: str, flag: str) -> Iterator[Finding]:
 
 def gap(servers: Servers) -> Verdict:
     """Measured with sglang-router and smg; pdctl's own router walks all pairs in one cycle, mini_lb draws them."""
-    routers = [router for router in servers.routers if router.kind in ("sglang", "smg")]
+    routers = [router for router in servers.routers if router.kind in ("sglang-router", "smg")]
     if not routers:
         return Skipped("no sglang-router and no smg")
     found = []
@@ -106,7 +106,7 @@ def unservable(servers: Servers) -> Iterator[Finding]:
 
 
 def _unservable(router: RouterLine) -> Iterator[tuple[str, str, Severity | None]]:
-    if router.kind == "embedded" or router.flags.has("mini-lb"):
+    if router.kind == "pdctl" or router.flags.has("mini-lb"):
         return
     if not router.flags.has("pd-disaggregation"):
         if router.prefills:

@@ -63,10 +63,10 @@ DEEPEP = ("roles.decode.args.moe-a2a-backend=deepep", "roles.decode.tp=8", "role
     [
         (("max-running-requests=1024",), []),
         (("max-running-requests=1025",), [Severity.ERROR]),
-        (("cuda-graph-max-bs=128",), []),
-        (("cuda-graph-max-bs=129",), [Severity.ERROR]),
+        (("cuda-graph-max-bs-decode=128",), []),
+        (("cuda-graph-max-bs-decode=129",), [Severity.ERROR]),
         (("max-running-requests=1024", "speculative-num-draft-tokens=3"), [Severity.ERROR]),
-        (("max-running-requests=2048", "cuda-graph-max-bs=256"), [Severity.ERROR, Severity.ERROR]),
+        (("max-running-requests=2048", "cuda-graph-max-bs-decode=256"), [Severity.ERROR, Severity.ERROR]),
         (("max-running-requests=2048", "deepep-mode=normal"), []),
         ((), []),
     ],

@@ -11,10 +11,10 @@ from pdctl.catalogue.entry import PLACEHOLDER, Needs, Severity
 from pdctl.doctor.check import Skipped, Unknown, finding
 from pdctl.doctor.facts import Facts
 from pdctl.doctor.finding import Finding
-from pdctl.doctor.manifests import read
 from pdctl.doctor.static import planned
 from pdctl.doctor.static.checks import CHECKS
 from pdctl.layout.plan import plan_topology
+from pdctl.manifests import read
 from pdctl.topology.resolve import load
 from tests.doctor.written import ROOT, embedded, pods, topology
 

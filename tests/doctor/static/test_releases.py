@@ -21,7 +21,7 @@ def reports(version: str, role: str, backend: str, *features: str, component: st
 @pytest.mark.parametrize(
     ("version", "role", "backend", "expected"),
     [
-        ("0.5.3", "prefill", "nixl", {"sglang#34692", "sglang#25125"}),
+        ("0.5.3", "prefill", "nixl", {"sglang 0.5.8 source", "sglang#34692", "sglang#25125"}),
         ("0.5.3", "decode", "nixl", {"sglang 0.5.3 source", "sglang#36033", "sglang#35049", "sglang#31144"}),
         ("0.5.8", "decode", "nixl", {"sglang#36033", "sglang#35049", "sglang#31144"}),
         ("0.5.8", "prefill", "mooncake", {"sglang 0.5.8 source", "sglang#25125"}),
@@ -139,13 +139,13 @@ def refused(line: str, version: str) -> list[str]:
 @pytest.mark.parametrize(
     ("flag", "version", "said"),
     [
-        ("--disaggregation-decode-tp 2", "0.5.13", "sglang 0.5.13 has no --disaggregation-decode-tp (until 0.5.13)"),
+        ("--disaggregation-decode-tp 2", "0.5.13", "sglang 0.5.13 has no --disaggregation-decode-tp (only until 0.5.13)"),
         ("--disaggregation-decode-tp 2", "0.5.8", ""),
         ("--attn-dp-size 2", "0.5.18", "sglang 0.5.18 has no --attn-dp-size (since 0.5.23)"),
         (
             "--optimistic-prefill-retries 2",
             "0.5.18",
-            "sglang 0.5.18 has no --optimistic-prefill-retries (until 0.5.18)",
+            "sglang 0.5.18 has no --optimistic-prefill-retries (only until 0.5.18)",
         ),
         ("--enable-pd-role-switch", "0.5.18", "sglang 0.5.18 has no --enable-pd-role-switch (since 0.5.23)"),
         ("--enable-pd-role-switch", "0.5.23", ""),

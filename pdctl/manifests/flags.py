@@ -84,3 +84,19 @@ def parse(words: Iterable[tuple[str, str]], place: Callable[[str], str] | None =
         elif found:
             found[-1][1].append(word)
     return Flags(tuple(Flag(name, tuple(values), (place(name) if place else "") or at) for name, values, at in found))
+
+
+class Listed(NamedTuple):
+    """One worker on a router's command line. `port` None: none is given; `clear` False: it hangs on a variable."""
+
+    url: str
+    port: int | None
+    evidence: str
+    clear: bool = True
+
+
+def worker(flag: Flag) -> Listed:
+    """`--prefill URL [PORT|none]`, `--decode URL`."""
+    url, port = (*flag.values, "", "")[:2]
+    clear = "$" not in port
+    return Listed(url.rstrip("/"), numerals.port(port), flag.evidence, clear)

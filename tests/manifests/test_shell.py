@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.doctor.manifests.shell import commands
+from pdctl.manifests.shell import commands
 
 
 def split(text: str) -> list[list[str]]:

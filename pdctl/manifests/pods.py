@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 
 from yaml.nodes import Node, ScalarNode
 
-from pdctl.doctor.manifest import Container, Pod, Probe, Said, Service, Word
-from pdctl.doctor.manifests import shell
-from pdctl.doctor.manifests.nodes import first_line, get, items, labels, line, number, pairs, text
-from pdctl.doctor.manifests.programs import program
+from pdctl.manifests import shell
+from pdctl.manifests.manifest import Container, Pod, Probe, Said, Service, Word
+from pdctl.manifests.nodes import first_line, get, items, labels, line, number, pairs, text
+from pdctl.manifests.programs import program
+from pdctl.manifests.settle import GPU, settled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
 SHELLS = ("sh", "bash", "dash", "ash", "zsh")
 PARTS = {"leaderTemplate": "leader", "workerTemplate": "worker"}
 PROBES = ("readiness", "liveness", "startup")
 DEEPEST = 40
-GPU = "nvidia.com/gpu"
 
 
 def pods(document: Node, file: str) -> Iterator[Pod]:
     """Every template with a container that starts an engine or a router."""
-    yield from _walk(document, (), file, set())
+    yield from _walk(settled(document), (), file, set())
 
 
 def services(document: Node, file: str) -> Iterator[Service]:
@@ -75,13 +75,14 @@ def _pod(spec: Node, above: tuple[Step, ...], file: str) -> Pod:
     # Without a leaderTemplate the worker's is everybody's.
     part = next((PARTS[key] for key, node in reversed(above) if key in PARTS and get(node, "leaderTemplate")), "")
     grace = get(spec, "terminationGracePeriodSeconds")
+    kind, name = text(get(thing, "kind")) or "Pod", _name(thing, above, part)
     return Pod(
-        name=_name(thing, above, part),
-        kind=text(get(thing, "kind")) or "Pod",
+        name=name,
+        kind=kind,
         file=file,
         line=line(spec),
         part=part,
-        replicas=_nearest(holders, "replicas"),
+        replicas=_replicas(holders),
         size=_nearest(holders, "size"),
         labels=labels(get(template, "metadata", "labels")),
         annotations=_said(get(template, "metadata", "annotations")),
@@ -89,7 +90,48 @@ def _pod(spec: Node, above: tuple[Step, ...], file: str) -> Pod:
         dns_policy=text(get(spec, "dnsPolicy")) or "",
         grace=number(grace),
         containers=tuple(_container(each) for each in items(get(spec, "containers"))),
+        added=_added(kind, name.removesuffix(f"/{part}") if part else name, part),
+        namespace=text(get(thing, "metadata", "namespace")) or "",
+        node_selector=labels(get(spec, "nodeSelector")),
+        shm=_shm(spec),
     )
+
+
+# Labels that controllers put on the pods they make; {0} is the object's name, {1} the role's in it.
+ADDED: dict[str, dict[str, str]] = {
+    "LeaderWorkerSet": {"leaderworkerset.sigs.k8s.io/name": "{0}"},
+    "DisaggregatedSet": {
+        "disaggregatedset.x-k8s.io/name": "{0}",
+        "disaggregatedset.x-k8s.io/role": "{1}",
+        "disaggregatedset.x-k8s.io/slice": "0",
+    },
+    "RoleBasedGroup": {
+        "rolebasedgroup.workloads.x-k8s.io/name": "{0}",
+        "rolebasedgroup.workloads.x-k8s.io/role": "{1}",
+        "rbg.workloads.x-k8s.io/group-name": "{0}",
+        "rbg.workloads.x-k8s.io/role-name": "{1}",
+    },
+}
+GROUPS = ("LeaderWorkerSet", "DisaggregatedSet")  # of pods with an index; the leader's is 0
+INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
+
+
+def _added(kind: str, name: str, part: str) -> dict[str, str]:
+    group, _, role = name.partition("/")
+    found = {label: value.format(group, role) for label, value in ADDED.get(kind, {}).items()}
+    return found | {INDEX: "0"} if kind in GROUPS and part != "worker" else found
+
+
+def _replicas(holders: list[Node]) -> int | None:
+    """Those of the role, for each slice of a DisaggregatedSet."""
+    replicas, slices = _nearest(holders, "replicas"), _nearest(holders, "slices")
+    return replicas if slices is None else slices * (1 if replicas is None else replicas)
+
+
+def _shm(spec: Node) -> str:
+    """The size limit of a volume in memory: /dev/shm, in every manifest that has one."""
+    volumes = (get(each, "emptyDir") for each in items(get(spec, "volumes")))
+    return next((text(get(each, "sizeLimit")) or "" for each in volumes if text(get(each, "medium")) == "Memory"), "")
 
 
 def _name(thing: Node | None, above: tuple[Step, ...], part: str) -> str:
@@ -117,7 +159,7 @@ def _container(node: Node) -> Container:
         for each in items(get(node, "env"))
         if (name := text(get(each, "name"))) is not None
     )
-    argv, shelled, own = _argv(node)
+    argv, in_shell, own = _argv(node, {said.name: said.value for said in env if said.value is not None})
     image = get(node, "image")
     return Container(
         name=text(get(node, "name")) or "",
@@ -127,22 +169,31 @@ def _container(node: Node) -> Container:
         env=(*env, *own),
         probes=tuple(_probes(node)),
         gpus=number(get(node, "resources", "limits", GPU)) or number(get(node, "resources", "requests", GPU)),
-        shell=shelled,
+        shell=in_shell,
         env_open=get(node, "envFrom") is not None,
+        resources=_said(get(node, "resources", "limits")),
     )
 
 
-def _argv(node: Node) -> tuple[tuple[Word, ...], bool, tuple[Said, ...]]:
+def _argv(node: Node, known: Mapping[str, str]) -> tuple[tuple[Word, ...], bool, tuple[Said, ...]]:
     """The words of the engine or router, whether a shell reads them, and what that shell exports before."""
     said = [each for key in ("command", "args") for each in _listed(get(node, key))]
-    words = [text(each) or "" for each in said]
-    name = words[0].rpartition("/")[2] if words else ""
-    at = next((n for n, word in enumerate(words[1:], 1) if word.startswith("-") and word.endswith("c")), 0)
-    if name in SHELLS and at and len(said) > at + 1:
-        for command in shell.commands(words[at + 1], first_line(said[at + 1])):
+    words = tuple(Word(text(each) or "", line(each)) for each in said)
+    lines = [first_line(each) for each in said]
+    return shelled(words, lines, known)
+
+
+def shelled(
+    words: tuple[Word, ...], lines: Sequence[int], known: Mapping[str, str]
+) -> tuple[tuple[Word, ...], bool, tuple[Said, ...]]:
+    """`sh -c TEXT` as what the text starts; `lines` are where the words' own texts begin, `known` its environment."""
+    name = words[0].text.rpartition("/")[2] if words else ""
+    at = next((n for n, word in enumerate(words[1:], 1) if word.text.startswith("-") and word.text.endswith("c")), 0)
+    if name in SHELLS and at and len(words) > at + 1:
+        for command in shell.commands(words[at + 1].text, lines[at + 1], known):
             if program(command.words):
                 return command.words, True, command.env
-    return tuple(Word(word, line(each)) for word, each in zip(words, said, strict=True)), name in SHELLS, ()
+    return words, name in SHELLS, ()
 
 
 def _listed(node: Node | None) -> tuple[Node, ...]:

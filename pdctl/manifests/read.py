@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pdctl.doctor.manifest import SCRIPT, Container, Manifest, Pod, Service
-from pdctl.doctor.manifests import shell
-from pdctl.doctor.manifests.programs import program
 from pdctl.errors import UsageError
+from pdctl.manifests import shell
+from pdctl.manifests.manifest import COMPOSE, SCRIPT, Container, Manifest, Pod, Service
+from pdctl.manifests.programs import program
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 LARGEST = 8 << 20  # a rendered chart is a few hundred KiB; more is a mistake (a log, a checkpoint)
 STDIN = "-"
@@ -20,18 +21,18 @@ TOPOLOGY, MANIFEST = "topology", "manifest"
 
 
 def sort(path: str) -> str:
-    """What a file is: `topology`, `manifest` or `script`; "" when it is none of them or cannot be told.
+    """What a file is: `topology`, `manifest`, `compose` or `script`; "" when it is none of them or cannot be told.
 
     By what stands in it, never by its name. Standard input is read by whoever was told what it is.
     """
     if path == STDIN or not Path(path).is_file():
         return ""
-    return _sort(_text(path))
+    return kind_of(text_of(path))
 
 
 def load(paths: Sequence[str]) -> Manifest:
     """Manifests and scripts as one; UsageError for a file that cannot be read, or when nothing in them is started."""
-    parts = [read_text(_text(path), "<stdin>" if path == STDIN else path) for path in paths]
+    parts = [read_text(text_of(path), "<stdin>" if path == STDIN else path) for path in paths]
     pods = tuple(pod for part in parts for pod in part.pods)
     if not pods:
         raise UsageError(
@@ -41,12 +42,19 @@ def load(paths: Sequence[str]) -> Manifest:
     return Manifest(tuple(paths), pods, tuple(service for part in parts for service in part.services))
 
 
-def read_text(text: str, name: str) -> Manifest:
-    """What one text says, which may be nothing; `name` stands for it in evidence and in errors."""
-    if _sort(text) == SCRIPT:
-        return Manifest((name,), tuple(_script(text, name)), ())
-    from pdctl.doctor.manifests import nodes
-    from pdctl.doctor.manifests import pods as templates  # late: loads the YAML parser
+def read_text(text: str, name: str, known: Mapping[str, str] = MappingProxyType({})) -> Manifest:
+    """What one text says, which may be nothing; `name` stands for it in evidence and in errors.
+
+    `known`: variables that a script or a compose file finds set.
+    """
+    if kind_of(text) == SCRIPT:
+        return Manifest((name,), tuple(_script(text, name, known)), ())
+    if kind_of(text) == COMPOSE:
+        from pdctl.manifests.compose import read_compose  # late: loads the YAML parser
+
+        return read_compose(text, name, known)
+    from pdctl.manifests import nodes
+    from pdctl.manifests import pods as templates  # late, as above
 
     pods: list[Pod] = []
     services: list[Service] = []
@@ -56,19 +64,22 @@ def read_text(text: str, name: str) -> Manifest:
     return Manifest((name,), tuple(pods), tuple(services))
 
 
-def _sort(text: str) -> str:
+def kind_of(text: str) -> str:
+    """As `sort`, of a text."""
     lines = [line.split("#", 1)[0].rstrip() for line in text.splitlines()[:400]]
     if text.startswith("#!"):
         return SCRIPT
     keys = {line.partition(":")[0] for line in lines if line and not line[0].isspace() and ":" in line}
     if "apiVersion" in keys or "kind" in keys:
         return MANIFEST
+    if "services" in keys and "roles" not in keys:
+        return COMPOSE
     if "roles" in keys or any(line.replace(" ", "") == "version:pdctl/v1" for line in lines):
         return TOPOLOGY
     return SCRIPT if any(program(command.words) for command in shell.commands(text)) else ""
 
 
-def _script(text: str, name: str) -> list[Pod]:
+def _script(text: str, name: str, known: Mapping[str, str]) -> list[Pod]:
     """One pod: what a script starts shares the host it runs on."""
     found = [
         Container(
@@ -80,15 +91,30 @@ def _script(text: str, name: str) -> list[Pod]:
             shell=True,
             env_open=True,
         )
-        for command in shell.commands(text)
-        if program(command.words)
+        for command in _started(text, 1, known)
     ]
     if not found:
         return []
     return [Pod(Path(name).name, SCRIPT, name, 1, "", 1, None, {}, (), True, "", None, tuple(found))]
 
 
-def _text(path: str) -> str:
+def _started(text: str, first: int, known: Mapping[str, str], depth: int = 0) -> Iterator[shell.Command]:
+    """Commands that start something, those of a text handed to `bash -c` or `ssh` included."""
+    for command in shell.commands(text, first, known):
+        if program(command.words):
+            yield command
+            continue
+        for word in command.words[1:] if depth < NESTED and command.words[0].text not in QUOTING else ():
+            if " -m " in word.text:
+                yield from _started(word.text, word.line - word.text.count("\n"), {}, depth + 1)
+
+
+NESTED = 2  # shells inside shells
+QUOTING = ("echo", "printf", "pkill", "pgrep", "grep", "trap")  # they say a command line, and start none
+
+
+def text_of(path: str) -> str:
+    """A file's text, or standard input's; UsageError for one that cannot be read, or is none."""
     try:
         if path == STDIN:
             raw = sys.stdin.buffer.read(LARGEST + 1)

@@ -7,11 +7,11 @@ from textwrap import dedent
 
 import pytest
 
-from pdctl.doctor.manifest import Manifest, Pod
-from pdctl.doctor.manifests import read
 from pdctl.errors import ExitCode, UsageError
+from pdctl.manifests import read
+from pdctl.manifests.manifest import Manifest, Pod
 
-WRITTEN = Path(__file__).parent / "written"
+WRITTEN = Path(__file__).parents[1] / "doctor" / "static" / "written"
 
 
 def load(name: str) -> Manifest:
@@ -37,7 +37,7 @@ def test_every_kind_of_object_with_a_pod_template_is_read() -> None:
     shapes = {each.name: (each.kind, each.part, each.replicas, each.size) for each in load("rbg.yaml").pods}
     assert shapes == {
         "pd/router": ("RoleBasedGroup", "", 1, None),
-        "pd/prefill": ("RoleBasedGroup", "", 2, None),
+        "pd/prefill": ("RoleBasedGroup", "", 2, 1),
         "pd/decode": ("RoleBasedGroup", "", 4, None),
     }
 

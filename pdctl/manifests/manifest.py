@@ -6,12 +6,15 @@ RoleBasedGroup. A start script is read as one pod: its commands share a host.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SCRIPT = "script"  # Pod.kind of a start script
+COMPOSE = "compose"  # of a service of a compose file; Service.kind of its name
+PLAIN = (SCRIPT, COMPOSE)  # without probes, times to end and fields that Kubernetes fills in
 
 
 class Word(NamedTuple):
@@ -43,7 +46,7 @@ class Probe(NamedTuple):
 class Container(NamedTuple):
     """`argv` is command and args in one, a shell's text taken apart. `shell`: a shell expands its variables.
 
-    env_open: envFrom, or a script's surroundings, may define more than `env` shows.
+    env_open: envFrom, or a script's surroundings, may define more than `env` shows. resources: the limits.
     """
 
     name: str
@@ -55,12 +58,14 @@ class Container(NamedTuple):
     gpus: int | None = None
     shell: bool = False
     env_open: bool = False
+    resources: tuple[Said, ...] = ()
 
 
 class Pod(NamedTuple):
     """One pod template. `part` is leader or worker where an object has both; `size`: pods of one group.
 
-    replicas None: not written, which Kubernetes takes for one.
+    replicas None: not written, which Kubernetes takes for one. `added`: labels its controller puts on the pods.
+    shm: the size of a memory volume, as written.
     """
 
     name: str
@@ -76,6 +81,14 @@ class Pod(NamedTuple):
     dns_policy: str
     grace: int | None
     containers: tuple[Container, ...]
+    added: Mapping[str, str] = MappingProxyType({})
+    namespace: str = ""
+    node_selector: Mapping[str, str] = MappingProxyType({})
+    shm: str = ""
+
+    def carries(self, selector: Mapping[str, str]) -> bool:
+        """A Service with this selector finds it; one without a selector finds nobody."""
+        return bool(selector) and selector.items() <= {**self.added, **self.labels}.items()
 
     def at(self, line: int) -> str:
         return f"{self.file}:{line or self.line}"

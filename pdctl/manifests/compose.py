@@ -1,0 +1,115 @@
+"""A docker compose file as pods: one for each service that starts an engine or a router (Compose specification)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from yaml.nodes import ScalarNode
+
+from pdctl.manifests.expansion import Variables
+from pdctl.manifests.manifest import COMPOSE, Container, Manifest, Pod, Said, Service, Word
+from pdctl.manifests.nodes import documents, first_line, get, items, line, number, pairs, text
+from pdctl.manifests.pods import shelled
+from pdctl.manifests.programs import program
+from pdctl.manifests.quoting import split
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from yaml.nodes import Node
+
+SERVICE = "com.docker.compose.service"
+BROKEN = re.compile(r"\\?\n")  # a command over several lines is one command
+
+
+def read_compose(body: str, name: str, known: Mapping[str, str]) -> Manifest:
+    """`known` fills in `${…}`, as the file's surroundings would; UsageError for a text that is no YAML."""
+    pods: list[Pod] = []
+    for document in documents(body, name):
+        for service, node in pairs(get(document, "services")):
+            pod = _pod(service, node, name, Variables(dict(known)))
+            if any(program(each.argv) for each in pod.containers):
+                pods.append(pod)
+    return Manifest((name,), tuple(pods), tuple(_service(pod) for pod in pods))
+
+
+def _service(pod: Pod) -> Service:
+    """Services reach each other by name, at every port."""
+    return Service(pod.name, pod.file, pod.line, COMPOSE, True, {SERVICE: pod.name}, ())
+
+
+def _pod(service: str, node: Node, file: str, values: Variables) -> Pod:
+    env = tuple(_environment(get(node, "environment"), values))
+    words, lines = _words(node, values)
+    argv, in_shell, own = shelled(words, lines, {said.name: said.value for said in env if said.value is not None})
+    image = get(node, "image")
+    container = Container(
+        name=service,
+        image=_filled(text(image) or "", values),
+        image_line=line(image),
+        argv=argv,
+        env=(*env, *own),
+        gpus=_gpus(node),
+        shell=in_shell,
+        env_open=get(node, "env_file") is not None,
+    )
+    replicas = number(get(node, "scale"))
+    return Pod(
+        name=service,
+        kind=COMPOSE,
+        file=file,
+        line=line(node),
+        part="",
+        replicas=number(get(node, "deploy", "replicas")) if replicas is None else replicas,
+        size=None,
+        labels={},
+        annotations=(),
+        host_network=text(get(node, "network_mode")) == "host",
+        dns_policy="",
+        grace=None,
+        containers=(container,),
+        added={SERVICE: service},
+        shm=text(get(node, "shm_size")) or "",
+    )
+
+
+def _words(node: Node, values: Variables) -> tuple[tuple[Word, ...], list[int]]:
+    words: list[Word] = []
+    lines: list[int] = []
+    for key in ("entrypoint", "command"):
+        said = get(node, key)
+        if isinstance(said, ScalarNode):
+            for raw in next(split(BROKEN.sub(" ", text(said) or "") + "\n", first_line(said)), []):
+                words += [Word(each.replace("$$", "$"), first_line(said)) for each in values.words(raw)]
+        else:
+            words += [Word(_filled(text(each) or "", values), line(each)) for each in items(said)]
+        lines += [word.line for word in words[len(lines) :]]
+    return tuple(words), lines
+
+
+def _environment(node: Node | None, values: Variables) -> Iterator[Said]:
+    """A map, or a list of NAME=value; a name alone is taken from where compose runs."""
+    for name, value in pairs(node):
+        said = text(value)
+        yield Said(name, None if said is None else _filled(said, values), line(value))
+    for each in items(node):
+        variable, equals, given = (text(each) or "").partition("=")
+        if variable:
+            yield Said(variable, _filled(given, values) if equals else None, line(each))
+
+
+def _filled(body: str, values: Variables) -> str:
+    return values.filled(body.replace("$$", "\0")).replace("\0", "$")
+
+
+def _gpus(node: Node) -> int | None:
+    """The devices that are asked for; None for all of them, and where nothing is said."""
+    for device in items(get(node, "deploy", "resources", "reservations", "devices")):
+        ids = items(get(device, "device_ids"))
+        if ids:
+            return len(ids)
+        count = number(get(device, "count"))
+        if count is not None:
+            return count
+    return None

@@ -1,0 +1,192 @@
+"""A shell text cut into simple commands of quoted and unquoted pieces: what POSIX calls tokens, never run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ENDS = ";&|\n()"  # what ends a simple command; `&&` and `||` are two of them
+LITERAL, PLAIN, DOUBLE, SUM = "'", "", '"', "("  # how a piece is written; SUM is the inside of `$((…))`
+
+
+class Piece(NamedTuple):
+    text: str
+    how: str
+
+
+class Raw(NamedTuple):
+    """One word as it is written. `line` is where it ends or, of one that runs over lines, where it begins to."""
+
+    pieces: tuple[Piece, ...]
+    line: int
+
+    @property
+    def text(self) -> str:
+        return "".join(piece.text for piece in self.pieces)
+
+    @property
+    def bare(self) -> bool:
+        """No quotes and no escapes: a reserved word can only be written so."""
+        return all(piece.how == PLAIN for piece in self.pieces)
+
+
+class _Words:
+    """The words of the command being read; the target of a redirection (`2> log`) is none of them."""
+
+    def __init__(self) -> None:
+        self.done: list[Raw] = []
+        self.pieces: list[Piece] = []
+        self._drop = False
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.pieces)
+
+    def add(self, text: str, how: str = PLAIN) -> None:
+        if how == PLAIN and self.pieces and self.pieces[-1].how == PLAIN:
+            self.pieces[-1] = Piece(self.pieces[-1].text + text, PLAIN)
+        else:
+            self.pieces.append(Piece(text, how))
+
+    def end(self, line: int) -> None:
+        if self.begun and not self._drop:
+            self.done.append(Raw(tuple(self.pieces), line))
+        self._drop = self._drop and not self.begun
+        self.pieces = []
+
+    def redirect(self, line: int) -> None:
+        if len(self.pieces) == 1 and self.pieces[0].text.isdigit():  # the number of a file descriptor
+            self.pieces = []
+        self.end(line)
+        self._drop = True
+
+    def take(self) -> list[Raw]:
+        taken, self.done, self._drop = self.done, [], False
+        return taken
+
+
+def split(text: str, first: int) -> Iterator[list[Raw]]:
+    """Words of each command; quotes, escapes, comments, here-documents and continued lines as a POSIX shell has them.
+
+    The words of an array (`NAME=(a b)`) are one command that begins with `NAME=(`, and ends with `)`.
+    """
+    words, line, at, array = _Words(), first, 0, False
+    awaited: list[str] = []  # the words that end the here-documents of this line
+    while at < len(text):
+        letter, after = text[at], at + 1
+        if letter == "\\" and after < len(text):
+            if text[after] != "\n":
+                words.add(text[after], LITERAL)
+            after += 1
+        elif letter in "'\"":
+            inside, after = _quoted(text, at)
+            words.add(inside, LITERAL if letter == "'" else DOUBLE)
+        elif letter == "$" and text[after : after + 1] in ("(", "{"):
+            after = _closed(text, after)
+            whole = text[at:after]
+            total = whole.startswith("$((") and whole.endswith("))")
+            words.add(*((whole[3:-2], SUM) if total else (whole, PLAIN if whole[1] == "{" else LITERAL)))
+        elif letter == "`":
+            end = text.find("`", after)
+            after = len(text) if end < 0 else end + 1
+            words.add(f"$({text[at + 1 : after - 1]})", LITERAL)
+        elif letter == "#" and not words.begun:
+            end = text.find("\n", at)
+            after = len(text) if end < 0 else end
+        elif letter in "<>":
+            if text.startswith("<<", at) and not text.startswith("<<<", at):
+                mark, after = _delimiter(text, at + 2)
+                awaited.append(mark)
+            else:
+                words.redirect(line)
+                after += len(text[after : after + 2]) - len(text[after : after + 2].lstrip("<>&"))
+        elif letter == "(" and words.begun and words.pieces[-1].text.endswith("=") and not array:
+            words.add("(")
+            words.end(line)
+            array = True
+        elif array and letter == ")":
+            words.end(line)
+            words.add(")")
+            words.end(line)
+            array = False
+        elif letter in " \t\r" or (array and letter == "\n"):
+            words.end(line)
+        elif letter in ENDS:
+            words.end(line)
+            if words.done:
+                yield words.take()
+            if letter == "\n" and awaited:
+                after = _after_documents(text, after, awaited)
+                awaited = []
+        else:
+            words.add(letter)
+        line += text.count("\n", at, after)
+        at = after
+    words.end(line)
+    if words.done:
+        yield words.take()
+
+
+def _quoted(text: str, at: int) -> tuple[str, int]:
+    """What stands in the quotes that open at `at`, and where the text goes on; an unclosed quote runs to the end."""
+    mark, inside, at = text[at], "", at + 1
+    while at < len(text) and text[at] != mark:
+        if mark == '"' and text[at] == "\\" and text[at + 1 : at + 2] in ('"', "\\", "$", "`", "\n"):
+            inside += "" if text[at + 1] == "\n" else text[at + 1]
+            at += 2
+        elif mark == '"' and text.startswith(("$(", "${"), at):
+            end = _closed(text, at + 1)
+            inside += text[at:end]
+            at = end
+        else:
+            inside += text[at]
+            at += 1
+    return inside, at + 1
+
+
+CLOSING = {"(": ")", "{": "}"}
+
+
+def _closed(text: str, at: int) -> int:
+    """Behind the bracket that closes the one at `at`, quotes inside left alone; the end of the text if none does."""
+    opening, closing, depth = text[at], CLOSING[text[at]], 0
+    while at < len(text):
+        letter = text[at]
+        if letter == "\\":
+            at += 1
+        elif letter in "'\"" and opening == "(":
+            end = text.find(letter, at + 1)
+            at = end if end >= 0 else at
+        elif letter == opening:
+            depth += 1
+        elif letter == closing:
+            depth -= 1
+            if depth == 0:
+                return at + 1
+        at += 1
+    return len(text)
+
+
+def _delimiter(text: str, at: int) -> tuple[str, int]:
+    """The word that ends a here-document, and where the line goes on."""
+    while text[at : at + 1] in ("-", " ", "\t"):
+        at += 1
+    if text[at : at + 1] in ("'", '"'):
+        return _quoted(text, at)
+    end = at
+    while end < len(text) and text[end] not in " \t\r\n;&|<>()":
+        end += 1
+    return text[at:end].replace("\\", ""), end
+
+
+def _after_documents(text: str, at: int, marks: list[str]) -> int:
+    for mark in marks:
+        while at < len(text):
+            end = text.find("\n", at)
+            end = len(text) if end < 0 else end
+            found, at = text[at:end].strip() == mark, end + 1
+            if found:
+                break
+    return min(at, len(text))

@@ -1,0 +1,150 @@
+"""The JSON schemas of the kinds that pdctl writes, and what they find wrong with an object.
+
+pdctl/manifests/schemas/README.md says where they come from.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from functools import cache
+from pathlib import Path as File
+from typing import TYPE_CHECKING, Any
+
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT202012
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jsonschema import ValidationError
+
+    from pdctl.manifests.validate.path import Path
+
+SCHEMAS = File(__file__).resolve().parent.parent / "schemas"
+VERSIONS = tuple(f"1.{minor}" for minor in range(27, 38))
+CORE = {
+    ("v1", "Service"): "Service",
+    ("v1", "ServiceAccount"): "ServiceAccount",
+    ("apps/v1", "Deployment"): "Deployment",
+    ("rbac.authorization.k8s.io/v1", "Role"): "Role",
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"): "RoleBinding",
+}
+CUSTOM = {
+    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"): "leaderworkerset-v1.json",
+    ("disaggregatedset.x-k8s.io/v1", "DisaggregatedSet"): "disaggregatedset-v1.json",
+    ("workloads.x-k8s.io/v1alpha2", "RoleBasedGroup"): "rolebasedgroup-v1alpha2.json",
+}
+KINDS = {**CORE, **CUSTOM}
+WORDS = {
+    "integer": "an integer", "string": "a string", "object": "a map", "array": "a list", "boolean": "true or false",
+    "number": "a number",
+}  # fmt: skip
+
+
+def faults(value: dict[str, Any], version: str) -> Iterator[tuple[Path, str]]:
+    """Where the object is not what Kubernetes `version` (`1.30`) takes, and why."""
+    kind = (str(value.get("apiVersion")), str(value.get("kind")))
+    if kind not in KINDS:
+        yield from _unknown(*kind)
+        return
+    for error in _validator(kind, version).iter_errors(value):
+        yield from _told(error)
+
+
+def _unknown(api: str, kind: str) -> Iterator[tuple[Path, str]]:
+    apis = [known for known, of in KINDS if of == kind]
+    if apis:
+        yield ("apiVersion",), f"'{api}' has no {kind}: {' or '.join(apis)}"
+    else:
+        yield ("kind",), f"no schema for {kind} of {api}; known are {', '.join(of for _, of in KINDS)}"
+
+
+def _told(error: ValidationError) -> Iterator[tuple[Path, str]]:
+    """One line for each thing to mend: an unknown field and a missing one have places of their own."""
+    path: Path = tuple(error.absolute_path)
+    value, wanted = error.instance, error.validator_value
+    if error.validator == "additionalProperties":
+        known = error.schema.get("properties", {})
+        for name in sorted(set(value) - set(known)):
+            near = difflib.get_close_matches(name, known, n=1)
+            yield (*path, name), "no such field" + (f": did you mean `{near[0]}`?" if near else "")
+    elif error.validator == "required":
+        for name in wanted:
+            if name not in value:
+                yield (*path, name), "missing"
+    elif error.validator == "type":
+        names = wanted if isinstance(wanted, list) else [wanted]
+        yield path, f"{value!r} is not {' or '.join(WORDS[name] for name in names)}"
+    elif error.validator == "enum":
+        yield path, f"{value!r} is not one of {', '.join(map(repr, wanted))}"
+    else:
+        yield path, _bound(error)
+
+
+def _bound(error: ValidationError) -> str:
+    said = {
+        "minimum": "{value} is less than {wanted}",
+        "maximum": "{value} is more than {wanted}",
+        "minItems": "{count} of at least {wanted}",
+        "maxItems": "{count} of at most {wanted}",
+        "minLength": "{value!r} is shorter than {wanted}",
+        "maxLength": "{value!r} is longer than {wanted}",
+        "pattern": "{value!r} does not match {wanted}",
+    }
+    count = len(error.instance) if isinstance(error.instance, (list, str)) else 0
+    form = said.get(str(error.validator))
+    return (
+        str(error.message)
+        if form is None
+        else form.format(value=error.instance, wanted=error.validator_value, count=count)
+    )
+
+
+@cache
+def _validator(kind: tuple[str, str], version: str) -> Draft202012Validator:
+    definitions = _definitions(version)
+    if kind in CORE:
+        schema: dict[str, Any] = {"$ref": f"core#/$defs/{CORE[kind]}"}
+    else:
+        schema = _local(json.loads((SCHEMAS / CUSTOM[kind]).read_text(encoding="utf-8")))
+        schema.pop("source")
+    core = Resource.from_contents({"$id": "core", "$defs": definitions}, default_specification=DRAFT202012)
+    registry: Registry[Any] = Registry().with_resource("core", core)
+    return Draft202012Validator({**schema, **_required(kind)}, registry=registry)
+
+
+def _required(kind: tuple[str, str]) -> dict[str, Any]:
+    """An object without a name can be made only by `kubectl create` with generateName."""
+    named = {"type": "object", "required": ["name"]}
+    return {"allOf": [{"required": ["metadata"], "properties": {"metadata": named}}]} if kind in KINDS else {}
+
+
+def _local(schema: dict[str, Any]) -> dict[str, Any]:
+    """References of a CRD's schema lead to the built-in kinds."""
+    found: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "$ref":
+            found[key] = f"core{value}"
+        else:
+            found[key] = _local(value) if isinstance(value, dict) else value
+    return found
+
+
+@cache
+def _definitions(version: str) -> dict[str, Any]:
+    """As they read in that version: the last span that begins no later."""
+    at = VERSIONS.index(version)
+    found: dict[str, Any] = {}
+    for name, spans in _spans().items():
+        schema = [each for since, each in spans if VERSIONS.index(since) <= at]
+        if schema and schema[-1] is not None:
+            found[name] = schema[-1]
+    return found
+
+
+@cache
+def _spans() -> dict[str, list[tuple[str, Any]]]:
+    loaded: dict[str, list[tuple[str, Any]]] = json.loads((SCHEMAS / "core.json").read_text(encoding="utf-8"))
+    return loaded

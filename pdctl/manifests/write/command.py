@@ -1,0 +1,77 @@
+"""The plan's commands of one role as the one command of a pod template."""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pdctl.layout.instance import Instance
+    from pdctl.layout.serving import Command
+
+
+class Variables(NamedTuple):
+    """What an operator calls the leader's address and the place of a pod in its group."""
+
+    leader: str
+    rank: str
+
+
+def template_words(instances: Sequence[Instance], variables: Variables) -> tuple[str, ...]:
+    """The words every pod of the role is started with.
+
+    Raises UsageError where the plan's commands differ in more than the place of a node: one template cannot say that.
+    """
+    found = {
+        tuple(_words(command, one, variables)): f"{one.name} node {command.node}"
+        for one in instances
+        for command in one.commands
+    }
+    if len(found) > 1:
+        (first, one), (second, other) = list(found.items())[:2]
+        differing = sorted(set(first) ^ set(second))
+        message = f"{one} and {other} are started differently ({' '.join(differing)}): one pod template cannot say both"
+        raise UsageError(message, "leave out what differs from instance to instance")
+    return next(iter(found))
+
+
+def _words(command: Command, instance: Instance, variables: Variables) -> Iterator[str]:
+    """With variables for what differs between the nodes of an instance, and between instances."""
+    embedded = instance.serving.kind == "embedded"
+    places = {
+        "--node-rank": f"$({variables.rank})",
+        "--dist-init-addr": f"$({variables.leader}):{instance.numbers.dist}",
+    }
+    if embedded:  # its nodes count ports as if they shared a host, and register under the address they listen on
+        places |= {"--port": str(instance.http_port), "--host": "$(POD_IP)"}
+    yield portable(command.argv[0])
+    for before, word in pairwise(command.argv):
+        yield places.get(before) or escaped(word)
+
+
+def portable(program: str) -> str:
+    """The interpreter of this machine is not the image's."""
+    return "python" if program == sys.executable else escaped(program)
+
+
+def escaped(word: str) -> str:
+    """Kubernetes expands $(NAME) in commands; $$ is its dollar sign."""
+    return word.replace("$(", "$$(")
+
+
+def environment(
+    env: Mapping[str, str], secrets: Mapping[str, tuple[str, str]], pod_ip: bool
+) -> list[dict[str, object]]:
+    """The `env` of a container: an address first, for what comes after may refer to it."""
+    found: list[dict[str, object]] = []
+    if pod_ip:
+        found.append({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
+    found += [{"name": name, "value": escaped(value)} for name, value in sorted(env.items()) if name not in secrets]
+    for name, (secret, key) in sorted(secrets.items()):
+        found.append({"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}})
+    return found

@@ -1,0 +1,115 @@
+"""The router's Deployment and Service, and what it needs to look for pods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pdctl.manifests.write.command import environment, escaped, portable
+from pdctl.manifests.write.objects import Object, labels, metadata
+from pdctl.manifests.write.pods import GRACE, shared_spec
+from pdctl.manifests.write.services import front
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pdctl.layout.instance import Plan, RouterPlan
+    from pdctl.manifests.write.flavours import Flavour
+    from pdctl.manifests.write.groups import Group
+    from pdctl.manifests.write.settings import Settings
+
+READY = {"mini-lb": "/health"}  # the others tell on /readiness whether a request would find a pair
+ALIVE = {"mini-lb": "/health"}
+
+
+def objects(
+    plan: Plan, router: RouterPlan, groups: Sequence[Group], settings: Settings, flavour: Flavour
+) -> Iterator[Object]:
+    name = f"{plan.name}-router"
+    if settings.discovery == "pods":
+        yield from _rights(name, settings)
+    yield front(router, settings)
+    yield {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(name, settings.namespace, settings.name, "router"),
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": labels(settings.name, "router")},
+            "template": {
+                "metadata": {"labels": labels(settings.name, "router")},
+                "spec": _spec(name, router, groups, settings, flavour),
+            },
+        },
+    }
+
+
+def _spec(name: str, router: RouterPlan, groups: Sequence[Group], settings: Settings, flavour: Flavour) -> Object:
+    words = _words(router, groups, settings, flavour)
+    container: Object = {
+        "name": "router",
+        "image": settings.router_image,
+        "command": list(words[:3]),
+        "args": list(words[3:]),
+        "env": environment(dict(router.command.env), settings.secrets, pod_ip=False),
+        "ports": [{"name": "http", "containerPort": router.port, "protocol": "TCP"}],
+    }
+    if settings.probing is not None:
+        kind = settings.router_kind
+        container |= {
+            "readinessProbe": _probe(READY.get(kind, "/readiness"), 5, 2),
+            "livenessProbe": _probe(ALIVE.get(kind, "/liveness"), 10, 6),
+        }
+    container = {key: value for key, value in container.items() if value}
+    spec: Object = {"containers": [container], "terminationGracePeriodSeconds": GRACE}
+    if settings.discovery == "pods":
+        spec["serviceAccountName"] = name
+    return {**shared_spec(settings), **spec}
+
+
+def _probe(path: str, period: int, failures: int) -> Object:
+    asked = {"httpGet": {"path": path, "port": "http"}}
+    return {**asked, "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": failures}
+
+
+def _words(router: RouterPlan, groups: Sequence[Group], settings: Settings, flavour: Flavour) -> tuple[str, ...]:
+    """The plan's command; where the router looks for pods, without the list of servers."""
+    argv = router.command.argv
+    words = [portable(argv[0]), *map(escaped, argv[1:])]
+    if settings.discovery == "urls":
+        return tuple(words)
+    kept: list[str] = []
+    listed = False
+    for word in words:
+        listed = word in ("--prefill", "--decode") or (listed and not word.startswith("--"))
+        if not listed:
+            kept.append(word)
+    port = groups[0].ports.http  # of both roles: in Kubernetes every pod has ports of its own
+    kept += ["--service-discovery", "--service-discovery-port", str(port)]
+    kept += ["--service-discovery-namespace", settings.namespace]
+    for group in groups:
+        wanted = {**labels(settings.name, group.role), **flavour.leads}
+        kept += [f"--{group.role}-selector", *(f"{key}={value}" for key, value in sorted(wanted.items()))]
+    return tuple(kept)
+
+
+def _rights(name: str, settings: Settings) -> Iterator[Object]:
+    """To look at pods of its own namespace, and nothing else."""
+
+    def about() -> Object:
+        return metadata(name, settings.namespace, settings.name, "router")
+
+    group = "rbac.authorization.k8s.io"
+    yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about()}
+    yield {
+        "apiVersion": f"{group}/v1",
+        "kind": "Role",
+        "metadata": about(),
+        "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}],
+    }
+    yield {
+        "apiVersion": f"{group}/v1",
+        "kind": "RoleBinding",
+        "metadata": about(),
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": settings.namespace}],
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+    }
