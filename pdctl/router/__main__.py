@@ -6,12 +6,12 @@ import sys
 
 from pdctl import lifeline
 from pdctl.errors import PdctlError
-from pdctl.router import args, log
+from pdctl.router import command_line, log
 from pdctl.router.app import run
 
 
 def main() -> int:
-    chosen = args.parse(sys.argv[1:])
+    chosen = command_line.parse(sys.argv[1:])
     lifeline.hold()
     log.configure(chosen.log_level)
     try:

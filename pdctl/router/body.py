@@ -6,6 +6,7 @@ The client's bytes are spliced, never re-serialised: unknown fields, big integer
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,27 @@ if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
 MAX_ROOM = 2**53 - 1  # the largest integer every JSON tool carries; 0 means "not written" to sglang's metadata gate
-BOOTSTRAP_FIELDS = frozenset(("bootstrap_host", "bootstrap_port", "bootstrap_room"))
 PROMPT_LIMIT = 16 * 1024  # characters that cache_aware looks at
 _space = re.compile(r"[ \t\n\r]*")
+
+
+def _is_integer(value: object) -> bool:
+    """As JSON knows it: 1.0 is one, and so is what needs more bits than the parser has."""
+    if isinstance(value, float):
+        return value.is_integer() or math.isinf(value)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_string(value: object) -> bool:
+    return isinstance(value, str)
+
+
+# What engines take in them. A client's values are replaced; a mistake in them is worth telling all the same.
+BOOTSTRAP_FIELDS = {
+    "bootstrap_host": ("a string", _is_string),
+    "bootstrap_port": ("an integer", _is_integer),
+    "bootstrap_room": ("an integer", _is_integer),
+}
 # Numbers stay text: they are skipped, not read, and an integer of 5,000 digits is no reason to fail.
 _decoder = json.JSONDecoder(parse_int=str, parse_float=str)
 
@@ -38,9 +57,10 @@ class Body:
 
     def __init__(self, path: bytes, raw: bytes) -> None:
         fields = _parse(raw)
-        if not BOOTSTRAP_FIELDS.isdisjoint(fields):
+        if not BOOTSTRAP_FIELDS.keys().isdisjoint(fields):
+            _check_bootstrap(fields)
             try:
-                raw = _without(raw, BOOTSTRAP_FIELDS)
+                raw = _without(raw, BOOTSTRAP_FIELDS.keys())
             except RecursionError:
                 raise BadBody("the body is nested too deeply") from None
             fields = {name: value for name, value in fields.items() if name not in BOOTSTRAP_FIELDS}
@@ -124,8 +144,20 @@ def _integer(digits: str) -> int | float:
     return int(digits) if len(digits) < 20 else float(digits)
 
 
+def _check_bootstrap(fields: dict[str, Any]) -> None:
+    for name, (wanted, fits) in BOOTSTRAP_FIELDS.items():
+        value = fields.get(name)
+        for entry in value if isinstance(value, list) else (value,):
+            if entry is not None and not fits(entry):
+                shown = "" if isinstance(entry, dict | list) else f" {json.dumps(entry)[:64]}"
+                raise BadBody(
+                    f"{name}: the JSON {_kind(entry)}{shown}; {wanted} is expected, or a list with one for each item. "
+                    "The router sets this field itself: it may be left out"
+                )
+
+
 def _kind(value: object) -> str:
-    names = {list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
+    names = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
     return names.get(type(value), "null")
 
 

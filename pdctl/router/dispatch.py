@@ -93,7 +93,7 @@ class Dispatcher:
     def _open(self, call: Call, pair: Pair, number: int, give_up: float) -> Attempt:
         body, prefill = call.body, pair.prefill
         port = prefill.bootstrap_port
-        assert port is not None or self._args.misled  # a prefill without one is never usable
+        assert port is not None or self._registry.misled  # a prefill without one is never usable
         rooms = body.rooms()
         while self._ledger.holds(rooms):
             rooms = body.rooms()

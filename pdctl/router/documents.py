@@ -63,6 +63,7 @@ def workers(registry: Registry) -> dict[str, object]:
         "total": len(registry.workers),
         "stats": {"prefill_count": len(prefills), "decode_count": len(decodes), "regular_count": 0},
         "pairs": [pair(one) for one in registry.pairs.values()],
+        "leaving": [{"id": one.id, "url": one.url, "in_flight": one.load} for one in registry.leaving],
     }
 
 

@@ -6,13 +6,12 @@ import asyncio
 import time
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pdctl.router.registry import Role, Worker
 from pdctl.router.upstream import UpstreamError
 
 if TYPE_CHECKING:
-    from pdctl.router.attempt import Attempt
     from pdctl.router.body import Body
     from pdctl.router.ledger import LegRecord
     from pdctl.router.server import Exchange
@@ -57,6 +56,18 @@ class Call:
         self.target = exchange.path + b"?" + exchange.query if exchange.query else exchange.path
 
 
+class Watcher(Protocol):
+    """The attempt a leg belongs to, as its legs see it."""
+
+    keep_prefill: bool  # the whole answer of the prefill, not its beginning
+
+    def advance(self) -> None: ...
+    def pipe(self, data: bytes) -> None: ...
+    def leg_ended(self, leg: Leg) -> None: ...
+    def leg_refused(self, leg: Leg) -> None: ...
+    def leg_failed(self, leg: Leg, cause: Cause, status: int, text: str) -> None: ...
+
+
 class Leg:
     """`over` while nothing is to come of it: before its start and after its end, whatever that was."""
 
@@ -75,7 +86,7 @@ class Leg:
         "worker",
     )
 
-    def __init__(self, attempt: Attempt, role: Role, worker: Worker, record: LegRecord) -> None:
+    def __init__(self, attempt: Watcher, role: Role, worker: Worker, record: LegRecord) -> None:
         self.attempt, self.role, self.worker, self.record = attempt, role, worker, record
         self.status = 0
         self.headers: Headers = []

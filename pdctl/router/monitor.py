@@ -60,7 +60,7 @@ class Monitor:
     async def _examine(self, worker: Worker) -> None:
         try:
             found = await examine(worker, self._args, self._auth)
-            if not self._args.misled:
+            if not self._registry.misled:
                 self._check_twins(worker, found.bootstrap_port)
         except Rejected as error:
             worker.good_checks = 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pdctl.router.args import BootstrapCheck, RouterArgs
 from pdctl.router.origin import Origin
 from pdctl.router.registry import Facts, PortSource, Role, Worker
+from pdctl.router.rehearsal import misleads
 from pdctl.router.upstream import Pool, UpstreamError, ask
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ async def examine(worker: Worker, args: RouterArgs, auth: bytes) -> Findings:
     """What may be relied on about this worker; Rejected says why nothing may."""
     info = await _server_info(worker.pool, args.probe_timeout, auth)
     facts = _facts(info)
-    if args.misled:  # what a worker says of itself is shown and not heeded, as by sglang-router 0.3.2
+    if misleads(args.rehearse):  # what a worker says of itself is shown and not heeded, as by sglang-router 0.3.2
         await _check_health(worker, args)
         return Findings(facts, worker.given_port, worker.port_source)
     _check_role(worker, facts)
@@ -88,7 +89,7 @@ def _facts(info: Mapping[str, object] | None) -> Facts:
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     return Facts(
-        disaggregation_mode=text("disaggregation_mode"),
+        disaggregation_mode=_role_now(info) or text("disaggregation_mode"),
         model_path=text("model_path"),
         served_model_name=text("served_model_name"),
         version=text("version"),
@@ -97,6 +98,18 @@ def _facts(info: Mapping[str, object] | None) -> Facts:
         dp_size=number("dp_size"),
         page_size=number("page_size"),
     )
+
+
+def _role_now(info: Mapping[str, object]) -> str:
+    """The role its schedulers have: another than the one it was started with after a role switch (sglang 0.5.23)."""
+    states = info.get("internal_states")
+    modes = (
+        {state.get("disaggregation_mode") for state in states or () if isinstance(state, dict)}
+        if isinstance(states, list)
+        else set()
+    )
+    mode = modes.pop() if len(modes) == 1 else None
+    return mode if isinstance(mode, str) else ""
 
 
 def _check_role(worker: Worker, facts: Facts) -> None:

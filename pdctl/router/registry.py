@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pdctl.router.breaker import Breaker
 from pdctl.router.log import logger
 from pdctl.router.metrics import PairStats
+from pdctl.router.rehearsal import misleads
 from pdctl.router.upstream import Pool
 
 if TYPE_CHECKING:
@@ -131,8 +132,9 @@ class Registry:
     def __init__(self, args: RouterArgs) -> None:
         self._args = args
         self._loop = asyncio.get_running_loop()
-        self.rehearsal, self.misled = args.rehearse, args.misled
+        self.rehearsal, self.misled = args.rehearse, misleads(args.rehearse)
         self.workers: dict[str, Worker] = {}
+        self._removed: list[Worker] = []
         self.pairs: dict[tuple[str, str], Pair] = {}
         self.table = Table(())
 
@@ -159,7 +161,13 @@ class Registry:
         worker.reason = "removed"
         worker.wake.set()
         worker.pool.close()
+        self._removed = [*self.leaving, worker]
         self.rebuild()
+
+    @property
+    def leaving(self) -> list[Worker]:
+        """Removed ones that still answer requests they were given before."""
+        return [worker for worker in self._removed if worker.load]
 
     def of(self, role: Role) -> list[Worker]:
         return [worker for worker in self.workers.values() if worker.role is role]

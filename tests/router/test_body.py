@@ -43,7 +43,7 @@ def test_bytes_of_the_client_are_kept(raw: bytes) -> None:
     ("raw", "left"),
     [
         (b'{"bootstrap_room":5}', b"{"),
-        (b'{"a": 1 , "bootstrap_room" : {"x":[1,2]} ,"b":"]"}', b'{"a": 1,"b":"]",'),
+        (b'{"a": 1 , "bootstrap_room" : [1, 2] ,"b":"]"}', b'{"a": 1,"b":"]",'),
         (b'{"bootstrap_port":null,"bootstrap_host":"evil","z":1e999}', b'{"z":1e999,'),
         (b'{"bootstrap\\u005froom":1,"bootstrap_room":2,"k":3}', b'{"k":3,'),
         (b'{"k":"bootstrap_room","bootstrap_room":' + b"9" * 5000 + b"}", b'{"k":"bootstrap_room",'),
@@ -54,8 +54,40 @@ def test_fields_of_the_client_are_overwritten(raw: bytes, left: bytes) -> None:
     assert spliced(raw) == left + b'"bootstrap_host":"10.0.0.1","bootstrap_port":8998,"bootstrap_room":7}'
 
 
+@pytest.mark.parametrize(
+    ("field", "wrong", "wanted"),
+    [
+        ("bootstrap_room", '"abc"', 'the JSON string "abc"; an integer is expected'),
+        ("bootstrap_room", "true", "the JSON boolean true; an integer"),
+        ("bootstrap_room", "1.5", "the JSON number 1.5; an integer"),
+        ("bootstrap_room", '{"x":[1,2]}', "the JSON object; an integer"),
+        ("bootstrap_room", '[1,"7"]', 'the JSON string "7"; an integer'),
+        ("bootstrap_room", "[[1]]", "the JSON array; an integer"),
+        ("bootstrap_port", '"8998"', 'the JSON string "8998"; an integer'),
+        ("bootstrap_host", "7", "the JSON number 7; a string"),
+        ("bootstrap_host", "[null,false]", "the JSON boolean false; a string"),
+        ("bootstrap_room", '"\\ud83d"', 'the JSON string "\\ud83d"; an integer'),
+    ],
+)
+def test_a_field_of_the_wrong_type_is_named(field: str, wrong: str, wanted: str) -> None:
+    """What the client says there is replaced: a client whose say is lost on a mistake would never learn of it."""
+    with pytest.raises(BadBody) as refused:
+        Body(b"/generate", f'{{"text":"hi","{field}":{wrong}}}'.encode())
+    assert str(refused.value).startswith(f"{field}: {wanted}")
+
+
+@pytest.mark.parametrize("value", ["5", "null", "[5,null]", "-1", "1e999", "2.0", "1" + 40 * "0"])
+def test_numbers_that_could_be_a_room_are_replaced(value: str) -> None:
+    assert read(spliced(f'{{"bootstrap_room":{value}}}'.encode()))["bootstrap_room"] == 7
+
+
 def test_random_documents_survive() -> None:
     source = random.Random(7)
+    said = {
+        "bootstrap_host": [None, "}", ["a", None]],
+        "bootstrap_port": [None, 1, [1, 2]],
+        "bootstrap_room": [None, 10**25, []],
+    }
 
     def value(depth: int) -> object:
         kind = source.randrange(7 if depth else 5)
@@ -77,6 +109,7 @@ def test_random_documents_survive() -> None:
 
     for _ in range(300):
         made = document(3)
+        made |= {name: source.choice(said[name]) for name in FIELDS if name in made}
         raw = json.dumps(made, ensure_ascii=source.random() < 0.5, indent=source.choice([None, 1])).encode()
         expected = {name: one for name, one in made.items() if name not in FIELDS}
         after = spliced(raw)

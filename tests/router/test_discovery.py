@@ -108,6 +108,25 @@ def test_swapped_roles_are_refused() -> None:
     asyncio.run(scenario())
 
 
+def test_the_role_an_engine_has_now_counts() -> None:
+    """Started as a decode, switched since: only the states of its schedulers tell (sglang 0.5.23)."""
+
+    async def prepare(prefills: list[Worker], decodes: list[Worker]) -> None:
+        prefills[0].info.update(disaggregation_mode="decode", internal_states=[{"disaggregation_mode": "prefill"}])
+        decodes[0].info["internal_states"] = [{"disaggregation_mode": "prefill"}]
+
+    async def scenario() -> None:
+        async with fleet(prepare=prepare, ready=False) as made:
+            await refused(made, made.decodes[0], "roles swapped: it runs with --disaggregation-mode prefill")
+
+            async def usable() -> bool:
+                return bool((await made.worker(made.prefills[0]))["is_healthy"])
+
+            await until(usable, "the prefill that was a decode")
+
+    asyncio.run(scenario())
+
+
 def test_an_engine_without_disaggregation_is_refused() -> None:
     async def prepare(prefills: list[Worker], decodes: list[Worker]) -> None:
         decodes[0].info["disaggregation_mode"] = "null"

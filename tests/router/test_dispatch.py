@@ -202,3 +202,15 @@ def test_invalid_json_reaches_no_worker() -> None:
             assert json.loads(answer.body)["error"]["code"] == "invalid_body"
 
     asyncio.run(scenario())
+
+
+def test_a_room_that_is_no_number_reaches_no_worker() -> None:
+    async def scenario() -> None:
+        async with fleet() as made:
+            answer = await made.generate({"text": "hi", "bootstrap_room": "abc"})
+            assert (answer.status, answer.json()["error"]["code"]) == (400, "invalid_body")
+            assert answer.json()["error"]["message"].startswith('bootstrap_room: the JSON string "abc"; an integer is')
+            assert not made.decodes[0].generations
+            assert (await made.generate({"text": "hi", "bootstrap_room": 5})).status == 200
+
+    asyncio.run(scenario())

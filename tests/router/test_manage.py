@@ -90,9 +90,12 @@ def test_a_removed_worker_finishes_what_it_does() -> None:
             entry = await made.worker(made.decodes[0])
             removed = await made.ask("DELETE", f"/workers/{entry['id']}")
             assert removed.json()["in_flight"] == 1
+            left = {"id": entry["id"], "url": made.decodes[0].url, "in_flight": 1}
+            assert (await made.get("/workers"))["leaving"] == [left]
             assert (await made.generate()).status == 503
             gate.set()
             assert (await client.answer()).json() == {"late": True}
+            assert (await made.get("/workers"))["leaving"] == []
 
     asyncio.run(scenario())
 

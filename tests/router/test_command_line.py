@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from pdctl.errors import UsageError
-from pdctl.router.args import HELP, BootstrapCheck, PolicyName, RouterArgs, parse
+from pdctl.router.args import BootstrapCheck, PolicyName, RouterArgs
+from pdctl.router.command_line import HELP, parse
 from pdctl.router.origin import Origin
 
 
@@ -58,6 +59,7 @@ def test_spellings_of_sglang_router_are_taken() -> None:
         ("--policy fastest", "invalid choice"),
         ("--retries -1", "--retries -1: too small"),
         ("--request-timeout 0", "--request-timeout 0.0: too small"),
+        ("--request-timeout nan", "--request-timeout nan: too small"),
         ("--port 70000", "--port 70000"),
     ],
 )
@@ -65,7 +67,9 @@ def test_mistakes_are_named(line: str, message: str, capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as left:
         parse(line.split())
     assert left.value.code == 2
-    assert message in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert message in told
+    assert len(told.splitlines()) == 2  # the usage, and what is wrong
 
 
 def test_every_flag_is_explained() -> None:
