@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-PINNED = re.compile(r"@sha256:[0-9a-f]{64}$|:[\w][\w.-]{0,127}$")
+PINNED = re.compile(r"@sha256:[0-9a-f]+$|:[\w][\w.-]{0,127}$")
 
 
 def pinned(image: str) -> bool:

@@ -24,7 +24,11 @@ BOOTSTRAP_FLAG = "--disaggregation-bootstrap-port"
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 HANDLERS = ("httpGet", "tcpSocket", "exec", "grpc")
 DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+STANDARD = ("cpu", "memory", "ephemeral-storage")
 LAST_PORT = 65535
+LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-\w.]*[A-Za-z0-9])?")
+LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-\w.]*[A-Za-z0-9])?)?")
+LONGEST = 63
 
 
 def broken(path: Path, template: Value) -> Iterator[Found]:
@@ -33,7 +37,13 @@ def broken(path: Path, template: Value) -> Iterator[Found]:
     if not spec.get("containers"):
         yield (*inner, "containers"), "empty: a pod has at least one"
     names: set[str] = set()
-    volumes = {volume["name"] for volume in spec.get("volumes", ())}
+    volumes: set[str] = set()
+    for at, volume in enumerate(spec.get("volumes", ())):
+        if not NAME.fullmatch(volume["name"]) or volume["name"] in volumes:
+            yield (*inner, "volumes", at, "name"), f"{volume['name']!r} is taken, or no name of a-z, 0-9 and -"
+        volumes.add(volume["name"])
+    for key, said in spec.get("nodeSelector", {}).items():
+        yield from label((*inner, "nodeSelector", key), key, said)
     for at, container in enumerate(spec.get("containers", ())):
         where = (*inner, "containers", at)
         if not NAME.fullmatch(container["name"]) or container["name"] in names:
@@ -55,9 +65,13 @@ def _container(path: Path, container: Value, volumes: set[str]) -> Iterator[Foun
             yield (*path, "env", at, "name"), f"{variable['name']!r} is no name of a variable"
         if "value" in variable and "valueFrom" in variable:
             yield (*path, "env", at, "valueFrom"), "does not go with value"
+    places: set[str] = set()
     for at, mount in enumerate(container.get("volumeMounts", ())):
         if mount["name"] not in volumes:
             yield (*path, "volumeMounts", at, "name"), f"{mount['name']!r} is no volume of this pod"
+        if mount["mountPath"] in places:
+            yield (*path, "volumeMounts", at, "mountPath"), f"{mount['mountPath']!r} a second time"
+        places.add(mount["mountPath"])
     yield from _ports(path, container)
     yield from _devices((*path, "resources"), container.get("resources", {}))
     ports = {port.get("name") for port in container.get("ports", ())}
@@ -76,6 +90,13 @@ def _ports(path: Path, container: Value) -> Iterator[Found]:
         names.add(name)
 
 
+def label(path: Path, key: str, value: str) -> Iterator[Found]:
+    if not LABEL_KEY.fullmatch(key):
+        yield path, f"{key!r} is no key of a label"
+    if not LABEL_VALUE.fullmatch(value) or len(value) > LONGEST:
+        yield path, f"{value!r} is no value of a label"
+
+
 def numbered(path: Path, port: int) -> Iterator[Found]:
     if not 0 < port <= LAST_PORT:
         yield path, f"{port} is not a port from 1 to {LAST_PORT}"
@@ -86,8 +107,9 @@ def _devices(path: Path, resources: Value) -> Iterator[Found]:
     limits, requests = resources.get("limits", {}), resources.get("requests", {})
     for name, count in limits.items():
         if "/" not in name:
-            continue
-        if not str(count).isdigit():
+            if name not in STANDARD and not name.startswith("hugepages-"):
+                yield (*path, "limits", name), f"{name!r} is no resource of Kubernetes: a device's has a domain"
+        elif not str(count).isdigit():
             yield (*path, "limits", name), f"{count!r} is not a whole number of devices"
         elif str(requests.get(name, count)) != str(count):
             yield (*path, "requests", name), f"{requests[name]!r} is not the limit, {count!r}"

@@ -22,9 +22,6 @@ Value = dict[str, Any]
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")  # RFC 1123
 SERVICE = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035
-LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-\w.]*[A-Za-z0-9])?")
-LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-\w.]*[A-Za-z0-9])?)?")
-LONGEST = 63
 STATEFULSET = 52  # its name and a hash of eleven characters make a label of every pod
 REVISION = 8  # characters of the hash that a DisaggregatedSet puts into the names it makes
 
@@ -71,23 +68,16 @@ def _named(value: Value) -> Iterator[Found]:
     if not form.fullmatch(name):
         first = ", beginning with a letter" if starts_with_letter else ""
         yield ("metadata", "name"), f"{name!r} is not a name of a-z, 0-9 and -{first}"
-    elif len(name) > LONGEST:
-        yield ("metadata", "name"), f"{name!r} has {len(name)} characters of at most {LONGEST}"
+    elif len(name) > pods.LONGEST:
+        yield ("metadata", "name"), f"{name!r} has {len(name)} characters of at most {pods.LONGEST}"
 
 
 def _labelled(path: Path, metadata: Value) -> Iterator[Found]:
     for key, value in metadata.get("labels", {}).items():
-        yield from _label((*path, "labels", key), key, value)
+        yield from pods.label((*path, "labels", key), key, value)
     for key in metadata.get("annotations", {}):
-        if not LABEL_KEY.fullmatch(key):
+        if not pods.LABEL_KEY.fullmatch(key):
             yield (*path, "annotations", key), f"{key!r} is no key of an annotation"
-
-
-def _label(path: Path, key: str, value: str) -> Iterator[Found]:
-    if not LABEL_KEY.fullmatch(key):
-        yield path, f"{key!r} is no key of a label"
-    if not LABEL_VALUE.fullmatch(value) or len(value) > LONGEST:
-        yield path, f"{value!r} is no value of a label"
 
 
 def service(value: Value) -> Iterator[Found]:
@@ -99,7 +89,7 @@ def service(value: Value) -> Iterator[Found]:
             yield ("spec", "ports", at, "name"), "missing: a Service with several ports names them"
     yield from twice(("spec", "ports"), "name", ports)
     for key, said in spec.get("selector", {}).items():
-        yield from _label(("spec", "selector", key), key, said)
+        yield from pods.label(("spec", "selector", key), key, said)
     if spec.get("clusterIP") == "None" and spec.get("type", "ClusterIP") != "ClusterIP":
         yield ("spec", "clusterIP"), f"'None' does not go with type {spec['type']}"
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from pdctl.layout.serving import Command
 
 
+HOST_IP = "SGLANG_HOST_IP"  # sglang 0.5.3 to 0.5.23, and the embedded engine
+
+
 class Variables(NamedTuple):
     """What an operator calls the leader's address and the place of a pod in its group."""
 
@@ -42,13 +45,12 @@ def template_words(instances: Sequence[Instance], variables: Variables) -> tuple
 
 def _words(command: Command, instance: Instance, variables: Variables) -> Iterator[str]:
     """With variables for what differs between the nodes of an instance, and between instances."""
-    embedded = instance.serving.kind == "embedded"
     places = {
         "--node-rank": f"$({variables.rank})",
         "--dist-init-addr": f"$({variables.leader}):{instance.numbers.dist}",
     }
-    if embedded:  # its nodes count ports as if they shared a host, and register under the address they listen on
-        places |= {"--port": str(instance.http_port), "--host": "$(POD_IP)"}
+    if instance.serving.kind == "embedded":  # its nodes count ports as if they shared a host
+        places["--port"] = str(instance.http_port)
     yield portable(command.argv[0])
     for before, word in pairwise(command.argv):
         yield places.get(before) or escaped(word)
@@ -64,14 +66,19 @@ def escaped(word: str) -> str:
     return word.replace("$(", "$$(")
 
 
-def environment(
-    env: Mapping[str, str], secrets: Mapping[str, tuple[str, str]], pod_ip: bool
-) -> list[dict[str, object]]:
-    """The `env` of a container: an address first, for what comes after may refer to it."""
-    found: list[dict[str, object]] = []
-    if pod_ip:
-        found.append({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
-    found += [{"name": name, "value": escaped(value)} for name, value in sorted(env.items()) if name not in secrets]
+def environment(env: Mapping[str, str], secrets: Mapping[str, tuple[str, str]]) -> list[dict[str, object]]:
+    """The `env` of a container: plain values, then references to Secrets."""
+    found: list[dict[str, object]] = [
+        {"name": name, "value": escaped(value)} for name, value in sorted(env.items()) if name not in secrets
+    ]
     for name, (secret, key) in sorted(secrets.items()):
         found.append({"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}})
     return found
+
+
+def address() -> list[dict[str, object]]:
+    """What a rank tells the others to reach it at: the server listens on every address, and has to choose one."""
+    return [
+        {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": HOST_IP, "value": "$(POD_IP)"},
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.manifests.write.command import environment, template_words
+from pdctl.manifests.write.command import HOST_IP, address, environment, template_words
 from pdctl.manifests.write.objects import BOOTSTRAP_PORT, Object, labels
 from pdctl.manifests.write.pods import Ports, engine_spec
 
@@ -49,7 +49,8 @@ def _template(
 ) -> Object:
     first = instances[0]
     words = template_words(instances, flavour.variables)
-    env = environment(dict(first.serving.env), settings.secrets, pod_ip="$(POD_IP)" in words)
+    given = dict(first.serving.env)
+    env = [*([] if HOST_IP in given else address()), *environment(given, settings.secrets)]
     gpus = 0 if any(rank.gpu is None for rank in first.ranks) else sum(rank.node == 0 for rank in first.ranks)
     metadata: Object = {"labels": labels(settings.name, role)}
     if ports.bootstrap is not None:

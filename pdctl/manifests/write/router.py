@@ -50,8 +50,8 @@ def _spec(name: str, router: RouterPlan, groups: Sequence[Group], settings: Sett
         "image": settings.router_image,
         "command": list(words[:3]),
         "args": list(words[3:]),
-        "env": environment(dict(router.command.env), settings.secrets, pod_ip=False),
-        "ports": [{"name": "http", "containerPort": router.port, "protocol": "TCP"}],
+        "env": environment(dict(router.command.env), settings.secrets),
+        "ports": [{"name": purpose, "containerPort": port, "protocol": "TCP"} for port, purpose in router.ports],
     }
     if settings.probing is not None:
         kind = settings.router_kind

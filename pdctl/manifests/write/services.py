@@ -44,7 +44,7 @@ def front(router: RouterPlan, settings: Settings) -> Object:
         "spec": {
             "type": "ClusterIP",
             "selector": labels(settings.name, "router"),
-            "ports": [_port("http", router.port)],
+            "ports": [_port(purpose, port) for port, purpose in router.ports],
         },
     }
 

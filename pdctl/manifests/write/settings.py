@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DISCOVERS = ("sglang-router",)  # smg 1.13.0 can too, but builds of it forget --pd-disaggregation then
 KNOWS_HOW = (*DISCOVERS, "smg")
-SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY)($|_)")
+SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY)$")
 
 
 class Volume(NamedTuple):
@@ -66,9 +66,7 @@ def settings(topology: Topology, flavour: str | None = None) -> Settings:
     """The topology's, with its defaults. Raises UsageError for an image that is missing or not pinned, for a secret
     in plain text, and for what contradicts itself."""
     given: dict[str, Any] = {**defaults(KUBERNETES), **topology.targets.kubernetes}
-    if not topology.name[0].isalpha():
-        fix = f"--set name=pd-{topology.name}"
-        raise UsageError(f"name: {topology.name} begins with a digit, which names of Services may not", fix)
+    _name(topology.name)
     kind = topology.router.kind
     image = _image("image", given["image"])
     router_image = _image("router-image", given["router-image"] or image)
@@ -96,6 +94,11 @@ def settings(topology: Topology, flavour: str | None = None) -> Settings:
         secrets={name: _secret(value) for name, value in given["secrets"].items()},
         volumes=tuple(_volume(name, value) for name, value in given["volumes"].items()),
     )
+
+
+def _name(name: str) -> None:
+    if not name[0].isalpha():
+        raise UsageError(f"name: {name} begins with a digit, which names of Services may not", f"--set name=pd-{name}")
 
 
 def _image(key: str, image: str | None) -> str:

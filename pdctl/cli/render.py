@@ -1,0 +1,91 @@
+"""`pdctl render`: a topology as files that another system runs."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pdctl.cli.app import EPILOG, SETTINGS
+from pdctl.errors import UsageError
+from pdctl.render import term
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.manifests.write.objects import Object
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings=SETTINGS)
+
+
+class Flavour(str, Enum):
+    DISAGGREGATEDSET = "disaggregatedset"
+    RBG = "rbg"
+    LWS = "lws"
+
+
+@app.callback()
+def main() -> None:
+    """Write a topology as files that another system runs."""
+
+
+@app.command(epilog=EPILOG)
+def kubernetes(
+    topology: Annotated[str, typer.Argument(metavar="FILE|NAME", help="Topology file or the name of a shipped one.")],
+    overlays: Annotated[
+        list[str] | None, typer.Option("--file", "-f", metavar="FILE", help="Overlay merged over the file; repeatable.")
+    ] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
+    ] = None,
+    flavour: Annotated[Flavour | None, typer.Option(help="Kind of object; default targets.kubernetes.flavour.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="A file to each object, instead of a stream.")
+    ] = None,
+    version: Annotated[
+        str | None, typer.Option("--kubernetes-version", metavar="1.30", help="Check against this release alone.")
+    ] = None,
+) -> None:
+    """Print the manifests of a topology, checked against the schemas of Kubernetes and of the operators.
+
+    \b
+    pdctl render kubernetes qwen.yaml --set targets.kubernetes.image=lmsysorg/sglang:v0.5.23 | kubectl apply -f -
+    pdctl render kubernetes qwen.yaml --flavour lws -o manifests/
+    pdctl render kubernetes qwen.yaml --kubernetes-version 1.30
+    """
+    from pdctl.manifests import validate
+    from pdctl.manifests.write import rendering
+    from pdctl.topology import resolve
+
+    versions = validate.VERSIONS if version is None else (validate.known(version),)
+    read = resolve.load([resolve.find(each) for each in (topology, *(overlays or []))], sets or [])
+    made = rendering.render(read, flavour.value if flavour is not None else None, versions)
+    for caution in made.cautions:
+        term.err().write(f"warning: {caution.message}")
+    if output is None:
+        write_stream(made.objects)
+    else:
+        _keep(made.objects, output)
+
+
+def write_stream(objects: Sequence[Object]) -> None:
+    from pdctl.manifests.write.text import stream
+
+    term.out().write(stream(objects).rstrip())
+
+
+def _keep(objects: Sequence[Object], directory: Path) -> None:
+    from pdctl.manifests.write.text import document, file_name
+
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for each in objects:
+            (directory / file_name(each)).write_text(document(each), encoding="utf-8")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(
+            f"{error.filename or directory}: {reason}", "--output DIR, one that can be written to"
+        ) from None
+    term.err().write(f"{len(objects)} files in {directory}")

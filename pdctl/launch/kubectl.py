@@ -1,0 +1,99 @@
+"""The user's own kubectl: how it is called, and what its errors mean."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+PROGRAM = "kubectl"
+REQUEST = 30  # seconds for one request, and twice that for the whole call
+LONG = 600  # seconds for one log to arrive
+# Who serves a kind that a cluster does not have by itself.
+OPERATORS = {
+    "DisaggregatedSet": "install lws v0.9 or later (kubernetes-sigs/lws), or --set targets.kubernetes.flavour=lws",
+    "LeaderWorkerSet": "install lws (kubernetes-sigs/lws), or --set targets.kubernetes.flavour=rbg",
+    "RoleBasedGroup": "install rbg v0.7 or later (sgl-project/rbg), or --set targets.kubernetes.flavour=lws",
+}
+NOISE = re.compile(r"Warning: |[EWI]\d{4} ")  # the second is kubectl's own log, which says the same before
+NO_NAMESPACE = re.compile(r'namespaces? "([^"]+)" not found')
+NO_CONTEXT = re.compile(r'context "([^"]*)" does not exist|context was not found for specified context: (\S+)')
+UNREACHABLE = (
+    "connection refused", "Unable to connect to the server", "no such host", "i/o timeout", "server has asked for",
+    "certificate", "was refused",
+)  # fmt: skip
+
+
+class Kubectl(NamedTuple):
+    """`context` None: the current one of the user's kubeconfig."""
+
+    context: str | None
+    namespace: str
+    environ: Mapping[str, str]
+
+    def words(self, *words: str) -> list[str]:
+        """A whole command line, to run or to show."""
+        chosen = ["--context", self.context] if self.context else []
+        return [PROGRAM, *chosen, "--namespace", self.namespace, *words]
+
+    def program(self) -> str:
+        """Where it is installed. Raises LaunchError."""
+        found = shutil.which(PROGRAM, path=self.environ.get("PATH"))
+        if found is None:
+            raise LaunchError("kubectl is not on the PATH", "install it; pdctl render kubernetes needs no cluster")
+        return found
+
+    def write(self, file: Path, *words: str) -> bool:
+        """What it prints goes to `file`, however much that is. False where it failed. Raises LaunchError without it."""
+        argv = [self.program(), *self.words(f"--request-timeout={LONG}s", *words)[1:]]
+        with file.open("wb") as out:
+            done = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL, env=dict(self.environ)
+            )
+        return done.returncode == 0
+
+    def run(self, *words: str, stdin: str | None = None) -> str:
+        """What it prints. Raises LaunchError with what it says when it fails."""
+        argv = self.words(f"--request-timeout={REQUEST}s", *words)
+        try:
+            done = subprocess.run(
+                [self.program(), *argv[1:]],
+                input=stdin,
+                stdin=subprocess.DEVNULL if stdin is None else None,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=dict(self.environ),
+                timeout=2 * REQUEST,
+            )
+        except subprocess.TimeoutExpired:
+            raise LaunchError(f"kubectl {words[0]} had no answer after {2 * REQUEST} s", _ask(argv)) from None
+        if done.returncode:
+            raise failure(words[0], done.stderr, argv)
+        return done.stdout
+
+
+def failure(verb: str, said: str, argv: Sequence[str]) -> LaunchError:
+    """kubectl's own words, and what to do about them."""
+    lines = [line for line in said.splitlines() if line.strip() and not NOISE.match(line)]
+    text = "\n  ".join(lines) or "it said nothing"
+    namespace, context = NO_NAMESPACE.search(said), NO_CONTEXT.search(said)
+    if namespace:
+        return LaunchError(f"the cluster has no namespace {namespace[1]}", f"kubectl create namespace {namespace[1]}")
+    if context:
+        name = context[1] or context[2]
+        return LaunchError(f"kubectl knows no context {name}", "kubectl config get-contexts")
+    if any(each in said for each in UNREACHABLE):
+        return LaunchError(f"the cluster cannot be reached: {text}", "kubectl cluster-info")
+    return LaunchError(f"kubectl {verb}: {text}", _ask(argv))
+
+
+def _ask(argv: Sequence[str]) -> str:
+    return " ".join(each for each in argv if not each.startswith("--request-timeout"))

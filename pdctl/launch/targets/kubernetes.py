@@ -1,0 +1,158 @@
+"""A Kubernetes cluster, through the user's own kubectl. Nothing of pdctl runs beside it: the cluster supervises.
+
+For that reason it is no `Target` of the supervisor: operators group, start and restart pods, the kubelet probes them.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from pdctl.errors import LaunchError, NotReadyError
+from pdctl.launch import pods
+from pdctl.launch.clusters import Cluster
+from pdctl.launch.kubectl import OPERATORS, Kubectl
+from pdctl.manifests.write.objects import COMPONENT, INSTANCE, MANAGED_BY, OURS
+from pdctl.manifests.write.text import stream
+from pdctl.topology.units import format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from pdctl.launch.pods import Pod
+    from pdctl.layout.instance import Plan
+    from pdctl.manifests.write.objects import Object
+    from pdctl.manifests.write.settings import Settings
+
+MANAGER = "pdctl"  # whose fields they are, for the API server
+PAUSE = 1.0  # seconds between two looks at pods at least: each starts a kubectl
+APPLY = ("apply", "--server-side", "--validate=strict", f"--field-manager={MANAGER}", "--filename=-")
+
+
+def cluster(plan: Plan, settings: Settings, objects: Sequence[Object]) -> Cluster:
+    """What to remember of a deployment before it is applied."""
+    count = {role: sum(one.nnodes for one in plan.instances if one.role == role) for role in ("prefill", "decode")}
+    return Cluster(
+        name=settings.name,
+        namespace=settings.namespace,
+        context=settings.context,
+        flavour=settings.flavour,
+        port=plan.router.port if plan.router is not None else 0,
+        created=time.time(),
+        pods={**count, "router": 1},
+        kinds=tuple(dict.fromkeys(_resource(each) for each in objects)),
+    )
+
+
+def kubectl(of: Cluster, environ: Mapping[str, str]) -> Kubectl:
+    return Kubectl(of.context, of.namespace, environ)
+
+
+def judge(through: Kubectl, of: Cluster, objects: Sequence[Object]) -> None:
+    """The API server's verdict on every object before one is made.
+
+    Raises LaunchError with its words, or naming the operator that is not installed.
+    """
+    served = set(through.run("api-resources", "--output=name", "--verbs=create").split())
+    for each in objects:
+        if _resource(each) in of.kinds and _resource(each) not in served:
+            raise LaunchError(f"the cluster has no {each['kind']}", OPERATORS.get(each["kind"], "ask who runs it"))
+    through.run(*APPLY, "--dry-run=server", stdin=stream(objects))
+
+
+def apply(through: Kubectl, objects: Sequence[Object]) -> None:
+    """Make the objects, or change them into these. Raises LaunchError; what was made by then stays."""
+    through.run(*APPLY, stdin=stream(objects))
+
+
+def look(through: Kubectl, of: Cluster) -> tuple[Pod, ...]:
+    return pods.read(through.run("get", "pods", f"--selector={selector(of)}", "--output=json"))
+
+
+def await_ready(
+    through: Kubectl, of: Cluster, limit: float, interval: float, tell: Callable[[tuple[str, ...]], None]
+) -> tuple[Pod, ...]:
+    """Until every pod is ready. `tell` hears what is missing whenever that changes.
+
+    Raises NotReadyError, naming what is missing, when `limit` seconds are over; the deployment is left as it is.
+    """
+    deadline = time.monotonic() + limit
+    last: tuple[str, ...] = ()
+    while True:
+        found = look(through, of)
+        missing = pods.shortfall(found, of.pods)
+        if not missing:
+            return found
+        if missing != last:
+            tell(missing)
+            last = missing
+        if time.monotonic() >= deadline:
+            lines = "\n  ".join(missing)
+            message = f"{of.name} is not ready after {format_duration(limit)}:\n  {lines}"
+            raise NotReadyError(message, f"pdctl logs {of.name}, and pdctl down {of.name} when you have seen enough")
+        time.sleep(max(interval, PAUSE))
+
+
+def fetch_logs(through: Kubectl, of: Cluster, directory: Path) -> dict[Path, str]:
+    """Every pod's log as a file, and of a container that was restarted the one before: path → instance.
+
+    Raises LaunchError where there are none.
+    """
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found: dict[Path, str] = {}
+    for pod in look(through, of):
+        lane = f"{pod.instance}-node{pod.node}" if pod.node else pod.instance
+        for before in (True, False) if pod.restarts else (False,):
+            file = directory / f"{lane}{'.before' if before else ''}.log"
+            if through.write(file, "logs", pod.name, *(["--previous"] if before else [])):
+                found[file] = lane
+    if not found:
+        raise LaunchError(f"{of.name}: no pod has a log", f"pdctl status {of.name}")
+    return found
+
+
+def remove(through: Kubectl, of: Cluster, limit: float, force: bool) -> None:
+    """The router first, for half the time at most, so that requests in flight find the servers still there; with
+    `force` everything at once.
+
+    Raises LaunchError, naming the pods, when some are left after `limit` seconds.
+    """
+    deadline = time.monotonic() + limit
+    if not force:
+        through.run(
+            "delete", "deployments", f"--selector={selector(of, 'router')}", "--wait=false", "--ignore-not-found"
+        )
+        _left(through, selector(of, "router"), deadline - limit / 2)
+    through.run("delete", ",".join(of.kinds), f"--selector={selector(of)}", "--wait=false", "--ignore-not-found")
+    if force:
+        through.run("delete", "pods", f"--selector={selector(of)}", "--wait=false", "--grace-period=1")
+    left = _left(through, selector(of), deadline)
+    if left:
+        few = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
+        fix = f"wait on with pdctl down {of.name} --timeout 10m, or end them now: pdctl down {of.name} --force"
+        raise LaunchError(f"{of.name}: pods are still there: {few}", fix)
+
+
+def _left(through: Kubectl, selected: str, deadline: float) -> list[str]:
+    """The pods that are still there at the deadline; none as soon as there are none."""
+    while (left := _names(through, selected)) and time.monotonic() < deadline:
+        time.sleep(PAUSE)
+    return left
+
+
+def _names(through: Kubectl, selected: str) -> list[str]:
+    """Those on their way out too."""
+    return through.run("get", "pods", f"--selector={selected}", "--output=name").split()
+
+
+def selector(of: Cluster, part: str = "", **more: str) -> str:
+    wanted = {INSTANCE: of.name, MANAGED_BY: OURS, **({COMPONENT: part} if part else {}), **more}
+    return ",".join(f"{key}={value}" for key, value in wanted.items())
+
+
+def _resource(value: Object) -> str:
+    """`deployments.apps`, as kubectl tells kinds apart."""
+    group = value["apiVersion"].rpartition("/")[0]
+    plural = f"{value['kind'].lower()}s"
+    return f"{plural}.{group}" if group else plural
