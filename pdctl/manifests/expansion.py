@@ -30,10 +30,12 @@ class Variables:
         self.known = {name: Said(name, value, 0) for name, value in known.items()}
         self.arrays: dict[str, list[str]] = {}
 
-    def set(self, name: str, value: str, line: int, more: bool = False) -> None:
-        """What the caller may pass (`MODEL="$2"`) does not replace what the text itself has set before."""
+    def set(self, name: str, value: str, line: int, more: bool = False, certain: bool = True) -> None:
+        """What the caller may pass (`MODEL="$2"`), and what only one branch sets to something unknown, does not replace
+        what the text itself has set before."""
         old = self.known.get(name)
-        if old is not None and old.value is not None and PASSED.fullmatch(value) and "$" not in old.value:
+        vague = PASSED.fullmatch(value) or (not certain and value.startswith("$"))
+        if vague and old is not None and old.value is not None and "$" not in old.value:
             return
         before = old.value or "" if more and old is not None else ""
         self.known[name] = Said(name, (before + value)[:LONGEST], line)

@@ -43,10 +43,21 @@ class Probe(NamedTuple):
     line: int
 
 
+class Mount(NamedTuple):
+    """Storage in a container: a claim's, or a directory of the host; the other of both is ""."""
+
+    name: str
+    path: str
+    claim: str
+    host_path: str
+    read_only: bool
+
+
 class Container(NamedTuple):
     """`argv` is command and args in one, a shell's text taken apart. `shell`: a shell expands its variables.
 
     env_open: envFrom, or a script's surroundings, may define more than `env` shows. resources: the limits.
+    secrets: variables from a key of a Secret, as `secret/key`.
     """
 
     name: str
@@ -59,13 +70,15 @@ class Container(NamedTuple):
     shell: bool = False
     env_open: bool = False
     resources: tuple[Said, ...] = ()
+    secrets: tuple[Said, ...] = ()
+    mounts: tuple[Mount, ...] = ()
 
 
 class Pod(NamedTuple):
     """One pod template. `part` is leader or worker where an object has both; `size`: pods of one group.
 
     replicas None: not written, which Kubernetes takes for one. `added`: labels its controller puts on the pods.
-    shm: the size of a memory volume, as written.
+    shm: the size of a memory volume, as written. tolerations: by key.
     """
 
     name: str
@@ -85,6 +98,7 @@ class Pod(NamedTuple):
     namespace: str = ""
     node_selector: Mapping[str, str] = MappingProxyType({})
     shm: str = ""
+    tolerations: tuple[str, ...] = ()
 
     def carries(self, selector: Mapping[str, str]) -> bool:
         """A Service with this selector finds it; one without a selector finds nobody."""

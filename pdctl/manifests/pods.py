@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from yaml.nodes import Node, ScalarNode
 
 from pdctl.manifests import shell
-from pdctl.manifests.manifest import Container, Pod, Probe, Said, Service, Word
+from pdctl.manifests.manifest import Container, Mount, Pod, Probe, Said, Service, Word
 from pdctl.manifests.nodes import first_line, get, items, labels, line, number, pairs, text
 from pdctl.manifests.programs import program
 from pdctl.manifests.settle import GPU, settled
@@ -89,11 +89,12 @@ def _pod(spec: Node, above: tuple[Step, ...], file: str) -> Pod:
         host_network=text(get(spec, "hostNetwork")) == "true",
         dns_policy=text(get(spec, "dnsPolicy")) or "",
         grace=number(grace),
-        containers=tuple(_container(each) for each in items(get(spec, "containers"))),
+        containers=tuple(_container(each, spec) for each in items(get(spec, "containers"))),
         added=_added(kind, name.removesuffix(f"/{part}") if part else name, part),
         namespace=text(get(thing, "metadata", "namespace")) or "",
         node_selector=labels(get(spec, "nodeSelector")),
         shm=_shm(spec),
+        tolerations=tuple(key for each in items(get(spec, "tolerations")) if (key := text(get(each, "key")))),
     )
 
 
@@ -153,7 +154,7 @@ def _said(node: Node | None) -> tuple[Said, ...]:
     return tuple(Said(name, text(value), line(value)) for name, value in pairs(node))
 
 
-def _container(node: Node) -> Container:
+def _container(node: Node, pod: Node) -> Container:
     env = tuple(
         Said(name, text(get(each, "value")), line(each))
         for each in items(get(node, "env"))
@@ -172,7 +173,28 @@ def _container(node: Node) -> Container:
         shell=in_shell,
         env_open=get(node, "envFrom") is not None,
         resources=_said(get(node, "resources", "limits")),
+        secrets=tuple(_secrets(node)),
+        mounts=tuple(_mounts(node, pod)),
     )
+
+
+def _secrets(node: Node) -> Iterator[Said]:
+    for each in items(get(node, "env")):
+        name, key = text(get(each, "name")), get(each, "valueFrom", "secretKeyRef")
+        if name and key is not None:
+            yield Said(name, f"{text(get(key, 'name')) or ''}/{text(get(key, 'key')) or ''}", line(each))
+
+
+def _mounts(node: Node, pod: Node) -> Iterator[Mount]:
+    """Claims and directories of the host; what lives in memory and what holds settings is no storage."""
+    volumes = {text(get(each, "name")) or "": each for each in items(get(pod, "volumes"))}
+    for each in items(get(node, "volumeMounts")):
+        name, path = text(get(each, "name")) or "", text(get(each, "mountPath")) or ""
+        volume = volumes.get(name)
+        claim = text(get(volume, "persistentVolumeClaim", "claimName")) or ""
+        host = text(get(volume, "hostPath", "path")) or ""
+        if path and (claim or host):
+            yield Mount(name, path, claim, host, text(get(each, "readOnly")) == "true")
 
 
 def _argv(node: Node, known: Mapping[str, str]) -> tuple[tuple[Word, ...], bool, tuple[Said, ...]]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 RUNNERS = ("env", "exec", "nohup", "time", "command")
 LEADING = ("then", "do", "else", "elif", "if", "while", "until", "{", "!", "time")
+OPENING, CLOSING = ("if", "case", "while", "until"), ("fi", "esac", "done")
 LOOPS = ("for", "while", "until", "select")
 SETTERS = ("export", "declare", "readonly", "local", "typeset")
 MOST_COMMANDS = 4096  # of one text, every turn of its loops counted
@@ -54,11 +55,14 @@ class _Script:
         self.variables = Variables(known)
         self._exported: set[str] = set()
         self._left = MOST_COMMANDS
+        self._branches = 0  # of if, case and while that are open: what is set there may never be
 
     def run(self, raws: list[list[Raw]], at: int, end: int) -> Iterator[Command]:
         while at < end and self._left > 0:
             self._left -= 1
             words = raws[at]
+            head = words[0].text if words[0].bare else ""
+            self._branches = max(self._branches + (head in OPENING) - (head in CLOSING), 0)
             while words and words[0].bare and words[0].text in LEADING and len(words) > 1:
                 words = words[1:]
             if words[0].text == "for" and len(words) > 2 and words[2].text == "in":
@@ -86,7 +90,7 @@ class _Script:
         plain, own = self._assigned(words)
         if not plain:
             for name, (value, more, line) in own.items():
-                self.variables.set(name, value, line, more)
+                self.variables.set(name, value, line, more, certain=not self._branches)
         elif plain[0].text in SETTERS:
             self._export(plain)
         else:

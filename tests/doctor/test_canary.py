@@ -9,10 +9,12 @@ import pytest
 
 from pdctl.doctor import request as asking
 from pdctl.doctor import runner
+from pdctl.doctor.canaries import kinds
 from pdctl.doctor.facts import Depth, Facts
 from pdctl.doctor.finding import Cell, Status
 from pdctl.doctor.gather import gather
 from pdctl.doctor.request import Progress, Request
+from pdctl.fleet.canary import EXTRAS
 from pdctl.fleet.facts import Canary, Queues
 from tests.doctor.fixtures import recorded as real
 from tests.doctor.fixtures.live import extra, queued
@@ -162,3 +164,18 @@ def test_without_a_router_it_is_the_prefills_own_port() -> None:
     assert [body["bootstrap_port"] for body in sent(servers, 30001)] == [servers.port[8999]]
     assert {one.kind for one in facts.canaries} == {"pair"}
     assert all(one.read and not one.left for one in facts.queues)
+
+
+@pytest.mark.parametrize(
+    ("version", "backend", "withheld"),
+    [
+        ("0.5.8", "nixl", {"n2"}),
+        ("0.5.8", "mooncake", set()),
+        ("0.5.13", "nixl", {"cancel", "n2"}),
+        ("0.5.23", "nixl", set()),
+    ],
+)
+def test_nothing_is_sent_that_harms_a_release(version: str, backend: str, withheld: set[str]) -> None:
+    """Two samples in one room ended a real prefill of 0.5.8."""
+    facts = real.info(healthy(), version=version, disaggregation_transfer_backend=backend)
+    assert set(EXTRAS) - set(kinds(facts.engines)) == withheld

@@ -221,6 +221,23 @@ def _file(name: str, pattern: str, example: str, literal: str) -> bytes:
     return "\n".join(["-", *quoted, "  speaker: sglang", "  level: info", ""]).encode()
 
 
+def imported() -> tuple[bytes, ...]:
+    """Deployments as others write them down: scripts in several files, a compose file, a recipe, manifests."""
+    tests = Path(__file__).resolve().parents[1]
+    scripts = (
+        b'#!/bin/bash\nMODEL=${MODEL:-m}\nARGS=(--model-path "$MODEL" --tp 2)\nfor i in 0 1; do\n'
+        b'CUDA_VISIBLE_DEVICES=$i python3 -m sglang.launch_server "${ARGS[@]}" --disaggregation-mode prefill '
+        b"--port $((30000 + i)) --disaggregation-bootstrap-port $((8998 + i)) > log_$i 2>&1 &\ndone\n",
+        b"ssh d0 'python3 -m sglang.launch_server --model-path m --disaggregation-mode decode --port 30002 --nnodes 2 "
+        b"--node-rank 0 --dist-init-addr $HEAD:5000' # node 0\ncat <<EOF\n$X\nEOF\n",
+        b"python3 -m sglang_router.launch_router --pd-disaggregation --prefill http://127.0.0.1:30000 8998 \\\n"
+        b"  --prefill http://127.0.0.1:30001 8999 --decode http://d0:30002 --policy random\n",
+    )
+    written = sorted((tests / "imports" / "written").iterdir())
+    published = sorted((tests / "doctor" / "static" / "written").glob("*.yaml"))
+    return (SEPARATOR.join(scripts), *scripts, *(path.read_bytes() for path in (*written, *published)))
+
+
 def manifests() -> tuple[bytes, ...]:
     """Kubernetes manifests and start scripts."""
     script = (

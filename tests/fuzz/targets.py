@@ -18,13 +18,13 @@ from pdctl.dialect import custom
 from pdctl.dialect.identify import identify
 from pdctl.dialect.prefix import split
 from pdctl.dialect.row import Speaker
-from pdctl.dialect.speech import Speech, speech
+from pdctl.dialect.speech import Speech
+from pdctl.dialect.vocabulary import speech
 from pdctl.doctor import bundle, elsewhere, runner
 from pdctl.doctor import request as asking
 from pdctl.doctor.facts import Depth, Facts
 from pdctl.doctor.finding import Report
 from pdctl.doctor.gather import gather
-from pdctl.doctor.manifests import read as manifests
 from pdctl.doctor.request import Request
 from pdctl.errors import NotProbedError, PdctlError, UsageError
 from pdctl.fleet import address, bootstrap, completions, exposition, from_host, http, legs, queues, router, server_info
@@ -37,11 +37,16 @@ from pdctl.fleet.framing import STEP, Reader
 from pdctl.fleet.legs import Side
 from pdctl.fleet.prober import Prober
 from pdctl.fleet.routers import METRICS_PORT, probe_router
+from pdctl.imports import importer
+from pdctl.layout.plan import plan_topology
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
+from pdctl.manifests import read as manifests
+from pdctl.render import imports as notes_text
 from pdctl.render.findings import document, github, junit, sarif
 from pdctl.render.findings import text as findings_text
 from pdctl.render.term import Term
+from pdctl.topology import resolve
 from tests.doctor.fixtures import recorded
 from tests.fuzz import seeds, wire
 from tests.fuzz.edits import SEPARATOR
@@ -283,6 +288,17 @@ def written(data: bytes) -> None:
     shown(runner.run(facts))
 
 
+def imports(data: bytes) -> None:
+    """Scripts, a compose file, a recipe or manifests as a topology: what is made of them can be checked and planned."""
+    texts = [(f"{at}.sh", part.decode("utf-8", "replace")) for at, part in enumerate(data.split(SEPARATOR))]
+    made = importer.of_texts(texts, {"MODEL": "m"}, "fuzz", {})
+    with contextlib.suppress(PdctlError):
+        plan_topology(resolve.of_text(made.text, "imported.yaml", {}).topology)
+    stream = io.StringIO()
+    notes_text.show(made.notes, made.summary, "", Term(stream))
+    stream.getvalue().encode("utf-8", "replace")
+
+
 def _no_json(word: str) -> object:
     raise AssertionError(f"{word} is no JSON")
 
@@ -348,6 +364,7 @@ TARGETS = {
         Target("from-host", reach, seeds.reached, errors=(UsageError,)),
         Target("bundle", secrets, seeds.secretive),
         Target("manifest", written, seeds.manifests, base=3.0, per_byte=100e-6, errors=(UsageError,), cheap=False),
+        Target("import", imports, seeds.imported, base=5.0, per_byte=200e-6, errors=(UsageError,), cheap=False),
         Target("doctor", doctor, seeds.deployments, base=10.0, per_byte=100e-6, cheap=False),
     )
 }

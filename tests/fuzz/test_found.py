@@ -134,6 +134,32 @@ FOUND = (
         TIMED_OUT % (b"9999-12-31T23:59:59Z ", b"10.0") + SEPARATOR + TIMED_OUT % (b"[01:34:04] ", b"10.0"),
     ),
     Found(
+        "import",
+        "a variable whose name is none",
+        b"services:\n  p:\n    environment: {'(': b}\n"
+        b"    command: p -m sglang.launch_server --disaggregation-mode prefill\n"
+        b"  d:\n    command: p -m sglang.launch_server --disaggregation-mode decode\n",
+    ),
+    Found(
+        "import",
+        "a size in digits of another script",
+        "kind: Pod\nspec:\n  volumes: [{emptyDir: {medium: Memory, sizeLimit: ٣G}}]\n  containers:\n"
+        "    - {command: [p, -m, sglang.launch_server, --disaggregation-mode, prefill]}\n"
+        "    - {command: [p, -m, sglang.launch_server, --disaggregation-mode, decode]}\n".encode(),
+    ),
+    Found(
+        "import",
+        "a model whose name is longer than a file's can be",
+        b"p -m sglang.launch_server --disaggregation-mode prefill --model-path " + DIGITS + b"\n"
+        b"p -m sglang.launch_server --disaggregation-mode decode\n",
+    ),
+    Found(
+        "import",
+        "a frontend nobody knows, with a policy",
+        b"model:\nresources:\nfrontend: {type: g, args: {policy: v}}\nbackend:\n  sglang_config: {prefill: {e: k}, "
+        b"decode: {s: []}}\n",
+    ),
+    Found(
         "dialect",
         "a pattern at which re.compile warns",
         b"- {id: x, speaker: sglang, level: info, literal: 'hello', pattern: 'hello [[a]', example: 'hello a'}\n",

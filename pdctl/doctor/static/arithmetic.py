@@ -43,6 +43,7 @@ PROBLEMS: Mapping[str, str] = {
     "backend-not-in-release": "PD318",
     "flag-value": "PD318",
     "served-name": "PD318",
+    "router-flag": "PD618",
     "moe-dense-tp": "PD318",
     "attn-cp-needs-release": "PD318",
     "moe-dp-needs-release": "PD318",

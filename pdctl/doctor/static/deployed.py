@@ -55,10 +55,18 @@ def behind(found: Servers, url: str, network: str) -> tuple[Server, ...]:
     if service is not None:
         pods = {id(pod) for pod in found.manifest.pods if pod.carries(service.selector)}
         return tuple(one for one in found.sides if id(one.pod) in pods)
+    own = tuple(one for one in found.sides if _is_set(one.pod) and one.name == host.partition(".")[0])
+    if own:
+        return own
     named = ORDINAL.fullmatch(host.partition(".")[0])
     if named is not None:
         return tuple(one for one in found.sides if one.name.replace("/", "-") == named[1])
     return tuple(one for one in found.engines if host and one.flags.text("host") == host and one.port == port)
+
+
+def _is_set(pod: Pod | None) -> bool:
+    """Its controller makes a headless Service of the set's name where there is none."""
+    return pod is not None and pod.kind == "LeaderWorkerSet"
 
 
 @lru_cache(maxsize=2)

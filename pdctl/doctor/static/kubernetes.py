@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.deployed import LOOPBACK, split, templates
 from pdctl.doctor.static.question import written
+from pdctl.manifests.images import pinned
 from pdctl.manifests.manifest import PLAIN, SCRIPT
 
 if TYPE_CHECKING:
@@ -22,11 +24,11 @@ if TYPE_CHECKING:
 NO_PODS = Skipped("no pods: this is no manifest")
 GRACE = 30  # Kubernetes' default, in seconds
 DRAIN = 180  # what sglang-router 0.3.2 waits for requests in flight (--shutdown-grace-period-secs)
-TAGGED = re.compile(r"@sha256:|:[^/:]+$")
 CORE = ("Pod", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob")
 EXPANDED = re.compile(r"\$\((\w+)\)")
 SHELLED = re.compile(r"\$\{(\w+)\}|\$([A-Za-z_]\w*)")
 OWN = re.compile(r".*(_SERVICE_HOST|_SERVICE_PORT\w*|_PORT\w*)")  # Kubernetes adds them for every Service
+GIVEN = re.compile(r"(LWS|RBG_LWP)_\w+")  # the operator sets them in every pod, whether written or not
 PER_RANK = ("node-rank", "host", "port", "base-gpu-id")  # only node 0 serves
 
 
@@ -101,7 +103,7 @@ def _images(servers: Servers) -> Iterator[Finding]:
 
 def _untagged(image: str) -> bool:
     known = bool(image) and "$" not in image and "{{" not in image and not image.endswith((".sqsh", ".sif"))
-    return known and (not TAGGED.search(image) or image.endswith(":latest"))
+    return known and not pinned(image)
 
 
 def _bare(image: str) -> str:
@@ -133,6 +135,19 @@ def variables(manifest: Manifest) -> Iterator[Finding]:
             for variable in found:
                 evidence = [f"{pod.at(word.line)}: {word.text}"]
                 yield finding("PD619", f"{name}", f"`{word.text}`", "its value", evidence, name=variable)
+        yield from _placeholders(name, pod, container)
+
+
+def _placeholders(name: str, pod: Pod, container: Container) -> Iterator[Finding]:
+    """Of a template: whoever applies it as it is passes on the text. In an image's name nothing is ever expanded."""
+    found = SHELLED.search(container.image)
+    if found is not None:
+        evidence, variable = [f"{pod.at(container.image_line)}: image: {container.image}"], found[1] or found[2]
+        yield finding("PD619", name, f"`{container.image}`", "its tag", evidence, Severity.WARNING, name=variable)
+    for said in container.env if not container.shell else ():
+        if said.value is not None and SHELLED.fullmatch(said.value):
+            evidence = [f"{pod.at(said.line)}: {said.name}: {said.value}"]
+            yield finding("PD619", name, f"`{said.value}`", "its value", evidence, Severity.WARNING, name=said.name)
 
 
 def dns(servers: Servers) -> Verdict:
@@ -170,6 +185,8 @@ def copies(servers: Servers) -> Iterator[Finding]:
 
 def _drift(leader: Server, worker: Server) -> Iterator[tuple[str, str, str, list[str]]]:
     for name in sorted(leader.env.keys() | worker.env.keys()):
+        if GIVEN.fullmatch(name):
+            continue
         one, other = leader.env.get(name), worker.env.get(name)
         values = [said.value if said is not None else "" for said in (one, other)]
         if values[0] != values[1]:

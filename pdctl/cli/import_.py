@@ -1,0 +1,69 @@
+"""`pdctl import`: start scripts, compose files, recipes and manifests of others as a topology."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
+from typing import Annotated
+
+import typer
+
+from pdctl.errors import ExitCode, UsageError
+from pdctl.render import term
+
+VARIABLE = re.compile(r"(\w+)=(.*)", re.DOTALL)
+What = typer.Argument(metavar="FILE...", help="Scripts, compose file, srt-slurm recipe, manifests; - is stdin.")
+
+
+def command(
+    files: Annotated[list[str], What],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the topology there, not to stdout.")
+    ] = None,
+    variables: Annotated[
+        list[str] | None, typer.Option("--var", metavar="NAME=VALUE", help="A variable of the files; repeatable.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the topology, if not the file's.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file of -o.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 if anything looks wrong or is left out.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No notes.")] = False,
+) -> None:
+    """Turn a deployment that others wrote into a topology, and say what could not come along.
+
+    \b
+    pdctl import prefill.sh decode.sh router.sh -o topology.yaml
+    pdctl import docker-compose.yml | pdctl topology check -
+    pdctl import lws.yaml services.yaml --var NAMESPACE=serving
+    pdctl import recipes/h100/1k1k.yaml --strict
+
+    The topology goes to stdout, notes to stderr: what looks wrong in the files, what was left out, changed or assumed.
+    """
+    from pdctl.imports.importer import read  # late: --help pays for none of it
+    from pdctl.render import imports
+
+    if output is not None and output.exists() and not force:
+        raise UsageError(f"{output} exists already", "add --force to overwrite it, or name another file")
+    made = read(files, _variables(variables or []), name, os.environ)
+    if output is None:
+        term.out().write(made.text.rstrip())
+    else:
+        try:
+            output.write_text(made.text, encoding="utf-8")
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise UsageError(f"{output} cannot be written: {reason}", "name a file that can be") from None
+    if not quiet:
+        imports.show(made.notes, made.summary, str(output) if output is not None else "", term.err())
+    if strict and made.incomplete:
+        raise typer.Exit(int(ExitCode.FINDINGS))
+
+
+def _variables(given: list[str]) -> dict[str, str]:
+    found = {}
+    for each in given:
+        match = VARIABLE.fullmatch(each)
+        if match is None:
+            raise UsageError(f"--var {each} is no NAME=VALUE", "write --var MODEL=Qwen/Qwen3-32B")
+        found[match[1]] = match[2]
+    return found

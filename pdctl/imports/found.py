@@ -1,0 +1,84 @@
+"""What the files say, whatever their form: the engines they start, the routers, and what is around both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.manifests.flags import Flag, Flags, Listed
+    from pdctl.manifests.manifest import Pod, Said
+
+ROLES = ("prefill", "decode")
+TRUTHS = ("", "true", "1")
+# Flags of a node, not of an instance: where it listens and which of its instance's nodes it is.
+PLACEMENT = (
+    "host", "port", "nnodes", "node-rank", "dist-init-addr", "nccl-port", "base-gpu-id", "gpu-id-step",
+    "disaggregation-bootstrap-port",
+)  # fmt: skip
+# Variables of a node: which of its GPUs it sees, and what it is called.
+GPU_LISTS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
+OF_NODE = (*GPU_LISTS, "NODE_RANK", "RANK", "HOST_IP")
+
+
+class Engine(NamedTuple):
+    """One command line of an engine, or, in manifests, all that are started by it.
+
+    kind: sglang, dynamo or embedded. command: the words that start it, empty for the usual ones. copies: instances,
+    None where nobody says. nodes: of one instance, where the object around it says so. host: where it runs, as far
+    as the form of the file tells. part: leader or worker of a group written as two.
+    """
+
+    role: str
+    kind: str
+    flags: Flags
+    env: Mapping[str, Said]
+    place: str
+    group: str
+    copies: int | None = None
+    nodes: int | None = None
+    gpus: int | None = None
+    image: str = ""
+    host: str = ""
+    part: str = ""
+    command: tuple[str, ...] = ()
+    pod: Pod | None = None
+
+    def number(self, *names: str) -> int | None:
+        return self.flags.number(*names)
+
+    def said(self, name: str) -> str:
+        """The place of a flag, or of the engine."""
+        flag = self.flags.find(name)
+        return flag.place if flag is not None and flag.place else self.place
+
+    @property
+    def node(self) -> int | None:
+        return self.flags.number("node-rank")
+
+
+class Router(NamedTuple):
+    """kind: sglang-router, smg, mini-lb, pdctl or dynamo. `listed`: workers by role, in order."""
+
+    kind: str
+    flags: Flags
+    listed: Mapping[str, tuple[Listed, ...]]
+    place: str
+    image: str = ""
+    command: tuple[str, ...] = ()
+    pod: Pod | None = None
+
+
+class Found(NamedTuple):
+    """`sections`: what the form of a file decides besides roles and router, in the topology's own keys."""
+
+    engines: tuple[Engine, ...]
+    routers: tuple[Router, ...]
+    sections: Mapping[str, object]
+    form: str  # script | compose | recipe | kubernetes
+
+
+def bare(flag: Flag) -> bool:
+    """Given without a value, or with one that says as much."""
+    return not flag.values or (len(flag.values) == 1 and flag.values[0].lower() in TRUTHS)
