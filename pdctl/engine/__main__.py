@@ -9,15 +9,18 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl import lifeline
 from pdctl.engine import faults
-from pdctl.engine.args import parse
+from pdctl.engine.channels import dist_address
+from pdctl.engine.command_line import parse
 from pdctl.engine.logs import configure
 from pdctl.engine.ranks import SCHEDULER, Ranks
 from pdctl.errors import MissingExtraError, PdctlError
+from pdctl.layout.ports import Block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +31,7 @@ log = logging.getLogger("pdctl.engine")
 
 EXTRA = ("torch", "zmq", "msgspec", "tokenizers", "fastapi", "uvicorn", "orjson", "jinja2", "prometheus_client")
 BACKLOG = 2048
+RESOLVE = 1.0  # seconds between questions for a name that nobody knows yet
 # A Unix socket's path holds 104 bytes on macOS, 108 on Linux: a deep TMPDIR leaves too few.
 LONGEST_DIR = 62
 
@@ -45,8 +49,10 @@ def start(argv: Sequence[str], module: str = SCHEDULER) -> int:
     try:
         _require_extra()
         door = _listen(args)
-        if args.disaggregation_mode == "prefill" and not args.node_rank:
-            _check_bootstrap_port(args)
+        if args.node_rank:
+            _await_name(args)
+        else:
+            _check_ports(args)
     except PdctlError as error:
         log.error("%s. %s", error.message, error.fix)
         return error.exit_code
@@ -91,21 +97,52 @@ def _listen(args: ServerArgs) -> socket.socket:
     return door
 
 
-def _check_bootstrap_port(args: ServerArgs) -> None:
-    """Ranks that registered with another instance's bootstrap server would send its rooms here."""
-    port = args.disaggregation_bootstrap_port
+def _check_ports(args: ServerArgs) -> None:
+    """Those that node 0 binds later: taken ones are said before a rank is started."""
+    if args.serves_bootstrap:
+        # Ranks that registered with another instance's bootstrap server would send its rooms here.
+        fix = "give another --disaggregation-bootstrap-port, and the same to the router"
+        _check_free(args.host, args.disaggregation_bootstrap_port, "the bootstrap port", fix)
+    if args.dist_init_addr and args.tp_size * args.pp_size > 1:
+        host, port = dist_address(args)
+        fix = "give another --dist-init-addr, the same to every node"
+        meetings = (port,) if args.nnodes > 1 else range(port, port + args.dp_size)
+        for each in meetings:  # torch listens on every interface
+            _check_free("0.0.0.0", each, "the port of --dist-init-addr", fix)
+        for purpose, each in [*Block.of(port)._asdict().items()][1:] if args.nnodes > 1 else ():
+            _check_free(host, each, f"the {purpose} port of --dist-init-addr", fix)
+
+
+def _await_name(args: ServerArgs) -> None:
+    """Where nodes are started together, the name of node 0 may be known a while after this one runs."""
+    host, port = dist_address(args)
+    deadline = time.monotonic() + args.dist_timeout
+    told = False
+    while True:
+        try:
+            socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            return
+        except socket.gaierror as error:
+            reason = error.strerror
+        if time.monotonic() >= deadline:
+            message = f"waited {args.dist_timeout:g} s for the name {host} of --dist-init-addr to resolve: {reason}"
+            raise PdctlError(message, "give node 0's own name or address")
+        if not told:
+            log.warning("Waiting for the name %s of --dist-init-addr to resolve: %s", host, reason)
+            told = True
+        time.sleep(min(RESOLVE, args.dist_timeout))
+
+
+def _check_free(host: str, port: int, what: str, fix: str) -> None:
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
-            args.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         with socket.socket(family, kind, proto) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
-        raise PdctlError(
-            f"cannot listen on the bootstrap port {args.host}:{port}: {error.strerror}",
-            "give another --disaggregation-bootstrap-port, and the same to the router",
-        ) from None
+        raise PdctlError(f"cannot listen on {what} {host}:{port}: {error.strerror}", fix) from None
 
 
 def _ipc_dir() -> Path:

@@ -8,6 +8,7 @@ generation request goes to every group on the same way, so that an abort never o
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import logging
 import signal
 import sys
@@ -22,9 +23,10 @@ from pdctl.engine.args import ServerArgs
 from pdctl.engine.channels import Channels, local_input
 from pdctl.engine.logs import configure
 from pdctl.engine.meeting import Here, meet
-from pdctl.engine.messages import Done, Generate, Request, Stop, request_codec
+from pdctl.engine.messages import Done, Generate, Request, Stop, SwitchRole, request_codec
 from pdctl.engine.whereabouts import Whereabouts
 from pdctl.engine.wire import FrameError
+from pdctl.errors import NotReadyError
 
 if TYPE_CHECKING:
     Socket = zmq.Socket[bytes]
@@ -99,9 +101,13 @@ class Loads:
 
 
 def dispatch(
-    source: Socket, groups: list[Socket], choose: Choice, done: Callable[[str], None] = lambda rid: None
+    source: Socket,
+    groups: list[Socket],
+    choose: Choice,
+    done: Callable[[str], None] = lambda rid: None,
+    after: Callable[[str], Choice] | None = None,
 ) -> None:
-    """Until a Stop, which every group gets too."""
+    """Until a Stop, which every group gets too. `after`: how to choose once the instance has taken another role."""
     while True:
         frame = source.recv()
         try:
@@ -119,12 +125,14 @@ def dispatch(
             continue
         for group in groups:
             group.send(frame)
+        if isinstance(request, SwitchRole) and request.commit and after is not None:
+            choose = after(request.role)
         if isinstance(request, Stop):
             return
 
 
 def inputs(args: ServerArgs, channels: Channels, ipc_dir: Path) -> list[str]:
-    """Where the leader of each DP group takes requests. Raises TimeoutError when a node's ranks do not come."""
+    """Where the leader of each DP group takes requests. Raises NotReadyError when a node's ranks do not come."""
     leaders = [
         here
         for here in Whereabouts.all(args.shape)
@@ -162,7 +170,7 @@ def main() -> None:
     groups = []
     try:
         addresses = inputs(args, channels, options.ipc_dir)
-    except TimeoutError as error:
+    except NotReadyError as error:
         log.error("DP controller: %s", error)
         sys.exit(1)
     for address in addresses:
@@ -176,7 +184,12 @@ def main() -> None:
         loads = Loads(method, len(groups))
         dispatch(source, groups, loads.choose, loads.done)
     else:
-        dispatch(source, groups, chooser(method, len(groups)))
+        dispatch(
+            source,
+            groups,
+            chooser(method, len(groups)),
+            after=lambda role: chooser(resolve(dataclasses.replace(args, disaggregation_mode=role)), len(groups)),
+        )
     context.destroy(linger=1000)
     sys.exit(0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pdctl.engine.manager import TokenizerManager
     from pdctl.engine.metrics import Metrics
     from pdctl.engine.ranks import Ranks
+    from pdctl.engine.role_switch import RoleSwitch
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class Instance:
     manager: TokenizerManager
     metrics: Metrics
     ranks: Ranks
+    switch: RoleSwitch
     started: float = field(default_factory=time.time)
     phases: dict[str, float] = field(default_factory=dict)  # seconds of each phase of the start, filled in as it ends
 
@@ -33,5 +36,10 @@ class Instance:
         return self.intake.limits.context
 
     @property
+    def now(self) -> ServerArgs:
+        """`args` with the role it has now."""
+        return dataclasses.replace(self.args, disaggregation_mode=self.manager.mode)
+
+    @property
     def load_balance_method(self) -> str:
-        return resolve(self.args)
+        return resolve(self.now)

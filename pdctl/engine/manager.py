@@ -39,6 +39,8 @@ from pdctl.engine.messages import (
     Sampling,
     Stage,
     Stop,
+    Switched,
+    SwitchRole,
     Tokens,
     reply_codec,
     request_codec,
@@ -68,11 +70,14 @@ HEALTH_PREFIX = "HEALTH_CHECK"  # sglang: requests with such a rid leave no INFO
 # Beyond the longest silence the scheduler's own deadlines allow, a rank that says nothing is taken to be stuck.
 SILENCE_MARGIN = 60.0
 SILENCE_CHECK = 5.0
+SWITCH_LOOK = 0.05  # seconds between looks whether a role switch is over
 
 
 class Status(Enum):
     STARTING = "starting"
     UP = "up"
+    SWITCHING = "switching roles"
+    BROKEN = "broken"  # a role switch failed half-way
     DRAINING = "draining"
     DEAD = "dead"
 
@@ -92,6 +97,7 @@ class TokenizerManager:
         self._reports: Questions[Report] = Questions("a load report", args.dp_ranks)
         self._rooms: Questions[Rooms] = Questions("the live rooms", args.dp_ranks)
         self._flushes: Questions[Flushed] = Questions("the cache to be flushed", args.dp_ranks)
+        self._switches: Questions[Switched] = Questions("the role switch", args.dp_ranks)
         self._pace = Pace()
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
@@ -99,6 +105,7 @@ class TokenizerManager:
         self._heard: asyncio.Event = asyncio.Event()
         self.heard_at = time.monotonic()
         self.status = Status.STARTING
+        self.mode = args.disaggregation_mode  # as it is now: a role switch changes it
 
     def open(self, ipc_dir: Path) -> None:
         """Bind the reply socket and connect to the scheduler, or to the DP controller in front of several."""
@@ -150,6 +157,8 @@ class TokenizerManager:
             self._rooms.answer(reply)
         elif isinstance(reply, Flushed):
             self._flushes.answer(reply)
+        elif isinstance(reply, Switched):
+            self._switches.answer(reply)
         elif isinstance(reply, Ready):
             self._ranks.on_ready(reply)
         elif isinstance(reply, Stage):
@@ -158,6 +167,9 @@ class TokenizerManager:
             self._ranks.on_died(reply)
 
     def _deliver(self, tokens: Tokens, now: float) -> None:
+        if tokens.drained is not None:
+            self._metrics.drained(tokens.drained)
+            return
         pending = self._table.get(tokens.rid)
         if pending is None:
             return  # ended here already: a stop string, or the client left
@@ -212,6 +224,8 @@ class TokenizerManager:
         if self.status is not Status.UP:
             words = {
                 Status.STARTING: "The engine is still starting; GET /ready shows what it waits for.",
+                Status.SWITCHING: "The engine is taking another role.",
+                Status.BROKEN: "The engine is unhealthy after a failed role switch; start it again.",
                 Status.DRAINING: "The engine is shutting down.",
                 Status.DEAD: "The engine lost a rank and is ending.",
             }
@@ -299,6 +313,18 @@ class TokenizerManager:
         self.send(Flush(name))
         return await self._flushes.answers(name, seconds)
 
+    async def switch(self, role: str, commit: bool, seconds: float) -> list[Switched]:
+        """One from every DP group. Raises Refusal (504) when one does not answer in time."""
+        name = self._switches.ask()
+        self.send(SwitchRole(name, role, commit))
+        return await self._switches.answers(name, seconds)
+
+    def become(self, mode: str) -> None:
+        """The ranks have another role: what counts and traces requests follows."""
+        self.mode = self._metrics.mode = mode
+        if self._spans is not None:
+            self._spans.role = mode
+
     def probe(self, room: int = 0, tokens: int = 1, dp_rank: int | None = None) -> Group:
         """Run one real request through the fake KV path (sglang: host 2.2.2.2), whatever else is running."""
         paired = self._args.disaggregation_mode != "null"
@@ -323,6 +349,12 @@ class TokenizerManager:
             self._end(group.members, Finish("abort", message="health check timed out", status=504))
             return False
         return True
+
+    async def settled(self, seconds: float) -> None:
+        """Until a role switch under way is over, or `seconds` have passed: a probe may not fall into it."""
+        deadline = time.monotonic() + seconds
+        while self.status is Status.SWITCHING and time.monotonic() < deadline:
+            await asyncio.sleep(SWITCH_LOOK)
 
     async def _watch_silence(self) -> None:
         """The last line of defence: a rank that lives and says nothing must not keep clients waiting for ever."""

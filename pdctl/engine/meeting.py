@@ -13,6 +13,7 @@ import zmq
 
 from pdctl.engine.channels import Line
 from pdctl.engine.wire import Codec, FrameError
+from pdctl.errors import NotReadyError
 
 if TYPE_CHECKING:
     import asyncio
@@ -92,7 +93,7 @@ class Meeting:
 
 
 def meet(address: str, here: Here, seconds: float) -> dict[int, Line]:
-    """Everybody's sockets by world rank. Raises TimeoutError naming where it waited, `PATIENCE` after the deadline."""
+    """Everybody's sockets by world rank. Raises NotReadyError naming where it waited, `PATIENCE` after the deadline."""
     seconds += PATIENCE
     with zmq.Context() as context, context.socket(zmq.REQ) as socket:
         socket.setsockopt(zmq.LINGER, 0)
@@ -103,10 +104,10 @@ def meet(address: str, here: Here, seconds: float) -> dict[int, Line]:
         try:
             word = codec.decode(socket.recv())
         except zmq.Again:
-            raise TimeoutError(
+            raise NotReadyError(
                 f"waited {seconds:g} s at {address} for node 0 to name every rank: "
                 "a node was not started, or was given another --dist-init-addr"
             ) from None
     if not isinstance(word, Everybody):
-        raise TimeoutError(f"{address} answered with {type(word).__name__}: another engine listens there")
+        raise NotReadyError(f"{address} answered with {type(word).__name__}: another engine listens there")
     return {rank.world_rank: Line(rank.step, rank.input, rank.wake) for rank in word.ranks}

@@ -74,13 +74,26 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     now: bool = False
 
 
+# sglang's words for why an instance cannot take another role; controllers look for the first.
+NOT_IDLE = "instance is not idle; drain all requests before switching"
+UNHEALTHY = "instance is unhealthy after a failed role switch; restart required"
+
+
+class SwitchRole(msgspec.Struct, frozen=True, tag="switch_role"):
+    """Say whether this DP group could become a `role` now; with `commit`, become it."""
+
+    id: str
+    role: str
+    commit: bool
+
+
 class Done(msgspec.Struct, frozen=True, tag="done"):
     """To the DP controller only: a request it dispatched has ended."""
 
     rid: str
 
 
-Request = Generate | Abort | Flush | Ask | AskRooms | Stop | Done
+Request = Generate | Abort | Flush | Ask | AskRooms | Stop | SwitchRole | Done
 
 
 class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -102,6 +115,7 @@ class Meta(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
     retractions: int = 0
     retracted_output_tokens: int = 0  # said before each retraction
+    prefill_retries: int = 0  # optimistic prefills begun again
     queue_time: float = 0.0
     bootstrap_time: float = 0.0
     alloc_time: float = 0.0  # the part of bootstrap_time in which only memory was missing
@@ -117,8 +131,15 @@ class Meta(msgspec.Struct, frozen=True):
     steps: dict[str, float] = msgspec.field(default_factory=dict)  # step → when it was reached, as in Times
 
 
+class Drained(msgspec.Struct, frozen=True):
+    """A decode has its pages of a failed room back. `outcome` is sglang's: drained | timeout."""
+
+    seconds: float
+    outcome: str
+
+
 class Tokens(msgspec.Struct, frozen=True, tag="tokens"):
-    """New output tokens of one request; `finish` is set on the last one."""
+    """New output tokens of one request; `finish` is set on the last one. Only `drained` may still follow that."""
 
     rid: str
     ids: list[int]
@@ -126,6 +147,7 @@ class Tokens(msgspec.Struct, frozen=True, tag="tokens"):
     logprobs: list[float] = msgspec.field(default_factory=list)
     top_logprobs: list[list[tuple[int, float]]] = msgspec.field(default_factory=list)
     meta: Meta | None = None
+    drained: Drained | None = None
 
 
 class Outputs(msgspec.Struct, frozen=True, tag="outputs"):
@@ -173,6 +195,16 @@ class Flushed(msgspec.Struct, frozen=True, tag="flushed"):
     reason: str = ""
 
 
+class Switched(msgspec.Struct, frozen=True, tag="switched"):
+    """Answer to SwitchRole for one DP group, agreed on by its ranks. `safe`: it still serves as it did."""
+
+    id: str
+    dp_rank: int
+    ok: bool
+    message: str
+    safe: bool
+
+
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """Sent once by every rank when it can serve; the server counts them (no sleeping, no polling)."""
 
@@ -201,7 +233,9 @@ class Died(msgspec.Struct, frozen=True, tag="died"):
     pp_rank: int = 0
 
 
-Reply = Outputs | Report | Rooms | Flushed | Ready | Stage | Died
+Reply = Outputs | Report | Rooms | Flushed | Switched | Ready | Stage | Died
 
-request_codec: Codec[Request] = Codec("scheduler input", 1, (Generate, Abort, Flush, Ask, AskRooms, Stop, Done))
-reply_codec: Codec[Reply] = Codec("tokenizer input", 2, (Outputs, Report, Rooms, Flushed, Ready, Stage, Died))
+request_codec: Codec[Request] = Codec(
+    "scheduler input", 2, (Generate, Abort, Flush, Ask, AskRooms, Stop, SwitchRole, Done)
+)
+reply_codec: Codec[Reply] = Codec("tokenizer input", 3, (Outputs, Report, Rooms, Flushed, Switched, Ready, Stage, Died))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pdctl.engine.args import ServerArgs
-    from pdctl.engine.messages import Meta, Report
+    from pdctl.engine.messages import Drained, Meta, Report
     from pdctl.engine.pending import Pending
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
@@ -46,6 +46,7 @@ LOAD_GAUGES: dict[str, tuple[str, str]] = {
     "num_retracted_reqs": ("decode_retracted_queue_reqs", "requests taken back out of the running batch"),
     "max_total_num_tokens": ("max_total_num_tokens", "tokens the KV cache holds"),
 }
+STAGES = ("prefill_bootstrap", "prefill_transfer_kv_cache"), ("decode_bootstrap", "decode_transferred")
 BOOTSTRAP_FAILED = re.compile(r"(bootstrap|handshake) failed")
 TRANSFER_FAILED = re.compile(r"transfer failed")
 
@@ -56,10 +57,8 @@ class Metrics:
     def __init__(self, args: ServerArgs) -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self._stages = ("prefill_bootstrap", "prefill_transfer_kv_cache")
-        if args.disaggregation_mode == "decode":
-            self._stages = ("decode_bootstrap", "decode_transferred")
-        self._names = {"model_name": args.name, "engine_type": args.role}
+        self.mode = args.disaggregation_mode  # as it is now
+        self._names = {"model_name": args.name, "engine_type": args.engine_type}
         self._ranked = {**self._names, "tp_rank": "0", "pp_rank": "0", "moe_ep_rank": "0"}
         self._per_dp = args.dp_ranks > 1
         self._requests = self._counter("num_requests_total", "requests that ended")
@@ -90,6 +89,14 @@ class Metrics:
         self._transfer_failed = self._counter(
             "num_transfer_failed_reqs_total", "rooms whose transfer failed", ranked=True
         )
+        self._retries = self._counter("num_prefill_retries_total", "optimistic prefills begun again", ranked=True)
+        self._held = self._histogram(
+            "decode_deferred_kv_release_seconds", "decode: pages of a failed room kept back", SECONDS, ranked=True
+        )
+        self._released = Counter(
+            "sglang:decode_deferred_kv_release_total", "decode: failed rooms whose pages were kept back",
+            [*self._ranked, "outcome"], registry=self.registry,
+        )  # fmt: skip
         self._cpu = Gauge("sglang:process_cpu_seconds", "CPU time", ["component"], registry=self.registry)
         self._gauges: dict[str, Gauge] = {}
 
@@ -140,12 +147,13 @@ class Metrics:
         self._retracted.inc(meta.retractions)
         self._retracted_input.inc(meta.retractions * meta.prompt_tokens)
         self._retracted_output.inc(meta.retracted_output_tokens)
+        self._retries.inc(meta.prefill_retries)
         self._queue.observe(meta.queue_time)
         if meta.transfer_bytes:
             self._moved(meta)
 
     def _moved(self, meta: Meta) -> None:
-        handshake, transfer = self._stages
+        handshake, transfer = STAGES[self.mode == "decode"]
         self._stage.labels(**self._ranked, stage=handshake).observe(meta.bootstrap_time)
         self._stage.labels(**self._ranked, stage=transfer).observe(meta.transfer_time)
         self._bootstrap.observe((meta.bootstrap_time - meta.alloc_time) * 1e3)
@@ -154,6 +162,10 @@ class Metrics:
         self._move_mb.observe(meta.transfer_bytes / 2**20)
         if meta.transfer_gb_s:
             self._move_gb_s.observe(meta.transfer_gb_s)
+
+    def drained(self, drained: Drained) -> None:
+        self._held.observe(drained.seconds)
+        self._released.labels(**self._ranked, outcome=drained.outcome).inc()
 
     def started(self, facts: Mapping[str, float], phases: Mapping[str, float]) -> None:
         """Constants of the instance, and how long each phase of the start took (seconds)."""

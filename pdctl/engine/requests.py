@@ -192,3 +192,12 @@ class AbortBody(Body):
 
     rid: str = ""
     abort_all: bool = False
+
+
+class RoleSwitchBody(Body):
+    """POST /pd_role_switch. What it says of CUDA graphs has no meaning here: there are none to capture."""
+
+    new_role: str = ""
+    decode_cuda_graph_bs: list[int] | None = None
+    decode_cuda_graph_memory_gb: float | None = None
+    prepare_only: bool = False

@@ -29,18 +29,20 @@ from pdctl.engine.meeting import Meeting
 from pdctl.engine.metrics import Metrics
 from pdctl.engine.nodes import Leaving, Lost, Nodes, Up
 from pdctl.engine.refusal import Refusal
+from pdctl.engine.role_switch import RoleSwitch
 from pdctl.engine.spans import Spans
 from pdctl.engine.whereabouts import Whereabouts
 from pdctl.errors import PdctlError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from fastapi import FastAPI
 
     from pdctl.engine.args import ServerArgs
     from pdctl.engine.disaggregation.bootstrap import BootstrapServer
+    from pdctl.engine.pending import Group
     from pdctl.engine.ranks import Ranks
 
 log = logging.getLogger("pdctl.engine")
@@ -113,6 +115,7 @@ class Life:
             manager=self._manager,
             metrics=metrics,
             ranks=ranks,
+            switch=RoleSwitch(args, self._manager, self._forget_ranks),
         )
         self._listener = listener(build(self._instance), args)
         self._bootstrap: BootstrapServer | None = None
@@ -184,7 +187,7 @@ class Life:
         access.info("Uvicorn running on http://%s:%d (Press CTRL+C to quit)", where, args.port)
         if self._nodes is not None:
             await self._gather(self._nodes)
-        if args.disaggregation_mode == "prefill":
+        if args.serves_bootstrap:
             await self._start_bootstrap()
         await self._ranks.ready()
         if self._nodes is not None:
@@ -228,6 +231,16 @@ class Life:
 
         self._bootstrap = BootstrapServer(self._args.host, self._args.disaggregation_bootstrap_port)
         await self._bootstrap.start()
+        if self._args.may_switch:
+            log.warning(  # sglang's line
+                "Role switch starts a bootstrap server on this instance at %s:%d. If another PD instance runs on the "
+                "same host, give each one a distinct --disaggregation-bootstrap-port or the bind will conflict.",
+                self._args.host, self._bootstrap.port,
+            )  # fmt: skip
+
+    def _forget_ranks(self) -> None:
+        if self._bootstrap is not None:
+            self._bootstrap.table.clear()
 
     def _take_facts(self) -> None:
         """Adopt what rank 0 resolved: limits for the intake, constants for the metrics."""
@@ -255,7 +268,7 @@ class Life:
             self._manager.probe(room=rank * (MAX_ROOMS // replicas), tokens=4, dp_rank=rank) for rank in range(replicas)
         ]
         try:
-            await asyncio.wait_for(asyncio.gather(*(group.finished() for group in groups)), WARM_UP_WITHIN)
+            await asyncio.wait_for(_finished(groups), WARM_UP_WITHIN)
         except asyncio.TimeoutError:
             raise PdctlError(f"waited {WARM_UP_WITHIN:g} s for the warm-up request to be answered") from None
         if paired:
@@ -304,3 +317,8 @@ class Life:
         self._ranks.kill()
         await self._ranks.exited()
         return 1
+
+
+async def _finished(groups: Iterable[Group]) -> None:
+    """A coroutine, for `wait_for`: it leaves a cancelled `gather` alone, and asyncio prints what nobody has fetched."""
+    await asyncio.gather(*(group.finished() for group in groups))

@@ -63,7 +63,7 @@ class Spans:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
         except ImportError as error:
             raise MissingExtraError(f"--enable-trace needs OpenTelemetry ({error})", EXTRA) from None
-        self._role = args.role
+        self.role = args.role
         name = os.environ.get("OTEL_SERVICE_NAME", "pdctl")
         self._provider = TracerProvider(
             resource=Resource.create(
@@ -83,7 +83,7 @@ class Spans:
         labels = {"rid": message.rid, "module": "pdctl::request"}
         if message.bootstrap_room:
             labels["bootstrap_room"] = hex(message.bootstrap_room)  # as SGLang writes it
-        role = "" if self._role == "unified" else f"{self._role} "
+        role = "" if self.role == "unified" else f"{self.role} "
         root = self._tracer.start_span(
             f"{role}Req {message.rid[:8]}",
             context=_parent(pending.group.traceparent),
@@ -92,7 +92,7 @@ class Spans:
             start_time=_nanoseconds(clock.received),
         )
         below = set_span_in_context(root)
-        for stage in STAGES[self._role]:
+        for stage in STAGES[self.role]:
             begun, ended = steps.get(stage.begins, 0.0), steps.get(stage.ends, 0.0)
             if begun and ended >= begun:
                 span = self._tracer.start_span(

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from pdctl.engine import faults
-from pdctl.engine.args import parse
+from pdctl.engine.command_line import parse
 from pdctl.engine.faults import ACTIONS, ENV, SELECTORS, STEPS, Armed, arm, read
 from tests.engine.scheduler.test_loop import TINY
 

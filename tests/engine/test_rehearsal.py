@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pdctl.engine import faults
-from pdctl.engine.args import ServerArgs, parse
+from pdctl.engine.args import ServerArgs
+from pdctl.engine.command_line import parse
 from pdctl.engine.rehearsal import MARK, OPTIONS, Rehearsal, read
 from pdctl.engine.scheduler.report import _speed
 from pdctl.engine.transfer.link import Link

@@ -41,6 +41,12 @@ class RankTable:
         self._ranks: dict[tuple[int, ...], RankRow] = {}  # dp group, attn cp rank, attn tp rank, pp rank
         self._rooms: dict[int, RoomEntry] = {}
 
+    def clear(self) -> None:
+        """Know nobody, as at the start: the instance is no prefill any more."""
+        self._first = None
+        for memory in (self._given, self._ranks, self._rooms):
+            memory.clear()
+
     @property
     def registered(self) -> tuple[int, int]:
         row = self._first

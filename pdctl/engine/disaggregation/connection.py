@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pdctl.engine.disaggregation.channel import Link
     from pdctl.engine.disaggregation.decode import DecodeManager
     from pdctl.engine.disaggregation.handshake import Frame, RegisterAck
-    from pdctl.engine.disaggregation.loop import Timer
     from pdctl.engine.disaggregation.receiver import KvReceiver
+    from pdctl.engine.disaggregation.timers import Timer
 
 log = logging.getLogger("pdctl.engine")
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import zmq
 
-    from pdctl.engine.disaggregation.loop import Timer
+    from pdctl.engine.disaggregation.timers import Timer
     from pdctl.engine.faults import Armed
 
     Later = Callable[[float, Callable[[], None]], Timer]

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pdctl.engine.disaggregation.config import DisaggConfig
-    from pdctl.engine.disaggregation.loop import Loop, Timer
+    from pdctl.engine.disaggregation.loop import Loop
+    from pdctl.engine.disaggregation.timers import Timer
 
 log = logging.getLogger("pdctl.engine")
 

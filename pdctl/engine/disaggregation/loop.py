@@ -5,8 +5,6 @@ Other threads talk to it through `call`. Blocking HTTP runs on a few pool thread
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import math
 import threading
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import zmq
 
 from pdctl.engine.disaggregation.channel import Bell, Inbox, Link, LinkEvent
+from pdctl.engine.disaggregation.timers import Timer, Timers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,16 +59,6 @@ class Handler(Protocol):
         ...
 
 
-class Timer:
-    __slots__ = ("action",)
-
-    def __init__(self, action: Callable[[], None]) -> None:
-        self.action: Callable[[], None] | None = action
-
-    def cancel(self) -> None:
-        self.action = None  # the heap keeps the timer until it is due, but nothing the action held
-
-
 class Loop:
     def __init__(self, name: str, ip: str, handler: Handler) -> None:
         self._handler = handler
@@ -81,8 +70,7 @@ class Loop:
         self._poller.register(self._bell.fd, zmq.POLLIN)
         self._poller.register(self._inbox.socket, zmq.POLLIN)
         self._calls: deque[Callable[[], None]] = deque()
-        self._timers: list[tuple[float, int, Timer]] = []
-        self._order = itertools.count()
+        self._timers = Timers()
         self._http = ThreadPoolExecutor(HTTP_THREADS, thread_name_prefix=f"{name}-http")
         self._stopping = False
         self._closed = False
@@ -129,9 +117,7 @@ class Loop:
         return True
 
     def later(self, seconds: float, action: Callable[[], None]) -> Timer:
-        timer = Timer(action)
-        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), timer))
-        return timer
+        return self._timers.later(seconds, action)
 
     def submit(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
         """Run blocking `job` on a pool thread, then `done` with its result on the loop's thread."""
@@ -195,7 +181,7 @@ class Loop:
             self._receive()
         for monitor in [item for item in ready if item in self._links]:
             self._watch(self._links.get(monitor))
-        self._tick()
+        self._timers.tick()
         return self._handler.advance()
 
     def _receive(self) -> None:
@@ -211,20 +197,11 @@ class Loop:
         for event in link.events():
             self._handler.on_link(link, event)
 
-    def _tick(self) -> None:
-        now = time.monotonic()
-        while self._timers and self._timers[0][0] <= now:
-            timer = heapq.heappop(self._timers)[2]
-            if timer.action is not None:
-                timer.action()
-
     def _patience(self, look: float | None) -> int | None:
         """Milliseconds to sleep, at least until `look`; None: until somebody rings."""
-        while self._timers and self._timers[0][2].action is None:
-            heapq.heappop(self._timers)
         if self._calls:
             return 0
-        due = [at for at in (look, self._timers[0][0] if self._timers else None) if at is not None]
+        due = [at for at in (look, self._timers.due()) if at is not None]
         if not due:
             return None
         return max(0, min(FOREVER, math.ceil((min(due) - time.monotonic()) * 1000)))

@@ -77,6 +77,13 @@ class Manager(ABC):
         else:
             log.error("KV manager thread did not end in time; its transport stays open until the process ends")
 
+    def release(self) -> bool:
+        """End as `close` does, but leave the transport, without peers, to a successor. False: it is still in use."""
+        return self.loop.stop() and self._detach()
+
+    def _detach(self) -> bool:
+        return True
+
     def warn_once(self, text: str) -> None:
         if text not in self._warned:
             self._warned.add(text)

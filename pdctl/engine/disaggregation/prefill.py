@@ -62,7 +62,7 @@ class PrefillManager(Manager):
     ) -> None:
         super().__init__(config, transport, geometry, wake)
         faulty = with_faults(transport, config.attn_tp_rank, config.faults)
-        self.transport = Workers(faulty, self.loop, threads(config.transfer_threads))
+        self.transport = self._workers = Workers(faulty, self.loop, threads(config.transfer_threads))
         self._rooms: dict[int, KvSender] = {}
         self._sessions: dict[str, Session] = {}
         ttl = min(config.orphan_ttl, config.bootstrap_timeout) if config.tell_unclaimed else config.orphan_ttl
@@ -102,6 +102,11 @@ class PrefillManager(Manager):
         if not self.loop.call(lambda: self._open(sender, dp_rank)):
             sender.condemn(self._end_of_service())
         return sender
+
+    def _detach(self) -> bool:
+        for session in self._sessions:
+            self._workers.drop_peer(session)
+        return self._workers.detach()
 
     def stats(self) -> ManagerStats:
         rooms = list(self._rooms.values())

@@ -24,7 +24,7 @@ from pdctl.engine.disaggregation.state import KVPoll, TransferStats
 if TYPE_CHECKING:
     from pdctl.engine.disaggregation.connection import Connection
     from pdctl.engine.disaggregation.decode import DecodeManager
-    from pdctl.engine.disaggregation.loop import Timer
+    from pdctl.engine.disaggregation.timers import Timer
     from pdctl.engine.transfer.base import Pages
     from pdctl.layout.links import Targets
 

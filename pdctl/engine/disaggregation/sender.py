@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pdctl.engine.disaggregation.handshake import TransferInfo
-    from pdctl.engine.disaggregation.loop import Timer
     from pdctl.engine.disaggregation.prefill import PrefillManager
     from pdctl.engine.disaggregation.session import Session
+    from pdctl.engine.disaggregation.timers import Timer
     from pdctl.engine.transfer.base import Pages
 
 __all__ = ["FakeSender", "KvSender", "Sender"]

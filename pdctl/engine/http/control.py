@@ -1,4 +1,4 @@
-"""Acting on an instance: abort requests, flush the cache."""
+"""Acting on an instance: abort requests, flush the cache, switch its role."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import PlainTextResponse
 
 from pdctl.engine.http import answers
-from pdctl.engine.requests import AbortBody
+from pdctl.engine.requests import AbortBody, RoleSwitchBody
 
 if TYPE_CHECKING:
     from pdctl.engine.instance import Instance
@@ -40,3 +40,12 @@ async def flush_cache(request: Request) -> Response:
         "Cache flushed.\nPlease check backend logs for more details. "
         "(When there are running or waiting requests, the operation will not be performed.)\n"
     )
+
+
+@router.post("/pd_role_switch")
+async def pd_role_switch(request: Request) -> Response:
+    """A prefill becomes a decode, or the other way round; 400 with the reason and what is left of it."""
+    instance: Instance = request.app.state.instance
+    body = await answers.body(request, RoleSwitchBody)
+    outcome = await instance.switch.turn(body.new_role.lower(), body.prepare_only)
+    return answers.json(outcome.document(), 200 if outcome.success else 400)

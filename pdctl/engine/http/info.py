@@ -51,6 +51,7 @@ async def ready(request: Request) -> Response:
 async def health(request: Request) -> Response:
     """Both run a real one-token request, as in sglang; through the fake KV path, so the other role is not tested."""
     manager = _instance(request).manager
+    await manager.settled(HEALTH_WITHIN)
     if manager.status is not Status.UP or not await manager.healthy(HEALTH_WITHIN):
         return Response(status_code=503)
     return Response(status_code=200)
@@ -107,7 +108,7 @@ def _arguments(instance: Instance) -> dict[str, Any]:
         "gpu_id_step": 1,
         "nccl_port": None,
         "speculative_algorithm": None,
-        "disable_radix_cache": not args.keeps_prefixes,
+        "disable_radix_cache": not instance.now.keeps_prefixes,
         "enable_metrics": True,
     }
 
@@ -133,7 +134,7 @@ async def model_info(request: Request) -> Response:
             "load_format": "safetensors",
             "reasoning_parser": None,
             "tool_call_parser": None,
-            "disaggregation_mode": args.disaggregation_mode,
+            "disaggregation_mode": instance.manager.mode,
             "has_image_understanding": False,
             "has_audio_understanding": False,
             "model_type": checkpoint.model_type,
@@ -193,7 +194,7 @@ async def debug_rooms(request: Request, room: int | None = None) -> Response:
     rows = [{"dp_rank": group.dp_rank, **msgspec.to_builtins(live)} for group in groups for live in group.rooms]
     if room is not None:
         rows = [row for row in rows if row["room"] == room]
-    return answers.json({"role": instance.args.role, "count": len(rows), "rooms": rows})
+    return answers.json({"role": instance.now.role, "count": len(rows), "rooms": rows})
 
 
 @router.get("/metrics")

@@ -67,7 +67,7 @@ def _row(instance: Instance, report: Report) -> dict[str, Any]:
             "token_capacity": counts["max_total_num_tokens"],
         },
         "disaggregation": {
-            "mode": instance.args.disaggregation_mode,
+            "mode": instance.manager.mode,
             **{name: counts[name] for name in DISAGGREGATION_COUNTS},
             **{name: rates[name] for name in DISAGGREGATION_RATES},
         },

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pdctl.engine import clock
 from pdctl.engine.cache.metadata import ContextCorruptionError, MetadataRow
+from pdctl.engine.disaggregation.failure import Failure
 from pdctl.engine.disaggregation.receiver import FakeReceiver
 from pdctl.engine.disaggregation.state import KVPoll
+from pdctl.engine.messages import Drained, Tokens
 from pdctl.engine.scheduler import report
-from pdctl.engine.scheduler.role import Match, Queues, Role
+from pdctl.engine.scheduler.queues import Queues
+from pdctl.engine.scheduler.role import Match, Role
 from pdctl.engine.scheduler.verdict import shared_failure
 
 if TYPE_CHECKING:
@@ -31,6 +35,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pdctl.engine")
 
+# Of the grace that a decode grants its prefill: one that lives is through after half of it (DisaggConfig.write_grace).
+TIMED_OUT = 0.9
+
 
 class DecodeRole(Role):
     """A prefill may write once the prompt's pages, and room for the answer to begin, are set aside (admission.py)."""
@@ -38,6 +45,7 @@ class DecodeRole(Role):
     def __init__(self, resources: Resources, manager: DecodeManager) -> None:
         super().__init__(resources)
         self._manager = manager
+        self._settle_grace = manager.config.settle_grace
         args = resources.args
         # Where a request without a port is sent; a request like that is refused long before, but in a rehearsal.
         self._default_port = args.disaggregation_bootstrap_port if args.rehearsal.null_port_fallback else 0
@@ -56,7 +64,7 @@ class DecodeRole(Role):
         watched = [*self.prealloc, *self.transfer, *self.draining]
         if not watched:
             return
-        polls = self.resources.groups.replica.min_ints([_state(req) for req in watched])
+        polls = self.resources.groups.replica.min_ints([self._state(req) for req in watched])
         state = dict(zip(map(id, watched), polls, strict=True))
         self._poll_transfer(state)
         self._poll_draining(state)
@@ -121,13 +129,7 @@ class DecodeRole(Role):
         """The pages are here: take the first token from the metadata row and join the running batch."""
         resources = self.resources
         self.reached("decode.after_arrival", req)
-        try:
-            row = self._row(req)
-        except ContextCorruptionError as error:
-            head = f"Request {req.rid} (bootstrap_room={req.room})"
-            log.error("Context corruption detected: %s %s", head, error.message)
-            self._end(req, error.message, 500, "context_corruption")
-            return
+        row = self._row(req)
         req.times.transferred = req.times.first_token = clock.now()
         req.computed, req.cached = req.prompt_len, row.cached_tokens
         if req.message.return_logprob:
@@ -135,11 +137,12 @@ class DecodeRole(Role):
             req.top_logprobs.append(list(row.top_logprobs))
         req.append(row.output_id, resources.eos, resources.limit)
         resources.emit(req, req.output_ids[-1:])
-        report.finished(req, "decode", resources)
+        resources.afterwards.append(partial(report.finished, req, "decode", resources))
         _receiver(req).clear()
         if req.finish is None:
             self.running.join(req)
-            report.step(req, "running", transfer=req.times.transferred - req.times.bootstrapped)
+            waited = req.times.transferred - req.times.bootstrapped
+            resources.afterwards.append(partial(report.step, req, "running", transfer=waited))
         else:
             resources.release(req)
 
@@ -152,12 +155,39 @@ class DecodeRole(Role):
         metadata.store(req.metadata_slot, receiver.metadata or b"")
         return metadata.get(req.metadata_slot, req.room)
 
+    def _corruption(self, req: Req) -> Failure | None:
+        """What is wrong with the row that arrived here, if it has arrived."""
+        if _receiver(req).poll() != KVPoll.SUCCESS:
+            return None
+        try:
+            self._row(req)
+        except ContextCorruptionError as error:
+            return Failure("context_corruption", error.message)
+        return None
+
+    def _state(self, req: Req) -> int:
+        """What this rank knows of the room; for a request that ended early, whether its pages are safe to free.
+
+        The row is judged here, before the ranks agree: a room that one of them cannot run fails on all.
+        """
+        receiver = _receiver(req)
+        if req.aborted:
+            return KVPoll.SUCCESS if receiver.settled else KVPoll.TRANSFERRING
+        poll = receiver.poll()
+        return KVPoll.FAILED if poll == KVPoll.SUCCESS and self._corruption(req) else poll
+
     def _poll_draining(self, state: dict[int, int]) -> None:
         """`_state` says SUCCESS here once no prefill can write into our pages any more, on any rank."""
         for req in self.draining:
             if state[id(req)] == KVPoll.SUCCESS:
+                self.resources.outbox.append(Tokens(req.rid, [], drained=self._drained(req)))
                 self._release(req)
         self.draining = [req for req in self.draining if req.row >= 0]
+
+    def _drained(self, req: Req) -> Drained:
+        """How long its pages were kept. The receiver's clock began a turn or two before ours."""
+        seconds = max(0.0, clock.now() - req.times.failed)
+        return Drained(seconds, "timeout" if seconds > TIMED_OUT * self._settle_grace else "drained")
 
     def next_batch(self) -> Batch | None:
         self.running.resume(lambda: self.transfer)
@@ -172,7 +202,11 @@ class DecodeRole(Role):
             self.resources.emit(req, req.output_ids[-1:])
 
     def _fail(self, req: Req, stage: str) -> None:
-        failure = shared_failure(self.resources.groups.replica, _receiver(req).failure)
+        corruption = self._corruption(req)
+        if corruption is not None:
+            head = f"Request {req.rid} (bootstrap_room={req.room})"
+            log.error("Context corruption detected: %s %s", head, corruption.message)
+        failure = shared_failure(self.resources.groups.replica, _receiver(req).failure or corruption)
         reason = failure.message if failure else "Failed due to an unknown reason from another rank"
         code = failure.code if failure else "peer_rank"
         report.failed(req, f"Decode {stage} failed", "decode_req.req", self.resources.tp_rank, reason)
@@ -186,6 +220,7 @@ class DecodeRole(Role):
     def _drain(self, req: Req) -> None:
         """Pages never announced are free at once; announced ones when the prefill is known to have stopped."""
         if req.row >= 0:
+            req.times.failed = clock.now()
             self.draining.append(req)
         else:
             self._release(req)
@@ -229,11 +264,3 @@ def _receiver(req: Req) -> Receiver:
     if req.receiver is None:
         raise AssertionError(f"room {req.room} has no receiver")
     return req.receiver
-
-
-def _state(req: Req) -> int:
-    """What this rank knows of the room; for a request that ended early, whether its pages are safe to free."""
-    receiver = _receiver(req)
-    if req.aborted:
-        return KVPoll.SUCCESS if receiver.settled else KVPoll.TRANSFERRING
-    return receiver.poll()

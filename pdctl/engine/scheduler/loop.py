@@ -6,7 +6,21 @@ import logging
 from typing import TYPE_CHECKING
 
 from pdctl.engine import clock
-from pdctl.engine.messages import Abort, Ask, AskRooms, Flush, Flushed, Generate, Outputs, Report, Request, Rooms, Stop
+from pdctl.engine.messages import (
+    Abort,
+    Ask,
+    AskRooms,
+    Flush,
+    Flushed,
+    Generate,
+    Outputs,
+    Report,
+    Request,
+    Rooms,
+    Stop,
+    Switched,
+    SwitchRole,
+)
 from pdctl.engine.scheduler.batch import IDLE, Batch, Outcome, run
 from pdctl.engine.scheduler.overlap import Overlap
 from pdctl.engine.scheduler.report import BatchLog
@@ -18,6 +32,7 @@ if TYPE_CHECKING:
     from pdctl.engine.scheduler.request import Req
     from pdctl.engine.scheduler.resources import Resources
     from pdctl.engine.scheduler.role import Role
+    from pdctl.engine.scheduler.switch import RoleSwitch
 
 log = logging.getLogger("pdctl.engine")
 
@@ -29,8 +44,10 @@ REMOTE_WAIT = 0.05
 class Scheduler:
     """One per rank. Every rank of a TP group runs the same turns; only rank 0 talks to the tokenizer manager."""
 
-    def __init__(self, resources: Resources, role: Role, mailbox: Mailbox) -> None:
+    def __init__(self, resources: Resources, role: Role, mailbox: Mailbox, switch: RoleSwitch | None = None) -> None:
+        """`switch`: where the rank may take another role."""
         self._resources = resources
+        self._switch = switch
         self._role = role
         self._mailbox = mailbox
         self._batches = BatchLog(resources)
@@ -114,6 +131,15 @@ class Scheduler:
             self._stopping = True
             if request.now:
                 self._abort(Abort(all=True))
+        elif isinstance(request, SwitchRole):
+            self._switch_role(request)
+
+    def _switch_role(self, request: SwitchRole) -> None:
+        if self._switch is None:
+            raise AssertionError("the HTTP process asks only ranks that may switch")
+        self._publish(self._end_pass())
+        self._role, answer = self._switch.take(request, self._role)
+        self._reply(answer)
 
     def _abort(self, request: Abort) -> None:
         """sglang 0.5.23: a rid aborts every request whose id starts with it; an empty one is ignored."""
@@ -143,6 +169,7 @@ class Scheduler:
     def _state(self) -> dict[str, str | int | float | bool | None]:
         resources = self._resources
         return {
+            "disaggregation_mode": resources.args.disaggregation_mode,  # as it is now
             "max_total_num_tokens": resources.capacity,
             "last_gen_throughput": self._batches.throughput,
             "effective_max_running_requests_per_dp": resources.args.max_running_requests,
@@ -185,7 +212,7 @@ class Scheduler:
             "num_aborted_reqs": self._aborted,
         }
 
-    def _reply(self, reply: Report | Rooms | Flushed) -> None:
+    def _reply(self, reply: Report | Rooms | Flushed | Switched) -> None:
         if self._leader:
             self._mailbox.send(reply)
 
@@ -194,3 +221,6 @@ class Scheduler:
         if outbox and self._leader:
             self._mailbox.send(Outputs(list(outbox), self._resources.dp_rank or 0))
         outbox.clear()
+        for note in self._resources.afterwards:
+            note()
+        self._resources.afterwards.clear()

@@ -65,7 +65,7 @@ class Mailbox:
         self._dial(lines)
 
     def join_nodes(self, channels: Channels, seconds: float) -> None:
-        """The same over TCP: free ports, told to each other at the meeting. Raises TimeoutError naming it."""
+        """The same over TCP: free ports, told to each other at the meeting. Raises NotReadyError naming it."""
         address = f"tcp://{own_ip(channels.nodes[0])}:*"
         bound = self._bind(Line(address, address, address))
         here = Here(self._rank.world_rank, self._rank.node, bound.step, bound.input, bound.wake)

@@ -58,7 +58,8 @@ def transport(args: ServerArgs, sizing: Sizing) -> Transport | None:
     """None for a unified engine, which moves no KV cache."""
     if args.disaggregation_mode == "null":
         return None
-    lanes = threads(args.disaggregation_transfer_threads) if args.disaggregation_mode == "prefill" else 1
+    writes = args.disaggregation_mode == "prefill" or args.may_switch
+    lanes = threads(args.disaggregation_transfer_threads) if writes else 1
     made = select.create(args.disaggregation_transfer_backend, rank_ip(args), sizing.device.type == "cuda", lanes)
     link = args.rehearsal.link
     if args.disaggregation_mode == "prefill" and link:

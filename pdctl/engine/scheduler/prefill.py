@@ -19,7 +19,8 @@ from pdctl.engine.cache.metadata import MetadataRow
 from pdctl.engine.disaggregation.state import KVPoll
 from pdctl.engine.scheduler import report
 from pdctl.engine.scheduler.early import EarlyStarts
-from pdctl.engine.scheduler.role import Match, Queues, Role
+from pdctl.engine.scheduler.queues import Queues
+from pdctl.engine.scheduler.role import Match, Role
 from pdctl.engine.scheduler.verdict import shared_failure
 from pdctl.engine.scheduler.waiting import WaitingQueue
 from pdctl.engine.transfer.around import find
@@ -124,7 +125,7 @@ class PrefillRole(Role):
             if poll == KVPoll.SUCCESS:
                 req.times.transferred = clock.now()
                 self.resources.emit(req, req.output_ids[-1:])
-                report.finished(req, "prefill", self.resources)
+                self.resources.afterwards.append(partial(report.finished, req, "prefill", self.resources))
                 self._release(req)
             elif poll == KVPoll.FAILED:
                 self._fail(req, "transfer")

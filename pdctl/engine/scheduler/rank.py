@@ -16,7 +16,7 @@ from pdctl.engine.cache.table import PageTable
 from pdctl.engine.channels import Channels, local_line
 from pdctl.engine.disaggregation.prefill import PrefillManager
 from pdctl.engine.messages import Died, Ready, Stage
-from pdctl.engine.model.config import ModelConfig
+from pdctl.engine.model.config import CheckpointError, ModelConfig
 from pdctl.engine.model.parallel import Groups
 from pdctl.engine.model.runner import ModelRunner
 from pdctl.engine.scheduler import parts
@@ -24,15 +24,20 @@ from pdctl.engine.scheduler.loop import Scheduler
 from pdctl.engine.scheduler.mailbox import Mailbox
 from pdctl.engine.scheduler.resources import Resources
 from pdctl.engine.scheduler.sizing import Sizing, use_threads
+from pdctl.engine.scheduler.switch import RoleSwitch
 from pdctl.engine.whereabouts import Whereabouts
+from pdctl.errors import NotReadyError, PdctlError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pdctl.engine.args import ServerArgs
+    from pdctl.engine.scheduler.parts import Manager
+    from pdctl.engine.scheduler.role import Role
 
 log = logging.getLogger("pdctl.engine")
 
+REGISTRATION_LOOK = 0.5  # seconds between looks whether it was given up before the deadline
 REGISTRATION_DEADLINE = 60.0  # seconds; sglang 0.5.23 gives up after five attempts, about 15 s plus their timeouts
 
 
@@ -49,13 +54,21 @@ def serve(args: ServerArgs, here: Whereabouts, ipc_dir: Path, dist_init: str) ->
         with Rank(args, here, mailbox, dist_init) as rank:
             rank.run()
         return 0
+    except (CheckpointError, NotReadyError, UsageError) as error:
+        log.error("Start-up failed: %s. %s", error.message, error.fix)
+        _last_words(mailbox, here, "; ".join(filter(None, (error.message, error.fix))))
+        return 1
     except Exception as error:  # noqa: BLE001  # a rank's last words, whatever ends it
         log.error("Scheduler hit an exception: %s", traceback.format_exc())  # sglang's line
-        dp_rank, pp_rank, tp_rank = here.key
-        mailbox.send(Died(tp_rank, dp_rank, f"{type(error).__name__}: {error}", pp_rank))
+        _last_words(mailbox, here, f"{type(error).__name__}: {error}")
         return 1
     finally:
         mailbox.close()
+
+
+def _last_words(mailbox: Mailbox, here: Whereabouts, reason: str) -> None:
+    dp_rank, pp_rank, tp_rank = here.key
+    mailbox.send(Died(tp_rank, dp_rank, reason, pp_rank))
 
 
 class Rank:
@@ -68,19 +81,25 @@ class Rank:
         self._dp_rank, self._pp_rank, self._tp_rank = here.key
         self._began = time.perf_counter()
         use_threads(args)
-        config = ModelConfig.from_dir(args.model_path)
-        config.check_shape(args.shape)
+        self._config = config = ModelConfig.from_dir(args.model_path)
         gpu = here.rank.gpu or 0
-        self._sizing = sizing = Sizing.resolve(dataclasses.replace(args, base_gpu_id=gpu), config, here.rank.pp_rank)
+        sizing = Sizing.resolve(dataclasses.replace(args, base_gpu_id=gpu), config, here.rank.pp_rank)
         self._tell_place(sizing.device.type == "cpu")
         self._groups = Groups.join(
             args.shape, here.rank.tp_rank, here.rank.pp_rank, sizing.device, f"tcp://{dist_init}", args.dist_timeout
         )
+        self._sizing = sizing = sizing.agreed(self._groups)
         self._transport = parts.transport(args, sizing)
         self._pool = parts.pool(sizing, self._transport)
         runner = self._load(config)
         self._resources = self._allocate(config, runner)
-        self._manager = parts.manager(args, config, sizing, self._groups, here.replica, self._transport, mailbox.wake)
+        self._manager = self._new_manager()
+
+    def _new_manager(self) -> Manager | None:
+        return parts.manager(
+            self._args, self._config, self._sizing, self._groups, self._here.replica, self._transport,
+            self._mailbox.wake,
+        )  # fmt: skip
 
     def _tell_place(self, on_cpu: bool) -> None:
         """One line with the cells of `pdctl plan`'s rank table, under its titles."""
@@ -133,22 +152,40 @@ class Rank:
 
     def run(self) -> None:
         """Announce readiness, then serve."""
+        began = time.perf_counter()
+        role = self._take_role()
+        if isinstance(self._manager, PrefillManager):
+            self._stage("bootstrap_registered", time.perf_counter() - began)
+        self._mailbox.send(Ready(self._tp_rank, self._dp_rank, self._facts(), self._pp_rank))
+        switch = RoleSwitch(self._resources, self._become) if self._args.may_switch else None
+        Scheduler(self._resources, role, self._mailbox, switch).run()
+
+    def _take_role(self) -> Role:
         if self._manager is not None:
             self._manager.start()
         if isinstance(self._manager, PrefillManager):
-            self._register(self._manager)
-        role = parts.role(self._resources, self._manager)
-        self._mailbox.send(Ready(self._tp_rank, self._dp_rank, self._facts(), self._pp_rank))
-        Scheduler(self._resources, role, self._mailbox).run()
+            self._await_registration(self._manager)
+        return parts.role(self._resources, self._manager)
 
-    def _register(self, manager: PrefillManager) -> None:
+    def _become(self, mode: str) -> Role:
+        """Another role over the same weights, pool and transport. Raises PdctlError when it cannot be had."""
+        if self._manager is not None and not self._manager.release():
+            raise PdctlError(f"the KV manager of the {self._args.role} did not let go of the transport in time")
+        self._args = dataclasses.replace(self._args, disaggregation_mode=mode)
+        self._resources.turn(self._args)
+        self._manager = self._new_manager()
+        return self._take_role()
+
+    def _await_registration(self, manager: PrefillManager) -> None:
         """Wait until the instance's bootstrap server knows this rank: without that no decode can find it."""
-        began = time.perf_counter()
-        if not manager.registered.wait(REGISTRATION_DEADLINE):
+        deadline = time.monotonic() + REGISTRATION_DEADLINE
+        while not manager.registered.wait(REGISTRATION_LOOK):
+            if not manager.registration_failure and time.monotonic() < deadline:
+                continue
             address = f"{self._args.host}:{self._args.disaggregation_bootstrap_port}"
             reason = manager.registration_failure or "no answer"
-            raise TimeoutError(f"not registered at bootstrap server {address} in {REGISTRATION_DEADLINE:g} s: {reason}")
-        self._stage("bootstrap_registered", time.perf_counter() - began)
+            message = f"not registered at bootstrap server {address} in {REGISTRATION_DEADLINE:g} s: {reason}"
+            raise NotReadyError(message, "look for what else listens on --disaggregation-bootstrap-port")
 
     def __exit__(self, *_: object) -> None:
         if self._manager is not None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pdctl.engine.scheduler.batch import Outcome
+    from pdctl.engine.scheduler.queues import Queues
     from pdctl.engine.scheduler.request import Req
     from pdctl.engine.scheduler.resources import Resources
-    from pdctl.engine.scheduler.role import Queues
 
 log = logging.getLogger("pdctl.engine")
 

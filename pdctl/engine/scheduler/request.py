@@ -34,6 +34,7 @@ class Times:
     first_token: float = 0.0
     sent: float = 0.0
     transferred: float = 0.0
+    failed: float = 0.0  # with pages that the other side may still write into
 
     @property
     def reached(self) -> dict[str, float]:
@@ -137,6 +138,7 @@ class Req:
             cached_tokens=self.cached,
             retractions=self.retractions,
             retracted_output_tokens=self.retracted_output,
+            prefill_retries=max(0, self.attempts - 1),
             queue_time=max(0.0, at.forward - (at.bootstrapped or at.received)) if at.forward else 0.0,
             bootstrap_time=max(0.0, at.bootstrapped - at.received) if at.bootstrapped else 0.0,
             alloc_time=max(0.0, at.bootstrapped - at.ready) if at.bootstrapped and at.ready else 0.0,

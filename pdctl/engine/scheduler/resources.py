@@ -11,6 +11,8 @@ from pdctl.engine.messages import Finish, Tokens
 from pdctl.engine.scheduler.request import NO_PAGES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
 
     from pdctl.engine.args import ServerArgs
@@ -42,13 +44,23 @@ class Resources:
     dp_rank: int | None
     random: np.random.Generator  # for requests without a seed; the same stream on every rank of the group
     outbox: list[Tokens] = field(default_factory=list)
+    afterwards: list[Callable[[], None]] = field(default_factory=list)  # log lines that no token should wait for
     transfer_speed: float = 0.0  # GB/s of the last room whose KV cache moved
     transfer_latency: float = 0.0  # seconds of the same
     prefix: RadixCache | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        if self.args.keeps_prefixes:
-            self.prefix = RadixCache(self.page_size, self.allocator)
+        self._begin_prefixes()
+
+    def _begin_prefixes(self) -> None:
+        self.prefix = RadixCache(self.page_size, self.allocator) if self.args.keeps_prefixes else None
+
+    def turn(self, args: ServerArgs) -> None:
+        """Serve another role: nothing may be in flight, and what was computed so far is forgotten."""
+        self.forget()
+        self.check_idle()
+        self.args = args
+        self._begin_prefixes()
 
     @property
     def tp_rank(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pdctl.engine.args import FAKE_BOOTSTRAP_HOST
@@ -15,33 +14,10 @@ from pdctl.engine.scheduler.running import RunningBatch
 if TYPE_CHECKING:
     from pdctl.engine.messages import Generate
     from pdctl.engine.scheduler.batch import Batch, Outcome
+    from pdctl.engine.scheduler.queues import Queues
     from pdctl.engine.scheduler.resources import Resources
 
 Match = Callable[[Req], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class Queues:
-    """Requests in each queue, under the names of sglang's log lines and /v1/loads."""
-
-    running: int = 0
-    waiting: int = 0
-    bootstrap: int = 0
-    inflight: int = 0
-    prealloc: int = 0
-    transfer: int = 0
-    draining: int = 0
-    retracted: int = 0
-
-    @property
-    def total(self) -> int:
-        queued = self.waiting + self.bootstrap + self.inflight + self.prealloc + self.transfer + self.retracted
-        return self.running + queued
-
-    @property
-    def remote(self) -> int:
-        """Requests that wait for the other side: only these need polling."""
-        return self.bootstrap + self.inflight + self.prealloc + self.transfer + self.draining
 
 
 class Role(ABC):

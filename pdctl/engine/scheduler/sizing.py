@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,11 +11,13 @@ import torch
 from pdctl.engine.cache.allocator import RESERVED_PAGES
 from pdctl.engine.cache.pool import KVPool
 from pdctl.engine.model.runner import resolve_dtype
+from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
     from pdctl.engine.args import ServerArgs
     from pdctl.engine.cache.geometry import PoolGeometry
     from pdctl.engine.model.config import ModelConfig
+    from pdctl.engine.model.parallel import Groups
 
 # A laptop rehearsal wants a pool that is quick to pre-touch (1.2 GB/s of page faults) and small beside the model.
 CPU_POOL_BYTES = 96 << 20
@@ -37,7 +39,7 @@ class Sizing:
 
     @classmethod
     def resolve(cls, args: ServerArgs, config: ModelConfig, stage: int = 0) -> Sizing:
-        """For a rank of pipeline stage `stage`. Raises ValueError naming the flag when not even one page would fit."""
+        """For a rank of pipeline stage `stage`. Raises UsageError naming the flag when not even one page would fit."""
         device = _device(args)
         dtype = resolve_dtype(args.dtype, config, device)
         context = min(args.context_length or config.max_position, config.max_position)
@@ -56,10 +58,20 @@ class Sizing:
             useful = -(-args.max_running_requests * context // args.page_size)
             pages = min(useful, max(_budget(device) // most, -(-2 * context // args.page_size)))
         if pages < 1:
-            raise ValueError(
+            raise UsageError(
                 f"--max-total-tokens {args.max_total_tokens} is less than one page of {args.page_size} tokens"
             )
         return cls(device, dtype, context, geometry(pages + RESERVED_PAGES, stage))
+
+    def agreed(self, groups: Groups) -> Sizing:
+        """With as many pages as the rank of the replica that has room for the fewest. Every rank of it calls this.
+
+        A rank sees only what is free on its own device; all of one schedule hand out the same pages.
+        """
+        pages = self.geometry.num_pages
+        for group in (groups.tp, groups.pp):  # each stage for itself, then all stages
+            (pages,) = group.min_ints([pages])
+        return replace(self, geometry=replace(self.geometry, num_pages=pages))
 
 
 def use_threads(args: ServerArgs) -> int:
@@ -72,7 +84,7 @@ def use_threads(args: ServerArgs) -> int:
 
 def _device(args: ServerArgs) -> torch.device:
     if args.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: this torch finds no CUDA device; use --device cpu")
+        raise UsageError("--device cuda: this torch finds no CUDA device", "use --device cpu")
     cuda = args.device == "cuda" or (args.device == "auto" and torch.cuda.is_available())
     return torch.device("cuda", args.base_gpu_id) if cuda else torch.device("cpu")
 

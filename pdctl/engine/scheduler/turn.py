@@ -13,7 +13,7 @@ from pdctl.engine.model.batch import Share
 if TYPE_CHECKING:
     from pdctl.engine.model.parallel import Groups
     from pdctl.engine.scheduler.batch import Batch
-    from pdctl.engine.scheduler.role import Queues
+    from pdctl.engine.scheduler.queues import Queues
 
 
 class Agreed(NamedTuple):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.engine.scheduler.role import Match, Queues, Role
+from pdctl.engine.scheduler.queues import Queues
+from pdctl.engine.scheduler.role import Match, Role
 from pdctl.engine.scheduler.waiting import WaitingQueue
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
@@ -13,17 +12,15 @@ from typing import Any
 from pdctl.engine.cache.geometry import PoolGeometry
 from pdctl.engine.disaggregation.state import KVPoll
 from tests.engine.disaggregation.rig import HOST, PATIENCE, bootstrap, decode_side, pages, prefill_side
+from tests.engine.processes import pipe, started
 
 
 class FarRank:
     """`ask` sends one order and waits for its answer."""
 
     def __init__(self, role: str, port: int, shape: PoolGeometry, own_server: bool = True, **settings: Any) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        arguments = (theirs, role, port, shape, own_server, settings)
-        self._process = context.Process(target=_serve, args=arguments, daemon=True)
-        self._process.start()
+        self._pipe, theirs = pipe()
+        self._process = started(_serve, theirs, role, port, shape, own_server, settings)
         theirs.close()
         self.endpoint = self._receive()
 

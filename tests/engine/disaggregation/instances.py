@@ -16,7 +16,7 @@ from pdctl.engine.disaggregation.receiver import Receiver
 from pdctl.engine.disaggregation.sender import Sender
 from pdctl.engine.disaggregation.state import KVPoll
 from pdctl.layout.cuts import KvModel, Seat
-from tests.engine.disaggregation.rig import DECODE, HOST, PATIENCE, PREFILL, Side, open_side
+from tests.engine.disaggregation.rig import DECODE, HOST, PATIENCE, PREFILL, Side, bootstrap, open_side, pages
 
 PAGES = 24
 PAGE_SIZE = 4
@@ -79,7 +79,7 @@ class RankSide:
             pp_size=seat.pp,
         )
         side = open_side(kind, config, shape, seed=2)
-        strides = (shape.slab_stride, shape.page_stride, shape.token_bytes, HEAD_DIM * ITEMSIZE, 1)
+        strides = (shape.slab_stride, shape.page_stride, shape.token_stride, shape.head_stride, 1)
         items = (shape.num_slabs, PAGES, PAGE_SIZE, len(heads), HEAD_DIM * ITEMSIZE)
         return cls(seat, side, np.ndarray(items, np.uint8, side.pool.data, strides=strides))
 
@@ -145,3 +145,32 @@ def instance(
         yield made
     finally:
         made.close()
+
+
+class Pair(NamedTuple):
+    """A prefill and a decode instance that find each other by the bootstrap server at `port`."""
+
+    prefill: Instance
+    decode: Instance
+    port: int
+
+    def open(self, room: int = 1) -> tuple[list[Sender], list[Receiver]]:
+        return self.prefill.senders(room), self.decode.receivers(room, self.port)
+
+    def announced(self, room: int = 1) -> tuple[list[Sender], list[Receiver]]:
+        """Both ends of a room whose page list has come to every prefill rank that it is for."""
+        senders, receivers = self.open(room)
+        self.decode.announce(receivers, pages(1, 2))
+        self.prefill.until(senders, KVPoll.WAITING_FOR_INPUT)
+        return senders, receivers
+
+
+@contextlib.contextmanager
+def pair(model: KvModel, near: Grid, far: Grid, **settings: Any) -> Iterator[Pair]:
+    """`near` is the prefill's shape, `far` the decode's; `settings` are the decode's."""
+    with (
+        bootstrap() as server,
+        instance("prefill", model, near, server.port) as prefill,
+        instance("decode", model, far, **settings) as decode,
+    ):
+        yield Pair(prefill, decode, server.port)

@@ -106,8 +106,12 @@ class Side:
     woken: Woken = field(default_factory=Woken)
 
     def item(self, slab: int, page: int) -> np.ndarray:
-        start = self.shape.address(slab, page)
-        return self.pool[start : start + self.shape.item_bytes]
+        """Token by token, head by head, whatever the layout; a view, but in head-major."""
+        shape, start = self.shape, self.shape.address(slab, page)
+        item = self.pool[start : start + shape.item_bytes]
+        if shape.layout != Layout.HEAD_MAJOR:
+            return item
+        return item.reshape(shape.kv_heads, shape.page_size, shape.head_bytes).swapaxes(0, 1).ravel()
 
     def until(self, room: Sender | Receiver, state: KVPoll, seconds: float = PATIENCE) -> None:
         """Wait for `state`; fail at once when the room ends in another one."""

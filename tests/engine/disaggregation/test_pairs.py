@@ -15,7 +15,7 @@ from pdctl.engine.disaggregation.rank_map import MismatchError, check, mismatch
 from pdctl.engine.disaggregation.rank_shape import RankShape
 from pdctl.engine.disaggregation.state import KVPoll
 from pdctl.layout.cuts import KvModel
-from tests.engine.disaggregation.instances import Grid, instance
+from tests.engine.disaggregation.instances import Grid, pair
 from tests.engine.disaggregation.rig import (
     DECODE,
     HOST,
@@ -72,17 +72,13 @@ def test_context_parallel_prefills_are_refused_before_any_rank_is_asked() -> Non
 @pytest.mark.parametrize("first", ["prefill's request first", "decode's request first"])
 def test_shapes_that_do_not_divide_fail_both_clients_at_once(first: str) -> None:
     """The bootstrap server's answer is enough for the decode; the prefill hears of it from the decode."""
-    with (
-        bootstrap() as server,
-        instance("prefill", GQA, Grid(1, 3), server.port) as prefill,
-        instance("decode", GQA, Grid(1, 2)) as decode,
-    ):
+    with pair(GQA, Grid(1, 3), Grid(1, 2)) as both:
+        prefill, decode, port = both
         began = time.monotonic()
         if first == "prefill's request first":
-            senders = prefill.senders(1)
-            receivers = decode.receivers(1, server.port)
+            senders, receivers = both.open()
         else:
-            receivers = decode.receivers(1, server.port)
+            receivers = decode.receivers(1, port)
             decode.until(receivers, KVPoll.FAILED)
             senders = prefill.senders(1)
         decode.until(receivers, KVPoll.FAILED)
@@ -249,12 +245,9 @@ def test_a_dp_rank_that_only_the_prefill_knows_is_asked_for_and_refusals_reach_i
 
 def test_one_decode_rank_that_gives_up_ends_the_room_for_the_whole_prefill_rank() -> None:
     """Two decode ranks share a prefill rank: it waits for both page lists, and one of them will never come."""
-    with (
-        bootstrap() as server,
-        instance("prefill", GQA, Grid(1), server.port) as prefill,
-        instance("decode", GQA, Grid(2)) as decode,
-    ):
-        senders, receivers = prefill.senders(1), decode.receivers(1, server.port)
+    with pair(GQA, Grid(1), Grid(2)) as both:
+        prefill, decode, _ = both
+        senders, receivers = both.open()
         decode.until(receivers, KVPoll.WAITING_FOR_INPUT)
         receivers[0].send_metadata(pages(1, 2))
         receivers[1].abort("out of pages on this rank")
@@ -266,14 +259,9 @@ def test_one_decode_rank_that_gives_up_ends_the_room_for_the_whole_prefill_rank(
 
 
 def test_one_prefill_rank_that_fails_fails_the_decode_rank_and_stops_the_others() -> None:
-    with (
-        bootstrap() as server,
-        instance("prefill", GQA, Grid(2), server.port) as prefill,
-        instance("decode", GQA, Grid(1)) as decode,
-    ):
-        senders, receivers = prefill.senders(1), decode.receivers(1, server.port)
-        decode.announce(receivers, pages(1, 2))
-        prefill.until(senders, KVPoll.WAITING_FOR_INPUT)
+    with pair(GQA, Grid(2), Grid(1)) as both:
+        prefill, decode, _ = both
+        senders, receivers = both.announced()
         senders[1].abort("the second rank ran out of something")
         decode.until(receivers, KVPoll.FAILED)
         assert receivers[0].failure is not None
@@ -284,14 +272,9 @@ def test_one_prefill_rank_that_fails_fails_the_decode_rank_and_stops_the_others(
 
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_dummy_rank_that_fails_is_heard_too(who: int) -> None:
-    with (
-        bootstrap() as server,
-        instance("prefill", KvModel(3, 1, mla=True), Grid(2), server.port) as prefill,
-        instance("decode", KvModel(3, 1, mla=True), Grid(1)) as decode,
-    ):
-        senders, receivers = prefill.senders(1), decode.receivers(1, server.port)
-        decode.announce(receivers, pages(1, 2))
-        prefill.until(senders, KVPoll.WAITING_FOR_INPUT)
+    with pair(KvModel(3, 1, mla=True), Grid(2), Grid(1)) as both:
+        prefill, decode, _ = both
+        senders, receivers = both.announced()
         senders[who].abort("said by the test")
         decode.until(receivers, KVPoll.FAILED)
         prefill.until(senders, KVPoll.FAILED, PATIENCE)

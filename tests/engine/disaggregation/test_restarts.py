@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from pdctl.engine.disaggregation.bootstrap_client import register_rank
 from pdctl.engine.disaggregation.failure import FailureCode
+from pdctl.engine.disaggregation.receiver import Receiver
 from pdctl.engine.disaggregation.registration import rank_row
+from pdctl.engine.disaggregation.sender import Sender
 from pdctl.engine.disaggregation.state import KVPoll
 from pdctl.layout.cuts import KvModel
-from tests.engine.disaggregation.instances import Grid, Instance, cache, instance
+from tests.engine.disaggregation.instances import Grid, Instance, cache, instance, pair
 from tests.engine.disaggregation.rig import (
     HOST,
     Bootstrap,
@@ -30,10 +34,29 @@ from tests.engine.disaggregation.test_shapes import run_room as run_shaped_room
 GQA = KvModel(4, 4)
 
 
+@contextmanager
+def reused_port() -> Iterator[tuple[Bootstrap, Side, Side]]:
+    """A server whose row for its prefill names the port of a stranger, registered elsewhere."""
+    with (
+        bootstrap() as server,
+        bootstrap() as elsewhere,
+        prefill_side(server.port) as prefill,
+        prefill_side(elsewhere.port) as stranger,
+    ):
+        register_as(server, prefill, stranger, "the life before")
+        yield server, prefill, stranger
+
+
 def register_as(server: Bootstrap, rank: Side, listener: Side, instance_id: str) -> None:
     """Put a row for `rank` that names the port of `listener`."""
     row = rank_row(rank.manager.config, int(listener.manager.endpoint.rsplit(":", 1)[1]), instance_id)
     register_rank(f"{HOST}:{server.port}", row)
+
+
+def send_through(prefill: Side, decode: Side, sender: Sender, receiver: Receiver) -> None:
+    receiver.send_metadata(pages(2, 3))
+    sender.send(pages(5, 6), last=True, metadata=b"m")
+    finish(prefill, decode, sender, receiver, b"m")
 
 
 def test_a_bootstrap_server_without_memory_is_told_again_and_the_decode_waits_for_it() -> None:
@@ -47,9 +70,7 @@ def test_a_bootstrap_server_without_memory_is_told_again_and_the_decode_waits_fo
             receiver = decode.manager.receiver(1, "r", HOST, port)
             decode.until(receiver, KVPoll.WAITING_FOR_INPUT)
             assert successor.server.registered == (1, 1)
-            receiver.send_metadata(pages(2, 3))
-            sender.send(pages(5, 6), last=True, metadata=b"m")
-            finish(prefill, decode, sender, receiver, b"m")
+            send_through(prefill, decode, sender, receiver)
 
 
 def test_rooms_under_way_do_not_notice_that_the_bootstrap_server_restarts() -> None:
@@ -61,43 +82,25 @@ def test_rooms_under_way_do_not_notice_that_the_bootstrap_server_restarts() -> N
         decode.until(receiver, KVPoll.WAITING_FOR_INPUT)
         server.close()
         with bootstrap(port) as successor:
-            receiver.send_metadata(pages(2, 3))
-            sender.send(pages(5, 6), last=True, metadata=b"m")
-            finish(prefill, decode, sender, receiver, b"m")
+            send_through(prefill, decode, sender, receiver)
             prefill.woken.wait("the row", lambda: successor.server.registered == (1, 1))
 
 
 def test_a_row_that_names_another_living_rank_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
-    """The dead rank's port was given to a rank of another prefill, which must not take its rooms."""
-    with (
-        bootstrap() as server,
-        bootstrap() as elsewhere,
-        prefill_side(server.port) as prefill,
-        prefill_side(elsewhere.port) as stranger,
-        decode_side() as decode,
-    ):
-        register_as(server, prefill, stranger, "the life before")
+    """A dead rank's port was given to a rank of another prefill, which must not take its rooms."""
+    with reused_port() as (server, prefill, stranger), decode_side() as decode:
         receiver = decode.manager.receiver(1, "r", HOST, server.port)
         decode.woken.wait("refusal", lambda: "not the life before that the bootstrap server named" in caplog.text)
         assert receiver.poll() == KVPoll.BOOTSTRAPPING
         register_as(server, prefill, prefill, prefill.manager.instance)
         sender = prefill.manager.sender(1, "r")
         decode.until(receiver, KVPoll.WAITING_FOR_INPUT)
-        receiver.send_metadata(pages(2, 3))
-        sender.send(pages(5, 6), last=True, metadata=b"m")
-        finish(prefill, decode, sender, receiver, b"m")
+        send_through(prefill, decode, sender, receiver)
         assert stranger.manager.stats().peers == 0
 
 
 def test_a_row_that_stays_wrong_fails_the_room_with_both_names() -> None:
-    with (
-        bootstrap() as server,
-        bootstrap() as elsewhere,
-        prefill_side(server.port) as prefill,
-        prefill_side(elsewhere.port) as stranger,
-        decode_side(topology_timeout=0.0) as decode,
-    ):
-        register_as(server, prefill, stranger, "the life before")
+    with reused_port() as (server, _, stranger), decode_side(topology_timeout=0.0) as decode:
         receiver = decode.manager.receiver(1, "r", HOST, server.port)
         failed(
             decode, receiver, FailureCode.STALE_ENDPOINT,
@@ -147,14 +150,9 @@ def killed_in_turn(group: Instance, victim: int) -> None:
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_one_rank_of_a_prefill_that_ends_fails_the_room_of_a_decode_that_needs_both(victim: int) -> None:
-    with (
-        bootstrap() as server,
-        instance("prefill", GQA, Grid(2), server.port) as prefill,
-        instance("decode", GQA, Grid(1)) as decode,
-    ):
-        senders, receivers = prefill.senders(1), decode.receivers(1, server.port)
-        decode.announce(receivers, pages(1, 2))
-        prefill.until(senders, KVPoll.WAITING_FOR_INPUT)
+    with pair(GQA, Grid(2), Grid(1)) as both:
+        prefill, decode, _ = both
+        senders, receivers = both.announced()
         began = time.monotonic()
         killed_in_turn(prefill, victim)
         decode.until(receivers, KVPoll.FAILED)
@@ -166,14 +164,9 @@ def test_one_rank_of_a_prefill_that_ends_fails_the_room_of_a_decode_that_needs_b
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_one_rank_of_a_decode_that_ends_fails_the_prefill_rank_that_serves_both(victim: int) -> None:
-    with (
-        bootstrap() as server,
-        instance("prefill", GQA, Grid(1), server.port) as prefill,
-        instance("decode", GQA, Grid(2)) as decode,
-    ):
-        senders, receivers = prefill.senders(1), decode.receivers(1, server.port)
-        decode.announce(receivers, pages(1, 2))
-        prefill.until(senders, KVPoll.WAITING_FOR_INPUT)
+    with pair(GQA, Grid(1), Grid(2)) as both:
+        prefill, decode, _ = both
+        senders, receivers = both.announced()
         killed_in_turn(decode, victim)
         prefill.until(senders, KVPoll.FAILED)
         other = 1 - victim

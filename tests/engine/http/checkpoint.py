@@ -1,4 +1,4 @@
-"""A checkpoint without weights: what the HTTP process reads of one. Every byte is a token."""
+"""A checkpoint without tensors: what the HTTP process reads of one. Every byte is a token."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ BEGIN, END, USER = "<|begin|>", "<|end|>", "<|user|>"
 FIRST_BYTE = 3  # ids 0 to 2 are the special tokens
 CONTEXT = 512
 VOCAB = 300  # wider than the tokenizer, as real checkpoints are
+NO_TENSORS = b"{}"
 TEMPLATE = (
     "{% for message in messages %}"
     "{% if message.role not in ('user', 'assistant', 'system') %}"
@@ -45,11 +46,16 @@ def write(directory: Path, template: str | None = TEMPLATE) -> Path:
     config = {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 64,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 8,
+        "intermediate_size": 64,
         "vocab_size": VOCAB,
         "max_position_embeddings": CONTEXT,
         "eos_token_id": 1,
     }
     (directory / "config.json").write_text(json.dumps(config))
+    (directory / "model.safetensors").write_bytes(len(NO_TENSORS).to_bytes(8, "little") + NO_TENSORS)
     (directory / "generation_config.json").write_text(json.dumps({"temperature": 0.25, "top_k": 7}))
     settings = {"bos_token": BEGIN, "eos_token": {"content": END}, "chat_template": template}
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))

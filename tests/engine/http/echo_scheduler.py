@@ -5,7 +5,8 @@
     !fail CODE      aborted with that HTTP status        !late CODE      the same, a while after two tokens
     !mute           no answer at all                     !raw            a foreign frame, then the answer
 
-ECHO_GATE names a FIFO to wait for before anything else.
+ECHO_GATE names a FIFO to wait for before anything else; ECHO_WARM_UP is the prompt of the warm-up request. ECHO_SWITCH
+is what a role switch meets: `fail-prepare:RANK` or `fail-commit:RANK`.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from pdctl.engine.args import ServerArgs
 from pdctl.engine.channels import Channels, local_line
 from pdctl.engine.meeting import Here, meet
 from pdctl.engine.messages import (
+    NOT_IDLE,
     Abort,
     Ask,
     Died,
+    Drained,
     Finish,
     Flush,
     Flushed,
@@ -38,6 +41,8 @@ from pdctl.engine.messages import (
     Request,
     Stage,
     Stop,
+    Switched,
+    SwitchRole,
     Tokens,
     reply_codec,
     request_codec,
@@ -141,15 +146,28 @@ class EchoRank:
                 "queue_waiting": 2,
             }
             self.say(Report(request.id, self.dp_rank, {"seen": self.seen, "pid": os.getpid()}, load))
+        elif isinstance(request, SwitchRole):
+            self.switch(request)
         elif isinstance(request, Stop):
             for follower in self.followers:
                 follower.send(request_codec.encode(request))
             return False
         return True
 
+    def switch(self, order: SwitchRole) -> None:
+        step = "commit" if order.commit else "prepare"
+        wanted, _, rank = os.environ.get("ECHO_SWITCH", "").partition(":")
+        here = rank in ("", str(self.dp_rank))
+        if wanted == f"fail-{step}" and here:
+            self.say(Switched(order.id, self.dp_rank, False, f"rank {self.dp_rank} says no", not order.commit))
+        elif self.running:
+            self.say(Switched(order.id, self.dp_rank, False, NOT_IDLE, True))
+        else:
+            self.say(Switched(order.id, self.dp_rank, True, "", not order.commit))
+
     def admit(self, message: Generate) -> None:
         self.seen += 1
-        text = text_of(message.input_ids)
+        text = text_of(message.input_ids) or os.environ.get("ECHO_WARM_UP", "")
         command = text[1:].split() if text.startswith("!") else []
         if command[:1] == ["die"]:
             os._exit(7)
@@ -178,6 +196,9 @@ class EchoRank:
             if run.command[:1] in SILENT:
                 run.due = now + 60
         items = [self.advance(run, now) for run in due]
+        # A decode has the pages of a failed room back a while later.
+        gone = [item.rid for item in items if item.finish and item.finish.code == "transfer_timeout"]
+        items += [Tokens(rid, [], drained=Drained(30.25, "timeout")) for rid in gone]
         if items:
             self.say(Outputs(items, self.dp_rank))
 
@@ -220,6 +241,7 @@ class EchoRank:
         return Meta(
             prompt_tokens=len(run.message.input_ids),
             completion_tokens=run.made,
+            prefill_retries=1 if moved else 0,
             queue_time=0.001,
             bootstrap_time=0.002,
             transfer_time=0.004 if moved else 0.0,

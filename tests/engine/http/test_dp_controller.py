@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import pytest
 import zmq
 
 from pdctl.engine.args import ServerArgs
-from pdctl.engine.dp_controller import Loads, chooser, dispatch, resolve
-from pdctl.engine.messages import Abort, Done, Generate, Sampling, Stop, request_codec
+from pdctl.engine.dp_controller import Choice, Loads, chooser, dispatch, resolve
+from pdctl.engine.messages import Abort, Done, Generate, Sampling, Stop, SwitchRole, request_codec
 
 
 def request(room: int | None = None, rank: int | None = None) -> Generate:
@@ -61,6 +62,35 @@ def test_requests_go_to_one_replica_and_orders_to_all() -> None:
     assert not thread.is_alive()
     for end in ends:
         assert [request_codec.decode(end.recv()) for _ in range(3)] == [messages[0], *messages[2:]]
+    context.destroy(linger=0)
+
+
+def test_an_instance_of_another_role_chooses_as_that_role_does() -> None:
+    """A decode in turns, a prefill by room; only a switch that is carried out counts, not the question before it."""
+    context = zmq.Context()
+    source, feed = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    source.bind("inproc://in")
+    feed.connect("inproc://in")
+    outs, ends = [context.socket(zmq.PUSH) for _ in range(2)], [context.socket(zmq.PULL) for _ in range(2)]
+    for rank in range(2):
+        outs[rank].bind(f"inproc://out{rank}")
+        ends[rank].connect(f"inproc://out{rank}")
+        ends[rank].setsockopt(zmq.RCVTIMEO, 10_000)
+    args = ServerArgs("/nowhere", disaggregation_mode="decode", dp_size=2)
+
+    def after(role: str) -> Choice:
+        return chooser(resolve(dataclasses.replace(args, disaggregation_mode=role)), 2)
+
+    thread = threading.Thread(target=dispatch, args=(source, outs, chooser(resolve(args), 2)), kwargs={"after": after})
+    thread.start()
+    ask, order = SwitchRole("a", "prefill", commit=False), SwitchRole("b", "prefill", commit=True)
+    messages = [request(7), ask, request(7), order, request(7), request(7), Stop()]
+    for message in messages:
+        feed.send(request_codec.encode(message))
+    thread.join(10)
+    assert not thread.is_alive()
+    assert [request_codec.decode(ends[0].recv()) for _ in range(4)] == [messages[0], ask, order, Stop()]
+    assert [request_codec.decode(ends[1].recv()) for _ in range(6)] == [ask, *messages[2:]]
     context.destroy(linger=0)
 
 

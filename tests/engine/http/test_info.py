@@ -141,10 +141,14 @@ def test_metrics_have_sglangs_names_and_count(decode: Engine) -> None:
     assert grown("generation_tokens_total") == 5
     assert grown("num_transfer_failed_reqs_total") == 1
     assert grown("num_bootstrap_failed_reqs_total") == 0
+    assert grown("num_prefill_retries_total") == 2
+    assert grown("decode_deferred_kv_release_total") == 1
+    assert grown("decode_deferred_kv_release_seconds_sum") == 30.25
     assert grown("time_to_first_token_seconds_count") == 1
     assert grown("inter_token_latency_seconds_count") == 4
     assert grown("e2e_request_latency_seconds_count") == 2
     assert grown("kv_transfer_latency_ms_sum") == pytest.approx(8)
+    assert 'outcome="timeout"' in decode.client.get("/metrics").text
     assert after["sglang:num_used_tokens"] == 7
     assert after["sglang:num_decode_transfer_queue_reqs"] == 0
     assert after["sglang:page_size"] == 16

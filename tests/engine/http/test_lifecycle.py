@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -91,10 +92,17 @@ def test_a_taken_port_is_an_error_that_names_it(model: Path) -> None:
             assert engine.exit_code() == 1
             assert f"cannot listen on the bootstrap port 127.0.0.1:{port}" in engine.lines[-1]
             assert "give another --disaggregation-bootstrap-port" in engine.lines[-1]
+        for flags in (("--tp-size", "2"), ("--tp-size", "2", "--nnodes", "2")):
+            with running(model, *flags, "--dist-init-addr", f"127.0.0.1:{port}") as engine:
+                assert engine.exit_code() == 1
+                (line,) = engine.lines
+                assert f"cannot listen on the port of --dist-init-addr 0.0.0.0:{port}: Address already in use" in line
+                assert "give another --dist-init-addr, the same to every node" in line
 
 
 def test_a_checkpoint_without_a_tokenizer_is_an_error_that_names_the_file(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_bytes((model / "config.json").read_bytes())
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(model / name, tmp_path / name)
     with running(tmp_path) as engine:
         assert engine.exit_code() == 1
         assert f"{tmp_path}: no tokenizer.json" in engine.lines[-1]
@@ -197,6 +205,14 @@ def test_a_killed_rank_is_named(model: Path, gate: Path, ready: bool) -> None:
         os.kill(rank, signal.SIGKILL)
         assert engine.exit_code() == 1
         engine.wait_for(f"rank TP0 (pid {rank}) was killed by SIGKILL")
+
+
+def test_a_rank_that_dies_of_the_warm_up_is_named_and_nothing_else_is_said(model: Path) -> None:
+    with running(model, env={"ECHO_WARM_UP": "!die"}) as engine:
+        assert engine.exit_code() == 1
+        assert "exited with code 7" in engine.wait_for("Instance ends: rank TP0")
+        assert engine.lines[-1].startswith("[20")
+        assert not any("Traceback" in line or "never retrieved" in line for line in engine.lines)
 
 
 def test_a_stream_ends_with_the_reason_when_a_rank_dies(model: Path) -> None:

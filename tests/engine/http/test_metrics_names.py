@@ -28,6 +28,8 @@ GAUGES = (
 COUNTERS = (
     "num_bootstrap_failed_reqs_total",
     "num_transfer_failed_reqs_total",
+    "num_prefill_retries_total",
+    "decode_deferred_kv_release_total",
     "num_aborted_requests_total",
     "num_retracted_requests_total",
     "num_retracted_input_tokens_total",
@@ -41,16 +43,14 @@ HISTOGRAMS = (
     "kv_transfer_total_mb",
     "queue_time_seconds",
     "per_stage_req_latency_seconds",
+    "decode_deferred_kv_release_seconds",
 )
 ABSENT = {
     "num_prefill_prealloc_queue_reqs": "the name until 0.5.8",
-    "num_prefill_retries_total": "the log has a line for each early prefill that was given up",
     "prealloc_full_token_usage": "one kind of pool",
     "prealloc_swa_token_usage": "one kind of pool",
     "num_decode_host_receive_queue_reqs": "pages arrive where they are read",
     "num_decode_host_receive_reqs_total": "pages arrive where they are read",
-    "decode_deferred_kv_release_seconds": "the log has a line for each that timed out",
-    "decode_deferred_kv_release_total": "the log has a line for each that timed out",
 }
 
 

@@ -113,3 +113,13 @@ def test_a_node_0_that_never_comes_is_named(model: Path) -> None:
     with nodes(model, *SHAPE, "--dist-timeout", "0.5", only=(1,)) as (second,):
         assert "waited 0.5 s for node 0 at 127.0.0.1:" in second.wait_for("Start-up failed: ")
         assert second.exit_code() == 1
+
+
+def test_a_name_of_node_0_that_nobody_knows_is_named(model: Path) -> None:
+    flags = ("--nnodes", "2", "--node-rank", "1", "--dist-init-addr", "no-such-node.invalid:20000")
+    with running(model, *SHAPE, *flags, "--dist-timeout", "0.5") as second:
+        assert second.exit_code() == 1
+        told, ended = second.lines
+        assert "Waiting for the name no-such-node.invalid of --dist-init-addr to resolve: " in told
+        assert "waited 0.5 s for the name no-such-node.invalid of --dist-init-addr to resolve: " in ended
+        assert ended.endswith("give node 0's own name or address")

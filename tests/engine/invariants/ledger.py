@@ -70,6 +70,8 @@ def told(item: Tokens) -> tuple[str, tuple[int, ...], str]:
 def take(asked: dict[str, Asked], items: list[Tokens]) -> None:
     """Give each request what its instance's leader said, and judge it."""
     for item in items:
+        if item.drained is not None:
+            continue
         one = asked[item.rid]
         if one.ends:
             raise InvariantError(f"rid {one.rid} (room {one.room}) is told {told(item)} after its end")

@@ -14,7 +14,8 @@ from typing import Any
 from pdctl.engine.disaggregation import bootstrap_client, manager, prefill
 from pdctl.engine.disaggregation.bootstrap_client import BootstrapError
 from pdctl.engine.disaggregation.channel import LinkEvent
-from pdctl.engine.disaggregation.loop import Handler, Timer
+from pdctl.engine.disaggregation.loop import Handler
+from pdctl.engine.disaggregation.timers import Timer
 
 EPOCH = 1_700_000_000.0
 LOOK = 0.5  # virtual seconds between looks at what is under way; real loops look every millisecond

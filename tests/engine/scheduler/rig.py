@@ -36,8 +36,9 @@ from pdctl.engine.model.parallel import Groups
 from pdctl.engine.model.runner import ModelRunner
 from pdctl.engine.scheduler import parts
 from pdctl.engine.scheduler.loop import Scheduler
+from pdctl.engine.scheduler.queues import Queues
 from pdctl.engine.scheduler.resources import Resources
-from pdctl.engine.scheduler.role import Queues, Role
+from pdctl.engine.scheduler.role import Role
 from pdctl.engine.scheduler.sizing import Sizing, use_threads
 from pdctl.engine.scheduler.turn import Agreed
 from tests.engine.disaggregation.rig import PATIENCE, Bootstrap, Woken
@@ -140,6 +141,12 @@ class Station:
         queues = self.queues
         return not queues.total and not queues.draining and not self.scheduler._overlap.under_way
 
+    @property
+    def works(self) -> bool:
+        """The next turn has something to compute, or to wait for in the middle of it."""
+        queues = self.queues
+        return bool(queues.running or queues.waiting or self.scheduler._overlap.under_way)
+
     def close(self) -> None:
         self.scheduler._overlap.close()
         if self.manager is not None:
@@ -155,7 +162,7 @@ def turns_until(stations: list[Station], what: str, done: Callable[[], object]) 
         assert time.monotonic() < deadline, f"no {what} within {PATIENCE} s: {[station.queues for station in stations]}"
         for station in stations:
             station.turn()
-        if not any(station.scheduler._overlap.under_way for station in stations):
+        if not any(station.works for station in stations):
             stations[0].woken.event.wait(0.001)
 
 

@@ -58,6 +58,18 @@ def test_pages_go_back_when_the_decode_stays_away_and_the_answer_is_still_right(
         assert both.prefill.meta["slow"].cached_tokens == 56  # whole pages, and never the last token
 
 
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_attempts_begun_again_are_counted(attempts: int) -> None:
+    request = ask("slow", 60, tokens=5, room=18)
+    with pair(prefill={"optimistic_prefill_attempts": attempts}) as both:
+        both.prefill.box.requests.append(addressed(both, request))
+        both.until("the last attempt", lambda: [req.attempts for _, req in both.prefill.role.members()] == [attempts])
+        both.until("the pages to be given back", lambda: both.prefill.queues.bootstrap == 1)
+        both.decode.box.requests.append(addressed(both, request))
+        both.until("both answers", lambda: "slow" in both.prefill.finish and "slow" in both.decode.finish)
+        assert both.prefill.meta["slow"].prefill_retries == attempts - 1
+
+
 def test_one_whose_decode_is_ready_is_not_held_up() -> None:
     """A pool with room for one prompt: the early one makes way."""
     early, ready = ask("early", 90, tokens=2, room=14), ask("ready", 90, tokens=2, room=15)

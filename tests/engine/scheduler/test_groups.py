@@ -12,11 +12,12 @@ import pytest
 
 from pdctl.engine.args import ServerArgs
 from pdctl.engine.cache.allocator import PageAllocator
-from pdctl.engine.cache.metadata import MetadataBuffers
+from pdctl.engine.cache.metadata import MetadataBuffers, MetadataRow
 from pdctl.engine.cache.table import PageTable
 from pdctl.engine.disaggregation.failure import Failure, FailureCode
+from pdctl.engine.disaggregation.sender import Sender
 from pdctl.engine.disaggregation.state import KVPoll
-from pdctl.engine.messages import Generate, Sampling
+from pdctl.engine.messages import Drained, Generate, Sampling
 from pdctl.engine.model.parallel import Group, Groups
 from pdctl.engine.scheduler.decode import DecodeRole
 from pdctl.engine.scheduler.prefill import PrefillRole
@@ -26,10 +27,11 @@ from pdctl.engine.scheduler.verdict import pack, shared_failure, unpack
 from pdctl.layout.cuts import KvModel
 from pdctl.layout.ranks import place
 from pdctl.layout.shape import Shape
-from tests.engine.disaggregation.instances import PAGES, Grid, Instance, instance
-from tests.engine.disaggregation.rig import HOST, PATIENCE, bootstrap
+from tests.engine.disaggregation.instances import PAGES, Grid, Instance, Pair, pair
+from tests.engine.disaggregation.rig import HOST, PATIENCE
 
 RANKS = 2
+ROOM = 3
 MODEL = KvModel(4, 4)
 
 
@@ -94,6 +96,12 @@ class Ranks:
     def each(self, action: Callable[[PrefillRole | DecodeRole], object]) -> None:
         list(self._pool.map(action, self.roles))
 
+    def add(self, port: int) -> None:
+        """One request to every rank; `port`: of the bootstrap server it names."""
+        prompt, sampling = [5, 6, 7, 8, 9], Sampling(max_new_tokens=4, temperature=0)
+        message = Generate("r", prompt, sampling, bootstrap_host=HOST, bootstrap_port=port, bootstrap_room=ROOM)
+        self.each(lambda role: role.add(Req.of(message, 4)))
+
     def until(self, what: str, done: Callable[[], bool]) -> None:
         for _ in range(int(PATIENCE / 0.005)):
             if done():
@@ -112,8 +120,12 @@ class Ranks:
 
     @property
     def told(self) -> list[tuple[str, str]]:
-        ends = [role.resources.outbox[-1].finish for role in self.roles]
+        ends = [item.finish for role in self.roles for item in role.resources.outbox]
         return [(end.code, end.message) for end in ends if end is not None]
+
+    @property
+    def drained(self) -> list[Drained]:
+        return [item.drained for role in self.roles for item in role.resources.outbox if item.drained is not None]
 
 
 def resources(mode: str, group: ThreadGroup, rank: int) -> Resources:
@@ -134,68 +146,91 @@ def resources(mode: str, group: ThreadGroup, rank: int) -> Resources:
     )
 
 
-def request(room: int, port: int) -> Callable[[], Req]:
-    sampling = Sampling(max_new_tokens=4, temperature=0)
-    message = Generate("r", [5, 6, 7, 8, 9], sampling, bootstrap_host=HOST, bootstrap_port=port, bootstrap_room=room)
-    return lambda: Req.of(message, 4)
-
-
 @contextmanager
-def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(RANKS) as pool:
-        yield pool
+def roles(mode: str, **decode: object) -> Iterator[tuple[Pair, Ranks]]:
+    """A pair whose `mode` side has its roles; the managers of the other side are the test's. `decode`: its settings."""
+    with pair(MODEL, Grid(RANKS), Grid(RANKS), **decode) as both, ThreadPoolExecutor(RANKS) as pool:
+        yield both, Ranks(both.decode if mode == "decode" else both.prefill, mode, pool)
+
+
+def announced(both: Pair, ranks: Ranks) -> list[Sender]:
+    """The prefill's ends of a request of the decode's roles, whose page lists have come to them."""
+    senders = both.prefill.senders(ROOM)
+    ranks.add(both.port)
+    ranks.until("announced pages", lambda: all(role.queues().transfer for role in ranks.roles))
+    both.prefill.until(senders, KVPoll.WAITING_FOR_INPUT)
+    return senders
 
 
 @pytest.mark.parametrize("victim", range(RANKS))
 def test_a_transfer_that_fails_on_one_decode_rank(victim: int) -> None:
-    with (
-        bootstrap() as server,
-        instance("prefill", MODEL, Grid(RANKS), server.port) as prefill,
-        instance("decode", MODEL, Grid(RANKS)) as decode,
-        threads() as pool,
-    ):
-        ranks, req = Ranks(decode, "decode", pool), request(3, server.port)
-        senders = prefill.senders(3)
-        ranks.each(lambda role: role.add(req()))
-        ranks.until("announced pages", lambda: all(role.queues().transfer for role in ranks.roles))
-        prefill.until(senders, KVPoll.WAITING_FOR_INPUT)
+    with roles("decode") as (both, ranks):
+        prefill, senders = both.prefill, announced(both, ranks)
         senders[victim].abort("this rank's link is down", FailureCode.TRANSFER.value)
         ranks.failed()
         text = "Decode transfer failed: this rank's link is down"
         assert ranks.told == [(FailureCode.TRANSFER.value, text)] * RANKS
+        assert [one.outcome for one in ranks.drained] == ["drained"] * RANKS
         prefill.until(senders, KVPoll.FAILED)
+
+
+def test_pages_that_one_prefill_rank_never_gives_back_are_waited_for_on_every_decode_rank() -> None:
+    grace, silent = 0.3, threading.Event()
+    with roles("decode", settle_grace=grace) as (both, ranks):
+        announced(both, ranks)
+        both.prefill.ranks[0].side.manager.loop.call(lambda: silent.wait(PATIENCE))
+        try:
+            ranks.each(lambda role: role.abort(lambda _: True))
+            ranks.failed()
+        finally:
+            silent.set()
+        assert [one.outcome for one in ranks.drained] == ["timeout"] * RANKS
+        assert all(one.seconds > 0.9 * grace for one in ranks.drained)
+
+
+@pytest.mark.parametrize("victim", range(RANKS))
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (MetadataRow(4, 9).encode(), "context corruption detected: metadata slot 0 carries room 4, expected room 3"),
+        (b"torn", "metadata of 4 bytes; a row has at least 24"),
+    ],
+    ids=["another room's", "torn"],
+)
+def test_a_bad_metadata_row_on_one_decode_rank(
+    victim: int, row: bytes, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with roles("decode") as (both, ranks):
+        prefill, senders = both.prefill, announced(both, ranks)
+        for rank, sender in enumerate(senders):
+            sender.send(np.array([5, 6], dtype=np.int32), True, row if rank == victim else MetadataRow(3, 9).encode())
+        ranks.failed()
+        assert ranks.told == [("context_corruption", f"Decode transfer failed: {why}")] * RANKS
+        lines = [record.getMessage() for record in caplog.records]
+        said = [line for line in lines if line.startswith("Context corruption")]
+        assert said == [f"Context corruption detected: Request r (bootstrap_room=3) {why}"]
+        prefill.until(senders, KVPoll.SUCCESS)
 
 
 @pytest.mark.parametrize("victim", range(RANKS))
 def test_a_handshake_that_fails_on_one_decode_rank(victim: int) -> None:
-    with (
-        bootstrap() as server,
-        instance("prefill", MODEL, Grid(RANKS), server.port) as prefill,
-        instance("decode", MODEL, Grid(RANKS)) as decode,
-        threads() as pool,
-    ):
-        ranks, req = Ranks(decode, "decode", pool), request(3, server.port)
-        prefill.ranks[victim].side.manager.close()
-        ranks.each(lambda role: role.add(req()))
+    with roles("decode") as (both, ranks):
+        lost = both.prefill.ranks[victim].side.manager
+        lost.close()
+        ranks.add(both.port)
         ranks.failed()
         assert len(set(ranks.told)) == 1
         code, text = ranks.told[0]
         assert code == FailureCode.PREFILL_LOST.value
-        assert prefill.ranks[victim].side.manager.endpoint in text
+        assert lost.endpoint in text
 
 
 @pytest.mark.parametrize("victim", range(RANKS))
 def test_a_room_that_one_prefill_rank_hears_is_given_up(victim: int) -> None:
-    with (
-        bootstrap() as server,
-        instance("prefill", MODEL, Grid(RANKS), server.port) as prefill,
-        instance("decode", MODEL, Grid(RANKS)) as decode,
-        threads() as pool,
-    ):
-        ranks, req = Ranks(prefill, "prefill", pool), request(3, server.port)
-        ranks.each(lambda role: role.add(req()))
-        receivers = decode.receivers(3, server.port)
-        decode.until(receivers, KVPoll.WAITING_FOR_INPUT)
+    with roles("prefill") as (both, ranks):
+        ranks.add(both.port)
+        receivers = both.decode.receivers(ROOM, both.port)
+        both.decode.until(receivers, KVPoll.WAITING_FOR_INPUT)
         receivers[victim].abort("no room for it here", FailureCode.MISMATCH.value)
         ranks.failed()
         text = "Prefill bootstrap failed: no room for it here"

@@ -26,7 +26,7 @@ def expected() -> dict[str, list[int]]:
     return alone()
 
 
-@pytest.mark.parametrize("layout", ["layer-major", "page-major"])
+@pytest.mark.parametrize("layout", ["layer-major", "page-major", "head-major"])
 def test_retracted_requests_answer_as_if_nothing_had_happened(
     layout: str, expected: dict[str, list[int]], caplog: pytest.LogCaptureFixture
 ) -> None:

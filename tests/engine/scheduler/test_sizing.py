@@ -9,6 +9,7 @@ import pytest
 from pdctl.engine.args import ServerArgs
 from pdctl.engine.model.config import ModelConfig
 from pdctl.engine.scheduler.sizing import Sizing
+from pdctl.errors import UsageError
 from tests.engine.checkpoints import COMMON, CONFIGS
 
 
@@ -40,7 +41,7 @@ def test_a_page_is_of_this_rank_share(
 
 
 def test_a_pool_of_less_than_a_page_is_refused() -> None:
-    with pytest.raises(ValueError, match="--max-total-tokens 15 is less than one page of 16 tokens"):
+    with pytest.raises(UsageError, match="--max-total-tokens 15 is less than one page of 16 tokens"):
         resolve("mla", max_total_tokens=15)
 
 

@@ -14,7 +14,7 @@ from pdctl.engine.model.batch import Share
 from pdctl.engine.model.parallel import Group, Groups
 from pdctl.engine.model.sampler import Sampled, SamplingRow
 from pdctl.engine.scheduler import stages
-from pdctl.engine.scheduler.role import Queues
+from pdctl.engine.scheduler.queues import Queues
 from pdctl.engine.scheduler.turn import Turn
 
 

@@ -1,0 +1,172 @@
+"""`pdctl role-switch`: a prefill becomes a decode, or the other way round, while the fleet serves."""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pdctl.cli.durations import seconds
+from pdctl.errors import ExitCode, NotFoundError, UsageError
+from pdctl.fleet.facts import Endpoint
+from pdctl.launch import roles
+from pdctl.launch.deployment import Role
+from pdctl.launch.state import RunDir, home, pick
+from pdctl.render import switch as view
+from pdctl.render import term
+from pdctl.switch import fleet, record
+from pdctl.switch.lease import lease
+from pdctl.switch.order import Order, Standing
+from pdctl.switch.perform import Interrupted, Switch
+from pdctl.switch.refusals import refusals
+from pdctl.switch.steps import steps
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pdctl.launch.run import Run
+    from pdctl.switch.order import Note, Result
+
+
+class To(str, Enum):
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class Form(str, Enum):
+    TEXT = "text"
+    JSON = "json"
+
+
+def command(
+    instance: Annotated[str, typer.Argument(metavar="INSTANCE", help="Its name in a run, or its URL.")],
+    to: Annotated[To, typer.Option("--to", help="The role it shall have.")],
+    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="The run that has it.")] = None,
+    router: Annotated[
+        list[str] | None, typer.Option("--router", metavar="URL", help="A router to tell; repeat it for several.")
+    ] = None,
+    bootstrap_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Of the new prefill; else what it says itself.")
+    ] = None,
+    graph_memory: Annotated[
+        float | None, typer.Option(min=0, metavar="GB", help="For the CUDA graphs of a new decode; else its peers'.")
+    ] = None,
+    min_ready: Annotated[int, typer.Option(min=1, help="How many its old role must keep.")] = 1,
+    drain_timeout: Annotated[str, typer.Option(metavar="TIME", help="Until it must be idle.")] = "330s",
+    switch_timeout: Annotated[str, typer.Option(metavar="TIME", help="Until it must have switched.")] = "180s",
+    canary_timeout: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Until every peer must answer with it: 60s, of a prefill of SGLang 400s."),
+    ] = None,
+    key_env: Annotated[str, typer.Option(metavar="VARIABLE", help="Variable that holds the servers' API key.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    output: Annotated[Form, typer.Option("--output", "-o", help="Form of the answer.")] = Form.TEXT,
+) -> None:
+    """Switch the role of a running instance: drain, switch, verify, put back.
+
+    \b
+    pdctl role-switch prefill-1 --to decode
+    pdctl role-switch decode-0 --to prefill --run blue --dry-run
+    pdctl role-switch http://10.0.0.7:30000 --to prefill --router http://10.0.0.1:8000
+    """
+    found, name, url = _where(instance, run, bool(router))
+    routers = tuple(one.rstrip("/") for one in router or ()) or _routers(found)
+    order = Order(
+        name=name,
+        url=url,
+        to=to.value,
+        routers=routers,
+        known=_known(found),
+        bootstrap_port=bootstrap_port,
+        graph_memory=graph_memory,
+        min_ready=min_ready,
+        drain=seconds("--drain-timeout", drain_timeout),
+        turn=seconds("--switch-timeout", switch_timeout),
+        canary=seconds("--canary-timeout", canary_timeout) if canary_timeout is not None else None,
+        key=os.environ.get(key_env, "") if key_env else "",
+    )
+    root = home(os.environ)
+    with lease(root / "switches", (*routers, url)):
+        _switch(order, output, dry_run, root, RunDir.of(root, found.name) if found is not None else None)
+
+
+def _switch(order: Order, output: Form, dry_run: bool, root: Path, directory: RunDir | None) -> None:
+    seen = fleet.read(order)
+    obstacles = refusals(order, seen)
+    if obstacles:
+        if output is Form.JSON:
+            term.out().write(view.refused_json(order, obstacles))
+        else:
+            view.refused(order, obstacles, term.err())
+        raise typer.Exit(int(ExitCode.NOT_PROBED if not seen.target.engine.reached else ExitCode.FINDINGS))
+    planned = tuple(steps(order, seen))
+    if dry_run:
+        if output is Form.JSON:
+            term.out().write(view.plan_json(order, seen.target.role, planned))
+        else:
+            view.plan(order, seen.target.role, planned, term.out())
+        return
+    if output is Form.TEXT:
+        view.head(order, seen.target.role, term.err())
+
+    def told(note: Note) -> None:
+        if output is Form.TEXT:
+            view.note(note, term.err())
+
+    try:
+        result = Switch(order, seen, told).run()
+    except Interrupted as interrupted:
+        _keep(order, interrupted.result, root, directory)
+        _show(order, interrupted.result, output)
+        raise
+    _keep(order, result, root, directory)
+    _show(order, result, output)
+    if result.standing is not Standing.SWITCHED:
+        raise typer.Exit(int(ExitCode.FINDINGS))
+
+
+def _show(order: Order, result: Result, output: Form) -> None:
+    if output is Form.JSON:
+        term.out().write(view.result_json(order, result))
+    else:
+        view.result(result, term.out() if result.standing is Standing.SWITCHED else term.err())
+
+
+def _keep(order: Order, result: Result, root: Path, directory: RunDir | None) -> None:
+    record.append(directory.path if directory is not None else root, order, result)
+    if directory is not None and result.standing is Standing.SWITCHED:
+        ranks = result.ranks if result.new_role == Role.PREFILL.value else 0
+        roles.note(directory.path, result.name, roles.Turned(Role(result.new_role), ranks))
+
+
+def _where(instance: str, run: str | None, routed: bool) -> tuple[Run | None, str, str]:
+    """The run, the instance's name, its URL. An instance named by URL belongs to a run only if one is named."""
+    root = home(os.environ)
+    if "://" in instance:
+        url = instance.rstrip("/")
+        if run is None:
+            if not routed:
+                raise UsageError(f"{url}: who routes to it?", "--router URL, or --run NAME for an instance of a run")
+            return None, url, url
+        found = pick(root, run)
+        known = next((spec.name for spec in found.deployment.servers if spec.url == url), url)
+        return found, known, url
+    found = pick(root, run)
+    servers = found.deployment.servers
+    spec = next((one for one in servers if one.name == instance), None)
+    if spec is None:
+        names = ", ".join(one.name for one in servers)
+        raise NotFoundError(f"run `{found.name}` has no instance `{instance}`", f"one of {names}")
+    return found, spec.name, spec.url
+
+
+def _routers(found: Run | None) -> tuple[str, ...]:
+    router = found.deployment.router if found is not None else None
+    return (router.url,) if router is not None else ()
+
+
+def _known(found: Run | None) -> tuple[Endpoint, ...]:
+    servers = found.deployment.servers if found is not None else ()
+    return tuple(Endpoint(spec.name, spec.role.value, spec.url, spec.bootstrap_port) for spec in servers)

@@ -1,0 +1,69 @@
+"""A role switch as it goes, and what came of it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from pdctl.switch import record
+from pdctl.switch.order import Standing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pdctl.render.term import Term
+    from pdctl.switch.order import Note, Order, Result
+    from pdctl.switch.refusals import Refusal
+
+
+def note(one: Note, term: Term) -> None:
+    """`  drain    idle (2.1 s)`; what is waited for has no time."""
+    took = f" ({one.seconds:.1f} s)" if one.seconds is not None else " …"
+    term.write(f"  {one.step.value:<8} {one.words}{took}")
+
+
+def head(order: Order, role: str, term: Term) -> None:
+    where = "" if order.name == order.url else f" ({order.url})"
+    words = f"a {role} already" if role == order.to else f"{role} -> {order.to}"
+    term.write(f"{order.name}{where}: {words}")
+
+
+def plan(order: Order, role: str, notes: Iterable[Note], term: Term) -> None:
+    head(order, role, term)
+    for one in notes:
+        term.write(f"  {one.step.value:<8} {one.words}")
+
+
+def refused(order: Order, found: Iterable[Refusal], term: Term) -> None:
+    term.write(term.style(f"{order.name} cannot become a {order.to} now; nothing was changed", "red"))
+    for one in found:
+        term.write(f"  {one.reason}")
+        if one.fix:
+            term.write(f"    fix: {one.fix}")
+
+
+def result(one: Result, term: Term) -> None:
+    whole = sum(seconds for _, seconds in one.durations)
+    if one.standing is Standing.SWITCHED:
+        term.write(f"{one.name} is a {one.new_role} now, after {whole:.1f} s")
+        return
+    state = f"{one.name} serves as a {one.old_role} as before" if one.standing is Standing.AS_BEFORE else ""
+    term.write(term.style(f"{one.problem}{'; ' + state if state else ''}", "red"))
+    if one.fix:
+        term.write(f"  fix: {one.fix}")
+
+
+def result_json(order: Order, one: Result) -> str:
+    return json.dumps(record.document(order, one), indent=2)
+
+
+def refused_json(order: Order, found: Iterable[Refusal]) -> str:
+    rows = [{"reason": one.reason, "fix": one.fix} for one in found]
+    body = {"schema": record.SCHEMA, "instance": order.name, "url": order.url, "to": order.to, "refused": rows}
+    return json.dumps(body, indent=2)
+
+
+def plan_json(order: Order, role: str, notes: Iterable[Note]) -> str:
+    rows = [{"step": one.step.value, "words": one.words} for one in notes]
+    body = {"schema": record.SCHEMA, "instance": order.name, "url": order.url, "from": role, "to": order.to}
+    return json.dumps({**body, "steps": rows}, indent=2)

@@ -1,0 +1,284 @@
+"""The switch itself, step by step; whatever goes wrong, it is said where the instance was left.
+
+Until the instance has taken the order the routers can have it back as it was. From then on only its answer counts:
+one that serves as before goes back, one that does not, or did not answer, stays out of every router.
+"""
+
+from __future__ import annotations
+
+import time
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pdctl.errors import PdctlError
+from pdctl.fleet import canary
+from pdctl.fleet.canary import Prompt, Side
+from pdctl.switch.engine import Instance
+from pdctl.switch.order import PREFILL, Note, Result, Standing, Step, other
+from pdctl.switch.refusals import graph_memory, has_graphs, port_of
+from pdctl.switch.routers import Routing
+from pdctl.switch.steps import canary_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pdctl.fleet.facts import Canary
+    from pdctl.switch.fleet import Fleet, Member
+    from pdctl.switch.order import Order
+
+AGAIN = 0.5  # seconds between two looks
+BETWEEN_TURNS = 1.0  # seconds between two orders to an instance that is not idle
+SLICE = 5.0  # seconds of draining until it is said again what is left
+ROUTER = 60.0  # seconds for a router to do what it has accepted
+SETTLE = 30.0  # seconds for the instance to be what it said it is
+PAIR = 20.0  # seconds for the first canary of a pair; the next one may take what is left
+PROMPT = Prompt("Hello", tokens=2)
+
+
+class Left(Enum):
+    """What is certain of the instance."""
+
+    UNTOUCHED = 0
+    OUT = 1  # of a router, in its old role
+    UNSURE = 2  # it was told to switch, and has not answered
+    BROKEN = 3  # it says that it cannot serve any more
+    TURNED = 4  # it has its new role
+
+
+class Stopped(Exception):
+    """The switch ends here."""
+
+    def __init__(self, problem: str, fix: str = "") -> None:
+        super().__init__(problem)
+        self.problem, self.fix = problem, fix
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, after the instance was left as `result` says."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__()
+        self.result = result
+
+
+class Switch:
+    """One instance, one time. `told` hears of every step as it ends."""
+
+    def __init__(self, order: Order, fleet: Fleet, told: Callable[[Note], None]) -> None:
+        self._order, self._fleet, self._told = order, fleet, told
+        self._target = fleet.target
+        self._old, self._new = other(order.to), order.to
+        self._instance = Instance(order.name, order.url, order.key)
+        self._routings = [Routing(url, order.key) for url in order.routers]
+        self._removed: list[tuple[Routing, str, int | None]] = []  # with the role and port it had there
+        self._left = Left.UNTOUCHED
+        self._durations: dict[str, float] = {}
+        self._port = port_of(order, fleet)
+
+    def run(self) -> Result:
+        """Raises Interrupted on Ctrl-C, whenever that comes."""
+        try:
+            self._steps()
+        except KeyboardInterrupt:
+            raise Interrupted(self._end(Stopped("interrupted"))) from None
+        except (Stopped, PdctlError) as stop:
+            fix = stop.fix
+            return self._end(Stopped(str(stop), fix))
+        return self._result(Standing.SWITCHED)
+
+    def _steps(self) -> None:
+        turned = self._target.role == self._new  # by a run of this that did not come to its end
+        steps: list[tuple[Step, Callable[[], str]]] = [(Step.REMOVE, self._remove)]
+        if turned:
+            self._left = Left.TURNED
+        else:
+            steps += [(Step.DRAIN, self._drain), (Step.SWITCH, self._turn)]
+        steps += [(Step.VERIFY, self._verify), (Step.CANARY, self._canaries), (Step.ADD, self._add)]
+        for step, work in steps:
+            began = time.monotonic()
+            words = work()
+            self._durations[step.value] = seconds = time.monotonic() - began
+            self._told(Note(step, words, seconds))
+
+    # --- the steps
+
+    def _remove(self) -> str:
+        gone: list[str] = []
+        for routing in self._routings:
+            entry = routing.entry(self._order.url)
+            if entry is None:
+                continue
+            if self._left is Left.UNTOUCHED:
+                self._left = Left.OUT
+            self._removed.append((routing, entry.worker.role, entry.worker.bootstrap_port))
+            routing.remove(entry)
+            gone.append(routing.url)
+        for routing in self._routings:
+            still = partial(_listed, routing, self._order.url)
+            self._wait(ROUTER, still, f"router {routing.url} to let it go")
+        return f"out of {', '.join(gone)}" if gone else "in no router"
+
+    def _drain(self) -> str:
+        """Idle twice in a row: between two looks a request may come that was on its way."""
+        deadline, quiet, said = time.monotonic() + self._order.drain, 0, ""
+        while quiet < 2:
+            left = deadline - time.monotonic()
+            holds = self._holds(min(SLICE, max(0.0, left)) if said else 0.0)
+            if not holds:
+                quiet += 1
+                time.sleep(AGAIN)
+                continue
+            quiet = 0
+            if left <= 0:
+                raise Stopped(
+                    f"{self._order.name} is not idle after {self._order.drain:g} s: {holds}",
+                    f"--drain-timeout, or end them: curl -X POST {self._order.url}/abort_request "
+                    "-d '{\"abort_all\": true}'",
+                )
+            if holds != said:
+                self._told(Note(Step.DRAIN, holds))
+            said = holds
+        return "idle"
+
+    def _holds(self, seconds: float) -> str:
+        held = self._instance.held(seconds)
+        if held is None:
+            raise Stopped(f"what {self._order.name} still holds cannot be read at {self._order.url}/v1/loads")
+        words = [f"{name} {count:g}" for name, count in held.items()]
+        flights = ((routing.url, routing.in_flight(self._order.url)) for routing in self._routings)
+        return ", ".join(words + [f"in flight at {url}: {count}" for url, count in flights if count])
+
+    def _turn(self) -> str:
+        deadline = time.monotonic() + self._order.turn
+        order, graphs = self._order, None
+        if not self._target.embedded and self._new != PREFILL and not has_graphs(self._target):
+            graphs = graph_memory(order, self._fleet)
+        while True:
+            self._left = Left.UNSURE
+            answer = self._instance.turn(self._new, graphs, max(1.0, deadline - time.monotonic()))
+            if answer.success:
+                self._left = Left.TURNED
+                return f"{self._old} -> {self._new}"
+            if not answer.known:
+                raise Stopped(f"{order.name} did not answer whether it switched: {answer.message}")
+            self._left = Left.OUT if answer.safe_to_restore else Left.BROKEN
+            if not answer.not_idle or time.monotonic() >= deadline:
+                raise Stopped(f"{order.name} does not switch: {answer.message}")
+            self._told(Note(Step.SWITCH, answer.message))
+            time.sleep(BETWEEN_TURNS)
+
+    def _verify(self) -> str:
+        self._wait(SETTLE, self._lacks, f"{self._order.name} to serve as a {self._new}")
+        return f"it serves as a {self._new}"
+
+    def _lacks(self) -> str:
+        return self._instance.lacks(self._new, self._target.host, self._port, self._target.ranks)
+
+    def _canaries(self) -> str:
+        """One request with every peer: the first that a decode sends to a prefill it knew before may find it gone."""
+        seconds = canary_seconds(self._order, self._fleet)
+        deadline = time.monotonic() + seconds
+        peers = [self._side(member) for member in self._fleet.of(self._old) if member.healthy]
+        own = Side(self._order.name, self._order.url, bootstrap_port=self._port)
+        waiting, tries = peers, 0
+        while True:
+            tries += 1
+            left = max(1.0, deadline - time.monotonic())
+            cells = self._ask(own, waiting, left, min(PAIR, left) if tries == 1 else left)
+            bad = [cell for cell in cells if not cell.ok]
+            if not bad:
+                return f"{len(peers)} of {len(peers)} pairs answered" + (f", at try {tries}" if tries > 1 else "")
+            words = "; ".join(f"{cell.prefill} -> {cell.decode}: {cell.reason}" for cell in bad)
+            if time.monotonic() >= deadline:
+                raise Stopped(f"canary after {seconds:g} s: {words}")
+            self._told(Note(Step.CANARY, words))
+            names = {name for cell in bad for name in (cell.prefill, cell.decode)}
+            waiting = [side for side in peers if side.name in names]
+            time.sleep(AGAIN)
+
+    def _ask(self, own: Side, peers: list[Side], left: float, patience: float) -> tuple[Canary, ...]:
+        prefills, decodes = ([own], peers) if self._new == PREFILL else (peers, [own])
+        return canary.matrix(
+            prefills, decodes, left, prompt=PROMPT, patience=patience, key=self._order.key
+        )  # fmt: skip
+
+    def _side(self, member: Member) -> Side:
+        listed = next((entry.bootstrap_port for entry in member.listed if entry and entry.bootstrap_port), None)
+        return Side(member.name, member.url, bootstrap_port=listed or member.bootstrap_port)
+
+    def _add(self) -> str:
+        port = self._port if self._new == PREFILL else None
+        for routing in self._routings:
+            self._put(routing, self._new, port)
+        words = ", ".join(routing.url for routing in self._routings) or "no router"
+        return f"{self._new} in {words}" + (f", bootstrap port {port}" if port is not None else "")
+
+    def _put(self, routing: Routing, role: str, port: int | None) -> None:
+        routing.add(self._order.url, role, port)
+
+        def lacks() -> str:
+            entry = routing.entry(self._order.url)
+            if entry is None:
+                return "it is not listed"
+            worker = entry.worker
+            if worker.role != role or (port is not None and worker.bootstrap_port != port):
+                return f"it is listed as a {worker.role} with bootstrap port {worker.bootstrap_port}"
+            return "" if worker.healthy else "it is listed as unhealthy"
+
+        self._wait(ROUTER, lacks, f"router {routing.url} to route to it as a {role}")
+
+    def _wait(self, seconds: float, lacks: Callable[[], str], what: str) -> None:
+        """Until `lacks` says nothing. Raises Stopped naming what was waited for, and what was missing last."""
+        deadline = time.monotonic() + seconds
+        while missing := lacks():
+            if time.monotonic() >= deadline:
+                raise Stopped(f"waited {seconds:g} s for {what}: {missing}")
+            time.sleep(AGAIN)
+
+    # --- the end
+
+    def _end(self, stop: Stopped) -> Result:
+        order, again = self._order, "the same command again takes up where this one ended"
+        if self._left is Left.UNTOUCHED:
+            return self._result(Standing.AS_BEFORE, stop.problem, stop.fix)
+        if self._left is Left.OUT:
+            return self._restore(stop)
+        if self._left is Left.TURNED:
+            problem = f"{stop.problem}. {order.name} is a {self._new} now, and not (everywhere) routed to"
+            missing = self._lacks()
+            if missing:
+                problem, again = (
+                    f"{problem}; it does not serve: {missing}",
+                    f"the end of its log; start {order.name} again",
+                )
+            return self._result(Standing.OUT, problem, stop.fix or again)
+        if self._left is Left.BROKEN:
+            fix = f"start {order.name} again; pdctl leaves it out of every router until then"
+            return self._result(Standing.OUT, stop.problem, fix)
+        problem = f"{stop.problem}. Nobody knows what became of it; now it says: {self._instance.role() or 'nothing'}"
+        fix = f"look at {order.url}/model_info: where it is a {self._new}, {again}; else start it again"
+        return self._result(Standing.OUT, problem, fix)
+
+    def _restore(self, stop: Stopped) -> Result:
+        """Back as it was, in every router that had it."""
+        began = time.monotonic()
+        try:
+            for routing, role, port in self._removed:
+                wanted = (port or self._target.bootstrap_port) if role == PREFILL else None
+                self._put(routing, role, wanted)
+        except (Stopped, PdctlError, KeyboardInterrupt) as failed:
+            problem = f"{stop.problem}. It could not be put back into its router: {failed or 'interrupted'}"
+            return self._result(Standing.OUT, problem, f"add {self._order.url} to the router as a {self._old}")
+        self._told(Note(Step.RESTORE, f"{self._old} as before", time.monotonic() - began))
+        return self._result(Standing.AS_BEFORE, stop.problem, stop.fix)
+
+    def _result(self, standing: Standing, problem: str = "", fix: str = "") -> Result:
+        return Result(
+            self._order.name, self._order.url, self._old, self._new, standing, problem, fix,
+            self._port if self._new == PREFILL else None, self._target.ranks, tuple(self._durations.items()),
+        )  # fmt: skip
+
+
+def _listed(routing: Routing, url: str) -> str:
+    return "it is still listed" if routing.entry(url) is not None else ""

@@ -1,0 +1,26 @@
+"""What only a rank can find out about a start that fails: said in a line, by the rank and by its instance."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+import pdctl
+from tests.engine.http.conftest import running
+
+TINY = Path(pdctl.__file__).parent / "checkpoints" / "tiny"
+
+
+def test_weights_that_lack_a_tensor_are_told_without_a_traceback(tmp_path: Path) -> None:
+    shutil.copytree(TINY, tmp_path, dirs_exist_ok=True)
+    tensors = load_file(TINY / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with running(tmp_path, "--num-threads", "1", "--device", "cpu", module="pdctl.engine") as engine:
+        assert engine.exit_code() == 1
+        lacking = f"{tmp_path}: the weights hold no model.layers.1.mlp.up_proj.weight"
+        assert f"] Start-up failed: {lacking}." in engine.wait_for("Start-up failed")
+        assert f"Instance ends: rank TP0 cannot go on: {lacking}." in engine.wait_for("Instance ends")
+        assert not any("Traceback" in line for line in engine.lines)
