@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pdctl.cli import elsewhere
 from pdctl.cli.durations import seconds
 from pdctl.errors import NotFoundError
 from pdctl.launch import remote
@@ -29,6 +30,10 @@ def command(
     pdctl down blue --force
     """
     limit = seconds("--timeout", timeout)
+    cluster = elsewhere.find(run)
+    if cluster is not None:
+        elsewhere.down(cluster, force, limit)
+        return
     root = home(os.environ)
     try:
         found = pick(root, run)

@@ -21,13 +21,14 @@ from pdctl.launch.prepare import Opened, open_run
 from pdctl.launch.state import home
 from pdctl.launch.supervisor import Supervisor
 from pdctl.launch.targets.local import Local
-from pdctl.render import live, plan_document, serving, term
+from pdctl.render import plan_document, serving, term
 from pdctl.render.foreground import Foreground
-from pdctl.render.live import Progress
+from pdctl.render.progress import Progress, choose
 from pdctl.topology import document, resolve
 
 if TYPE_CHECKING:
     from pdctl.launch.deployment import Deployment, Options
+    from pdctl.layout.instance import Plan
     from pdctl.topology.model import Topology
 
 
@@ -41,6 +42,12 @@ Overlay = typer.Option("--file", "-f", metavar="FILE", help="Overlay merged over
 Setting = typer.Option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
 Detach = typer.Option("--detach", "-d", help="Return once it serves; it goes on by itself.")
 Run = typer.Option("--name", metavar="RUN", help="Name of the run; the topology's name if not given.")
+
+
+class Place(str, Enum):
+    LOCAL = "local"
+    SLURM = "slurm"
+    KUBERNETES = "kubernetes"
 
 
 class Written(NamedTuple):
@@ -66,6 +73,8 @@ def command(
     progress: Annotated[Progress, typer.Option(help="How the start is shown.")] = Progress.AUTO,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no logs.")] = False,
     output: Annotated[Form, typer.Option("--output", "-o", help="Form of --dry-run.")] = Form.TEXT,
+    place: Annotated[Place, typer.Option("--target", "-t", help="Where it runs.")] = Place.LOCAL,
+    queue: Annotated[str, typer.Option("--queue-timeout", metavar="TIME", help="Time a job may wait.")] = "1h",
 ) -> None:
     """Start a topology and keep it running.
 
@@ -74,16 +83,24 @@ def command(
     pdctl launch topologies/2p1d.yaml --set router.port=8100
     pdctl launch 2p1d -d --name blue                      # then: pdctl status blue, logs -f blue, down blue
     pdctl launch 2p1d --dry-run                           # the commands, to paste
+    pdctl launch wide.yaml -t slurm -d                    # as one batch job (docs/slurm.md)
+    pdctl launch wide.yaml -t kubernetes                  # through your kubectl (docs/kubernetes.md)
 
     Ctrl-C ends the router first, then decode and prefill; a second one ends everything now.
     """
     written = _read([topology, *(overlays or [])], sets or [])
-    plan = assemble.plan_here(written.topology)
+    if place is Place.KUBERNETES:
+        from pdctl.cli import launch_kubernetes  # late: a run of this machine asks no cluster
+
+        until = None if timeout is None else seconds("--timeout", timeout)
+        launch_kubernetes.launch(written.topology, name, until, dry_run, doctor)
+        return
+    plan = _plan(written.topology, place)
     for caution in plan.warnings:
         term.err().write(f"warning: {caution.message}")
     deployment = assemble.deployment(written.topology, plan)
     if dry_run:
-        _print_commands(deployment, output)
+        _print_commands(written.topology, plan, name or deployment.name, place, output)
         return
     if doctor and not deployment.rehearsal:
         from pdctl.cli import rollout  # late: --dry-run and --no-doctor need no checks
@@ -91,10 +108,17 @@ def command(
         rollout.check(written.topology, plan, term.err())
     limit = None if timeout is None else seconds("--timeout", timeout)
     options = assemble.options(written.topology, limit, on_death, verify)
+    shown = Progress.NONE if quiet else progress
+    if place is Place.SLURM:
+        from pdctl.cli import launch_slurm  # late: a run of this machine asks no cluster
+
+        patience = seconds("--queue-timeout", queue)
+        wish = launch_slurm.Wish(name or deployment.name, written, options, detach, shown, not quiet, patience)
+        launch_slurm.launch(plan, wish)
+        return
     target = Local(name or deployment.name, os.environ)
     opened = _open(written, deployment, options, name or deployment.name, target, detach)
     opened.directory.keep("plan.json", plan_document.to_json(plan))
-    shown = Progress.NONE if quiet else progress
     if shown is not Progress.NONE:
         serving.headline(deployment, opened.run.name, opened.directory.logs, term.err())
     if detach:
@@ -125,7 +149,21 @@ def _open(written: Written, deployment: Deployment, options: Options, name: str,
     return opened
 
 
-def _print_commands(deployment: Deployment, output: Form) -> None:
+def _plan(topology: Topology, place: Place) -> Plan:
+    if place is Place.LOCAL:
+        return assemble.plan_here(topology)
+    from pdctl.launch.slurm import placement  # late: a run of this machine asks no cluster
+
+    return placement.planned(topology)
+
+
+def _print_commands(topology: Topology, plan: Plan, name: str, place: Place, output: Form) -> None:
+    if place is Place.SLURM:
+        from pdctl.cli import launch_slurm  # late, as above
+
+        launch_slurm.dry_run(topology, plan, name, output is Form.JSON)
+        return
+    deployment = assemble.deployment(topology, plan)
     if output is Form.JSON:
         term.out().write(serving.dry_run_json(deployment))
     else:
@@ -133,7 +171,7 @@ def _print_commands(deployment: Deployment, output: Form) -> None:
 
 
 def _stay(opened: Opened, target: Local, progress: Progress, follow: bool) -> None:
-    view = live.choose(progress, opened.run.deployment, term.err(), attached=True)
+    view = choose(progress, opened.run.deployment, term.err(), attached=True)
     shown = Foreground(opened.directory, opened.run, view, follow)
     try:
         outcome = Supervisor(opened.directory, opened.run, target, shown.event).run()
@@ -146,10 +184,10 @@ def _stay(opened: Opened, target: Local, progress: Progress, follow: bool) -> No
 
 
 def _leave_running(opened: Opened, progress: Progress) -> None:
-    view = live.choose(progress, opened.run.deployment, term.err(), attached=False)
+    view = choose(progress, opened.run.deployment, term.err(), attached=False)
     supervisor = remote.detach(opened.directory, opened.lock)
     try:
-        run = remote.await_serving(opened.directory, supervisor, view.event)
+        run = remote.await_serving(opened.directory, lambda: supervisor.poll() is not None, view.event)
     except KeyboardInterrupt:
         # What was asked for is not wanted any more; the second signal says that nothing is to be drained.
         supervisor.send_signal(signal.SIGTERM)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pdctl.cli import elsewhere
 from pdctl.cli.exits import reraise
 from pdctl.errors import UsageError
 from pdctl.launch.state import RunDir, home, pick
@@ -40,6 +41,10 @@ def command(
     pdctl logs blue decode-0 --tail 50
     pdctl logs blue --grep 'room=123|ERROR'
     """
+    cluster, instances = elsewhere.meant(words or [])
+    if cluster is not None:
+        elsewhere.logs(cluster, instances, follow, tail, grep, raw)
+        return
     root = home(os.environ)
     run, names = _select(root, words or [])
     directory = RunDir.of(root, run.name)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pdctl.cli import elsewhere
 from pdctl.cli.durations import seconds
 from pdctl.errors import ExitCode, NotReadyError
 from pdctl.launch import health
@@ -42,6 +43,10 @@ def command(
     pdctl status blue -o json
     pdctl status blue --wait --timeout 2m
     """
+    cluster = elsewhere.find(run)
+    if cluster is not None:
+        elsewhere.status(cluster, output is Form.JSON, wait, seconds("--timeout", timeout))
+        return
     found = health.probe(pick(home(os.environ), run))
     if wait:
         found = _await_ready(found, seconds("--timeout", timeout))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from pdctl.errors import InfeasibleError, LaunchError
 from pdctl.launch.deployment import Deployment, OnDeath, Options, Port, Role, Spec
+from pdctl.layout.commands import METRICS_FLAG
+from pdctl.layout.hosts import LOCAL
 from pdctl.layout.plan import plan_topology
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 # What moves a port of that purpose; every other purpose is derived from the dist-init port.
 KEYS = {"http": "ports.http", "bootstrap": "ports.bootstrap"}
+ROUTER_KEYS = {"http": "router.port", "metrics": f"router.args.{METRICS_FLAG}"}
 ON_DEATH = {"none": OnDeath.STOP, "instance": OnDeath.RESTART, "all": OnDeath.RESTART_ALL}
 
 
@@ -31,18 +34,19 @@ def plan_here(topology: Topology) -> Plan:
         hosts = f"{len(elsewhere.host_names)} hosts with {elsewhere.gpus} GPUs"
         message = f"`{plan.name}` needs {hosts}; `pdctl launch` starts processes on this machine only"
         raise LaunchError(message, "pdctl plan -o shell prints the command lines of every host")
-    raise InfeasibleError(f"`{plan.name}` cannot run here:{''.join(map(_infeasible, plan.problems))}")
+    raise InfeasibleError(f"`{plan.name}` cannot run here:{''.join(map(infeasible, plan.problems))}")
 
 
 def deployment(topology: Topology, plan: Plan) -> Deployment:
-    """`plan`: as `plan_here` gave it."""
+    """`plan`: as `plan_here` gave it, or one on hosts that a target has given."""
     model = topology.model
     local = topology.engine.kind == "embedded" or Path(model.path).is_dir()
     path = topology.readiness.path
-    roles = tuple(_role(instance, command, path) for instance in plan.instances for command in instance.commands)
+    roles = tuple(spec for one in plan.instances for spec in specs(one, path))
     router = _router(plan.router) if plan.router else None
     checkpoint = str(Path(model.path).absolute()) if local else ""
-    return Deployment(topology.name, plan.engine, model.served_name, checkpoint, roles, router)
+    release = plan.version if plan.engine == "sglang" else ""
+    return Deployment(topology.name, plan.engine, model.served_name, checkpoint, roles, router, release)
 
 
 def options(topology: Topology, timeout: float | None, on_death: OnDeath | None, verify: bool) -> Options:
@@ -60,9 +64,14 @@ def options(topology: Topology, timeout: float | None, on_death: OnDeath | None,
     )
 
 
-def _infeasible(problem: Problem) -> str:
+def infeasible(problem: Problem) -> str:
     ways = "".join(f"\n    nearest: {way}" for way in problem.nearest)
     return f"\n  {problem.code}: {problem.message}{ways}"
+
+
+def specs(instance: Instance, health_path: str) -> tuple[Spec, ...]:
+    """Every node of one instance."""
+    return tuple(_role(instance, command, health_path) for command in instance.commands)
 
 
 def _role(instance: Instance, command: Command, health_path: str) -> Spec:
@@ -72,8 +81,8 @@ def _role(instance: Instance, command: Command, health_path: str) -> Spec:
         name=f"{instance.name}-node{node}" if node else instance.name,
         role=Role(instance.role),
         argv=command.argv,
-        env=command.env,
-        host=instance.address,
+        env=(*command.env, *_advertised(instance, node)),
+        host=instance.node_address(node),
         port=next(port.port for port in instance.ports if port.node == node and port.purpose == "http"),
         ports=tuple(
             Port(port.port, port.purpose, KEYS.get(port.purpose, "ports.dist-init"))
@@ -85,7 +94,13 @@ def _role(instance: Instance, command: Command, health_path: str) -> Spec:
         bootstrap_port=instance.bootstrap_port if prefill else None,
         ranks=len(instance.ranks) if prefill else 0,
         node=node,
+        place=instance.host_names[node] if instance.addresses else "",
     )
+
+
+def _advertised(instance: Instance, node: int) -> tuple[tuple[str, str], ...]:
+    """A host may have several addresses; engines of both kinds tell their peers this one (sglang 0.5.3 and later)."""
+    return (("SGLANG_HOST_IP", instance.node_address(node)),) if instance.addresses else ()
 
 
 def _router(router: RouterPlan) -> Spec:
@@ -96,6 +111,7 @@ def _router(router: RouterPlan) -> Spec:
         env=router.command.env,
         host=router.address,
         port=router.port,
-        ports=(Port(router.port, "http", "router.port"),),
+        ports=tuple(Port(number, purpose, ROUTER_KEYS[purpose]) for number, purpose in router.ports),
         health_path="/readiness",
+        place=router.host_name if router.host_name != LOCAL else "",
     )

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Role(str, Enum):
@@ -51,6 +56,12 @@ class Spec:
     bootstrap_port: int | None = None
     ranks: int = 0
     node: int = 0
+    place: str = ""  # the host, where a target has several; the plan's name for it until the target has given one
+
+    @property
+    def instance(self) -> str:
+        """What lives and dies together: every node of an instance."""
+        return self.name.removesuffix(f"-node{self.node}")
 
     @property
     def url(self) -> str:
@@ -67,7 +78,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """`checkpoint` is empty where the model is a name the engine resolves itself."""
+    """`checkpoint` is empty where the model is a name the engine resolves itself. `release`: of sglang, as planned."""
 
     name: str
     engine: str  # embedded or sglang
@@ -75,6 +86,13 @@ class Deployment:
     checkpoint: str
     roles: tuple[Spec, ...]
     router: Spec | None
+    release: str = ""
+
+    def moved(self, specs: Iterable[Spec]) -> Deployment:
+        """The same with those of the same names replaced."""
+        new = {spec.name: spec for spec in specs}
+        roles = tuple(new.get(spec.name, spec) for spec in self.roles)
+        return dataclasses.replace(self, roles=roles, router=self.router and new.get(self.router.name, self.router))
 
     @property
     def specs(self) -> tuple[Spec, ...]:

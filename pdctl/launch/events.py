@@ -23,6 +23,9 @@ class Kind(str, Enum):
     SERVING = "serving"
     DIED = "died"
     RESTARTING = "restarting"
+    QUEUED = "queued"  # a cluster tells what it waits for
+    ROUTED = "routed"  # the router was told of an instance that moved
+    LIMIT = "limit"  # the allocation ends soon
     STOPPING = "stopping"
     STOPPED = "stopped"  # one process left as asked
     KILLED = "killed"  # one process had to be killed

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pdctl.fleet import bootstrap, http, router, server_info
-from pdctl.launch import procfs, verdict
+from pdctl.launch import verdict
 from pdctl.launch.deployment import Role, Spec
 from pdctl.launch.run import Process, Run, State
 
@@ -30,6 +30,7 @@ class Health:
     ranks: int
     in_router: bool | None
     missing: str
+    place: str = ""  # the host; empty: this machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,9 @@ class RunHealth:
     in_flight: int
     instances: tuple[Health, ...]
     note: str
+    job: str = ""  # of a cluster
+    queued: str = ""  # what the job waits for
+    ends_at: float = 0.0  # when the cluster takes the hosts away, seconds since the epoch; 0: never
 
 
 def probe(run: Run) -> RunHealth:
@@ -68,11 +72,26 @@ def probe(run: Run) -> RunHealth:
         in_flight=state.in_flight,
         instances=instances,
         note=_note(run),
+        job=run.allocation.job if run.allocation is not None else "",
+        queued=_queued(run),
+        ends_at=run.allocation.ends_at if run.allocation is not None else 0.0,
     )
+
+
+def _queued(run: Run) -> str:
+    if run.state is not State.PENDING or run.allocation is None:
+        return ""
+    from pdctl.launch.slurm import queue, submit  # late: a run of this machine asks no cluster
+
+    return submit.why(queue.leader(run.allocation.job))
 
 
 def _note(run: Run) -> str:
     """What the table cannot say."""
+    if run.condition is State.STALE and run.allocation is not None:
+        from pdctl.launch.slurm import submit  # late, as above
+
+        return submit.gone(run).message
     if run.condition is State.STALE:
         left = ", ".join(f"{process.name} (pid {process.pid})" for process in run.survivors)
         rest = f"still alive: {left}" if left else "nothing of the run is left"
@@ -86,7 +105,7 @@ def _note(run: Run) -> str:
 
 def _instance(run: Run, spec: Spec, state: router.RouterState) -> Health:
     process = run.process(spec.name)
-    alive = procfs.is_alive(process.pid, process.started)
+    alive = run.lives(process)
     health, registered, missing = "", None, ""
     if not alive:
         missing = verdict.in_words(process.exit) if process.exit else "not running" if process.pid else "not started"
@@ -111,6 +130,7 @@ def _instance(run: Run, spec: Spec, state: router.RouterState) -> Health:
         ranks=spec.ranks if spec.bootstrap_port else 0,
         in_router=None if spec.role is Role.ROUTER or spec.node or not alive else state.lists(spec.url),
         missing=missing,
+        place=process.place,
     )
 
 

@@ -12,8 +12,9 @@ from pdctl.launch.events import Event, Kind, Stage
 from pdctl.launch.run import Exit, Outcome, Process, Run, State, with_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from pdctl.launch.deployment import Spec
     from pdctl.launch.state import RunDir
     from pdctl.launch.targets import Handle
 
@@ -58,14 +59,23 @@ class Journal:
     def started(self, handle: Handle) -> None:
         process = Process(
             name=handle.spec.name,
-            pid=handle.pid,
+            pid=handle.pid or None,
             started=handle.started,
             since=handle.since,
             generation=handle.generation,
             log_start=self.run.process(handle.spec.name).log_start,
             generation_start=handle.log_start,
+            place=handle.spec.place,
         )
         self.run = with_process(self.run, process)
+
+    def located(self, name: str, pid: int) -> None:
+        self.run = with_process(self.run, dataclasses.replace(self.run.process(name), pid=pid))
+        self._save()
+
+    def moved(self, specs: Iterable[Spec]) -> None:
+        """Other addresses than before; written with what follows."""
+        self.run = dataclasses.replace(self.run, deployment=self.run.deployment.moved(specs))
 
     def exited(self, name: str, exit: Exit) -> None:
         self.run = with_process(self.run, dataclasses.replace(self.run.process(name), exit=exit))

@@ -15,10 +15,13 @@ import select
 import signal
 import sys
 import time
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pdctl.launch import procfs
 from pdctl.lifeline import inherited_fds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # and an ignored signal stays so across exec
@@ -48,7 +51,8 @@ def become(command: list[str], parent: int) -> NoReturn:
         os._exit(127)  # the shell's code for a command that cannot be found
 
 
-def keep(command: list[str]) -> NoReturn:
+def keep(command: list[str], *, ended: Callable[[int], None] | None = None, apart: bool = False) -> NoReturn:
+    """`ended` is told the command's wait status once nothing of it is left; `apart`: in a session of its own."""
     procfs.adopt_orphans()
     wakes, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -61,6 +65,8 @@ def keep(command: list[str]) -> NoReturn:
     me = os.getpid()
     child = os.fork()
     if child == 0:
+        if apart:
+            os.setsid()
         signal.set_wakeup_fd(-1)
         for number in (*FORWARDED, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
@@ -79,6 +85,8 @@ def keep(command: list[str]) -> NoReturn:
         status = reap(child)
         if status is not None:
             sweep()
+            if ended is not None:
+                ended(status)
             leave(status)
 
 

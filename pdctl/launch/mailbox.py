@@ -32,6 +32,24 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
+class Located:
+    """A process on another host told its number there."""
+
+    name: str
+    generation: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The router knows an instance's new address; `problem` is empty when it does."""
+
+    name: str
+    generation: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class Paired:
     """One verification request came back; `problem` is empty when the pair works."""
 
@@ -46,6 +64,6 @@ class Interrupt:
     number: int
 
 
-Message = Union[Exited, Reached, Paired, Interrupt]  # noqa: UP007 - evaluated at run time on Python 3.10
+Message = Union[Exited, Reached, Paired, Interrupt, Located, Told]  # noqa: UP007 - evaluated at run time on Python 3.10
 # SimpleQueue.put may be called from a signal handler that interrupted a get (documented as reentrant).
 Mailbox = SimpleQueue[Message]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from importlib.util import find_spec
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl.errors import LaunchError, MissingExtraError, PdctlError
-from pdctl.launch import ports, procfs
+from pdctl.launch import packages, ports, procfs
+from pdctl.launch.deployment import Role
 from pdctl.launch.process import RUN
 from pdctl.launch.targets import Obstacle
 
@@ -37,10 +39,11 @@ INSTALL = "pip install 'pdctl[engine]'"
 
 
 def check(deployment: Deployment) -> tuple[Obstacle, ...]:
-    """All of them, in the order a reader would fix them: parts, commands, checkpoint, ports."""
+    """All of them, in the order a reader would fix them: parts, commands, packages, checkpoint, ports."""
     return (
         *_missing_parts(deployment),
         *_missing_commands(deployment),
+        *packages.obstacles(deployment),
         *_checkpoint(deployment),
         *_taken_ports(deployment),
     )
@@ -80,7 +83,8 @@ def _missing_commands(deployment: Deployment) -> Iterator[Obstacle]:
     for command, names in commands.items():
         if shutil.which(command) is None:
             message = f"{', '.join(names)}: there is no command `{command}`"
-            yield Obstacle("command-missing", message, "install it, or set engine.command in the topology")
+            key = "router.command" if names == [Role.ROUTER.value] else "engine.command"
+            yield Obstacle("command-missing", message, f"install it, or set {key} in the topology")
 
 
 def _checkpoint(deployment: Deployment) -> Iterator[Obstacle]:
@@ -88,10 +92,17 @@ def _checkpoint(deployment: Deployment) -> Iterator[Obstacle]:
     if not deployment.checkpoint:
         return
     folder = Path(deployment.checkpoint)
-    problem = "no such directory" if not folder.is_dir() else _config(folder) or _weights(folder)
+    problem = "no such directory" if not folder.is_dir() else _config(folder)
+    if not problem and not _made_up(deployment):
+        problem = _weights(folder)
     if problem:
         fix = "--set model.path=DIR, a directory with config.json, *.safetensors and tokenizer.json"
         yield Obstacle("checkpoint-unreadable", f"checkpoint {folder}: {problem}", fix)
+
+
+def _made_up(deployment: Deployment) -> bool:
+    """Every server is started with `--load-format dummy`: weights are drawn at random, none are read."""
+    return all(("--load-format", "dummy") in itertools.pairwise(spec.argv) for spec in deployment.roles)
 
 
 def _config(folder: Path) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl import __version__
 from pdctl.errors import LaunchError
-from pdctl.launch import preflight, verdict
+from pdctl.launch import preflight, relay, verdict
 from pdctl.launch.run import Process, Run
 from pdctl.launch.state import RunDir, check_name
 
@@ -51,6 +51,9 @@ def open_run(
     lock = directory.lock()
     if lock is None:
         raise _alive(directory)
+    if _elsewhere(directory):
+        os.close(lock)
+        raise _alive(directory)
     obstacles = check(deployment)
     if obstacles:
         os.close(lock)
@@ -75,7 +78,14 @@ def open_run(
     return Opened(directory, run, lock)
 
 
+def _elsewhere(directory: RunDir) -> bool:
+    """A run of that name is alive on a cluster, where no lock of this machine tells."""
+    return (directory.path / "run.json").exists() and (run := directory.load()).allocation is not None and run.alive
+
+
 def _log_start(log: Path) -> int:
+    for later in list(relay.parts(log))[1:]:  # of an earlier run
+        later.unlink()
     if not log.exists():
         return 0
     size = log.stat().st_size
@@ -88,6 +98,7 @@ def _log_start(log: Path) -> int:
 def _alive(directory: RunDir) -> LaunchError:
     run = directory.load()
     since = verdict.span(time.time() - run.created)
-    message = f"run `{run.name}` is {run.state.value} at {run.deployment.url} (pid {run.supervisor}, since {since})"
+    who = f"job {run.allocation.job}" if run.allocation is not None else f"pid {run.supervisor}"
+    message = f"run `{run.name}` is {run.state.value} at {run.deployment.url} ({who}, since {since})"
     other = shlex.join(["pdctl", "down", run.name])
     return LaunchError(message, f"{other}, or launch beside it with --name and other ports")

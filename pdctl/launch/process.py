@@ -44,7 +44,13 @@ class Child:
         self.log_start = start
         self.exit: Exit | None = None
         self._popen = popen
+        self._killed = False  # by this object
+        self._asked = False
         self._guard = threading.Lock()  # a pid may be signalled only while it cannot have been reused
+
+    @property
+    def words(self) -> str:
+        return f"pid {self.pid}"
 
     def watch(self, post: Callable[[Exited], None]) -> None:
         """Tell `post` once when the process has ended. Whatever it left in its session is killed first."""
@@ -60,12 +66,14 @@ class Child:
     def terminate(self) -> None:
         with self._guard:
             if self.exit is None:
+                self._asked = True
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         with self._guard:
             if self.exit is None:
+                self._killed = True
                 self._kill_session()
 
     def _kill_session(self) -> None:
@@ -85,7 +93,9 @@ class Child:
         with self._guard:
             self._kill_session()
             status = self._popen.wait()
-            self.exit = Exit(code=max(status, 0), signal=max(-status, 0), at=at)
+            number = max(-status, 0)
+            ours = self._killed and number == signal.SIGKILL
+            self.exit = Exit(max(status, 0), number, at, ours=ours, asked=self._asked)
         collect(self.pid)
         clear_sockets(self.pid)
         return self.exit

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pdctl.dialect.sglang.logs import life
-from pdctl.fleet import bootstrap, http, router
+from pdctl.fleet import bootstrap, bootstraps, http, router
 from pdctl.launch.deployment import Role, Spec
 from pdctl.launch.events import Stage
 from pdctl.launch.mailbox import Reached
@@ -101,26 +101,40 @@ class Watch:
         health = http.get(self._spec.url + self._spec.health_path, PROBE)
         if health.reached:
             self._mark(Stage.BOUND, f"port {self._spec.port}")
-        registered = self._probe_bootstrap()
+        registered = self._probe_bootstrap(serves=health.ok)
         if health.ok and registered:
             self._read_log()  # what it logged before it answered belongs before "ready"
             self._mark(Stage.READY, "ready")
         elif health.reached and not health.ok:
             self._wait_for(f"{self._spec.health_path} answers {health.status}")
 
-    def _probe_bootstrap(self) -> bool:
-        """True when nothing of the bootstrap server is missing."""
+    def _probe_bootstrap(self, serves: bool) -> bool:
+        """True when nothing of the bootstrap server is missing. `serves`: so late it should have been there."""
         port = self._spec.bootstrap_port
         if port is None or not self._spec.ranks or Stage.REGISTERED in self._reached:
             return True
         known = bootstrap.registration(self._spec.host, port, self._spec.ranks, PROBE)
         ranks = self._spec.ranks
+        unreached = self._unreached(port) if known.complete else ""
+        if unreached:
+            self._wait_for(unreached)
+            return False
         if known.complete:
             self._mark(Stage.REGISTERED, f"bootstrap registered {ranks}/{ranks}")
             return True
-        if known.reached:
+        if serves and not known.reached:
+            # SGLang serves on without it, as where the port was taken; before 0.5.13 its ranks do not ask again.
+            self._wait_for(f"/health answers, but its bootstrap server on port {port} does not: {known.reason}")
+        elif known.reached:
             self._wait_for(f"bootstrap registered {known.registered or 0}/{ranks}")
         return False
+
+    def _unreached(self, port: int) -> str:
+        """What a decode would not get from the bootstrap server: a rank's address, or an answer at that address."""
+        claim = bootstraps.Claim(self._spec.name, self._spec.host, port, (), self._spec.ranks)
+        (server,) = bootstraps.probe_bootstraps((claim,), 2 * PROBE, patience=PROBE)
+        silent = [f"tp{one.tp} registered at {one.ip}:{one.port}: {one.reason}" for one in server.ranks if one.reason]
+        return next(iter((*server.unranked, *silent)), "")
 
     def _probe_router(self) -> None:
         state = router.fetch(self._spec.url, PROBE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import threading
 from collections import deque
@@ -28,16 +29,44 @@ class Line:
     text: str
 
 
+def part(log: Path, generation: int) -> Path:
+    """Where a generation writes, on a target where a lost one may still be writing to its own file."""
+    return log if generation < 2 else log.with_suffix(f".g{generation}.log")
+
+
+def parts(log: Path) -> Iterator[Path]:
+    """The file and those of later generations, as far as they exist."""
+    yield log
+    for generation in itertools.count(2):
+        later = part(log, generation)
+        if not later.exists():
+            return
+        yield later
+
+
 class Tail:
-    """One file from an offset on. A file that does not exist yet is empty."""
+    """One log from an offset on, through the files of its generations. A file that does not exist yet is empty."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path = path
         self.offset = offset
+        self._first = path
+        self._generation = 1
         self._partial = b""
 
     def lines(self) -> Iterator[str]:
         """The complete lines that were added since the last call."""
+        yield from self._lines()
+        while (later := part(self._first, self._generation + 1)).exists():
+            yield from self._lines()  # what was written before the next generation began
+            rest = self.rest()
+            if rest:
+                yield rest
+            self.path, self.offset = later, 0
+            self._generation += 1
+            yield from self._lines()
+
+    def _lines(self) -> Iterator[str]:
         try:
             stream = self.path.open("rb")
         except FileNotFoundError:
@@ -58,7 +87,7 @@ class Tail:
 
 
 # The line that process.close_generation adds: whoever shows last lines has said that already.
-EPITAPH = re.compile(rb"\] pdctl: \S+ generation \d+ (?:was killed by|left with)")
+EPITAPH = re.compile(rb"\] pdctl: \S+ generation \d+ (?:was killed by|was lost|left with)")
 
 
 def _text(line: bytes) -> str:

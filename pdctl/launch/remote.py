@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING
 from pdctl.errors import ExitCode, LaunchError, NotReadyError
 from pdctl.launch import procfs, verdict
 from pdctl.launch.relay import last_lines
-from pdctl.launch.run import Outcome, Run, State
+from pdctl.launch.run import OVER, Outcome, Run, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pdctl.launch.events import Event
+    from pdctl.launch.run import Allocation
     from pdctl.launch.state import RunDir
 
 POLL = 0.1  # seconds between looks at run.json
-OVER = (State.STOPPED, State.FAILED, State.STALE)
 MARGIN = 15.0  # seconds on top of the supervisor's own deadlines
 AFTER_KILL = 5.0
+AFTER_CANCEL = 60.0  # twice Slurm's usual KillWait
 SUPERVISOR_LOG = "supervisor"
 
 
@@ -42,14 +43,17 @@ def detach(directory: RunDir, lock: int) -> subprocess.Popen[bytes]:
         )
 
 
-def await_serving(directory: RunDir, supervisor: subprocess.Popen[bytes], emit: Callable[[Event], None]) -> Run:
-    """Hand on every event until the detached run serves or is over. Raises what kept it from serving."""
+def await_serving(directory: RunDir, ended: Callable[[], bool], emit: Callable[[Event], None]) -> Run:
+    """Hand on every event until the detached run serves or is over. Raises what kept it from serving.
+
+    `ended`: whether its supervisor is gone.
+    """
     run = directory.load()
     options = run.options
     deadline = time.monotonic() + options.timeout + options.drain + options.grace + MARGIN
     seen = 0
     while time.monotonic() < deadline:
-        gone = supervisor.poll() is not None  # read before the file: what it wrote last is then in it
+        gone = ended()  # read before the file: what it wrote last is then in it
         run = directory.load()
         for event in run.events[seen:]:
             emit(event)
@@ -57,7 +61,7 @@ def await_serving(directory: RunDir, supervisor: subprocess.Popen[bytes], emit: 
         if run.state is State.SERVING or run.state in OVER:
             break
         if gone:
-            raise _crashed(directory)
+            raise _crashed(directory, run)
         time.sleep(POLL)
     else:
         raise NotReadyError(f"{run.name}: its supervisor has not said anything for too long", f"pdctl logs {run.name}")
@@ -71,10 +75,33 @@ def failure(outcome: Outcome) -> LaunchError | NotReadyError:
     return kind(outcome.message, outcome.fix)
 
 
-def _crashed(directory: RunDir) -> LaunchError:
+def watch(directory: RunDir, emit: Callable[[Event], None]) -> Run:
+    """Hand on every event until the run is over."""
+    run = directory.load()
+    seen = len(run.events)
+    while run.state not in OVER and run.alive:
+        time.sleep(POLL)
+        run = directory.load()
+        for event in run.events[seen:]:
+            emit(event)
+        seen = len(run.events)
+    return directory.load()
+
+
+def patience(run: Run) -> float:
+    """Seconds an orderly end may take."""
+    return run.options.drain + run.options.grace + MARGIN
+
+
+def _crashed(directory: RunDir, run: Run) -> LaunchError:
     log = directory.log(SUPERVISOR_LOG)
     lines = "".join(f"\n  {line}" for line in last_lines(log, verdict.TAIL))
-    return LaunchError(f"the supervisor ended without a word; last lines of {log}:{lines or ' (empty)'}")
+    what = "the supervisor ended without a word"
+    if run.allocation is not None:
+        from pdctl.launch.slurm import submit  # late: a run of this machine asks no cluster
+
+        what = submit.gone(run).message
+    return LaunchError(f"{what}; last lines of {log}:{lines or ' (empty)'}")
 
 
 def stop(directory: RunDir, run: Run, force: bool, timeout: float, emit: Callable[[Event], None]) -> Run:
@@ -83,7 +110,7 @@ def stop(directory: RunDir, run: Run, force: bool, timeout: float, emit: Callabl
     asked = False
     deadline = time.monotonic() + timeout
     while run.alive and time.monotonic() < deadline:
-        if not asked and run.supervisor is not None:
+        if not asked and (run.supervisor is not None or run.allocation is not None):
             asked = True
             _signal(run, signal.SIGTERM)
             if force:
@@ -102,7 +129,7 @@ def stop(directory: RunDir, run: Run, force: bool, timeout: float, emit: Callabl
 def _bury(directory: RunDir, run: Run) -> Run:
     """End what a vanished (or deaf) supervisor left, and write down that the run is over."""
     _signal(run, signal.SIGKILL)
-    deadline = time.monotonic() + AFTER_KILL
+    deadline = time.monotonic() + (AFTER_KILL if run.allocation is None else AFTER_CANCEL)
     while (run.alive or run.survivors) and time.monotonic() < deadline:
         for process in run.survivors:
             for pid in {process.pid or 0, *procfs.session(process.pid or 0)} - {0}:
@@ -112,6 +139,9 @@ def _bury(directory: RunDir, run: Run) -> Run:
     if run.survivors:
         left = ", ".join(f"{process.name} (pid {process.pid})" for process in run.survivors)
         raise LaunchError(f"{run.name}: {left} cannot be ended")
+    if run.allocation is not None and run.alive:
+        job = run.allocation.job
+        raise LaunchError(f"{run.name}: job {job} was cancelled and is still in the queue", f"scontrol show job {job}")
     if run.state not in OVER:
         outcome = Outcome("ended from outside: its supervisor was gone", int(ExitCode.FINDINGS))
         run = dataclasses.replace(run, state=State.STOPPED, outcome=outcome)
@@ -120,6 +150,18 @@ def _bury(directory: RunDir, run: Run) -> Run:
 
 
 def _signal(run: Run, number: signal.Signals) -> None:
-    if run.alive and run.supervisor:
+    if run.allocation is not None:
+        _signal_job(run, run.allocation, number)
+    elif run.alive and run.supervisor:
         with contextlib.suppress(ProcessLookupError):
             os.kill(run.supervisor, number)
+
+
+def _signal_job(run: Run, given: Allocation, number: signal.Signals) -> None:
+    """The job's own script is the supervisor. One that has not begun, or is to be killed, is cancelled as a whole."""
+    from pdctl.launch.slurm import queue, submit  # late: a run of this machine asks no cluster
+
+    if number == signal.SIGKILL or run.supervisor is None:
+        submit.cancel(given)
+    elif run.alive:
+        queue.cancel(given.job, number.name.removeprefix("SIG"), batch=True)

@@ -16,6 +16,7 @@ BIRTH = 10.0  # seconds
 
 
 class State(str, Enum):
+    PENDING = "pending"  # a cluster has it in its queue
     STARTING = "starting"
     SERVING = "serving"
     STOPPING = "stopping"
@@ -24,18 +25,30 @@ class State(str, Enum):
     STALE = "stale"  # never written: what run.json says runs, but its supervisor is gone
 
 
+OVER = (State.STOPPED, State.FAILED, State.STALE)
+
+
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process ended: by `signal` (0: none) or with `code`."""
+    """How a process ended: by `signal` (0: none) or with `code`. `ours`: pdctl had killed it.
+
+    `lost`: nobody can tell, and why. `asked`: it had been told to leave.
+    """
 
     code: int
     signal: int
     at: float
+    ours: bool = False
+    lost: str = ""
+    asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One instance's process. `started` is its identity (procfs.identity), `log_start` where this run's log begins."""
+    """One instance's process. `started` is its identity (procfs.identity), `log_start` where this run's log begins.
+
+    `place` is the host it runs on; empty: this machine, and only then is `pid` a process here.
+    """
 
     name: str
     pid: int | None = None
@@ -45,6 +58,37 @@ class Process:
     log_start: int = 0
     generation_start: int = 0
     exit: Exit | None = None
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One host of an allocation: the plan's name for it, the cluster's, and the address the others reach it at."""
+
+    planned: str
+    node: str
+    address: str
+    component: int = 0  # of a heterogeneous job
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What a cluster gave a run. `seats` are empty until it did; `ends_at` in seconds since the epoch, 0: no limit.
+
+    `others` are the jobs beside the supervisor's own, each with the hosts of its instances; `patience` is how long all
+    of them may wait in the queue, in seconds.
+    """
+
+    target: str
+    job: str
+    seats: tuple[Seat, ...] = ()
+    ends_at: float = 0.0
+    others: tuple[str, ...] = ()
+    patience: float = 3600.0
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        return (self.job, *self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +120,17 @@ class Run:
     processes: tuple[Process, ...] = ()
     events: tuple[Event, ...] = ()
     outcome: Outcome | None = None
+    allocation: Allocation | None = None
 
     @property
     def alive(self) -> bool:
         """Its supervisor lives, or is about to: a detached one writes itself down when it has started."""
+        if self.allocation is not None:
+            from pdctl.launch.slurm import queue  # late: a run of this machine asks no cluster
+
+            return queue.alive(self.allocation.job)
         if self.supervisor is None:
-            return self.state is State.STARTING and time.time() - self.created < BIRTH
+            return self.state in (State.PENDING, State.STARTING) and time.time() - self.created < BIRTH
         return procfs.is_alive(self.supervisor, self.supervisor_started)
 
     @property
@@ -94,6 +143,12 @@ class Run:
     def survivors(self) -> tuple[Process, ...]:
         """Processes of this run that still live."""
         return tuple(process for process in self.processes if procfs.is_alive(process.pid, process.started))
+
+    def lives(self, process: Process) -> bool:
+        """As far as can be told from here: on another machine its supervisor's word stands."""
+        if self.allocation is None:
+            return procfs.is_alive(process.pid, process.started)
+        return process.generation > 0 and process.exit is None and self.condition not in OVER
 
     def process(self, name: str) -> Process:
         return next(process for process in self.processes if process.name == name)

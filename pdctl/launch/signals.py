@@ -20,8 +20,9 @@ class Signals:
 
     def __enter__(self) -> Signals:
         for number in CAUGHT:
-            # A shell's `nohup` ignores SIGHUP on purpose; that stays so.
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            # `nohup` ignores SIGHUP on purpose; that stays so. A shell without job control ignores SIGINT for all that
+            # it starts with `&`: a `kill -INT` of ours is meant all the same.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._caught)
         return self
 

@@ -2,6 +2,7 @@
 
 $PDCTL_HOME | $XDG_STATE_HOME/pdctl | ~/.local/state/pdctl
   runs/NAME/run.json        schema pdctl.run/1, replaced whole at every change
+           roles.json       instances that took another role while they ran
            plan.json        what `pdctl plan` said
            topology.yaml    the files and --set values it came from, resolved
            lock             held (flock) by the supervisor for as long as it lives
@@ -10,6 +11,7 @@ $PDCTL_HOME | $XDG_STATE_HOME/pdctl | ~/.local/state/pdctl
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl.errors import NotFoundError, PdctlError, UsageError
-from pdctl.launch import record
+from pdctl.launch import record, relay, roles
 from pdctl.launch.relay import Tail
 from pdctl.launch.run import SCHEMA, Run, State
 
@@ -46,6 +48,10 @@ class RunDir:
     def log(self, name: str) -> Path:
         return self.logs / f"{name}.log"
 
+    def current_log(self, name: str) -> Path:
+        """Where the latest generation writes."""
+        return list(relay.parts(self.log(name)))[-1]
+
     def tails(self, run: Run) -> dict[str, Tail]:
         """A reader for every process's log, from where this run's part begins."""
         return {process.name: Tail(self.log(process.name), process.log_start) for process in run.processes}
@@ -58,6 +64,7 @@ class RunDir:
     def create(self, logs: Path | None = None) -> None:
         """`logs`: keep the logs in that directory, reached through a link from the run's own."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        roles.forget(self.path)
         if logs is not None and (self.logs.is_symlink() or not self.logs.exists()):
             logs.mkdir(parents=True, exist_ok=True)
             self.logs.unlink(missing_ok=True)
@@ -82,7 +89,8 @@ class RunDir:
         file = self.path / "run.json"
         try:
             value = json.loads(file.read_bytes())
-            return record.decode(Run, value)
+            run = record.decode(Run, value)
+            return dataclasses.replace(run, deployment=roles.applied(run.deployment, roles.read(self.path)))
         except FileNotFoundError:
             raise NotFoundError(f"no run.json in {self.path}", "pdctl ls") from None
         except (OSError, ValueError) as error:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from queue import Empty
 from typing import TYPE_CHECKING
 
 from pdctl.errors import PdctlError
-from pdctl.launch import verdict, verify
-from pdctl.launch.deployment import OnDeath, Spec
+from pdctl.launch import roles, routing, verdict, verify
+from pdctl.launch.deployment import OnDeath, Role
 from pdctl.launch.events import Event, Kind, Stage
 from pdctl.launch.journal import Journal
-from pdctl.launch.mailbox import Exited, Interrupt, Mailbox, Message, Paired, Reached
+from pdctl.launch.mailbox import Exited, Interrupt, Located, Mailbox, Message, Paired, Reached, Told
 from pdctl.launch.readiness import Watch
-from pdctl.launch.relay import Tail
+from pdctl.launch.relay import Tail, part
 from pdctl.launch.run import Outcome, Run, State
 from pdctl.launch.signals import Signals
 from pdctl.launch.winddown import AFTER_KILL, WindDown
@@ -22,12 +23,16 @@ from pdctl.launch.winddown import AFTER_KILL, WindDown
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pdctl.launch.deployment import Deployment, Spec
     from pdctl.launch.state import RunDir
     from pdctl.launch.targets import Handle, Target
 
 PAIR_TIMEOUT = 30.0  # seconds one verification request may take
 STEADY = 600.0  # seconds of readiness after which earlier restarts are forgiven
 TICK = 1.0  # seconds between looks at what has no message of its own
+MERCY = 3.0  # seconds for the other nodes of a dead instance to leave by themselves
+WARN = 600.0  # seconds before the end of an allocation that it is told of
+WIND_DOWN = 10.0  # seconds an allocation must leave beyond draining and grace, so that nothing is cut off
 
 
 class Ending(Exception):
@@ -47,17 +52,29 @@ class Supervisor:
         self._target = target
         self._mailbox = Mailbox()
         self._journal = Journal(directory, run, emit)
-        self._deployment = run.deployment
         self._options = run.options
-        self._specs = {spec.name: spec for spec in run.deployment.specs}
+        self._planned = run.deployment
         self._handles: dict[str, Handle] = {}
         self._watches: dict[str, Watch] = {}
         self._reached: dict[str, dict[Stage, float]] = {}
         self._details: dict[str, str] = {}
         self._results: list[Paired] = []
         self._served = False
+        # By instance: all its nodes live and die together.
         self._restarts: dict[str, int] = {}
         self._due: dict[str, float] = {}  # monotonic times of planned restarts
+        self._mercy: dict[str, float] = {}  # until when the other nodes of a dead instance may end by themselves
+        self._given_up: set[str] = set()
+        self._left_behind: dict[str, list[str]] = {}  # by server: addresses it had
+        self._warned = False
+
+    @property
+    def _deployment(self) -> Deployment:
+        """With the addresses of now."""
+        return self._journal.run.deployment
+
+    def _nodes(self, instance: str) -> tuple[Spec, ...]:
+        return tuple(spec for spec in self._deployment.specs if spec.instance == instance)
 
     def run(self) -> Outcome:
         """Returns when nothing of the run is left."""
@@ -75,6 +92,7 @@ class Supervisor:
         while self._serve_until_a_death():
             self._journal.state(State.STARTING)
             self._end_all()
+            roles.forget(self._journal.directory.path)  # everything starts as planned
             self._pause(self._backoff(max(self._restarts.values())))
 
     def _serve_until_a_death(self) -> bool:
@@ -88,14 +106,14 @@ class Supervisor:
 
     def _bring_up(self) -> None:
         deadline = time.monotonic() + self._options.timeout
-        roles = self._deployment.roles
-        for spec in roles:
-            self._start(spec)
+        roles = tuple(spec.name for spec in self._deployment.roles)
+        for spec in self._deployment.servers:
+            self._start(spec.instance)
         self._until(lambda: all(map(self._is_ready, roles)), deadline)
         router = self._deployment.router
         if router:
-            self._start(router)
-            self._until(lambda: self._is_ready(router), deadline)
+            self._start(router.name)
+            self._until(lambda: self._is_ready(router.name), deadline)
         if self._options.verify:
             self._verify(deadline)
         self._served = True
@@ -114,23 +132,44 @@ class Supervisor:
         if any(result.problem for result in self._results):
             raise Ending(verdict.unpaired(tuple(self._results)))
 
-    def _start(self, spec: Spec) -> None:
-        generation = self._journal.run.process(spec.name).generation + 1
+    def _start(self, instance: str) -> None:
+        """Every node of it, or the router, as its next generation."""
+        generation = 1 + max(self._journal.run.process(spec.name).generation for spec in self._nodes(instance))
+        self._move(instance, generation)
         directory = self._journal.directory
-        handle = self._target.start(spec, generation, directory.log(spec.name), self._mailbox.put)
-        self._handles[spec.name] = handle
-        self._reached[spec.name] = {Stage.STARTED: handle.since}
-        self._details.pop(spec.name, None)
-        self._journal.started(handle)
-        self._journal.note(Kind.STAGE, spec.name, f"pid {handle.pid}", stage=Stage.STARTED, at=handle.since)
-        workers = tuple(role.url for role in self._deployment.servers) if spec is self._deployment.router else ()
-        tail = Tail(directory.log(spec.name), handle.log_start)
-        watch = Watch(spec, generation, tail, workers, self._options.interval, self._mailbox.put)
-        self._watches[spec.name] = watch
-        watch.start()
+        now = roles.applied(self._deployment, roles.read(directory.path))
+        specs = tuple(spec for spec in now.specs if spec.instance == instance)
+        split = generation if self._target.capabilities.moves_ports else 1
+        logs = tuple(part(directory.log(spec.name), split) for spec in specs)
+        workers = tuple(role.url for role in self._deployment.servers if role.instance not in self._given_up)
+        handles = self._target.start(specs, generation, logs, self._mailbox.put)
+        self._mercy.pop(instance, None)
+        for spec, handle, log in zip(specs, handles, logs, strict=True):
+            self._handles[spec.name] = handle
+            self._reached[spec.name] = {Stage.STARTED: handle.since}
+            self._details.pop(spec.name, None)
+            self._journal.started(handle)
+            self._journal.note(Kind.STAGE, spec.name, handle.words, stage=Stage.STARTED, at=handle.since)
+            known = workers if spec.role is Role.ROUTER else ()
+            tail = Tail(log, handle.log_start)
+            watch = Watch(spec, generation, tail, known, self._options.interval, self._mailbox.put)
+            self._watches[spec.name] = watch
+            watch.start()
 
-    def _is_ready(self, spec: Spec) -> bool:
-        return Stage.READY in self._reached[spec.name]
+    def _move(self, instance: str, generation: int) -> None:
+        specs = self._target.moved(self._nodes(instance), generation)
+        if instance == "router" and self._target.capabilities.moves_ports:
+            now = {spec.name: spec for spec in self._deployment.servers}
+            planned = {spec.url: now[spec.name] for spec in self._planned.servers}
+            router = self._planned.router
+            specs = tuple(
+                dataclasses.replace(spec, argv=routing.readdressed(router or spec, planned)) for spec in specs
+            )
+        if specs != self._nodes(instance):
+            self._journal.moved(specs)
+
+    def _is_ready(self, name: str) -> bool:
+        return Stage.READY in self._reached[name]
 
     def _until(self, condition: Callable[[], bool], deadline: float | None = None) -> None:
         """Handle messages until `condition` holds. Raises Ending at the deadline, on a signal, on a death."""
@@ -154,14 +193,40 @@ class Supervisor:
 
     def _restart_due(self) -> None:
         now = time.monotonic()
-        for name in [name for name, at in self._due.items() if at <= now]:
-            del self._due[name]
-            self._start(self._specs[name])
-        for name in self._restarts:  # a restarted process that never becomes ready has failed as well
-            handle = self._handles[name]
-            overdue = time.time() - handle.since > self._options.timeout
-            if overdue and name not in self._due and not self._is_ready(self._specs[name]):
-                handle.kill()
+        for instance in [instance for instance, at in self._due.items() if at <= now]:
+            if not any(self._running(spec.name) for spec in self._nodes(instance)):
+                del self._due[instance]
+                self._start(instance)
+        for instance in [instance for instance, at in self._mercy.items() if at <= now]:
+            del self._mercy[instance]
+            self._kill(instance)
+        for instance in self._restarts:  # a restarted instance that never becomes ready has failed as well
+            names = [spec.name for spec in self._nodes(instance)]
+            since = min(self._handles[name].since for name in names)
+            late = time.time() - since > self._options.timeout and not all(map(self._is_ready, names))
+            if late and instance not in self._due and instance not in self._given_up:
+                self._kill(instance)
+        self._look_at_the_clock()
+
+    def _look_at_the_clock(self) -> None:
+        """An allocation is left before it is taken away."""
+        ends_at = self._target.ends_at
+        if not ends_at:
+            return
+        left = ends_at - time.time()
+        if left < self._options.drain + self._options.grace + WIND_DOWN:
+            raise Ending(verdict.out_of_time(ends_at))
+        if left < WARN and not self._warned:
+            self._warned = True
+            self._journal.note(Kind.LIMIT, detail=f"the allocation ends in {verdict.span(left)}")
+
+    def _running(self, name: str) -> bool:
+        return name in self._handles and self._journal.run.process(name).exit is None
+
+    def _kill(self, instance: str) -> None:
+        for spec in self._nodes(instance):
+            if self._running(spec.name):
+                self._handles[spec.name].kill()
 
     def _handle(self, message: Message) -> None:
         if isinstance(message, Interrupt):
@@ -176,6 +241,12 @@ class Supervisor:
             return
         if isinstance(message, Exited):
             self._note_death(message)
+        elif isinstance(message, Located):
+            self._journal.located(message.name, message.pid)
+        elif isinstance(message, Told):
+            self._journal.note(
+                Kind.ROUTED, message.name, message.problem or f"the router knows it at {handle.spec.url}"
+            )
         elif handle.exit is None:
             self._note_stage(message)
 
@@ -189,29 +260,81 @@ class Supervisor:
         self._journal.note(
             Kind.STAGE, name, message.detail, stage=message.stage, seconds=max(0.0, seconds), at=message.at
         )
+        if message.stage is Stage.READY:
+            self._announce(self._handles[name].spec)
+
+    def _announce(self, spec: Spec) -> None:
+        """A server that came back under another address: the router has to be told."""
+        router = self._deployment.router
+        planned = next((each for each in self._planned.servers if each.name == spec.name), None)
+        if router is None or planned is None or not self._served or not self._target.capabilities.moves_ports:
+            return
+        handle = self._handles[spec.name]
+        before = tuple(dict.fromkeys((planned.url, *self._left_behind.get(spec.name, ()))))
+        old = tuple(url for url in before if url != spec.url)
+        routing.announce(router.url, spec, handle.generation, old, self._mailbox.put)
 
     def _note_death(self, message: Exited) -> None:
         name = message.name
+        spec = self._handles[name].spec
+        instance = spec.instance
         self._watches[name].close()
         self._journal.exited(name, message.exit)
+        if instance in self._due or instance in self._given_up:  # it went with the node that died first
+            self._journal.note(Kind.STOPPED, name, verdict.in_words(message.exit), at=message.exit.at)
+            return
         self._journal.note(Kind.DIED, name, verdict.in_words(message.exit), at=message.exit.at)
         ready_at = self._reached[name].get(Stage.READY)
         if ready_at is not None and message.exit.at - ready_at > STEADY:
-            self._restarts.pop(name, None)
-        tries = self._restarts.get(name, 0)
+            self._restarts.pop(instance, None)
+        tries = self._restarts.get(instance, 0)
         policy = self._options.on_death
         if policy is OnDeath.STOP or not self._served or tries >= self._options.max_restarts:
             process = self._journal.run.process(name)
             raise Ending(verdict.died(self._journal.directory, process, message.exit, ready_at, tries))
-        self._restarts[name] = tries + 1
+        self._forget(spec)
+        hopeless = self._target.beyond_help(self._nodes(instance))
+        if hopeless:
+            self._give_up(instance, hopeless, message, ready_at)
+            return
+        self._restarts[instance] = tries + 1
         delay = self._backoff(tries + 1)
         what = "everything restarts" if policy is OnDeath.RESTART_ALL else "restarts"
         detail = f"{what} in {verdict.span(delay)} ({tries + 1} of {self._options.max_restarts})"
-        self._journal.note(Kind.RESTARTING, name, detail)
+        self._journal.note(Kind.RESTARTING, instance, detail)
         if policy is OnDeath.RESTART_ALL:
             raise StartOver
-        self._reached[name] = {}
-        self._due[name] = time.monotonic() + delay
+        self._due[instance] = time.monotonic() + delay
+        self._end_the_others(instance)
+
+    def _end_the_others(self, instance: str) -> None:
+        """What is left of an instance with a dead node serves nobody, and may hang in a collective for ever."""
+        for spec in self._nodes(instance):
+            self._reached[spec.name] = {}
+            if self._running(spec.name):
+                self._mercy[instance] = time.monotonic() + MERCY
+                self._handles[spec.name].terminate()
+
+    def _forget(self, spec: Spec) -> None:
+        router = self._deployment.router
+        server = self._nodes(spec.instance)[0]
+        if router is not None and server.role is not Role.ROUTER and self._target.capabilities.moves_ports:
+            self._left_behind.setdefault(server.name, []).append(server.url)
+            routing.forget(router.url, server)
+
+    def _give_up(self, instance: str, why: str, message: Exited, ready_at: float | None) -> None:
+        """The run goes on as long as each role has an instance left."""
+        self._given_up.add(instance)
+        role = self._nodes(instance)[0].role
+        others = [
+            spec for spec in self._deployment.servers if spec.role is role and spec.instance not in self._given_up
+        ]
+        if not others:
+            process = self._journal.run.process(message.name)
+            raise Ending(verdict.died(self._journal.directory, process, message.exit, ready_at, 0))
+        rest = ", ".join(spec.instance for spec in others)
+        self._journal.note(Kind.DIED, instance, f"stays down: {why}; {rest} go on")
+        self._end_the_others(instance)
 
     def _backoff(self, tries: int) -> float:
         return float(min(self._options.backoff * 2 ** (tries - 1), self._options.backoff_max))

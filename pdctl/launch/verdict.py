@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from typing import TYPE_CHECKING
 
 from pdctl.errors import ExitCode
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pdctl.launch.state import RunDir
 
 TAIL = 20
+ENDED_BY_US = "pdctl ended it"
+BY_ITSELF = "its own: it was asked to leave"  # SGLang's way, 0.5.3 to 0.5.23
 SIGNALS = {
     signal.SIGKILL: "from outside, or by the kernel for want of memory",
     signal.SIGSEGV: "it crashed in native code",
@@ -28,6 +31,8 @@ SIGNALS = {
 
 
 def in_words(exit: Exit) -> str:
+    if exit.lost:
+        return exit.lost
     if not exit.signal:
         hint = " (the command cannot be found)" if exit.code == 127 else ""
         return f"left with exit code {exit.code}{hint}"
@@ -35,19 +40,27 @@ def in_words(exit: Exit) -> str:
         number = signal.Signals(exit.signal)
     except ValueError:  # a real-time signal
         return f"was killed by signal {exit.signal}"
-    hint = f" ({SIGNALS[number]})" if number in SIGNALS else ""
-    return f"was killed by {number.name}{hint}"
+    own = exit.asked and number == signal.SIGKILL
+    hint = ENDED_BY_US if exit.ours else BY_ITSELF if own else SIGNALS.get(number, "")
+    return f"was killed by {number.name}{f' ({hint})' if hint else ''}"
 
 
 def stopped(number: int) -> Outcome:
     return Outcome(f"stopped by {signal.Signals(number).name}", signal=number)
 
 
+def out_of_time(ends_at: float) -> Outcome:
+    """Before the allocation is taken away, so that requests can finish."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ends_at))
+    fix = "launch again; targets.slurm.time asks for more, as far as the partition allows"
+    return Outcome(f"the allocation ends at {when}: its time is over", code=int(ExitCode.FINDINGS), fix=fix)
+
+
 def died(directory: RunDir, process: Process, exit: Exit, ready_at: float | None, restarts: int) -> Outcome:
     """`ready_at` None: it never was."""
     moment = "before it was ready" if ready_at is None else f"{span(exit.at - ready_at)} after it became ready"
     tries = f" It was restarted {restarts} times before." if restarts else ""
-    log = directory.log(process.name)
+    log = directory.current_log(process.name)
     lines = telling_lines(directory, process, TAIL)
     shown = "".join(f"\n  {process.name} | {line}" for line in lines)
     message = f"{process.name} {in_words(exit)} {moment}.{tries} Last {len(lines)} lines of {log}:{shown}"
@@ -77,7 +90,7 @@ def late(
 
 def telling_lines(directory: RunDir, process: Process, count: int) -> tuple[str, ...]:
     """The last lines of this generation, without the traces of our own questions."""
-    lines = last_lines(directory.log(process.name), 4 * count, process.generation_start)
+    lines = last_lines(directory.current_log(process.name), 4 * count, process.generation_start)
     return tuple(line for line in lines if not PROBE.search(line))[-count:]
 
 

@@ -38,6 +38,7 @@ class WindDown:
         self._handles = handles
         self._deployment = deployment
         self._asked: dict[str, float] = {}
+        self._killed: set[str] = set()
         self._now = False
 
     def run(self, outcome: Outcome, options: Options) -> None:
@@ -92,6 +93,7 @@ class WindDown:
     def _kill(self, handles: Iterable[Handle]) -> None:
         for handle in handles:
             self._asked.setdefault(handle.spec.name, time.time())
+            self._killed.add(handle.spec.name)
             handle.kill()
 
     def _note_end(self, message: Exited) -> None:
@@ -101,14 +103,16 @@ class WindDown:
             self._journal.note(Kind.DIED, name, verdict.in_words(message.exit), at=at)
             return
         seconds = max(0.0, at - self._asked[name])
-        kind = Kind.KILLED if message.exit.signal == 9 else Kind.STOPPED
+        # SGLang kills itself with SIGKILL when it leaves as asked (0.5.3 to 0.5.23).
+        kind = Kind.KILLED if message.exit.signal == 9 and name in self._killed else Kind.STOPPED
         self._journal.note(kind, name, verdict.in_words(message.exit), seconds=seconds, at=at)
 
     def _nothing_left(self) -> str:
         """What is left, in words: normally nothing, and that is said because it was looked for."""
-        left = (*self._target.sweep(), *(handle.pid for handle in self._handles.values() if handle.exit is None))
+        deaf = (f"{handle.spec.name} ({handle.words})" for handle in self._handles.values() if handle.exit is None)
+        left = (*self._target.sweep(), *deaf)
         busy = self._target.busy_ports(self._deployment)
-        found = [f"process {pid} cannot be ended" for pid in left]
+        found = [f"{what} cannot be ended" for what in left]
         found += [f"port {port} is still taken" for port in busy]
         if found:
             return "; ".join(found)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.dialect.versions import V0_5_8
-from pdctl.layout.hosts import LOCAL, Seat, Wish, assign, local
+from pdctl.layout.hosts import LOCAL, NOWHERE, Seat, Wish, assign, local, pods
 from pdctl.layout.instance import Instance
 from pdctl.layout.ranks import place
 from pdctl.layout.serving import Numbers, Serving
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from pdctl.layout.hosts import Site
     from pdctl.layout.memory import Memory
     from pdctl.layout.ranks import Rank
     from pdctl.layout.shape import Shape
@@ -45,11 +46,21 @@ class Bases(NamedTuple):
     fixed_nccl: bool = False
 
 
-def lay_out(sides: Sequence[Side], bases: Bases, target: str) -> tuple[Instance, ...]:
-    """`target` local puts everything on this machine, pools on hosts named after their pool."""
+def lay_out(
+    sides: Sequence[Side], bases: Bases, target: str, sites: Mapping[str, Site] = NOWHERE
+) -> tuple[Instance, ...]:
+    """`target` local: all on this machine; pools: on hosts named after their pool, or on their sites; kubernetes: in
+    pods."""
     wishes = [Wish(side.role, side.pool, side.shape, side.spread) for side in sides for _ in range(side.instances)]
-    seats = iter(local(wishes) if target == "local" else assign(wishes))
-    return tuple(_instance(side, index, next(seats), bases) for side in sides for index in range(side.instances))
+    seats = iter(_seats(wishes, target, sites))
+    laid = tuple(_instance(side, index, next(seats), bases) for side in sides for index in range(side.instances))
+    return tuple(_placed(one, sites) for one in laid) if sites else laid
+
+
+def _seats(wishes: Sequence[Wish], target: str, sites: Mapping[str, Site]) -> tuple[Seat, ...]:
+    if target == "kubernetes":
+        return pods(wishes)
+    return local(wishes) if target == "local" else assign(wishes, sites)
 
 
 def address(host: str) -> str:
@@ -74,6 +85,24 @@ def _instance(side: Side, index: int, seat: Seat, bases: Bases) -> Instance:
     )
 
 
+def _placed(instance: Instance, sites: Mapping[str, Site]) -> Instance:
+    """On the hosts a target gave. There an instance is shown its own GPUs only, which it counts from 0."""
+    given = [sites[name] for name in instance.host_names]
+    serving, shape = instance.serving, instance.shape
+    gpus = [rank.gpu for rank in instance.ranks if rank.gpu is not None and rank.node == 0]
+    if gpus:
+        env = {**dict(serving.env), "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
+        serving = serving._replace(env=tuple(env.items()))
+        shape = shape._replace(base_gpu_id=0, gpu_id_step=1)
+    return instance._replace(
+        host_names=tuple(site.name for site in given),
+        address=given[0].address,
+        addresses=tuple(site.address for site in given),
+        serving=serving,
+        shape=shape,
+    )
+
+
 def _seen(rank: Rank, devices: tuple[int, ...]) -> Rank:
     """The engine counts GPUs among those CUDA_VISIBLE_DEVICES names; a plan names the machine's own."""
     if rank.gpu is None or rank.gpu >= len(devices):
@@ -81,9 +110,16 @@ def _seen(rank: Rank, devices: tuple[int, ...]) -> Rank:
     return rank._replace(gpu=devices[rank.gpu])
 
 
+def _bootstrap(side: Side, seat: Seat, bases: Bases) -> int | None:
+    """A decode that may become a prefill takes a number behind those of the prefills."""
+    if side.role == "prefill":
+        return bases.bootstrap + seat.kin
+    return bases.bootstrap + seat.before if side.serving.may_switch else None
+
+
 def _numbers(side: Side, seat: Seat, bases: Bases) -> Numbers:
     shape, block = side.shape, bases.dist + bases.stride * seat.before
-    numbers = Numbers(bases.http + seat.before, bases.bootstrap + seat.kin if side.role == "prefill" else None)
+    numbers = Numbers(bases.http + seat.before, _bootstrap(side, seat, bases))
     if side.serving.kind == "embedded":
         return numbers._replace(dist=block if shape.nodes > 1 else None)
     if shape.nodes > 1 or (shape.dp_attention and bases.fixed_nccl):

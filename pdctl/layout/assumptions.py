@@ -19,6 +19,9 @@ def assumed(deployment: Deployment) -> tuple[str, ...]:
 def _places(deployment: Deployment) -> Iterator[str]:
     if deployment.target == "pools" and deployment.router is not None:
         yield "hosts of a pool are alike and empty; they are filled in order"
+    traceable = all(case.side.serving.traceable for case in deployment.cases)
+    if deployment.engine == "sglang" and deployment.router is not None and traceable:
+        yield "servers log every request with its room and publish metrics; engine.traceable: false leaves that out"
     if deployment.engine == "sglang" and any(case.side.shape.deepep for case in deployment.cases):
         yield "the DeepEP all-to-all makes ep_size equal to tp_size"
 

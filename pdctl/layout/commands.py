@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.dialect.sglang.flags import words
 from pdctl.layout.ports import node_http
 from pdctl.layout.serving import Command, Pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pdctl.layout.serving import Numbers, Serving
     from pdctl.layout.shape import Shape
@@ -18,12 +18,29 @@ if TYPE_CHECKING:
 
 SGLANG = ("python", "-m", "sglang.launch_server")
 EMBEDDED = (sys.executable, "-m", "pdctl.engine")
+
+
+class Program(NamedTuple):
+    """`router.command` replaces `command`; `flags` come first behind it. metrics: a port of its own that it opens."""
+
+    command: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    metrics: int | None = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return self.command + self.flags
+
+
+LAUNCH_ROUTER = ("python", "-m", "sglang_router.launch_router")
 # Checked against sglang-router 0.3.2 and smg 1.13.0 as installed from their wheels.
 ROUTERS = {
-    "embedded": (sys.executable, "-m", "pdctl.router"),
-    "sglang": ("python", "-m", "sglang_router.launch_router", "--pd-disaggregation"),
-    "smg": ("smg", "launch", "--pd-disaggregation"),
+    "pdctl": Program((sys.executable, "-m", "pdctl.router")),
+    "sglang-router": Program(LAUNCH_ROUTER, ("--pd-disaggregation",), 29000),
+    "smg": Program(("smg", "launch"), ("--pd-disaggregation",), 29000),
+    "mini-lb": Program(LAUNCH_ROUTER, ("--pd-disaggregation", "--mini-lb")),
 }
+METRICS_FLAG = "prometheus-port"
 
 
 def instance(serving: Serving, shape: Shape, numbers: Numbers, leader: str) -> tuple[Command, ...]:
@@ -112,12 +129,23 @@ def _sglang(serving: Serving, shape: Shape, numbers: Numbers, leader: str, node:
         ("dtype", None if serving.dtype == "auto" else serving.dtype),
         ("kv_dtype", None if serving.kv_dtype == "auto" else serving.kv_dtype),
         ("context_length", serving.context_length),
+        *(_traceable(given) if serving.traceable else ()),
     ]
     argv = serving.command or SGLANG
     for meaning, value in wanted:
         if value is not None:
             argv += words(meaning, serving.version, value)
     return argv + flag_words(serving.args)
+
+
+def _traceable(given: Mapping[str, FlagValue]) -> list[tuple[str, object]]:
+    """What trace-room and doctor need of a server, but for the flags the user has decided on, on or off."""
+    log = "log-requests" not in given and "log-requests-level" not in given
+    return [
+        ("time_stats", True if "enable-request-time-stats-logging" not in given else None),
+        ("log_requests", 0 if log else None),
+        ("metrics", True if "enable-metrics" not in given else None),
+    ]
 
 
 def _above_one(size: int) -> int | None:
@@ -152,4 +180,12 @@ def router(
     for url, bootstrap in prefills:
         wanted.append(("prefill", url if bootstrap is None else (url, bootstrap)))
     wanted += [("decode", url) for url in decodes]
-    return Command(0, ROUTERS[spec.kind] + flag_words([*wanted, *spec.args.items()]), env)
+    program = ROUTERS[spec.kind]
+    head = (spec.command or program.command) + program.flags
+    return Command(0, head + flag_words([*wanted, *spec.args.items()]), env)
+
+
+def router_metrics(spec: Router) -> int | None:
+    """The port sglang-router and smg publish metrics on, which they open whether asked or not; None: on their own."""
+    given = spec.args.get(METRICS_FLAG)
+    return given if isinstance(given, int) else ROUTERS[spec.kind].metrics

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from pdctl.dialect.versions import Release
     from pdctl.layout.assembly import Bases, Side
+    from pdctl.layout.hosts import Site
     from pdctl.layout.instance import Caution
     from pdctl.layout.model_config import ModelShape
     from pdctl.layout.shape import Problem
@@ -45,3 +46,4 @@ class Deployment(NamedTuple):
     router: Router | None = None
     problems: tuple[Problem, ...] = ()
     warnings: tuple[Caution, ...] = ()
+    sites: Mapping[str, Site] = {}  # the hosts a target has given, by the plan's own names for them

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pdctl.dialect.environment import lint
 from pdctl.dialect.versions import resolve
 from pdctl.errors import UsageError
+from pdctl.layout import arguments
 from pdctl.layout.assembly import Bases, Side
 from pdctl.layout.capacity import read_model
 from pdctl.layout.deployment import Case, Deployment
+from pdctl.layout.hosts import NOWHERE
 from pdctl.layout.instance import Caution
 from pdctl.layout.memory import kv_itemsize
 from pdctl.layout.roles import devices, flag_problems, read, serving, settings
@@ -17,17 +20,22 @@ from pdctl.layout.shape import Problem, Words
 from pdctl.layout.workload import MEM_FRACTION, NO_WORKLOAD, Budget, Measured, Nic, Workload
 
 if TYPE_CHECKING:
-    from pdctl.dialect.versions import Version
+    from collections.abc import Iterator, Mapping
+
+    from pdctl.dialect.versions import Release, Version
+    from pdctl.layout.hosts import Site
     from pdctl.layout.model_config import ModelShape
     from pdctl.layout.roles import Reading
-    from pdctl.topology.model import Role, Topology
+    from pdctl.topology.model import Role, Router, Topology
 
 EMBEDDED_PAGE = 16  # pdctl.engine's default page size
 SGLANG_PAGE = 1
-TARGETS = ("local", "pools")
+TARGETS = ("local", "pools", "kubernetes")
 
 
-def describe(topology: Topology, target: str | None, measured: Measured) -> Deployment:
+def describe(
+    topology: Topology, target: str | None, measured: Measured, sites: Mapping[str, Site] = NOWHERE
+) -> Deployment:
     embedded = topology.engine.kind == "embedded"
     release = resolve(None if embedded else topology.engine.version)
     readings = {role.name: read(topology, role) for role in topology.roles}
@@ -40,7 +48,11 @@ def describe(topology: Topology, target: str | None, measured: Measured) -> Depl
         warnings.append(Caution("release", release.note))
     if embedded:
         warnings += _unused(topology)
-    problems = [] if embedded else _sglang_problems(topology, readings, release.known)
+    told = list(arguments.router(topology.router.args, topology.router.kind))
+    if not embedded:
+        told += _sglang(topology, readings, release)
+    problems = [each for each in told if isinstance(each, Problem)]
+    warnings += [each for each in told if isinstance(each, Caution)]
     if target == "local":
         problems += _local_problems(topology, readings)
     return Deployment(
@@ -56,9 +68,10 @@ def describe(topology: Topology, target: str | None, measured: Measured) -> Depl
         workload=_workload(topology),
         measured=measured,
         env={**topology.engine.env, **topology.transfer.env},
-        router=topology.router,
+        router=in_pod(topology.router) if target == "kubernetes" else topology.router,
         problems=tuple(problems),
         warnings=tuple(warnings),
+        sites=sites,
     )
 
 
@@ -66,8 +79,15 @@ def _target(topology: Topology, readings: dict[str, Reading]) -> str:
     """Local unless the topology is for a cluster, or larger than one host."""
     if topology.engine.kind == "embedded" or "targets.local" in topology.spans:
         return "local"
+    if topology.targets.kubernetes and not topology.targets.slurm:
+        return "kubernetes"
     clustered = topology.targets.slurm or topology.targets.kubernetes
     return "pools" if clustered or _wanted(topology, readings) > _offered(topology) else "local"
+
+
+def in_pod(router: Router) -> Router:
+    """Nobody outside its pod could reach a router that listens on the loopback address."""
+    return router._replace(host="0.0.0.0") if router.host in ("127.0.0.1", "localhost", "::1") else router
 
 
 def _wanted(topology: Topology, readings: dict[str, Reading]) -> int:
@@ -95,7 +115,7 @@ def _local_problems(topology: Topology, readings: dict[str, Reading]) -> list[Pr
 def _model(topology: Topology, reading: Reading) -> tuple[ModelShape | None, list[Caution]]:
     """The model's numbers, from `model.config` or a checkpoint directory; a warning where neither can be read."""
     path = topology.model.config or topology.model.path
-    if not topology.model.config and not Path(path).is_dir():
+    if not topology.model.config and not _is_directory(path):
         fix = "set model.config to its config.json"
         return None, [
             Caution("no-model-config", f"no memory and transfer figures: {path} is not a directory here; {fix}")
@@ -108,6 +128,13 @@ def _model(topology: Topology, reading: Reading) -> tuple[ModelShape | None, lis
         return read_model(path, dtype), []
     except UsageError as error:
         return None, [Caution("model-config", f"no memory and transfer figures: {error.message}; {error.fix}")]
+
+
+def _is_directory(path: str) -> bool:
+    try:
+        return Path(path).is_dir()
+    except OSError:  # longer than a name can be
+        return False
 
 
 def _case(
@@ -127,7 +154,7 @@ def _case(
         instances=role.instances,
         shape=reading.shape,
         serving=serving(topology, role, reading, peer, version, target),
-        pool=role.pool,
+        pool=topology.name if target == "kubernetes" else role.pool,
         spread=role.spread,
         on_cpu=reading.on_cpu,
         devices=devices(topology, reading, target),
@@ -150,11 +177,18 @@ def _words(role: str, reading: Reading) -> Words:
     )
 
 
-def _sglang_problems(topology: Topology, readings: dict[str, Reading], version: Version) -> list[Problem]:
-    found: list[Problem] = []
+def _sglang(topology: Topology, readings: dict[str, Reading], release: Release) -> Iterator[Problem | Caution]:
+    """What this release's command line and environment do not take."""
+    yield from arguments.backend(topology.transfer.backend, release)
+    yield from arguments.served_name(topology.model.served_name, release)
+    remarks: dict[str, list[str]] = {}
     for role in topology.roles:
-        found += flag_problems(role, readings[role.name], version)
-    return found
+        reading = readings[role.name]
+        yield from flag_problems(role, reading, release)
+        for remark in lint(reading.env, release.known):
+            remarks.setdefault(f"{remark.message}; {remark.fix}", []).append(role.name)
+    for message, roles in remarks.items():
+        yield Caution("environment", f"{' and '.join(roles)}: {message}")
 
 
 def _unused(topology: Topology) -> list[Caution]:

@@ -124,6 +124,8 @@ def _gpus(shape: Shape) -> Iterator[Finding]:
 
 
 def _model(shape: Shape, model: ModelShape, redundant: int) -> Iterator[Finding]:
+    if shape.pp > model.layers:
+        yield "layers-for-stages", f"{model.layers} layers over pp_size {shape.pp}"
     if shape.tp % (shape.dp * shape.cp):
         return
     attn_tp = shape.attn_tp_size

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from pdctl.dialect.sglang.rules import ALL_CP_RANKS_ENV
 from pdctl.layout import commands
-from pdctl.layout.assembly import address
+from pdctl.layout.collisions import Claim, claims, collisions
 from pdctl.layout.feasibility import check
 from pdctl.layout.instance import RouterPlan
 from pdctl.layout.neighbours import nearest
 from pdctl.layout.pairing import cautions, check_pair, links
-from pdctl.layout.ports import Claim, claims, collisions
 from pdctl.layout.shape import Problem
 
 if TYPE_CHECKING:
@@ -64,13 +63,17 @@ def _cautions(deployment: Deployment) -> tuple[Caution, ...]:
 
 
 def _router(deployment: Deployment, spec: Router, instances: tuple[Instance, ...]) -> RouterPlan:
-    """On the first prefill's host: the router needs no GPU, and a host of its own is the target's business."""
+    """On the first prefill's host, as it needs no GPU; in Kubernetes in a pod of its own."""
     prefills = [(one.url, one.bootstrap_port) for one in instances if one.role == "prefill"]
     decodes = [one.url for one in instances if one.role == "decode"]
-    host = next(one.host_name for one in instances if one.role == "prefill")
-    env = tuple(deployment.env.items()) if spec.kind == "embedded" else ()
-    reached = address(host) if spec.host in EVERYWHERE else spec.host
-    return RouterPlan("router", spec.host, host, reached, spec.port, commands.router(spec, prefills, decodes, env))
+    first = next(one for one in instances if one.role == "prefill")
+    env = tuple(deployment.env.items()) if spec.kind == "pdctl" else ()
+    host, reached = first.host_name, first.address if spec.host in EVERYWHERE else spec.host
+    if deployment.target == "kubernetes":
+        host = reached = f"{deployment.name}-router"
+    command = commands.router(spec, prefills, decodes, env)
+    metrics = commands.router_metrics(spec)
+    return RouterPlan("router", spec.host, host, reached, spec.port, command, metrics)
 
 
 def _port_problems(
@@ -79,13 +82,13 @@ def _port_problems(
     found = claims(instances)
     if router is None:
         return collisions(found)
-    found.append(Claim(router.host_name, router.port, router.name, "http"))
+    found += [Claim(router.host_name, port, router.name, purpose) for port, purpose in router.ports]
     problems = collisions(found)
     if not problems:
         return ()
     from pdctl.layout.moves import moves  # late: only a collision has use for it
 
-    ways = moves(sides, deployment.bases, deployment.target, router)
+    ways = moves(sides, deployment.bases, deployment.target, router, deployment.sites)
     return tuple(problem._replace(nearest=ways) for problem in problems)
 
 

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pdctl.layout.shape import Shape
 
 LOCAL = "localhost"
 
 
+class Site(NamedTuple):
+    """A host of a plan as a target gave it: what it is called there, and where the others reach it."""
+
+    name: str
+    address: str
+
+
+# Sites go by the plan's own host names; until a target has given its hosts there are none.
+NOWHERE: Mapping[str, Site] = MappingProxyType({})
+
+
 class Seat(NamedTuple):
-    """`before`: instances already on the busiest of these hosts, `kin`: those of the same role among them."""
+    """`before`: instances already at the busiest of these hosts' addresses, `kin`: those of the same role there."""
 
     hosts: tuple[str, ...]
     base_gpu_id: int
@@ -31,23 +43,29 @@ class Wish(NamedTuple):
 
 
 class _Host:
-    __slots__ = ("name", "next_gpu", "roles")
+    """`neighbours` are the roles at the same address, which count ports together: hosts may share one in a test."""
 
-    def __init__(self, name: str) -> None:
+    __slots__ = ("name", "neighbours", "next_gpu", "roles")
+
+    def __init__(self, name: str, neighbours: list[str]) -> None:
         self.name = name
         self.next_gpu = 0
         self.roles: list[str] = []
+        self.neighbours = neighbours
 
 
-def assign(wishes: Sequence[Wish]) -> tuple[Seat, ...]:
+def assign(wishes: Sequence[Wish], sites: Mapping[str, Site] = NOWHERE) -> tuple[Seat, ...]:
     """First fit over hosts named `<pool>-0`, `<pool>-1`, …; an instance of several nodes takes hosts of its own."""
     pools: dict[str, list[_Host]] = {}
+    shared: dict[str, list[str]] = {}
     seats: list[Seat] = []
     for wish in wishes:
         hosts = pools.setdefault(wish.pool, [])
         chosen = _pick(wish, hosts)
         while len(chosen) < wish.shape.nodes:
-            host = _Host(f"{wish.pool}-{len(hosts)}")
+            name = f"{wish.pool}-{len(hosts)}"
+            address = sites[name].address if name in sites else name
+            host = _Host(name, shared.setdefault(address, []))
             hosts.append(host)
             chosen.append(host)
         seats.append(_sit(wish, chosen))
@@ -56,8 +74,19 @@ def assign(wishes: Sequence[Wish]) -> tuple[Seat, ...]:
 
 def local(wishes: Sequence[Wish]) -> tuple[Seat, ...]:
     """Everything on this machine, GPU after GPU."""
-    host = _Host(LOCAL)
+    host = _Host(LOCAL, [])
     return tuple(_sit(wish, [host] * wish.shape.nodes) for wish in wishes)
+
+
+def pods(wishes: Sequence[Wish]) -> tuple[Seat, ...]:
+    """A pod to each node, named as a LeaderWorkerSet names it, with GPUs and ports of its own; `pool`: what leads."""
+    count: dict[str, int] = {}
+    seats: list[Seat] = []
+    for wish in wishes:
+        number = count[wish.role] = count.get(wish.role, -1) + 1
+        leader = f"{wish.pool}-{wish.role}-{number}"
+        seats.append(Seat((leader, *(f"{leader}-{node}" for node in range(1, wish.shape.nodes))), 0, 0, 0))
+    return tuple(seats)
 
 
 def _pick(wish: Wish, hosts: list[_Host]) -> list[_Host]:
@@ -71,11 +100,12 @@ def _pick(wish: Wish, hosts: list[_Host]) -> list[_Host]:
 
 def _sit(wish: Wish, hosts: list[_Host]) -> Seat:
     base = max(host.next_gpu for host in hosts)
-    before = max(len(host.roles) for host in hosts)
-    kin = max(host.roles.count(wish.role) for host in hosts)
+    before = max(len(host.neighbours) for host in hosts)
+    kin = max(host.neighbours.count(wish.role) for host in hosts)
     for host in hosts:
         host.next_gpu = base + _span(wish.shape)
         host.roles.append(wish.role)
+        host.neighbours.append(wish.role)
     return Seat(tuple(host.name for host in hosts), base, before, kin)
 
 

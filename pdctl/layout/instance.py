@@ -37,6 +37,7 @@ class Instance(NamedTuple):
     numbers: Numbers
     serving: Serving
     memory: Memory | None = None
+    addresses: tuple[str, ...] = ()  # of every node, where a target has given them
 
     @property
     def host_name(self) -> str:
@@ -57,12 +58,15 @@ class Instance(NamedTuple):
 
     @property
     def bootstrap_port(self) -> int | None:
-        """Prefill only."""
+        """Of a prefill, or of a decode that may become one."""
         return self.numbers.bootstrap
 
     @property
     def url(self) -> str:
         return f"http://{self.address}:{self.http_port}"
+
+    def node_address(self, node: int) -> str:
+        return self.addresses[node] if self.addresses else self.address
 
     @property
     def ports(self) -> tuple[Port, ...]:
@@ -90,6 +94,13 @@ class RouterPlan(NamedTuple):
     address: str
     port: int
     command: Command
+    metrics: int | None = None  # the port of its metrics, where that is another one
+
+    @property
+    def ports(self) -> tuple[tuple[int, str], ...]:
+        """(number, purpose)."""
+        own = (self.port, "http")
+        return (own,) if self.metrics is None else (own, (self.metrics, "metrics"))
 
 
 class Plan(NamedTuple):

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from pdctl.errors import UsageError
 
 Config = Mapping[str, Any]
+REQUIRED = ("num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads")
+COUNTS = (*REQUIRED, "num_key_value_heads", "head_dim", "intermediate_size")
 
 
 class ModelShape(NamedTuple):
@@ -95,7 +97,16 @@ def parse(config: Config) -> ModelShape:
     return ModelShape(family=family, architecture=architecture, **values)
 
 
+def _check_counts(config: Config) -> None:
+    """UsageError for a number that is none: everything that follows reckons with them."""
+    for key in COUNTS:
+        count = config.get(key, 1)  # who reads it says that it is missing
+        if (type(count) is not int or count < 1) and (count is not None or key in REQUIRED):
+            raise UsageError(f"{key} is {json.dumps(count)}", "a whole number above 0 is expected")
+
+
 def _common(config: Config) -> dict[str, Any]:
+    _check_counts(config)
     heads = config["num_attention_heads"]
     return {
         "layers": config["num_hidden_layers"],

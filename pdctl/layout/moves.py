@@ -5,23 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.layout.assembly import Bases, lay_out
-from pdctl.layout.ports import Claim, claims, collisions
+from pdctl.layout.collisions import Claim, claims, collisions
+from pdctl.layout.hosts import NOWHERE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pdctl.layout.assembly import Side
+    from pdctl.layout.hosts import Site
     from pdctl.layout.instance import RouterPlan
 
 SHOWN = 3
 
 
-def moves(sides: Sequence[Side], bases: Bases, target: str, router: RouterPlan) -> tuple[str, ...]:
+def moves(
+    sides: Sequence[Side], bases: Bases, target: str, router: RouterPlan, sites: Mapping[str, Site] = NOWHERE
+) -> tuple[str, ...]:
     """Up to three, as `--set` words; none where two changes would be needed."""
     found: list[str] = []
     for words, moved, port in _candidates(bases, router.port):
-        wanted = claims(lay_out(sides, moved, target))
-        wanted.append(Claim(router.host_name, port, router.name, "http"))
+        wanted = claims(lay_out(sides, moved, target, sites))
+        own = router._replace(port=port).ports
+        wanted += [Claim(router.host_name, number, router.name, purpose) for number, purpose in own]
         if not collisions(wanted):
             found.append(words)
     return tuple(found[:SHOWN])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pdctl.dialect.versions import resolve
 from pdctl.layout.assembly import Bases, Side
 from pdctl.layout.deployment import Case, Deployment
+from pdctl.layout.hosts import NOWHERE
 from pdctl.layout.instance import Caution, Instance, Plan, RouterPlan
 from pdctl.layout.serving import Serving
 from pdctl.layout.shape import Shape, Words, flags
@@ -14,6 +15,9 @@ from pdctl.layout.solve import solve
 from pdctl.layout.workload import MEM_FRACTION, NO_WORKLOAD, UNMEASURED, Budget, Measured, Nic, Workload
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.layout.hosts import Site
     from pdctl.layout.model_config import ModelShape
     from pdctl.topology.model import Topology
 
@@ -22,12 +26,20 @@ __all__ = ["Caution", "Instance", "Plan", "RouterPlan", "plan_shape", "plan_topo
 NO_MODEL = "MODEL"  # stands in command lines where no model was given
 
 
-def plan_topology(topology: Topology, target: str | None = None, measured: Measured = UNMEASURED) -> Plan:
-    """The plan of every instance and the router. `target`: local (all on this machine) or pools (hosts by pool name);
-    None: what the topology means. Raises UsageError for a model config that cannot be used."""
+def plan_topology(
+    topology: Topology,
+    target: str | None = None,
+    measured: Measured = UNMEASURED,
+    sites: Mapping[str, Site] = NOWHERE,
+) -> Plan:
+    """The plan of every instance and the router. Raises UsageError for a model config that cannot be used.
+
+    `target`: local (all on this machine) or pools (hosts by pool name); None: what the topology means. `sites`: the
+    hosts a target has given for the plan's own.
+    """
     from pdctl.layout.description import describe  # late: a flag-only plan needs nothing of a topology
 
-    return solve(describe(topology, target, measured))
+    return solve(describe(topology, target, measured, sites))
 
 
 def plan_shape(

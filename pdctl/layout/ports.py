@@ -1,4 +1,4 @@
-"""Every TCP port an instance occupies, and where two instances of one host would meet."""
+"""Every TCP port an instance occupies."""
 
 from __future__ import annotations
 
@@ -16,13 +16,10 @@ from pdctl.dialect.sglang.ports import (
 )
 from pdctl.dialect.versions import NEWEST
 from pdctl.layout.serving import Numbers, Port
-from pdctl.layout.shape import Problem, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from pdctl.dialect.versions import Version
-    from pdctl.layout.instance import Instance
+    from pdctl.layout.shape import Shape
 
 
 def occupied(shape: Shape, numbers: Numbers, version: Version) -> tuple[Port, ...]:
@@ -120,36 +117,3 @@ def _first(row: PortRow, shape: Shape, numbers: Numbers, version: Version) -> in
     if row.purpose == "worker-handshake" and numbers.dist is None:
         anchor = numbers.http  # without --dist-init-addr it is counted from --port
     return None if anchor is None else anchor + row.offset
-
-
-class Claim(NamedTuple):
-    """A port somebody binds: `owner` is an instance's name or `router`."""
-
-    host: str
-    port: int
-    owner: str
-    purpose: str
-
-
-def claims(instances: Iterable[Instance]) -> list[Claim]:
-    """Every port of every instance, on the host it is bound on."""
-    return [
-        Claim(one.host_names[port.node], port.port, one.name, port.purpose) for one in instances for port in one.ports
-    ]
-
-
-def collisions(claims: Iterable[Claim]) -> tuple[Problem, ...]:
-    """One problem per doubly claimed port, and per number that is no port; `nearest` stays empty (see `moves`)."""
-    taken: dict[tuple[str, int], Claim] = {}
-    problems: list[Problem] = []
-    for claim in claims:
-        name = f"{claim.owner}'s {claim.purpose} port {claim.port}"
-        if not 0 < claim.port <= LAST_PORT:
-            problems.append(Problem("port-range", f"{name} on {claim.host} is outside 1 to {LAST_PORT}"))
-            continue
-        other = taken.setdefault((claim.host, claim.port), claim)
-        if other is not claim:
-            problems.append(
-                Problem("port-collision", f"{name} on {claim.host} is also {other.owner}'s {other.purpose} port")
-            )
-    return tuple(problems)

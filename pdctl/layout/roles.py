@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.sglang.flags import PASSED
-from pdctl.dialect.versions import V0_5_13, spell
+from pdctl.dialect.versions import V0_5_13
 from pdctl.errors import UsageError
+from pdctl.layout import arguments
 from pdctl.layout.feasibility import explain
 from pdctl.layout.serving import Serving
 from pdctl.layout.shape import Placement, Problem, Shape
@@ -14,7 +14,8 @@ from pdctl.layout.shape import Placement, Problem, Shape
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pdctl.dialect.versions import Version
+    from pdctl.dialect.versions import Release, Version
+    from pdctl.layout.instance import Caution
     from pdctl.topology.model import FlagValue, Role, Topology
 
 CP = ("attn-cp-size", "attention-context-parallel-size")
@@ -80,7 +81,6 @@ def read(topology: Topology, role: Role) -> Reading:
 
 
 def serving(topology: Topology, role: Role, reading: Reading, peer: Shape, version: Version, target: str) -> Serving:
-    local = topology.engine.kind == "embedded" or target == "local"
     nics = topology.transfer.ib_devices
     chosen = devices(topology, reading, target)
     env = dict(reading.env)
@@ -93,7 +93,7 @@ def serving(topology: Topology, role: Role, reading: Reading, peer: Shape, versi
         version=version,
         command=topology.engine.command,
         served_name=topology.model.served_name,
-        bind="127.0.0.1" if local else "0.0.0.0",
+        bind="127.0.0.1" if target == "local" else "0.0.0.0",
         dtype=topology.model.dtype,
         kv_dtype=topology.model.kv_dtype,
         context_length=topology.model.context_length,
@@ -105,6 +105,7 @@ def serving(topology: Topology, role: Role, reading: Reading, peer: Shape, versi
         env=tuple(env.items()),
         peer=peer,
         gpu_flags=not reading.on_cpu,
+        traceable=topology.engine.traceable,
     )
 
 
@@ -126,16 +127,10 @@ def settings(role: str, wanted: Shape, given: Shape) -> str:
     return " ".join(f"--set roles.{role}.{key}={value}" for key, value in changed)
 
 
-def flag_problems(role: Role, reading: Reading, version: Version) -> Iterator[Problem]:
-    """Flags this release's argparse does not know, and values its start-up checks refuse."""
-    where = f"roles.{role.name}.args"
-    for name in reading.args:
-        span = PASSED.get(name)
-        if span is None or span.holds(version):
-            continue
-        when = f"since {spell(span.since)}" if version < span.since else f"only until {spell(span.until or version)}"
-        message = f"{where}.{name}: sglang {spell(version)} has no --{name} ({when})"
-        yield Problem("flag-not-in-release", message)
+def flag_problems(role: Role, reading: Reading, release: Release) -> Iterator[Problem | Caution]:
+    """Flags this release's argparse does not take, and values its start-up checks refuse."""
+    where, version = f"roles.{role.name}.args", release.known
+    yield from arguments.check(reading.args, where, release)
     shape, dense = reading.shape, reading.placement.moe_dense_tp
     allowed = (None, 1) if version < V0_5_13 else (None, 1, shape.tp)
     if dense not in allowed:

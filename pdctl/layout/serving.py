@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from pdctl.layout.shape import Shape
     from pdctl.topology.model import FlagValue
 
+ROLE_SWITCH = "enable-pd-role-switch"
+
 Pairs = tuple[tuple[str, str], ...]
 Flags = tuple[tuple[str, "FlagValue"], ...]
 
@@ -25,7 +27,7 @@ class Numbers(NamedTuple):
     """The ports given on the command line; None: the flag is not given."""
 
     http: int
-    bootstrap: int | None = None  # prefill only
+    bootstrap: int | None = None  # of a prefill, or of a decode that may become one
     dist: int | None = None  # of --dist-init-addr
     nccl: int | None = None
 
@@ -57,3 +59,9 @@ class Serving(NamedTuple):
     env: Pairs = ()
     peer: Shape | None = None  # the other role's shape: until sglang 0.5.13 each side is told the other's widths
     gpu_flags: bool = True  # False: no GPUs to choose from
+    traceable: bool = True  # sglang: log what trace-room reads, publish metrics
+
+    @property
+    def may_switch(self) -> bool:
+        """Whether its role may change while it runs: then a decode has a bootstrap server of its own too."""
+        return dict(self.args).get(ROLE_SWITCH) is True

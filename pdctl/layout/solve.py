@@ -36,7 +36,7 @@ def solve(deployment: Deployment) -> Plan:
         side, problems, warnings = _with_memory(deployment, case)
         sides.append(side)
         plan = plan._replace(problems=plan.problems + problems, warnings=plan.warnings + warnings)
-    plan = plan._replace(instances=lay_out(sides, deployment.bases, deployment.target))
+    plan = plan._replace(instances=lay_out(sides, deployment.bases, deployment.target, deployment.sites))
     if len(sides) < 2:
         return plan
     from pdctl.layout.handover import hand_over  # late: the rank table of one instance needs nothing of it

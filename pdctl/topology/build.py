@@ -46,7 +46,10 @@ def complete(values: Values, spans: Mapping[str, Span], source: str, environ: Ma
         readiness["restart"] = {**defaults(RESTART), "policy": readiness["restart"] or "none"}
     targets = values["targets"]
     clustered = targets["slurm"] or targets["kubernetes"]
-    values["router"]["host"] = values["router"]["host"] or ("0.0.0.0" if clustered else "127.0.0.1")
+    router = values["router"]
+    router["host"] = router["host"] or ("0.0.0.0" if clustered else "127.0.0.1")
+    if router["kind"] == "mini-lb" and "router.policy" not in spans:
+        router["policy"] = "random"
 
 
 def build(values: Values, spans: Mapping[str, Span], source: str) -> Topology:

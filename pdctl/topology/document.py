@@ -36,7 +36,7 @@ def _written(kind: Kind, value: object) -> object:
     if kind.name == "either":
         return _written(next((option for option in kind.options if option.keys), kind.options[0]), value)
     if isinstance(value, tuple):
-        return list(value)
+        return [_literal(item) for item in value]
     if kind.name == "size" and isinstance(value, int):
         return units.format_size(value)
     if kind.name == "rate" and isinstance(value, int):

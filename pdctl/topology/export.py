@@ -102,7 +102,7 @@ def _single(kind: Kind) -> Schema:
         bounds = {low: kind.low, "maximum": kind.high}
         return _or_variable({"type": kind.name, **{name: value for name, value in bounds.items() if value is not None}})
     if kind.name == "choice":
-        return _or_variable({"enum": list(kind.choices)})
+        return _or_variable({"enum": [*kind.choices, *(alias for alias, _ in kind.aliases)]})
     if kind.name in PATTERNS:
         return _or_variable({"type": "string", "pattern": PATTERNS[kind.name]})
     if kind.name == "variable":

@@ -59,6 +59,7 @@ ROUTER_OWNED: Mapping[str, str] = {
     "prefill-policy": "router.prefill-policy",
     "decode-policy": "router.decode-policy",
     "pd-disaggregation": "the topology having two roles",
+    "mini-lb": "router.kind",
     "prefill": "the instances of roles.prefill",
     "decode": "the instances of roles.decode",
     "worker-urls": "the instances of both roles",

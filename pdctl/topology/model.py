@@ -45,6 +45,7 @@ class Engine(NamedTuple):
     command: tuple[str, ...]  # empty: the engine's own
     args: Flags
     env: Env
+    traceable: bool = True  # sglang: request time stats, the request log at level 0, metrics
 
 
 class Pool(NamedTuple):
@@ -80,7 +81,8 @@ class Role(NamedTuple):
 
 
 class Router(NamedTuple):
-    kind: str  # embedded | sglang | smg
+    kind: str  # pdctl | sglang-router | smg | mini-lb
+    command: tuple[str, ...]  # empty: the router's own
     host: str
     port: int
     policy: str

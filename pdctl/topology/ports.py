@@ -63,10 +63,11 @@ def _ranges(topology: Topology) -> list[Range]:
     together = _on_one_host(topology)
     prefills, decodes = _tenants(topology, topology.prefill), _tenants(topology, topology.decode)
     some = tuple(prefills + decodes) if together else tuple(prefills[:1])
+    bootstrapped = prefills + (decodes if topology.decode.args.get("enable-pd-role-switch") is True else [])
     first = topology.ports
     found = [
         Range("ports.http", "HTTP", first.http, some),
-        Range("ports.bootstrap", "bootstrap", first.bootstrap, tuple(name for name in some if name in prefills)),
+        Range("ports.bootstrap", "bootstrap", first.bootstrap, tuple(name for name in some if name in bootstrapped)),
     ]
     if topology.engine.kind == "sglang" or any(_nodes(topology, role) > 1 for role in topology.roles):
         found.append(Range("ports.dist-init", "rendezvous", first.dist_init, some, first.stride))

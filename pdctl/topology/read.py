@@ -202,8 +202,9 @@ class Reader:
         value = self._scalar(kind, node, path)
         if value is None:
             return Broken
-        if value.text in kind.choices:
-            return value.text
+        text = dict(kind.aliases).get(value.text, value.text)
+        if text in kind.choices:
+            return text
         near = nearest(value.text, kind.choices)
         fix = f"did you mean `{near}`?" if near else f"known are {listing(kind.choices, 'and')}"
         message = f"{path} expects {kind.expected}, got {shown(value.text)}"

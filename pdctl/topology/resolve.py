@@ -14,7 +14,7 @@ from pdctl.topology.read import Reader, Values
 from pdctl.topology.rules import check
 from pdctl.topology.shelves import known
 from pdctl.topology.suggest import nearest
-from pdctl.topology.tree import Map, Scalar, shape
+from pdctl.topology.tree import Map, Scalar, Source, shape
 from pdctl.topology.written import Written
 
 if TYPE_CHECKING:
@@ -40,10 +40,21 @@ def load(files: Sequence[Path], sets: Sequence[str] = (), environ: Mapping[str, 
 
 def resolve(files: Sequence[Path], sets: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Resolved:
     """As `load`, with the values under their written names beside the topology (`pdctl topology show`)."""
-    environ = os.environ if environ is None else environ
     report = Report()
-    name = str(files[0])
-    root = _merged(files, sets, report)
+    return _resolved(_merged(files, sets, report), report, str(files[0]), os.environ if environ is None else environ)
+
+
+def of_text(text: str, name: str, environ: Mapping[str, str]) -> Resolved:
+    """As `resolve`, of a text that stands in no file yet; `name` is what it will be called."""
+    from pdctl.topology.source import parse  # late, as below
+
+    report = Report()
+    report.reading(name)
+    node = parse(Source.of(name, text), report)
+    return _resolved(node if isinstance(node, Map) else None, report, name, environ)
+
+
+def _resolved(root: Map | None, report: Report, name: str, environ: Mapping[str, str]) -> Resolved:
     if root is None:
         raise _refused(report, name)
     reader = Reader(report, environ)

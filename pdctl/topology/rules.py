@@ -111,15 +111,16 @@ def choices(written: Written) -> Iterator[Diagnostic]:
         message = f"the {topology.engine.kind} engine has no transfer backend `{backend}`"
         yield Diagnostic(Code.WRONG_BACKEND, message, marks, f"its backends are {listing(known, 'and')}")
     router = topology.router
-    allowed = schema.POLICIES[router.kind]
     for key, policy in (
         ("policy", router.policy),
         ("prefill-policy", router.prefill_policy),
         ("decode-policy", router.decode_policy),
     ):
+        only = () if key == "prefill-policy" else schema.PREFILL_ONLY
+        allowed = [name for name in schema.POLICIES[router.kind] if name not in only]
         if policy and policy not in allowed and written.sound(f"router.{key}", "router.kind"):
             marks = places(written.spans, (f"router.{key}", ""), ("router.kind", "the router is chosen here"))
-            message = f"the {router.kind} router has no policy `{policy}`"
+            message = f"the router {router.kind} has no policy `{policy}`"
             yield Diagnostic(Code.WRONG_POLICY, message, marks, f"its policies are {listing(allowed, 'and')}")
 
 

@@ -19,6 +19,7 @@ class Kind(NamedTuple):
     high: float | None = None
     open_low: bool = False  # `low` itself is not allowed
     choices: tuple[str, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()  # further spellings of choices, read as the choice
     pattern: str = ""  # of a text
     item: Kind | None = None  # of a list, or a map's values
     name_kind: Kind | None = None  # of a map's keys
@@ -95,13 +96,19 @@ LABELS = named(TEXT, "a map of text")
 NAME = text("a name of a-z, 0-9 and - (at most 63, no - at either end)", LABEL)
 
 POLICIES = {
-    "embedded": ("random", "round_robin", "power_of_two", "cache_aware"),
-    "sglang": ("random", "round_robin", "power_of_two", "cache_aware", "manual", "bucket"),
+    "pdctl": ("random", "round_robin", "power_of_two", "cache_aware"),
+    "sglang-router": ("random", "round_robin", "power_of_two", "cache_aware", "manual", "bucket"),
     "smg": (
         "random", "round_robin", "power_of_two", "cache_aware", "manual", "bucket",
         "passthrough", "least_load", "consistent_hashing", "prefix_hash",
     ),
+    "mini-lb": ("random",),
 }  # fmt: skip
+PREFILL_ONLY = ("bucket",)  # policies the routers take for --prefill-policy alone
+# `embedded` and `sglang` were the names of the first release; `mini_lb` is what SGLang calls it elsewhere.
+ROUTER_KIND = choice(*POLICIES)._replace(
+    aliases=(("embedded", "pdctl"), ("sglang", "sglang-router"), ("mini_lb", "mini-lb"))
+)
 POLICY = choice(*POLICIES["smg"])._replace(expected="a routing policy")
 BACKENDS = {
     "embedded": ("auto", "nixl", "shm", "mooncake", "mooncake_tcp", "fake"),
@@ -151,10 +158,11 @@ ROLE = table(
     Key("spread", BOOLEAN, False, "put instances on different hosts where there are enough"),
 )
 ROUTER = table(
-    Key("kind", choice("embedded", "sglang", "smg"), "embedded", "which router"),
+    Key("kind", ROUTER_KIND, "pdctl", "which router"),
+    Key("command", TEXTS, None, "words that start the router, before its flags", "the router's own"),
     Key("host", TEXT, None, "address it listens on", "127.0.0.1 on this host, 0.0.0.0 on a cluster"),
     Key("port", PORT, 8000, "port clients use"),
-    Key("policy", POLICY, "round_robin", "how a request finds its pair"),
+    Key("policy", POLICY, "round_robin", "how a request finds its pair (mini-lb: `random`)"),
     Key("prefill-policy", POLICY, None, "policy for prefill alone", "`policy`"),
     Key("decode-policy", POLICY, None, "policy for decode alone", "`policy`"),
     Key("args", FLAGS, None, "router flags, in kebab-case without dashes"),
@@ -185,7 +193,7 @@ SLURM = table(
     Key("exclusive", BOOLEAN, True, "whole hosts"),
     Key("layout", choice("hetjob", "job-per-instance"), "hetjob", "one job for all, or one for each instance"),
     Key("interface", TEXT, None, "network interface whose address a host is known by", "the node's address"),
-    Key("shared-dir", TEXT, None, "directory that every host sees", "the working directory"),
+    Key("shared-dir", TEXT, None, "directory that every host sees", "`pdctl-runs` in the working directory"),
     Key("gres", TEXT, "gpu", "generic resource that counts GPUs"),
     Key(
         "container",
@@ -195,7 +203,7 @@ SLURM = table(
             Key("runtime", choice("pyxis", "none"), "pyxis", "what starts containers"),
         ),
         Absent,
-        "run ranks in containers",
+        "run ranks in containers (not yet)",
     ),
     Key("extra-sbatch", TEXTS, None, "further lines for `#SBATCH`"),
     Key(
@@ -223,9 +231,35 @@ KUBERNETES = table(
     Key("host-network", BOOLEAN, False, "pods share the host's network"),
     Key("shm", SIZE, "16Gi", "size of /dev/shm"),
     Key("node-selector", named(LABELS, "a map of pools"), None, "labels by pool"),
+    Key("tolerations", TEXTS, None, "taints of the hosts that pods put up with, by key"),
     Key("scheduler", TEXT, None, "scheduler name", "the cluster's default"),
-    Key("gang", BOOLEAN, True, "start all pods of an instance or none"),
+    Key("gang", BOOLEAN, True, "with `scheduler`: start all pods or none"),
     Key("probes", BOOLEAN, True, "render start-up, readiness and liveness probes"),
+    Key("discovery", choice("urls", "pods"), None, "how the router finds servers", "`pods` if it can look for them"),
+    Key("router-image", TEXT, None, "container image of the router", "`image`"),
+    Key("pull-secrets", TEXTS, None, "Secrets that images are pulled with"),
+    Key(
+        "secrets",
+        named(text("a Secret and its key such as `hf/token`", rf"{LABEL}/[-._a-zA-Z0-9]+"), "a map of Secrets", VARIABLE),
+        None,
+        "environment of servers and router from Secrets, such as `HF_TOKEN: hf/token`",
+    ),
+    Key("gpu-resource", TEXT, "nvidia.com/gpu", "resource that counts GPUs"),
+    Key(
+        "volumes",
+        named(
+            table(
+                Key("mount", text("a path such as `/models`", r"/\S*"), Required, "where pods see it"),
+                Key("claim", NAME, None, "PersistentVolumeClaim", "`host-path`"),
+                Key("host-path", text("a path such as `/models`", r"/\S*"), None, "directory of the host", "`claim`"),
+                Key("read-only", BOOLEAN, True, "nobody writes to it"),
+            ),
+            "a map of volumes",
+            NAME,
+        ),
+        None,
+        "storage such as checkpoints, in pods of servers",
+    ),
 )
 TOPOLOGY = table(
     Key("version", choice(VERSION), Required, "the schema of this file"),
@@ -257,6 +291,7 @@ TOPOLOGY = table(
             Key("command", TEXTS, None, "words that start the engine, before its flags", "the engine's own"),
             Key("args", FLAGS, None, "engine flags of both roles, in kebab-case without dashes"),
             Key("env", ENV, None, "environment of both roles"),
+            Key("traceable", BOOLEAN, True, "with sglang: log every request with its room, and publish metrics"),
         ),
         None,
         "what serves it",

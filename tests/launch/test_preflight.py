@@ -121,3 +121,21 @@ def test_unreadable_checkpoints(tmp_path: Path, files: dict[str, str], problem: 
         (tmp_path / name).write_text(text)
     (found,) = preflight.check(dataclasses.replace(deploy(), checkpoint=str(tmp_path)))
     assert found.message.startswith(f"checkpoint {tmp_path}: {problem}")
+
+
+def test_a_checkpoint_without_weights_will_do_where_none_are_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    deployment = dataclasses.replace(deploy(), checkpoint=str(tmp_path))
+    assert [found.code for found in preflight.check(deployment)] == ["checkpoint-unreadable"]
+    roles = tuple(dataclasses.replace(spec, argv=(*spec.argv, "--load-format", "dummy")) for spec in deployment.roles)
+    assert preflight.check(dataclasses.replace(deployment, roles=roles)) == ()
+    some = (*roles[:-1], deployment.roles[-1])
+    assert preflight.check(dataclasses.replace(deployment, roles=some)), "one that reads weights needs them"
+
+
+def test_a_router_that_is_not_there_is_the_routers_key() -> None:
+    deployment = deploy()
+    assert deployment.router is not None
+    missing = dataclasses.replace(deployment.router, argv=("no-such-router",))
+    (found,) = preflight.check(dataclasses.replace(deployment, router=missing))
+    assert found.fix == "install it, or set router.command in the topology"

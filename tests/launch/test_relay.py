@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from pdctl.launch.relay import CHUNK, Follower, Line, Tail, history, last_lines
+from pdctl.launch.relay import CHUNK, Follower, Line, Tail, history, last_lines, part, parts
 
 
 def test_only_whole_lines_and_only_new_ones(tmp_path: Path) -> None:
@@ -78,3 +78,19 @@ def test_a_follower_hands_on_everything_up_to_its_end(tmp_path: Path) -> None:
         stream.write("two\nlast words")
     follower.close()
     assert seen == [Line("a", "one"), Line("a", "two"), Line("a", "last words")]
+
+
+def test_a_log_goes_on_in_the_files_of_later_generations(tmp_path: Path) -> None:
+    log = tmp_path / "decode-0.log"
+    log.write_text("old run\none\n")
+    tail = Tail(log, len("old run\n"))
+    assert list(tail.lines()) == ["one"]
+    with log.open("a") as stream:
+        stream.write("two\ncut of")
+    part(log, 2).write_text("three\n")
+    part(log, 3).write_text("four\n")
+    assert list(tail.lines()) == ["two", "cut of", "three", "four"]
+    assert list(parts(log)) == [log, tmp_path / "decode-0.g2.log", tmp_path / "decode-0.g3.log"]
+    with part(log, 3).open("a") as stream:
+        stream.write("five\n")
+    assert list(tail.lines()) == ["five"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import time
@@ -11,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from pdctl.launch import ports, procfs
-from pdctl.launch.deployment import OnDeath
+from pdctl.launch.deployment import OnDeath, Role
 from pdctl.launch.events import Kind, Stage
 from pdctl.launch.run import Run, State
-from tests.launch.conftest import QUICK, Supervised, deploy, eventually
+from tests.launch.conftest import QUICK, Supervised, deploy, eventually, free_ports, standin
 
 Launch = Callable[..., Supervised]
 
@@ -111,8 +112,25 @@ def test_the_second_signal_ends_everything_at_once(launch: Launch) -> None:
     supervised.process.send_signal(signal.SIGINT)
     run = supervised.ended()
     assert time.monotonic() - began < 10.0
-    assert {subject for kind, subject in supervised.kinds() if kind == "killed"} == {"router", "prefill-0", "decode-0"}
+    killed = {event.subject: event.detail for event in run.events if event.kind is Kind.KILLED}
+    assert killed == dict.fromkeys(("router", "prefill-0", "decode-0"), "was killed by SIGKILL (pdctl ended it)")
+    for name in killed:
+        last = supervised.directory.log(name).read_text().splitlines()[-1]
+        assert last.endswith(f"pdctl: {name} generation 1 was killed by SIGKILL (pdctl ended it)")
     assert alive(run) == []
+
+
+def test_sigint_ends_a_run_that_a_shell_started_in_the_background(launch: Launch) -> None:
+    """A shell without job control ignores SIGINT for what it starts with `&`, and a child inherits that."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        supervised = launch(deploy())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    supervised.serving()
+    supervised.process.send_signal(signal.SIGINT)
+    assert supervised.ended().state is State.STOPPED
+    assert supervised.process.returncode == 128 + signal.SIGINT
 
 
 @pytest.mark.skipif(not procfs.LINUX, reason="finding every process needs /proc")
@@ -173,6 +191,26 @@ def test_a_dead_instance_leaves_no_zombies(launch: Launch) -> None:
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: supervised.kinds().count(("died", "decode-0")) == 1, "the death was noticed")
     assert procfs.session(pid) == procfs.zombies(pid) == ()
+
+
+def test_the_nodes_of_an_instance_die_and_come_back_together(launch: Launch) -> None:
+    deployment = deploy()
+    (port,) = free_ports(1)
+    second = dataclasses.replace(standin(Role.DECODE, 0, port), name="decode-0-node1", node=1)
+    deployment = dataclasses.replace(deployment, roles=(*deployment.roles, second))
+    supervised = launch(deployment, on_death=OnDeath.RESTART, max_restarts=1)
+    run = supervised.serving()
+    pid = run.process("decode-0-node1").pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    again = lambda name: supervised.kinds().count(("stage", name)) == 8  # noqa: E731
+    eventually(lambda: again("decode-0") and again("decode-0-node1"), "both nodes have reached their stages twice")
+    run = supervised.run
+    assert {run.process(name).generation for name in ("decode-0", "decode-0-node1")} == {2}
+    assert run.process("prefill-0").generation == 1
+    assert [subject for kind, subject in supervised.kinds() if kind == "died"] == ["decode-0-node1"]
+    assert ("stopped", "decode-0") in supervised.kinds()
+    assert ("restarting", "decode-0") in supervised.kinds()
 
 
 def test_restart_all_starts_every_process_again(launch: Launch) -> None:

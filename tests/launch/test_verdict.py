@@ -14,18 +14,21 @@ from tests.launch.conftest import QUICK, deploy
 
 
 @pytest.mark.parametrize(
-    ("code", "signal", "words"),
+    ("exit", "words"),
     [
-        (0, 0, "left with exit code 0"),
-        (127, 0, "left with exit code 127 (the command cannot be found)"),
-        (0, 15, "was killed by SIGTERM"),
-        (0, 9, "was killed by SIGKILL (from outside, or by the kernel for want of memory)"),
-        (0, 11, "was killed by SIGSEGV (it crashed in native code)"),
-        (0, 99, "was killed by signal 99"),
+        (Exit(0, 0, 0.0), "left with exit code 0"),
+        (Exit(127, 0, 0.0), "left with exit code 127 (the command cannot be found)"),
+        (Exit(0, 15, 0.0), "was killed by SIGTERM"),
+        (Exit(0, 9, 0.0), "was killed by SIGKILL (from outside, or by the kernel for want of memory)"),
+        (Exit(0, 9, 0.0, asked=True), "was killed by SIGKILL (its own: it was asked to leave)"),
+        (Exit(0, 9, 0.0, ours=True, asked=True), "was killed by SIGKILL (pdctl ended it)"),
+        (Exit(0, 9, 0.0, ours=True), "was killed by SIGKILL (pdctl ended it)"),
+        (Exit(0, 11, 0.0), "was killed by SIGSEGV (it crashed in native code)"),
+        (Exit(0, 99, 0.0), "was killed by signal 99"),
     ],
 )
-def test_ends(code: int, signal: int, words: str) -> None:
-    assert verdict.in_words(Exit(code, signal, 0.0)) == words
+def test_ends(exit: Exit, words: str) -> None:
+    assert verdict.in_words(exit) == words
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
+import pdctl
 from pdctl.dialect.versions import NEWEST, SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Version, spell
-from pdctl.engine import args as engine_args
+from pdctl.engine import command_line as engine
 from pdctl.layout.commands import flag_words, instance
 from pdctl.layout.plan import plan_topology
-from pdctl.layout.serving import Numbers, Serving
+from pdctl.layout.serving import Flags, Numbers, Serving
 from pdctl.layout.shape import Shape
-from pdctl.router import args as router_args
+from pdctl.router import command_line as router
 from pdctl.topology.resolve import load
 
 from .conftest import TOPOLOGIES, Sheet
 
+MIXTURE = Path(pdctl.__file__).parent / "checkpoints" / "tiny-moe"
 PREFILL = Serving("sglang", "prefill", "m")
 DECODE = Serving("sglang", "decode", "m")
 
@@ -61,8 +64,11 @@ def test_replicas_are_dp_size_everywhere(version: Version) -> None:
     assert "--enable-dp-attention" not in command.argv
 
 
-def test_nodes_differ_in_their_rank_alone() -> None:
-    commands = instance(PREFILL, Shape(tp=32, dp=32, nnodes=4), Numbers(30000, 8998, dist=20000), "h0")
+@pytest.mark.parametrize("version", SGLANG, ids=spell)
+@pytest.mark.parametrize("serving", [PREFILL, DECODE], ids=lambda serving: serving.role)
+def test_nodes_differ_in_their_rank_alone(serving: Serving, version: Version) -> None:
+    numbers = Numbers(30000, 8998 if serving is PREFILL else None, dist=20000, nccl=20031)
+    commands = instance(serving._replace(version=version), Shape(tp=32, dp=32, nnodes=4), numbers, "h0")
     assert [command.node for command in commands] == [0, 1, 2, 3]
     for command in commands:
         said = flags(command.argv)
@@ -109,7 +115,7 @@ def test_the_embedded_engine_accepts_what_is_planned() -> None:
         for one in plan.instances:
             (command,) = one.commands
             assert command.argv[:3] == (sys.executable, "-m", "pdctl.engine")
-            args = engine_args.parse(command.argv[3:], {})
+            args = engine.parse(command.argv[3:], {})
             assert (args.port, args.disaggregation_mode, args.host) == (one.http_port, one.role, one.address)
             if one.bootstrap_port is not None:
                 assert args.disaggregation_bootstrap_port == one.bootstrap_port
@@ -124,9 +130,10 @@ def test_every_topology_key_reaches_the_embedded_engine(sheet: Sheet) -> None:
           prefill: {tp: 2, dp: 2, pp: 2, page-size: 32, args: {chunked-prefill-size: 128}}
           decode: {tp: 2, ep: 2, replicas: 2, page-size: 32}
         transfer: {backend: shm}
-        """
+        """,
+        f"model.path={MIXTURE}",
     )
-    prefill, decode = (engine_args.parse(one.commands[0].argv[3:], {}) for one in plan.instances)
+    prefill, decode = (engine.parse(one.commands[0].argv[3:], {}) for one in plan.instances)
     assert (prefill.served_model_name, prefill.dtype, prefill.context_length) == ("small", "float32", 512)
     assert (prefill.tp_size, prefill.attn_dp_size, prefill.dp_size, prefill.pp_size) == (2, 2, 1, 2)
     assert (prefill.page_size, prefill.chunked_prefill_size) == (32, 64)  # each of the two groups has its share
@@ -140,7 +147,7 @@ def test_an_embedded_instance_over_two_nodes_has_a_command_for_each(sheet: Sheet
         "roles: {prefill: {tp: 16, dp: 8}, decode: {tp: 4, pp: 2, dp: 4}}\npools: {default: {gpus-per-host: 8}}"
     )
     prefill, decode = plan.instances
-    both = [engine_args.parse(command.argv[3:], {}) for command in prefill.commands]
+    both = [engine.parse(command.argv[3:], {}) for command in prefill.commands]
     assert [(args.node_rank, args.port) for args in both] == [(0, 30000), (1, 30001)]
     assert {(args.nnodes, args.dist_init_addr, args.disaggregation_bootstrap_port) for args in both} == {
         (2, "127.0.0.1:20000", 8998)
@@ -163,7 +170,7 @@ def test_the_router_accepts_what_is_planned(sheet: Sheet) -> None:
     assert plan.router is not None
     argv = plan.router.command.argv
     assert argv[:3] == (sys.executable, "-m", "pdctl.router")
-    args = router_args.parse(argv[3:])
+    args = router.parse(argv[3:])
     assert (args.port, args.policy, args.prefill_policy) == (8100, "random", "cache_aware")
     assert [one.bootstrap_port for one in args.prefill] == [8998, 8999]
     assert [one.origin.port for one in args.decode] == [30002, 30003]
@@ -175,17 +182,78 @@ def test_the_router_accepts_what_is_planned(sheet: Sheet) -> None:
     )
 
 
+SGLANG_ROUTER = ("python", "-m", "sglang_router.launch_router", "--pd-disaggregation")
+
+
 @pytest.mark.parametrize(
-    ("kind", "head"),
+    ("kind", "head", "policy", "metrics"),
     [
-        ("sglang", ("python", "-m", "sglang_router.launch_router", "--pd-disaggregation")),
-        ("smg", ("smg", "launch", "--pd-disaggregation")),
+        ("sglang-router", SGLANG_ROUTER, "round_robin", 29000),
+        ("smg", ("smg", "launch", "--pd-disaggregation"), "round_robin", 29000),
+        ("mini-lb", (*SGLANG_ROUTER, "--mini-lb"), "random", None),
+        # The first release's spelling, and SGLang's own.
+        ("sglang", SGLANG_ROUTER, "round_robin", 29000),
+        ("mini_lb", (*SGLANG_ROUTER, "--mini-lb"), "random", None),
+        ("embedded", (sys.executable, "-m", "pdctl.router"), "round_robin", None),
     ],
 )
-def test_other_routers_are_told_every_bootstrap_port(sheet: Sheet, kind: str, head: tuple[str, ...]) -> None:
+def test_every_router_is_told_every_bootstrap_port(
+    sheet: Sheet, kind: str, head: tuple[str, ...], policy: str, metrics: int | None
+) -> None:
     plan = sheet.plan("roles: {prefill: {instances: 2}, decode: {}}\nrouter: {kind: " + kind + "}\n")
     assert plan.router is not None
     argv = plan.router.command.argv
     assert argv[: len(head)] == head
+    assert (flags(argv)["--policy"], plan.router.metrics) == (policy, metrics)
     ports = [argv[at + 2] for at, word in enumerate(argv) if word == "--prefill"]
     assert ports == ["8998", "8999"]
+
+
+def test_a_router_of_your_own_takes_the_kinds_flags(sheet: Sheet) -> None:
+    router = "router: {kind: smg, command: [/opt/smg/bin/smg, launch], args: {prometheus-port: 29100}}\n"
+    plan = sheet.plan("roles: {prefill: {}, decode: {}}\n" + router)
+    assert plan.router is not None
+    assert plan.router.command.argv[:3] == ("/opt/smg/bin/smg", "launch", "--pd-disaggregation")
+    assert plan.router.ports == ((8000, "http"), (29100, "metrics"))
+
+
+def test_the_metrics_of_a_router_are_a_port_like_any_other(sheet: Sheet) -> None:
+    text = "roles: {prefill: {}, decode: {}}\nports: {http: 29000}\nrouter: {kind: sglang-router}\n"
+    plan = sheet.plan(text)
+    assert [problem.code for problem in plan.problems] == ["port-collision"]
+    assert sheet.plan(text, "router.args.prometheus-port=29100").feasible
+
+
+TRACEABLE = ("--enable-request-time-stats-logging", "--log-requests", "--log-requests-level", "--enable-metrics")
+
+
+@pytest.mark.parametrize("version", SGLANG, ids=spell)
+@pytest.mark.parametrize(
+    ("given", "traceable", "missing"),
+    [
+        ((), True, ()),
+        ((), False, TRACEABLE),
+        ((("enable-metrics", False),), True, ("--enable-metrics",)),
+        ((("log-requests", False),), True, ("--log-requests", "--log-requests-level")),
+    ],
+)
+def test_servers_are_traceable_unless_told_otherwise(
+    version: Version, given: Flags, traceable: bool, missing: tuple[str, ...]
+) -> None:
+    serving = PREFILL._replace(version=version, args=given, traceable=traceable)
+    said = flags(instance(serving, Shape(), Numbers(30000, 8998), "h")[0].argv)
+    assert [flag for flag in TRACEABLE if flag not in said] == list(missing)
+    assert said.get("--log-requests-level", "0") == "0"
+
+
+def test_a_level_of_your_own_is_given_once() -> None:
+    serving = PREFILL._replace(args=(("log-requests", True), ("log-requests-level", 2)))
+    argv = instance(serving, Shape(), Numbers(30000, 8998), "h")[0].argv
+    assert (argv.count("--log-requests"), argv.count("--log-requests-level")) == (1, 1)
+
+
+def test_what_makes_servers_traceable_is_said(sheet: Sheet) -> None:
+    text = "model: {path: org/name}\nengine: {kind: sglang, traceable: TRUTH}\nroles: {prefill: {}, decode: {}}\n"
+    said = [any("engine.traceable" in each for each in sheet.plan(text.replace("TRUTH", truth)).assumptions)
+            for truth in ("true", "false")]  # fmt: skip
+    assert said == [True, False]

@@ -34,12 +34,14 @@ BROKEN = {
     "kv-heads-divide": Shape(tp=7),
     "intermediate-divides": Shape(tp=16),
     "experts-divide": Shape(tp=24, ep=24, gpus_per_host=24),
+    "layers-for-stages": Shape(pp=33, gpus_per_host=33),
 }
 MODEL_OF = {
     "heads-divide": "llama-3-8b",
     "kv-heads-divide": "qwen2.5-7b",
     "intermediate-divides": "qwen3-32b",
     "experts-divide": "mixtral-8x7b",
+    "layers-for-stages": "llama-3-8b",
 }
 PAIRS = {
     "pair-tp-divides": (Shape(tp=4), Shape(tp=6)),
@@ -74,7 +76,7 @@ def test_a_broken_rule_between_two_instances(code: str) -> None:
 
 
 def test_every_shape_rule_of_the_table_is_reached() -> None:
-    of_arguments = {"chunk-is-pages", "moe-dense-tp"}  # test_description.py
+    of_arguments = {"chunk-is-pages", "moe-dense-tp", "served-name"}  # test_plan.py, test_arguments.py
     assert {row.code for row in RULES} == BROKEN.keys() | PAIRS.keys() | of_arguments
 
 

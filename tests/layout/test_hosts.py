@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pdctl.layout.hosts import Seat, Wish, assign, local
+from pdctl.layout.hosts import Seat, Site, Wish, assign, local, pods
 from pdctl.layout.shape import Shape
 
 TP2 = Shape(tp=2, gpus_per_host=4)
@@ -45,3 +45,26 @@ def test_no_gpu_is_given_twice() -> None:
             assert gpu < 8
             assert (seat.hosts[0], gpu) not in taken
             taken.add((seat.hosts[0], gpu))
+
+
+def test_hosts_at_one_address_count_their_ports_together() -> None:
+    wishes = [Wish("prefill", "cpu", Shape(gpus_per_host=1))] * 2 + [
+        Wish("decode", "cpu", Shape(tp=2, gpus_per_host=1))
+    ]
+    sites = {f"cpu-{number}": Site(f"n{number}", "127.0.0.1") for number in range(4)}
+    assert assign(wishes, sites) == (
+        Seat(("cpu-0",), 0, 0, 0),
+        Seat(("cpu-1",), 0, 1, 1),
+        Seat(("cpu-2", "cpu-3"), 0, 2, 0),
+    )
+    apart = {name: Site(site.name, name) for name, site in sites.items()}
+    assert [seat.before for seat in assign(wishes, apart)] == [0, 0, 0]
+
+
+def test_in_kubernetes_every_node_is_a_pod_of_its_own() -> None:
+    seats = pods([Wish("prefill", "qwen", TP2)] * 2 + [Wish("decode", "qwen", Shape(tp=16))])
+    assert seats == (
+        Seat(("qwen-prefill-0",), 0, 0, 0),
+        Seat(("qwen-prefill-1",), 0, 0, 0),
+        Seat(("qwen-decode-0", "qwen-decode-0-1"), 0, 0, 0),
+    )

@@ -55,6 +55,9 @@ def test_head_dim_follows_from_the_hidden_size_unless_given(tmp_path: Path) -> N
         ({"quantization_config": {"quant_method": "awq"}}, "quantization awq", "fp8, mxfp4"),
         ({"torch_dtype": "float8"}, "torch_dtype float8 is unknown", "bfloat16"),
         ({"num_hidden_layers": None}, "has no key 'num_hidden_layers'", "config.json"),
+        ({"num_attention_heads": "32"}, 'num_attention_heads is "32"', "a whole number above 0"),
+        ({"hidden_size": 0}, "hidden_size is 0", "a whole number above 0"),
+        ({"head_dim": [128]}, r"head_dim is \[128\]", "a whole number above 0"),
     ],
 )
 def test_what_cannot_be_used_is_named(tmp_path: Path, changes: dict[str, object], message: str, fix: str) -> None:
@@ -68,6 +71,15 @@ def test_every_supported_architecture_is_listed_in_the_refusal(tmp_path: Path) -
     with pytest.raises(UsageError) as caught:
         load(written(tmp_path, architectures=["Unheard"]))
     assert all(name in caught.value.fix for name in FAMILIES)
+
+
+def test_null_is_no_number_of_layers_but_a_head_dim_to_find_out(tmp_path: Path) -> None:
+    config = json.loads((MODELS / "llama-3-8b" / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"head_dim": None}))
+    assert load(tmp_path).head_dim == 128
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": None}))
+    with pytest.raises(UsageError, match="num_hidden_layers is null"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["{", "[]"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pdctl.errors import TopologyError
 from pdctl.layout.memory import Verdict
 from pdctl.layout.plan import Plan, plan_shape, plan_topology
 from pdctl.layout.shape import Shape
@@ -51,6 +52,20 @@ def test_settings_move_the_ports() -> None:
     assert [one.bootstrap_port for one in plan.instances] == [9100, 9101, None]
     assert plan.router is not None
     assert plan.router.port == 8100
+
+
+def test_a_decode_that_may_become_a_prefill_has_a_bootstrap_port_of_its_own() -> None:
+    sets = ("roles.decode.instances=2", "roles.decode.args.enable-pd-role-switch=true")
+    plan = plan_topology(load([TOPOLOGIES / "2p1d.yaml"], sets, {}))
+    ports = {instance.name: instance.bootstrap_port for instance in plan.instances}
+    assert ports == {"prefill-0": 8998, "prefill-1": 8999, "decode-0": 9000, "decode-1": 9001}
+    assert plan.feasible
+    assert plan.router is not None
+    assert plan.router.command.argv.count("9000") == 0  # a decode's port is nothing a router has to know
+    with pytest.raises(TopologyError) as error:
+        load([TOPOLOGIES / "2p1d.yaml"], (*sets, "router.port=9000"), {})
+    (problem,) = error.value.diagnostics
+    assert "decode-0 (bootstrap) and the router both want port 9000" in str(problem)
 
 
 def test_deepseek_wide() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pdctl.engine import args as engine
+from pdctl.engine import command_line as engine
 from pdctl.launch import assemble
 from pdctl.launch.deployment import Role
-from pdctl.router import args as router
+from pdctl.router import command_line as router
 from pdctl.topology.document import to_yaml
 from pdctl.topology.resolve import load, resolve
 
@@ -101,3 +101,9 @@ def test_an_incident_can_be_planned_and_its_processes_understand_what_they_rehea
         given = router.parse(words) if spec.role is Role.ROUTER else engine.parse(words, dict(spec.env))
         rehearsed += bool(given.rehearse)
     assert rehearsed
+
+
+def test_a_dollar_in_a_list_stays_one(write: Write) -> None:
+    resolved = resolve([write("engine: {command: [sh, -c, 'echo $$HOME']}")], environ={})
+    assert resolved.topology.engine.command == ("sh", "-c", "echo $HOME")
+    assert load([write(to_yaml(resolved.values), bare=True)], environ={}).engine.command == ("sh", "-c", "echo $HOME")

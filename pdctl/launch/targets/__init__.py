@@ -1,7 +1,7 @@
 """Where a deployment runs. `Target` is what such a place must offer; the supervisor knows nothing else of it.
 
-Not here, because it is the same everywhere: the order of starting, readiness, restarts with their back-off, the
-router's list, all arithmetic of ranks and ports.
+Not here, because it is the same everywhere: the order of starting, readiness, that the nodes of an instance live and
+die together, restarts with their back-off, the router's list, all arithmetic of ranks and ports.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from pdctl.launch.deployment import Deployment, Spec
-    from pdctl.launch.mailbox import Exited
+    from pdctl.launch.mailbox import Exited, Located
     from pdctl.launch.run import Exit
 
 
@@ -26,6 +26,7 @@ class Capabilities:
     real_addresses: bool  # an instance can be reached under its host's own address
     lifetime_limit: bool
     needs_shared_dir: bool
+    moves_ports: bool = False  # a new generation has other ports and files: a lost one may still live somewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Obstacle:
 
 
 class Handle(Protocol):
-    """One started process."""
+    """One started process. `pid` is 0 until it is known; `words` say where it is."""
 
     @property
     def spec(self) -> Spec: ...
@@ -47,6 +48,8 @@ class Handle(Protocol):
     def generation(self) -> int: ...
     @property
     def pid(self) -> int: ...
+    @property
+    def words(self) -> str: ...
     @property
     def started(self) -> str: ...
     @property
@@ -65,15 +68,24 @@ class Handle(Protocol):
 class Target(Protocol):
     name: str
     capabilities: Capabilities
+    ends_at: float  # seconds since the epoch when everything is taken away; 0: never
 
     def check(self, deployment: Deployment) -> tuple[Obstacle, ...]:
         """Everything that would keep it from starting, found without side effects."""
 
-    def start(self, spec: Spec, generation: int, log: Path, post: Callable[[Exited], None]) -> Handle:
-        """Start one process; its end is posted once. Raises LaunchError."""
+    def moved(self, specs: tuple[Spec, ...], generation: int) -> tuple[Spec, ...]:
+        """One instance as this generation is started: with other ports where the target moves them."""
 
-    def sweep(self) -> tuple[int, ...]:
-        """End whatever the started processes left behind; the ids of those that could not be ended."""
+    def start(
+        self, specs: tuple[Spec, ...], generation: int, logs: Sequence[Path], post: Callable[[Exited | Located], None]
+    ) -> tuple[Handle, ...]:
+        """Start all nodes of one instance; the end of each is posted once. Raises LaunchError."""
+
+    def beyond_help(self, specs: tuple[Spec, ...]) -> str:
+        """Why this instance cannot be started again; empty when it can."""
+
+    def sweep(self) -> tuple[str, ...]:
+        """End whatever the started processes left behind; in words, what could not be ended."""
 
     def busy_ports(self, deployment: Deployment) -> tuple[int, ...]:
         """Ports of the deployment that are still taken."""

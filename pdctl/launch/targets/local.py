@@ -15,7 +15,7 @@ from pdctl.launch.targets import Capabilities, Obstacle
 from pdctl.lifeline import Lifeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from pdctl.launch.deployment import Deployment, Spec
@@ -34,6 +34,7 @@ class Local:
         lifetime_limit=False,
         needs_shared_dir=False,
     )
+    ends_at = 0.0
 
     def __init__(self, run: str, environ: Mapping[str, str]) -> None:
         self._environ = {**environ, RUN: run}
@@ -45,7 +46,16 @@ class Local:
     def check(self, deployment: Deployment) -> tuple[Obstacle, ...]:
         return preflight.check(deployment)
 
-    def start(self, spec: Spec, generation: int, log: Path, post: Callable[[Exited], None]) -> Child:
+    def moved(self, specs: tuple[Spec, ...], generation: int) -> tuple[Spec, ...]:
+        del generation
+        return specs
+
+    def start(
+        self, specs: tuple[Spec, ...], generation: int, logs: Sequence[Path], post: Callable[[Exited], None]
+    ) -> tuple[Child, ...]:
+        return tuple(self._start(spec, generation, log, post) for spec, log in zip(specs, logs, strict=True))
+
+    def _start(self, spec: Spec, generation: int, log: Path, post: Callable[[Exited], None]) -> Child:
         try:
             child = start(spec, generation, log, self._lifeline, self._environ)
         except OSError as error:
@@ -54,7 +64,11 @@ class Local:
         child.watch(post)
         return child
 
-    def sweep(self) -> tuple[int, ...]:
+    def beyond_help(self, specs: tuple[Spec, ...]) -> str:
+        del specs
+        return ""
+
+    def sweep(self) -> tuple[str, ...]:
         """Kill what moved out of its session and was adopted by this process when its parent died."""
         deadline = time.monotonic() + SWEEP
         left = self._left()
@@ -67,7 +81,7 @@ class Local:
                     os.waitpid(pid, os.WNOHANG)
             time.sleep(0.01)
             left = self._left()
-        return left
+        return tuple(f"process {pid}" for pid in left)
 
     def _left(self) -> tuple[int, ...]:
         own = {child.pid for child in self._children if child.exit is None}

@@ -1,0 +1,149 @@
+"""`pdctl launch -t slurm`: hand a topology in as one batch job, wait for its turn, then until it serves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.cli.exits import reraise
+from pdctl.launch import assemble, remote
+from pdctl.launch.preflight import refuse
+from pdctl.launch.prepare import open_run
+from pdctl.launch.slurm import placement, preflight, script, submit
+from pdctl.launch.state import RunDir, check_name, home
+from pdctl.render import plan_document, serving, term
+from pdctl.render.foreground import Foreground
+from pdctl.render.progress import Progress, choose
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pdctl.cli.launch import Written
+    from pdctl.launch.deployment import Deployment, Options, Spec
+    from pdctl.launch.run import Run
+    from pdctl.layout.instance import Plan
+    from pdctl.render.live import View
+    from pdctl.topology.model import Topology
+
+
+class Wish(NamedTuple):
+    """What the command line says, beside the topology. `patience`: seconds in the queue."""
+
+    name: str
+    written: Written
+    options: Options
+    detach: bool
+    progress: Progress
+    follow: bool
+    patience: float
+
+
+def launch(plan: Plan, wish: Wish) -> None:
+    """`plan` as `placement.planned` gave it."""
+    topology = wish.written.topology
+    deployment = assemble.deployment(topology, plan)
+    real = submit.folder(topology, wish.name)
+    directory = _open(deployment, wish, real)
+    directory.keep("topology.yaml", wish.written.text)
+    directory.keep("plan.json", plan_document.to_json(plan))
+    for old in submit.holders(directory):
+        (directory.path / old).unlink()
+    for file, text in _scripts(topology, plan, wish.name).items():
+        directory.keep(file, text)
+    run = submit.submit(directory, directory.load(), wish.patience)
+    view = choose(wish.progress, deployment, term.err(), attached=not wish.detach)
+    if wish.progress is not Progress.NONE:
+        serving.headline(deployment, run.name, directory.logs, term.err(), _where(plan, run))
+    _wait(directory, run, wish, view)
+
+
+def _where(plan: Plan, run: Run) -> str:
+    assert run.allocation is not None
+    jobs, hosts = run.allocation.jobs, len(plan.host_names)
+    return f"{hosts} host{'s' if hosts > 1 else ''} of job{'s' if jobs[1:] else ''} {', '.join(jobs)}"
+
+
+def _open(deployment: Deployment, wish: Wish, real: Path) -> RunDir:
+    topology = wish.written.topology
+    obstacles = preflight.check(topology, real)
+    if obstacles:
+        raise refuse(wish.name, obstacles)
+    directory = RunDir.of(home(os.environ), check_name(wish.name))
+    submit.link(directory.path, real)
+    opened = open_run(
+        home(os.environ),
+        wish.name,
+        deployment,
+        wish.options,
+        check=lambda _: (),
+        argv=sys.argv,
+        detached=wish.detach,
+        files=wish.written.files,
+        sets=wish.written.sets,
+        logs=topology.readiness.logs_dir,
+    )
+    os.close(opened.lock)  # from here on the job's supervisor is who keeps the run
+    return directory
+
+
+def _wait(directory: RunDir, run: Run, wish: Wish, view: View) -> None:
+    assert run.allocation is not None
+    shown = Foreground(directory, run, view, wish.follow) if not wish.detach else None
+    event = shown.event if shown else view.event
+    try:
+        submit.await_start(run.allocation, wish.patience, event)
+        run = remote.await_serving(directory, lambda: not directory.load().alive, event)
+        if shown is None:
+            serving.banner(run, term.out())
+            term.out().write(f"  {shlex.join(['pdctl', 'down', run.name])}")
+            return
+        ended = remote.watch(directory, event)
+    except KeyboardInterrupt:
+        remote.stop(directory, directory.load(), force=False, timeout=remote.patience(run), emit=event)
+        reraise(signal.SIGINT)
+        raise
+    finally:
+        if shown is not None:
+            shown.close()
+        else:
+            view.close()
+    raise remote.failure(ended.outcome or submit.gone(ended))
+
+
+def _scripts(topology: Topology, plan: Plan, name: str) -> dict[str, str]:
+    """By file: the supervisor's job, and those that only have hosts."""
+    parts = placement.components(topology, plan)
+    real = submit.folder(topology, name)
+    if not placement.apart(topology):
+        return {submit.SCRIPT: script.batch(topology, parts, name, real)}
+    held = {f"hold-{at:03}.sh": script.holder(topology, part, name, real) for at, part in enumerate(parts[1:], 1)}
+    return {submit.SCRIPT: script.batch(topology, parts[:1], name, real), **held}
+
+
+def _steps(deployment: Deployment) -> list[tuple[Spec, ...]]:
+    names = dict.fromkeys(spec.instance for spec in deployment.specs)
+    return [tuple(spec for spec in deployment.specs if spec.instance == name) for name in names]
+
+
+def dry_run(topology: Topology, plan: Plan, name: str, as_json: bool) -> None:
+    """The script and every step, as they would be; hosts go by the plan's names until Slurm has given some."""
+    deployment = assemble.deployment(topology, plan)
+    components = placement.components(topology, plan)
+    scripts = _scripts(topology, plan, name)
+    steps = [(each[0].instance, script.planned_step(topology, components, plan, each)) for each in _steps(deployment)]
+    if as_json:
+        document = json.loads(serving.dry_run_json(deployment))
+        document["scripts"] = scripts
+        document["steps"] = [{"name": instance, "argv": words} for instance, words in steps]
+        term.out().write(json.dumps(document, indent=2))
+        return
+    for file, text in scripts.items():
+        term.out().write(f"# {file}\n{text.rstrip()}")
+    for instance, words in steps:
+        term.out().write(f"# step {instance}, from the supervisor on the first host")
+        term.out().write(shlex.join([*words, "…"]))
+    serving.dry_run(deployment, term.out())

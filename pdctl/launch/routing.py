@@ -1,0 +1,87 @@
+"""An instance that moved: the router forgets its old address and learns the new one; a router that starts learns all.
+
+`POST /workers` and `DELETE /workers/ID` are the same for sglang_router 0.3.2, smg 1.13.0 and pdctl's own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from pdctl.fleet import http, router
+from pdctl.launch.deployment import Role
+from pdctl.launch.mailbox import Told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pdctl.launch.deployment import Spec
+
+ASK = 5.0  # seconds one question may take
+PATIENCE = 60.0  # seconds for the router to look at what it was told of
+POLL = 0.2
+
+
+def readdressed(spec: Spec, servers: Mapping[str, Spec]) -> tuple[str, ...]:
+    """The router's command line for servers that moved; `servers` go by the URL it was planned with."""
+    words: list[str] = []
+    moved: Spec | None = None
+    for word in spec.argv:
+        if moved is not None and moved.bootstrap_port is not None and word.isdigit():
+            words.append(str(moved.bootstrap_port))
+        else:
+            words.append(servers[word].url if word in servers else word)
+        moved = servers.get(word)
+    return tuple(words)
+
+
+def forget(router_url: str, spec: Spec) -> None:
+    """No new request goes there. A router that does not answer is told again by `announce`."""
+    threading.Thread(target=_remove, args=(router_url, spec.url), name=f"forget {spec.name}", daemon=True).start()
+
+
+def announce(router_url: str, spec: Spec, generation: int, old: tuple[str, ...], post: Callable[[Told], None]) -> None:
+    """Add the server and take away every address it had; posts once it is listed as healthy, or why it is not."""
+
+    def work() -> None:
+        post(Told(spec.name, generation, _announce(router_url, spec, old)))
+
+    threading.Thread(target=work, name=f"announce {spec.name}", daemon=True).start()
+
+
+def _announce(router_url: str, spec: Spec, old: tuple[str, ...]) -> str:
+    deadline = time.monotonic() + PATIENCE
+    problem = "it was not asked"
+    while time.monotonic() < deadline:
+        state = router.fetch(router_url, ASK)
+        known = {worker.url for worker in state.workers}
+        for url in known.intersection(old):
+            _remove(router_url, url)
+        if state.lists(spec.url):
+            return ""
+        if not state.reached:
+            problem = state.reason
+        elif spec.url in known:
+            problem = "it does not hold it healthy"
+        else:
+            problem = _add(router_url, spec) or "it does not list it"
+        time.sleep(POLL)
+    return f"the router at {router_url} does not take {spec.url}: {problem}"
+
+
+def _add(router_url: str, spec: Spec) -> str:
+    body: dict[str, object] = {"url": spec.url, "worker_type": spec.role.value}
+    if spec.role is Role.PREFILL:
+        body["bootstrap_port"] = spec.bootstrap_port
+    answer = http.post(f"{router_url}/workers", body, ASK)
+    return "" if answer.status in (200, 201, 202, 409) else f"POST /workers: {answer.status or answer.reason}"
+
+
+def _remove(router_url: str, url: str) -> None:
+    """By the id it is listed under: a URL is no path."""
+    listed = http.get(f"{router_url}/workers", ASK).json()
+    entries = listed.get("workers") if isinstance(listed, dict) else None
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict) and str(entry.get("url", "")).rstrip("/") == url:
+            http.delete(f"{router_url}/workers/{entry.get('id')}", ASK)

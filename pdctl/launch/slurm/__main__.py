@@ -1,0 +1,51 @@
+"""`python -m pdctl.launch.slurm RUN_DIRECTORY`: the supervisor of a run, as the script of its batch job."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pdctl.errors import PdctlError
+from pdctl.launch import assemble
+from pdctl.launch.run import Outcome, State
+from pdctl.launch.slurm import placement
+from pdctl.launch.state import RunDir
+from pdctl.launch.supervisor import Supervisor
+from pdctl.launch.targets.slurm import Slurm
+from pdctl.topology import resolve
+
+if TYPE_CHECKING:
+    from pdctl.launch.run import Run
+    from pdctl.topology.model import Topology
+
+
+def main(argv: list[str]) -> int:
+    directory = RunDir(Path(argv[0]))
+    run = directory.load()
+    try:
+        topology = resolve.load([directory.path / "topology.yaml"])
+        run, target = _seated(run, topology, directory)
+    except PdctlError as error:
+        outcome = Outcome(error.message, code=int(error.exit_code), fix=error.fix)
+        directory.save(dataclasses.replace(run, state=State.FAILED, outcome=outcome))
+        return int(error.exit_code)
+    outcome = Supervisor(directory, run, target, lambda event: None).run()
+    return outcome.code or 128 + outcome.signal
+
+
+def _seated(run: Run, topology: Topology, directory: RunDir) -> tuple[Run, Slurm]:
+    """The run with the hosts this job was given."""
+    wanted = placement.components(topology, placement.planned(topology))
+    assert run.allocation is not None
+    allocation = placement.allocation(wanted, run.allocation, placement.interfaces(topology), os.environ)
+    plan = placement.given(topology, allocation.seats)
+    deployment = assemble.deployment(topology, plan)
+    run = dataclasses.replace(run, deployment=deployment, allocation=allocation, state=State.STARTING)
+    return run, Slurm(run.name, directory, topology, plan, allocation)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

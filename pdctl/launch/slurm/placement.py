@@ -1,0 +1,189 @@
+"""From a topology to hosts and back: which hosts a job asks for, and what follows once it has been given some."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.errors import InfeasibleError, LaunchError, NotReadyError
+from pdctl.launch import assemble
+from pdctl.launch.run import Allocation, Seat
+from pdctl.launch.slurm import queue
+from pdctl.layout.hosts import Site
+from pdctl.layout.plan import plan_topology
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.layout.instance import Plan
+    from pdctl.topology.model import Topology
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+EVERYWHERE = "0.0.0.0"
+POLL = 2.0  # seconds between two questions to the queue
+
+
+class Component(NamedTuple):
+    """The hosts of one pool: a component of the job. `gpus` per host, 0 where ranks run on the CPU."""
+
+    pool: str
+    hosts: tuple[str, ...]
+    gpus: int
+
+
+def clustered(topology: Topology) -> Topology:
+    """A router that only its own host could reach is of no use to the others, unless that was asked for."""
+    if topology.router.host not in LOOPBACK or "router.host" in topology.spans:
+        return topology
+    return topology._replace(router=topology.router._replace(host=EVERYWHERE))
+
+
+def planned(topology: Topology) -> Plan:
+    """Before hosts are given. Raises InfeasibleError with every problem."""
+    names = plan_topology(clustered(topology), "pools").host_names
+    # The plan's own names stand for the hosts, so that every command is as it will be.
+    plan = plan_topology(clustered(topology), "pools", sites={name: Site(name, name) for name in names})
+    return _feasible(plan)
+
+
+def given(topology: Topology, seats: tuple[Seat, ...]) -> Plan:
+    """On the hosts of an allocation."""
+    sites = {seat.planned: Site(seat.node, seat.address) for seat in seats}
+    return _feasible(plan_topology(clustered(topology), "pools", sites=sites))
+
+
+def _feasible(plan: Plan) -> Plan:
+    if not plan.feasible:
+        raise InfeasibleError(f"`{plan.name}` cannot run:{''.join(map(assemble.infeasible, plan.problems))}")
+    return plan
+
+
+def apart(topology: Topology) -> bool:
+    """Whether each group of hosts is a job of its own."""
+    return topology.targets.slurm.get("layout") == "job-per-instance"
+
+
+def components(topology: Topology, plan: Plan) -> tuple[Component, ...]:
+    """What the hosts are asked for together, the router's first. `plan`: with its own host names."""
+    return _groups(topology, plan) if apart(topology) else pools(topology, plan)
+
+
+def pools(topology: Topology, plan: Plan) -> tuple[Component, ...]:
+    """Prefill's pool first: its first host runs the router and the supervisor."""
+    names = dict.fromkeys((topology.prefill.pool, topology.decode.pool))
+    return tuple(
+        _component(topology, plan, [host for host in plan.host_names if _pool(host) == pool]) for pool in names
+    )
+
+
+def _groups(topology: Topology, plan: Plan) -> tuple[Component, ...]:
+    """Hosts that an instance spans, or that instances share, go together."""
+    groups: list[list[str]] = []
+    for one in plan.instances:
+        touched = [group for group in groups if set(group) & set(one.host_names)]
+        merged = list(dict.fromkeys([*(host for group in touched for host in group), *one.host_names]))
+        groups = [group for group in groups if group not in touched] + [merged]
+    groups.sort(key=lambda group: min(map(plan.host_names.index, group)))
+    return tuple(_component(topology, plan, group) for group in groups)
+
+
+def _component(topology: Topology, plan: Plan, hosts: list[str]) -> Component:
+    here = [one for one in plan.instances if set(one.host_names) & set(hosts)]
+    on_gpu = any(rank.gpu is not None for one in here for rank in one.ranks)
+    pool = _pool(hosts[0])
+    ordered = sorted(hosts, key=lambda host: int(host.rpartition("-")[2]))
+    return Component(pool, tuple(ordered), topology.pool(pool).gpus_per_host if on_gpu else 0)
+
+
+def _pool(host: str) -> str:
+    return host.rpartition("-")[0]
+
+
+def allocation(
+    wanted: tuple[Component, ...], submitted: Allocation, interfaces: Mapping[str, str], environ: Mapping[str, str]
+) -> Allocation:
+    """What was given, from inside the supervisor's job. `interfaces` by pool: where an address is not the cluster's."""
+    seats: list[Seat] = []
+    lists = _own(submitted) if submitted.others else _listed(len(wanted), environ)
+    for number, (component, listed) in enumerate(zip(wanted, lists, strict=True)):
+        names = queue.hosts(listed)
+        if len(names) < len(component.hosts):
+            few = f"{len(names)} hosts for pool {component.pool}, {len(component.hosts)} are needed"
+            raise LaunchError(f"job {submitted.job} has {few}", "this is what Slurm itself says; submit again")
+        interface = interfaces.get(component.pool)
+        if interface:
+            known = _addresses(names, interface, part(submitted, len(wanted), number))
+        else:
+            known = {node.name: numeric(node.name, node.address) for node in queue.nodes(listed)}
+        seats += [Seat(host, name, known[name], number) for host, name in zip(component.hosts, names, strict=False)]
+    ends = [each.ends_at for job in submitted.jobs for each in queue.components(job) if each.ends_at]
+    return dataclasses.replace(submitted, seats=tuple(seats), ends_at=min(ends, default=0.0))
+
+
+def numeric(name: str, address: str) -> str:
+    """Slurm may know a host by a name; engines tell their peers a number."""
+    try:
+        found = socket.getaddrinfo(address, None, proto=socket.IPPROTO_TCP)
+    except OSError as error:
+        fix = "set targets.slurm.interface to the interface the hosts reach each other by"
+        raise LaunchError(f"{name}: Slurm's address {address} cannot be resolved: {error.strerror}", fix) from None
+    return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
+
+
+def part(submitted: Allocation, components: int, number: int) -> list[str]:
+    """How srun is told which of a run's hosts are meant."""
+    if submitted.others:
+        return [f"--jobid={submitted.jobs[number]}"]
+    return [f"--het-group={number}"] if components > 1 else []
+
+
+def _listed(components: int, environ: Mapping[str, str]) -> list[str]:
+    if components == 1:
+        return [environ["SLURM_JOB_NODELIST"]]
+    return [environ.get(f"SLURM_JOB_NODELIST_HET_GROUP_{number}", "") for number in range(components)]
+
+
+def _own(submitted: Allocation) -> list[str]:
+    """Every job's hosts, once all of them run. Raises NotReadyError naming the job that does not, and why."""
+    deadline = time.monotonic() + submitted.patience
+    while True:
+        jobs = [queue.leader(job) for job in submitted.jobs]
+        waiting = [job for job in jobs if job.pending]
+        over = [job for job in jobs if job.over]
+        if over:
+            raise LaunchError(f"job {over[0].id} is {over[0].state or 'gone'} before the others run", "launch again")
+        if not waiting:
+            return [job.nodes for job in jobs]
+        if time.monotonic() > deadline:
+            message = f"job {waiting[0].id} did not start within {submitted.patience:g} s: {waiting[0].reason}"
+            raise NotReadyError(message, "--queue-timeout waits longer")
+        time.sleep(POLL)
+
+
+def _addresses(names: tuple[str, ...], interface: str, group: list[str]) -> dict[str, str]:
+    """Every host's IPv4 address on `interface`, asked of the host itself."""
+    answer = queue.ask(
+        "srun", *group, "--overlap", "--gpus-per-node=0", f"--nodes={len(names)}", f"--ntasks={len(names)}",
+        "--ntasks-per-node=1", "sh", "-c", f"echo $SLURMD_NODENAME $(ip -o -4 addr show dev '{interface}' | head -n 1)",
+    )  # fmt: skip
+    found: dict[str, str] = {}
+    for line in answer.output.splitlines():
+        words = line.split()
+        if "inet" in words:
+            found[words[0]] = words[words.index("inet") + 1].partition("/")[0]
+    missing = [name for name in names if name not in found]
+    if missing:
+        said = f": {answer.error.splitlines()[-1]}" if answer.error else ""
+        raise LaunchError(
+            f"{', '.join(missing)}: no IPv4 address on interface {interface}{said}",
+            "set targets.slurm.interface to the interface the hosts reach each other by (`ip -4 addr` on a host)",
+        )
+    return found
+
+
+def interfaces(topology: Topology) -> dict[str, str]:
+    common = topology.targets.slurm.get("interface")
+    named = {pool.name: pool.interface or common for pool in topology.pools}
+    return {pool: str(interface) for pool, interface in named.items() if interface}

@@ -1,0 +1,216 @@
+"""What Slurm's own commands say, as values: jobs, nodes, partitions (22.05 and later).
+
+Nothing is asked for as JSON: its shape changes with the release, and a site's build may lack it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import subprocess
+import time
+from dataclasses import dataclass
+
+TIMEOUT = 30.0  # seconds one command may take: a busy controller answers late
+FRESH = 1.0  # seconds an answer about a job is believed
+FIELD = re.compile(r"(\S+?)=(.*?)(?= \S+?=|$)")
+UNLIMITED = ("UNLIMITED", "INFINITE", "NOT_SET")
+GONE = (
+    "COMPLETED",
+    "CANCELLED",
+    "FAILED",
+    "TIMEOUT",
+    "NODE_FAIL",
+    "BOOT_FAIL",
+    "DEADLINE",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+)
+WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`code` -1: the command could not be run at all, and `error` says why."""
+
+    code: int
+    output: str
+    error: str
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One component of a job. `state` is empty for a job the controller does not know (any more)."""
+
+    id: str
+    state: str = ""
+    reason: str = ""
+    starts_at: float = 0.0
+    ends_at: float = 0.0
+    nodes: str = ""
+
+    @property
+    def pending(self) -> bool:
+        return self.state in WAITING
+
+    @property
+    def over(self) -> bool:
+        return not self.state or self.state in GONE
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """`state` as Slurm writes it, `ALLOCATED*` for one that does not answer; `gres` by name."""
+
+    name: str
+    address: str
+    state: str
+    reason: str
+    gres: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def down(self) -> bool:
+        """Slurm has given it up."""
+        return any(word in self.state for word in ("DOWN", "FAIL"))
+
+    @property
+    def silent(self) -> bool:
+        """Its daemon does not answer, which a busy host may cause as well as a lost one."""
+        return "NOT_RESPONDING" in self.state or self.state.endswith("*")
+
+    @property
+    def usable(self) -> bool:
+        off = any(word in self.state for word in ("DRAIN", "MAINT", "POWERED_DOWN", "INVAL"))
+        return not (self.down or self.silent or off)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """`max_time` in seconds, None: no limit. `nodes` as Slurm's host list."""
+
+    name: str
+    default: bool
+    up: bool
+    max_time: float | None
+    max_nodes: int | None
+    nodes: str
+
+
+def ask(*argv: str, timeout: float = TIMEOUT) -> Answer:
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except FileNotFoundError:
+        return Answer(-1, "", f"there is no command `{argv[0]}`")
+    except subprocess.TimeoutExpired:
+        return Answer(-1, "", f"{argv[0]} has not answered within {timeout:g} s")
+    return Answer(done.returncode, done.stdout, done.stderr.strip())
+
+
+def components(job: str) -> tuple[Job, ...]:
+    """Every component of a job, the leader first; of an ended one as long as the controller remembers it."""
+    answer = ask("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%i|%T|%r|%S|%e|%N")
+    if not answer.ok:
+        return (Job(job, state="UNKNOWN", reason=answer.error),) if "Invalid job id" not in answer.error else ()
+    rows = sorted(line.split("|") for line in answer.output.splitlines() if line.count("|") == 5)
+    return tuple(Job(row[0], row[1], row[2], moment(row[3]), moment(row[4]), row[5]) for row in rows)
+
+
+def leader(job: str) -> Job:
+    found = components(job)
+    return found[0] if found else Job(job)
+
+
+_seen: dict[str, tuple[float, bool]] = {}
+
+
+def alive(job: str) -> bool:
+    """Queued, running or ending. A controller that does not answer is no proof of a death."""
+    now = time.monotonic()
+    at, was = _seen.get(job, (0.0, False))
+    if not at or now - at > FRESH:
+        was = any(not each.over for each in components(job))
+        _seen[job] = (now, was)
+    return was
+
+
+def cancel(job: str, signal: str = "", batch: bool = False) -> Answer:
+    """End a job or step, or send its processes a signal; `batch`: to the job's own script alone."""
+    _seen.clear()
+    words = [f"--signal={signal}"] if signal else []
+    return ask("scancel", *words, *(["--batch"] if batch else []), job)
+
+
+def hosts(names: str) -> tuple[str, ...]:
+    """`n[0-2],m7` → n0, n1, n2, m7."""
+    return tuple(ask("scontrol", "show", "hostnames", names).output.split()) if names else ()
+
+
+def nodes(names: str) -> tuple[Node, ...]:
+    answer = ask("scontrol", "--oneliner", "show", "node", names)
+    return tuple(as_node(fields(line)) for line in answer.output.splitlines() if line.startswith("NodeName="))
+
+
+def partitions() -> tuple[Partition, ...]:
+    answer = ask("scontrol", "--oneliner", "show", "partition")
+    return tuple(as_partition(fields(line)) for line in answer.output.splitlines() if line.startswith("PartitionName="))
+
+
+def fields(line: str) -> dict[str, str]:
+    """`Key=Value Key=several words` of scontrol."""
+    return {key: value.strip() for key, value in FIELD.findall(line)}
+
+
+def moment(text: str) -> float:
+    """Local time as Slurm writes it; 0 where there is none."""
+    try:
+        return dt.datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def span(text: str) -> float | None:
+    """`1-12:00:00`, `30:00`, `5` (minutes) → seconds; None: without limit."""
+    if text in UNLIMITED:
+        return None
+    days, dash, rest = text.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if dash:  # hours first
+        parts += [0] * (3 - len(parts))
+    elif len(parts) == 1:  # minutes
+        parts = [0, *parts, 0]
+    hours, minutes, seconds = ([0] * (3 - len(parts)) + parts)[-3:]
+    return float(int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds)
+
+
+def minutes(seconds: float) -> int:
+    """Slurm counts limits in whole minutes."""
+    return max(1, -(-int(seconds) // 60))
+
+
+def as_node(row: dict[str, str]) -> Node:
+    gres = []
+    for entry in row.get("Gres", "").split(","):
+        words = entry.partition("(")[0].split(":")
+        if len(words) > 1 and words[-1].isdigit():
+            gres.append((words[0], int(words[-1])))
+    return Node(
+        row["NodeName"], row.get("NodeAddr", row["NodeName"]), row.get("State", ""), row.get("Reason", ""), tuple(gres)
+    )
+
+
+def as_partition(row: dict[str, str]) -> Partition:
+    most = row.get("MaxNodes", "")
+    return Partition(
+        name=row["PartitionName"],
+        default=row.get("Default") == "YES",
+        up=row.get("State") == "UP",
+        max_time=span(row.get("MaxTime", "UNLIMITED")),
+        max_nodes=int(most) if most.isdigit() else None,
+        nodes=row.get("Nodes", ""),
+    )

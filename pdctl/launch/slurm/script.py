@@ -1,0 +1,117 @@
+"""The batch script of a run, and the srun of every step: text only, the same for `--dry-run` and for the real thing."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+from pdctl.launch.run import Allocation
+from pdctl.launch.slurm import placement
+from pdctl.launch.slurm.queue import minutes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from pdctl.launch.deployment import Spec
+    from pdctl.launch.slurm.placement import Component
+    from pdctl.layout.instance import Instance, Plan
+    from pdctl.topology.model import Topology
+
+
+def batch(topology: Topology, components: Sequence[Component], name: str, folder: Path) -> str:
+    """The supervisor's job. `folder`: of the run, on the shared directory."""
+    parts = [_component(topology, component) for component in components]
+    common = _common(topology, name, folder)
+    lines = ["#!/bin/sh", *(f"#SBATCH {word}" for word in [*common, *parts[0]])]
+    for part in parts[1:]:
+        lines += ["#SBATCH hetjob", *(f"#SBATCH {word}" for word in [common[0], *common[3:], *part])]
+    command = shlex.join([sys.executable, "-m", "pdctl.launch.slurm", str(folder)])
+    return "\n".join([*lines, "", f"exec {command}", ""])
+
+
+def holder(topology: Topology, component: Component, name: str, folder: Path) -> str:
+    """A job beside the supervisor's, which does nothing but have hosts; it is given the supervisor's number."""
+    words = [*_common(topology, name, folder), *_component(topology, component)]
+    command = shlex.join([sys.executable, "-m", "pdctl.launch.slurm.hold"])
+    return "\n".join(["#!/bin/sh", *(f"#SBATCH {word}" for word in words), "", f'exec {command} "$1"', ""])
+
+
+def _common(topology: Topology, name: str, folder: Path) -> list[str]:
+    return [
+        f"--job-name={name}",
+        f"--output={folder}/logs/supervisor.log",
+        "--open-mode=append",
+        f"--time={minutes(_seconds(topology))}",
+        "--no-requeue",  # a run that starts anew by itself would find its own traces
+        "--no-kill",  # a lost host is the supervisor's business
+    ]
+
+
+def _component(topology: Topology, component: Component) -> list[str]:
+    slurm = topology.targets.slurm
+    own = _map(_map(slurm.get("pools")).get(component.pool))
+    words = [f"--nodes={len(component.hosts)}", "--ntasks-per-node=1"]
+    for key in ("partition", "account"):
+        value = own.get(key) or slurm.get(key)
+        if value:
+            words.append(f"--{key}={value}")
+    if own.get("constraint"):
+        words.append(f"--constraint={own['constraint']}")
+    if slurm.get("exclusive", True):
+        words += ["--exclusive", "--mem=0"]
+    if component.gpus:
+        words.append(f"--gres={slurm.get('gres') or 'gpu'}:{component.gpus}")
+    return [*words, *_texts(slurm.get("extra-sbatch"))]
+
+
+def step(hosts: Sequence[str], part: Sequence[str], gres: str) -> list[str]:
+    """srun and its flags for one instance. `part`: of the run's hosts (`placement.part`). `gres` empty: no GPU."""
+    return [
+        "srun",
+        *part,
+        f"--nodelist={','.join(hosts)}",
+        f"--nodes={len(hosts)}",
+        f"--ntasks={len(hosts)}",
+        "--ntasks-per-node=1",
+        "--overlap",  # pdctl says itself which GPUs are whose
+        f"--gres={gres}" if gres else "--gpus-per-node=0",  # `--gres=none` is refused inside a GPU allocation
+        "--kill-on-bad-exit=1",
+        "--no-kill=off",
+        "--cpu-bind=none",
+        "--unbuffered",
+    ]
+
+
+def gres(topology: Topology, instance: Instance | None) -> str:
+    """The GPUs a step is shown: all of its hosts'; which of them an instance takes is said in its environment."""
+    if instance is None or all(rank.gpu is None for rank in instance.ranks):
+        return ""
+    role = topology.prefill if instance.role == "prefill" else topology.decode
+    return f"{topology.targets.slurm.get('gres') or 'gpu'}:{topology.pool(role.pool).gpus_per_host}"
+
+
+def planned_step(topology: Topology, components: Sequence[Component], plan: Plan, specs: Sequence[Spec]) -> list[str]:
+    """As `step`, on the plan's own hosts."""
+    hosts = [spec.place for spec in specs]
+    number = next(at for at, component in enumerate(components) if hosts[0] in component.hosts)
+    instance = next((one for one in plan.instances if one.name == specs[0].instance), None)
+    others = tuple(f"JOB{at}" for at in range(1, len(components))) if placement.apart(topology) else ()
+    part = placement.part(Allocation("slurm", "JOB0", others=others), len(components), number)
+    return step(hosts, part, gres(topology, instance))
+
+
+def _seconds(topology: Topology) -> float:
+    value = topology.targets.slurm.get("time")
+    return float(value) if isinstance(value, int | float) else 4 * 3600.0
+
+
+def _map(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(value: object) -> list[str]:
+    """Lines of the user's, with or without their `#SBATCH`."""
+    texts = value if isinstance(value, tuple | list) else ()
+    return [str(text).removeprefix("#SBATCH").strip() for text in texts]

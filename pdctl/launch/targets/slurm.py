@@ -1,0 +1,166 @@
+"""A Slurm allocation, seen from inside: every instance is a step, on the hosts that the plan gave it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from pdctl.errors import LaunchError
+from pdctl.launch import assemble
+from pdctl.launch.slurm import placement, preflight, queue, script
+from pdctl.launch.slurm.step import Step, lost_with
+from pdctl.launch.targets import Capabilities, Obstacle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from pdctl.launch.deployment import Deployment, Spec
+    from pdctl.launch.mailbox import Exited, Located
+    from pdctl.launch.run import Allocation
+    from pdctl.launch.slurm.step import Rank
+    from pdctl.launch.state import RunDir
+    from pdctl.layout.instance import Instance, Plan
+    from pdctl.topology.model import Topology
+
+MOVES = 4  # places of an instance's ports; a fifth generation is back at the first
+KNOCK = 0.5  # seconds for a port to answer
+LOOK = 5.0  # seconds between looks at the hosts
+
+
+class Slurm:
+    name = "slurm"
+    capabilities = Capabilities(
+        multi_host=True,
+        gang=True,
+        restart_in_place=True,
+        real_addresses=True,
+        lifetime_limit=True,
+        needs_shared_dir=True,
+        moves_ports=True,
+    )
+
+    def __init__(self, run: str, directory: RunDir, topology: Topology, plan: Plan, allocation: Allocation) -> None:
+        self._run = run
+        self._folder = directory.path / "steps"
+        self._topology = topology
+        self._instances = {one.name: one for one in plan.instances}
+        self._plan = plan
+        self._allocation = allocation
+        self._components = {seat.node: seat.component for seat in allocation.seats}
+        self._steps: list[Step] = []
+        self._watching = threading.Event()
+        self.ends_at = allocation.ends_at
+
+    def check(self, deployment: Deployment) -> tuple[Obstacle, ...]:
+        del deployment
+        return preflight.check(self._topology, self._folder.parent)
+
+    def moved(self, specs: tuple[Spec, ...], generation: int) -> tuple[Spec, ...]:
+        """Every port a multiple of the stride away, so that a rank nobody could reach to end it meets no new one."""
+        instance = self._instances.get(specs[0].instance)
+        if instance is None or generation == 1:
+            return specs
+        shift = self._shift(instance, generation)
+        numbers = instance.numbers
+        moved = instance._replace(
+            numbers=numbers._replace(
+                http=numbers.http + shift,
+                bootstrap=None if numbers.bootstrap is None else numbers.bootstrap + shift,
+                dist=None if numbers.dist is None else numbers.dist + shift,
+                nccl=None if numbers.nccl is None else numbers.nccl + shift,
+            )
+        )
+        return assemble.specs(moved, self._topology.readiness.path)
+
+    def _shift(self, instance: Instance, generation: int) -> int:
+        claimed = [address for one in self._instances.values() for address in one.addresses]
+        span = self._topology.ports.stride * max(claimed.count(address) for address in claimed)
+        mine = _places(instance)
+        taken = {place for one in self._instances.values() if one is not instance for place in _places(one)}
+        if self._plan.router is not None:
+            taken |= {(self._plan.router.address, port) for port, _ in self._plan.router.ports}
+        for place in range(generation - 1, generation - 1 + MOVES):
+            moved = {(address, port + place % MOVES * span) for address, port in mine}
+            if max(port for _, port in moved) < 65536 and not moved & taken:
+                return place % MOVES * span
+        return 0
+
+    def start(
+        self, specs: tuple[Spec, ...], generation: int, logs: Sequence[Path], post: Callable[[Exited | Located], None]
+    ) -> tuple[Rank, ...]:
+        hosts = [spec.place for spec in specs]
+        parts = len(set(self._components.values()))
+        part = placement.part(self._allocation, parts, self._components[hosts[0]])
+        gres = script.gres(self._topology, self._instances.get(specs[0].instance))
+        step = Step(self._run, self._job(hosts[0]), self._folder, specs, generation, logs)
+        try:
+            step.start(script.step(hosts, part, gres), post)
+        except OSError as error:
+            raise LaunchError(f"{specs[0].instance}: cannot start srun: {error.strerror}") from None
+        self._steps.append(step)
+        if not self._watching.is_set():
+            self._watching.set()
+            threading.Thread(target=self._watch, args=(post,), name="hosts", daemon=True).start()
+        return step.ranks
+
+    def _job(self, host: str) -> str:
+        """The number its steps go by: a component of a heterogeneous job has one of its own."""
+        number = self._components[host]
+        if self._allocation.others:
+            return self._allocation.jobs[number]
+        return os.environ.get(f"SLURM_JOB_ID_HET_GROUP_{number}", self._allocation.job)
+
+    def _watch(self, post: Callable[[Exited | Located], None]) -> None:
+        """srun waits for a host that is gone as long as Slurm does not know better; its own word may come late."""
+        names = ",".join(self._components)
+        while not threading.Event().wait(LOOK):
+            for node in queue.nodes(names):
+                if node.down or node.silent:
+                    self._lose(node, post)
+
+    def _lose(self, node: queue.Node, post: Callable[[Exited | Located], None]) -> None:
+        for step in list(self._steps):
+            there = [rank for rank in step.ranks if rank.spec.place == node.name and rank.exit is None]
+            for rank in there:
+                if node.down or not _listens((rank.spec.host, rank.spec.port)):
+                    step.lose(rank, lost_with(node), post)
+
+    def beyond_help(self, specs: tuple[Spec, ...]) -> str:
+        hosts = queue.nodes(",".join(spec.place for spec in specs))
+        down = [node for node in hosts if node.down or node.silent]
+        if down:
+            return ", ".join(f"host {node.name} is {node.state}" for node in down)
+        job = queue.leader(self._job(specs[0].place)) if self._allocation.others else None
+        return f"job {job.id} is {job.state or 'gone'}" if job is not None and job.over else ""
+
+    def sweep(self) -> tuple[str, ...]:
+        """What was lost with its host may go on there; everything else ended with its step."""
+        for job in self._allocation.others:
+            queue.cancel(job)
+        lost = [rank for step in self._steps for rank in step.ranks if rank.exit is not None and rank.exit.lost]
+        down = {node.name for node in queue.nodes(",".join(self._components)) if node.down} if lost else set()
+        return tuple(
+            f"{rank.spec.name} on {rank.spec.place}, out of reach," for rank in lost if rank.spec.place in down
+        )
+
+    def busy_ports(self, deployment: Deployment) -> tuple[int, ...]:
+        wanted = [(spec.host, port.port) for spec in deployment.specs for port in spec.ports]
+        with ThreadPoolExecutor(max_workers=16) as pool:
+            answers = pool.map(_listens, wanted)
+            return tuple(port for (_, port), busy in zip(wanted, answers, strict=True) if busy)
+
+
+def _places(instance: Instance) -> set[tuple[str, int]]:
+    return {(instance.node_address(port.node), port.port) for port in instance.ports}
+
+
+def _listens(address: tuple[str, int]) -> bool:
+    try:
+        with socket.create_connection(address, KNOCK):
+            return True
+    except OSError:
+        return False

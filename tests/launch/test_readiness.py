@@ -1,0 +1,88 @@
+"""A prefill is ready when a decode could begin: every rank named by the bootstrap server, and answering where it is."""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pdctl.fleet.bootstrap import NEW, QUERY
+from pdctl.launch.deployment import Role, Spec
+from pdctl.launch.events import Stage
+from pdctl.launch.mailbox import Reached
+from pdctl.launch.readiness import Watch
+from pdctl.launch.relay import Tail
+from tests.fleet.conftest import LONG, Answers, Serve, closed_port, port_of, serve
+
+__all__ = ["serve"]
+
+TWO_RANKS = json.dumps({"attn_tp_size": 2, "attn_cp_size": 1, "dp_size": 1, "pp_size": 1, "page_size": 1})
+
+
+@pytest.fixture
+def listener() -> Iterator[int]:
+    """A rank's ZMQ port, as far as a connection goes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield int(server.getsockname()[1])
+
+
+def bootstrap(*ports: int) -> Answers:
+    """A bootstrap server with one rank per port; 0: it does not name that one."""
+    ranks = {
+        NEW.query(0, 0, rank, 0): (200, json.dumps({"rank_ip": "127.0.0.1", "rank_port": port}))
+        for rank, port in enumerate(ports)
+        if port
+    }
+    return {QUERY: (200, TWO_RANKS), "/health": (200, "OK"), **ranks}
+
+
+def told(serve: Serve, tmp_path: Path, answers: Answers | None) -> Reached:
+    """The first thing the watch says of the bootstrap server: the stage, or what it waits for. None: there is none."""
+    engine = serve({"/health": (200, "")})
+    port = port_of(serve(answers)) if answers is not None else closed_port()
+    log = tmp_path / "prefill-0.log"
+    log.touch()
+    spec = Spec("prefill-0", Role.PREFILL, (), (), "127.0.0.1", port_of(engine), (), bootstrap_port=port, ranks=2)
+    mailbox: queue.SimpleQueue[Reached] = queue.SimpleQueue()
+    watch = Watch(spec, 1, Tail(log), (), 0.05, mailbox.put)
+    watch.start()
+    try:
+        while (reached := mailbox.get(timeout=LONG)).stage is Stage.BOUND:
+            pass
+    finally:
+        watch.close()
+    return reached
+
+
+def test_every_rank_named_and_answering_is_registered(serve: Serve, tmp_path: Path, listener: int) -> None:
+    reached = told(serve, tmp_path, bootstrap(listener, listener))
+    assert (reached.stage, reached.detail) == (Stage.REGISTERED, "bootstrap registered 2/2")
+
+
+def test_a_rank_that_does_not_answer_where_it_registered_is_waited_for(
+    serve: Serve, tmp_path: Path, listener: int
+) -> None:
+    silent = closed_port()
+    reached = told(serve, tmp_path, bootstrap(listener, silent))
+    assert reached.stage is None
+    assert reached.detail == f"tp1 registered at 127.0.0.1:{silent}: connection refused"
+
+
+def test_a_rank_the_server_does_not_name_is_waited_for(serve: Serve, tmp_path: Path, listener: int) -> None:
+    reached = told(serve, tmp_path, bootstrap(listener, 0))
+    assert reached.stage is None
+    assert reached.detail.startswith("dp0 cp0 tp1 pp0: 404")
+
+
+def test_a_bootstrap_server_that_never_came_is_told_as_soon_as_the_server_is_healthy(
+    serve: Serve, tmp_path: Path
+) -> None:
+    """SGLang whose bootstrap port was taken serves on without a word."""
+    reached = told(serve, tmp_path, None)
+    assert reached.stage is None
+    assert reached.detail.startswith("/health answers, but its bootstrap server on port ")
+    assert reached.detail.endswith(" does not: connection refused")
