@@ -60,7 +60,9 @@ ENTRIES: tuple[Entry, ...] = (
         Severity.ERROR,
         "{instance|an instance} does not answer: {observed|refused, or silent}",
         'The process is gone, still starting, or stuck. Rooms it held fail on the other side with "might be dead" '
-        "or a timeout; those are echoes. Next: the last lines of its own log.",
+        "or a timeout; those are echoes. One that broke in a role switch answers 503 until it is started again; a "
+        'prefill of sglang 0.5.23 that keeps a prefix cache and became a decode dies of "pool memory leak detected" '
+        "(start it with --disable-radix-cache). Next: the last lines of its own log.",
         "{look|pdctl logs INSTANCE --tail 50}",
         (Needs.ENDPOINT, Needs.LOG),
         "every engine",

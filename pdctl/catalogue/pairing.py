@@ -301,7 +301,8 @@ ENTRIES: tuple[Entry, ...] = (
         Severity.WARNING,
         "requests with n > 1 hang or mix answers: every sample gets the same room",
         "SGLang copies the request's bootstrap host, port and room to each of the n samples. Rooms must be unique: "
-        "one sample finishes, the others are aborted or wait for 300 s, or two answers mix. The routers pass n on. "
+        "one sample finishes, the others are aborted or wait for 300 s, or two answers mix; before 0.5.13 with NIXL "
+        "the prefill's scheduler ends with a KeyError. The routers pass n on. "
         "Nothing on the server side refuses it; Dynamo answers 400. Recognised by two samples with one "
         "bootstrap_room in the decode's log, one of them successful. Next: the clients that send n.",
         "send n requests with n = 1 instead",

@@ -242,4 +242,18 @@ ENTRIES: tuple[Entry, ...] = (
         "not checkable, because the affected builds are known by commit only and no host reports that",
         reports=cited("sglang#6320"),
     ),
+    Entry(
+        "PD416",
+        "environment-setting",
+        Severity.WARNING,
+        "{instance|an engine}: {observed|an environment variable is not what its reader takes}",
+        "An environment variable is nobody's mistake to report: a name nobody reads is passed over, a value that does "
+        "not parse is replaced by the default with one Python warning at most, and a variable of another release does "
+        "nothing. Two limits can undo each other, such as heartbeats that would notice a death only after its rooms "
+        "have timed out. Next: the variable's row in docs/sglang.md.",
+        "{fix|correct the variable}",
+        (Needs.TOPOLOGY, Needs.HOST),
+        "every SGLang",
+        "sglang 0.5.3 to 0.5.23 source; the names Mooncake 0.3.13 reads",
+    ),
 )

@@ -15,6 +15,7 @@ from pdctl.dialect import pattern, versions
 from pdctl.dialect.lexicon import ROWS
 from pdctl.dialect.phase import Phase
 from pdctl.dialect.row import Level, Row, Speaker
+from pdctl.dialect.speech import Speech
 from pdctl.dialect.versions import V0_5_3, Span, Version
 from pdctl.errors import UsageError
 
@@ -138,8 +139,6 @@ def _row(cells: dict[str, Cell], where: str) -> Row:
 
 def _prove(row: Row, where: str) -> None:
     """The example is the test of its row."""
-    from pdctl.dialect.speech import Speech
-
     if Speech((row,)).match(row.example.encode()) is None:
         raise UsageError(
             f"{where}: the example of {row.id} is not matched by its literal and pattern",

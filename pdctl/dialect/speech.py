@@ -6,18 +6,15 @@ A line nobody knows costs the search for its message and one look-up; a known on
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.dialect import numerals
-from pdctl.dialect.lexicon import ROWS
 from pdctl.dialect.prefix import Prefix, cut, spell
 from pdctl.dialect.row import Row, Speaker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
 HEAD = 4  # bytes of the message by which rows are found
 # A speaker writes its own rows and those of the one whose code or words it shares; its own are looked at first.
@@ -89,16 +86,6 @@ class Speech:
                     values = {**_span(parts.span), **values}
                 return Said(entry.row, MappingProxyType(values), spell(raw, parts))
         return None
-
-
-@lru_cache(maxsize=4)
-def speech(extra: Path | None = None) -> Speech:
-    """The shipped rows; with `extra`, the rows of its *.yaml files in front of them (UsageError names a bad line)."""
-    if extra is None:
-        return Speech(ROWS)
-    from pdctl.dialect.custom import load  # PyYAML is loaded only by those who bring rows
-
-    return Speech((*load(extra), *ROWS))
 
 
 def heads(pattern: str) -> frozenset[bytes]:

@@ -240,7 +240,9 @@ KUBERNETES = table(
     Key("pull-secrets", TEXTS, None, "Secrets that images are pulled with"),
     Key(
         "secrets",
-        named(text("a Secret and its key such as `hf/token`", rf"{LABEL}/[-._a-zA-Z0-9]+"), "a map of Secrets", VARIABLE),
+        named(
+            text("a Secret and its key such as `hf/token`", rf"{LABEL}/[-._a-zA-Z0-9]+"), "a map of Secrets", VARIABLE
+        ),
         None,
         "environment of servers and router from Secrets, such as `HF_TOKEN: hf/token`",
     ),

@@ -28,6 +28,7 @@ PD322 bootstrap-info-dropped
 PD401 hca-missing PD402 hca-port-down PD403 roce-gid PD404 memlock-low PD405 no-gpudirect PD406 silent-tcp
 PD407 ucx-environment PD408 nixl-missing PD409 transfer-error PD410 page-size-one PD411 dead-transfer-settings
 PD412 slow-transfer PD413 mnnvl-settings PD414 ib-devices-differ PD415 nixl-stalls-after-first-chunk
+PD416 environment-setting
 PD501 decode-capacity PD502 reserved-tokens PD503 deepep-dispatch PD504 multi-node-shape PD505 request-too-long
 PD506 prefill-overcommitted PD507 overload-collapse PD508 kv-lease-expired PD509 socket-interface
 PD601 breakers-open PD602 router-not-ready PD603 worker-missing-from-router PD604 instance-down PD605 health-lies

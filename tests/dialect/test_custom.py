@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pdctl.dialect.custom import load
 from pdctl.dialect.phase import Phase
 from pdctl.dialect.row import Level, Speaker
-from pdctl.dialect.speech import speech
 from pdctl.dialect.versions import Span
+from pdctl.dialect.vocabulary import speech
 from pdctl.errors import UsageError
 
 GOOD = r"""

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pdctl.dialect.identify import Identity, Target, identify
 from pdctl.dialect.row import Level, Speaker
-from pdctl.dialect.speech import speech
 from pdctl.dialect.versions import V0_5_8, V0_5_13, V0_5_18, V0_5_23, Version
+from pdctl.dialect.vocabulary import speech
 from tests.dialect.recorded import FILES, LOGS, lines
 
 SPANS: dict[str, tuple[Version, Version | None]] = {

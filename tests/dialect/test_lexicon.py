@@ -12,8 +12,9 @@ from pdctl.dialect.lexicon import ROWS
 from pdctl.dialect.pattern import weaknesses
 from pdctl.dialect.prefix import split
 from pdctl.dialect.row import Row, Speaker
-from pdctl.dialect.speech import heads, lead, speech
+from pdctl.dialect.speech import heads, lead
 from pdctl.dialect.versions import SGLANG
+from pdctl.dialect.vocabulary import speech
 
 ROLES = {"prefill", "decode", "router", ""}
 BACKENDS = {"nixl", "mooncake", "mori", "ascend", ""}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.dialect.speech import speech
+from pdctl.dialect.vocabulary import speech
 from tests.dialect.recorded import FILES, LOGS, lines
 
 STORED = LOGS / "rows.txt"

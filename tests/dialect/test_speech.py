@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pdctl.dialect.lexicon import ROWS
 from pdctl.dialect.phase import Phase
 from pdctl.dialect.row import Level, Row, Speaker
-from pdctl.dialect.speech import Said, Speech, heads, lead, speech
+from pdctl.dialect.speech import Said, Speech, heads, lead
+from pdctl.dialect.vocabulary import speech
 from tests.dialect.recorded import FILES, lines
 
 ENGINE = frozenset({Speaker.PDCTL_ENGINE})

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from pdctl.dialect.speech import speech
 from pdctl.dialect.survey import KEPT, survey
+from pdctl.dialect.vocabulary import speech
 from tests.dialect.recorded import FILES, lines
 
 

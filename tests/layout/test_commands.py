@@ -210,10 +210,10 @@ def test_every_router_is_told_every_bootstrap_port(
 
 
 def test_a_router_of_your_own_takes_the_kinds_flags(sheet: Sheet) -> None:
-    router = "router: {kind: smg, command: [/opt/smg/bin/smg, launch], args: {prometheus-port: 29100}}\n"
+    router = "router: {kind: smg, command: [/srv/smg/bin/smg, launch], args: {prometheus-port: 29100}}\n"
     plan = sheet.plan("roles: {prefill: {}, decode: {}}\n" + router)
     assert plan.router is not None
-    assert plan.router.command.argv[:3] == ("/opt/smg/bin/smg", "launch", "--pd-disaggregation")
+    assert plan.router.command.argv[:3] == ("/srv/smg/bin/smg", "launch", "--pd-disaggregation")
     assert plan.router.ports == ((8000, "http"), (29100, "metrics"))
 
 

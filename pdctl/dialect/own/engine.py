@@ -228,6 +228,11 @@ ROWS = (
         "[2026-11-21 23:17:39] Node 1 joined node 0 at 127.0.0.1:21703 after 0.2 s",
     ),
     Row(
+        "node-0-unresolved", ENGINE, Level.WARNING, "", b"Waiting for the name ",
+        r"Waiting for the name (?P<endpoint>\S+) of --dist-init-addr to resolve: (?P<reason>.*)",
+        "[2026-11-21 23:17:39] Waiting for the name pd-0.pd of --dist-init-addr to resolve: Name or service not known",
+    ),
+    Row(
         "node-refused", ENGINE, Level.ERROR, "", b"Refused node ", r"Refused node (?P<node>\d+): (?P<reason>.*)",
         "[2026-11-21 23:17:39] Refused node 1: --tp-size is 2 on node 0 and 4 on this node; give every node the same",
     ),

@@ -9,7 +9,12 @@ ROWS = (
     Row(
         "process-killed", Speaker.SGLANG, Level.ERROR, "", b" was killed by SIG",
         r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+) was killed by (?P<signal>SIG\w+)",
-        "[2026-11-21 19:44:33] pdctl: decode-0 generation 1 was killed by SIGKILL (out of memory, or from outside)",
+        "[2026-11-21 19:44:33] pdctl: decode-0 generation 1 was killed by SIGKILL (pdctl ended it)",
+    ),
+    Row(
+        "process-lost", Speaker.SGLANG, Level.ERROR, "", b" was lost ",
+        r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+) was lost (?P<reason>.+)",
+        "[2026-11-21 19:44:33] pdctl: decode-0-node1 generation 1 was lost with its node n3 (DOWN+NOT_RESPONDING)",
     ),
     Row(
         "process-left", Speaker.SGLANG, Level.INFO, "", b" left with exit code ",

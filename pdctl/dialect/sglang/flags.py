@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Span, Version
+from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_23, Span, Version
 
 
 class Spelling(NamedTuple):
@@ -52,35 +52,11 @@ SPELLINGS: tuple[Spelling, ...] = (
     Spelling("dtype", ("--dtype", "{}")),
     Spelling("kv_dtype", ("--kv-cache-dtype", "{}")),
     Spelling("context_length", ("--context-length", "{}")),
+    # What makes a deployment traceable: a line per finished request with its room, one per request without its text.
+    Spelling("time_stats", ("--enable-request-time-stats-logging",)),
+    Spelling("log_requests", ("--log-requests", "--log-requests-level", "{}")),
+    Spelling("metrics", ("--enable-metrics",)),
 )
-
-# Flags a topology's `args` may hold that only some releases have: argparse refuses them in the others.
-PASSED: dict[str, Span] = {
-    "disaggregation-decode-enable-fake-auto": Span(V0_5_8, V0_5_13),
-    "disaggregation-decode-enable-radix-cache": Span(V0_5_13),
-    "optimistic-prefill-retries": Span(V0_5_13, V0_5_18),
-    "optimistic-prefill-attempts": Span(V0_5_18),
-    "disaggregation-decode-retraction-backup": Span(V0_5_18),
-    "disaggregation-decode-extra-slots": Span(V0_5_18),
-    "disaggregation-decode-allocation-policy": Span(V0_5_23),
-    "disaggregation-enable-kv-checksum": Span(V0_5_23),
-    "disaggregation-decode-host-receive-threshold": Span(V0_5_23),
-    "enable-pd-role-switch": Span(V0_5_23),
-    "attn-cp-size": Span(V0_5_13),
-    "attention-context-parallel-size": Span(V0_5_13),
-    "moe-dp-size": Span(V0_5_13),
-    "moe-data-parallel-size": Span(V0_5_13),
-    "dcp-size": Span(V0_5_18),
-    "decode-context-parallel-size": Span(V0_5_18),
-    "enable-prefill-cp": Span(V0_5_18),
-    "cp-strategy": Span(V0_5_18),
-    "enable-nsa-prefill-context-parallel": Span(V0_5_8, V0_5_13),
-    "enable-dsa-prefill-context-parallel": Span(V0_5_13, V0_5_18),
-    "dwdp-size": Span(V0_5_18),
-    "enable-dp-attention-local-control-broadcast": Span(V0_5_13),
-    "log-requests-format": Span(V0_5_8),
-    "log-requests-target": Span(V0_5_8),
-}
 
 
 def words(meaning: str, version: Version, value: object = None) -> tuple[str, ...]:

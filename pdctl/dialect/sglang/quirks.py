@@ -105,6 +105,11 @@ QUIRKS: tuple[Quirk, ...] = (
         "samples-share-room", "all samples of n > 1 get one room when rooms come as a list", codes=("PD319",),
     ),
     Quirk(
+        "samples-end-prefill",
+        "two samples of one room in one batch end the prefill's scheduler: the second finds no page list (KeyError)",
+        Span(V0_5_3, V0_5_13), "nixl", ("PD317", "PD319"),
+    ),
+    Quirk(
         "room-zero-never-ready", "room 0 means `not written`: a real transfer with room 0 never ends",
         Span(V0_5_13), codes=("PD716",),
     ),

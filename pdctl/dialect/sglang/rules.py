@@ -90,6 +90,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("intermediate-divides", "intermediate_size % tp_size == 0", Enforced.ASSERT),
     Rule("experts-divide", "(num_experts + ep_num_redundant_experts) % ep_size == 0", Enforced.ASSERT),
+    Rule("layers-for-stages", "num_hidden_layers >= pp_size", Enforced.NOTHING),
+    Rule("served-name", "served_model_name cannot contain a colon", Enforced.ASSERT, Span(V0_5_8)),
     Rule("chunk-is-pages", "chunked_prefill_size % page_size == 0", Enforced.ASSERT),
     Rule("moe-dense-tp", "moe_dense_tp_size is 1 or not given", Enforced.ASSERT, Span(V0_5_3, V0_5_13)),
     Rule("moe-dense-tp", "moe_dense_tp_size is 1, tp_size or not given", Enforced.ASSERT, Span(V0_5_13)),

@@ -207,7 +207,7 @@ ROWS = (
         "[2026-11-21 02:06:32] Role switch starts a bootstrap server on this instance at 127.0.0.1:8998. If another PD "
         "instance runs on the same host, give each one a distinct --disaggregation-bootstrap-port or the bind will "
         "conflict.",
-        Span(V0_5_23), cause="PD204",
+        Span(V0_5_23),
     ),
     Row(
         "role-switch-failed", Speaker.SGLANG, Level.CRITICAL, "", b" failed during teardown/rebuild; instance",
