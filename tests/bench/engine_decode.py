@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--window", type=int, default=0, help="tokens a layer looks back; 0: everything")
-    parser.add_argument("--layout", default="layer-major", choices=["layer-major", "page-major"])
+    parser.add_argument("--layout", default="layer-major", choices=["layer-major", "page-major", "head-major"])
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     clock = time.thread_time if args.threads == 1 else time.perf_counter

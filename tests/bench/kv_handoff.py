@@ -245,7 +245,7 @@ def bench(backend: str, layout: Layout, rooms: int, idle: float, copies: Copies,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backends", nargs="+", default=["nixl", "shm"], choices=["nixl", "shm", "mooncake", "fake"])
-    parser.add_argument("--layouts", nargs="+", default=[item.value for item in Layout])
+    parser.add_argument("--layouts", nargs="+", default=["layer-major", "page-major"])
     parser.add_argument("--rooms", type=int, default=300)
     parser.add_argument("--idle", type=float, default=5.0, help="seconds to watch an idle pair; 0: not at all")
     args = parser.parse_args()

@@ -77,11 +77,12 @@ def main() -> None:
             stderr=subprocess.DEVNULL,
         )
         unified = f"http://127.0.0.1:{port}"
-        wait_for("unified engine", lambda: httpx.get(f"{unified}/health", timeout=5).status_code == 200, 60)
-        began = time.perf_counter()
-        pair = start(Path(folder), "tax", "topologies/1p1d.yaml", 1)
-        ready = time.perf_counter() - began
+        pair = None
         try:
+            wait_for("unified engine", lambda: httpx.get(f"{unified}/health", timeout=5).status_code == 200, 60)
+            began = time.perf_counter()
+            pair = start(Path(folder), "tax", "topologies/1p1d.yaml", 1)
+            ready = time.perf_counter() - began
             targets = {"unified": unified, "1P1D through the router": pair.router}
             times: dict[str, list[float]] = {name: [] for name in targets}
             for index in range(options.requests + 5):
@@ -100,7 +101,8 @@ def main() -> None:
             pids = pair.processes()
             print(f"{'resident, 1P1D + router':26}          {sum(tree_rss(pid) for pid in pids.values()):7.0f} MB")
         finally:
-            pair.pdctl("down", "tax")
+            if pair is not None:
+                pair.pdctl("down", "tax")
             engine.terminate()
             engine.wait(20)
 

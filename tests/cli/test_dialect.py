@@ -13,8 +13,8 @@ import pytest
 
 from pdctl.dialect.identify import identify
 from pdctl.dialect.lexicon import ROWS
-from pdctl.dialect.speech import speech
 from pdctl.dialect.survey import survey
+from pdctl.dialect.vocabulary import speech
 from pdctl.render import dialect as render
 from pdctl.render.term import Term
 from tests.dialect.recorded import LOGS, lines

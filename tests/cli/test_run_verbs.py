@@ -105,7 +105,8 @@ def test_status_asks_every_process(detached: Shell) -> None:
     assert table.stdout.startswith(f"blue: serving at {detached.router}, 1P1D, since ")
     rows = [line.split("\t") for line in table.stdout.splitlines()[1:]]
     assert [row[0] for row in rows] == ["NAME", "prefill-0", "decode-0", "router"]
-    assert rows[1][4:] == ["200", "1/1", "yes", "0", "-"]
+    assert [row[1] for row in rows] == ["ROLE", "prefill", "decode", "router"]
+    assert rows[1][5:] == ["200", "1/1", "yes", "0", "-"]
     document = json.loads(detached.run("status", "blue", "-o", "json").stdout)
     assert document["schema"] == "pdctl.status/1"
     assert document["ready"] is True

@@ -82,7 +82,7 @@ class Deployment:
 
 
 def start(home: Path, name: str, topology: str, prefills: int, *extra: str) -> Deployment:
-    router, http, bootstrap = free_block(1), free_block(prefills + 1), free_block(prefills)
+    router, http, bootstrap = free_block(1), free_block(prefills + 1), free_block(prefills + 1)
     deployment = Deployment(
         name,
         home,
@@ -97,7 +97,9 @@ def start(home: Path, name: str, topology: str, prefills: int, *extra: str) -> D
 
 @pytest.fixture(scope="session")
 def two_prefills(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    deployment = start(tmp_path_factory.mktemp("state"), "e2e", "topologies/2p1d.yaml", 2)
+    sets = [f"roles.{role}.args.enable-pd-role-switch=true" for role in ("prefill", "decode")]
+    words = (word for one in sets for word in ("--set", one))
+    deployment = start(tmp_path_factory.mktemp("state"), "e2e", "topologies/2p1d.yaml", 2, *words)
     yield deployment
     deployment.pdctl("down", "e2e")
 

@@ -55,6 +55,8 @@ class Incident:
 
 # What a dead instance is called depends on who is asked: doctor sees that it does not answer, trace-room that it died.
 DOCTOR = {"killed-decode": "PD604", "killed-prefill": "PD604"}
+# What can be seen before the first request.
+SEEN_BEFORE = ("missing-bootstrap-port", "wrong-bootstrap-port", "swapped-bootstrap-ports", "page-size-mismatch")
 INCIDENTS = (
     Incident("wrong-bootstrap-port", "PD202", sets=lambda p: (BOOTSTRAP, wrong(p))),  # takes longest: the decode's 15 s
     Incident("missing-bootstrap-port", "PD201", 2, 2, sets=lambda p: (BOOTSTRAP, WAITING, fallback(p))),
@@ -79,7 +81,8 @@ def fallback(ports: Ports) -> str:
 class Played:
     """What an incident left: answers of the router, its rooms by outcome, each process's log, what `down` said.
 
-    before, doctor: findings of `pdctl doctor` on the unused deployment, and of what is left. traced: room → verdict.
+    before, doctor: findings of `pdctl doctor` on the unused deployment (of those in SEEN_BEFORE), and of what is left.
+    traced: room → verdict.
     """
 
     incident: Incident
@@ -141,7 +144,7 @@ def play(home: Path, incident: Incident, ports: Ports) -> Played:
         leaders = [psutil.Process(pid) for pid in deployment.processes().values()]
         family = [one for leader in leaders for one in (leader, *leader.children(recursive=True))]
         workers = httpx.get(f"{deployment.router}/workers", timeout=10).json()
-        before = findings(deployment)
+        before = findings(deployment) if incident.name in SEEN_BEFORE else frozenset()
         answers = ask(deployment.router, incident.requests)
         rooms = tuple(httpx.get(f"{deployment.router}/rooms", timeout=10).json()["rooms"])
         if incident.dies:
@@ -221,11 +224,7 @@ def test_doctor_names_it(played: Played) -> None:
     assert code in played.doctor, played.doctor
 
 
-@pytest.mark.parametrize(
-    "played",
-    ["missing-bootstrap-port", "wrong-bootstrap-port", "swapped-bootstrap-ports", "page-size-mismatch"],
-    indirect=True,
-)
+@pytest.mark.parametrize("played", SEEN_BEFORE, indirect=True)
 def test_doctor_names_it_before_any_request(played: Played) -> None:
     assert played.incident.code in played.before, played.before
 

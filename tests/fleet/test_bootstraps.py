@@ -141,11 +141,21 @@ def test_registration(serve: Serve, status: int, body: str, expected: bootstrap.
     assert bootstrap.registration("127.0.0.1", port, 4) == expected
 
 
-@pytest.mark.parametrize(("size", "complete"), [(None, False), (2, True)])
-def test_registration_of_sglang_before_0_5_13(serve: Serve, size: int | None, complete: bool) -> None:
+@pytest.mark.parametrize(
+    ("size", "named", "expected"),
+    [
+        (None, (), bootstrap.Registration(True, False, 0)),
+        (2, (0,), bootstrap.Registration(True, False, 1)),
+        (2, (0, 1), bootstrap.Registration(True, True, 2)),
+    ],
+)
+def test_registration_of_sglang_before_0_5_13_is_counted_rank_by_rank(
+    serve: Serve, size: int | None, named: tuple[int, ...], expected: bootstrap.Registration
+) -> None:
     sizes = json.dumps({"prefill_attn_tp_size": size, "prefill_dp_size": 1, "prefill_pp_size": 1})
-    url = serve({bootstrap.QUERY: (400, "Missing inputs for bootstrap server."), bootstrap.OLD_QUERY: (200, sizes)})
-    assert bootstrap.registration("127.0.0.1", port_of(url), 2).complete is complete
+    answers = {bootstrap.QUERY: (400, "Missing inputs for bootstrap server."), bootstrap.OLD_QUERY: (200, sizes)}
+    answers |= {bootstrap.OLD.query(0, 0, rank, 0): (200, '{"rank_ip": "h", "rank_port": 1}') for rank in named}
+    assert bootstrap.registration("127.0.0.1", port_of(serve(answers)), 2) == expected
 
 
 @given(ANY_JSON, ANY_JSON)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -93,3 +94,25 @@ def test_any_text_gives_finite_totals(text: str) -> None:
     for name, value in exposition.totals(text + '\na{b="' + text).items():
         assert exposition.NAME.fullmatch(name)
         assert math.isfinite(value)
+
+
+@pytest.mark.parametrize(
+    ("info", "role"),
+    [
+        ({}, ""),
+        ({"disaggregation_mode": "prefill"}, "prefill"),
+        ({"disaggregation_mode": "prefill", "internal_states": [{"free_pages": 3}]}, "prefill"),
+        ({"disaggregation_mode": "prefill", "internal_states": [{"disaggregation_mode": "decode"}] * 2}, "decode"),
+        # Half of a switch: then what it was started with is as good as anything.
+        (
+            {
+                "disaggregation_mode": "prefill",
+                "internal_states": [{"disaggregation_mode": "decode"}, {"disaggregation_mode": "prefill"}],
+            },
+            "prefill",
+        ),
+        ({"disaggregation_mode": 7, "internal_states": "none"}, ""),
+    ],
+)
+def test_the_role_of_now(info: dict[str, object], role: str) -> None:
+    assert document.role(info) == role

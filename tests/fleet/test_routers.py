@@ -138,6 +138,23 @@ def test_router_state_for_launch(serve: Serve) -> None:
     assert state.workers[0].bootstrap_port == 8998
 
 
+def test_mini_lb_is_ready_when_its_workers_answer_through_it(serve: Serve) -> None:
+    """It has neither /readiness nor /workers; its summary asks them all."""
+    summary = {
+        "prefill": [{"host": "127.0.0.1", "port": 30000, "disaggregation_mode": "prefill"}],
+        "decode": [{"host": "::1", "port": 30001, "disaggregation_mode": "decode"}],
+    }
+    state = router.fetch(serve({"/get_server_info": (200, json.dumps(summary))}))
+    assert (state.reached, state.ready) == (True, True)
+    assert [(one.url, one.role, one.mode, one.bootstrap_known) for one in state.workers] == [
+        ("http://127.0.0.1:30000", "prefill", "prefill", False),
+        ("http://[::1]:30001", "decode", "decode", False),
+    ]
+    assert state.lists("http://[::1]:30001")
+    down = router.fetch(serve({"/get_server_info": (500, "Internal Server Error")}))
+    assert (down.reached, down.ready, down.reason) == (True, False, "/readiness: 404, /get_server_info: 500")
+
+
 @given(ANY_JSON, ANY_JSON)
 @settings(max_examples=50, deadline=None)
 def test_any_list_gives_workers_or_none(body: object, value: object) -> None:

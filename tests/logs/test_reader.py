@@ -4,7 +4,7 @@ import datetime as dt
 
 from pdctl.dialect.identify import Identity
 from pdctl.dialect.row import Speaker
-from pdctl.dialect.speech import speech
+from pdctl.dialect.vocabulary import speech
 from pdctl.logs.clock import Clock
 from pdctl.logs.event import Event, Place
 from pdctl.logs.hearing import Hearing

@@ -12,16 +12,21 @@ ROOT = Path(__file__).resolve().parents[2] / "pdctl"
 # A room may import the rooms listed for it, itself, and the ground floor (errors, lifeline, version).
 ALLOWED = {
     "cli": {
-        "render", "launch", "doctor", "trace", "fleet", "logs", "catalogue", "topology", "layout", "dialect",
+        "render", "launch", "doctor", "trace", "imports", "switch", "manifests", "fleet", "logs", "catalogue",
+        "topology", "layout", "dialect",
     },
     "render": {
-        "launch", "doctor", "trace", "fleet", "logs", "catalogue", "topology", "layout", "dialect",
+        "launch", "doctor", "trace", "imports", "switch", "manifests", "fleet", "logs", "catalogue", "topology",
+        "layout", "dialect",
     },
-    "launch": {"fleet", "topology", "layout", "dialect"},
-    "doctor": {"fleet", "logs", "catalogue", "topology", "layout", "dialect"},
+    "launch": {"manifests", "fleet", "topology", "layout", "dialect"},
+    "doctor": {"manifests", "fleet", "logs", "catalogue", "topology", "layout", "dialect"},
+    "imports": {"manifests", "topology", "layout", "dialect"},
+    "switch": {"fleet", "topology", "layout", "dialect"},
     "trace": {"logs", "catalogue", "topology", "layout", "dialect"},
     "logs": {"catalogue", "dialect"},
     "fleet": {"topology", "layout", "dialect"},
+    "manifests": {"topology", "layout", "dialect"},
     "catalogue": set(),
     "layout": {"topology", "dialect"},
     "topology": set(),

@@ -11,10 +11,10 @@ from rich.console import Console
 from pdctl.launch.deployment import Deployment
 from pdctl.launch.events import Event, Kind, Stage
 from pdctl.launch.relay import Line
-from pdctl.render import live
 from pdctl.render.board import TerminalView
-from pdctl.render.live import PlainView, Progress
+from pdctl.render.live import PlainView, View
 from pdctl.render.prefix import Prefix
+from pdctl.render.progress import Progress, choose
 from pdctl.render.status import table
 from pdctl.render.term import Term
 from tests.launch.conftest import deploy
@@ -199,7 +199,7 @@ def test_a_reader_that_left_is_an_error_not_the_end(deployment: Deployment) -> N
 
 def test_the_view_fits_the_stream(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     def kind(progress: Progress, tty: bool) -> type:
-        view = live.choose(progress, deployment, Term(Screen(tty)), attached=True)
+        view = choose(progress, deployment, Term(Screen(tty)), attached=True)
         view.close()
         return type(view)
 
@@ -209,7 +209,7 @@ def test_the_view_fits_the_stream(deployment: Deployment, monkeypatch: pytest.Mo
     assert kind(Progress.AUTO, tty=False) is PlainView
     assert kind(Progress.TTY, tty=False) is TerminalView
     assert kind(Progress.PLAIN, tty=True) is PlainView
-    assert kind(Progress.NONE, tty=True) is live.View
+    assert kind(Progress.NONE, tty=True) is View
     monkeypatch.setenv("LINES", "7")  # too low for six rows and the headline above them
     assert kind(Progress.AUTO, tty=True) is PlainView
     monkeypatch.setenv("LINES", "24")

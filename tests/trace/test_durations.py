@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.trace import pasted
+from tests.trace.engines import at, engine, received
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,3 +143,17 @@ def test_one_stretch_told_three_times_is_one(tmp_path: Path) -> None:
     moved = one(room, "transfer", "decode")
     assert moved.bytes == 884736
     assert moved.gb_s == pytest.approx(884736 / 13.520713 / 1e9)
+
+
+def test_an_answer_nobody_logged_is_not_asked_of_a_flag_that_is_on(tmp_path: Path) -> None:
+    """With --log-requests a request that was cut short has its times, and no `Finish`: the client left."""
+    times = f"{at(12)} {RELEASES['0.5.8'][1]}"
+    logged = ", log_requests=True"
+    room = pasted.room(
+        tmp_path, ROOM,
+        p0=engine("prefill", 30000, 8998, received(11, ROOM, RID), more=logged),
+        d0=engine("decode", 30002, 8998, received(11, ROOM, RID), times, more=logged),
+    )  # fmt: skip
+    (said,) = [one for one in room.missing_evidence if one.what.startswith("how the room ended")]
+    assert said.what.endswith("had done its part and logged no answer, as for a client that left")
+    assert "--enable-request-time-stats-logging" not in str(room.missing_evidence)

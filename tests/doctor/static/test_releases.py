@@ -139,7 +139,11 @@ def refused(line: str, version: str) -> list[str]:
 @pytest.mark.parametrize(
     ("flag", "version", "said"),
     [
-        ("--disaggregation-decode-tp 2", "0.5.13", "sglang 0.5.13 has no --disaggregation-decode-tp (only until 0.5.13)"),
+        (
+            "--disaggregation-decode-tp 2",
+            "0.5.13",
+            "sglang 0.5.13 has no --disaggregation-decode-tp (only until 0.5.13)",
+        ),
         ("--disaggregation-decode-tp 2", "0.5.8", ""),
         ("--attn-dp-size 2", "0.5.18", "sglang 0.5.18 has no --attn-dp-size (since 0.5.23)"),
         (

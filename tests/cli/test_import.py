@@ -1,0 +1,89 @@
+"""`pdctl import` as it is called: the topology on stdout, notes on stderr, codes as compilers have them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAIR = """\
+python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --disaggregation-mode prefill --port 30000 --tp $TP &
+python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --disaggregation-mode decode --port 30001 &
+python3 -m sglang_router.launch_router --pd-disaggregation --prefill http://127.0.0.1:30000 \\
+  --decode http://127.0.0.1:30001 --port 8000
+"""
+
+
+def pdctl(*argv: str, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pdctl", *argv],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=cwd,
+        input=stdin,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "run.sh").write_text(PAIR)
+    return tmp_path
+
+
+def test_the_topology_goes_to_stdout_and_notes_to_stderr(folder: Path) -> None:
+    done = pdctl("import", "run.sh", cwd=folder)
+    assert done.returncode == 0
+    assert done.stdout.startswith("# Imported by pdctl from run.sh.\nversion: pdctl/v1\nname: run\n")
+    assert done.stderr.splitlines() == [
+        "run.sh:3: looks wrong: no bootstrap port for http://127.0.0.1:30000: the router sends null, and a decode puts "
+        "its own in its place; pdctl gives the port",
+        "run.sh:1: assumed: --tp-size $TP: taken as 1; give it with --var NAME=VALUE",
+        "assumed: engine.traceable false, as here: with true, trace-room and doctor can follow every request",
+        "assumed: engine.version: nobody says which release runs; the rules of 0.5.23 apply",
+        "imported 1 prefill, 1 decode; 1 looks wrong, 3 assumed",
+    ]
+
+
+def test_what_it_prints_is_a_topology_for_the_other_verbs(folder: Path) -> None:
+    made = pdctl("import", "-q", "--var", "TP=4", "-", cwd=folder, stdin=PAIR)
+    assert (made.returncode, made.stderr) == (0, "")
+    checked = pdctl("topology", "check", "-", cwd=folder, stdin=made.stdout)
+    assert checked.stdout == "-: ok (1 prefill, 1 decode, sglang)\n"
+    planned = pdctl("plan", "-", "-o", "shell", cwd=folder, stdin=made.stdout)
+    assert "--tp-size 4" in planned.stdout
+
+
+def test_a_file_is_written_once_and_overwritten_when_told(folder: Path) -> None:
+    done = pdctl("import", "run.sh", "-o", "topology.yaml", cwd=folder)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.splitlines()[-1].startswith("imported 1 prefill, 1 decode to topology.yaml; ")
+    again = pdctl("import", "run.sh", "-o", "topology.yaml", cwd=folder)
+    assert again.returncode == 2
+    assert "topology.yaml exists already" in again.stderr
+    assert pdctl("import", "run.sh", "-o", "topology.yaml", "--force", "--name", "chat", cwd=folder).returncode == 0
+    assert "name: chat" in (folder / "topology.yaml").read_text()
+
+
+def test_strict_is_a_code_for_scripts(folder: Path) -> None:
+    assert pdctl("import", "run.sh", "--strict", cwd=folder).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("nothing.sh",), "nothing.sh cannot be read: no such file or directory"),
+        (("run.sh", "--var", "TP"), "--var TP is no NAME=VALUE"),
+        (("-", "-"), "standard input can be read once"),
+        (("-",), "nothing in <stdin> starts an SGLang engine or a router"),
+        (("run.sh", "-o", "no/such/folder/t.yaml"), "no/such/folder/t.yaml cannot be written"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_place(argv: tuple[str, ...], said: str, folder: Path) -> None:
+    done = pdctl("import", *argv, cwd=folder)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "fix: " in done.stderr
