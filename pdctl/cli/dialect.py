@@ -12,9 +12,9 @@ import typer
 from pdctl.cli.app import EPILOG, SETTINGS
 from pdctl.dialect.identify import identify
 from pdctl.dialect.row import Row, Speaker
-from pdctl.dialect.speech import speech
 from pdctl.dialect.survey import survey
 from pdctl.dialect.versions import resolve
+from pdctl.dialect.vocabulary import speech
 from pdctl.errors import ExitCode
 from pdctl.render import dialect as render
 from pdctl.render import term

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.doctor import request as asking
 from pdctl.doctor import selection
 from pdctl.doctor.facts import Depth
-from pdctl.doctor.manifests import read as manifests
 from pdctl.doctor.request import Request
 from pdctl.errors import NotFoundError, UsageError
 from pdctl.fleet.facts import Endpoint
+from pdctl.manifests import read as manifests
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pdctl.doctor.selection import Suppression
+    from pdctl.launch.deployment import Deployment
     from pdctl.launch.run import Run
     from pdctl.layout.instance import Plan
     from pdctl.topology.model import Topology
@@ -123,8 +126,15 @@ def accepted(topology: Topology) -> tuple[Suppression, ...]:
 
 def _of_run(name: str | None, static: bool) -> Subject:
     """A run of `pdctl launch`: its processes where they really are, the topology it came from, its logs."""
-    from pdctl.launch.state import RunDir, home, pick  # late: servers named by hand belong to no run
+    from pdctl.cli import elsewhere  # late: servers named by hand belong to no run
+    from pdctl.launch.relay import parts
+    from pdctl.launch.state import RunDir, home, pick
 
+    cluster = elsewhere.find(name)
+    if cluster is not None:
+        forward = f"kubectl --namespace {cluster.namespace} port-forward service/{cluster.name}-router {cluster.port}"
+        fix = f"{forward}, and then pdctl doctor --router http://127.0.0.1:{cluster.port} --canary"
+        raise UsageError(f"{cluster.name} runs in Kubernetes, whose network is not this machine's", fix)
     root = home(os.environ)
     try:
         run = pick(root, name)
@@ -134,15 +144,18 @@ def _of_run(name: str | None, static: bool) -> Subject:
         raise NotFoundError(error.message, "name a topology, --router URL, or --prefill URL and --decode URL") from None
     directory = RunDir.of(root, run.name)
     kept = directory.path / "topology.yaml"
-    found = _of_file(str(kept)) if kept.exists() else Subject(Request(), run.name)
-    logs = {str(directory.log(each.name)): each.name for each in run.processes if directory.log(each.name).exists()}
+    found = _of_file(kept, run) if kept.exists() else Subject(Request(), run.name)
+    files = {str(path): each.name for each in run.processes for path in parts(directory.log(each.name))}
+    logs = {path: name for path, name in files.items() if os.path.exists(path)}  # noqa: PTH110
     deployment = run.deployment
     endpoints = tuple(
         Endpoint(spec.name, spec.role.value, spec.url, spec.bootstrap_port, spec.ranks or None)
         for spec in deployment.servers
     )
+    topology = found.request.topology
     request = replace(
         found.request,
+        topology=_as_running(topology, deployment) if topology is not None else None,
         endpoints=() if static else endpoints,
         router=deployment.router.url if deployment.router is not None else "",
         model=deployment.served_name,
@@ -153,5 +166,21 @@ def _of_run(name: str | None, static: bool) -> Subject:
     return Subject(request, f"run {run.name}", found.suppressions, run)
 
 
-def _of_file(path: str) -> Subject:
-    return _of_topology([path], Words((), (), (), None, None, (), (), False, False))
+def _as_running(topology: Topology, deployment: Deployment) -> Topology:
+    """With the instances of each role as they are now: some may have taken the other role since."""
+    prefills, decodes = len(deployment.prefills), len(deployment.decodes)
+    return topology._replace(
+        prefill=topology.prefill._replace(instances=prefills), decode=topology.decode._replace(instances=decodes)
+    )
+
+
+def _of_file(kept: Path, run: Run) -> Subject:
+    """The plan on the hosts it was given, where a cluster gave some."""
+    if run.allocation is None or not run.allocation.seats:
+        return _of_topology([str(kept)], Words((), (), (), None, None, (), (), False, False))
+    from pdctl.launch.slurm import placement  # late: a run of this machine asks no cluster
+    from pdctl.topology import resolve
+
+    topology = resolve.load([kept])
+    plan = placement.given(topology, run.allocation.seats)
+    return Subject(_planned(topology, plan), topology.name, accepted(topology))

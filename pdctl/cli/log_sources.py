@@ -66,12 +66,18 @@ def sources(paths: Sequence[str], run: str | None) -> Sources:
         if paths.count("-") > 1:
             raise UsageError("`-` stands twice: stdin can be read once", "give it once")
         return Sources(tuple(paths), {})
-    from pdctl.launch.state import RunDir, home, pick  # late: paths need nothing of a run
+    from pdctl.cli import elsewhere  # late: paths need nothing of a run
+    from pdctl.launch.relay import parts
+    from pdctl.launch.state import RunDir, home, pick
 
+    cluster = elsewhere.find(run)
+    if cluster is not None:
+        lanes = elsewhere.fetched(cluster)
+        return Sources(tuple(lanes), lanes)
     root = home(os.environ)
     found = pick(root, run, ended=True)
     directory = RunDir.of(root, found.name)
-    files = {str(directory.log(process.name)): process.name for process in found.processes}
+    files = {str(path): process.name for process in found.processes for path in parts(directory.log(process.name))}
     known = {path: name for path, name in files.items() if os.path.exists(path)}  # noqa: PTH110
     if not known:
         raise UsageError(f"run `{found.name}` has no logs in {directory.logs}", "give the paths of the logs instead")
@@ -87,7 +93,7 @@ def opened(chosen: Sources) -> tuple[Log, ...]:
 
 def library(logs: tuple[Log, ...], reading: Reading, progress: Callable[[int, int], None] | None = None) -> Library:
     """The logs, limited to the window in time where one was asked for."""
-    from pdctl.dialect.speech import speech
+    from pdctl.dialect.vocabulary import speech
     from pdctl.logs.library import Library
 
     zone = timezone(reading.tz)

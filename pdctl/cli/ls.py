@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from pdctl.launch import clusters
 from pdctl.launch.state import home, load_all
 from pdctl.render import status, term
 
@@ -26,12 +27,16 @@ def command(
     pdctl ls
     pdctl ls -o json
     """
-    found, unreadable = load_all(home(os.environ))
+    root = home(os.environ)
+    found, unreadable = load_all(root)
+    elsewhere = clusters.load_all(root)
     if output is Form.JSON:
-        term.out().write(status.runs_json(found, unreadable))
+        term.out().write(status.runs_json(found, unreadable, [each._asdict() for each in elsewhere]))
     else:
         status.runs(found, term.out())
-        if not found:
+        for each in elsewhere:
+            term.out().write(f"{each.name}: in Kubernetes ({each.place}), {each.url}; pdctl status {each.name}")
+        if not (found or elsewhere):
             term.err().write("no run was ever launched here")
         for sentence in unreadable:
             term.err().write(f"warning: {sentence}")

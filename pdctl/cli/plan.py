@@ -26,6 +26,7 @@ class Form(str, Enum):
 class Target(str, Enum):
     LOCAL = "local"
     POOLS = "pools"
+    KUBERNETES = "kubernetes"
 
 
 class About(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.dialect import numerals
@@ -53,6 +54,7 @@ AXIS_OF = {
     "engine_rank": "tp",
     "target_dp_group": "dp",
 }
+MAX_RANKS = 1024  # of one prefill that are asked for; a layout that claims more is not believed
 MAX_SIZE = 1 << 20  # ranks along one axis: more is nonsense
 NEW, OLD = _style("new"), _style("old")
 QUERY, OLD_QUERY = NEW.query(), OLD.query()
@@ -74,7 +76,7 @@ def registration(host: str, port: int, ranks: int, timeout: float = 2.0) -> Regi
     base = address.join(host, port)
     answer = http.get(base + QUERY, timeout)
     if answer.status == 400:
-        return _old(http.get(base + OLD_QUERY, timeout), ranks)
+        return _old(base, http.get(base + OLD_QUERY, timeout), ranks, timeout)
     if not answer.reached:
         return Registration(False, False, reason=answer.reason)
     if answer.ok:
@@ -92,6 +94,10 @@ def ranks_of(layout: tuple[int, int, int, int]) -> int:
     return math.prod(layout)
 
 
-def _old(answer: http.Answer, ranks: int) -> Registration:
-    sized = OLD.layout(document.mapping(answer.json())) is not None
-    return Registration(answer.reached, answer.ok and sized, ranks if sized else None, answer.reason)
+def _old(base: str, answer: http.Answer, ranks: int, timeout: float) -> Registration:
+    """Before 0.5.13 the sizes are told from the first rank on, so the ranks are asked for one by one."""
+    layout = OLD.layout(document.mapping(answer.json())) if answer.ok else None
+    if layout is None or ranks_of(layout) > MAX_RANKS:
+        return Registration(answer.reached, False, 0 if answer.ok else None, answer.reason)
+    named = sum(http.get(base + OLD.query(*rank), timeout).ok for rank in product(*map(range, layout)))
+    return Registration(True, named >= ranks, named)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.fleet import document, prober
 from pdctl.fleet.address import LAST_PORT, join
-from pdctl.fleet.bootstrap import NEW, OLD, Style, counted, ranks_of
+from pdctl.fleet.bootstrap import MAX_RANKS, NEW, OLD, Style, counted, ranks_of
 from pdctl.fleet.deadline import Deadline, each
 from pdctl.fleet.dial import dial
 from pdctl.fleet.facts import Bootstrap, RankAddress, Reply
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 AT_ONCE = 64  # servers, later ranks, looked at together
 PATIENCE = 5.0  # seconds for one look, as long as a decode waits for one
-MAX_RANKS = 1024  # of one prefill that are asked for; a layout that claims more is not believed
 STYLES = {style.name: style for style in (NEW, OLD)}
 
 

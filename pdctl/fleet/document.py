@@ -71,6 +71,17 @@ def text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
+def role(info: Object) -> str:
+    """The role a /server_info document tells: the one it has now; "" when it says nothing.
+
+    After a role switch (sglang 0.5.23) only the states of the schedulers tell: the document's own key is what the
+    server was started with.
+    """
+    told = {text(state.get("disaggregation_mode")) for state in mappings(info.get("internal_states"))}
+    live = told.pop() if len(told) == 1 else ""
+    return live or text(info.get("disaggregation_mode"))
+
+
 def message(value: object) -> str:
     """The words of an error in one of the shapes engines and routers use; empty when it has none of them."""
     for key in ("error", "detail", "message"):

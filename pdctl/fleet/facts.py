@@ -89,7 +89,8 @@ class Engine:
 
     @property
     def mode(self) -> str:
-        return str(self.info.get("disaggregation_mode") or "")
+        """As it is now, whatever it was started as."""
+        return document.role(self.info)
 
     def number(self, key: str) -> int | None:
         return document.integer(self.info.get(key))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CANCELLED = "cancelled"  # the reason of a call we gave up ourselves
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-__all__ = ["Answer", "Response", "Unanswered", "exchange", "finish", "get", "post"]
+__all__ = ["Answer", "Response", "Unanswered", "delete", "exchange", "finish", "get", "post"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,10 @@ def get(url: str, timeout: float | Deadline = 2.0, *, key: str = "", limit: int 
 
 def post(url: str, body: object, timeout: float | Deadline, *, key: str = "") -> Answer:
     return _request("POST", url, body, timeout, key, MAX_BODY)
+
+
+def delete(url: str, timeout: float | Deadline, *, key: str = "") -> Answer:
+    return _request("DELETE", url, None, timeout, key, MAX_BODY)
 
 
 def _request(method: str, url: str, body: object, timeout: float | Deadline, key: str, limit: int) -> Answer:

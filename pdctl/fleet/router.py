@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from pdctl.fleet.document import Object
 
 
+ONE_BY_ONE = 10.0  # seconds for a router that asks all its workers before it answers
+
+
 @dataclass(frozen=True, slots=True)
 class RouterState:
     """`reason` is why it is not ready, in its own words or the network's."""
@@ -35,8 +38,34 @@ def fetch(url: str, timeout: float = 2.0) -> RouterState:
     readiness = http.get(url + "/readiness", timeout)
     if not readiness.reached:
         return RouterState(False, False, reason=readiness.reason)
+    if readiness.status == 404:
+        return _mini_lb(url, timeout)
     listed = workers(http.get(url + "/workers", timeout).json()) or ()
     return RouterState(True, readiness.ok, listed, "" if readiness.ok else document.excerpt(readiness.text))
+
+
+def _mini_lb(url: str, timeout: float) -> RouterState:
+    """sglang_router --mini-lb has neither /readiness nor /workers; this path asks its workers, one after the other."""
+    answer = http.get(url + "/get_server_info", max(timeout, ONE_BY_ONE))
+    body = document.mapping(answer.json())
+    listed = tuple(_told(entry, role) for role in ("prefill", "decode") for entry in document.mappings(body.get(role)))
+    if not answer.ok or not listed:
+        return RouterState(True, False, reason=f"/readiness: 404, /get_server_info: {answer.status or answer.reason}")
+    return RouterState(True, True, listed)
+
+
+def _told(info: Object, role: str) -> RouterWorker:
+    """A worker by its own server info; what bootstrap port mini_lb holds for it, it tells nobody."""
+    host = document.text(info.get("host"))
+    return RouterWorker(
+        url=f"http://{f'[{host}]' if ':' in host else host}:{document.integer(info.get('port')) or 0}",
+        role=role,
+        healthy=True,
+        bootstrap_port=None,
+        bootstrap_known=False,
+        mode=document.role(info),
+        load=0,
+    )
 
 
 def workers(body: object) -> tuple[RouterWorker, ...] | None:

@@ -12,7 +12,7 @@ PATHS = paths("server_info")
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    mode: str  # disaggregation_mode: null, prefill or decode
+    mode: str  # disaggregation_mode as it is now: null, prefill or decode
     bootstrap_port: int | None
     transfer_backend: str
     tp_size: int
@@ -36,7 +36,7 @@ def fetch(url: str, timeout: float = 2.0) -> ServerInfo | None:
 
 def _read(body: dict[str, object]) -> ServerInfo:
     return ServerInfo(
-        mode=str(body.get("disaggregation_mode") or "null"),
+        mode=document.role(body) or "null",
         bootstrap_port=document.integer(body.get("disaggregation_bootstrap_port")),
         transfer_backend=str(body.get("disaggregation_transfer_backend") or ""),
         tp_size=document.integer(body.get("tp_size")) or 1,

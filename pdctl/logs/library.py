@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from pdctl.dialect.speech import ANCESTRY
-from pdctl.dialect.speech import speech as shipped
+from pdctl.dialect.vocabulary import speech as shipped
 from pdctl.logs import needle, window
 from pdctl.logs.clocks import Clocks
 from pdctl.logs.edges import Edges

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pdctl.render.term import Term
 
 REDRAWS = 5  # a second
+DURING = (Kind.STAGE, Kind.PAIR)
 
 
 class Screen(Console):
@@ -43,13 +44,19 @@ class TerminalView(PlainView):
         self._deployment = deployment
         self._events: list[Event] = []
         self._live = Live(get_renderable=self.board, console=Screen(term), refresh_per_second=REDRAWS)
-        self._live.start(refresh=True)
+        self._over = False
 
     def event(self, event: Event) -> None:
-        if self._live.is_started:
+        if not self._over and event.kind in DURING:
             self._events.append(event)
-            if event.kind in (Kind.STAGE, Kind.PAIR):
+            if not self._live.is_started:  # a cluster may let it wait before anything starts
+                self._live.start(refresh=True)
+            return
+        if self._live.is_started:
+            if event.kind is Kind.LIMIT:  # `pdctl status` tells it, and the board goes on
                 return
+            self._over = True
+            self._events.append(event)
             self._live.stop()
         super().event(event)
 
@@ -59,7 +66,7 @@ class TerminalView(PlainView):
     def board(self, now: float | None = None) -> Group:
         """What the events so far say. `now`: seconds since the epoch."""
         events, specs = self._events.copy(), self._deployment.specs  # the redrawing thread is not the one that adds
-        over = any(event.kind not in (Kind.STAGE, Kind.PAIR) for event in events)
+        over = any(event.kind not in DURING for event in events)
         todo = self.term.symbol("–", "-") if over else self.term.symbol("…", ".")
         used = {stage for spec in specs for stage in stages(spec)}
         columns = [stage for stage in Stage if stage in used and stage is not Stage.STARTED]

@@ -41,7 +41,7 @@ class Foreground:
                 term.err().write(f"serving again at {self._run.deployment.url}")
             return
         self._served = True
-        serving.banner(self._run, term.out())
+        serving.banner(self._directory.load(), term.out())  # with the addresses that a cluster gave
         if self._follow:
             term.err().write(term.err().style(HINT, "dim"))
             self._follower = Follower(self._directory.ends(self._run), self._line)

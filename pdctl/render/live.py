@@ -1,12 +1,9 @@
-"""Shows a run as it happens: one line per transition, or in place (render.board) on a terminal with room for it."""
+"""Shows a run as it happens: one line per transition."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import threading
 import time
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from pdctl.launch.events import Event, Kind, Stage
@@ -17,16 +14,6 @@ if TYPE_CHECKING:
     from pdctl.launch.deployment import Deployment
     from pdctl.launch.relay import Line
     from pdctl.render.term import Term
-
-# Lines and columns that the live view needs beside one row and one name per process.
-BESIDE_ROWS, BESIDE_NAME = 3, 66
-
-
-class Progress(str, Enum):
-    AUTO = "auto"
-    TTY = "tty"
-    PLAIN = "plain"
-    NONE = "none"
 
 
 class View:
@@ -85,18 +72,3 @@ class PlainView(View):
             return f"{name} {'killed' if event.kind is Kind.KILLED else 'stopped'}  {span(event.seconds)}"
         mark = self.term.style(self.term.symbol("✗", "x"), "red") if event.kind is Kind.DIED else ""
         return f"{name} {mark}{' ' if mark else ''}{event.detail}"
-
-
-def choose(progress: Progress, deployment: Deployment, term: Term, attached: bool) -> View:
-    """The view that fits the stream: in-place redraw needs a terminal with room for every row and column."""
-    if progress is Progress.NONE:
-        return View()
-    plain = PlainView(deployment, term, attached)
-    size = shutil.get_terminal_size()
-    room = size.lines > len(deployment.specs) + BESIDE_ROWS and size.columns >= plain.prefix.width + BESIDE_NAME
-    fits = room and term.tty and os.environ.get("TERM") != "dumb"
-    if progress is Progress.PLAIN or (progress is Progress.AUTO and not fits):
-        return plain
-    from pdctl.render.board import TerminalView
-
-    return TerminalView(deployment, term, attached)

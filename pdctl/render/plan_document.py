@@ -89,6 +89,7 @@ def _router(router: RouterPlan) -> Document:
         "host_name": router.host_name,
         "url": f"http://{router.address}:{router.port}",
         "port": router.port,
+        "metrics_port": router.metrics,
         "command": _command(router.command, router.host_name),
     }
 

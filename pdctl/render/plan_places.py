@@ -30,11 +30,10 @@ def port_lines(term: Term, plan: Plan, full: bool) -> list[str]:
                 rows.append([host, instance.name, _runs([(number, purpose) for number, purpose, _ in ports])])
     if plan.router is not None:
         router = plan.router
-        rows.append(
-            [router.host_name, router.name, router.port, "http", "http"]
-            if full
-            else [router.host_name, router.name, f"http {router.port}"]
-        )
+        if full:
+            rows += [[router.host_name, router.name, number, purpose, "http"] for number, purpose in router.ports]
+        else:
+            rows.append([router.host_name, router.name, _runs(list(router.ports))])
     header = ["HOST", "INSTANCE", "PORT", "PURPOSE", "PROTOCOL"] if full else ["HOST", "INSTANCE", "PORTS"]
     taken = [problem for problem in plan.problems if problem.code in ("port-collision", "port-range")]
     verdict = term.style(f"{len(taken)} collide, see below", "red") if taken else "no two collide"

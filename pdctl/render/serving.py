@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 DRY_RUN = "pdctl.launch/1"
 
 
-def headline(deployment: Deployment, name: str, logs: Path, term: Term) -> None:
-    """One line before anything is started."""
+def headline(deployment: Deployment, name: str, logs: Path, term: Term, where: str = "") -> None:
+    """One line before anything is started. `where`: what is asked for, while the address is not known yet."""
     shape = term.style(deployment.shape, "bold")
-    term.write(f"{name}: {shape}, {deployment.engine} engine, {deployment.url}; logs in {tilde(logs)}")
+    term.write(f"{name}: {shape}, {deployment.engine} engine, {where or deployment.url}; logs in {tilde(logs)}")
     rehearsal(deployment, term)
 
 

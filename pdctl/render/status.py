@@ -13,7 +13,7 @@ from pdctl.launch.verdict import span
 from pdctl.render.prefix import HUES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pdctl.launch.health import Health, RunHealth
     from pdctl.launch.run import Run
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 STATUS, RUNS = "pdctl.status/1", "pdctl.runs/1"
 COLORS = {
+    State.PENDING: "yellow",
     State.SERVING: "green",
     State.STARTING: "yellow",
     State.STOPPING: "yellow",
@@ -29,17 +30,27 @@ COLORS = {
     State.STALE: "red",
 }
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
-HEAD = ("NAME", "PID", "UPTIME", "PORT", "HEALTH", "BOOTSTRAP", "ROUTER", "RESTARTS", "MISSING")
+HEAD = ("NAME", "ROLE", "PID", "UPTIME", "PORT", "HEALTH", "BOOTSTRAP", "ROUTER", "RESTARTS", "MISSING")
 
 
 def status(health: RunHealth, term: Term) -> None:
     state = term.style(health.state.value, COLORS[health.state])
     flight = f", {health.in_flight} in flight" if health.in_flight else ""
     term.write(f"{health.name}: {state} at {health.url}, {health.shape}, since {span(health.seconds)}{flight}")
+    if health.job:
+        term.write(f"  {_job(health)}")
     if health.note:
         term.write(f"  {health.note}")
     rows = [_row(instance, term) for instance in health.instances]
     table(HEAD, rows, term)
+
+
+def _job(health: RunHealth) -> str:
+    if health.queued:
+        return f"job {health.job} waits: {health.queued}"
+    left = health.ends_at - time.time()
+    ends = "" if not health.ends_at else f", ends in {span(left)}" if left > 0 else ", its time is over"
+    return f"job {health.job}{ends}"
 
 
 def _row(health: Health, term: Term) -> tuple[str, ...]:
@@ -47,7 +58,8 @@ def _row(health: Health, term: Term) -> tuple[str, ...]:
     listed = "-" if health.in_router is None else "yes" if health.in_router else "no"
     return (
         term.style(health.name, HUES[health.role]),
-        str(health.pid or "-"),
+        health.role.value,
+        f"{health.pid or '-'}@{health.place}" if health.place else str(health.pid or "-"),
         span(health.seconds) if health.alive else "-",
         health.url.rpartition(":")[2],
         health.health or "-",
@@ -87,14 +99,21 @@ def runs(found: Sequence[Run], term: Term) -> None:
             run.deployment.shape,
             run.deployment.url,
             span(time.time() - run.created),
-            str(run.supervisor) if run.alive else "-",
+            _keeper(run),
         )
         for run in found
     ]
     table(("NAME", "STATE", "SHAPE", "URL", "AGE", "PID"), rows, term)
 
 
-def runs_json(found: Sequence[Run], unreadable: Sequence[str]) -> str:
+def _keeper(run: Run) -> str:
+    """Who supervises it: a process of this machine, or a job."""
+    if not run.alive:
+        return "-"
+    return f"job {run.allocation.job}" if run.allocation is not None else str(run.supervisor)
+
+
+def runs_json(found: Sequence[Run], unreadable: Sequence[str], clusters: Sequence[Mapping[str, object]] = ()) -> str:
     rows = [
         {
             "name": run.name,
@@ -107,4 +126,5 @@ def runs_json(found: Sequence[Run], unreadable: Sequence[str]) -> str:
         }
         for run in found
     ]
-    return json.dumps({"schema": RUNS, "runs": rows, "unreadable": list(unreadable)}, indent=2)
+    document = {"schema": RUNS, "runs": rows, "clusters": list(clusters), "unreadable": list(unreadable)}
+    return json.dumps(document, indent=2)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Codes of a process that ended itself, and of what it can have fallen over: its line stands in the traceback.
 CRASH = "PD709"
-KILLED = "process-killed"  # written by whoever launched it
+KILLED = frozenset({"process-killed", "process-lost"})  # written by whoever launched it
 MISMATCH = frozenset({"PD302", "PD303", "PD304", "PD306", "PD308", "PD712"})
 # Lines of others that say this one does not answer any more, by the value that holds its address.
 MISSED_URL = {
@@ -46,7 +46,7 @@ class Death(NamedTuple):
 
 def death(instance: Instance, deployment: Deployment, around: Sequence[Event]) -> Death | None:
     """None: it lived to the end of its log, was told to stop, or nothing shows that it did not."""
-    killed = [event for event in around if event.instance == instance.name and event.row.id == KILLED]
+    killed = [event for event in around if event.instance == instance.name and event.row.id in KILLED]
     if killed:
         at = killed[0].t if killed[0].t is not None else instance.last
         return None if at is None else Death(instance, at, None, (killed[0],))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 RANK_ROWS = frozenset({"rank-registered", "rank-registered-old"})
 BOUND_ROWS = frozenset({"kv-manager-bound"})
 RANKS = 4096  # more data parallel ranks than that nobody has
+GRACE = 30.0  # seconds of log behind a line from which silence after it is not the log's end
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,10 @@ class Instance:
         if self.last is None or self.last < t + 1.0:
             return False
         return not any(t < start <= self.last for start in self.started)
+
+    def ends_behind(self, t: float) -> bool:
+        """Its log ends so soon after `t` that its silence since then proves nothing."""
+        return self.last is not None and self.last <= t + GRACE
 
     def covers(self, since: float, until: float) -> bool:
         """Its log begins with its start, before `since`, and goes on past `until`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.dialect.row import Level, Speaker
+from pdctl.trace import signs
 from pdctl.trace.case import NEAR
 from pdctl.trace.room import Missing, Outcome
 
@@ -40,7 +41,11 @@ def _missing(case: Case, outcome: Outcome) -> Iterator[Missing]:
             yield Missing("which decode had the room", f"{LOG_REQUESTS} on {_names(quiet)}")
         else:
             yield Missing("which decode had the room: none of them logged it", "the logs of all decodes")
-    if outcome in (Outcome.UNKNOWN, Outcome.INCOMPLETE):
+    timed = next((event for event in case.story.by("decode") if event.row.id in signs.DECODE_TIMES), None)
+    if outcome in (Outcome.UNKNOWN, Outcome.INCOMPLETE) and timed is not None:
+        left = f"how the room ended: {timed.instance} had done its part and logged no answer, as for a client that left"
+        yield Missing(left, "what the client or the router saw")
+    elif outcome in (Outcome.UNKNOWN, Outcome.INCOMPLETE):
         flag = f"{TIME_STATS} on {_names((*house.prefills, *house.decodes))}"
         yield Missing("how the room ended: a room that goes well leaves no line", flag)
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 # Whoever had the room was gone before it ended.
 FATAL = frozenset({"PD704", "PD705", "PD707", "PD709", "PD302", "PD303", "PD304", "PD306", "PD308"})
-GRACE = 30.0  # seconds of log behind a room's last line from which its silence is not the log's end
 
 
 def outcome(case: Case, rooms: Mapping[int, Glimpse], finding: Finding | None) -> tuple[Outcome, Event | None]:
@@ -56,9 +55,9 @@ def _pending(case: Case, rooms: Mapping[int, Glimpse]) -> Event | None:
 def _cut(case: Case) -> bool:
     """The log of its decode ends, untold, right behind the room's last line."""
     span, decode = case.story.span, case.decode
-    if span is None or decode is None or decode.last is None or decode.clean or not case.story.by("decode"):
+    if span is None or decode is None or decode.clean or not case.story.by("decode"):
         return False
-    return decode.last < span[1] + GRACE
+    return decode.ends_behind(span[1])
 
 
 def phase_reached(case: Case, ended: Outcome) -> Phase | None:

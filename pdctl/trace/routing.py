@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from pdctl.trace.upstreams import Router
 
 WORDS = {
-    Speaker.SGLANG_ROUTER: ROUTERS["sglang"],
-    Speaker.SMG: ROUTERS["smg"],
-    Speaker.MINI_LB: (*ROUTERS["sglang"], "--mini-lb"),
+    Speaker.SGLANG_ROUTER: ROUTERS["sglang-router"].words,
+    Speaker.SMG: ROUTERS["smg"].words,
+    Speaker.MINI_LB: ROUTERS["mini-lb"].words,
     Speaker.PDCTL_ROUTER: ("python", "-m", "pdctl.router"),
 }
 POLICIES = {

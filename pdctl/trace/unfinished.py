@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.dialect import numerals
 from pdctl.trace.ledger import answers, tokenised
-from pdctl.trace.outcomes import GRACE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -45,10 +44,10 @@ def _doubts(around: Sequence[Event], decode: Instance) -> Iterator[Doubt]:
 def _stopped_running(lines: Sequence[Event], decode: Instance) -> bool:
     """Its last words are of more running requests than had come without an answer: some answer was a stream."""
     last = max((at for at, event in enumerate(lines) if event.row.id == "decode-batch"), default=None)
-    if decode.clean or decode.last is None or last is None:
+    if decode.clean or last is None:
         return False
     batch = lines[last]
-    if batch.t is None or batch.t < decode.last - GRACE:
+    if batch.t is None or not decode.ends_behind(batch.t):
         return False
     begun = max((at for at, event in enumerate(lines[:last]) if event.row.id == "ready"), default=0)
     took = sum(tokenised(event) for event in lines[begun:last])
