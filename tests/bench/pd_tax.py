@@ -1,6 +1,7 @@
 """What disaggregation costs on this machine: TTFT of 1P1D beside the unified engine, start-up time, resident memory.
 
-Usage: python tests/bench/pd_tax.py [--requests 100] [--tokens 256]. Starts its own processes on free ports.
+Usage: python tests/bench/pd_tax.py [--requests 100] [--tokens 256] [--set PATH=VALUE].
+Starts its own processes on free ports.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--requests", type=int, default=100)
     parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="of the 1P1D topology")
     options = parser.parse_args()
     rng = random.Random(3)
     with tempfile.TemporaryDirectory() as folder, httpx.Client(timeout=60) as client:
@@ -81,7 +83,8 @@ def main() -> None:
         try:
             wait_for("unified engine", lambda: httpx.get(f"{unified}/health", timeout=5).status_code == 200, 60)
             began = time.perf_counter()
-            pair = start(Path(folder), "tax", "topologies/1p1d.yaml", 1)
+            sets = [word for setting in options.set for word in ("--set", setting)]
+            pair = start(Path(folder), "tax", "topologies/1p1d.yaml", 1, *sets)
             ready = time.perf_counter() - began
             targets = {"unified": unified, "1P1D through the router": pair.router}
             times: dict[str, list[float]] = {name: [] for name in targets}

@@ -125,7 +125,7 @@ class PrefillRole(Role):
             if poll == KVPoll.SUCCESS:
                 req.times.transferred = clock.now()
                 self.resources.emit(req, req.output_ids[-1:])
-                self.resources.afterwards.append(partial(report.finished, req, "prefill", self.resources))
+                report.finished(req, "prefill", self.resources)  # nobody waits for this answer: decode has the token
                 self._release(req)
             elif poll == KVPoll.FAILED:
                 self._fail(req, "transfer")
