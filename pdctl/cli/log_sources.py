@@ -77,7 +77,8 @@ def sources(paths: Sequence[str], run: str | None) -> Sources:
     root = home(os.environ)
     found = pick(root, run, ended=True)
     directory = RunDir.of(root, found.name)
-    files = {str(path): process.name for process in found.processes for path in parts(directory.log(process.name))}
+    # The nodes of an instance tell one story.
+    files = {str(path): spec.instance for spec in found.deployment.specs for path in parts(directory.log(spec.name))}
     known = {path: name for path, name in files.items() if os.path.exists(path)}  # noqa: PTH110
     if not known:
         raise UsageError(f"run `{found.name}` has no logs in {directory.logs}", "give the paths of the logs instead")

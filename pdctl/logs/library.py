@@ -186,8 +186,8 @@ class Library:
         return tuple(event for log in self.logs for event in self._edges.starts(log, throughout))
 
     def ends(self) -> Mapping[str, End]:
-        """By instance: when its last line was written, whether it was told to end, and its last known lines."""
-        return {log.instance: self._edges.end(log) for log in self.logs}
+        """By instance (its node 0): when its last line was written, whether it was told to end, its last lines."""
+        return {log.instance: self._edges.end(log) for log in reversed(self.logs)}
 
     def rooms(self) -> Iterator[RoomSeen]:
         """Every room rows of the dialect name, in no order, from one pass over all logs.

@@ -1,4 +1,4 @@
-"""Which files are generations of one log, oldest first: names of logrotate, Python, Kubernetes and loguru."""
+"""Which files are generations of one log, oldest first: names of logrotate, Python, Kubernetes, loguru and pdctl."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ _DATED_BEHIND = re.compile(
     rf"(?P<base>.+?)[.-](?P<day>{_DAY})"
 )  # x.log-20261121, x.log.2026-11-21_04, 0.log.20261121-044619
 _DATED_INSIDE = re.compile(rf"(?P<stem>.+?)[._-](?P<day>{_DAY})(?P<ending>\.[A-Za-z]+)")  # x-20261121.log
+_LATER = re.compile(r"(?P<stem>.+)\.g(?P<number>\d{1,4})(?P<ending>\.log)")  # x.g2.log: the second start (pdctl launch)
 _OLD = re.compile(r"(?P<base>.+\.[A-Za-z][\w-]*)\.old")
 _ENDINGS = (".log", ".txt", ".out")
 _ARCHIVES = (".tar", ".cpio")
@@ -27,6 +28,9 @@ class Generation(NamedTuple):
 def generation(name: str) -> Generation:
     """Of a file name without its directory: `decode.log.2.gz` is the second last of `decode.log`."""
     name = _COMPRESSED.sub("", name)
+    later = _LATER.fullmatch(name)
+    if later is not None:
+        return Generation(later["stem"] + later["ending"], (3, "", int(later["number"])))
     numbered = _NUMBERED.fullmatch(name)
     if numbered is not None:
         return Generation(numbered["base"], (1, "", -int(numbered["number"])))

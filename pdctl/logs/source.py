@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import stat
 from collections import Counter
 from dataclasses import dataclass
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 _COPY = 1 << 20  # bytes
+_NODE = re.compile(r"(?P<instance>(?:prefill|decode)-\d+)-node[1-9]\d*\.log")  # pdctl launch
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What one process wrote. `instance` is unique among the logs opened together; `parts`: oldest first."""
+    """What one process wrote. Only the nodes of one `instance` share its name, node 0 first; `parts`: oldest first."""
 
     instance: str
     parts: tuple[Part, ...]
@@ -138,7 +140,9 @@ def _sets(found: Iterable[_Found]) -> dict[Path, list[_Found]]:
 
 def _named(sets: Mapping[Path, list[_Found]], names: Mapping[str, str]) -> tuple[Log, ...]:
     chosen = {path: name for path, parts in sets.items() if (name := _given(path, parts, names))}
-    unnamed = [path for path in sets if path not in chosen]
+    wholes = {path: _whole(path) for path in sets if path not in chosen}
+    shared = {path: whole for path, whole in wholes.items() if whole is not None and whole in sets}
+    unnamed = [path for path in sets if path not in chosen and path not in shared]
     depth = 0
     while unnamed:  # one directory more for those whose name somebody else has too
         spelt = {path: _spell(path, depth) for path in unnamed}
@@ -147,7 +151,15 @@ def _named(sets: Mapping[Path, list[_Found]], names: Mapping[str, str]) -> tuple
         chosen.update(clear)
         unnamed = [path for path in unnamed if path not in clear]
         depth += 1
-    return tuple(Log(chosen[path], tuple(each.part for each in parts)) for path, parts in sets.items())
+    chosen.update({path: chosen[whole] for path, whole in shared.items()})
+    ordered = sorted(sets, key=lambda path: _NODE.fullmatch(path.name) is not None)
+    return tuple(Log(chosen[path], tuple(each.part for each in sets[path])) for path in ordered)
+
+
+def _whole(path: Path) -> Path | None:
+    """The log of node 0 of the instance that `path` is another node of."""
+    node = _NODE.fullmatch(path.name)
+    return path.with_name(node["instance"] + ".log") if node is not None else None
 
 
 def _given(path: Path, parts: Sequence[_Found], names: Mapping[str, str]) -> str:

@@ -90,11 +90,11 @@ class Deployment:
         for event in library.starts():
             starts.setdefault(event.instance, []).append(event)
         ends = library.ends()
-        instances = []
-        for log in library.logs:
-            end = ends.get(log.instance)
-            instances.append(_instance(log.instance, library.identity(log), starts.get(log.instance, []), end))
-        logs = library.logs
+        logs = list({log.instance: log for log in reversed(library.logs)}.values())[::-1]  # of each instance, node 0's
+        instances = [
+            _instance(log.instance, library.identity(log), starts.get(log.instance, []), ends.get(log.instance))
+            for log in logs
+        ]
         return cls(
             instances, [routers_of(one.instance, library.identity(one), starts.get(one.instance, [])) for one in logs]
         )

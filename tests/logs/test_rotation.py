@@ -16,6 +16,7 @@ from pdctl.logs.rotation import generation, is_log, stem
         (["0.log.20261120-044619.gz", "0.log.20261120-052000", "0.log"], "0.log"),  # kubelet
         (["d.2026-11-20_04-46-19_123456.log", "d.2026-11-20_05-00-00_1.log.zst", "d.log"], "d.log"),  # loguru
         (["d.log.old", "d.log"], "d.log"),
+        (["d.log.1", "d.log", "d.g2.log", "d.g10.log"], "d.log"),  # pdctl launch on Slurm: the second start
     ],
 )
 def test_generations_of_one_log_sort_oldest_first(names: list[str], base: str) -> None:

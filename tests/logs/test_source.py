@@ -38,6 +38,23 @@ def test_rotated_files_are_one_log_oldest_first(tmp_path: Path) -> None:
     assert (rotated.instance, alone.instance) == ("d", "e")
 
 
+def test_the_nodes_of_an_instance_share_its_name_and_node_0_comes_first(tmp_path: Path) -> None:
+    for name in (
+        "decode-0-node1.log",
+        "decode-0.log",
+        "decode-0-node1.g2.log",
+        "decode-0.g2.log",
+        "decode-1-node1.log",
+    ):
+        write(tmp_path / name)
+    logs = open_logs([str(tmp_path)])
+    assert [(log.instance, [Path(part.path).name for part in log.parts]) for log in logs] == [
+        ("decode-0", ["decode-0.log", "decode-0.g2.log"]),
+        ("decode-0", ["decode-0-node1.log", "decode-0-node1.g2.log"]),
+        ("decode-1-node1", ["decode-1-node1.log"]),  # its node 0 is not here
+    ]
+
+
 def test_names_come_from_the_run_then_from_the_stem_then_from_the_directories(tmp_path: Path) -> None:
     for name in ("a/x/engine.log", "b/x/engine.log", "router.log", "p.log", "p.txt"):
         write(tmp_path / name)

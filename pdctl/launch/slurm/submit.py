@@ -116,7 +116,8 @@ def await_start(given: Allocation, patience: float, emit: Callable[[Event], None
 
 def why(part: queue.Job) -> str:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(part.starts_at)) if part.starts_at else ""
-    return f"{part.reason}{f', expected to start at {when}' if when else ''}"
+    reason = "Slurm has not looked at it yet" if part.reason in ("", "None") else part.reason
+    return f"{reason}{f', expected to start at {when}' if when else ''}"
 
 
 def gone(run: Run) -> Outcome:
