@@ -54,6 +54,7 @@ def test_serves_with_a_decode_over_two_hosts_and_a_dead_rank_comes_back(cluster:
     room = next(line.split()[0] for line in reversed(rooms.stdout.splitlines()) if line[:1].isdigit())
     traced = login.pdctl("trace-room", room, "--run", "twice")
     assert "decode-0" in traced.stdout, traced.stderr
+    assert "several decodes" not in traced.stdout, "the nodes of an instance are one decode"
 
     down = login.pdctl("down", "twice")
     assert down.returncode == 0, down.stderr
