@@ -54,9 +54,18 @@ class Kubectl(NamedTuple):
         """What it prints goes to `file`, however much that is. False where it failed. Raises LaunchError without it."""
         argv = [self.program(), *self.words(f"--request-timeout={LONG}s", *words)[1:]]
         with file.open("wb") as out:
-            done = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL, env=dict(self.environ)
-            )
+            try:
+                # kubectl's own limit does not hold for the program that fetches its credentials
+                done = subprocess.run(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.DEVNULL,
+                    env=dict(self.environ),
+                    timeout=2 * LONG,
+                )
+            except subprocess.TimeoutExpired:
+                return False
         return done.returncode == 0
 
     def run(self, *words: str, stdin: str | None = None) -> str:

@@ -17,7 +17,7 @@ from pdctl.fleet.canary import Prompt, Side
 from pdctl.switch.engine import Instance
 from pdctl.switch.order import PREFILL, Note, Result, Standing, Step, other
 from pdctl.switch.refusals import graph_memory, has_graphs, port_of
-from pdctl.switch.routers import Routing
+from pdctl.switch.routers import WORKERS, Routing
 from pdctl.switch.steps import canary_seconds
 
 if TYPE_CHECKING:
@@ -267,9 +267,15 @@ class Switch:
             for routing, role, port in self._removed:
                 wanted = (port or self._target.bootstrap_port) if role == PREFILL else None
                 self._put(routing, role, wanted)
-        except (Stopped, PdctlError, KeyboardInterrupt) as failed:
-            problem = f"{stop.problem}. It could not be put back into its router: {failed or 'interrupted'}"
+        except (Stopped, PdctlError) as failed:
+            problem = f"{stop.problem}. It could not be put back into its router: {failed}"
             return self._result(Standing.OUT, problem, f"add {self._order.url} to the router as a {self._old}")
+        except KeyboardInterrupt:
+            problem = (
+                f"{stop.problem} twice. It was being put back into its router; whether it got there nobody has seen"
+            )
+            fix = f"curl -s {self._removed[-1][0].url}{WORKERS}; if it is not there, add it as a {self._old}"
+            return self._result(Standing.OUT, problem, fix)
         self._told(Note(Step.RESTORE, f"{self._old} as before", time.monotonic() - began))
         return self._result(Standing.AS_BEFORE, stop.problem, stop.fix)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,13 +19,6 @@ def cluster() -> Iterator[Cluster]:
         pytest.skip(why)
     with Cluster(16) as started:
         yield started
-
-
-@pytest.fixture
-def login(cluster: Cluster, tmp_path: Path) -> Iterator[Login]:
-    side = Login(cluster, tmp_path / "login")
-    yield side
-    side.close()
 
 
 def test_eleven_instances_on_sixteen_hosts(cluster: Cluster, login: Login) -> None:

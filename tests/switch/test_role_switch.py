@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 
+import httpx
 import pytest
 
 from tests.e2e.conftest import wait_for
@@ -155,6 +156,21 @@ def test_ctrl_c_puts_it_back(fleet: Fleet) -> None:
     assert process.returncode == 128 + signal.SIGINT
     assert f"interrupted; {turning.url} serves as a decode as before" in err
     assert fleet.workers() == fleet.expected()
+
+
+def test_a_second_ctrl_c_leaves_at_once_and_says_what_nobody_has_seen(fleet: Fleet) -> None:
+    turning = fleet.decodes[0]
+    turning.busy = 1
+    process = fleet.start(turning.url, "--to", "prefill", "--router", fleet.router)
+    wait_for("the router to let it go", lambda: turning.url not in fleet.workers())
+    turning.healthy = False  # the router lists it again, and does not route to it
+    process.send_signal(signal.SIGINT)
+    wait_for("the router to list it again", lambda: turning.url in httpx.get(f"{fleet.router}/workers").text)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "interrupted twice. It was being put back into its router; whether it got there nobody has seen" in err
+    assert f"curl -s {fleet.router}/workers; if it is not there, add it as a decode" in err
 
 
 def test_two_do_not_run_at_once(fleet: Fleet) -> None:
