@@ -40,6 +40,9 @@ class Form(str, Enum):
 Name = typer.Argument(metavar="FILE|NAME", help="Topology file or the name of a shipped one.")
 Overlay = typer.Option("--file", "-f", metavar="FILE", help="Overlay merged over the file; repeatable.")
 Setting = typer.Option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
+Secret = typer.Option(
+    "--deployment-secret/--no-deployment-secret", help="Whether pdctl's processes authenticate each other; default on."
+)
 Detach = typer.Option("--detach", "-d", help="Return once it serves; it goes on by itself.")
 Run = typer.Option("--name", metavar="RUN", help="Name of the run; the topology's name if not given.")
 
@@ -64,6 +67,7 @@ def command(
     overlays: Annotated[list[str] | None, Overlay] = None,
     sets: Annotated[list[str] | None, Setting] = None,
     detach: Annotated[bool, Detach] = False,
+    secret: Annotated[bool | None, Secret] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print every command and its environment.")] = False,
     name: Annotated[str | None, Run] = None,
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Time to serve, such as 90s or 5m.")] = None,
@@ -88,6 +92,8 @@ def command(
 
     Ctrl-C ends the router first, then decode and prefill; a second one ends everything now.
     """
+    if secret is not None:
+        sets = [*(sets or []), f"security.deployment-secret={str(secret).lower()}"]
     written = _read([topology, *(overlays or [])], sets or [])
     if place is Place.KUBERNETES:
         from pdctl.cli import launch_kubernetes  # late: a run of this machine asks no cluster
@@ -144,6 +150,7 @@ def _open(written: Written, deployment: Deployment, options: Options, name: str,
         files=written.files,
         sets=written.sets,
         logs=written.topology.readiness.logs_dir,
+        secret=written.topology.security.deployment_secret,
     )
     opened.directory.keep("topology.yaml", written.text)
     return opened

@@ -85,6 +85,7 @@ def _open(deployment: Deployment, wish: Wish, real: Path) -> RunDir:
         files=wish.written.files,
         sets=wish.written.sets,
         logs=topology.readiness.logs_dir,
+        secret=topology.security.deployment_secret,
     )
     os.close(opened.lock)  # from here on the job's supervisor is who keeps the run
     return directory

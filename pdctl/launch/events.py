@@ -18,6 +18,7 @@ class Stage(str, Enum):
 
 
 class Kind(str, Enum):
+    SECRET = "secret"  # which processes know the deployment secret
     STAGE = "stage"  # `stage` of `subject` reached
     PAIR = "pair"  # a prefill and decode pair answered a real request
     SERVING = "serving"

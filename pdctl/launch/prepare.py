@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl import __version__
 from pdctl.errors import LaunchError
-from pdctl.launch import preflight, relay, verdict
+from pdctl.launch import credentials, preflight, relay, verdict
 from pdctl.launch.run import Process, Run
 from pdctl.launch.state import RunDir, check_name
 
@@ -44,8 +44,12 @@ def open_run(
     files: Sequence[str] = (),
     sets: Sequence[str] = (),
     logs: str | None = None,
+    secret: bool = True,
 ) -> Opened:
-    """Raises when a run of that name is alive, or with every obstacle that `check` finds."""
+    """Raises when a run of that name is alive, or with every obstacle that `check` finds.
+
+    `secret`: mint a deployment secret for the processes that can use one.
+    """
     directory = RunDir.of(root, check_name(name))
     directory.create(Path(logs).expanduser().absolute() / name if logs else None)
     lock = directory.lock()
@@ -74,6 +78,7 @@ def open_run(
             Process(spec.name, log_start=_log_start(directory.log(spec.name))) for spec in deployment.specs
         ),
     )
+    credentials.mint(directory.path, deployment, secret)
     directory.save(run)
     return Opened(directory, run, lock)
 

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pdctl.errors import ExitCode, LaunchError, NotReadyError
-from pdctl.launch import procfs, verdict
+from pdctl.launch import credentials, procfs, verdict
 from pdctl.launch.relay import last_lines
 from pdctl.launch.run import OVER, Outcome, Run, State
 
@@ -142,6 +142,7 @@ def _bury(directory: RunDir, run: Run) -> Run:
     if run.allocation is not None and run.alive:
         job = run.allocation.job
         raise LaunchError(f"{run.name}: job {job} was cancelled and is still in the queue", f"scontrol show job {job}")
+    credentials.forget(directory.path)
     if run.state not in OVER:
         outcome = Outcome("ended from outside: its supervisor was gone", int(ExitCode.FINDINGS))
         run = dataclasses.replace(run, state=State.STOPPED, outcome=outcome)

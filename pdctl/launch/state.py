@@ -5,6 +5,7 @@ $PDCTL_HOME | $XDG_STATE_HOME/pdctl | ~/.local/state/pdctl
            roles.json       instances that took another role while they ran
            plan.json        what `pdctl plan` said
            topology.yaml    the files and --set values it came from, resolved
+           deployment-secret  mode 0600, while the run lives and has one (credentials.py)
            lock             held (flock) by the supervisor for as long as it lives
            logs/INSTANCE.log, logs/supervisor.log
 """

@@ -9,7 +9,7 @@ from queue import Empty
 from typing import TYPE_CHECKING
 
 from pdctl.errors import PdctlError
-from pdctl.launch import roles, routing, verdict, verify
+from pdctl.launch import credentials, roles, routing, verdict, verify
 from pdctl.launch.deployment import OnDeath, Role
 from pdctl.launch.events import Event, Kind, Stage
 from pdctl.launch.journal import Journal
@@ -80,12 +80,15 @@ class Supervisor:
         """Returns when nothing of the run is left."""
         with Signals(self._mailbox):
             try:
+                directory = self._journal.directory.path
+                self._journal.note(Kind.SECRET, detail=credentials.decision(self._deployment, directory))
                 self._work()
             except Ending as ending:
                 outcome = ending.outcome
             except PdctlError as error:
                 outcome = Outcome(error.message, code=int(error.exit_code), fix=error.fix)
             self._wind_down(outcome)
+            credentials.forget(self._journal.directory.path)
         return outcome
 
     def _work(self) -> None:
@@ -139,6 +142,7 @@ class Supervisor:
         directory = self._journal.directory
         now = roles.applied(self._deployment, roles.read(directory.path))
         specs = tuple(spec for spec in now.specs if spec.instance == instance)
+        specs = credentials.equipped(specs, self._deployment, directory.path)
         split = generation if self._target.capabilities.moves_ports else 1
         logs = tuple(part(directory.log(spec.name), split) for spec in specs)
         workers = tuple(role.url for role in self._deployment.servers if role.instance not in self._given_up)

@@ -117,6 +117,10 @@ class Readiness(NamedTuple):
     logs_dir: str | None
 
 
+class Security(NamedTuple):
+    deployment_secret: bool  # processes of pdctl authenticate each other with a secret that launch mints
+
+
 class Workload(NamedTuple):
     """Tokens in, tokens out, requests per second, share of the input found in the prefix cache."""
 
@@ -167,6 +171,7 @@ class Topology(NamedTuple):
     transfer: Transfer
     ports: Ports
     readiness: Readiness
+    security: Security
     workload: Workload | None
     slo: Slo | None
     ignored: tuple[Ignore, ...]

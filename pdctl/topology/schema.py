@@ -330,6 +330,19 @@ TOPOLOGY = table(
         None,
         "first ports of each kind",
     ),
+    Key(
+        "security",
+        table(
+            Key(
+                "deployment-secret",
+                BOOLEAN,
+                True,
+                "pdctl's engines and router authenticate each other with a secret that `pdctl launch` mints",
+            ),
+        ),
+        None,
+        "who is believed (docs/security.md)",
+    ),
     Key("readiness", READINESS, None, "when instances count as up, and what happens when they die"),
     Key(
         "workload",

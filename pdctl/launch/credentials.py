@@ -1,0 +1,98 @@
+"""The deployment secret of one run: minted when the run is opened, handed to the processes that know what it is for.
+
+It lies in the run's directory, mode 0600, and nowhere else: not in run.json, not in a command line, not in a log. The
+processes are told its path in their environment. The file's existence says whether the run has a secret.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.deployment_secret import ENV, DeploymentSecret
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from pdctl.launch.deployment import Deployment, Spec
+
+FILE = "deployment-secret"
+ENGINE, ROUTER = "pdctl.engine", "pdctl.router"
+
+
+class Holders(NamedTuple):
+    """Names of the processes that are given the secret, and in words why others are not; empty: none is left out."""
+
+    names: frozenset[str]
+    why_not: str
+
+
+def holders(deployment: Deployment) -> Holders:
+    """Who can use the secret.
+
+    One engine that cannot (real SGLang) leaves all engines without it, because they talk to each other; the router and
+    the engines are independent, because no request that a client may send needs the secret.
+    """
+    foreign = sorted({spec.instance for spec in deployment.roles if not _runs(spec, ENGINE)})
+    engines = frozenset() if foreign else frozenset(spec.name for spec in deployment.roles)
+    router = deployment.router
+    routers = frozenset({router.name} if router and _runs(router, ROUTER) else ())
+    reasons = []
+    if foreign:
+        reasons.append(f"engines talk without it ({', '.join(foreign)}: not pdctl's engine)")
+    if router and not routers:
+        reasons.append("the router does not use it (not pdctl's router)")
+    return Holders(engines | routers, "; ".join(reasons))
+
+
+def mint(directory: Path, deployment: Deployment, wanted: bool) -> None:
+    """Write a new secret if one is wanted and somebody can use it; remove the one of an earlier run in any case."""
+    forget(directory)
+    if wanted and holders(deployment).names:
+        DeploymentSecret.mint().write(directory / FILE)
+
+
+def forget(directory: Path) -> None:
+    (directory / FILE).unlink(missing_ok=True)
+
+
+def read(directory: Path) -> DeploymentSecret | None:
+    """The run's secret; None if it has none. Raise UsageError if its file cannot be used."""
+    file = directory / FILE
+    return DeploymentSecret.read(file) if file.exists() else None
+
+
+def equipped(specs: Iterable[Spec], deployment: Deployment, directory: Path) -> tuple[Spec, ...]:
+    """`specs` with the path of the secret in the environment of its holders.
+
+    Everybody else gets an empty variable: none inherits the secret of whoever ran `pdctl launch`. A path that the
+    topology's own `env` names is left as it is.
+    """
+    file = directory / FILE
+    known = holders(deployment).names if file.exists() else frozenset()
+    return tuple(
+        spec
+        if ENV in dict(spec.env)
+        else dataclasses.replace(spec, env=(*spec.env, (ENV, str(file) if spec.name in known else "")))
+        for spec in specs
+    )
+
+
+def decision(deployment: Deployment, directory: Path) -> str:
+    """One line for the log: who knows the secret of this run."""
+    found = holders(deployment)
+    if not (directory / FILE).exists():
+        why = found.why_not if not found.names else "security.deployment-secret is false"
+        return f"deployment secret: none; {why}: registrations and admin requests are believed from whoever can connect"
+    known = ", ".join(_instances(deployment, found.names))
+    return f"deployment secret: {known}" + (f"; {found.why_not}" if found.why_not else "")
+
+
+def _instances(deployment: Deployment, names: frozenset[str]) -> Sequence[str]:
+    return list(dict.fromkeys(spec.instance for spec in deployment.specs if spec.name in names))
+
+
+def _runs(spec: Spec, module: str) -> bool:
+    """Whether `python -m MODULE` is in the command, also behind words such as `numactl --localalloc`."""
+    return ("-m", module) in zip(spec.argv, spec.argv[1:], strict=False)
