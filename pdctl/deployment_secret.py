@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, MutableMapping
 
 ENV = "PDCTL_DEPLOYMENT_SECRET_FILE"
+HELP = f"the secret of the deployment this process belongs to, a file of mode 0600 (default: ${ENV})"
 MAC_BYTES = 32
 MIN_BYTES = 16
 MAX_BYTES = 4096
@@ -87,3 +88,10 @@ class DeploymentSecret:
     def token(self, purpose: str) -> str:
         """A bearer token for `purpose`, as hexadecimal text; the secret does not follow from it."""
         return self.mac("token", purpose.encode()).hex()
+
+
+def choose(flag: str, environ: MutableMapping[str, str]) -> None:
+    """Let `flag`, a path or empty, decide over what `environ` says. Raise UsageError if the file cannot be used."""
+    if flag:
+        environ[ENV] = str(Path(flag).absolute())
+    DeploymentSecret.from_environment(environ)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdctl.deployment_secret import ENV, DeploymentSecret
+from pdctl.deployment_secret import ENV, DeploymentSecret, choose
 from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,3 +62,12 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     for path in (tmp_path / "fifo", tmp_path / "absent", tmp_path):
         with pytest.raises(UsageError, match="deployment secret"):
             DeploymentSecret.read(path)
+
+
+def test_the_flag_decides_over_the_environment(tmp_path: Path) -> None:
+    DeploymentSecret.mint().write(tmp_path / "mine")
+    environ = {ENV: "/nowhere"}
+    with pytest.raises(UsageError, match="/nowhere: cannot read"):
+        choose("", environ)
+    choose(str(tmp_path / "mine"), environ)
+    assert environ[ENV] == str(tmp_path / "mine")

@@ -41,11 +41,13 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "--wide",
     ),
     "launch": (
+        "--deployment-secret",
         "--detach",
         "--doctor",
         "--dry-run",
         "--file",
         "--name",
+        "--no-deployment-secret",
         "--no-doctor",
         "--no-verify",
         "--on-death",

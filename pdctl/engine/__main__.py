@@ -42,7 +42,7 @@ def main() -> None:
 
 def start(argv: Sequence[str], module: str = SCHEDULER) -> int:
     """Serve until told to stop; returns the exit code. `module` is what `python -m` runs as a rank."""
-    args = parse(argv, dict(os.environ))
+    args = parse(argv, os.environ)
     configure(args)
     for line in (*args.rehearsal.lines, *faults.start_lines()):
         log.warning("%s", line)

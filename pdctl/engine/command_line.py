@@ -7,11 +7,13 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pdctl import deployment_secret
 from pdctl.engine import bounds, faults, fit, rehearsal, shapes
 from pdctl.engine.args import ServerArgs
+from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import MutableMapping, Sequence
 
 # Not argparse's own, which is forty lines: what is wrong stands below it, and must be seen.
 USAGE = "python -m pdctl.engine --model-path DIRECTORY [FLAG ...]; --help lists every flag"
@@ -45,8 +47,11 @@ ENVIRONMENT = {
 }
 
 
-def parse(argv: Sequence[str], environ: dict[str, str]) -> ServerArgs:
-    """ServerArgs from a command line; exits 2 with argparse's message when a flag is unknown or contradicts itself."""
+def parse(argv: Sequence[str], environ: MutableMapping[str, str]) -> ServerArgs:
+    """ServerArgs from a command line; exits 2 with argparse's message when a flag is unknown or contradicts itself.
+
+    `--deployment-secret-file` is left in `environ`, where the processes this one starts find it.
+    """
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="python -m pdctl.engine", usage=USAGE, allow_abbrev=False, formatter_class=raw
@@ -74,10 +79,15 @@ def parse(argv: Sequence[str], environ: dict[str, str]) -> ServerArgs:
             required=field.name == "model_path",
             choices=CHOICES.get(field.name),
         )
+    parser.add_argument("--deployment-secret-file", default="", metavar="FILE", help=deployment_secret.HELP)
     parser.add_argument("--enable-dp-attention", action="store_true", help=shapes.DEPRECATED)
     group = parser.add_argument_group("rehearsal", rehearsal.HELP)
     group.add_argument("--rehearse", nargs="+", action="extend", default=[], metavar="INCIDENT")
     values = vars(parser.parse_args(argv))
+    try:
+        deployment_secret.choose(values.pop("deployment_secret_file"), environ)
+    except UsageError as error:
+        parser.error(f"{error.message}{f'; {error.fix}' if error.fix else ''}")
     if values.pop("enable_dp_attention"):
         values["attn_dp_size"], values["dp_size"] = max(values["dp_size"], values["attn_dp_size"]), 1
     args = ServerArgs(**{**values, "rehearse": tuple(values["rehearse"])})

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from pdctl import deployment_secret
 from pdctl.errors import UsageError
 from pdctl.router import rehearsal
 from pdctl.router.args import BootstrapCheck, PolicyName, RouterArgs, WorkerArg
@@ -87,14 +89,16 @@ def parse(argv: Sequence[str]) -> RouterArgs:
             help=f"{HELP[field.name]} (default: %(default)s)",
             metavar=None if choices else kind.__name__.upper(),
         )
+    parser.add_argument("--deployment-secret-file", default="", metavar="FILE", help=deployment_secret.HELP)
     incidents = parser.add_argument_group("rehearsal", rehearsal.HELP)
     incidents.add_argument("--rehearse", default="", metavar="INCIDENT", help=HELP["rehearse"])
     values = vars(parser.parse_args(argv))
     del values["pd_disaggregation"]
     try:
+        deployment_secret.choose(str(values.pop("deployment_secret_file")), os.environ)
         return _checked(values)
     except UsageError as error:
-        parser.error(f"{error.message}; {error.fix}")
+        parser.error(f"{error.message}{f'; {error.fix}' if error.fix else ''}")
 
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:
