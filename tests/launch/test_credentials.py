@@ -78,7 +78,10 @@ def test_each_run_has_a_new_secret_and_none_when_it_is_off(tmp_path: Path) -> No
         credentials.mint(tmp_path, deployment, wanted)
         secret = credentials.read(tmp_path)
         keys.append(secret and secret.key)
-    assert keys[0] and keys[1] and keys[0] != keys[1] and keys[2] is None
+    assert keys[0]
+    assert keys[1]
+    assert keys[0] != keys[1]
+    assert keys[2] is None
     assert "security.deployment-secret is false" in credentials.decision(deployment, tmp_path)
     assert all(dict(spec.env)[ENV] == "" for spec in credentials.equipped(deployment.specs, deployment, tmp_path))
 
