@@ -298,7 +298,7 @@ ENTRIES: tuple[Entry, ...] = (
         "instances on one host with neighbouring ports overlap without any flag looking equal. The later one ends "
         'with "Address already in use" or "port_base at N is not available in 30 seconds"; where only a side '
         "channel collides it may talk to the other instance. Next: the port list of both, `pdctl plan` prints it.",
-        "leave a gap: {fix|move one of them with --port, --dist-init-addr or --disaggregation-bootstrap-port}",
+        "{fix|move one of them with --port, --dist-init-addr or --disaggregation-bootstrap-port}",
         (Needs.TOPOLOGY, Needs.HOST),
         "every SGLang; the derived ports differ by release",
         "sglang 0.5.3 to 0.5.23 source",

@@ -25,9 +25,38 @@ ENTRIES: tuple[Entry, ...] = (
         "nothing to look at: {observed|no instances and no addresses}",
         "Neither a topology with instances nor an address was given, or the deployment has no prefill or no decode, "
         "so no pair exists that could be checked. Next: the arguments of the command.",
-        "pdctl doctor --router http://HOST:PORT, or --prefill URL,PORT --decode URL",
+        "pdctl doctor --router http://HOST:PORT",
         (Needs.TOPOLOGY,),
         "every engine",
+        "observed",
+    ),
+    Entry(
+        "PD903",
+        "not-sglang",
+        Severity.ERROR,
+        "{url|an address} answers, but it is not an {what|SGLang engine or router}: {observed|404 on /server_info}",
+        "Something listens at that address and speaks HTTP, and what it answers is not what an SGLang engine "
+        "(/server_info) or router (/workers) answers. Usual reasons: another program has the port, a proxy or a "
+        "dashboard stands in front, the port is the bootstrap server's or the metrics', or an engine's address was "
+        "given as a router's. Nothing was learned about the deployment: every check that needs this server is "
+        "unknown, not passed. Next: what listens there.",
+        "give the address of an SGLang server instead of {url}",
+        (Needs.ENDPOINT, Needs.ROUTER),
+        "every engine and router",
+        "observed",
+    ),
+    Entry(
+        "PD904",
+        "api-key-required",
+        Severity.ERROR,
+        "{url|a server} asks for an API key: {observed|401}",
+        "The server was started with an API key and refuses requests without it, also those that only ask how it "
+        "is. Nothing was learned about it: every check that needs this server is unknown, not passed. pdctl reads "
+        "the key from a variable of the environment, so that it stands in no command line and in no report. Next: "
+        "the key that the server was started with.",
+        "export PDCTL_KEY=<the key>; pdctl doctor --key-env PDCTL_KEY, with the same arguments",
+        (Needs.ENDPOINT, Needs.ROUTER),
+        "every engine and router with an API key",
         "observed",
     ),
 )

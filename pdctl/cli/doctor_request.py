@@ -11,7 +11,7 @@ from pdctl.doctor import selection
 from pdctl.doctor.facts import Depth
 from pdctl.doctor.request import Request
 from pdctl.errors import NotFoundError, UsageError
-from pdctl.fleet.facts import Endpoint
+from pdctl.fleet.facts import Ended, Endpoint
 from pdctl.manifests import read as manifests
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pdctl.doctor.selection import Suppression
     from pdctl.launch.deployment import Deployment
     from pdctl.launch.run import Run
+    from pdctl.launch.state import RunDir
     from pdctl.layout.instance import Plan
     from pdctl.topology.model import Topology
 
@@ -161,9 +162,38 @@ def _of_run(name: str | None, static: bool) -> Subject:
         model=deployment.served_name,
         logs=tuple(logs),
         names=logs,
+        own={} if static else _own(run),
+        ended=() if static else _ended(run, directory),
         since=run.created,  # a run of the same name before it wrote into the same files
     )
     return Subject(request, f"run {run.name}", found.suppressions, run)
+
+
+def _own(run: Run) -> dict[int, str]:
+    """Pid → instance for every process of the run on this machine, with all that it started."""
+    if run.allocation is not None:
+        return {}
+    from pdctl.launch import procfs  # late: servers named by hand belong to no run
+
+    alive = {one.pid: one.name for one in run.survivors if one.pid is not None}
+    return {**{below: name for pid, name in alive.items() for below in procfs.descendants(pid)}, **alive}
+
+
+def _ended(run: Run, directory: RunDir) -> tuple[Ended, ...]:
+    from pdctl.launch import verdict  # late, as above
+
+    return tuple(
+        Ended(
+            instance=one.name,
+            words=verdict.in_words(one.exit),
+            at=one.exit.at,
+            ours=one.exit.ours or one.exit.asked,
+            log=str(directory.current_log(one.name)),
+            lines=verdict.telling_lines(directory, one, verdict.TAIL),
+        )
+        for one in run.processes
+        if one.exit is not None
+    )
 
 
 def _as_running(topology: Topology, deployment: Deployment) -> Topology:

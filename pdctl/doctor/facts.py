@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pdctl.catalogue.entry import Needs
-    from pdctl.fleet.facts import Bootstrap, Canary, Endpoint, Engine, Host, LogLine, Queues, Router
+    from pdctl.fleet.facts import Bootstrap, Canary, Ended, Endpoint, Engine, Host, LogLine, Queues, Router
     from pdctl.layout.instance import Plan
     from pdctl.manifests.manifest import Manifest
     from pdctl.topology.model import Topology
@@ -28,6 +28,7 @@ class Facts:
 
     asked: what this run was meant to look at; a check that needs anything else is skipped, not failed.
     queues, logs: read after the canaries, and from the logs of a run. logged: the instances whose logs were read.
+    ended: processes of the run that are over, as its supervisor recorded it.
     Equal only to itself: what is read out of a Facts is remembered by its identity.
     """
 
@@ -36,6 +37,7 @@ class Facts:
     manifest: Manifest | None = None
     endpoints: tuple[Endpoint, ...] = ()
     engines: tuple[Engine, ...] = ()
+    ended: tuple[Ended, ...] = ()
     bootstraps: tuple[Bootstrap, ...] = ()
     router: Router | None = None
     host: Host | None = None

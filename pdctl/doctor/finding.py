@@ -70,7 +70,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`depth` is static, live or canary. `seconds` is how long the probing and checking took."""
+    """`depth` is static, live or canary. `seconds` is how long the probing and checking took.
+
+    blind: servers were asked, and no SGLang was reached.
+    """
 
     title: str
     depth: str
@@ -79,3 +82,4 @@ class Report:
     ports: tuple[PortRow, ...]
     matrix: tuple[Cell, ...]
     seconds: float
+    blind: bool = False

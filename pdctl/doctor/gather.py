@@ -14,6 +14,7 @@ from pdctl.catalogue.entry import Needs
 from pdctl.doctor import request as asking
 from pdctl.doctor.claims import bootstrap_claims, fan_out
 from pdctl.doctor.facts import Depth, Facts
+from pdctl.doctor.ports import address, machine
 from pdctl.doctor.request import Progress
 from pdctl.fleet.deadline import Deadline
 
@@ -39,6 +40,7 @@ def gather(request: Request, needs: frozenset[Needs] = EVERYTHING) -> Facts:
         manifest=request.manifest,
         endpoints=request.endpoints or (asking.planned(request.plan) if request.plan is not None else ()),
         depth=request.depth,
+        ended=request.ended,
     )
     with ThreadPoolExecutor(4, "doctor") as pool:
         logs = pool.submit(_logs, request) if request.logs and Needs.LOG in needs else None
@@ -132,9 +134,15 @@ def _host(request: Request, facts: Facts, engines: tuple[Engine, ...]) -> Host:
 
     local = facts.plan is not None and facts.plan.target == "local"
     ports = {port.port for one in (facts.plan.instances if facts.plan and local else ()) for port in one.ports}
-    found = look(ports, request.environ, engines=engines, packages=True)
+    ports |= {address(one.endpoint.url)[1] for one in engines if not one.info and _loopback(one.endpoint.url)} - {0}
+    found = look(ports, request.environ, engines=engines, packages=True, own=request.own)
     request.progress(Progress("this host", 1, 1))
     return found
+
+
+def _loopback(url: str) -> bool:
+    """Only there a port of that number on this host is sure to be the one that was asked."""
+    return machine(address(url)[0]) == "127.0.0.1"
 
 
 def _canaries(request: Request, facts: Facts) -> Facts:

@@ -16,7 +16,7 @@ from pdctl.fleet.facts import Endpoint
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pdctl.fleet.facts import Router
+    from pdctl.fleet.facts import Ended, Router
     from pdctl.layout.instance import Plan
     from pdctl.manifests.manifest import Manifest
     from pdctl.topology.model import Topology
@@ -38,6 +38,10 @@ def _nothing() -> Mapping[str, str]:
     return MappingProxyType({})
 
 
+def _no_pids() -> Mapping[int, str]:
+    return MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """Times in seconds: `deadline` for everything but canaries, `canary_deadline` for one canary request.
@@ -46,7 +50,8 @@ class Request:
     their addresses. router_metrics: where its Prometheus text is, when neither on its own port nor on 29000.
     key: bearer token for servers that ask for one. model: the name canaries ask for ("": the engine's own).
     logs: files, directories or globs; names: path → instance, for a run; since: epoch seconds, what is older in them is
-    another run's. environ: of this host, for the host checks.
+    another run's. environ: of this host, for the host checks. own: pid → instance of the run's processes on this host.
+    ended: those that are over, as recorded.
     extras: also an over-length prompt, a cancelled stream, n = 2 and a burst, after the pairs.
     """
 
@@ -63,6 +68,8 @@ class Request:
     names: Mapping[str, str] = field(default_factory=_nothing)
     since: float | None = None
     environ: Mapping[str, str] = field(default_factory=_nothing)
+    own: Mapping[int, str] = field(default_factory=_no_pids)
+    ended: tuple[Ended, ...] = ()
     deadline: float = 8.0
     canary_deadline: float = 30.0
     extras: bool = True

@@ -19,6 +19,7 @@ from pdctl.doctor.facts import Depth
 from pdctl.doctor.finding import Cell, Checked, Report, Status
 from pdctl.doctor.folding import fold
 from pdctl.doctor.selection import EVERYTHING, failing, weigh
+from pdctl.doctor.words import names
 from pdctl.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -38,7 +39,12 @@ LACKING = {
     Needs.CANARY: "needs real requests: --canary",
     Needs.LOG: "needs logs of a run",
 }
-UNPROBED = frozenset({"PD901", "PD902"})  # they say that doctor could not look, not that something is broken
+# They say that doctor could not look, not that something is broken.
+UNPROBED = frozenset({"PD901", "PD902", "PD903", "PD904"})
+# So do these, where no SGLang was reached at all and none is known to have been there.
+BLIND = UNPROBED | {"PD205", "PD602", "PD604"}
+DIALLED = frozenset({"PD218", "PD604", "PD901", "PD902", "PD903", "PD904"})  # decided without a word of SGLang's own
+SGLANG = frozenset({Needs.ENDPOINT, Needs.CANARY})
 
 
 class Outcome(NamedTuple):
@@ -70,7 +76,14 @@ def run(
         ports=ports.table(facts),
         matrix=matrix(facts),
         seconds=seconds + time.monotonic() - began,
+        blind=_blind(facts),
     )
+
+
+def _blind(facts: Facts) -> bool:
+    """Whether an SGLang was looked for and none was seen, nor any trace of one."""
+    seen = any(engine.info for engine in facts.engines) or bool(facts.ended)
+    return Needs.ENDPOINT in facts.asked and not seen and not (facts.host is not None and facts.host.stopped)
 
 
 def needed(selection: Selection, depth: Depth, checks: Sequence[Check] | None = None) -> frozenset[Needs]:
@@ -89,7 +102,8 @@ def exit_code(report: Report, fail_on: Severity | None) -> ExitCode:
     against = failing(report, fail_on)
     if not against:
         return ExitCode.OK
-    return ExitCode.NOT_PROBED if all(one.code in UNPROBED for one in against) else ExitCode.FINDINGS
+    excused = BLIND if report.blind else UNPROBED
+    return ExitCode.NOT_PROBED if all(one.code in excused for one in against) else ExitCode.FINDINGS
 
 
 def matrix(facts: Facts) -> tuple[Cell, ...]:
@@ -140,7 +154,20 @@ def _one(check: Check, facts: Facts) -> Outcome:
     if isinstance(verdict, Unknown):
         return Outcome(Status.UNKNOWN, verdict.reason)
     found = tuple(verdict)
-    return Outcome(Status.FINDING, "", found) if found else Outcome(Status.OK, "")
+    if found:
+        return Outcome(Status.FINDING, "", found)
+    unread = _unread(check, facts)
+    return Outcome(Status.UNKNOWN, unread) if unread else Outcome(Status.OK, "")
+
+
+def _unread(check: Check, facts: Facts) -> str:
+    """Why "no finding" does not mean "all is well": an engine that the check is about told nothing."""
+    if check.code in DIALLED or SGLANG.isdisjoint(check.needs):
+        return ""
+    silent = [engine.endpoint.name for engine in facts.engines if not engine.info]
+    if silent:
+        return f"{names(silent)} could not be read"
+    return "" if facts.engines else "no SGLang engine was seen"
 
 
 def _together(outcomes: Sequence[Outcome]) -> Outcome:

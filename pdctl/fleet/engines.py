@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MODEL_PATHS = paths("model_info")
 (LOADS, *_), (METRICS,), (HEALTH,), (HEALTH_GENERATE,) = map(paths, ("loads", "metrics", "health", "health_generate"))
+SAYS = frozenset({"disaggregation_mode", "model_path", "tp_size", "version"})  # every release tells one of them
 AT_ONCE = 48  # engines looked at together, with up to five sockets each
 PATIENCE = 5.0  # seconds for one look: /server_info and /health ask the scheduler
 
@@ -57,7 +58,7 @@ def _probe(endpoint: Endpoint, probing: Prober, generate: bool) -> Engine:
     if looks[MODEL_PATHS[0]].reply.status == 404:
         looks[MODEL_PATHS[1]] = _look(MODEL_PATHS[1], probing.ask(url, MODEL_PATHS[1]))
     every = (*first, *looks.values())
-    info = _object(first[-1])
+    info = _server_info(first[-1])
     return Engine(
         endpoint=endpoint,
         reached=any(look.answer.reached for look in every),
@@ -93,9 +94,15 @@ def _object(look: Look) -> Object:
     return document.mapping(look.reply.body) if look.reply.ok else document.NOTHING
 
 
+def _server_info(look: Look) -> Object:
+    """A JSON object of something else (mini_lb's, which lists its workers; a dashboard's) is none."""
+    said = _object(look)
+    return said if not SAYS.isdisjoint(said) else document.NOTHING
+
+
 def _no_info(reply: Reply) -> str:
     if reply.ok:
-        return f"{reply.path} answered 200 with something that is no JSON object"
+        return f"{reply.path} answered 200 with something that is not an engine's"
     return f"{reply.path} answered {reply.status}: {reply.reason}" if reply.status else f"{reply.path}: {reply.reason}"
 
 

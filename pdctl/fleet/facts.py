@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Json = object
+SHOWN = 80  # characters of a command line in a sentence
 EMPTY: Mapping[str, Json] = MappingProxyType({})
 NO_VALUES: Mapping[str, float] = MappingProxyType({})
 NO_STATES: Mapping[str, int] = MappingProxyType({})
@@ -156,7 +157,7 @@ class RouterWorker:
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """kind: sglang-router, smg, pdctl, mini_lb or "" (not recognised).
+    """kind: sglang-router, smg, pdctl, mini_lb or "" (not recognised). status: of its answer to GET /workers, 0: none.
 
     breakers: worker url → 0 closed, 1 open, 2 half-open; pdctl's router has one per pair: "PREFILL_URL DECODE_URL".
     """
@@ -171,6 +172,7 @@ class Router:
     breakers: Mapping[str, int] = field(default_factory=_no_states)
     breakers_known: bool = False
     metrics: Mapping[str, float] = field(default_factory=_no_values)
+    status: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,41 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """Who listens on a port of this host. pid None: a process this user cannot see.
+
+    instance: the one of the run looked at that it belongs to, "" for anybody else. stopped: it was sent SIGSTOP, or a
+    debugger holds it: it listens and answers nothing.
+    """
+
+    pid: int | None
+    command: str = ""
+    instance: str = ""
+    stopped: bool = False
+
+    def __str__(self) -> str:
+        if self.pid is None:
+            return "a process that this user cannot see"
+        command = self.command if len(self.command) <= SHOWN else f"{self.command[:SHOWN]}…"
+        return f"pid {self.pid} ({command})" if command else f"pid {self.pid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a process of the run ended, as its supervisor wrote it down. `ours`: pdctl ended it itself.
+
+    words: "was killed by SIGKILL …". at: seconds since the epoch. lines: the last ones of its log. log: that file.
+    """
+
+    instance: str
+    words: str
+    at: float
+    ours: bool = False
+    log: str = ""
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Package:
     name: str
     version: str
@@ -216,14 +253,15 @@ class RdmaDevice:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The host doctor runs on. busy: port → who listens there ("pid 4711 python", or "in use"). Times in seconds.
+    """The host doctor runs on. busy: port → who listens there. Times in seconds.
 
+    stopped: processes of the run looked at that were sent SIGSTOP, whether they listen or not.
     peermem: nvidia_peermem is loaded. dma_buf: the NVIDIA driver is the open one, which needs none; None: no driver.
     """
 
     name: str
     addresses: tuple[str, ...]
-    busy: Mapping[int, str]
+    busy: Mapping[int, Holder]
     checked_ports: tuple[int, ...]
     memlock: int | None  # bytes, None: unlimited
     nofile: int
@@ -238,6 +276,7 @@ class Host:
     clock_offset: float | None = None  # to the engines' HTTP Date header, seconds, None: not seen
     free_ports: int | None = None
     dma_buf: bool | None = None
+    stopped: tuple[Holder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,11 +298,15 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """Requests an engine still holds after the canaries: gauge → value, only those that are not zero."""
+    """Requests an engine still holds after the canaries: name → count, only those that are not zero.
+
+    late: the numbers are gauges of /metrics, which an engine writes now and then: they may be half a minute old.
+    """
 
     instance: str
     left: Mapping[str, float]
     read: bool
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,16 +44,17 @@ def look(
     *,
     engines: Iterable[Engine] = (),
     packages: bool = False,
+    own: Mapping[int, str] = listeners.NOBODY,
     root: Path = ROOT,
 ) -> Host:
     """`ports`: to be tried. `engines`: whose clocks are compared with ours. `packages`: 0.1 s more, versions installed.
 
-    `root`: where sys/, dev/ and proc/driver/ are found.
+    `own`: pid → instance, for processes of the run looked at. `root`: where sys/, dev/ and proc/driver/ are found.
     """
     return Host(
         name=socket.gethostname(),
         addresses=nics.addresses(),
-        busy=MappingProxyType(dict(listeners.holders(ports))),
+        busy=MappingProxyType(dict(listeners.holders(ports, own))),
         checked_ports=tuple(sorted(set(ports))),
         memlock=_limit("RLIMIT_MEMLOCK"),
         nofile=_limit("RLIMIT_NOFILE") or UNLIMITED_FILES,
@@ -68,6 +69,7 @@ def look(
         clock_offset=_clock_offset(engines),
         free_ports=listeners.free_ephemeral(),
         dma_buf=_dma_buf(root),
+        stopped=listeners.stopped(own),
     )
 
 

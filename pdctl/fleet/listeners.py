@@ -6,7 +6,10 @@ import contextlib
 import errno
 import socket
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from pdctl.fleet.facts import Holder
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -17,6 +20,10 @@ TABLES = ("net/tcp", "net/tcp6")
 TAKEN = (errno.EADDRINUSE, errno.EACCES)
 EPHEMERAL = "sys/net/ipv4/ip_local_port_range"
 RESERVED = "sys/net/ipv4/ip_local_reserved_ports"
+PRIVILEGED = 1023  # the highest port that needs a privilege
+LONGEST = 4096  # bytes of a command line that are kept
+STOPPED = "Tt"  # states in /proc/PID/stat: SIGSTOP, and a debugger's stop
+NOBODY: Mapping[int, str] = MappingProxyType({})
 
 
 def is_free(port: int, host: str = "") -> bool:
@@ -32,14 +39,32 @@ def is_free(port: int, host: str = "") -> bool:
     return True
 
 
-def holders(ports: Collection[int]) -> Mapping[int, str]:
-    """Who listens, for the ports that are not free: "pid 4711 python3 -m …", or "in use" by whom we may not see."""
+def holders(ports: Collection[int], own: Mapping[int, str] = NOBODY) -> Mapping[int, Holder]:
+    """Who listens, for the ports that are not free. `own`: pid → instance, of the run that is looked at.
+
+    A port below 1024 that only root may take, and nobody listens on, has no holder.
+    """
     taken = [port for port in ports if not is_free(port)]
     inodes = _listening(frozenset(taken)) if taken else {}
-    owners = dict(_owners(inodes)) if inodes else {}
-    return {
-        port: owners.get(port, "in use" if port > 1023 or port in inodes.values() else "privileged") for port in taken
-    }
+    owners = {port: process(pid, own) for port, pid in _owners(inodes)} if inodes else {}
+    listening = set(inodes.values())
+    return {port: owners.get(port, Holder(None)) for port in taken if port > PRIVILEGED or port in listening}
+
+
+def process(pid: int, own: Mapping[int, str] = NOBODY) -> Holder:
+    """What /proc says of it now."""
+    folder = PROC / str(pid)
+    command, state = "", ""
+    with contextlib.suppress(OSError):
+        command = _command(folder)
+        text = (folder / "stat").read_text(encoding="utf-8", errors="replace")
+        state = text[text.rindex(")") + 2 :][:1]  # the command's name in parentheses may hold any character
+    return Holder(pid, command, own.get(pid, ""), state in STOPPED)
+
+
+def stopped(own: Mapping[int, str]) -> tuple[Holder, ...]:
+    """Those of `own` that are stopped."""
+    return tuple(one for pid in own if (one := process(pid, own)).stopped)
 
 
 def free_ephemeral() -> int | None:
@@ -79,8 +104,8 @@ def _listening(ports: frozenset[int]) -> dict[str, int]:
     return {inode: port for port, state, inode in _sockets() if state == LISTEN and port in ports}
 
 
-def _owners(inodes: Mapping[str, int]) -> Iterator[tuple[int, str]]:
-    """Port → process, for all that /proc shows to this user."""
+def _owners(inodes: Mapping[str, int]) -> Iterator[tuple[int, int]]:
+    """Port and pid, for all that /proc shows to this user."""
     left = set(inodes.values())
     for folder in PROC.iterdir():
         if not left:
@@ -92,7 +117,7 @@ def _owners(inodes: Mapping[str, int]) -> Iterator[tuple[int, str]]:
                 port = inodes.get(_inode(link))
                 if port in left:
                     left.discard(port)
-                    yield port, f"pid {folder.name} {_command(folder)}".strip()
+                    yield port, int(folder.name)
 
 
 def _inode(link: Path) -> str:
@@ -105,4 +130,4 @@ def _inode(link: Path) -> str:
 
 def _command(folder: Path) -> str:
     raw = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
-    return raw[:100].decode("utf-8", errors="replace").strip()
+    return raw[:LONGEST].decode("utf-8", errors="replace").strip()

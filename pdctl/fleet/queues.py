@@ -56,26 +56,29 @@ def queues(
 def _drained(engine: Endpoint, probing: Prober, until: Deadline) -> Queues:
     pause = threading.Event()  # never set: a wait that ends with the deadline
     last = Queues(engine.name, MappingProxyType({}), False)
-    while (held := _held(engine.url.rstrip("/"), probing)) is not None:
-        last = Queues(engine.name, MappingProxyType(held), True)
-        if not held or until.passed:
+    while (found := _held(engine.url.rstrip("/"), probing)) is not None:
+        held, late = found
+        last = Queues(engine.name, MappingProxyType(held), True, late)
+        if late or not held or until.passed:  # a gauge that is written every half minute does not empty in time
             break
         pause.wait(min(AGAIN, until.left))
     return last
 
 
-def _held(url: str, probing: Prober) -> dict[str, float] | None:
-    """None when it could not be read. Names are those of the place it was read at."""
+def _held(url: str, probing: Prober) -> tuple[dict[str, float], bool] | None:
+    """What it holds, and whether that may be old; None when it could not be read. Names are those of its place."""
     loads = probing.look(url, NOW)
     entries = document.mappings(document.mapping(loads.body).get("loads"))
     if loads.ok and entries:
-        return _counted(entries, LOADS)
-    metrics = probing.ask(url, METRICS_PATH)
-    if metrics.ok and (found := exposition.totals(metrics.text)).keys() & set(GAUGES):
-        return {name: found[name] for name in GAUGES if found.get(name)}
+        return _counted(entries, LOADS), False
     old = probing.look(url, OLD)
     entries = document.mappings(old.body)
-    return _counted(entries, OLD_LOADS) if old.ok and entries else None
+    if old.ok and entries:
+        return _counted(entries, OLD_LOADS), False
+    metrics = probing.ask(url, METRICS_PATH)
+    if metrics.ok and (found := exposition.totals(metrics.text)).keys() & set(GAUGES):
+        return {name: found[name] for name in GAUGES if found.get(name)}, True
+    return None
 
 
 def _counted(entries: Iterable[Object], keys: Iterable[tuple[str, str]]) -> dict[str, float]:

@@ -56,6 +56,7 @@ def probe_router(
         ready=readiness.ok if readiness.status in (200, 503) else None,
         readiness=readiness,
         workers=workers,
+        status=answers[WORKERS].status,
     )
     if metrics_url or not answers[METRICS].ok:
         return _with_metrics(found, _elsewhere(metrics_url or _default_metrics(base), probing), sure=bool(metrics_url))
@@ -84,8 +85,9 @@ def _not_recognised(replies: Mapping[str, Reply], answers: Mapping[str, Answer])
     if mode and not answers[WORKERS].ok:
         return f"this is an engine (disaggregation_mode {document.excerpt(mode)}), not a router"
     if answers[WORKERS].status in (401, 403):
-        return f"{WORKERS} answered {answers[WORKERS].status}: the router asks for an API key"
-    return f"no router pdctl knows: {WORKERS} answered {answers[WORKERS].status}"
+        return f"{answers[WORKERS].status} on {WORKERS}: the router asks for an API key"
+    said = f"{answers[WORKERS].status} on {WORKERS}" if answers[WORKERS].reached else answers[WORKERS].reason
+    return f"{said}, which is no answer of a router that pdctl knows"
 
 
 def _default_metrics(base: str) -> str:

@@ -41,7 +41,7 @@ PD706 client-abort PD707 room-reused PD708 transfer-never-completed PD709 schedu
 PD711 context-corruption PD712 room-id-missing PD713 prefill-refused PD714 decode-refused PD715 router-retried
 PD716 room-zero
 PD801 trace-blind PD802 metrics-off PD803 clock-skew PD804 fd-limit PD805 logs-not-collected
-PD901 not-reachable-from-here PD902 no-endpoints
+PD901 not-reachable-from-here PD902 no-endpoints PD903 not-sglang PD904 api-key-required
 """
 
 each = pytest.mark.parametrize("entry", book.ENTRIES, ids=lambda entry: entry.code)

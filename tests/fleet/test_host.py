@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.fleet import host, listeners, nics, rdma
-from pdctl.fleet.facts import Endpoint, Engine, Package, RdmaDevice
+from pdctl.fleet.facts import Endpoint, Engine, Holder, Package, RdmaDevice
 from tests.fleet.conftest import closed_port
 
 GID = "fe80:0000:0000:0000:5054:00ff:fe12:3456"
@@ -128,15 +129,29 @@ def test_ports_and_who_holds_them() -> None:
         holder.communicate()
     assert found.checked_ports == tuple(sorted((free, taken)))
     assert list(found.busy) == [taken]
-    assert found.busy[taken].startswith(f"pid {holder.pid} {sys.executable}")
+    assert (found.busy[taken].pid, found.busy[taken].stopped) == (holder.pid, False)
+    assert str(found.busy[taken]).startswith(f"pid {holder.pid} ({sys.executable}")
 
 
 def test_a_port_whose_holder_is_hidden_is_in_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         monkeypatch.setattr(listeners, "PROC", tmp_path)
-        assert listeners.holders((port,)) == {port: "in use"}
+        assert listeners.holders((port,)) == {port: Holder(None)}
+        assert str(Holder(None)) == "a process that this user cannot see"
         assert listeners.free_ephemeral() is None
+
+
+def test_a_process_that_is_stopped_is_told_from_one_that_runs() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        own = {process.pid: "decode-0"}
+        assert listeners.stopped(own) == ()
+        os.kill(process.pid, signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        (stopped,) = listeners.stopped(own)
+        assert (stopped.pid, stopped.instance, stopped.stopped) == (process.pid, "decode-0", True)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
 
 
 def test_free_ephemeral_ports_are_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

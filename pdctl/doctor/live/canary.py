@@ -184,11 +184,14 @@ def samples(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def leftovers(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD613: what an idle engine still holds afterwards. One that served others before cannot be judged."""
+    """PD613: what an idle engine still holds afterwards. One that served others before cannot be judged, nor one whose
+    only word is a gauge in /metrics: that may be half a minute old."""
     if not facts.queues:
         return Unknown("the queues were not read")
     engines = {engine.endpoint.name: engine for engine in facts.engines}
-    busy = [one.instance for one in facts.queues if one.left and _busy(engines.get(one.instance))]
+    held = [one.instance for one in facts.queues if one.left and not one.late]
+    busy = [name for name in held if not _idle(engines.get(name))]
+    late = [one.instance for one in facts.queues if one.late]
     found = [
         finding(
             "PD613",
@@ -198,20 +201,22 @@ def leftovers(facts: Facts) -> list[Finding] | Skipped | Unknown:
             evidence=("it held nothing before the canaries",),
         )
         for one in facts.queues
-        if one.read and one.left and one.instance not in busy
+        if one.read and one.left and not one.late and one.instance not in busy
     ]
     unread = [one.instance for one in facts.queues if not one.read]
-    if found or not (busy or unread):
+    if found or not (busy or unread or late):
         return found
     if busy:
-        return Unknown(f"{names(busy)}: it served other requests before the canaries")
-    return Unknown(f"{names(unread)}: neither /v1/loads nor /metrics nor /get_load says what it holds")
+        return Unknown(f"{names(busy)}: whether it was idle before the canaries is not known")
+    if unread:
+        return Unknown(f"{names(unread)}: neither /v1/loads nor /get_load nor /metrics says what it holds")
+    return Unknown(f"{names(late)}: only /metrics says what it holds, and its gauges may be half a minute old")
 
 
-def _busy(engine: Engine | None) -> bool:
-    """Whether it had requests before the canaries."""
+def _idle(engine: Engine | None) -> bool:
+    """Whether it was seen to have no request before the canaries."""
     loads = engine.loads if engine is not None else ()
-    return any((document.number(load.get(key)) or 0) > 0 for load in loads for key in LOADS)
+    return bool(loads) and not any((document.number(load.get(key)) or 0) > 0 for load in loads for key in LOADS)
 
 
 def _of(facts: Facts, kind: str) -> list[Canary]:

@@ -1,24 +1,28 @@
-"""Is each engine there, in its role and to be seen? PD301, PD604, PD605, PD614, PD801 to PD803, PD901 and PD902."""
+"""Is each engine there, in its role and to be seen? PD301, PD604, PD605, PD614, PD801 to PD803, PD901 to PD904."""
 
 from __future__ import annotations
 
 import ipaddress
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import Needs
+from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor import reading
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.ports import WILDCARD, address, agreement, machine
 from pdctl.doctor.words import few, names
+from pdctl.fleet.server_info import PATHS as INFO_PATHS
 
 if TYPE_CHECKING:
     from pdctl.doctor.facts import Facts
     from pdctl.doctor.finding import Finding
-    from pdctl.fleet.facts import Engine, Reply
+    from pdctl.fleet.facts import Ended, Engine, Holder, Host, Reply
 
 ELSEWHERE = ("not resolved", "no connection within", "unreachable", "no route", "name or service", "resolution")
 UNASKED = "not asked"  # the time was over before
+LOCKED = (401, 403)
+BROKEN = 500  # statuses from here on are a server's own trouble
 SKEW = 2.0  # seconds by which clocks must differ before a log of one-second stamps misleads
 TALKATIVE = ("log_requests", "enable_request_time_stats_logging")
 
@@ -46,23 +50,120 @@ def _mode(engine: Engine) -> str:
 
 
 def down(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD604: its host answers and it does not, or it listens and says nothing."""
+    """PD604: its host answers and it does not, or it listens and is silent; and how it ended, where that is known."""
+    ended = {one.instance: one for one in facts.ended}
     return [
-        finding(
-            "PD604",
-            engine.endpoint.name,
-            observed=engine.reason or "no answer",
-            expected="an answer on /server_info",
-            look=f"curl -sS {engine.endpoint.url}/health, then the end of its log",
-            evidence=few([_line(engine, one) for one in engine.replies if not one.reason.startswith(UNASKED)]),
-        )
+        _ended(engine, ended[engine.endpoint.name]) if engine.endpoint.name in ended else _down(engine)
         for engine in facts.engines
         if not engine.reached and not _elsewhere(engine)
     ] or _asked(facts)
 
 
+def _down(engine: Engine) -> Finding:
+    return finding(
+        "PD604",
+        engine.endpoint.name,
+        observed=engine.reason or "no answer",
+        expected="an answer on /server_info",
+        look=f"curl -sS {engine.endpoint.url}/health",
+        evidence=few([_line(engine, one) for one in engine.replies if not one.reason.startswith(UNASKED)]),
+    )
+
+
+def _ended(engine: Engine, ended: Ended) -> Finding:
+    """What its supervisor recorded. A process that pdctl ended is no fault of its own."""
+    name = engine.endpoint.name
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.at))
+    tail = [f"{name} | {line}" for line in ended.lines]
+    found = finding(
+        "PD604",
+        name,
+        observed=f"{ended.words}, at {when}",
+        expected="a process that answers",
+        evidence=[f"last {len(tail)} lines of {ended.log}:", *tail] if tail and not ended.ours else [],
+        severity=Severity.INFO if ended.ours else None,
+        look=f"tail -n 50 {ended.log}",
+    )
+    return replace(found, headline=f"{name} is not running: it {ended.words}")
+
+
+def stopped(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD604: it does not answer because its process is stopped (SIGSTOP, Ctrl-Z, a debugger)."""
+    if facts.host is None:
+        return Unknown("this host was not looked at")
+    return [
+        _stopped(engine, who) for engine in facts.engines if not engine.info and (who := _held_up(facts.host, engine))
+    ] or _asked(facts)
+
+
+def _held_up(host: Host, engine: Engine) -> list[Holder]:
+    where, port = address(engine.endpoint.url)
+    own = [one for one in host.stopped if one.instance == engine.endpoint.name]
+    holder = host.busy.get(port) if machine(where) == "127.0.0.1" else None
+    return own or ([holder] if holder is not None and holder.stopped else [])
+
+
+def _stopped(engine: Engine, who: list[Holder]) -> Finding:
+    name = engine.endpoint.name
+    pids = [str(one.pid) for one in who]
+    several = len(pids) > 1
+    found = finding(
+        "PD604",
+        name,
+        observed=engine.reason or "no answer",
+        expected="an answer on /server_info",
+        evidence=few([f"/proc/{one.pid}/stat: state T (stopped); {one}" for one in who]),
+        look=f"kill -CONT {' '.join(pids)}",
+    )
+    subject = f"its processes (pids {names(pids)}) are" if several else f"its process (pid {pids[0]}) is"
+    return replace(found, headline=f"{name} does not answer: {subject} stopped")
+
+
+def foreign(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD903: something answers at its address, and it is no SGLang engine."""
+    return [
+        finding(
+            "PD903",
+            engine.endpoint.name,
+            observed=engine.reason,
+            expected="a JSON object at /server_info",
+            evidence=few([_line(engine, one) for one in engine.replies if not one.ok]),
+            url=engine.endpoint.url,
+            what="SGLang engine",
+        )
+        for engine in facts.engines
+        if _answers(engine) and not _locked(engine)
+    ] or _asked(facts)
+
+
+def locked(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD904: it asks for an API key, and was given none or another one."""
+    return [
+        finding(
+            "PD904",
+            engine.endpoint.name,
+            observed=f"{engine.replies[0].status} on {engine.replies[0].path}",
+            expected="200",
+            evidence=few([_line(engine, one) for one in engine.replies if one.status in LOCKED]),
+            url=engine.endpoint.url,
+        )
+        for engine in facts.engines
+        if _answers(engine) and _locked(engine)
+    ] or _asked(facts)
+
+
+def _answers(engine: Engine) -> bool:
+    """HTTP came back from /server_info, and it was no server info. A 5xx is an engine in trouble, or a proxy."""
+    statuses = [one.status for one in engine.replies if one.path in INFO_PATHS]
+    return not engine.info and bool(statuses) and all(0 < status < BROKEN for status in statuses)
+
+
+def _locked(engine: Engine) -> bool:
+    return any(one.status in LOCKED for one in engine.replies if one.path in INFO_PATHS)
+
+
 def _line(engine: Engine, reply: Reply) -> str:
-    return f"{engine.endpoint.url}{reply.path}: {reply.reason or reply.status}"
+    return f"{engine.endpoint.url}{reply.path}: {' '.join(filter(None, (str(reply.status or ''), reply.reason)))}"
 
 
 def not_reachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
@@ -97,6 +198,8 @@ def _elsewhere(engine: Engine) -> bool:
 
 def nobody(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD902: no pair exists that could be looked at."""
+    if not facts.engines and Needs.ROUTER in facts.asked:
+        return Skipped("no instance was given, and what the router lists is another check")
     have = {engine.endpoint.role for engine in facts.engines}
     missing = [role for role in ("prefill", "decode") if role not in have]
     if not missing:
@@ -244,6 +347,7 @@ LIVE = (Needs.ENDPOINT,)
 CHECKS = (
     Check("PD301", LIVE, roles),
     Check("PD604", LIVE, down),
+    Check("PD604", (Needs.ENDPOINT, Needs.HOST), stopped),
     Check("PD605", LIVE, health_lies),
     Check("PD605", (Needs.ENDPOINT, Needs.CANARY), health_lies_canary),
     Check("PD614", LIVE, public),
@@ -253,4 +357,6 @@ CHECKS = (
     Check("PD803", LIVE, clocks),
     Check("PD901", LIVE, not_reachable),
     Check("PD902", LIVE, nobody),
+    Check("PD903", LIVE, foreign),
+    Check("PD904", LIVE, locked),
 )

@@ -2,43 +2,65 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
+from pdctl.doctor.words import names
 
 if TYPE_CHECKING:
     from pdctl.doctor.facts import Facts
     from pdctl.doctor.finding import Finding
-    from pdctl.fleet.facts import Host
+    from pdctl.fleet.facts import Holder, Host
+    from pdctl.layout.serving import Port
 
 NIXL = ("nixl", "nixl-cu12", "nixl-cu13")
 NOT_LOCAL = Skipped("no topology that runs on this host")
 
 
 def taken(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD218: somebody else holds a port of an instance that is not up."""
+    """PD218: a process of somebody else listens on a port of an instance that does not serve.
+
+    A server that hangs holds its own ports. It is known by its pid, where a run recorded it, and else by its --port.
+    """
     plan, host = facts.plan, facts.host
     if plan is None or plan.target != "local":
         return NOT_LOCAL
     if host is None:
         return Unknown("this host was not looked at")
-    up = {engine.endpoint.name for engine in facts.engines if engine.reached}
-    return [
-        finding(
-            "PD218",
-            one.name,
-            observed=str(port.port),
-            expected="a free port",
-            evidence=(f"{port.purpose} port {port.port} of {one.name}: {host.busy[port.port]}",),
-            other=host.busy[port.port],
-            fix=f"end {host.busy[port.port]}, or move the ports of the topology",
-        )
-        for one in plan.instances
-        if one.name not in up
-        for port in one.ports
-        if port.port in host.busy
-    ]
+    serves = {engine.endpoint.name for engine in facts.engines if engine.info}
+    found: list[Finding] = []
+    hidden: list[int] = []
+    for one in plan.instances:
+        if one.name in serves or _its_own(host.busy.get(one.http_port), one.http_port):
+            continue
+        for port in one.ports:
+            holder = host.busy.get(port.port)
+            if holder is not None and holder.pid is None:
+                hidden.append(port.port)
+            elif holder is not None and not holder.instance:
+                found.append(_taken(one.name, port, holder))
+    if hidden and not found:
+        return Unknown(f"who listens on {names([str(port) for port in hidden])}: a process that this user cannot see")
+    return found
+
+
+def _its_own(holder: Holder | None, port: int) -> bool:
+    return holder is not None and (bool(holder.instance) or bool(re.search(rf"--port[ =]{port}\b", holder.command)))
+
+
+def _taken(name: str, port: Port, holder: Holder) -> Finding:
+    found = finding(
+        "PD218",
+        name,
+        observed=f"{holder} listens on {port.port}",
+        expected=f"port {port.port} is free, or held by {name}",
+        evidence=(f"{port.purpose} port of {name}: {port.port}",),
+        fix=f"stop pid {holder.pid} to free port {port.port}: kill {holder.pid}",
+    )
+    return replace(found, headline=f"port {port.port} ({name}, {port.purpose}) is taken by {holder}")
 
 
 def nixl(facts: Facts) -> list[Finding] | Skipped | Unknown:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pdctl.doctor.finding import Finding
     from pdctl.fleet.facts import Engine, Router, RouterWorker
 
+LOCKED = (401, 403)
 STATES = {1: "open", 2: "half open"}
 ROLES = ("prefill", "decode")
 
@@ -95,17 +96,56 @@ def not_ready(facts: Facts) -> list[Finding] | Skipped | Unknown:
         return Skipped("no router was given")
     if router.reached and router.ready:
         return []
-    if router.reached and router.ready is None:
+    if router.reached and router.ready is None and router.kind:
         return Unknown(f"{router.url} does not say whether it is ready")
-    said = router.reason or _said(router) or "no answer"
+    if foreign(facts) or locked(facts):
+        return Unknown(f"{router.url} is not a router that can be read: {router.reason}")
+    said = (router.reason if not router.reached else _said(router)) or "no answer"
+    found = finding(
+        "PD602",
+        "router",
+        observed=said,
+        expected="ready, with a healthy worker of each role",
+        evidence=(f"GET {router.url}/readiness: {said}",),
+        url=plain(router.url),
+    )
+    if router.reached:
+        return [found]
+    return [replace(found, headline=f"the router at {router.url} does not answer: {said}",
+                    fix=f"curl -sS {plain(router.url)}/readiness")]  # fmt: skip
+
+
+def foreign(facts: Facts) -> list[Finding]:
+    """PD903: something answers there, and it is no router that pdctl knows."""
+    router = facts.router
+    if router is None or not router.reached or router.kind or router.status in LOCKED:
+        return []
     return [
         finding(
-            "PD602",
+            "PD903",
             "router",
-            observed=said,
-            expected="ready, with a healthy worker of each role",
-            evidence=(f"GET {router.url}/readiness: {said}",),
-            url=plain(router.url),
+            observed=router.reason,
+            expected="a list of workers at /workers",
+            evidence=(f"GET {router.url}/workers: {router.status or 'no answer'}",),
+            url=router.url,
+            what="SGLang router",
+        )
+    ]
+
+
+def locked(facts: Facts) -> list[Finding]:
+    """PD904: it asks for an API key, and was given none or another one."""
+    router = facts.router
+    if router is None or not router.reached or router.status not in LOCKED:
+        return []
+    return [
+        finding(
+            "PD904",
+            "router",
+            observed=f"{router.status} on /workers",
+            expected="200",
+            evidence=(f"GET {router.url}/workers: {router.status}",),
+            url=router.url,
         )
     ]
 
@@ -196,4 +236,6 @@ CHECKS = (
     Check("PD602", (Needs.ROUTER,), not_ready),
     Check("PD603", ROUTED, missing),
     Check("PD902", (Needs.ROUTER,), one_sided),
+    Check("PD903", (Needs.ROUTER,), foreign),
+    Check("PD904", (Needs.ROUTER,), locked),
 )

@@ -210,7 +210,11 @@ def collisions(servers: Servers, code: str) -> Iterator[Finding]:
             flag = "--port" if other.kind == "http" else "--disaggregation-bootstrap-port"
             evidence = [one.place, other.place]
             name = one.engine.name if one.engine is not other.engine else f"its own {one.kind} port"
-            values: dict[str, object] = {"other": name, "port": free, "fix": f"{flag} {free}"}
+            values: dict[str, object] = {
+                "other": name,
+                "port": free,
+                "fix": f"start {other.engine.name} with {flag} {free}",
+            }
             yield finding(code, other.engine.name, str(one.port), "", evidence, None, **values)
 
 

@@ -75,12 +75,18 @@ def finding(found: Finding, term: Term) -> None:
         _fix(found.fix, term)
 
 
-def _lines(label: str, text: str, term: Term, indent: bool = False) -> None:
-    """A labelled paragraph: broken between words on a terminal, one line in a pipe."""
+def _lines(label: str, text: str, term: Term, indent: bool = False, mark: str = "") -> None:
+    """A labelled paragraph: broken between words on a terminal, one line in a pipe.
+
+    `text` may come from outside and is made visible; `mark`, one column wide, is ours and may have colour.
+    """
     width = term.width if term.tty else 10**6
     margin = " " * (2 + LABEL if label or indent else 2)
     line = "  " + term.style(label.ljust(LABEL), "dim") if label else margin
     used = len(margin)
+    if mark:
+        line, used = f"{line}{mark} ", used + 2
+        margin = " " * used
     for word in visible(text, term).split():
         if used > len(margin) and used + 1 + len(word) > width:
             term.write(line.rstrip())
@@ -149,13 +155,15 @@ def _checks(report: Report, term: Term, verbose: bool) -> None:
         if family:
             term.write(f"  {_family_mark(family, worst, term)} {name.ljust(24)}{term.style(_tally(family), 'dim')}")
     for reason, codes in _by_reason(checks, Status.UNKNOWN).items():
-        _lines("", f"{_mark(Status.UNKNOWN, term)} unknown {_few(codes)}: {reason}", term)
+        _lines("", f"unknown {_few(codes)}: {reason}", term, mark=_mark(Status.UNKNOWN, term))
     skipped = sorted(_by_reason(checks, Status.SKIPPED).items(), key=lambda group: -len(group[1]))
     for reason, codes in skipped[:SHOWN]:
-        _lines("", f"{_mark(Status.SKIPPED, term)} {len(codes)} skipped: {reason}", term)
+        _lines("", f"{len(codes)} skipped: {reason}", term, mark=_mark(Status.SKIPPED, term))
     rest = sum(len(codes) for _, codes in skipped[SHOWN:])
     if rest:
-        _lines("", f"{_mark(Status.SKIPPED, term)} {rest} skipped for {len(skipped) - SHOWN} other reasons (-v)", term)
+        more = len(skipped) - SHOWN
+        words = f"{rest} skipped for {more} other reason{'s' if more > 1 else ''} (-v)"
+        _lines("", words, term, mark=_mark(Status.SKIPPED, term))
 
 
 def _few(codes: Sequence[str]) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from xml.etree import ElementTree
 
 import jsonschema
+import pytest
 
 from pdctl.doctor.finding import Report
 from pdctl.render.findings import document, github, junit, sarif, text
@@ -150,3 +152,23 @@ def test_junit_counts_what_failed(report: Report) -> None:
     failure = checks.find("testcase[@name='PD201']/failure")
     assert failure is not None
     assert "observed: bootstrap_port: null" in (failure.text or "")
+
+
+class Screen(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_reach_a_terminal_as_colours(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our own escapes are printed; those in what was read are drawn."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for verbose in (False, True):
+        text.show(report, Term(screen := Screen()), verbose=verbose)
+        shown = screen.getvalue()
+        assert re.findall(r"\\x1b\[.{3}", shown) == [r"\x1b[2J<"]
+        assert "\x1b[2J" not in shown
+    text.show(report, Term(screen := Screen()))
+    assert "\x1b[33m?\x1b[0m unknown PD501: decode-0 did not answer" in screen.getvalue()
