@@ -111,7 +111,7 @@ def test_a_wildcard_is_a_door_where_the_network_is_shared(facts: Facts, severiti
 
 def test_ports_of_one_script_meet() -> None:
     facts = script(f"{ENGINE} {PREFILL}", f"{ENGINE} {PREFILL} --port 8998", f"{ENGINE} {PREFILL} --port 30000")
-    assert {(each.instance, each.observed, each.fix.split(": ")[1]) for each in found(facts, "PD218")} == {
+    assert {(each.instance, each.observed, each.fix.split(" with ")[1]) for each in found(facts, "PD218")} == {
         ("prefill:8998", "8998", "--port 30001"),
         ("prefill:8998", "8998", "--disaggregation-bootstrap-port 8999"),
         ("prefill:30000", "8998", "--disaggregation-bootstrap-port 30001"),
