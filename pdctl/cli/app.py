@@ -26,6 +26,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("launch", "pdctl.cli.launch", "Start a topology and keep it running."),
     Verb("render", "pdctl.cli.render", "Write a topology as files that another system runs: Kubernetes manifests."),
     Verb("doctor", "pdctl.cli.doctor", "Find what would break: before rollout, at rest, or by real requests."),
+    Verb("diagnose", "pdctl.cli.diagnose", "Say what happened, from logs alone: who died, what broke which rooms."),
     Verb("trace-room", "pdctl.cli.trace_room", "Tell the story of one room from plain logs, and the cause."),
     Verb("rooms", "pdctl.cli.rooms", "List the rooms in the logs: pair, phase, duration, outcome, cause."),
     Verb("ask", "pdctl.cli.ask", "Send one request to the running deployment and stream the answer."),

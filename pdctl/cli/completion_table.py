@@ -94,6 +94,16 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "--verbose",
         "--watch",
     ),
+    "diagnose": (
+        "--dialects",
+        "--output",
+        "--output-file",
+        "--run",
+        "--since",
+        "--tz",
+        "--until",
+        "--verbose",
+    ),
     "trace-room": (
         "--dialects",
         "--follow",

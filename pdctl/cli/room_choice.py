@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 HEX = 16  # digits of most rooms as spans write them
 ROOM = re.compile(r"(0[xX])?[0-9a-fA-F]+")
+# Request ids as engines, routers and the OpenAI surface make them: 32 hex digits, a UUID, `chatcmpl-…`, `gnt-…`.
+RID = re.compile(
+    r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+    r"|(?:chatcmpl|cmpl|gnt|resp|req|pdctl-canary)[-_][\w.-]{4,128}"
+)
 
 
 class Wanted(NamedTuple):
@@ -45,6 +50,8 @@ def chosen(words: list[str], rid: str | None, last_failed: bool, slowest: int | 
     if not words:
         hint = "give its number, --rid, --last-failed or --slowest 5; `pdctl rooms` lists them"
         raise UsageError("which room?", hint)
+    if RID.fullmatch(words[0]):
+        return Wanted(None, words[0]), words[1:]
     return Wanted(number(words[0])), words[1:]
 
 

@@ -13,14 +13,17 @@ from pdctl.cli import log_sources
 from pdctl.cli.durations import seconds
 from pdctl.cli.log_sources import Reading
 from pdctl.cli.room_filter import FIELDS, FILTERS, Order, matcher
+from pdctl.errors import ExitCode
 from pdctl.render import rooms as render
 from pdctl.render import term
 from pdctl.render.trace.output import to_file
 from pdctl.render.trace.progress import Scanning, read_stats
+from pdctl.render.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pdctl.trace.hints import Hints
     from pdctl.trace.room import Summary
 
 
@@ -71,11 +74,13 @@ def command(
     pdctl rooms logs/ --outcome failed --outcome hung
     pdctl rooms logs/ --sort duration --reverse --limit 10
     pdctl rooms 'logs/*.log.gz' --filter cause=PD2* --prefill prefill-1 -o tsv
+
+    Exit code of an empty list: 1 when an instance died by its log, 4 when no line is an engine's or a router's.
     """
     wanted = [*(filters or []), *(f"{key}={name}" for key, name in (("prefill", prefill), ("decode", decode)) if name)]
     keep = matcher(wanted, outcome or [], None if least is None else seconds("--min-duration", least))
     sources = log_sources.sources(paths or [], run)
-    known = _read(sources, Reading(since, until, tz, dialects, index), verbose, build)
+    known, hints = _read(sources, Reading(since, until, tz, dialects, index), verbose, build)
     found = sorted((room for room in known if keep(room)), key=FIELDS[sort.value].key, reverse=reverse)  # type: ignore[arg-type]
     found = found[:limit]
     with to_file(output_file) as stream:
@@ -86,19 +91,34 @@ def command(
             stream.write(forms[output](found, stream))
     if output is Form.TEXT and term.out().tty:
         term.err().write(render.totals(found, len(known)))
+    for line in hints.lines(listed=bool(known)):
+        term.err().write(f"note: {visible(line, term.err())}")
+    if not known:
+        raise typer.Exit(int(_nothing(hints)))
 
 
-def _read(sources: log_sources.Sources, reading: Reading, verbose: bool, build: bool) -> Sequence[Summary]:
+def _nothing(hints: Hints) -> ExitCode:
+    """An empty list is fine where healthy rooms leave no line, not where somebody died or nothing was understood."""
+    if hints.died:
+        return ExitCode.FINDINGS
+    return ExitCode.OK if hints.known else ExitCode.NOT_PROBED
+
+
+def _read(
+    sources: log_sources.Sources, reading: Reading, verbose: bool, build: bool
+) -> tuple[Sequence[Summary], Hints]:
     began, progress = time.monotonic(), Scanning(term.err())
     try:
         library = log_sources.library(log_sources.opened(sources), reading, progress)
         from pdctl.trace import summary
+        from pdctl.trace.hints import Hints
 
         if build and not library.build_index():
             term.err().write("warning: not every log can be indexed: stdin and files that cannot be read twice are not")
         found = summary.summaries(library)
+        hints = Hints(library)
     finally:
         progress.close()
     if verbose:
         read_stats(library, time.monotonic() - began, term.err())
-    return found
+    return found, hints

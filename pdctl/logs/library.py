@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.dialect.prefix import split
 from pdctl.dialect.speech import ANCESTRY
 from pdctl.dialect.vocabulary import speech as shipped
 from pdctl.logs import needle, window
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pdctl.dialect.identify import Identity
     from pdctl.dialect.row import Row, Speaker
     from pdctl.dialect.speech import Speech
-    from pdctl.logs.clock import Clock
+    from pdctl.logs.clock import Clock, Instant
     from pdctl.logs.ends import End
     from pdctl.logs.event import Event
     from pdctl.logs.inquiry import Tally
@@ -37,6 +38,14 @@ if TYPE_CHECKING:
 
 WHOLE = 16 << 20  # bytes of logs up to which nothing is left out of a context, and every start is looked for
 LIMIT = 3 << 15  # bytes of each log a context is read from when there are more
+
+
+class Behind(NamedTuple):
+    """A line behind another. text: without its prefix; stamped: it has a time of its own, so it begins a message."""
+
+    place: Place
+    text: str
+    stamped: bool
 
 
 class Library:
@@ -224,14 +233,36 @@ class Library:
 
     def signatures(self, *codes: str) -> Iterator[Event]:
         """Lines whose row has a cause, one of `codes` if any are given; echoes included, log by log, in file order."""
+        return self.said(lambda row: bool(row.cause) and (not codes or row.cause in codes))
+
+    def said(self, wanted: Callable[[Row], bool]) -> Iterator[Event]:
+        """Lines that rows which are `wanted` read, log by log, in file order; all logs are searched end to end."""
         for log in self.logs:
             speaker = self.identity(log).speaker
-            rows = [row for row in self.speech.rows if row.cause and (not codes or row.cause in codes)]
-            literals = {row.literal for row in rows if _says(speaker, row)}
+            literals = {row.literal for row in self.speech.rows if wanted(row) and _says(speaker, row)}
             for raw in find(log, sorted(literals)):
                 for event in self._reader(log).known(raw):
-                    if event.row.cause and (not codes or event.row.cause in codes) and self._counts(event):
+                    if wanted(event.row) and self._counts(event):
                         yield event
+
+    def behind(self, event: Event, size: int) -> Iterator[Behind]:
+        """Lines of the same file behind the event's own, about `size` bytes of them."""
+        part = next((part for part in self._owners if part.path == event.place.file), None)
+        if part is None:
+            return
+        raws = window.lines(part, event.place.offset, event.place.offset + size, self._lines(part))
+        for raw in raws:
+            if raw.place.offset > event.place.offset:
+                said = split(raw.line)
+                yield Behind(raw.place, said.message, said.stamp is not None)
+
+    def instant(self, log: Log, line: bytes) -> Instant | None:
+        """When a line of the log was written."""
+        return self._reader(log).instant(line)
+
+    def lines(self, log: Log) -> int:
+        """How many lines the log has; a last one without a newline counts."""
+        return sum(self._lines(part).total() for part in log.parts)
 
     # --- within
 

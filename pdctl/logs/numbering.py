@@ -41,6 +41,19 @@ class Lines:
         self.learn(offset, line)
         return line
 
+    def total(self) -> int:
+        """Lines of the whole part; a last one without a newline counts."""
+        data = bytearray(SIZE)
+        stream = open_part(self._part)
+        lines, last = 0, 10
+        try:
+            while got := stream.readinto(memoryview(data)):
+                lines += newlines(data, 0, got)
+                last = data[got - 1]
+        finally:
+            stream.close()
+        return lines + (last != 10)
+
     def _between(self, start: int, end: int) -> int:
         if not self._part.plain:
             return self._inside(start, end)

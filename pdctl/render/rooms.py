@@ -86,6 +86,7 @@ def to_jsonl(found: Sequence[Summary], term: Term) -> str:
 def document(room: Summary) -> dict[str, object]:
     return {
         "room": room.room,
+        "room_id": str(room.room),  # jq 1.6 and JavaScript round numbers above 2^53
         "hex": f"0x{room.room:x}",
         "started": room.first_seen,
         "time": None if room.first_seen is None else measures.rfc3339(room.first_seen),

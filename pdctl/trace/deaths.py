@@ -53,7 +53,7 @@ def death(instance: Instance, deployment: Deployment, around: Sequence[Event]) -
     crash = [event for event in instance.final if crashes(event)]
     if crash:
         first = crash[0]
-        reasons = [event for event in (*instance.final, *around) if _tells(event, first)]
+        reasons = [event for event in (*instance.final, *around) if tells(event, first)]
         at = first.t if first.t is not None else instance.last
         return None if at is None else Death(instance, at, reasons[0] if reasons else None, (*reasons[:1], first))
     if instance.clean or instance.last is None:
@@ -76,7 +76,7 @@ def mismatches(event: Event) -> bool:
     return event.row.cause in MISMATCH and event.row.level in (Level.ERROR, Level.CRITICAL)
 
 
-def _tells(event: Event, crash: Event) -> bool:
+def tells(event: Event, crash: Event) -> bool:
     """The line of a traceback that says what the crash was of."""
     if not (mismatches(event) or event.row.id == "room-key-error") or event.place.file != crash.place.file:
         return False

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.errors import NotFoundError
 from pdctl.trace import signs
+from pdctl.trace.hints import DIAGNOSE, Hints
 from pdctl.trace.missing import LOG_REQUESTS, TIME_STATS
 from pdctl.trace.room import Outcome
 from pdctl.trace.summary import summaries
@@ -43,8 +44,19 @@ def last_failed(library: Library) -> int:
     """NotFoundError when no room failed."""
     broken = [one for one in summaries(library) if one.outcome in BROKEN]
     if not broken:
-        raise NotFoundError("no room failed in these logs", LIST)
+        raise _nothing_failed(library)
     return max(broken, key=lambda one: (one.first_seen or 0.0) + (one.seconds or 0.0)).room
+
+
+def _nothing_failed(library: Library) -> NotFoundError:
+    """That no line names a room that failed is no good news where an instance died or no line was understood."""
+    hints = Hints(library)
+    if hints.died:
+        names = ", ".join(hints.died)
+        return NotFoundError(f"no line names a room that failed, but {names} died", DIAGNOSE)
+    if hints.strange:
+        return NotFoundError(f"no line names a room that failed; {'; '.join(hints.strange)}", DIAGNOSE)
+    return NotFoundError("no room failed in these logs", LIST)
 
 
 def slowest(library: Library, n: int) -> tuple[int, ...]:

@@ -49,7 +49,8 @@ def document(room: Room) -> dict[str, object]:
     return {
         "schema": ROOM,
         "room": room.room,
-        "hex": f"0x{room.room:x}",  # a reader whose numbers are doubles cannot hold `room`
+        "room_id": str(room.room),  # a reader whose numbers are doubles (jq 1.6, JavaScript) cannot hold `room`
+        "hex": f"0x{room.room:x}",
         "rids": dict(room.rids),
         "outcome": room.outcome.value,
         "prefill_requested": room.prefill_requested,

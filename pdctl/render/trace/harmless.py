@@ -1,20 +1,23 @@
-"""A room whose every text may go to a terminal: made once, so that no view of it can forget one."""
+"""A room, or a diagnosis, whose every text may go to a terminal: made once, so that no view of it can forget one."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pdctl.render.visible import visible
 
 if TYPE_CHECKING:
     from pdctl.render.term import Term
+    from pdctl.trace.diagnosis import Diagnosis
     from pdctl.trace.room import Room
 
+Told = TypeVar("Told", "Room", "Diagnosis")
 
-def harmless(room: Room, term: Term | None = None) -> Room:
+
+def harmless(room: Told, term: Term | None = None) -> Told:
     """`term`: the stream the texts are for; None takes every letter."""
     shown = _shown(room, term)
     assert isinstance(shown, type(room))

@@ -1,0 +1,82 @@
+"""`pdctl diagnose`: what happened to a deployment, from its logs alone."""
+
+from __future__ import annotations
+
+import time
+from enum import Enum
+from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pdctl.cli import log_sources
+from pdctl.cli.log_sources import Reading
+from pdctl.errors import ExitCode
+from pdctl.render import diagnosis as render
+from pdctl.render import term
+from pdctl.render.trace.output import to_file
+from pdctl.render.trace.progress import Scanning, read_stats
+
+if TYPE_CHECKING:
+    from pdctl.trace.diagnosis import Diagnosis
+
+
+class Form(str, Enum):
+    TEXT = "text"
+    JSON = "json"
+    JSONL = "jsonl"
+
+
+Paths = typer.Argument(metavar="[SOURCE]...", help="Logs, directories, globs or `-`; none: those of the run.")
+
+
+def command(
+    paths: Annotated[list[str] | None, Paths] = None,
+    run: Annotated[str | None, log_sources.Run] = None,
+    since: Annotated[str | None, log_sources.Since] = None,
+    until: Annotated[str | None, log_sources.Until] = None,
+    tz: Annotated[str | None, log_sources.Zone] = None,
+    dialects: Annotated[Path | None, log_sources.Dialects] = None,
+    verbose: Annotated[bool, log_sources.Verbose] = False,
+    output: Annotated[Form, typer.Option("--output", "-o", help="Form of the answer.")] = Form.TEXT,
+    output_file: Annotated[Path | None, log_sources.OutputFile] = None,
+) -> None:
+    """Say what happened to a deployment: who died, when and why, which rooms that took along, what is misconfigured.
+
+    \b
+    pdctl diagnose                                  # of the only run alive, or the latest
+    pdctl diagnose logs/
+    pdctl diagnose prefill*.log decode.log router.log.gz -o json
+    kubectl logs -l app=sglang --prefix --tail=-1 | pdctl diagnose -
+
+    Exit code 0: nothing wrong was found; 1: a death, a broken room or a misconfiguration; 4: the logs do not tell.
+    """
+    sources = log_sources.sources(paths or [], run)
+    zone = log_sources.timezone(tz)
+    found = _read(sources, Reading(since, until, tz, dialects, indexed=False), verbose)
+    with to_file(output_file) as stream:
+        if output is Form.TEXT:
+            render.show(found, stream, zone)
+        else:
+            stream.write(render.to_json(found, stream) if output is Form.JSON else render.to_jsonl(found, stream))
+    raise typer.Exit(int(exit_code(found)))
+
+
+def exit_code(found: Diagnosis) -> ExitCode:
+    if found.wrong:
+        return ExitCode.FINDINGS
+    return ExitCode.OK if found.told else ExitCode.NOT_PROBED
+
+
+def _read(sources: log_sources.Sources, reading: Reading, verbose: bool) -> Diagnosis:
+    began, progress = time.monotonic(), Scanning(term.err())
+    try:
+        library = log_sources.library(log_sources.opened(sources), reading, progress)
+        from pdctl.trace.diagnose import diagnose
+
+        found = diagnose(library)
+    finally:
+        progress.close()
+    if verbose:
+        read_stats(library, time.monotonic() - began, term.err())
+    return found

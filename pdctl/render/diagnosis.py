@@ -1,0 +1,263 @@
+"""A diagnosis for people, as JSON (`pdctl.diagnose/1`) and as JSON lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pdctl.render.columns import prose, table
+from pdctl.render.trace import measures
+from pdctl.render.trace.document import ascii_json, dumped
+from pdctl.render.trace.harmless import harmless
+from pdctl.render.trace.outcomes import MARKS
+from pdctl.render.trace.places import Places
+from pdctl.render.visible import fitted
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Iterator, Sequence
+
+    from pdctl.render.term import Term
+    from pdctl.trace.diagnosis import Death, Diagnosis, Finding, Remark, Source
+    from pdctl.trace.room import Evidence
+
+SCHEMA = "pdctl.diagnose/1"
+ROOMS = 3  # rooms of a finding that are named in the text
+LINES = 4  # lines of evidence of each
+
+
+def show(found: Diagnosis, term: Term, zone: dt.tzinfo | None = None) -> None:
+    """`zone`: the clock the times are shown on; None is this machine's."""
+    first = True
+    for block in _blocks(harmless(found, term), term, zone):
+        if not block:
+            continue
+        if not first:
+            term.write()
+        for line in block:
+            term.write(line.rstrip())
+        first = False
+
+
+def _blocks(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> Iterator[list[str]]:
+    shown = [each.evidence for each in found.deaths] + [each.evidence for each in found.findings]
+    files = [line.file for lines in shown for line in lines]
+    places = Places([*files, *(remark.first.file for remark in found.remarks)], term)
+    yield _headline(found, term)
+    for death in found.deaths:
+        yield _death(death, term, places, zone)
+    for finding in found.findings:
+        yield _finding(finding, term, places, zone)
+    yield _rooms(found, term)
+    yield _remarks(found.remarks, term, places)
+    yield _unknowns(found, term)
+    yield _sources(found.sources, term, zone)
+    yield [line for note in found.notes for line in prose(term, "note:", note, "dim")]
+
+
+def _headline(found: Diagnosis, term: Term) -> list[str]:
+    if not found.wrong and not found.told:
+        mark, said = MARKS["unknown"], "these logs do not tell: no line of them is an engine's or a router's of its own"
+    elif not found.wrong:
+        mark, said = MARKS["ok"], "nothing wrong was found"
+    else:
+        parts = []
+        if found.deaths:
+            names = ", ".join(dict.fromkeys(each.instance for each in found.deaths))
+            parts.append(f"{names} died")
+        parts += dict.fromkeys(f"{each.code} {each.slug}" for each in found.findings if each.grave)
+        if found.tally.unexplained:
+            parts.append(f"{_count(len(found.tally.unexplained), 'room')} broke and no line says why")
+        mark, said = MARKS["failed"], "; ".join(parts) or f"{_count(found.tally.broken, 'room')} broke"
+    sign = term.symbol(mark.symbol, mark.plain)
+    began = [each.began for each in found.sources if each.began is not None]
+    return [*(term.style(line, mark.style, "bold") for line in prose(term, sign, said)), *_read(found, began)]
+
+
+def _read(found: Diagnosis, began: Sequence[float]) -> list[str]:
+    lines = sum(each.lines for each in found.sources)
+    return [f"{_count(len(found.sources), 'log')}, {_count(lines, 'line')}{'' if began else ', none with a time'}"]
+
+
+def _death(each: Death, term: Term, places: Places, zone: dt.tzinfo | None) -> list[str]:
+    when = measures.moment(each.at, zone).strftime("%Y-%m-%d %H:%M:%S")
+    head = f"{each.instance} ({each.role or 'role unknown'}) died at {when}: {each.why}"
+    took = []
+    if each.rooms:
+        took.append(f"{_count(len(each.rooms), 'room')} ({_some(each.rooms)})")
+    if each.running:
+        took.append(f"{_count(each.running, 'running request')} by its last batch line")
+    lines = [term.style(line, "red", "bold") for line in prose(term, term.symbol("✗", "x"), head)]
+    lines += prose(term, "  code:", f"{each.code} {each.slug}: {each.headline}", "dim")
+    along = " and ".join(took) or "no line names a room that it had; healthy rooms leave none at this level"
+    lines += prose(term, "  took along:", along, "bold")
+    return [*lines, *_evidence(each.evidence, term, places), f"{term.style('  fix:', 'green', 'bold')} {each.fix}"]
+
+
+def _finding(each: Finding, term: Term, places: Places, zone: dt.tzinfo | None) -> list[str]:
+    style = "red" if each.grave else "yellow"
+    sign = term.symbol("✗", "x") if each.grave else "!"
+    lines = [term.style(line, style, "bold") for line in prose(term, f"{sign} {each.code} {each.slug}:", each.headline)]
+    lines += prose(term, "  why:", each.why, "bold")
+    if each.rooms:
+        lines += prose(term, "  rooms:", f"{len(each.rooms)} ({_some(each.rooms)}){_span(each, zone)}", "bold")
+    return [*lines, *_evidence(each.evidence, term, places), f"{term.style('  fix:', 'green', 'bold')} {each.fix}"]
+
+
+def _span(each: Finding, zone: dt.tzinfo | None) -> str:
+    if each.since is None or each.until is None:
+        return ""
+    first, last = (measures.moment(t, zone).strftime("%Y-%m-%d %H:%M:%S") for t in (each.since, each.until))
+    return f", {first} to {last}"
+
+
+def _evidence(found: Sequence[Evidence], term: Term, places: Places) -> list[str]:
+    lines = []
+    for each in found[:LINES]:
+        place = places.text(each.file, each.line)
+        link = places.link(each.file, each.line, place, "dim")
+        text = f"  {each.instance} {place}: {each.text}"
+        if term.tty and len(text) > term.width:
+            text = text[: max(20, term.width - 1)] + term.symbol("…", "~")
+        lines.append(text.replace(place, link, 1))
+    return lines
+
+
+def _rooms(found: Diagnosis, term: Term) -> list[str]:
+    tally = found.tally
+    number = sum(tally.rooms.values())
+    said = ", ".join(f"{tally.rooms[outcome]} {outcome}" for outcome in MARKS if tally.rooms.get(outcome))
+    lines = prose(term, "rooms:", f"{number} in the logs{': ' if said else ''}{said}", "bold")
+    if tally.broken > tally.traced:
+        lines += prose(term, "  note:", f"{tally.traced} of the {tally.broken} broken ones were traced", "dim")
+    if tally.unexplained:
+        lines += prose(term, "  no cause found for:", _some(tally.unexplained), "bold")
+    if tally.answered:
+        said = ", ".join(f"{name} {count}" for name, count in tally.answered.items())
+        lines += prose(term, "  answered with 200:", f"{said} (POST /generate, its own warm-up included)")
+    return lines
+
+
+def _remarks(found: Sequence[Remark], term: Term, places: Places) -> list[str]:
+    if not found:
+        return []
+    lines = [term.style("also said (effects, or harmless by themselves):", "bold")]
+    for each in found:
+        place = places.text(each.first.file, each.first.line)
+        head = f"  {each.code} {each.slug}: {each.instance}, {_count(each.count, 'line')}"
+        lines.append(f"{head}, first {place}: {each.first.text}")
+    return [line if not term.tty else fitted(line, term.width) for line in lines]
+
+
+def _unknowns(found: Diagnosis, term: Term) -> list[str]:
+    if not found.unknowns:
+        return []
+    lines = [term.style("not told by these logs:", "bold")]
+    for each in found.unknowns:
+        lines += prose(term, "  -", f"{each.what}: {each.enable_with}")
+    return lines
+
+
+def _sources(found: Sequence[Source], term: Term, zone: dt.tzinfo | None) -> list[str]:
+    head = ("LOG", "KIND", "SPEAKER", "RELEASE", "LEVEL", "FROM", "TO", "LINES")
+    rows = [
+        (
+            each.instance, each.role or each.kind.value, each.speaker or "-", each.release or "-", each.level or "-",
+            _time(each.began, zone), _time(each.ended, zone), each.lines,
+        )
+        for each in found
+    ]  # fmt: skip
+    lines = table(term, head, rows)
+    for each in found:
+        if each.said:
+            lines += prose(term, f"  {each.instance}:", each.said, "yellow")
+    return lines
+
+
+def _time(t: float | None, zone: dt.tzinfo | None) -> str:
+    return "-" if t is None else measures.moment(t, zone).strftime("%m-%d %H:%M:%S")
+
+
+def _some(rooms: Sequence[int]) -> str:
+    more = f" and {len(rooms) - ROOMS} more" if len(rooms) > ROOMS else ""
+    return ", ".join(map(str, rooms[:ROOMS])) + more
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def to_json(found: Diagnosis, term: Term) -> str:
+    text = dumped(document(found), indent=2)
+    return text if term.unicode else ascii_json(text)
+
+
+def to_jsonl(found: Diagnosis, term: Term) -> str:
+    """One object for each part, told apart by `part`; the verdict comes first."""
+    whole = document(found)
+    lines: list[dict[str, object]] = [
+        {"part": "verdict", **{key: whole[key] for key in ("schema", "verdict", "rooms", "notes")}}
+    ]
+    for name, key in (
+        ("death", "deaths"),
+        ("finding", "findings"),
+        ("remark", "remarks"),
+        ("unknown", "unknowns"),
+        ("source", "sources"),
+    ):
+        parts = whole[key]
+        assert isinstance(parts, list)
+        lines += [{"part": name, **part} for part in parts]
+    text = "\n".join(dumped(line) for line in lines)
+    return text if term.unicode else ascii_json(text)
+
+
+def document(found: Diagnosis) -> dict[str, object]:
+    """Contract `pdctl.diagnose/1`: fields are only ever added. Room ids are strings: jq rounds numbers above 2^53."""
+    return {
+        "schema": SCHEMA,
+        "verdict": "wrong" if found.wrong else "fine" if found.told else "unknown",
+        "deaths": [
+            {
+                "instance": each.instance, "role": each.role or None, "at": each.at, "time": measures.rfc3339(each.at),
+                "code": each.code, "slug": each.slug, "headline": each.headline, "why": each.why,
+                "room_ids": [str(room) for room in each.rooms], "running": each.running,
+                "evidence": [_line(line) for line in each.evidence], "fix": each.fix,
+            }
+            for each in found.deaths
+        ],
+        "findings": [
+            {
+                "code": each.code, "slug": each.slug, "headline": each.headline, "why": each.why,
+                "instance": each.instance or None, "grave": each.grave, "room_ids": [str(room) for room in each.rooms],
+                "since": each.since, "until": each.until, "evidence": [_line(line) for line in each.evidence],
+                "fix": each.fix,
+            }
+            for each in found.findings
+        ],
+        "remarks": [
+            {
+                "code": each.code, "slug": each.slug, "instance": each.instance, "count": each.count,
+                "first": _line(each.first),
+            }
+            for each in found.remarks
+        ],
+        "rooms": {
+            "by_outcome": dict(found.tally.rooms), "broken": found.tally.broken, "traced": found.tally.traced,
+            "unexplained": [str(room) for room in found.tally.unexplained], "answered": dict(found.tally.answered),
+        },
+        "unknowns": [{"what": each.what, "enable_with": each.enable_with} for each in found.unknowns],
+        "sources": [
+            {
+                "instance": each.instance, "kind": each.kind.value, "role": each.role or None,
+                "speaker": each.speaker or None, "release": each.release or None, "level": each.level or None,
+                "files": list(each.files), "bytes": each.size, "lines": each.lines, "read": each.read,
+                "known": each.known, "began": each.began, "ended": each.ended, "said": each.said or None,
+            }
+            for each in found.sources
+        ],
+        "notes": list(found.notes),
+    }  # fmt: skip
+
+
+def _line(line: Evidence) -> dict[str, object]:
+    return {"instance": line.instance, "file": line.file, "line": line.line, "text": line.text, "says": line.says}

@@ -1,0 +1,170 @@
+"""Every end of an instance that nobody ordered, over all its starts, and what its last words say of the reason."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.catalogue.book import entry
+from pdctl.catalogue.entry import fill
+from pdctl.dialect import numerals
+from pdctl.trace import deaths as ends
+from pdctl.trace.diagnosis import Death
+from pdctl.trace.room import Evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pdctl.dialect.row import Row
+    from pdctl.logs.event import Event
+    from pdctl.logs.library import Library
+    from pdctl.trace.deployment import Deployment, Instance
+
+GONE = {"prefill": "PD705", "decode": "PD704", "router": "PD602"}  # by role: it ended, and no line says of what
+BATCHES = frozenset({"decode-batch"})
+NEAR = 10.0  # seconds before an end in which a batch line tells what ended with it
+REHEARSED = frozenset({"rehearsed-end"})
+# The last line of a Python traceback: `ValueError: …`, `torch.OutOfMemoryError: …`, `AssertionError`.
+RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|Failure)\b(?:: .*)?$")
+SAID = 240  # characters of a line that are kept
+
+
+class Ended(NamedTuple):
+    """`reason`: the exception its traceback ends with, where one was found."""
+
+    death: ends.Death
+    reason: Evidence | None
+
+
+def wanted(row: Row) -> bool:
+    """Rows that can show that an instance is gone, or why: enough to judge deaths from a log of any length."""
+    named = row.id in ends.KILLED or row.id in ends.MISSED_URL or row.id in ends.MISSED_BOOTSTRAP
+    named = named or row.id in BATCHES | REHEARSED
+    return named or row.id in ends.REFUSED or row.cause == ends.CRASH or row.cause in ends.MISMATCH
+
+
+def ended(library: Library, deployment: Deployment, lines: Sequence[Event]) -> Iterator[Ended]:
+    """`lines`: those of `wanted` rows. The last end of each instance, and every crash of an earlier start."""
+    last = ends.deaths(deployment, lines)
+    for name, one in deployment.instances.items():
+        found = [*_earlier(one, lines, last.get(name)), *([last[name]] if name in last else [])]
+        if one.role == "router":
+            found = []
+        for death in found:
+            yield Ended(death, _reason(library, death))
+
+
+def _earlier(one: Instance, lines: Sequence[Event], last: ends.Death | None) -> list[ends.Death]:
+    """Crashes that a later start of the same instance followed: the first line of each."""
+    found: list[ends.Death] = []
+    crashes = [event for event in lines if event.instance == one.name and ends.crashes(event) and not event.row.echo]
+    seen: set[int] = set()
+    for event in crashes:
+        if event.t is None:
+            continue
+        later = [start for start in one.started if start > event.t]
+        if not later or len(later) in seen:
+            continue  # of the last start, or one of whose crash the first line was seen
+        seen.add(len(later))
+        if last is not None and abs(last.at - event.t) < 1.0:
+            continue
+        reasons = [line for line in lines if ends.tells(line, event)]
+        found.append(ends.Death(one, event.t, reasons[0] if reasons else None, (*reasons[:1], event)))
+    return found
+
+
+def told(each: Ended, rooms: tuple[int, ...], running: int | None) -> Death:
+    """The death in the catalogue's words."""
+    death, one = each.death, each.death.instance
+    code = _code(death)
+    known = entry(code)
+    why = _why(each)
+    fills = {
+        "instance": one.name, "decode": one.name, "prefill": one.name, "room": str(rooms[0]) if rooms else "its room",
+        "observed": each.reason.text if each.reason else why, "expected": "the same on both sides",
+        "other": "its peers",        "model": "the model",
+    }  # fmt: skip
+    evidence = [shown(event, _says(event, death)) for event in death.evidence]
+    if each.reason is not None and each.reason.line not in {line.line for line in evidence}:
+        evidence.append(each.reason)
+    fix = fill(known.fix, fills)
+    if code in GONE.values():
+        fix = f"restart {one.name}, and read the end of its log, dmesg and `kubectl describe pod` for what ended it"
+    elif code == ends.CRASH and death.evidence:
+        fix = fix.replace("FILE", death.evidence[0].place.file)
+    return Death(
+        one.name, one.role, death.at, code, known.slug, fill(known.headline, fills), why, rooms, running,
+        tuple(evidence), fix,
+    )  # fmt: skip
+
+
+def _code(death: ends.Death) -> str:
+    if death.of is not None and death.of.row.id == "room-key-error":
+        return "PD707"
+    if death.of is not None and death.of.row.cause:
+        return death.of.row.cause
+    if any(ends.crashes(event) for event in death.evidence):
+        return ends.CRASH
+    return GONE.get(death.instance.role, ends.CRASH)
+
+
+def codes(death: ends.Death) -> frozenset[str]:
+    """Codes under which a room that this end took along is known."""
+    return frozenset({_code(death), ends.CRASH, GONE.get(death.instance.role, ends.CRASH)})
+
+
+def _why(each: Ended) -> str:
+    death, name = each.death, each.death.instance.name
+    if death.of is not None and death.of.row.id == "room-key-error":
+        return f"its scheduler looked for a room that was used up: {death.of.text.strip()[:SAID]}; two requests had it"
+    if death.of is not None:
+        return f"it crashed on: {death.of.text.strip()[:SAID]}"
+    if each.reason is not None:
+        return f"its scheduler crashed: {each.reason.text}"
+    crash = next((event for event in death.evidence if ends.crashes(event)), None)
+    if crash is not None:
+        return f"it crashed, and no line says of what: {crash.text.strip()[:SAID]}"
+    first = death.evidence[0] if death.evidence else None
+    if first is not None and first.row.id in REHEARSED | ends.KILLED:
+        return f"{first.text.strip()[:SAID]}"
+    return (
+        f"the log of {name} stops without a word, and others found nobody there: killed, OOM-killed, or its host died"
+    )
+
+
+def _says(event: Event, death: ends.Death) -> str:
+    if event is death.of:
+        return "what it fell over"
+    if ends.crashes(event):
+        return "the crash"
+    if event.instance == death.instance.name:
+        return "its last sign of life"
+    return f"{event.instance} found nobody there"
+
+
+def _reason(library: Library, death: ends.Death) -> Evidence | None:
+    """The exception a traceback behind the crash line ends with."""
+    crash = next((event for event in death.evidence if ends.crashes(event) and not event.row.echo), None)
+    if crash is None:
+        return None
+    for line in library.behind(crash, ends.TRACEBACK):
+        text = line.text.strip()
+        if line.stamped:
+            return None
+        if RAISED.match(text):
+            return Evidence(crash.instance, crash.place.file, line.place.line, text[:SAID], "what it crashed on")
+    return None
+
+
+def shown(event: Event, says: str) -> Evidence:
+    return Evidence(event.instance, event.place.file, event.place.line, event.text.strip()[:SAID], says)
+
+
+def running(death: ends.Death, lines: Iterable[Event]) -> int | None:
+    """Requests a batch line counted right before the end: they ended with it."""
+    name, last = death.instance.name, None
+    for event in lines:
+        near = event.t is not None and death.at - NEAR <= event.t <= death.at
+        if near and event.instance == name and event.row.id in BATCHES:
+            last = event
+    return numerals.whole(last.values.get("running")) if last is not None else None

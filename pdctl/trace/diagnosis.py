@@ -1,0 +1,134 @@
+"""What `pdctl diagnose` found out about a whole deployment. What no line tells is listed as unknown, never guessed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.trace.room import Evidence, Missing
+
+
+class Kind(str, Enum):
+    """What a source is, from its own bytes."""
+
+    ENGINE = "engine"
+    ROUTER = "router"
+    MIXED = "mixed"  # lines of several processes that carry no name
+    FOREIGN = "foreign"  # text, and no line of it is known
+    BINARY = "binary"
+    EMPTY = "empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One process's log. role, speaker, release, level: "" where no line tells. files: as they are opened.
+
+    lines: all of them; known: those a dialect row reads, among the `read` lines that were looked at. began, ended:
+    epoch of its first and last line, None without a time. said: one sentence about what was not understood, or "".
+    """
+
+    instance: str
+    kind: Kind
+    role: str
+    speaker: str
+    release: str
+    level: str
+    files: tuple[str, ...]
+    size: int
+    lines: int
+    read: int
+    known: int
+    began: float | None
+    ended: float | None
+    said: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """An instance that ended without being told to. at: its last sign of life, epoch. why: one sentence.
+
+    rooms: those that failed or hung because of it; running: requests its last batch line counted, None without one.
+    """
+
+    instance: str
+    role: str
+    at: float
+    code: str
+    slug: str
+    headline: str
+    why: str
+    rooms: tuple[int, ...]
+    running: int | None
+    evidence: tuple[Evidence, ...]
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A cause that is no death: of rooms that broke, or one that start lines or errors prove without a room.
+
+    rooms: those it broke or slowed down. since, until: epoch, of the first and the last of them. grave: its code is no
+    mere information.
+    """
+
+    code: str
+    slug: str
+    headline: str
+    why: str
+    instance: str
+    rooms: tuple[int, ...]
+    since: float | None
+    until: float | None
+    evidence: tuple[Evidence, ...]
+    fix: str
+    grave: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Lines that name an effect, or harm only now and then: no finding. count: lines of this code in the log."""
+
+    code: str
+    slug: str
+    instance: str
+    count: int
+    first: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """rooms: outcome → how many; unexplained: broken rooms no line gives a cause for. traced: broken rooms looked into.
+
+    answered: instance → requests it answered with 200, as far as its access lines were read.
+    """
+
+    rooms: Mapping[str, int]
+    broken: int
+    traced: int
+    unexplained: tuple[int, ...]
+    answered: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    sources: tuple[Source, ...]
+    deaths: tuple[Death, ...]
+    findings: tuple[Finding, ...]
+    remarks: tuple[Remark, ...]
+    tally: Tally
+    unknowns: tuple[Missing, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def wrong(self) -> bool:
+        """A client that left, or a retry that helped, is no fault of the deployment."""
+        return bool(self.deaths or self.tally.broken or any(finding.grave for finding in self.findings))
+
+    @property
+    def told(self) -> bool:
+        """Whether any source is one that can be judged."""
+        return any(source.kind in (Kind.ENGINE, Kind.ROUTER) for source in self.sources)

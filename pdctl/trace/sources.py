@@ -1,0 +1,86 @@
+"""What each log is, from its own bytes: whose, of which release, how long, and what of it is not understood."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pdctl.dialect.versions import spell
+from pdctl.trace.diagnosis import Kind, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.dialect.identify import Identity
+    from pdctl.logs.library import Library
+    from pdctl.logs.source import Log
+    from pdctl.trace.deployment import Deployment
+
+CONTROL = frozenset(range(32)) - {9, 10, 12, 13, 27}
+SAMPLE = 1 << 15  # bytes that tell binary from text
+
+
+def sources(library: Library, deployment: Deployment) -> tuple[Source, ...]:
+    return tuple(_source(library, deployment, log) for log in library.logs)
+
+
+def _source(library: Library, deployment: Deployment, log: Log) -> Source:
+    glance = library.glance(log)
+    identity = glance.identity
+    lines = [line for line in (*glance.head, *glance.rest) if line.strip()]
+    known = sum(library.speech.match(line) is not None for line in lines)
+    kind = _kind(identity, lines, known)
+    one = deployment.instances.get(log.instance)
+    began = [instant.t for line in lines[:200] if (instant := library.instant(log, line)) is not None]
+    return Source(
+        log.instance, kind, identity.role, identity.speaker.value if identity.speaker else "", release(identity),
+        identity.level.value if identity.level else "", tuple(part.path for part in log.parts), log.size,
+        library.lines(log), len(lines), known, min(began, default=None), one.last if one else None,
+        _said(kind, identity, len(lines), known),
+    )  # fmt: skip
+
+
+def _kind(identity: Identity, lines: Sequence[bytes], known: int) -> Kind:
+    if not lines:
+        return Kind.EMPTY
+    if binary(lines):
+        return Kind.BINARY
+    if any(reason.startswith("several roles") for reason in identity.reasons):
+        return Kind.MIXED
+    if identity.speaker is None and not known:
+        return Kind.FOREIGN
+    return Kind.ROUTER if identity.role == "router" else Kind.ENGINE
+
+
+def binary(lines: Sequence[bytes]) -> bool:
+    """Bytes no log has: more than one in fifty is a control character, or no UTF-8."""
+    data = b"\n".join(lines)[:SAMPLE]
+    odd = sum(data.count(bytes([each])) for each in CONTROL)
+    broken = data.decode("utf-8", "replace").count("\N{REPLACEMENT CHARACTER}")
+    return (odd + broken) * 50 > len(data)
+
+
+def release(identity: Identity) -> str:
+    """`0.5.8 to 0.5.12`, `0.5.23+`, "" where nothing tells."""
+    since, until = identity.since, identity.until
+    if since is not None and until is not None:
+        return f"{spell(since)} or later, before {spell(until)}"
+    if since is not None:
+        return f"{spell(since)} or later"
+    return f"before {spell(until)}" if until is not None else ""
+
+
+def _said(kind: Kind, identity: Identity, read: int, known: int) -> str:
+    if kind is Kind.EMPTY:
+        return "no line in it: its process wrote nothing here, or its output goes elsewhere"
+    if kind is Kind.BINARY:
+        return "no text: these are binary bytes; give the log itself (unpacked, as UTF-8)"
+    if kind is Kind.FOREIGN:
+        return (
+            f"no line of the {read} looked at is SGLang's, a router's or pdctl's: it is another program's log, or one "
+            "whose format pdctl does not read (`pdctl dialect check` shows its lines)"
+        )
+    if kind is Kind.MIXED:
+        return "; ".join(reason for reason in identity.reasons if reason.startswith("several"))
+    if identity.role == "" and known:
+        return "no line tells whether it is a prefill or a decode: give its log from the start"
+    return ""

@@ -1,0 +1,120 @@
+"""`pdctl diagnose` as a user types it, and the other verbs over logs they must not keep silent about."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING
+
+import jsonschema
+import pytest
+
+from tests.cli.test_trace_room import BROKEN, DATA, FAILED, Verb, verb
+from tests.launch.conftest import DEADLINE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["verb"]
+KILLED, CRASHED, QUIET = (
+    DATA / "1p1d-decode-killed-debug-sgl058", DATA / "1p1d-dp-attention-crash-debug-sgl058",
+    DATA / "2p1d-healthy-info-sgl0523",
+)  # fmt: skip
+LINE = {"type": "object", "required": ["instance", "file", "line", "text", "says"]}
+ROOM_IDS = {"type": "array", "items": {"type": "string", "pattern": "^[0-9]+$"}}
+SCHEMA = {
+    "type": "object",
+    "required": ["schema", "verdict", "deaths", "findings", "remarks", "rooms", "unknowns", "sources", "notes"],
+    "properties": {
+        "schema": {"const": "pdctl.diagnose/1"},
+        "verdict": {"enum": ["wrong", "fine", "unknown"]},
+        "deaths": {
+            "items": {
+                "required": ["instance", "role", "at", "time", "code", "slug", "why", "room_ids", "evidence", "fix"],
+                "properties": {
+                    "code": {"pattern": "^PD[0-9]{3}$"}, "room_ids": ROOM_IDS,
+                    "evidence": {"items": LINE, "minItems": 1},
+                },
+            }
+        },
+        "findings": {
+            "items": {
+                "required": ["code", "slug", "headline", "why", "instance", "grave", "room_ids", "evidence", "fix"],
+                "properties": {"code": {"pattern": "^PD[0-9]{3}$"}, "room_ids": ROOM_IDS},
+            }
+        },
+        "unknowns": {"items": {"required": ["what", "enable_with"]}},
+        "sources": {"items": {"required": ["instance", "kind", "role", "files", "lines", "bytes", "said"]}},
+    },
+}  # fmt: skip
+
+
+def test_a_killed_decode_is_named_with_time_room_and_line(verb: Verb) -> None:
+    assert verb("diagnose", KILLED, "--tz", "UTC") == 1
+    assert "decode0 (decode) died at 2026-11-21 01:36:41" in verb.out
+    assert "1 room (7179054193972827371)" in verb.out
+    assert f"{KILLED}/decode0.log:83" in verb.out
+
+
+@pytest.mark.parametrize(("logs", "code"), [(KILLED, 1), (QUIET, 0), (BROKEN, 1)], ids=lambda each: str(each)[-20:])
+def test_every_form_ends_with_the_same_code_and_keeps_the_contract(logs: Path, code: int, verb: Verb) -> None:
+    assert verb("diagnose", logs) == code
+    assert verb("diagnose", logs, "-o", "json") == code
+    told = json.loads(verb.out)
+    jsonschema.validate(told, SCHEMA)
+    assert verb("diagnose", logs, "-o", "jsonl") == code
+    lines = [json.loads(line) for line in verb.out.splitlines()]
+    assert lines[0]["part"] == "verdict"
+    assert sum(line["part"] == "source" for line in lines) == len(told["sources"])
+
+
+def test_nothing_known_is_neither_fine_nor_wrong(verb: Verb, tmp_path: Path) -> None:
+    (tmp_path / "nginx.log").write_text("10.0.0.9 GET / 200\n" * 50)
+    assert verb("diagnose", tmp_path) == 4
+    assert "another program's log" in verb.out
+    assert verb("diagnose", tmp_path / "nowhere") == 2
+    assert verb("diagnose", "--run", "green") == 5
+
+
+def test_no_verb_is_silent_over_the_logs_of_a_crash(verb: Verb) -> None:
+    assert verb("rooms", CRASHED) == 1
+    assert "prefill0 died: `pdctl diagnose`" in verb.err
+    assert verb("trace-room", "--last-failed", CRASHED) == 5
+    assert "prefill0 died" in verb.err
+    assert "pdctl diagnose" in verb.err
+    assert verb("rooms", KILLED) == 0
+    assert "decode0 died: `pdctl diagnose`" in verb.err
+
+
+def test_no_verb_is_silent_where_healthy_rooms_leave_no_line(verb: Verb) -> None:
+    assert verb("rooms", QUIET) == 0
+    assert "no line names a room" in verb.err
+    assert "--log-requests" in verb.err
+
+
+def test_no_verb_is_silent_over_what_is_no_log(verb: Verb, tmp_path: Path) -> None:
+    (tmp_path / "core.log").write_bytes(bytes(range(256)) * 300)
+    assert verb("rooms", tmp_path) == 4
+    assert "binary" in verb.err
+    assert verb("trace-room", "--last-failed", tmp_path) == 5
+    assert "binary" in verb.err
+
+
+def test_a_rid_where_a_room_is_expected_is_understood(verb: Verb) -> None:
+    assert verb("trace-room", "67bb508ed39b4c6c9db20b4beddf121a", BROKEN, "-o", "json") == 1
+    told = json.loads(verb.out)
+    assert told["room_id"] == FAILED == str(told["room"])
+    assert verb("rooms", BROKEN, "-o", "jsonl") == 0
+    for line in map(json.loads, verb.out.splitlines()):
+        assert line["room_id"] == str(line["room"])
+
+
+def test_a_pipe_is_diagnosed(tmp_path: Path) -> None:
+    from tests.cli.test_trace_room import shell
+
+    with (DATA / "1p1d-page-size-debug-sgl058" / "decode0.log").open("rb") as log:
+        asked = shell("diagnose", "-", cache=tmp_path, stdin=log)
+        out, err = asked.communicate(timeout=DEADLINE)
+    assert asked.returncode == 1, err
+    assert "Page size mismatch" in out
+    assert isinstance(asked, subprocess.Popen)

@@ -1,0 +1,195 @@
+"""diagnose on every recorded deployment: each death and its cause is named, and nothing is said of the healthy ones."""
+
+from __future__ import annotations
+
+import gzip
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from pdctl.dialect.wrapping import COLOUR
+from pdctl.trace.diagnose import diagnose
+from pdctl.trace.diagnosis import Kind
+from pdctl.trace.hints import Hints
+from tests.trace.engines import at, engine
+from tests.trace.recordings import SCENARIOS, library, logs, truth
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.trace.diagnosis import Diagnosis
+
+
+class Truth(NamedTuple):
+    """What happened: who died, under which code, how many rooms that took along; codes of other causes."""
+
+    deaths: tuple[tuple[str, str, int], ...] = ()
+    findings: tuple[str, ...] = ()
+
+
+FINE = Truth()
+NULL_PORTS = Truth(findings=("PD201",))
+HAPPENED = {
+    "1p0d-prefill-alone-debug-sgl058": FINE,
+    "1p1d-decode-killed-debug-sgl058": Truth((("decode0", "PD704", 1),)),
+    "1p1d-decode-killed-info-sgl0523": Truth((("decode0", "PD704", 5),)),
+    "1p1d-dp-attention-crash-debug-sgl058": Truth((("prefill0", "PD709", 0),)),
+    "1p1d-dp2-tp1-debug-sgl058": FINE,
+    "1p1d-duplicate-room-debug-sgl058": Truth((("prefill0", "PD707", 2),)),
+    "1p1d-healthy-debug-sgl058": FINE,
+    "1p1d-healthy-mooncake-debug-sgl058": FINE,
+    "1p1d-page-size-debug-sgl0523": Truth((("decode0", "PD302", 5),)),
+    "1p1d-page-size-debug-sgl058": Truth((("decode0", "PD302", 0),)),
+    "1p1d-spawn-mixed-sgl058": FINE,
+    "1p1d-tp1-tp2-debug-sgl058": FINE,
+    "1p1d-tp1-tp2-info-timestats-sgl0523": FINE,
+    "1p1d-tp2-tp1-debug-sgl058": Truth(findings=("PD305",)),
+    "1p1d-wrong-port-debug-sgl058": Truth(findings=("PD202",)),
+    "1p1d-wrong-port-info-sgl0523": Truth(findings=("PD202",)),
+    "2p1d-healthy-debug-sgl0518": FINE,
+    "2p1d-healthy-debug-sgl0523": FINE,
+    "2p1d-healthy-debug-sgl058": FINE,
+    "2p1d-healthy-info-log-requests-sgl0523": FINE,
+    "2p1d-healthy-info-sgl0523": FINE,
+    "2p1d-missing-ports-debug-sgl0518": NULL_PORTS,
+    "2p1d-missing-ports-debug-sgl058": NULL_PORTS,
+    "2p1d-missing-ports-info-log-requests-sgl058": NULL_PORTS,
+    "2p1d-missing-ports-info-sgl0523": NULL_PORTS,
+    "2p1d-missing-ports-mooncake-debug-sgl058": NULL_PORTS,
+    "2p1d-missing-ports-spawn-debug-sgl058": NULL_PORTS,
+    "2p1d-prefill-killed-debug-sgl0523": Truth((("prefill0", "PD705", 4),)),
+    "2p1d-swapped-ports-info-log-requests-sgl0523": Truth(findings=("PD203", "PD203")),
+    "pdctl-killed-decode": Truth((("decode-0", "PD704", 2),)),
+    "pdctl-killed-prefill": Truth((("prefill-0", "PD705", 2),)),
+    "pdctl-missing-bootstrap-port": NULL_PORTS,
+    "pdctl-page-size-mismatch": Truth((("decode-0", "PD302", 1),)),
+    "pdctl-slow-transfer": Truth(findings=("PD412",)),
+    "pdctl-swapped-bootstrap-ports": Truth(findings=("PD203", "PD203")),
+    "pdctl-wrong-bootstrap-port": Truth(findings=("PD202",)),
+}
+
+
+@cache
+def diagnosis(scenario: str, without: str = "") -> Diagnosis:
+    return diagnose(library(logs(scenario, without)))
+
+
+def test_every_recording_is_here() -> None:
+    assert set(SCENARIOS) <= set(HAPPENED)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_what_happened_is_named_and_nothing_else(scenario: str) -> None:
+    found, happened = diagnosis(scenario), HAPPENED[scenario]
+    assert tuple((one.instance, one.code, len(one.rooms)) for one in found.deaths) == happened.deaths
+    assert tuple(sorted(one.code for one in found.findings)) == happened.findings
+    assert found.wrong == (happened != FINE)
+    assert found.told
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_broken_room_belongs_to_a_death_or_a_finding(scenario: str) -> None:
+    known = {room: what for room, what in truth(scenario).items() if "outcome" not in what.get("untold", ())}
+    broken = {int(room) for room, what in known.items() if what["outcome"] in ("failed", "hung")}
+    found = diagnosis(scenario)
+    told = {room for one in found.deaths for room in one.rooms}
+    told |= {room for one in found.findings for room in one.rooms}
+    assert broken <= told | set(found.tally.unexplained)
+    assert not found.tally.unexplained
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_without_the_routers_log_no_other_cause_is_made_up(scenario: str) -> None:
+    found, happened = diagnosis(scenario, "router"), HAPPENED[scenario]
+    assert {one.instance for one in found.deaths} <= {name for name, _, _ in happened.deaths}
+    if happened == FINE:
+        assert not found.wrong
+    elif any(".router" in path or "router.log" in path for path in logs(scenario)):
+        assert any("no router's log" in one.what for one in found.unknowns)
+
+
+@pytest.mark.parametrize("scenario", [name for name, happened in HAPPENED.items() if happened.deaths])
+def test_a_death_shows_its_lines(scenario: str) -> None:
+    for death in diagnosis(scenario).deaths:
+        assert death.evidence
+        assert death.fix
+        for line in death.evidence:
+            data = Path(line.file).read_bytes()
+            lines = (gzip.decompress(data) if line.file.endswith(".gz") else data).split(b"\n")
+            assert line.text[:60] in COLOUR.sub(b"", lines[line.line - 1]).decode(errors="replace")
+
+
+def test_a_traceback_is_read_to_the_exception_it_ends_with() -> None:
+    (death,) = diagnosis("1p1d-dp-attention-crash-debug-sgl058").deaths
+    assert "cannot reshape tensor of 0 elements" in death.why
+
+
+def test_ports_that_lead_elsewhere_are_found_before_a_request_is(tmp_path: Path) -> None:
+    """Start lines alone: no room went wrong yet."""
+    cut = []
+    for path in map(Path, logs("2p1d-missing-ports-info-sgl0523")):
+        file = tmp_path / path.name
+        file.write_text("\n".join(path.read_text(errors="replace").split("\n")[:66]) + "\n")
+        cut.append(str(file))
+    found = diagnose(library(cut))
+    assert not found.tally.broken
+    assert [(one.code, one.instance) for one in found.findings] == [("PD201", "prefill1")]
+    assert "8998" in found.findings[0].why
+
+
+def write(folder: Path, **files: Sequence[str]) -> list[str]:
+    paths = []
+    for name, lines in files.items():
+        path = folder / f"{name}.log"
+        path.write_text("".join(f"{line}\n" for line in lines))
+        paths.append(str(path))
+    return paths
+
+
+CRASH = (
+    "Scheduler hit an exception: Traceback (most recent call last):",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+)
+
+
+def test_a_crash_of_an_earlier_start_is_a_death_too(tmp_path: Path) -> None:
+    first = engine("decode", 30002, 8999, f"{at(60)} {CRASH[0]}", '  File "x.py", line 1, in run', CRASH[1], until=61)
+    again = [line.replace(at(0), at(90)).replace(at(1), at(91)) for line in engine("decode", 30002, 8999, until=900)]
+    paths = write(tmp_path, decode=[*first, *again], prefill=engine("prefill", 30000, 8998, until=900))
+    found = diagnose(library(paths))
+    assert [(one.instance, one.code) for one in found.deaths] == [("decode", "PD709")]
+    assert "out of memory" in found.deaths[0].why
+
+
+def test_a_log_that_merely_stops_is_no_death(tmp_path: Path) -> None:
+    paths = write(
+        tmp_path, decode=engine("decode", 30002, 8999, until=60), prefill=engine("prefill", 30000, 8998, until=900)
+    )  # fmt: skip
+    found = diagnose(library(paths))
+    assert not found.deaths
+    assert not found.wrong
+
+
+def test_what_is_no_log_of_ours_is_said_to_be(tmp_path: Path) -> None:
+    (tmp_path / "core.log").write_bytes(bytes(range(256)) * 300)
+    (tmp_path / "nginx.log").write_text('10.0.0.9 - - [21/Nov/2026:02:00:00 +0000] "GET / HTTP/1.1" 200 5\n' * 50)
+    (tmp_path / "empty.log").write_text("")
+    found = diagnose(library(sorted(str(path) for path in tmp_path.iterdir())))
+    assert {one.instance: one.kind for one in found.sources} == {
+        "core": Kind.BINARY, "nginx": Kind.FOREIGN, "empty": Kind.EMPTY,
+    }  # fmt: skip
+    assert all(one.said for one in found.sources)
+    assert not found.told
+    assert not found.wrong
+
+
+def test_hints_are_silent_only_where_there_is_nothing_to_say(tmp_path: Path) -> None:
+    assert Hints(library(logs("2p1d-healthy-debug-sgl058"))).lines(listed=True) == ()
+    assert Hints(library(logs("1p1d-decode-killed-debug-sgl058"))).died == ("decode0",)
+    (said,) = Hints(library(logs("2p1d-healthy-info-sgl0523"))).lines(listed=False)
+    assert "--log-requests" in said
+    (tmp_path / "x.log").write_bytes(b"\0\1\2\3" * 4000)
+    (said,) = Hints(library([str(tmp_path / "x.log")])).lines(listed=False)
+    assert "binary" in said
