@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
+import os
 import platform
 from enum import Enum
 from io import StringIO
@@ -12,11 +14,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pdctl import __version__
-from pdctl.doctor import bundle
+from pdctl.deployment_secret import DeploymentSecret
+from pdctl.doctor import bundle, redaction
+from pdctl.errors import UsageError
+from pdctl.launch import credentials
+from pdctl.launch.state import RunDir, home
 from pdctl.render.findings import document, text
 from pdctl.render.term import Term
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pdctl.cli.doctor_request import Subject
@@ -38,9 +45,20 @@ def pack(path: Path, found: Subject, facts: Facts, report: Report, notice: Term)
         "log-lines.txt": "".join(f"{line.code} {line.place} ×{line.count}: {line.text}\n" for line in facts.logs),
         **_of_run(found),
     }
-    taken = bundle.write(path, files)
+    taken = bundle.write(path, files, _known(found))
     gone = ", ".join(f"{count} × {name}" for name, count in sorted(taken.items())) or "nothing"
     notice.write(f"wrote {path} ({path.stat().st_size} bytes; taken out: {gone})")
+
+
+def _known(found: Subject) -> Iterator[str]:
+    """Secrets that this process holds itself: they go wherever they stand, whatever their look."""
+    if found.request.key:
+        yield found.request.key
+    yield from (value for name, value in os.environ.items() if redaction.is_secret(name, value))
+    secret = _run_directory(found)
+    if secret is not None:
+        with contextlib.suppress(OSError, UsageError):
+            yield DeploymentSecret.read(secret / credentials.FILE).key.decode("ascii", "replace")
 
 
 def seen(facts: Facts) -> str:
@@ -50,13 +68,15 @@ def seen(facts: Facts) -> str:
 
 
 def _of_run(found: Subject) -> dict[str, str]:
-    if found.run is None or not found.request.logs:
+    directory = _run_directory(found)
+    if directory is None:
         return {}
-    from pathlib import Path
-
-    directory = Path(found.request.logs[0]).parent.parent
     there = {name: directory / name for name in KEPT if (directory / name).is_file()}
     return {f"run/{name}": file.read_text("utf-8", errors="replace") for name, file in there.items()}
+
+
+def _run_directory(found: Subject) -> Path | None:
+    return RunDir.of(home(os.environ), found.run.name).path if found.run is not None else None
 
 
 def _plain(value: object) -> object:

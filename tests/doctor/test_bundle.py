@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pdctl.doctor import bundle
+from pdctl.doctor.redaction import GONE, redact
 from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,15 +40,15 @@ KEPT = [
 
 @pytest.mark.parametrize(("text", "secret"), SECRETS)
 def test_takes_out_what_is_secret(text: str, secret: str) -> None:
-    clean, taken = bundle.redact(text)
+    clean, taken = redact(text)
     assert secret not in clean
-    assert bundle.GONE in clean
+    assert GONE in clean
     assert sum(taken.values()) == 1
 
 
 @pytest.mark.parametrize("text", KEPT)
 def test_keeps_what_diagnosis_needs(text: str) -> None:
-    assert bundle.redact(text) == (text, {})
+    assert redact(text) == (text, {})
 
 
 def test_packs_every_file_and_accounts_for_what_is_gone(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pdctl.doctor.bundle import redact
+from pdctl.doctor.redaction import redact
 
 KEY = "hunter2hunter2"
 

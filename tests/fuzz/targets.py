@@ -20,7 +20,7 @@ from pdctl.dialect.prefix import split
 from pdctl.dialect.row import Speaker
 from pdctl.dialect.speech import Speech
 from pdctl.dialect.vocabulary import speech
-from pdctl.doctor import bundle, elsewhere, runner
+from pdctl.doctor import elsewhere, redaction, runner
 from pdctl.doctor import request as asking
 from pdctl.doctor.facts import Depth, Facts
 from pdctl.doctor.finding import Report
@@ -268,7 +268,7 @@ def secrets(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
     half = text.rfind("\n", 0, len(text) // 2) + 1
     planted = f"{text[:half]}\n--api-key {PLANTED}\n{text[half:]}"
-    clean, taken = bundle.redact(planted)
+    clean, taken = redaction.redact(planted)
     clean.encode("utf-8", "replace")
     assert PLANTED not in clean
     assert taken

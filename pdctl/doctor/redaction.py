@@ -1,0 +1,185 @@
+"""Takes secrets and prompts out of texts that leave the machine, and leaves what diagnosis needs.
+
+Every detector names places of the text as it was; overlapping places go as one. What was found behind a name
+(`HF_TOKEN=…`) can then be looked for wherever else it stands (`Found.values`). No pattern begins, or goes on, with a
+repeat that another place of the same run could begin with: that would be quadratic in a log.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
+
+from pdctl.doctor import secret_environment, secret_look, secret_name
+from pdctl.doctor.secret_span import (
+    AGAIN,
+    AUTHORIZATION,
+    ENCODED,
+    FIELD,
+    FLAG,
+    FORM,
+    GONE,
+    HASH,
+    PRIVATE,
+    PROMPT,
+    RANDOM,
+    TOKENS,
+    URL,
+    VARIABLE,
+    Span,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+_WRAPPED = 60  # columns of a line that may have been wrapped
+
+
+class Found(NamedTuple):
+    """What was taken out: how often by rule, and the values that a name gave away."""
+
+    text: str
+    taken: Counter[str]
+    values: frozenset[str]
+
+
+def redact(text: str) -> tuple[str, Counter[str]]:
+    """`text` without secrets and prompts, and how often each rule took something out."""
+    found = search(text)
+    return found.text, found.taken
+
+
+def search(text: str, known: Iterable[str] = ()) -> Found:
+    """As `redact`; `known`: values that are secret wherever they stand, as they are, quoted for a URL or in base64."""
+    spans = [span for detector in DETECTORS for span in detector(text)]
+    values = frozenset(text[span.start : span.end] for span in spans if span.rule in (FLAG, FIELD, AUTHORIZATION, URL))
+    spans += _again(text, known)
+    spans += [longer for span in spans if (longer := _wrapped(text, span)) is not None]
+    order = {detector: at for at, detector in enumerate(ORDER)}
+    spans.sort(key=lambda span: (span.start, order[span.rule]))
+    parts: list[str] = []
+    taken: Counter[str] = Counter()
+    at = 0
+    for span in _merged(spans):
+        parts += (text[at : span.start], span.instead)
+        taken[span.rule] += 1
+        at = span.end
+    return Found("".join((*parts, text[at:])), taken, values)
+
+
+def document(value: object) -> object:
+    """A parsed JSON or YAML document with its environments reduced to the variables that are kept."""
+    return secret_environment.reduced(value, in_environment=False)
+
+
+def _merged(spans: list[Span]) -> Iterator[Span]:
+    held: Span | None = None
+    for span in spans:
+        if held is not None and span.start < held.end:
+            if span.end > held.end:
+                held = Span(held.start, span.end, held.rule, held.instead if span.instead == GONE else span.instead)
+            continue
+        if held is not None:
+            yield held
+        held = span
+    if held is not None:
+        yield held
+
+
+def _again(text: str, known: Iterable[str]) -> Iterator[Span]:
+    forms: set[str] = set()
+    for value in known:
+        plain = base64.b64encode(value.encode("utf-8", "surrogatepass")).decode().rstrip("=")
+        forms |= {value, quote(value, safe=""), json.dumps(value)[1:-1], plain}
+    if forms:
+        pattern = re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True))))
+        for match in pattern.finditer(text):
+            yield Span(*match.span(), AGAIN)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether this variable holds a secret that can be looked for elsewhere."""
+    return worth_finding_again(value) and any(secret_name.named_values(f'"{name}": {json.dumps(value)}'))
+
+
+def worth_finding_again(value: str) -> bool:
+    """Long and odd enough that it stands nowhere by chance."""
+    kinds = (any(map(str.isalpha, value)), any(not letter.isalpha() for letter in value))
+    return 8 <= len(value) <= 4096 and all(kinds) and not value.isspace()
+
+
+def _wrapped(text: str, span: Span) -> Span | None:
+    """Lines that a terminal made of one long word go together."""
+    if span.rule in (PROMPT, TOKENS, PRIVATE) or span.end - span.start < 16:
+        return None
+    end = span.end
+    for _ in range(64):
+        line = text.rfind("\n", 0, end) + 1
+        found = _CONTINUED.match(text, end)
+        if found is None or end - line < _WRAPPED or " " in text[span.start : end].strip():
+            break
+        end = found.end()
+    return Span(span.start, end, span.rule, span.instead) if end > span.end else None
+
+
+_CONTINUED = re.compile(r"\\?\r?\n[ \t]*[A-Za-z0-9+/_.~%-]{4,}={0,2}(?=[ \t]*[\"']?[,\])}]?[ \t]*(?:\r?\n|$))")
+
+
+_QUOTED = r"(?P<quote>[\"'])(?:(?:(?!(?P=quote))[^\\]|\\[\s\S])*(?P=quote)|[^\n]*)"
+_LISTED = r"\[(?:\s*(?:\"(?:[^\"\\]|\\[\s\S])*(?:\"|$)|'(?:[^'\\]|\\[\s\S])*(?:'|$)),?)+\s*\]?"
+_NUMBERS = r"\[(?=[\[\s]*-?\d)(?:[\d\s,\[\]-]*\]|[\d\s,-]*)"
+_SAID = re.compile(rf"(?:\b|[\"'])(?:text|prompt|content)[\"']?\s*[=:]\s*(?P<value>{_QUOTED}|{_LISTED})")
+_COUNTED = re.compile(rf"(?:\b|[\"'])(?:input_ids|output_ids)[\"']?\s*[=:]\s*(?P<value>{_NUMBERS})")
+
+
+def prompts(text: str) -> Iterator[Span]:
+    for match in _SAID.finditer(text):
+        quoted = match["quote"]
+        if match["value"] not in (f'"{GONE}"', f"'{GONE}'"):
+            yield Span(*match.span("value"), PROMPT, f"{quoted}{GONE}{quoted}" if quoted else GONE)
+    for match in _COUNTED.finditer(text):
+        yield Span(*match.span("value"), TOKENS)
+
+
+ORDER = (
+    PRIVATE, AUTHORIZATION, URL, FLAG, FIELD, FORM, HASH, VARIABLE, ENCODED, RANDOM, AGAIN, PROMPT, TOKENS,
+)  # fmt: skip
+DETECTORS: tuple[Callable[[str], Iterator[Span]], ...] = (
+    secret_look.private_keys, secret_look.headers, secret_look.patterned, secret_name.named_values,
+    secret_environment.environments, secret_look.encoded, prompts,
+)  # fmt: skip
+
+
+def of_files(files: Mapping[str, str], known: Iterable[str] = ()) -> tuple[dict[str, str], Counter[str]]:
+    """Every file without its secrets, and without those of the others; names too."""
+    texts = {name: _reduced(name, text) for name, text in files.items()}
+    values = {value for value in known if value}
+    for text in texts.values():
+        values |= {value for value in search(text).values if worth_finding_again(value)}
+    taken: Counter[str] = Counter()
+    clean: dict[str, str] = {}
+    for name, text in texts.items():
+        found, named = search(text, values), search(name, values)
+        taken += found.taken + named.taken
+        clean[named.text] = found.text
+    return clean, taken
+
+
+def _reduced(name: str, text: str) -> str:
+    try:
+        if name.endswith(".json"):
+            return json.dumps(document(json.loads(text)), indent=1, ensure_ascii=False)
+        if name.endswith((".yaml", ".yml")):
+            import yaml  # late: JSON needs none
+
+            return yaml.safe_dump(document(yaml.safe_load(text)), sort_keys=False, allow_unicode=True, width=4096)
+    except (ValueError, RecursionError):
+        return text
+    except Exception as error:
+        if type(error).__module__.split(".")[0] != "yaml":
+            raise
+    return text

@@ -1,0 +1,161 @@
+"""Values behind a name that announces a secret, in the forms of shells, Python, JSON, YAML, TOML, XML and prose."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pdctl.doctor import secret_shapes as shapes
+from pdctl.doctor.secret_span import (
+    BLOCK,
+    ESCAPED,
+    FIELD,
+    FLAG,
+    LONGEST,
+    QUOTE,
+    Span,
+    block_scalar,
+    closing,
+    listed,
+    looks_secret,
+    unless_harmless,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_STRONG = re.compile(rf"(?i)(?:{shapes.STRONG})(?P<tail>[A-Za-z0-9_-]{{0,40}})")
+_WEAK = re.compile(rf"(?i)(?:{shapes.WEAK})(?![a-z])")
+_ASSIGNED = re.compile(rf"(?:{ESCAPED}[\"'])?[\])]?[ \t]{{0,8}}(?:=>|:=|==|[=:])[ \t]{{0,32}}")
+_PAIRED = re.compile(rf"{ESCAPED}[\"']\s{{0,32}},\s{{0,32}}(?=[brfu]?{ESCAPED}[\"'])")
+_AS_VALUE = re.compile(
+    rf"(?:{ESCAPED}[\"'])?\s{{0,32}}[,;]?\s{{0,64}}(?:{ESCAPED}[\"'])?[Vv]alue(?:{ESCAPED}[\"'])?\s{{0,8}}[:=]\s{{0,8}}"
+)
+_AFTER_FLAG = re.compile(
+    rf"[ \t]{{0,8}}\\\r?\n[ \t]{{0,64}}|{ESCAPED}[\"'],\s{{0,64}}|"
+    rf"{ESCAPED}[\"']?[ \t]{{0,8}}\n[ \t]{{0,64}}-[ \t]{{1,8}}|{ESCAPED}[\"']?[ \t=]{{1,8}}"
+)
+_SPOKEN = re.compile(r"(?:[ \t](?:is|was|of|=|:))?[ \t]{1,4}(?=[\"'`]?[^\s\"'`]{4})")
+_WORD = re.compile(r"(?:\\[^nrt\"'\s]|[^\s\\\"'`,;)}\]<>&])+")
+_SHELL_WORD = re.compile(r"(?:\\[^nrt\"'\s]|[^\s\\\"'`;|&<>])+")
+_LINE = re.compile(r"[^\r\n\0]+?(?=[ \t]+#|[ \t]*\\[rn]|[ \t\r]*(?:[\n\0]|$))")
+_STOPS = set(" \t\r\n,;)}]\"'")
+
+
+def named_values(text: str) -> Iterator[Span]:
+    for match in _STRONG.finditer(text):
+        tail = match["tail"]
+        if shapes.PLACE.search(tail) and tail.lower() not in ("", "s"):
+            continue
+        yield from _announced(text, match.start(), match.end(), strong=True)
+    for match in _WEAK.finditer(text):
+        tail = shapes.WEAK_TAIL.match(text, match.end())
+        if tail is None or not _begins_word(text, match.start(), match.group()):
+            continue
+        yield from _announced(text, match.start(), tail.end(), strong=False)
+
+
+def _begins_word(text: str, at: int, word: str) -> bool:
+    """`auth` in `x-auth` and `userAuth`, not in `author`; `token` wherever a name ends with it; `key` in MY_KEY."""
+    before = text[at - 1 : at]
+    if word.lower() == "key":
+        return before == "_" and word.isupper() and _identifier(text, at).isupper()
+    if word.lower() == "token" or not before.isalpha():
+        return True
+    return (before.islower() and word[0].isupper()) or (word.isupper() and word in ("PASS", "PWD"))
+
+
+def _identifier(text: str, at: int) -> str:
+    """What stands of a name before `at`."""
+    first = at
+    while first > max(0, at - 64) and (text[first - 1].isalnum() or text[first - 1] in "_-."):
+        first -= 1
+    return text[first:at]
+
+
+def _announced(text: str, start: int, end: int, strong: bool) -> Iterator[Span]:
+    head = _identifier(text, start)
+    head = head[max(head.rfind("--"), 0) :]
+    begin = start - len(head)
+    if head.startswith("-"):
+        after = _AFTER_FLAG.match(text, end)
+        if after is not None:
+            yield from value_at(text, after.end(), FLAG, strong=True, words=_SHELL_WORD, flag=True)
+            return
+    before = text[max(0, begin - 8) : begin]
+    separated = _ASSIGNED.match(text, end)
+    if separated is not None:
+        line = text.rfind("\n", 0, begin) + 1
+        leading = text[line:begin].strip(" \t-")
+        alone = leading in ("", "export", "set", "declare -x", '"', "'") or leading.endswith(("\0", "\\n"))
+        yaml = alone and ":" in separated.group() and text[separated.end() - 1 : separated.end()] in (" ", "\t", ":")
+        shell = (
+            alone and "=" in separated.group() and (text[begin:end].isupper() or leading.startswith(("export", "set")))
+        )
+        words = _LINE if yaml else _SHELL_WORD if shell else _WORD
+        if BLOCK.match(text, separated.end()):
+            yield from block_scalar(text, line, separated.end(), FIELD)
+            return
+        lenient = not strong and not alone and ":" in separated.group()
+        yield from value_at(text, separated.end(), FIELD, strong=strong, words=words, lenient=lenient)
+        return
+    quoted = before[-1:] in ('"', "'", ">", "<") if before else False
+    for pattern, wanted in ((_PAIRED, quoted), (_AS_VALUE, True)):
+        found = pattern.match(text, end) if wanted else None
+        if found is not None:
+            yield from value_at(
+                text, found.end(), FIELD, strong=strong, words=_LINE if "\n" in found.group() else _WORD
+            )
+            return
+    if before.endswith("<") and text[end : end + 1] == ">":
+        close = text.find("<", end)
+        if close > end + 1:
+            yield from unless_harmless(text, end + 1, min(close, end + 1 + LONGEST), FIELD, strong, "")
+        return
+    if _SPACED.search(text, max(0, begin - 240), begin) is not None:
+        found = re.compile(r"[ \t]+").match(text, end)
+        if found is not None:
+            yield from value_at(text, found.end(), FIELD, strong=True, words=_SHELL_WORD)
+            return
+    spoken = _SPOKEN.match(text, end)
+    if spoken is not None and not head:
+        yield from value_at(text, spoken.end(), FIELD, strong=False, words=_WORD, lenient=True)
+
+
+# Behind these a name and its value stand apart by a space: Dockerfile, csh, .netrc, redis.conf.
+_SPACED = re.compile(
+    r"(?:(?:^|\n)[ \t]*(?:ENV|ARG|setenv)[ \t]+|\b(?:machine|login)[ \t]+\S{1,128}\s{1,8}|(?:^|\n)[ \t]*)$"
+)
+
+
+def value_at(
+    text: str, at: int, rule: str, *, strong: bool, words: re.Pattern[str], lenient: bool = False, flag: bool = False
+) -> Iterator[Span]:
+    """The place of the value that begins at `at`. lenient: only what looks like a secret goes."""
+    opened = QUOTE.match(text, at)
+    if opened is not None:
+        begin = opened.end()
+        close = closing(text, begin, opened["quote"])
+        if close is not None:
+            yield from unless_harmless(text, begin, close, rule, strong, "")
+            return
+        end = text.find("\n", begin)
+        end = len(text) if end < 0 else end
+        yield from unless_harmless(text, begin, end, rule, strong, opened["quote"])
+        return
+    if text[at : at + 1] in ("[", "{", "(") and not flag:
+        yield from listed(text, at, rule)
+        return
+    found = words.match(text, at)
+    if found is None or (flag and found.group().startswith("--")):
+        return
+    value = found.group()
+    if lenient and not looks_secret(value):
+        return
+    if len(value) < 4 and not strong:
+        return
+    end = found.end()
+    if text[end : end + 1] in ('"', "'") and text[end - 1 : end] not in ("", " ") and words is _SHELL_WORD:
+        more = _SHELL_WORD.match(text, end + 1)  # "$(cat x)"'tail': a word of several quotes
+        end = more.end() if more and text[more.end() : more.end() + 1] == text[end] else end
+    yield from unless_harmless(text, found.start(), end, rule, strong, "")
