@@ -8,13 +8,14 @@ repeat that another place of the same run could begin with: that would be quadra
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from pdctl.doctor import secret_environment, secret_look, secret_name
+from pdctl.doctor import secret_document, secret_environment, secret_look, secret_name
 from pdctl.doctor.secret_span import (
     AGAIN,
     AUTHORIZATION,
@@ -30,6 +31,7 @@ from pdctl.doctor.secret_span import (
     TOKENS,
     URL,
     VARIABLE,
+    Found,
     Span,
 )
 
@@ -39,25 +41,17 @@ if TYPE_CHECKING:
 _WRAPPED = 60  # columns of a line that may have been wrapped
 
 
-class Found(NamedTuple):
-    """What was taken out: how often by rule, and the values that a name gave away."""
-
-    text: str
-    taken: Counter[str]
-    values: frozenset[str]
-
-
 def redact(text: str) -> tuple[str, Counter[str]]:
     """`text` without secrets and prompts, and how often each rule took something out."""
     found = search(text)
     return found.text, found.taken
 
 
-def search(text: str, known: Iterable[str] = ()) -> Found:
-    """As `redact`; `known`: values that are secret wherever they stand, as they are, quoted for a URL or in base64."""
+def search(text: str, known: re.Pattern[str] | None = None) -> Found:
+    """As `redact`; `known`: what is secret wherever it stands."""
     spans = [span for detector in DETECTORS for span in detector(text)]
     values = frozenset(text[span.start : span.end] for span in spans if span.rule in (FLAG, FIELD, AUTHORIZATION, URL))
-    spans += _again(text, known)
+    spans += [Span(*match.span(), AGAIN) for match in (known.finditer(text) if known else ())]
     spans += [longer for span in spans if (longer := _wrapped(text, span)) is not None]
     order = {detector: at for at, detector in enumerate(ORDER)}
     spans.sort(key=lambda span: (span.start, order[span.rule]))
@@ -69,11 +63,6 @@ def search(text: str, known: Iterable[str] = ()) -> Found:
         taken[span.rule] += 1
         at = span.end
     return Found("".join((*parts, text[at:])), taken, values)
-
-
-def document(value: object) -> object:
-    """A parsed JSON or YAML document with its environments reduced to the variables that are kept."""
-    return secret_environment.reduced(value, in_environment=False)
 
 
 def _merged(spans: list[Span]) -> Iterator[Span]:
@@ -90,15 +79,13 @@ def _merged(spans: list[Span]) -> Iterator[Span]:
         yield held
 
 
-def _again(text: str, known: Iterable[str]) -> Iterator[Span]:
+def _anywhere(values: Iterable[str]) -> re.Pattern[str] | None:
+    """What finds the values as they are, quoted for a URL, escaped for JSON, or in base64."""
     forms: set[str] = set()
-    for value in known:
+    for value in values:
         plain = base64.b64encode(value.encode("utf-8", "surrogatepass")).decode().rstrip("=")
-        forms |= {value, quote(value, safe=""), json.dumps(value)[1:-1], plain}
-    if forms:
-        pattern = re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True))))
-        for match in pattern.finditer(text):
-            yield Span(*match.span(), AGAIN)
+        forms |= {value, quote(value, safe="", errors="replace"), json.dumps(value)[1:-1], plain}
+    return re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True)))) if forms else None
 
 
 def is_secret(name: str, value: str) -> bool:
@@ -155,31 +142,27 @@ DETECTORS: tuple[Callable[[str], Iterator[Span]], ...] = (
 
 
 def of_files(files: Mapping[str, str], known: Iterable[str] = ()) -> tuple[dict[str, str], Counter[str]]:
-    """Every file without its secrets, and without those of the others; names too."""
-    texts = {name: _reduced(name, text) for name, text in files.items()}
+    """Every file without its secrets, and without those that were found in the others; names of files too."""
     values = {value for value in known if value}
-    for text in texts.values():
-        values |= {value for value in search(text).values if worth_finding_again(value)}
+    for name, text in files.items():
+        values |= {value for value in _clean(name, text, None).values if worth_finding_again(value)}
+    anywhere = _anywhere(values)
     taken: Counter[str] = Counter()
     clean: dict[str, str] = {}
-    for name, text in texts.items():
-        found, named = search(text, values), search(name, values)
+    for name, text in files.items():
+        found, named = _clean(name, text, anywhere), search(name, anywhere)
         taken += found.taken + named.taken
         clean[named.text] = found.text
     return clean, taken
 
 
-def _reduced(name: str, text: str) -> str:
-    try:
-        if name.endswith(".json"):
-            return json.dumps(document(json.loads(text)), indent=1, ensure_ascii=False)
-        if name.endswith((".yaml", ".yml")):
-            import yaml  # late: JSON needs none
-
-            return yaml.safe_dump(document(yaml.safe_load(text)), sort_keys=False, allow_unicode=True, width=4096)
-    except (ValueError, RecursionError):
-        return text
-    except Exception as error:
-        if type(error).__module__.split(".")[0] != "yaml":
-            raise
-    return text
+def _clean(name: str, text: str, known: re.Pattern[str] | None) -> Found:
+    """JSON and YAML by their structure, so that they stay what they are; everything else as text."""
+    if name.endswith(".json"):
+        with contextlib.suppress(ValueError, RecursionError):
+            return secret_document.of_json(text, lambda leaf: search(leaf, known))
+    if name.endswith((".yaml", ".yml")):
+        found = secret_document.of_yaml(text, lambda leaf: search(leaf, known))
+        if found is not None:
+            return found
+    return search(text, known)

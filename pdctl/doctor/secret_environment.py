@@ -130,35 +130,3 @@ def _under(text: str, at: int, indent: int) -> Iterator[Span]:
         elif found is not None:
             yield from _variable(text, "", *found.span("value"))
         at = stop + 1
-
-
-def reduced(value: object, in_environment: bool) -> object:
-    if isinstance(value, dict):
-        if in_environment:
-            return {name: each if is_kept(str(name)) or each is None else GONE for name, each in value.items()}
-        if value.get("kind") == "Secret":
-            value = {
-                **value,
-                **{
-                    part: dict.fromkeys(value[part], GONE)
-                    for part in ("data", "stringData")
-                    if isinstance(value.get(part), dict)
-                },
-            }
-        return {
-            name: reduced(each, str(name).lower() in ("env", "environ", "environment")) for name, each in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [_item(each) if in_environment else reduced(each, False) for each in value]
-    return value
-
-
-def _item(value: object) -> object:
-    """One variable of a list: ["NAME", "value"], {"name": …, "value": …} or "NAME=value"."""
-    if isinstance(value, (list, tuple)) and len(value) == 2:
-        return [value[0], value[1] if is_kept(str(value[0])) else GONE]
-    if isinstance(value, dict) and "value" in value and not is_kept(str(value.get("name"))):
-        return {**value, "value": GONE}
-    if isinstance(value, str) and "=" in value and not is_kept(value.partition("=")[0]):
-        return f"{value.partition('=')[0]}={GONE}"
-    return value

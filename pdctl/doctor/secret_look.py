@@ -64,38 +64,47 @@ _PGPASS = re.compile(r"(?m)^[^:\s#\[]{1,128}:(?:\d{2,5}|\*):[^:\s]{1,64}:[^:\s]{
 
 
 def headers(text: str) -> Iterator[Span]:
+    done = 0  # a name within another's value says nothing
     for match in _HEADER.finditer(text):
-        at = match.end()
-        mark = match["mid"].strip(" \t:=,")
-        before = text[match.start() - 1 : match.start()]
-        opened = QUOTE.match(text, at)
-        if opened is not None:
-            close = closing(text, opened.end(), opened["quote"])
-            end = close if close is not None else end_of_line(text, at)
+        if match.start() < done:
+            continue
+        for span in _header(text, match):
+            done = max(done, span.end)
+            yield span
+
+
+def _header(text: str, match: re.Match[str]) -> Iterator[Span]:
+    at = match.end()
+    mark = match["mid"].strip(" \t:=,")
+    before = text[match.start() - 1 : match.start()]
+    opened = QUOTE.match(text, at)
+    if opened is not None:
+        close = closing(text, opened.end(), opened["quote"])
+        end = close if close is not None else end_of_line(text, at)
+        yield from unless_harmless(
+            text, opened.end(), end, AUTHORIZATION, True, "" if close is not None else opened["quote"]
+        )
+    elif not mark and before in ('"', "'"):  # -H "Cookie: a=b; c=d"
+        close = closing(text, at, before)
+        yield from unless_harmless(
+            text, at, close if close is not None else end_of_line(text, at), AUTHORIZATION, True, ""
+        )
+    elif "cookie" in match.group().lower() or _TO_END.match(text, at):
+        found = _UNTIL_END.match(text, at)
+        if found is not None:
+            yield from unless_harmless(text, at, found.end(), AUTHORIZATION, True, "")
+    else:
+        scheme = _SCHEME.match(text, at)
+        found = _TOKEN.match(text, scheme.end() if scheme else at)
+        if found is not None and len(found.group()) > 3:
             yield from unless_harmless(
-                text, opened.end(), end, AUTHORIZATION, True, "" if close is not None else opened["quote"]
+                text,
+                found.start(),
+                found.end(),
+                AUTHORIZATION,
+                looks_secret(found.group()) or bool(scheme and scheme.group()),
+                "",
             )
-        elif not mark and before in ('"', "'"):  # -H "Cookie: a=b; c=d"
-            close = closing(text, at, before)
-            yield from unless_harmless(
-                text, at, close if close is not None else end_of_line(text, at), AUTHORIZATION, True, ""
-            )
-        elif "cookie" in match.group().lower() or _TO_END.match(text, at):
-            found = _UNTIL_END.match(text, at)
-            if found is not None:
-                yield from unless_harmless(text, at, found.end(), AUTHORIZATION, True, "")
-        else:
-            scheme = _SCHEME.match(text, at)
-            found = _TOKEN.match(text, scheme.end() if scheme else at)
-            if found is not None and len(found.group()) > 3:
-                yield from unless_harmless(
-                    text,
-                    found.start(),
-                    found.end(),
-                    AUTHORIZATION,
-                    looks_secret(found.group()) or bool(scheme and scheme.group()),
-                    "",
-                )
 
 
 def patterned(text: str) -> Iterator[Span]:

@@ -36,23 +36,32 @@ _AFTER_FLAG = re.compile(
     rf"{ESCAPED}[\"']?[ \t]{{0,8}}\n[ \t]{{0,64}}-[ \t]{{1,8}}|{ESCAPED}[\"']?[ \t=]{{1,8}}"
 )
 _SPOKEN = re.compile(r"(?:[ \t](?:is|was|of|=|:))?[ \t]{1,4}(?=[\"'`]?[^\s\"'`]{4})")
-_WORD = re.compile(r"(?:\\[^nrt\"'\s]|[^\s\\\"'`,;)}\]<>&])+")
-_SHELL_WORD = re.compile(r"(?:\\[^nrt\"'\s]|[^\s\\\"'`;|&<>])+")
-_LINE = re.compile(r"[^\r\n\0]+?(?=[ \t]+#|[ \t]*\\[rn]|[ \t\r]*(?:[\n\0]|$))")
-_STOPS = set(" \t\r\n,;)}]\"'")
+_WORD = re.compile(r"(?:\\[^nrt\"'\s]|[^\s\\\"'`,;)}\]<>&]){1,8192}")
+_SHELL_WORD = re.compile(r"(?:\\[^nrt\"'\s]|[^\s\\\"'`;|&<>]){1,8192}")
+_LINE = re.compile(r"[^\r\n\0]{1,8192}?(?=[ \t]{1,8}#|[ \t]{0,8}\\[rn]|[ \t\r]{0,8}(?:[\n\0]|$))")
 
 
 def named_values(text: str) -> Iterator[Span]:
+    done = 0  # a name within another's value says nothing
     for match in _STRONG.finditer(text):
+        if match.start() < done:
+            continue
         tail = match["tail"]
         if shapes.PLACE.search(tail) and tail.lower() not in ("", "s"):
             continue
-        yield from _announced(text, match.start(), match.end(), strong=True)
+        for span in _announced(text, match.start(), match.end(), strong=True):
+            done = max(done, span.end)
+            yield span
+    done = 0
     for match in _WEAK.finditer(text):
+        if match.start() < done:
+            continue
         tail = shapes.WEAK_TAIL.match(text, match.end())
         if tail is None or not _begins_word(text, match.start(), match.group()):
             continue
-        yield from _announced(text, match.start(), tail.end(), strong=False)
+        for span in _announced(text, match.start(), tail.end(), strong=False):
+            done = max(done, span.end)
+            yield span
 
 
 def _begins_word(text: str, at: int, word: str) -> bool:
@@ -112,7 +121,7 @@ def _announced(text: str, start: int, end: int, strong: bool) -> Iterator[Span]:
         if close > end + 1:
             yield from unless_harmless(text, end + 1, min(close, end + 1 + LONGEST), FIELD, strong, "")
         return
-    if _SPACED.search(text, max(0, begin - 240), begin) is not None:
+    if strong and _SPACED.search(text, max(0, begin - 240), begin) is not None:
         found = re.compile(r"[ \t]+").match(text, end)
         if found is not None:
             yield from value_at(text, found.end(), FIELD, strong=True, words=_SHELL_WORD)

@@ -16,6 +16,7 @@ FORM, PRIVATE, HASH, ENCODED = "known key form", "private key", "password hash",
 RANDOM, VARIABLE, AGAIN = "random string", "environment variable", "a secret found elsewhere"
 PROMPT, TOKENS = "prompt or answer", "token ids"
 LONGEST = 1 << 16  # characters of one secret
+DEEPEST = 8  # brackets within brackets behind a name
 
 ESCAPED = r"\\{0,8}"
 QUOTE = re.compile(rf"(?:\w{{1,24}}\()?[bBrRfFuU]{{0,2}}(?P<quote>{ESCAPED}(?:\"\"\"|'''|[\"'`]))")
@@ -35,6 +36,14 @@ class Span(NamedTuple):
     end: int
     rule: str
     instead: str = GONE
+
+
+class Found(NamedTuple):
+    """What was taken out: how often by rule, and the values that a name gave away."""
+
+    text: str
+    taken: Counter[str]
+    values: frozenset[str]
 
 
 def closing(text: str, begin: int, quote: str) -> int | None:
@@ -73,6 +82,8 @@ def listed(text: str, at: int, rule: str) -> Iterator[Span]:
         mark = found.group()
         if mark in "[({":
             depth += 1
+            if depth > DEEPEST:
+                return
         elif mark in "])}":
             depth -= 1
             if depth <= 0:

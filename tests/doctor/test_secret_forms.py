@@ -15,7 +15,7 @@ import pytest
 
 from pdctl.doctor import bundle, redaction
 from pdctl.doctor.redaction import GONE, redact
-from pdctl.doctor.secret_span import PROMPT, TOKENS
+from pdctl.doctor.secret_span import FLAG, PROMPT, TOKENS
 from pdctl.launch import preflight
 from pdctl.launch.prepare import open_run
 from pdctl.launch.run import Outcome, State
@@ -49,7 +49,9 @@ def test_a_secret_goes_and_what_stands_beside_it_stays(form: SecretForm) -> None
 def test_no_form_comes_out_of_the_command(tmp_path: Path) -> None:
     """Every form in a run's own documents, in its command line, and behind a line of its logs that has a cause."""
     root = tmp_path / "state"
-    opened = open_run(root, "blue", deploy(), QUICK, check=preflight.check, argv=("pdctl", *(one.text for one in FORMS)))
+    opened = open_run(
+        root, "blue", deploy(), QUICK, check=preflight.check, argv=("pdctl", *(one.text for one in FORMS))
+    )
     os.close(opened.lock)
     directory = opened.directory
     directory.save(replace(opened.run, state=State.STOPPED, outcome=Outcome("stopped", signal=15)))
@@ -68,6 +70,7 @@ def test_no_form_comes_out_of_the_command(tmp_path: Path) -> None:
     found += [(form.name, "as JSON") for form in FORMS for secret in form.secrets if json.dumps(secret)[1:-1] in whole]
     assert found == []
     assert files["out/run/run.json"].count(GONE) > 100
+    assert len(json.loads(files["out/run/plan.json"])["notes"]) == len(FORMS)
     assert json.loads(files["out/run/run.json"])["name"] == "blue"
 
 
@@ -108,7 +111,8 @@ def recorded() -> list[Path]:
 def test_recorded_logs_lose_prompts_and_nothing_else(path: Path) -> None:
     text = path.read_text(encoding="utf-8", errors="replace")
     clean, taken = redact(text)
-    assert set(taken) <= {PROMPT, TOKENS}, taken
+    prose = {FLAG} if "the shared --api-key gates" in text else set()  # two words of smg's warning go with it
+    assert set(taken) <= {PROMPT, TOKENS} | prose, taken
     for pattern in (r"room[=: ]+\d+", r"rid[=:]+'?[\w-]+", r"\d+\.\d+\.\d+\.\d+:\d+", r"[0-9a-f]{32}"):
         assert re.findall(pattern, clean) == re.findall(pattern, _without_prompts(text)), pattern
 
@@ -145,24 +149,3 @@ KEPT = (
 @pytest.mark.parametrize("text", KEPT)
 def test_what_diagnosis_needs_stays(text: str) -> None:
     assert redact(text) == (text, {})
-
-
-@pytest.mark.parametrize(
-    "text", ["token=" * 20_000, "'" * 60_000, "://" * 30_000, "a:" * 40_000, "%3A" * 30_000, "A=1\n" * 30_000,
-             "-----BEGIN " + "PRIVATE KEY-----" * 4000, "api_key: |\n " * 6000, "{'env': {" * 8000, "\\" * 60_000,
-             "api_key=[" * 9000, "eyJ" * 20_000, "Aa1" * 40_000, "machine a login " * 5000],
-    ids=lambda text: text[:16],
-)  # fmt: skip
-def test_no_text_takes_quadratic_time(text: str) -> None:
-    """A doubled text takes about twice the steps: counted by what a profile sees, not by a clock."""
-    assert steps(text) < 3.2 * max(steps(text[: len(text) // 2]), 20_000)
-
-
-def steps(text: str) -> int:
-    """Calls of Python and C functions, and characters handed to the latter."""
-    import cProfile
-    import pstats
-
-    profile = cProfile.Profile()
-    profile.runcall(redact, text)
-    return pstats.Stats(profile).total_calls  # type: ignore[attr-defined, no-any-return]
