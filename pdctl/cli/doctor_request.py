@@ -10,7 +10,7 @@ from pdctl.doctor import request as asking
 from pdctl.doctor import selection
 from pdctl.doctor.facts import Depth
 from pdctl.doctor.request import Request
-from pdctl.errors import NotFoundError, UsageError
+from pdctl.errors import NotFoundError, NotProbedError, UsageError
 from pdctl.fleet.facts import Ended, Endpoint
 from pdctl.manifests import read as manifests
 
@@ -129,6 +129,7 @@ def _of_run(name: str | None, static: bool) -> Subject:
     """A run of `pdctl launch`: its processes where they really are, the topology it came from, its logs."""
     from pdctl.cli import elsewhere  # late: servers named by hand belong to no run
     from pdctl.launch.relay import parts
+    from pdctl.launch.run import State
     from pdctl.launch.state import RunDir, home, pick
 
     cluster = elsewhere.find(name)
@@ -138,11 +139,14 @@ def _of_run(name: str | None, static: bool) -> Subject:
         raise UsageError(f"{cluster.name} runs in Kubernetes, whose network is not this machine's", fix)
     root = home(os.environ)
     try:
-        run = pick(root, name)
+        run = pick(root, name, (State.FAILED, State.STALE))
     except NotFoundError as error:
         if name is not None:
             raise
         raise NotFoundError(error.message, "name a topology, --router URL, or --prefill URL and --decode URL") from None
+    if run.state is State.STOPPED and not static:
+        why = run.outcome.message if run.outcome is not None else "it was stopped"
+        raise NotProbedError(f"run {run.name} is over ({why}): nothing of it can be asked", f"pdctl logs {run.name}")
     directory = RunDir.of(root, run.name)
     kept = directory.path / "topology.yaml"
     found = _of_file(kept, run) if kept.exists() else Subject(Request(), run.name)

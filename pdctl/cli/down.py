@@ -36,7 +36,7 @@ def command(
         return
     root = home(os.environ)
     try:
-        found = pick(root, run)
+        found = pick(root, run, (State.STALE,))
     except NotFoundError:
         if run is not None:
             raise
@@ -48,5 +48,5 @@ def command(
     was_stale = found.condition is State.STALE
     view = live.PlainView(found.deployment, term.err(), attached=False)
     ended = remote.stop(RunDir.of(root, found.name), found, force, limit, view.event)
-    how = ", after its supervisor had gone without a word" if was_stale else ""
+    how = "; its supervisor had died" if was_stale else ""
     term.out().write(f"{ended.name} is stopped{how}")

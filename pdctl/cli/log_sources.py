@@ -68,6 +68,7 @@ def sources(paths: Sequence[str], run: str | None) -> Sources:
         return Sources(tuple(paths), {})
     from pdctl.cli import elsewhere  # late: paths need nothing of a run
     from pdctl.launch.relay import parts
+    from pdctl.launch.run import OVER
     from pdctl.launch.state import RunDir, home, pick
 
     cluster = elsewhere.find(run)
@@ -75,7 +76,7 @@ def sources(paths: Sequence[str], run: str | None) -> Sources:
         lanes = elsewhere.fetched(cluster)
         return Sources(tuple(lanes), lanes)
     root = home(os.environ)
-    found = pick(root, run, ended=True)
+    found = pick(root, run, OVER)
     directory = RunDir.of(root, found.name)
     # The nodes of an instance tell one story.
     files = {str(path): spec.instance for spec in found.deployment.specs for path in parts(directory.log(spec.name))}

@@ -11,6 +11,7 @@ import typer
 from pdctl.cli import elsewhere
 from pdctl.cli.exits import reraise
 from pdctl.errors import UsageError
+from pdctl.launch.run import OVER
 from pdctl.launch.state import RunDir, home, pick
 from pdctl.render import logs, term
 
@@ -65,7 +66,7 @@ def _select(root: Path, words: list[str]) -> tuple[Run, set[str]]:
         run = _with_instance(root, words[0])
         wanted = words
     else:
-        run = pick(root, words[0] if named else None, ended=True)
+        run = pick(root, words[0] if named else None, OVER)
         wanted = words[1:]
     known = [process.name for process in run.processes]
     unknown = [name for name in wanted if name not in known]
@@ -77,7 +78,7 @@ def _select(root: Path, words: list[str]) -> tuple[Run, set[str]]:
 def _with_instance(root: Path, word: str) -> Run:
     """The single run, if it has an instance called `word`; otherwise `word` was meant to be a run."""
     try:
-        run = pick(root, None, ended=True)
+        run = pick(root, None, OVER)
     except UsageError:
         return pick(root, word)
     has = any(process.name == word for process in run.processes)

@@ -14,11 +14,12 @@ from pdctl.cli.durations import seconds
 from pdctl.errors import ExitCode, NotReadyError
 from pdctl.launch import health
 from pdctl.launch.run import State
-from pdctl.launch.state import home, pick
+from pdctl.launch.state import RunDir, home, pick
 from pdctl.render import status, term
 
 if TYPE_CHECKING:
     from pdctl.launch.health import RunHealth
+    from pdctl.launch.run import Run
 
 POLL = 0.5  # seconds between two questions while waiting
 
@@ -47,7 +48,7 @@ def command(
     if cluster is not None:
         elsewhere.status(cluster, output is Form.JSON, wait, seconds("--timeout", timeout))
         return
-    found = health.probe(pick(home(os.environ), run))
+    found = _probe(pick(home(os.environ), run, (State.FAILED, State.STALE)))
     if wait:
         found = _await_ready(found, seconds("--timeout", timeout))
     if output is Form.JSON:
@@ -68,5 +69,9 @@ def _await_ready(found: RunHealth, limit: float) -> RunHealth:
             missing = "".join(f"\n  {each.name}: {each.missing}" for each in found.instances if each.missing)
             raise NotReadyError(f"{found.name} is not ready after {limit:g} s{missing or ': still verifying'}")
         time.sleep(POLL)
-        found = health.probe(pick(home(os.environ), found.name))
+        found = _probe(pick(home(os.environ), found.name))
     return found
+
+
+def _probe(run: Run) -> RunHealth:
+    return health.probe(run, RunDir.of(home(os.environ), run.name))

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 # What moves a port of that purpose; every other purpose is derived from the dist-init port.
 KEYS = {"http": "ports.http", "bootstrap": "ports.bootstrap"}
 ROUTER_KEYS = {"http": "router.port", "metrics": f"router.args.{METRICS_FLAG}"}
-ON_DEATH = {"none": OnDeath.STOP, "instance": OnDeath.RESTART, "all": OnDeath.RESTART_ALL}
+ON_DEATH = {
+    "keep-serving": OnDeath.KEEP_SERVING,
+    "none": OnDeath.STOP,
+    "instance": OnDeath.RESTART,
+    "all": OnDeath.RESTART_ALL,
+}
 
 
 def plan_here(topology: Topology) -> Plan:

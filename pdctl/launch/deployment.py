@@ -21,6 +21,7 @@ class Role(str, Enum):
 class OnDeath(str, Enum):
     """What follows when a process dies after it was ready."""
 
+    KEEP_SERVING = "keep-serving"  # restart the dead instance while its role has another one; else stop
     STOP = "stop"
     RESTART = "restart"  # the dead instance alone; the router takes it back by itself, its address stays
     RESTART_ALL = "restart-all"

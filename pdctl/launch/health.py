@@ -5,11 +5,16 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pdctl.fleet import bootstrap, http, router, server_info
 from pdctl.launch import verdict
 from pdctl.launch.deployment import Role, Spec
+from pdctl.launch.events import Kind
 from pdctl.launch.run import Process, Run, State
+
+if TYPE_CHECKING:
+    from pdctl.launch.state import RunDir
 
 PROBE = 3.0  # seconds one question may take
 
@@ -31,6 +36,8 @@ class Health:
     in_router: bool | None
     missing: str
     place: str = ""  # the host; empty: this machine
+    died: str = ""  # its latest death of its own, in words, with the time; empty: it never died
+    tail: tuple[str, ...] = ()  # the last lines of its log, where it is dead now
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +60,12 @@ class RunHealth:
     ends_at: float = 0.0  # when the cluster takes the hosts away, seconds since the epoch; 0: never
 
 
-def probe(run: Run) -> RunHealth:
+def probe(run: Run, directory: RunDir) -> RunHealth:
     over = run.condition in (State.STOPPED, State.FAILED)
     spec = run.deployment.router
     state = router.fetch(spec.url, PROBE) if spec and not over else router.RouterState(False, False)
     with ThreadPoolExecutor(max_workers=16) as pool:
-        instances = tuple(pool.map(lambda entry: _instance(run, entry, state), run.deployment.specs))
+        instances = tuple(pool.map(lambda entry: _instance(run, entry, state, directory), run.deployment.specs))
     ready = run.condition is State.SERVING and not any(instance.missing for instance in instances)
     return RunHealth(
         name=run.name,
@@ -94,16 +101,16 @@ def _note(run: Run) -> str:
         return submit.gone(run).message
     if run.condition is State.STALE:
         left = ", ".join(f"{process.name} (pid {process.pid})" for process in run.survivors)
-        rest = f"still alive: {left}" if left else "nothing of the run is left"
-        return f"stale: its supervisor (pid {run.supervisor}) is gone without a word; {rest}"
+        rest = f"still alive: {left}" if left else "no process is left"
+        return f"the supervisor (pid {run.supervisor}) died; {rest}. Clear it: pdctl down {run.name}"
     if run.outcome:
-        return run.outcome.message.splitlines()[0]
+        return run.outcome.message
     if run.deployment.rehearsal:
         return f"REHEARSAL: {run.deployment.rehearsal}"
     return ""
 
 
-def _instance(run: Run, spec: Spec, state: router.RouterState) -> Health:
+def _instance(run: Run, spec: Spec, state: router.RouterState, directory: RunDir) -> Health:
     process = run.process(spec.name)
     alive = run.lives(process)
     health, registered, missing = "", None, ""
@@ -131,7 +138,20 @@ def _instance(run: Run, spec: Spec, state: router.RouterState) -> Health:
         in_router=None if spec.role is Role.ROUTER or spec.node or not alive else state.lists(spec.url),
         missing=missing,
         place=process.place,
+        died=_died(run, spec),
+        tail=() if alive or not _died(run, spec) else verdict.telling_lines(directory, process, verdict.TAIL),
     )
+
+
+def _died(run: Run, spec: Spec) -> str:
+    """As the supervisor recorded it. A run whose outcome already tells it, with the end of the log, says it once."""
+    if run.outcome is not None and run.outcome.message.startswith(f"{spec.name} "):
+        return ""
+    deaths = [event for event in run.events if event.kind is Kind.DIED and event.subject == spec.name]
+    if not deaths:
+        return ""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(deaths[-1].at))
+    return f"{deaths[-1].detail}, at {when}"
 
 
 def _restarts(process: Process) -> int:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from pdctl.errors import NotFoundError, PdctlError, UsageError
 from pdctl.launch import record, relay, roles
 from pdctl.launch.relay import Tail
-from pdctl.launch.run import SCHEMA, Run, State
+from pdctl.launch.run import OVER, SCHEMA, Run, State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -133,19 +133,26 @@ def _try_load(directory: RunDir) -> Run | str:
         return error.message
 
 
-def pick(root: Path, name: str | None, ended: bool = False) -> Run:
-    """The named run, or the only one alive; with `ended`, the latest when none is alive."""
+def pick(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Run:
+    """The named run, or the only one alive. Where none is: the latest run, if it is `also` in one of these states, or
+    with STALE among them the latest stale one."""
     if name is not None:
         return _named(root, name)
     runs = load_all(root)[0]
-    alive = [run for run in runs if run.condition not in (State.STOPPED, State.FAILED)]
+    conditions = [(run, run.condition) for run in runs]
+    alive = [run for run, condition in conditions if condition not in OVER]
     if len(alive) > 1:
         names = ", ".join(run.name for run in alive)
-        raise UsageError(f"{len(alive)} runs are alive ({names}): which one?", f"name it, for example {alive[0].name}")
+        raise UsageError(f"{len(alive)} runs are alive: {names}", f"name one of them: {alive[0].name}")
     if alive:
         return alive[0]
-    if runs and ended:
-        return runs[0]
+    stale = [run for run, condition in conditions if condition is State.STALE]
+    for run in (*runs[:1], *stale):
+        if run.condition in also:
+            return run
+    if stale:
+        what = f"no run is alive; `{stale[0].name}` is stale: its supervisor died"
+        raise NotFoundError(what, f"pdctl down {stale[0].name}")
     raise NotFoundError("no run is alive", "pdctl launch topologies/2p1d.yaml")
 
 

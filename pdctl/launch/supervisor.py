@@ -293,11 +293,16 @@ class Supervisor:
             self._restarts.pop(instance, None)
         tries = self._restarts.get(instance, 0)
         policy = self._options.on_death
-        if policy is OnDeath.STOP or not self._served or tries >= self._options.max_restarts:
+        keeps_serving = policy is OnDeath.KEEP_SERVING and bool(self._peers(instance))
+        stops = policy is OnDeath.STOP or (policy is OnDeath.KEEP_SERVING and not keeps_serving)
+        worn_out = tries >= self._options.max_restarts
+        if not self._served or stops or (worn_out and not keeps_serving):
             process = self._journal.run.process(name)
             raise Ending(verdict.died(self._journal.directory, process, message.exit, ready_at, tries))
         self._forget(spec)
         hopeless = self._target.beyond_help(self._nodes(instance))
+        if worn_out and not hopeless:
+            hopeless = f"it was restarted {'once' if tries == 1 else f'{tries} times'}"
         if hopeless:
             self._give_up(instance, hopeless, message, ready_at)
             return
@@ -329,16 +334,22 @@ class Supervisor:
     def _give_up(self, instance: str, why: str, message: Exited, ready_at: float | None) -> None:
         """The run goes on as long as each role has an instance left."""
         self._given_up.add(instance)
-        role = self._nodes(instance)[0].role
-        others = [
-            spec for spec in self._deployment.servers if spec.role is role and spec.instance not in self._given_up
-        ]
+        others = self._peers(instance)
         if not others:
             process = self._journal.run.process(message.name)
             raise Ending(verdict.died(self._journal.directory, process, message.exit, ready_at, 0))
         rest = ", ".join(spec.instance for spec in others)
-        self._journal.note(Kind.DIED, instance, f"stays down: {why}; {rest} go on")
+        self._journal.note(Kind.DIED, instance, f"stays down: {why}; {rest} {'go' if len(others) > 1 else 'goes'} on")
         self._end_the_others(instance)
+
+    def _peers(self, instance: str) -> list[Spec]:
+        """The other instances of its role that have not been given up. A router has none."""
+        role = self._nodes(instance)[0].role
+        return [
+            spec
+            for spec in self._deployment.servers
+            if spec.role is role and spec.instance != instance and spec.instance not in self._given_up
+        ]
 
     def _backoff(self, tries: int) -> float:
         return float(min(self._options.backoff * 2 ** (tries - 1), self._options.backoff_max))

@@ -23,7 +23,7 @@ TAIL = 20
 ENDED_BY_US = "pdctl ended it"
 BY_ITSELF = "its own: it was asked to leave"  # SGLang's way, 0.5.3 to 0.5.23
 SIGNALS = {
-    signal.SIGKILL: "from outside, or by the kernel for want of memory",
+    signal.SIGKILL: "from outside, or OOM-killed: see dmesg",
     signal.SIGSEGV: "it crashed in native code",
     signal.SIGBUS: "it crashed in native code, or /dev/shm is full",
     signal.SIGABRT: "it aborted itself",
@@ -59,7 +59,7 @@ def out_of_time(ends_at: float) -> Outcome:
 def died(directory: RunDir, process: Process, exit: Exit, ready_at: float | None, restarts: int) -> Outcome:
     """`ready_at` None: it never was."""
     moment = "before it was ready" if ready_at is None else f"{span(exit.at - ready_at)} after it became ready"
-    tries = f" It was restarted {restarts} times before." if restarts else ""
+    tries = f" It had been restarted {'once' if restarts == 1 else f'{restarts} times'} before." if restarts else ""
     log = directory.current_log(process.name)
     lines = telling_lines(directory, process, TAIL)
     shown = "".join(f"\n  {process.name} | {line}" for line in lines)

@@ -7,10 +7,11 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from pdctl.launch.run import State
+from pdctl.launch.run import OVER, State
 from pdctl.launch.state import as_document
 from pdctl.launch.verdict import span
 from pdctl.render.prefix import HUES
+from pdctl.render.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,13 +37,25 @@ HEAD = ("NAME", "ROLE", "PID", "UPTIME", "PORT", "HEALTH", "BOOTSTRAP", "ROUTER"
 def status(health: RunHealth, term: Term) -> None:
     state = term.style(health.state.value, COLORS[health.state])
     flight = f", {health.in_flight} in flight" if health.in_flight else ""
-    term.write(f"{health.name}: {state} at {health.url}, {health.shape}, since {span(health.seconds)}{flight}")
+    over = health.state in OVER
+    age = f"started {span(health.seconds)} ago" if over else f"for {span(health.seconds)}"
+    term.write(f"{health.name}: {state} at {health.url}, {health.shape}, {age}{flight}")
     if health.job:
         term.write(f"  {_job(health)}")
-    if health.note:
-        term.write(f"  {health.note}")
+    for line in health.note.splitlines():
+        term.write(f"  {visible(line, term)}")
     rows = [_row(instance, term) for instance in health.instances]
     table(HEAD, rows, term)
+    for instance in health.instances:
+        if instance.died:
+            again = f"; it was started again {times(instance.restarts)}" if instance.restarts else ""
+            term.write(f"{instance.name} {visible(instance.died, term)}{again}")
+        for line in instance.tail:
+            term.write(f"  {instance.name} | {visible(line, term)}")
+
+
+def times(count: int) -> str:
+    return "once" if count == 1 else "twice" if count == 2 else f"{count} times"
 
 
 def _job(health: RunHealth) -> str:

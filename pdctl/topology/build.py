@@ -44,7 +44,7 @@ def complete(values: Values, spans: Mapping[str, Span], source: str, environ: Ma
         role["pool"] = role["pool"] or only
     readiness = values["readiness"]
     if not isinstance(readiness["restart"], dict):
-        readiness["restart"] = {**defaults(RESTART), "policy": readiness["restart"] or "none"}
+        readiness["restart"] = {**defaults(RESTART), "policy": readiness["restart"] or "keep-serving"}
     targets = values["targets"]
     clustered = targets["slurm"] or targets["kubernetes"]
     router = values["router"]

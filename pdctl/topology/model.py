@@ -110,7 +110,7 @@ class Readiness(NamedTuple):
     timeout: float
     interval: float
     path: str
-    restart: str  # none | instance | all
+    restart: str  # keep-serving | none | instance | all
     max_restarts: int
     backoff: float
     backoff_max: float

@@ -167,8 +167,9 @@ ROUTER = table(
     Key("decode-policy", POLICY, None, "policy for decode alone", "`policy`"),
     Key("args", FLAGS, None, "router flags, in kebab-case without dashes"),
 )
+AFTER_A_DEATH = ("keep-serving", "none", "instance", "all")
 RESTART = table(
-    Key("policy", choice("none", "instance", "all"), "none", "what to restart when a process dies"),
+    Key("policy", choice(*AFTER_A_DEATH), "keep-serving", "what to restart when a process dies"),
     Key("max", integer(0, 1000), 3, "restarts before giving up"),
     Key("backoff", DURATION, "5s", "pause before the first restart; doubles each time"),
     Key("backoff-max", DURATION, "5m", "longest pause"),
@@ -177,7 +178,7 @@ READINESS = table(
     Key("timeout", DURATION, "30m", "how long instances may take to become ready"),
     Key("interval", DURATION, "1s", "pause between two probes"),
     Key("path", text("a path such as `/health`", r"/\S*"), "/health", "what is probed"),
-    Key("restart", either(choice("none", "instance", "all"), RESTART), None, "the policy alone, or a map"),
+    Key("restart", either(choice(*AFTER_A_DEATH), RESTART), None, "the policy alone, or a map"),
     Key("logs", table(Key("dir", TEXT, None, "directory of the logs", "the run's own")), None, "where logs go"),
 )
 IGNORE = table(

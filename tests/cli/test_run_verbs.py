@@ -102,7 +102,7 @@ def detached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 def test_status_asks_every_process(detached: Shell) -> None:
     table = detached.run("status")
     assert table.returncode == 0, table.stdout
-    assert table.stdout.startswith(f"blue: serving at {detached.router}, 1P1D, since ")
+    assert table.stdout.startswith(f"blue: serving at {detached.router}, 1P1D, for ")
     rows = [line.split("\t") for line in table.stdout.splitlines()[1:]]
     assert [row[0] for row in rows] == ["NAME", "prefill-0", "decode-0", "router"]
     assert [row[1] for row in rows] == ["ROLE", "prefill", "decode", "router"]
@@ -271,10 +271,43 @@ def test_a_run_whose_supervisor_was_killed_is_stale_until_down(shell: Shell) -> 
     status = shell.run("status")
     assert status.returncode == 8
     assert "blue: stale at" in status.stdout
-    assert "is gone without a word" in status.stdout
-    eventually(lambda: "nothing of the run is left" in shell.run("status").stdout, "its processes are gone")
-    assert shell.run("down").stdout == "blue is stopped, after its supervisor had gone without a word\n"
+    assert ") died; " in status.stdout
+    assert "Clear it: pdctl down blue" in status.stdout
+    eventually(lambda: "no process is left" in shell.run("status").stdout, "its processes are gone")
+    asked = shell.run("ask", "Hello")
+    assert (asked.returncode, asked.stdout) == (5, "")
+    assert "no run is alive; `blue` is stale: its supervisor died" in asked.stderr
+    assert "pdctl down blue" in asked.stderr
+    assert shell.run("down").stdout == "blue is stopped; its supervisor had died\n"
     assert shell.run("down").stderr == "no run is alive\n"
+
+
+def test_after_a_death_status_and_doctor_say_the_recorded_cause_and_the_last_lines(shell: Shell) -> None:
+    launched = shell.run("launch", "blue.yaml", "-d")
+    assert launched.returncode == 0, launched.stderr
+    instances = json.loads(shell.run("status", "-o", "json").stdout)["instances"]
+    pid = next(one["pid"] for one in instances if one["name"] == "decode-0")
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: "blue: failed" in shell.run("status").stdout, "the run has ended")
+    status = shell.run("status")
+    assert status.returncode == 8
+    assert "decode-0 was killed by SIGKILL (from outside, or OOM-killed: see dmesg)" in status.stdout
+    assert "\n    decode-0 | [" in status.stdout
+    doctor = shell.run("doctor", "--select", "PD604", "-o", "json")
+    assert doctor.returncode == 1
+    found = {one["instance"]: one for one in json.loads(doctor.stdout)["findings"]}
+    assert found["decode-0"]["headline"].startswith("decode-0 is not running: it was killed by SIGKILL (from outside")
+    assert found["decode-0"]["severity"] == "error"
+    assert any(line.startswith("decode-0 | [") for line in found["decode-0"]["evidence"])
+    assert found["prefill-0"]["severity"] == "info"
+
+
+def test_a_run_that_was_stopped_is_nothing_to_look_at(shell: Shell) -> None:
+    assert shell.run("launch", "blue.yaml", "-d").returncode == 0
+    assert shell.run("down").returncode == 0
+    doctor = shell.run("doctor", "--run", "blue")
+    assert doctor.returncode == 4
+    assert "run blue is over (stopped by SIGTERM)" in doctor.stderr
 
 
 def test_nothing_was_ever_launched(shell: Shell) -> None:

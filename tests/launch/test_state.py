@@ -85,6 +85,38 @@ def test_the_only_living_run_need_not_be_named(tmp_path: Path) -> None:
     assert "blue" in missing.value.fix
 
 
+def stale(root: Path, name: str, **changes: object) -> Run:
+    directory = state.RunDir.of(root, name)
+    run = dataclasses.replace(living(root, name), supervisor_started="other-1", state=State.SERVING, **changes)
+    directory.save(run)
+    return run
+
+
+def test_a_stale_run_is_not_alive(tmp_path: Path) -> None:
+    stale(tmp_path, "cc")
+    with pytest.raises(NotFoundError, match="`cc` is stale: its supervisor died") as caught:
+        state.pick(tmp_path, None)
+    assert caught.value.fix == "pdctl down cc"
+    assert state.pick(tmp_path, None, (State.STALE,)).name == "cc"
+    living(tmp_path, "blue")
+    assert state.pick(tmp_path, None).name == "blue"
+    assert state.pick(tmp_path, None, (State.STALE,)).name == "blue"
+
+
+def test_a_run_that_failed_is_meant_only_while_it_is_the_latest(tmp_path: Path) -> None:
+    stale(tmp_path, "red", created=1.0)
+    stale(tmp_path, "green", created=2.0)
+    state.RunDir.of(tmp_path, "green").save(
+        dataclasses.replace(state.RunDir.of(tmp_path, "green").load(), state=State.FAILED)
+    )
+    assert state.pick(tmp_path, None, (State.FAILED,)).name == "green"
+    state.RunDir.of(tmp_path, "green").save(
+        dataclasses.replace(state.RunDir.of(tmp_path, "green").load(), state=State.STOPPED)
+    )
+    with pytest.raises(NotFoundError, match="no run is alive"):
+        state.pick(tmp_path, None, (State.FAILED,))
+
+
 def test_a_later_process_with_the_same_number_is_not_taken_for_it(tmp_path: Path) -> None:
     run = dataclasses.replace(living(tmp_path, "blue"), supervisor_started="other-1", state=State.SERVING)
     assert run.condition is State.STALE

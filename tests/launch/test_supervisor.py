@@ -156,7 +156,7 @@ def test_a_death_stops_the_run_and_is_named_first(launch: Launch) -> None:
     os.killpg(pid, signal.SIGKILL)
     ended = supervised.ended()
     assert ended.outcome is not None
-    assert ended.outcome.message.startswith("prefill-1 was killed by SIGKILL (from outside, or by the kernel for want")
+    assert ended.outcome.message.startswith("prefill-1 was killed by SIGKILL (from outside, or OOM-killed: see dmesg")
     assert [subject for kind, subject in supervised.kinds() if kind == "died"] == ["prefill-1"]
     assert alive(ended) == []
 
@@ -175,11 +175,40 @@ def test_a_dead_instance_is_restarted_in_place_until_the_limit(launch: Launch) -
     os.kill(second.pid, signal.SIGKILL)
     ended = supervised.ended()
     assert ended.outcome is not None
-    assert "It was restarted 1 times before." in ended.outcome.message
+    assert "It had been restarted once before." in ended.outcome.message
     log = supervised.directory.log("decode-0").read_text()
     for generation in (1, 2):
         assert f"pdctl: decode-0 generation {generation}: " in log
         assert f"pdctl: decode-0 generation {generation} was killed by SIGKILL" in log
+
+
+def test_the_rest_keeps_serving_while_one_of_several_comes_back_and_after_it_is_given_up(launch: Launch) -> None:
+    """Of two prefills one dies, comes back, dies again at its limit: the other one has served all the time."""
+    supervised = launch(deploy(prefills=2), on_death=OnDeath.KEEP_SERVING, max_restarts=1)
+    run = supervised.serving()
+    for generation in (1, 2):
+        pid = supervised.run.process("prefill-1").pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        if generation == 1:
+            eventually(lambda: supervised.kinds().count(("stage", "prefill-1")) == 10, "its five stages, twice")
+    eventually(lambda: supervised.kinds().count(("died", "prefill-1")) == 3, "prefill-1 is given up")
+    run = supervised.run
+    assert run.events[-1].detail == "stays down: it was restarted once; prefill-0 goes on"
+    assert run.state is State.SERVING
+    assert {process.name for process in run.survivors} == {"prefill-0", "decode-0", "router"}
+    assert {run.process(name).generation for name in ("prefill-0", "decode-0", "router")} == {1}
+
+
+@pytest.mark.parametrize("name", ["decode-0", "router"])
+def test_the_only_one_of_its_role_ends_a_run_that_keeps_serving(launch: Launch, name: str) -> None:
+    supervised = launch(deploy(prefills=2), on_death=OnDeath.KEEP_SERVING)
+    pid = supervised.serving().process(name).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    ended = supervised.ended()
+    assert ended.outcome is not None
+    assert ended.outcome.message.startswith(f"{name} was killed by SIGKILL")
 
 
 @pytest.mark.skipif(not procfs.LINUX, reason="only there a supervisor adopts what its children leave")

@@ -19,7 +19,7 @@ from tests.launch.conftest import QUICK, deploy
         (Exit(0, 0, 0.0), "left with exit code 0"),
         (Exit(127, 0, 0.0), "left with exit code 127 (the command cannot be found)"),
         (Exit(0, 15, 0.0), "was killed by SIGTERM"),
-        (Exit(0, 9, 0.0), "was killed by SIGKILL (from outside, or by the kernel for want of memory)"),
+        (Exit(0, 9, 0.0), "was killed by SIGKILL (from outside, or OOM-killed: see dmesg)"),
         (Exit(0, 9, 0.0, asked=True), "was killed by SIGKILL (its own: it was asked to leave)"),
         (Exit(0, 9, 0.0, ours=True, asked=True), "was killed by SIGKILL (pdctl ended it)"),
         (Exit(0, 9, 0.0, ours=True), "was killed by SIGKILL (pdctl ended it)"),

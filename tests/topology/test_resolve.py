@@ -31,7 +31,7 @@ def test_the_smallest_topology_has_every_default(write: Write) -> None:
     assert topology.ports == (30000, 8998, 20000, 32)
     assert (topology.readiness.timeout, topology.readiness.restart, topology.readiness.max_restarts) == (
         1800,
-        "none",
+        "keep-serving",
         3,
     )
     assert topology.pool("default").gpus_per_host == 8
