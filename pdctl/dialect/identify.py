@@ -327,6 +327,8 @@ _READERS = {
     "router-starting": _Notes.routed,
     "workers-initialising": _Notes.routed,
     "router-targets": _Notes.routed,
+    "router-prefills": _Notes.routed,
+    "router-decodes": _Notes.routed,
     "server-starting": _Notes.served,
     "listening": _Notes.routed,
     "rehearsal-starting": _Notes.routed,

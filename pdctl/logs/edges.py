@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdctl.dialect.routers.worker_lists import BYTES as LIST
+from pdctl.dialect.routers.worker_lists import opens
 from pdctl.logs import window
 from pdctl.logs.block import SIZE
 from pdctl.logs.buffer import Buffer
@@ -11,6 +13,7 @@ from pdctl.logs.ends import BEGINNINGS, CRASHES, ORDERS, End, end
 from pdctl.logs.needle import Needle
 from pdctl.logs.numbering import Lines, Unnumbered
 from pdctl.logs.scan import Raw, Span, find, search
+from pdctl.logs.worker_lists import unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -42,7 +45,8 @@ class Edges:
         if throughout:
             places += [(raw.part, raw.place.offset) for raw in find(log, self._begin) if self._begins(log, raw)]
         for part, offset in places:
-            for event in self._until_traffic(log, window.lines(part, offset, offset + HEAD, self._lines(part))):
+            lines = window.lines(part, offset, offset + HEAD, self._lines(part))
+            for event in self._until_traffic(log, unwrapped(lines)):
                 place = (event.place.file, event.place.offset)
                 if place not in seen:
                     seen.add(place)
@@ -57,6 +61,9 @@ class Edges:
         return end((event for raw in raws for event in reader.known(raw)), last)
 
     def _begins(self, log: Log, raw: Raw) -> bool:
+        if opens(raw.line):
+            behind = window.lines(raw.part, raw.place.offset, raw.place.offset + LIST, self._lines(raw.part))
+            raw = next(unwrapped(behind), raw)
         return any(event.row.id in BEGINNINGS for event in self._reader(log).known(raw))
 
     def _until_traffic(self, log: Log, raws: Iterable[Raw]) -> Iterator[Event]:

@@ -10,6 +10,7 @@ from pdctl.dialect.identify import Identity, identify
 from pdctl.dialect.prefix import split
 from pdctl.logs import window
 from pdctl.logs.ends import BEGINNINGS
+from pdctl.logs.worker_lists import unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,11 +36,11 @@ class Glance:
 
     @cached_property
     def head(self) -> tuple[bytes, ...]:
-        short = tuple(raw.line for raw in window.head(self._log, HEAD, self._numbers))
+        short = tuple(raw.line for raw in unwrapped(window.head(self._log, HEAD, self._numbers)))
         literals = [row.literal for row in self._speech.rows if row.id in BEGINNINGS]
         if not any(literal in line for line in short for literal in literals):
             return short
-        return tuple(raw.line for raw in window.head(self._log, START, self._numbers))
+        return tuple(raw.line for raw in unwrapped(window.head(self._log, START, self._numbers)))
 
     @cached_property
     def rest(self) -> tuple[bytes, ...]:

@@ -19,6 +19,7 @@ from pdctl.logs.numbering import Lines
 from pdctl.logs.reader import Reader
 from pdctl.logs.scan import Raw, find
 from pdctl.logs.table import Tables
+from pdctl.logs.worker_lists import unwrapped
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -177,9 +178,11 @@ class Library:
 
     def _within(self, log: Log, cut: window.Cut, since: float, until: float) -> Iterator[Event]:
         reader, lines = self._reader(log), self._lines(cut.part)
+        engine = self.identity(log).role in ("prefill", "decode", "unified")
         for start, stop in cut.ranges:
             inside = since == float("-inf")
-            for raw in window.lines(cut.part, start, stop, lines):
+            raws = window.lines(cut.part, start, stop, lines)
+            for raw in raws if engine else unwrapped(raws):
                 for event in reader.known(raw):
                     if event.t is not None:
                         inside = since <= event.t + event.uncertainty_s and event.t <= until

@@ -68,8 +68,10 @@ class Tracer:
             who = attribute(story, deployment, joined, around.lines, around.rooms, settled)
         case = Case(story, who, deployment, around.lines, joined, around.rooms.get(room), around.doubts)
         verdict = judge(case)
+        if verdict.finding is not None and verdict.finding.asked is not None:
+            case = case.with_requested(verdict.finding.asked)
         ended, shown = outcome(case, around.rooms, verdict.finding)
-        return report(case, ended, shown, verdict, missing(case, ended))
+        return report(case, ended, shown, verdict, missing(case, ended, verdict.fix))
 
     def _surroundings(self, story: Story) -> Surroundings:
         if sum(log.size for log in self._library.logs) <= WHOLE:

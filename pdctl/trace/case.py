@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pdctl.trace.deployment import Deployment, Instance
     from pdctl.trace.glimpses import Glimpse
     from pdctl.trace.joins import Joined
+    from pdctl.trace.known import Known
     from pdctl.trace.story import Story
     from pdctl.trace.unfinished import Doubt
     from pdctl.trace.upstreams import Router
@@ -37,7 +38,10 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A cause that fits. fills: the words its catalogue entry leaves open. fix "": the entry's own."""
+    """A cause that fits. fills: the words its catalogue entry leaves open. fix "": the entry's own.
+
+    asked: the prefill that had the request, by elimination, where this cause leaves only one.
+    """
 
     code: str
     side: str
@@ -46,6 +50,7 @@ class Finding:
     instance: str = ""
     fills: Mapping[str, str] = field(default_factory=dict)
     fix: str = ""
+    asked: Known | None = None
 
 
 class Case:
@@ -139,6 +144,13 @@ class Case:
     @property
     def router(self) -> Router | None:
         return self.deployment.routers[0] if len(self.deployment.routers) == 1 else None
+
+    def with_requested(self, asked: Known) -> Case:
+        """The same room, its request with `asked`."""
+        who = replace(self.who, requested=asked)
+        case = Case(self.story, who, self.deployment, self.around, self.joined, None, self._doubts)
+        case.counted = self.counted
+        return case
 
     def lines(self, instance: str, ids: Iterable[str], since: float, until: float) -> list[Event]:
         """Known lines of one instance with one of these rows, in [since, until]."""

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 class Known:
     """`value` is an instance's name. Every answer rests on lines that are there.
 
+    by_elimination: no line names it; all others are ruled out.
+
     Lines that are missing, because a level is off, a file is cut or a collector dropped some, make an answer unknown,
     never another one.
     """
@@ -20,3 +22,4 @@ class Known:
     value: str
     why: str
     events: tuple[Event, ...] = ()
+    by_elimination: bool = False

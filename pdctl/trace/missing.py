@@ -8,6 +8,7 @@ from pdctl.dialect.row import Level, Speaker
 from pdctl.trace import signs
 from pdctl.trace.case import NEAR
 from pdctl.trace.room import Missing, Outcome
+from pdctl.trace.routing import PLACEHOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,17 +22,17 @@ DEBUG = "--log-level debug"
 NO_LOG = "give its log to trace-room as well"
 
 
-def missing(case: Case, outcome: Outcome) -> tuple[Missing, ...]:
+def missing(case: Case, outcome: Outcome, fix: str) -> tuple[Missing, ...]:
     """One entry for each thing that stayed unknown, in the order a room meets them."""
-    return () if case.warm_up else tuple(dict.fromkeys(_missing(case, outcome)))
+    return () if case.warm_up else tuple(dict.fromkeys(_missing(case, outcome, fix)))
 
 
-def _missing(case: Case, outcome: Outcome) -> Iterator[Missing]:
+def _missing(case: Case, outcome: Outcome, fix: str) -> Iterator[Missing]:
     who, house = case.who, case.deployment
     for role, instances in (("prefill", house.prefills), ("decode", house.decodes)):
         if not instances:
             yield Missing(f"no {role}'s log is here", NO_LOG)
-    if who.requested is None:
+    if who.requested is None or who.requested.by_elimination:
         yield from _requested(case)
     if who.contacted is None and not _nobody(case):
         yield Missing("which prefill got the decode's page list", _contact_flag(case))
@@ -42,6 +43,8 @@ def _missing(case: Case, outcome: Outcome) -> Iterator[Missing]:
         else:
             yield Missing("which decode had the room: none of them logged it", "the logs of all decodes")
     timed = next((event for event in case.story.by("decode") if event.row.id in signs.DECODE_TIMES), None)
+    if PLACEHOLDER in fix:
+        yield Missing("the bootstrap ports of the prefills", "their logs from the start on (server_args=…)")
     if outcome in (Outcome.UNKNOWN, Outcome.INCOMPLETE) and timed is not None:
         left = f"how the room ended: {timed.instance} had done its part and logged no answer, as for a client that left"
         yield Missing(left, "what the client or the router saw")

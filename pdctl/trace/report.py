@@ -41,7 +41,6 @@ def report(case: Case, ended: Outcome, shown: Event | None, verdict: Verdict, la
     if began is not None:
         measured += at_router(case.joined.attempts, began)
     code = verdict.cause.code if verdict.cause else ""
-    crossed = who.crossed and who.requested is not None and who.contacted is not None
     return Room(
         case.story.room,
         {name: ", ".join(rids) for name, rids in case.story.rids.items()},
@@ -61,11 +60,11 @@ def report(case: Case, ended: Outcome, shown: Event | None, verdict: Verdict, la
         measured,
         gap(steps, measured, code),
         clocks,
-        WrongPrefill(_value(who.requested) or "", _value(who.contacted) or "") if crossed else None,
+        _wrong(who.requested, who.contacted),
         verdict.consequences,
         tuple(_shown(event, "an effect, not the cause") for event in lines if event.row.echo),
         {name: known.why for name, known in _attributes(case) if known is not None},
-        notes(case),
+        notes(case, verdict, ended),
         case.warm_up,
     )
 
@@ -146,6 +145,12 @@ def _usual(step: Step) -> int:
     if step.phase is None:
         return 0
     return step.phase.order + (100 if step.role == "router" and step.phase.ends else 0)
+
+
+def _wrong(asked: Known | None, met: Known | None) -> WrongPrefill | None:
+    if asked is None or met is None or asked.value == met.value:
+        return None
+    return WrongPrefill(asked.value, met.value, asked.by_elimination)
 
 
 def _value(known: Known | None) -> str | None:

@@ -71,10 +71,14 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class WrongPrefill:
-    """The request went to one prefill, the decode's TransferInfo to another."""
+    """The request went to one prefill, the decode's TransferInfo to another.
+
+    by_elimination: no line says who had the request; the one that was contacted is ruled out, and one is left.
+    """
 
     requested: str
     contacted: str
+    by_elimination: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ WORDS = {
     Speaker.MINI_LB: ROUTERS["mini-lb"].words,
     Speaker.PDCTL_ROUTER: ("python", "-m", "pdctl.router"),
 }
+PLACEHOLDER = "<bootstrap port of "  # a port no log tells
 POLICIES = {
     "RoundRobin": "round_robin", "Random": "random", "CacheAware": "cache_aware", "PowerOfTwo": "power_of_two",
     "Manual": "manual", "Bucket": "bucket",
@@ -33,7 +34,7 @@ def router_command(deployment: Deployment) -> str:
     for upstream in router.prefills:
         owner = deployment.at_url(upstream.url)
         port = owner.bootstrap_port if owner else None
-        parts.append(f"--prefill {upstream.url} {port or f'<bootstrap port of {upstream.url}>'}")
+        parts.append(f"--prefill {upstream.url} {port or f'{PLACEHOLDER}{upstream.url}>'}")
     parts += [f"--decode {url}" for url in router.decodes] or ["--decode <URL of the decode>"]
     return " ".join([*parts, *_rest(router)])
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.trace.addresses import Address, parse
+from pdctl.trace.addresses import LOOPBACKS, Address, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,16 +15,20 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
 
 REHEARSED = "rehearsal-starting"  # has the ports that are really sent; the usual line behind it has the right ones
-LISTS = frozenset({"router-starting", "workers-initialising", "router-targets", "listening", REHEARSED})
+PRINTED, PRINTED_DECODES = "router-prefills", "router-decodes"  # the binary's own lines, before those of its log
+LISTS = frozenset(
+    {"router-starting", "workers-initialising", "router-targets", "listening", PRINTED, PRINTED_DECODES, REHEARSED}
+)
 
 
 class Router(NamedTuple):
-    """`start`: the line that lists its workers, None when it was not found again."""
+    """`start`: the line that lists its workers, None when it was not found again. cut: it names not all prefills."""
 
     name: str
     prefills: tuple[Target, ...]
     decodes: tuple[str, ...]
     start: Event | None
+    cut: bool = False
 
 
 def routers_of(name: str, identity: Identity, starts: Iterable[Event]) -> tuple[Router, ...]:
@@ -32,16 +37,50 @@ def routers_of(name: str, identity: Identity, starts: Iterable[Event]) -> tuple[
         return ()
     found: list[Router] = []
     for event in starts:
-        if event.row.id not in LISTS or "prefill" not in event.values:
+        if event.row.id not in LISTS:
             continue
-        facts = {"prefill": event.values["prefill"], "decode": event.values.get("decode", "")}
-        told = replace(identity, facts=facts)
+        told = _told(name, identity, event)
         last = found[-1] if found else None
+        if event.row.id == PRINTED_DECODES:
+            if last is not None and not last.decodes:
+                found[-1] = last._replace(decodes=told.decodes)
+            continue
         if last is not None and (last.start is None or last.start.row.id == REHEARSED) and event.row.id == "listening":
             continue
-        if last is None or (last.prefills, last.decodes) != (told.prefills, told.decodes):
-            found.append(Router(name, told.prefills, told.decodes, event))
-    return tuple(found) or (Router(name, identity.prefills, identity.decodes, None),)
+        if last is not None and _same(last, told):
+            found[-1] = _fuller(last, told)
+        else:
+            found.append(told)
+    if found:
+        return tuple(found)
+    return (Router(name, identity.prefills, identity.decodes, None, _cut(identity.facts.get("prefill", ""), None)),)
+
+
+def _told(name: str, identity: Identity, event: Event) -> Router:
+    listed = event.values.get("prefill", "")
+    told = replace(identity, facts={"prefill": listed, "decode": event.values.get("decode", "")})
+    return Router(name, told.prefills, told.decodes, event, _cut(listed, event))
+
+
+def _cut(listed: str, event: Event | None) -> bool:
+    """The list ends in dots, or in the middle; dots inside a URL are a page's way to leave that out."""
+    rest = _QUOTED.sub("", listed)
+    return "…" in rest or "..." in rest or (event is not None and f"{listed}]" not in event.text)
+
+
+def _same(one: Router, other: Router) -> bool:
+    """Two lines of one start; one of them may leave its decodes out, or be cut."""
+    short, long = sorted((one.prefills, other.prefills), key=len)
+    prefills = short == long or ((one.cut or other.cut) and long[: len(short)] == short)
+    return prefills and (one.decodes == other.decodes or not one.decodes or not other.decodes)
+
+
+def _fuller(one: Router, other: Router) -> Router:
+    """The first line, unless the second one says more."""
+    more = (one.cut and not other.cut) or (other.decodes and not one.decodes) or one.start is None
+    if more or (one.start is not None and one.start.row.id == PRINTED and other.start is not None):
+        return other._replace(decodes=other.decodes or one.decodes)
+    return one
 
 
 def sent_address(upstream: Target, default_port: int | None) -> Address | None:
@@ -49,3 +88,18 @@ def sent_address(upstream: Target, default_port: int | None) -> Address | None:
     host = parse(upstream.url)
     port = upstream.port if upstream.port is not None else default_port
     return None if host is None or port is None else Address(host.host, port)
+
+
+def apart(prefills: Iterable[Target]) -> bool | None:
+    """Whether every prefill has a host of its own, as far as the URLs tell; None where a page left them out.
+
+    A decode puts its own port behind the host it was sent: a null can lead to another prefill on one host only.
+    """
+    hosts = [address.host if address is not None else "" for address in (parse(one.url) for one in prefills)]
+    if not all(_HOST.fullmatch(host) for host in hosts):
+        return None
+    return len({"loopback" if host in LOOPBACKS else host for host in hosts}) == len(hosts)
+
+
+_QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
+_HOST = re.compile(r"[\w.:-]*\w[\w.:-]*")

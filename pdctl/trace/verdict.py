@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import fill
-from pdctl.trace.causes import ends, legs, mismatches, ports, refusals, transfer
+from pdctl.trace.causes import ends, legs, listed, mismatches, ports, refusals, transfer
 from pdctl.trace.room import Cause
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ ORDER: tuple[Callable[[Case], Finding | None], ...] = (
     transfer.spoken,
     ends.decode_gone,
     ends.prefill_gone,
-    ports.null_ports,
+    listed.misdirected,
+    listed.null_ports,
     ends.crashed,
     mismatches.attention_tp,
     legs.full,

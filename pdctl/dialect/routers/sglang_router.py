@@ -31,6 +31,17 @@ ROWS = (
         'PrefillDecode { prefill_urls: [("http://127.0.0.1:30000", Some(8998))], decode_urls: '
         '["http://127.0.0.1:30002"], prefill_policy: None, decode_policy: None }',
     ),
+    # Its binary prints these two, without a stamp, before the first line it logs (so does smg's).
+    Row(
+        "router-prefills", ROUTER, Level.INFO, "router", b"Prefill nodes: [",
+        r"Prefill nodes: \[(?P<prefill>[^\]]*)",
+        'Prefill nodes: [("http://127.0.0.1:30000", None), ("http://127.0.0.1:30001", Some(8999))]',
+    ),
+    Row(
+        "router-decodes", ROUTER, Level.INFO, "router", b"Decode nodes: [",
+        r"Decode nodes: \[(?P<decode>[^\]]*)",
+        'Decode nodes: ["http://127.0.0.1:30002"]',
+    ),
     # An excerpt of the start line, cut in front or behind.
     Row(
         "router-targets", ROUTER, Level.INFO, "router", b"prefill_urls: [",

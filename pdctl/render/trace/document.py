@@ -95,7 +95,13 @@ def document(room: Room) -> dict[str, object]:
         }
         if gap
         else None,
-        "wrong_prefill": {"requested": wrong.requested, "contacted": wrong.contacted} if wrong else None,
+        "wrong_prefill": {
+            "requested": wrong.requested,
+            "contacted": wrong.contacted,
+            "by_elimination": wrong.by_elimination,
+        }
+        if wrong
+        else None,
         "clocks": [
             {
                 "instance": clock.instance,

@@ -88,7 +88,8 @@ def lanes(room: Room) -> list[Lane]:
 def _why(room: Room, instance: str) -> str:
     asked, contacted = instance == room.prefill_requested, instance == room.prefill_contacted
     if asked and room.prefill_contacted and not contacted:
-        return "got the request, but no TransferInfo"
+        left = room.wrong_prefill is not None and room.wrong_prefill.by_elimination
+        return f"got the request{' (by elimination)' if left else ''}, but no TransferInfo"
     if contacted and room.prefill_requested and not asked:
         return "got decode's TransferInfo, but no request"
     if asked:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pdctl.trace.room import WrongPrefill
 
 
 class Mark(NamedTuple):
@@ -22,5 +25,10 @@ MARKS = {
     "unknown": Mark("?", "?", "yellow", "the logs do not tell how the room ended"),
 }
 # Of the two legs of a request whose prefill is not the one that decode contacted.
-WAITS, STRAY = "has the request, waits for TransferInfo", "has TransferInfo, never got the request"
+STRAY = "has TransferInfo, never got the request"
 BROKEN = frozenset({"failed", "hung"})
+
+
+def waits(wrong: WrongPrefill) -> str:
+    """What is to be said of the prefill that had the request."""
+    return f"has the request{' by elimination' if wrong.by_elimination else ''}, waits for TransferInfo"

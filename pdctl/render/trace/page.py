@@ -12,7 +12,7 @@ from pdctl import __version__
 from pdctl.render.trace import measures
 from pdctl.render.trace.chart import chart
 from pdctl.render.trace.markup import safe
-from pdctl.render.trace.outcomes import MARKS, STRAY, WAITS
+from pdctl.render.trace.outcomes import MARKS, STRAY, waits
 from pdctl.render.trace.page_rows import durations, event_rows, lines
 from pdctl.render.trace.places import shortest
 
@@ -124,7 +124,7 @@ def _verdict(room: Room) -> Iterator[str]:
     if wrong is not None:
         yield '<div class="contact">'
         yield f'<span>POST</span><span class="to">→ {safe(wrong.requested)}</span>'
-        yield f'<span class="said">{safe(WAITS)}</span>'
+        yield f'<span class="said">{safe(waits(wrong))}</span>'
         yield f'<span>TransferInfo</span><span class="to wrong">→ {safe(wrong.contacted)}</span>'
         yield f'<span class="said">{safe(STRAY)}</span></div>'
     if room.fix:

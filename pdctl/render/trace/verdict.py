@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.render.columns import prose
-from pdctl.render.trace.outcomes import MARKS, STRAY, WAITS
+from pdctl.render.trace.outcomes import MARKS, STRAY, waits
 from pdctl.render.trace.timeline import short_room
 from pdctl.render.visible import cells, fitted, padded, wrapped
 
@@ -61,7 +61,7 @@ def _contact(room: Room, term: Term) -> list[str]:
         return []
     router = next((lane.instance for lane in room.lanes if lane.role == "router"), "router")
     legs = (
-        Leg(router, "POST", wrong.requested, WAITS),
+        Leg(router, "POST", wrong.requested, waits(wrong)),
         Leg(room.decode or "decode", "TransferInfo", wrong.contacted, STRAY, ("red",)),
     )
     line, head = term.symbol("─", "-"), term.symbol("▶", ">")

@@ -10,8 +10,6 @@ from pdctl.trace.addresses import Address, parse
 from pdctl.trace.case import NEAR, Case, Finding, Proof
 from pdctl.trace.deaths import REFUSED
 from pdctl.trace.routing import router_command
-from pdctl.trace.story import waited
-from pdctl.trace.upstreams import sent_address
 
 if TYPE_CHECKING:
     from pdctl.dialect.identify import Target
@@ -47,7 +45,7 @@ def _misled(
     fills = {
         "instance": name, "other": contacted.name if contacted else "", "prefill": name,
         "contacted": contacted.name if contacted else "", "url": case.who.url or f"<URL of {name}>",
-        "port": str(own or "<its bootstrap port>"), "observed": there, "expected": str(own) if own else "its own port",
+        "port": str(own or "<its bootstrap port>"), "observed": there, "expected": str(own) if own else name,
     }  # fmt: skip
     where = contacted.name if contacted else ""
     proofs = (*proofs, *said)
@@ -161,43 +159,4 @@ def _named(event: Event) -> Address | None:
     return Address(host, port) if host and port is not None else None
 
 
-def null_ports(case: Case) -> Finding | None:
-    """The page list went where the router's nulls lead, and the room timed out; who had the request no line says."""
-    met, router, failed = case.who.contacted, case.router, case.decode_failed
-    if case.who.requested is not None or met is None or router is None or failed is None or case.prefill_failed:
-        return None
-    timed_out = bool(waited(failed)) or failed.row.id == "waiting-timeout"
-    if not timed_out or len(router.prefills) < 2 or any(one.port for one in router.prefills):
-        return None
-    homes = [_home(case, one) for one in router.prefills]
-    if all(homes):
-        return None  # every null leads to the prefill it was meant for
-    contacted = case.deployment.instances.get(met.value)
-    proofs = (
-        Proof(f"{met.value} got the page list: {met.why}", met.events[0]),
-        Proof("no cache came until the decode gave up", failed),
-        *([Proof("the router was started without bootstrap ports", router.start)] if router.start else []),
-    )
-    why = (
-        f"the router sends no bootstrap port, and the page list went to {met.value}; that {met.value} did not have "
-        "this request follows from its silence alone, no line says who had it"
-    )
-    astray = next(one for one, home in zip(router.prefills, homes, strict=True) if not home)
-    owner = case.deployment.at_url(astray.url)
-    name = owner.name if owner else astray.url
-    there = contacted.bootstrap_port if contacted else None
-    fills = {
-        "instance": name, "observed": f"{there} ({met.value})" if there else met.value,
-        "expected": str(owner.bootstrap_port if owner and owner.bootstrap_port else "its own port"),
-    }  # fmt: skip
-    return Finding("PD201", "router", why, proofs, name, fills, router_command(case.deployment))
-
-
-def _home(case: Case, one: Target) -> bool:
-    """The address made of this null is known to be this very prefill's."""
-    address = sent_address(one, case.decode.default_port if case.decode else None)
-    owner = address and case.deployment.bootstrap_owner(address)
-    return owner is not None and owner is case.deployment.at_url(one.url)
-
-
-CAUSES = (crossed, unreachable, null_ports)
+CAUSES = (crossed, unreachable)
