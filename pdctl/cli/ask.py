@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pdctl.cli.exits import reraise
+from pdctl.cli.keys import key_of
 from pdctl.errors import UsageError
 from pdctl.fleet import completions
+from pdctl.launch import credentials
 from pdctl.launch.state import home, pick
 from pdctl.render import answer, term
 
@@ -32,6 +34,7 @@ def command(
     chat: Annotated[bool, typer.Option("--chat/--raw", help="As a chat message, or as bare text to continue.")] = True,
     max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens to generate at most.")] = 128,
     as_json: Annotated[bool, typer.Option("--json", help="One document at the end instead of a stream.")] = False,
+    key_env: Annotated[str, typer.Option(metavar="VARIABLE", help="Variable that holds the server's API key.")] = "",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say who served it and how fast.")] = False,
 ) -> None:
     """Send one request to the running deployment and stream the answer.
@@ -44,8 +47,10 @@ def command(
     text = sys.stdin.read() if prompt in (None, "-") else prompt
     if not text:
         raise UsageError("the prompt is empty", 'pdctl ask "Repeat: the red fox"')
-    source = _source(run, url)
-    parts = completions.stream(source.url, text, model=source.model, chat=chat, max_tokens=max_tokens, timeout=TIMEOUT)
+    source, key = _source(run, url, key_env)
+    parts = completions.stream(
+        source.url, text, model=source.model, chat=chat, max_tokens=max_tokens, timeout=TIMEOUT, key=key
+    )
     try:
         if as_json:
             term.out().write(answer.to_json(source, parts))
@@ -56,13 +61,15 @@ def command(
         reraise(signal.SIGINT)
 
 
-def _source(name: str | None, url: str | None) -> Source:
+def _source(name: str | None, url: str | None, key_env: str) -> tuple[Source, str]:
+    key = key_of(key_env)
     if url is not None:
         if name is not None:
             raise UsageError("--run and --url name two places", "give one of them")
         if not url.startswith(("http://", "https://")):
             raise UsageError(f"--url {url}: not an address", "write it as http://127.0.0.1:8000")
         base = url.rstrip("/")
-        return answer.Source("", base, completions.first_model(base))
+        return answer.Source("", base, completions.first_model(base, key=key)), key
     run = pick(home(os.environ), name)
-    return answer.Source(run.name, run.deployment.url, run.deployment.served_name)
+    source = answer.Source(run.name, run.deployment.url, run.deployment.served_name)
+    return source, key or credentials.api_key(run.deployment)

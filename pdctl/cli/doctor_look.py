@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import replace
 from pathlib import Path  # noqa: TC003 - NamedTuple's annotations
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.cli import doctor_request
 from pdctl.cli.durations import seconds
+from pdctl.cli.keys import key_of
 from pdctl.doctor import request as asking
 from pdctl.doctor import runner, selection
 from pdctl.doctor.facts import Depth
@@ -53,21 +53,12 @@ def subject(words: Words, asked: Asked) -> Subject:
     request = replace(
         found.request,
         router_metrics=asking.url(asked.router_metrics) if asked.router_metrics else "",
-        key=_key(asked.key_env),
+        key=key_of(asked.key_env) or found.request.key,
         extras=asked.extras,
         deadline=seconds("--timeout", asked.timeout),
         canary_deadline=seconds("--canary-timeout", asked.canary_timeout),
     )
     return found._replace(request=request)
-
-
-def _key(variable: str) -> str:
-    if not variable:
-        return ""
-    key = os.environ.get(variable, "")
-    if not key:
-        raise UsageError(f"--key-env {variable}: that variable is not set", f"export {variable}=…")
-    return key
 
 
 def once(found: Subject, chosen: Selection, shown: Shown) -> ExitCode:

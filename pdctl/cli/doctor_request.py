@@ -128,6 +128,7 @@ def accepted(topology: Topology) -> tuple[Suppression, ...]:
 def _of_run(name: str | None, static: bool) -> Subject:
     """A run of `pdctl launch`: its processes where they really are, the topology it came from, its logs."""
     from pdctl.cli import elsewhere  # late: servers named by hand belong to no run
+    from pdctl.launch import credentials
     from pdctl.launch.relay import parts
     from pdctl.launch.run import State
     from pdctl.launch.state import RunDir, home, pick
@@ -168,6 +169,7 @@ def _of_run(name: str | None, static: bool) -> Subject:
         names=logs,
         own={} if static else _own(run),
         ended=() if static else _ended(run, directory),
+        key=credentials.api_key(deployment),
         since=run.created,  # a run of the same name before it wrote into the same files
     )
     return Subject(request, f"run {run.name}", found.suppressions, run)

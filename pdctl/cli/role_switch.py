@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pdctl.cli.durations import seconds
+from pdctl.cli.keys import key_of
+from pdctl.deployment_secret import DeploymentSecret
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.fleet.facts import Endpoint
-from pdctl.launch import roles
+from pdctl.launch import credentials, roles
 from pdctl.launch.deployment import Role
 from pdctl.launch.state import RunDir, home, pick
 from pdctl.render import switch as view
@@ -85,7 +87,10 @@ def command(
         drain=seconds("--drain-timeout", drain_timeout),
         turn=seconds("--switch-timeout", switch_timeout),
         canary=seconds("--canary-timeout", canary_timeout) if canary_timeout is not None else None,
-        key=os.environ.get(key_env, "") if key_env else "",
+        key=key_of(key_env) or (credentials.api_key(found.deployment) if found is not None else ""),
+        secret=credentials.read(RunDir.of(home(os.environ), found.name).path)
+        if found is not None
+        else DeploymentSecret.from_environment(os.environ),
     )
     root = home(os.environ)
     with lease(root / "switches", (*routers, url)):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pdctl import lifeline
 from pdctl.engine import faults
 from pdctl.engine.channels import dist_address
-from pdctl.engine.command_line import parse
+from pdctl.engine.command_line import parse_with_keys
 from pdctl.engine.logs import configure
 from pdctl.engine.ranks import SCHEDULER, Ranks
 from pdctl.errors import MissingExtraError, PdctlError
@@ -42,7 +42,7 @@ def main() -> None:
 
 def start(argv: Sequence[str], module: str = SCHEDULER) -> int:
     """Serve until told to stop; returns the exit code. `module` is what `python -m` runs as a rank."""
-    args = parse(argv, os.environ)
+    args, keys = parse_with_keys(argv, os.environ)
     configure(args)
     for line in (*args.rehearsal.lines, *faults.start_lines()):
         log.warning("%s", line)
@@ -68,7 +68,7 @@ def start(argv: Sequence[str], module: str = SCHEDULER) -> int:
             return follow(args, door, ranks, ipc_dir)
         from pdctl.engine.server import serve
 
-        return serve(args, door, ranks, ipc_dir)
+        return serve(args, door, ranks, ipc_dir, keys)
     finally:
         ranks.kill()
         shutil.rmtree(ipc_dir, ignore_errors=True)

@@ -7,13 +7,15 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pdctl import deployment_secret
+from pdctl import deployment_secret, http_auth
 from pdctl.engine import bounds, faults, fit, rehearsal, shapes
 from pdctl.engine.args import ServerArgs
 from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
+
+    from pdctl.http_auth import Keys
 
 # Not argparse's own, which is forty lines: what is wrong stands below it, and must be seen.
 USAGE = "python -m pdctl.engine --model-path DIRECTORY [FLAG ...]; --help lists every flag"
@@ -48,9 +50,14 @@ ENVIRONMENT = {
 
 
 def parse(argv: Sequence[str], environ: MutableMapping[str, str]) -> ServerArgs:
-    """ServerArgs from a command line; exits 2 with argparse's message when a flag is unknown or contradicts itself.
+    """ServerArgs from a command line; exits 2 with argparse's message when a flag is unknown or contradicts itself."""
+    return parse_with_keys(argv, environ)[0]
 
-    `--deployment-secret-file` is left in `environ`, where the processes this one starts find it.
+
+def parse_with_keys(argv: Sequence[str], environ: MutableMapping[str, str]) -> tuple[ServerArgs, Keys]:
+    """The same with the keys, which only the HTTP process may know: ServerArgs travel in command lines.
+
+    `--deployment-secret-file` is left in `environ`, where the processes this one starts find it; API keys are not.
     """
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
@@ -79,6 +86,7 @@ def parse(argv: Sequence[str], environ: MutableMapping[str, str]) -> ServerArgs:
             required=field.name == "model_path",
             choices=CHOICES.get(field.name),
         )
+    http_auth.add_flags(parser)
     parser.add_argument("--deployment-secret-file", default="", metavar="FILE", help=deployment_secret.HELP)
     parser.add_argument("--enable-dp-attention", action="store_true", help=shapes.DEPRECATED)
     group = parser.add_argument_group("rehearsal", rehearsal.HELP)
@@ -86,6 +94,7 @@ def parse(argv: Sequence[str], environ: MutableMapping[str, str]) -> ServerArgs:
     values = vars(parser.parse_args(argv))
     try:
         deployment_secret.choose(values.pop("deployment_secret_file"), environ)
+        keys = http_auth.chosen(values, environ)
     except UsageError as error:
         parser.error(f"{error.message}{f'; {error.fix}' if error.fix else ''}")
     if values.pop("enable_dp_attention"):
@@ -96,7 +105,9 @@ def parse(argv: Sequence[str], environ: MutableMapping[str, str]) -> ServerArgs:
         parser.error(problem)
     args = shapes.divided(args)
     port = args.rehearsal.fallback_port
-    return dataclasses.replace(args, disaggregation_bootstrap_port=port) if port else args
+    for variable in (http_auth.KEY_VARIABLE, http_auth.ADMIN_VARIABLE):
+        environ.pop(variable, None)
+    return (dataclasses.replace(args, disaggregation_bootstrap_port=port) if port else args), keys
 
 
 def refuse(args: ServerArgs) -> str:

@@ -269,13 +269,13 @@ class TokenizerManager:
         """End every request with an HTTP error."""
         self._end(list(self._table.values()), Finish("abort", message=reason, status=status))
 
-    def abort(self, rid: str, everything: bool) -> int:
-        """Ask the scheduler to abort by rid prefix (sglang's rule); the requests end when it answers."""
-        matching = [name for name in self._table if everything or name.startswith(rid)]
+    def abort(self, rid: str, everything: bool, exact: bool = False) -> int:
+        """Ask the scheduler to abort by rid prefix (sglang's rule), or `exact`; the requests end when it answers."""
+        matching = [name for name in self._table if everything or (name == rid if exact else name.startswith(rid))]
         if everything:
             self.send(Abort(all=True))
         elif rid:
-            self.send(Abort(rid))
+            self.send(Abort(rid, exact=exact))
         else:
             log.warning("Ignoring abort with empty rid")
             return 0

@@ -33,12 +33,13 @@ from pdctl.engine.role_switch import RoleSwitch
 from pdctl.engine.spans import Spans
 from pdctl.engine.whereabouts import Whereabouts
 from pdctl.errors import PdctlError
+from pdctl.http_auth import Keys
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterable, Iterator
 
-    from fastapi import FastAPI
+    from starlette.types import ASGIApp
 
     from pdctl.engine.args import ServerArgs
     from pdctl.engine.disaggregation.bootstrap import BootstrapServer
@@ -52,6 +53,7 @@ KEEP_ALIVE = 75  # seconds an idle connection stays: longer than a router's pool
 WARM_UP_WITHIN = 600.0
 GOODBYE_WITHIN = 2  # seconds for answers already decided to leave through their sockets
 MAX_ROOMS = 1 << 63
+NO_KEYS = Keys()
 
 
 class Listener(uvicorn.Server):
@@ -66,7 +68,7 @@ class Listener(uvicorn.Server):
             server.close()
 
 
-def listener(app: FastAPI, args: ServerArgs) -> Listener:
+def listener(app: ASGIApp, args: ServerArgs) -> Listener:
     config = uvicorn.Config(
         app,
         http="httptools",
@@ -84,7 +86,7 @@ def listener(app: FastAPI, args: ServerArgs) -> Listener:
     return Listener(config)
 
 
-def serve(args: ServerArgs, door: socket.socket, ranks: Ranks, ipc_dir: Path) -> int:
+def serve(args: ServerArgs, door: socket.socket, ranks: Ranks, ipc_dir: Path, keys: Keys) -> int:
     """The exit code: 0 after a shutdown asked for, 1 when a rank or the start failed, 128 + n for signal n twice."""
     try:
         checkpoint = Checkpoint.load(Path(args.model_path))
@@ -92,15 +94,22 @@ def serve(args: ServerArgs, door: socket.socket, ranks: Ranks, ipc_dir: Path) ->
     except PdctlError as error:
         log.error("%s. %s", error.message, error.fix)
         return 1
-    return uvloop.run(Life(args, checkpoint, ranks, ipc_dir, spans).run(door))
+    return uvloop.run(Life(args, checkpoint, ranks, ipc_dir, spans, keys).run(door))
 
 
 class Life:
     """From the first 503 to the last answer."""
 
     def __init__(
-        self, args: ServerArgs, checkpoint: Checkpoint, ranks: Ranks, ipc_dir: Path, spans: Spans | None = None
+        self,
+        args: ServerArgs,
+        checkpoint: Checkpoint,
+        ranks: Ranks,
+        ipc_dir: Path,
+        spans: Spans | None = None,
+        keys: Keys = NO_KEYS,
     ) -> None:
+        self._keys = keys
         self._args = args
         self._ranks = ranks
         self._ipc_dir = ipc_dir
@@ -117,7 +126,7 @@ class Life:
             ranks=ranks,
             switch=RoleSwitch(args, self._manager, self._forget_ranks),
         )
-        self._listener = listener(build(self._instance), args)
+        self._listener = listener(build(self._instance, keys), args)
         self._bootstrap: BootstrapServer | None = None
         self._nodes = Nodes(args, ranks, lambda: self._told_to_stop.set()) if args.nnodes > 1 else None
         self._meeting: Meeting | None = None
@@ -227,9 +236,12 @@ class Life:
         self._ranks.lose(f"waited {self._args.dist_timeout:g} s for rank {missing}{start}")
 
     async def _start_bootstrap(self) -> None:
+        from pdctl.engine.disaggregation.admission import Admission
         from pdctl.engine.disaggregation.bootstrap import BootstrapServer
 
-        self._bootstrap = BootstrapServer(self._args.host, self._args.disaggregation_bootstrap_port)
+        self._bootstrap = BootstrapServer(
+            self._args.host, self._args.disaggregation_bootstrap_port, Admission(self._args.shape, self._keys.secret)
+        )
         await self._bootstrap.start()
         if self._args.may_switch:
             log.warning(  # sglang's line

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
 
+    from pdctl.deployment_secret import DeploymentSecret
+
 READ = 64 * 1024  # bytes asked of the socket at a time
 MAX_BODY = 32 * 1024 * 1024  # bytes; an engine's /server_info is about 100 KiB
 IN, OUT = select.POLLIN, select.POLLOUT
@@ -38,7 +40,15 @@ class Call:
     """
 
     def __init__(
-        self, method: str, url: str, body: object, deadline: Deadline, *, key: str = "", limit: int = MAX_BODY
+        self,
+        method: str,
+        url: str,
+        body: object,
+        deadline: Deadline,
+        *,
+        key: str = "",
+        limit: int = MAX_BODY,
+        secret: DeploymentSecret | None = None,
     ) -> None:
         self.reader = Reader()
         self.pieces: list[bytes] = []
@@ -56,7 +66,7 @@ class Call:
                 raise Unanswered("not asked: the time for it was over")
             self._target = parse(url)
             self._places = list(places(self._target.host, self._target.port, deadline))
-            self._unsent = memoryview(_request(self.reader, method, self._target, body, key))
+            self._unsent = memoryview(_request(self.reader, method, self._target, body, key, secret))
         except Unanswered as error:
             self.fail(str(error))
 
@@ -237,12 +247,18 @@ def wait(calls: Sequence[Call], until: Callable[[], bool] | None = None) -> None
                 call.advance(event)
 
 
-def _request(reader: Reader, method: str, target: Target, body: object, key: str) -> bytes:
+def _request(
+    reader: Reader, method: str, target: Target, body: object, key: str, secret: DeploymentSecret | None
+) -> bytes:
     # A connection that is kept would hold up a draining server, or belong to one that was restarted.
     fields = [("host", target.authority), ("connection", "close"), ("accept", "*/*"), ("user-agent", "pdctl")]
     if key:
         fields.append(("authorization", f"Bearer {key.strip()}"))
     data = b"" if body is None else json.dumps(body).encode()
+    if secret is not None:
+        from pdctl.http_auth import SIGNATURE, sign  # late: most questions need no signature
+
+        fields.append((SIGNATURE, sign(secret, method, target.path, data)))
     if body is not None:
         fields += [("content-type", "application/json"), ("content-length", str(len(data)))]
     return reader.request(method, target.path, fields, data)

@@ -12,6 +12,7 @@ from pdctl.fleet import document, http, sse
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+NEEDS_KEY = "pdctl ask --key-env VARIABLE, where VARIABLE holds the API key"
 CHAT, RAW = "/v1/chat/completions", "/v1/completions"
 
 
@@ -37,7 +38,9 @@ class Summary:
 Part = Union[Piece, Summary]  # noqa: UP007 - evaluated at run time on Python 3.10
 
 
-def stream(url: str, prompt: str, *, model: str, chat: bool, max_tokens: int, timeout: float) -> Iterator[Part]:
+def stream(
+    url: str, prompt: str, *, model: str, chat: bool, max_tokens: int, timeout: float, key: str = ""
+) -> Iterator[Part]:
     """Ask `url`; the Summary comes last. `timeout` is for each wait, not for the whole answer."""
     given: dict[str, object] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
     body = {
@@ -51,9 +54,11 @@ def stream(url: str, prompt: str, *, model: str, chat: bool, max_tokens: int, ti
     path = url + (CHAT if chat else RAW)
     began = time.monotonic()
     try:
-        with http.exchange("POST", path, body, timeout) as response:
+        with http.exchange("POST", path, body, timeout, key) as response:
             if response.status != 200:
                 told = document.complaint(response.read())
+                if response.status == 401:
+                    raise PdctlError(f"{path} answered 401: {told}", NEEDS_KEY)
                 raise PdctlError(f"{path} answered {response.status}: {told}", "pdctl status")
             yield from _read(response, began)
     except http.Unanswered as error:
@@ -106,9 +111,9 @@ def _choice(event: dict[str, object]) -> tuple[str, str]:
     return str(text or ""), str(choice.get("finish_reason") or "")
 
 
-def first_model(url: str, timeout: float = 5.0) -> str:
+def first_model(url: str, timeout: float = 5.0, key: str = "") -> str:
     """The name under which the deployment serves its (first) model."""
-    answer = http.get(url + "/v1/models", timeout)
+    answer = http.get(url + "/v1/models", timeout, key=key)
     if not answer.reached:
         raise NotProbedError(f"{url}/v1/models: {answer.reason}", "pdctl status, or another --url")
     body = answer.json()

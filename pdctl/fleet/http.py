@@ -18,6 +18,8 @@ from pdctl.fleet.deadline import Deadline
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from pdctl.deployment_secret import DeploymentSecret
+
 CANCELLED = "cancelled"  # the reason of a call we gave up ourselves
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 __all__ = ["Answer", "Response", "Unanswered", "delete", "exchange", "finish", "get", "post"]
@@ -60,17 +62,28 @@ def get(url: str, timeout: float | Deadline = 2.0, *, key: str = "", limit: int 
     return _request("GET", url, None, timeout, key, limit)
 
 
-def post(url: str, body: object, timeout: float | Deadline, *, key: str = "") -> Answer:
-    return _request("POST", url, body, timeout, key, MAX_BODY)
+def post(
+    url: str, body: object, timeout: float | Deadline, *, key: str = "", secret: DeploymentSecret | None = None
+) -> Answer:
+    """`secret`: of the deployment the server belongs to; the request is signed with it."""
+    return _request("POST", url, body, timeout, key, MAX_BODY, secret)
 
 
-def delete(url: str, timeout: float | Deadline, *, key: str = "") -> Answer:
-    return _request("DELETE", url, None, timeout, key, MAX_BODY)
+def delete(url: str, timeout: float | Deadline, *, key: str = "", secret: DeploymentSecret | None = None) -> Answer:
+    return _request("DELETE", url, None, timeout, key, MAX_BODY, secret)
 
 
-def _request(method: str, url: str, body: object, timeout: float | Deadline, key: str, limit: int) -> Answer:
+def _request(
+    method: str,
+    url: str,
+    body: object,
+    timeout: float | Deadline,
+    key: str,
+    limit: int,
+    secret: DeploymentSecret | None = None,
+) -> Answer:
     deadline = timeout if isinstance(timeout, Deadline) else Deadline(timeout)
-    call = Call(method, url, body, deadline, key=key, limit=limit)
+    call = Call(method, url, body, deadline, key=key, limit=limit, secret=secret)
     try:
         wait([call])
     finally:
@@ -120,9 +133,9 @@ class Response:
 
 
 @contextmanager
-def exchange(method: str, url: str, body: object, timeout: float) -> Iterator[Response]:
+def exchange(method: str, url: str, body: object, timeout: float, key: str = "") -> Iterator[Response]:
     """One request whose answer is read as it comes; entered when its head is there. `timeout`: for each wait."""
-    call = Call(method, url, body, Deadline(timeout))
+    call = Call(method, url, body, Deadline(timeout), key=key)
     response = Response(call, timeout)
     try:
         wait([call], lambda: call.reader.status != 0)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pdctl.fleet.document import Object
 
 
+UNAUTHORIZED = (401, 403)
 ONE_BY_ONE = 10.0  # seconds for a router that asks all its workers before it answers
 
 
@@ -23,6 +24,7 @@ class RouterState:
     ready: bool
     workers: tuple[RouterWorker, ...] = ()
     reason: str = ""
+    unauthorized: bool = False  # it does not tell its workers without a key that we do not have
 
     def lists(self, url: str) -> bool:
         """Whether the worker at `url` is listed and held healthy."""
@@ -34,19 +36,33 @@ class RouterState:
         return sum(worker.load for worker in self.workers if worker.role != "prefill")
 
 
-def fetch(url: str, timeout: float = 2.0) -> RouterState:
-    readiness = http.get(url + "/readiness", timeout)
+def fetch(url: str, timeout: float = 2.0, key: str = "") -> RouterState:
+    """`key`: bearer token for a router that asks for one."""
+    readiness = http.get(url + "/readiness", timeout, key=key)
     if not readiness.reached:
         return RouterState(False, False, reason=readiness.reason)
     if readiness.status == 404:
-        return _mini_lb(url, timeout)
-    listed = workers(http.get(url + "/workers", timeout).json()) or ()
+        return _mini_lb(url, timeout, key)
+    if readiness.status in UNAUTHORIZED:
+        return RouterState(True, False, (), refused("/readiness", readiness, key), unauthorized=True)
+    answer = http.get(url + "/workers", timeout, key=key)
+    if answer.status in UNAUTHORIZED:
+        return RouterState(True, readiness.ok, (), refused("/workers", answer, key), unauthorized=True)
+    listed = workers(answer.json()) or ()
     return RouterState(True, readiness.ok, listed, "" if readiness.ok else document.excerpt(readiness.text))
 
 
-def _mini_lb(url: str, timeout: float) -> RouterState:
+def refused(path: str, answer: http.Answer, key: str) -> str:
+    """In words: a server that asks for a key, and what to do about it."""
+    if not key:
+        return f"{path} answers {answer.status}: it needs an API key; name it in the topology: security.api-key-file"
+    told = document.complaint(answer.body)
+    return f"{path} answers {answer.status}: it does not take the API key of the topology ({told})"
+
+
+def _mini_lb(url: str, timeout: float, key: str) -> RouterState:
     """sglang_router --mini-lb has neither /readiness nor /workers; this path asks its workers, one after the other."""
-    answer = http.get(url + "/get_server_info", max(timeout, ONE_BY_ONE))
+    answer = http.get(url + "/get_server_info", max(timeout, ONE_BY_ONE), key=key)
     body = document.mapping(answer.json())
     listed = tuple(_told(entry, role) for role in ("prefill", "decode") for entry in document.mappings(body.get(role)))
     if not answer.ok or not listed:

@@ -7,17 +7,19 @@ processes are told its path in their environment. The file's existence says whet
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.deployment_secret import ENV, DeploymentSecret
+from pdctl.http_auth import ADMIN_VARIABLE, KEY_VARIABLE, read_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pdctl.launch.deployment import Deployment, Spec
 
 FILE = "deployment-secret"
+KEY_FLAGS = {"--api-key": KEY_VARIABLE, "--admin-api-key": ADMIN_VARIABLE}
 ENGINE, ROUTER = "pdctl.engine", "pdctl.router"
 
 
@@ -64,19 +66,62 @@ def read(directory: Path) -> DeploymentSecret | None:
 
 
 def equipped(specs: Iterable[Spec], deployment: Deployment, directory: Path) -> tuple[Spec, ...]:
-    """`specs` with the path of the secret in the environment of its holders.
+    """`specs` as they are started: keys not on the command line, the secret's path in the environment of its holders.
 
     Everybody else gets an empty variable: none inherits the secret of whoever ran `pdctl launch`. A path that the
     topology's own `env` names is left as it is.
     """
     file = directory / FILE
     known = holders(deployment).names if file.exists() else frozenset()
-    return tuple(
-        spec
-        if ENV in dict(spec.env)
-        else dataclasses.replace(spec, env=(*spec.env, (ENV, str(file) if spec.name in known else "")))
-        for spec in specs
-    )
+    return tuple(_equipped(spec, str(file) if spec.name in known else "") for spec in specs)
+
+
+def _equipped(spec: Spec, file: str) -> Spec:
+    env = spec.env if ENV in dict(spec.env) else (*spec.env, (ENV, file))
+    argv = spec.argv
+    if _runs(spec, ENGINE) or _runs(spec, ROUTER):  # of other programs nobody knows where else they would look
+        for flag, variable in KEY_FLAGS.items():
+            argv, value = _without(argv, flag)
+            env = (*env, (variable, value)) if value else env
+    return dataclasses.replace(spec, argv=argv, env=env)
+
+
+def _without(argv: tuple[str, ...], flag: str) -> tuple[tuple[str, ...], str]:
+    """The command line without `flag` and its value, and the value."""
+    for at, word in enumerate(argv):
+        if word == flag and at + 1 < len(argv):
+            return argv[:at] + argv[at + 2 :], argv[at + 1]
+        if word.startswith(f"{flag}="):
+            return argv[:at] + argv[at + 1 :], word.partition("=")[2]
+    return argv, ""
+
+
+def api_key(deployment: Deployment) -> str:
+    """The key that its servers ask for, as their command lines say; empty where there is none.
+
+    Raise UsageError if the file that holds it cannot be read.
+    """
+    for spec in (deployment.router, *deployment.roles):
+        key = _key(spec.argv, dict(spec.env)) if spec is not None else ""
+        if key:
+            return key
+    return ""
+
+
+def _key(argv: Sequence[str], env: Mapping[str, str]) -> str:
+    for word, value in _flags(argv):
+        if word == "--api-key":
+            return value
+        if word == "--api-key-file":
+            return read_key(Path(value))
+    return env.get(KEY_VARIABLE, "")
+
+
+def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Every word that could be a flag, with what follows it."""
+    for word, following in zip(argv, (*argv[1:], ""), strict=True):
+        name, equals, value = word.partition("=")
+        yield name, value if equals else following
 
 
 def decision(deployment: Deployment, directory: Path) -> str:

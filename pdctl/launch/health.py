@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pdctl.fleet import bootstrap, http, router, server_info
-from pdctl.launch import verdict
+from pdctl.launch import credentials, verdict
 from pdctl.launch.deployment import Role, Spec
 from pdctl.launch.events import Kind
 from pdctl.launch.run import Process, Run, State
@@ -63,9 +63,10 @@ class RunHealth:
 def probe(run: Run, directory: RunDir) -> RunHealth:
     over = run.condition in (State.STOPPED, State.FAILED)
     spec = run.deployment.router
-    state = router.fetch(spec.url, PROBE) if spec and not over else router.RouterState(False, False)
+    key = credentials.api_key(run.deployment) if not over else ""
+    state = router.fetch(spec.url, PROBE, key) if spec and not over else router.RouterState(False, False)
     with ThreadPoolExecutor(max_workers=16) as pool:
-        instances = tuple(pool.map(lambda entry: _instance(run, entry, state, directory), run.deployment.specs))
+        instances = tuple(pool.map(lambda entry: _instance(run, entry, state, directory, key), run.deployment.specs))
     ready = run.condition is State.SERVING and not any(instance.missing for instance in instances)
     return RunHealth(
         name=run.name,
@@ -110,7 +111,7 @@ def _note(run: Run) -> str:
     return ""
 
 
-def _instance(run: Run, spec: Spec, state: router.RouterState, directory: RunDir) -> Health:
+def _instance(run: Run, spec: Spec, state: router.RouterState, directory: RunDir, key: str) -> Health:
     process = run.process(spec.name)
     alive = run.lives(process)
     health, registered, missing = "", None, ""
@@ -120,7 +121,7 @@ def _instance(run: Run, spec: Spec, state: router.RouterState, directory: RunDir
         health = "200" if state.ready else state.reason
         missing = "" if state.ready else f"/readiness: {state.reason}"
     else:
-        answer = http.get(spec.url + spec.health_path, PROBE)
+        answer = http.get(spec.url + spec.health_path, PROBE, key=key)
         health = str(answer.status) if answer.reached else answer.reason
         registered = _registered(spec)
         missing = _lacks(spec, answer, registered, state, run.deployment.router is not None)

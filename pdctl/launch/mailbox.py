@@ -22,13 +22,17 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A process reached a stage, or (`stage` None) what it is waiting for has changed to `detail`."""
+    """A process reached a stage, or (`stage` None) what it is waiting for has changed to `detail`.
+
+    `hopeless`: it will not come however long one waits.
+    """
 
     name: str
     generation: int
     stage: Stage | None
     detail: str
     at: float
+    hopeless: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,9 @@ class Watch:
         workers: tuple[str, ...],
         interval: float,
         post: Callable[[Reached], None],
+        key: str = "",
     ) -> None:
+        self._key = key
         self._spec = spec
         self._generation = generation
         self._log = log
@@ -98,13 +100,15 @@ class Watch:
         if self._spec.role is Role.ROUTER:
             self._probe_router()
             return
-        health = http.get(self._spec.url + self._spec.health_path, PROBE)
+        health = http.get(self._spec.url + self._spec.health_path, PROBE, key=self._key)
         if health.reached:
             self._mark(Stage.BOUND, f"port {self._spec.port}")
         registered = self._probe_bootstrap(serves=health.ok)
         if health.ok and registered:
             self._read_log()  # what it logged before it answered belongs before "ready"
             self._mark(Stage.READY, "ready")
+        elif health.status in (401, 403):
+            self._refuse(router.refused(self._spec.health_path, health, self._key))
         elif health.reached and not health.ok:
             self._wait_for(f"{self._spec.health_path} answers {health.status}")
 
@@ -137,10 +141,13 @@ class Watch:
         return next(iter((*server.unranked, *silent)), "")
 
     def _probe_router(self) -> None:
-        state = router.fetch(self._spec.url, PROBE)
+        state = router.fetch(self._spec.url, PROBE, self._key)
         if not state.reached:
             return
         self._mark(Stage.BOUND, f"port {self._spec.port}")
+        if state.unauthorized:
+            self._refuse(state.reason)
+            return
         missing = [url for url in self._workers if not state.lists(url)]
         total = len(self._workers)
         if missing:
@@ -151,6 +158,11 @@ class Watch:
             self._mark(Stage.READY, "ready")
         else:
             self._wait_for(state.reason or "/readiness does not answer 200")
+
+    def _refuse(self, reason: str) -> None:
+        """Waiting longer gives nobody a key."""
+        self._post(Reached(self._spec.name, self._generation, None, reason, time.time(), hopeless=True))
+        self._closing.set()
 
     def _mark(self, stage: Stage, detail: str) -> None:
         if stage not in self._reached:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.fleet import http, router
 from pdctl.launch.deployment import Role
@@ -16,11 +16,22 @@ from pdctl.launch.mailbox import Told
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pdctl.deployment_secret import DeploymentSecret
     from pdctl.launch.deployment import Spec
 
 ASK = 5.0  # seconds one question may take
 PATIENCE = 60.0  # seconds for the router to look at what it was told of
 POLL = 0.2
+
+
+class Credentials(NamedTuple):
+    """What the router asks of whoever changes its list."""
+
+    key: str = ""
+    secret: DeploymentSecret | None = None
+
+
+NOBODY = Credentials()
 
 
 def readdressed(spec: Spec, servers: Mapping[str, Spec]) -> tuple[str, ...]:
@@ -36,28 +47,36 @@ def readdressed(spec: Spec, servers: Mapping[str, Spec]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def forget(router_url: str, spec: Spec) -> None:
+def forget(router_url: str, spec: Spec, credentials: Credentials = NOBODY) -> None:
     """No new request goes there. A router that does not answer is told again by `announce`."""
-    threading.Thread(target=_remove, args=(router_url, spec.url), name=f"forget {spec.name}", daemon=True).start()
+    words = (router_url, spec.url, credentials)
+    threading.Thread(target=_remove, args=words, name=f"forget {spec.name}", daemon=True).start()
 
 
-def announce(router_url: str, spec: Spec, generation: int, old: tuple[str, ...], post: Callable[[Told], None]) -> None:
+def announce(
+    router_url: str,
+    spec: Spec,
+    generation: int,
+    old: tuple[str, ...],
+    post: Callable[[Told], None],
+    credentials: Credentials = NOBODY,
+) -> None:
     """Add the server and take away every address it had; posts once it is listed as healthy, or why it is not."""
 
     def work() -> None:
-        post(Told(spec.name, generation, _announce(router_url, spec, old)))
+        post(Told(spec.name, generation, _announce(router_url, spec, old, credentials)))
 
     threading.Thread(target=work, name=f"announce {spec.name}", daemon=True).start()
 
 
-def _announce(router_url: str, spec: Spec, old: tuple[str, ...]) -> str:
+def _announce(router_url: str, spec: Spec, old: tuple[str, ...], credentials: Credentials) -> str:
     deadline = time.monotonic() + PATIENCE
     problem = "it was not asked"
     while time.monotonic() < deadline:
-        state = router.fetch(router_url, ASK)
+        state = router.fetch(router_url, ASK, credentials.key)
         known = {worker.url for worker in state.workers}
         for url in known.intersection(old):
-            _remove(router_url, url)
+            _remove(router_url, url, credentials)
         if state.lists(spec.url):
             return ""
         if not state.reached:
@@ -65,23 +84,23 @@ def _announce(router_url: str, spec: Spec, old: tuple[str, ...]) -> str:
         elif spec.url in known:
             problem = "it does not hold it healthy"
         else:
-            problem = _add(router_url, spec) or "it does not list it"
+            problem = _add(router_url, spec, credentials) or "it does not list it"
         time.sleep(POLL)
     return f"the router at {router_url} does not take {spec.url}: {problem}"
 
 
-def _add(router_url: str, spec: Spec) -> str:
+def _add(router_url: str, spec: Spec, credentials: Credentials) -> str:
     body: dict[str, object] = {"url": spec.url, "worker_type": spec.role.value}
     if spec.role is Role.PREFILL:
         body["bootstrap_port"] = spec.bootstrap_port
-    answer = http.post(f"{router_url}/workers", body, ASK)
+    answer = http.post(f"{router_url}/workers", body, ASK, key=credentials.key, secret=credentials.secret)
     return "" if answer.status in (200, 201, 202, 409) else f"POST /workers: {answer.status or answer.reason}"
 
 
-def _remove(router_url: str, url: str) -> None:
+def _remove(router_url: str, url: str, credentials: Credentials) -> None:
     """By the id it is listed under: a URL is no path."""
-    listed = http.get(f"{router_url}/workers", ASK).json()
+    listed = http.get(f"{router_url}/workers", ASK, key=credentials.key).json()
     entries = listed.get("workers") if isinstance(listed, dict) else None
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict) and str(entry.get("url", "")).rstrip("/") == url:
-            http.delete(f"{router_url}/workers/{entry.get('id')}", ASK)
+            http.delete(f"{router_url}/workers/{entry.get('id')}", ASK, key=credentials.key, secret=credentials.secret)

@@ -67,6 +67,7 @@ class Supervisor:
         self._given_up: set[str] = set()
         self._left_behind: dict[str, list[str]] = {}  # by server: addresses it had
         self._warned = False
+        self._credentials = routing.NOBODY
 
     @property
     def _deployment(self) -> Deployment:
@@ -81,6 +82,9 @@ class Supervisor:
         with Signals(self._mailbox):
             try:
                 directory = self._journal.directory.path
+                self._credentials = routing.Credentials(
+                    credentials.api_key(self._deployment), credentials.read(directory)
+                )
                 self._journal.note(Kind.SECRET, detail=credentials.decision(self._deployment, directory))
                 self._work()
             except Ending as ending:
@@ -130,7 +134,7 @@ class Supervisor:
         whole = rounds * (PAIR_TIMEOUT + 1.0)
         self._results.clear()
         patience = min(PAIR_TIMEOUT, max(1.0, deadline - time.monotonic()))
-        verify.start(prefills, decodes, patience, whole, self._mailbox.put)
+        verify.start(prefills, decodes, patience, whole, self._mailbox.put, self._credentials.key)
         self._until(lambda: len(self._results) == pairs, time.monotonic() + whole)
         if any(result.problem for result in self._results):
             raise Ending(verdict.unpaired(tuple(self._results)))
@@ -156,7 +160,8 @@ class Supervisor:
             self._journal.note(Kind.STAGE, spec.name, handle.words, stage=Stage.STARTED, at=handle.since)
             known = workers if spec.role is Role.ROUTER else ()
             tail = Tail(log, handle.log_start)
-            watch = Watch(spec, generation, tail, known, self._options.interval, self._mailbox.put)
+            key = self._credentials.key
+            watch = Watch(spec, generation, tail, known, self._options.interval, self._mailbox.put, key)
             self._watches[spec.name] = watch
             watch.start()
 
@@ -258,6 +263,8 @@ class Supervisor:
         name = message.name
         self._details[name] = message.detail
         if message.stage is None:
+            if message.hopeless and not self._served:
+                raise Ending(verdict.hopeless(name, message.detail))
             return
         seconds = message.at - max(self._reached[name].values())
         self._reached[name][message.stage] = message.at
@@ -276,7 +283,7 @@ class Supervisor:
         handle = self._handles[spec.name]
         before = tuple(dict.fromkeys((planned.url, *self._left_behind.get(spec.name, ()))))
         old = tuple(url for url in before if url != spec.url)
-        routing.announce(router.url, spec, handle.generation, old, self._mailbox.put)
+        routing.announce(router.url, spec, handle.generation, old, self._mailbox.put, self._credentials)
 
     def _note_death(self, message: Exited) -> None:
         name = message.name
@@ -329,7 +336,7 @@ class Supervisor:
         server = self._nodes(spec.instance)[0]
         if router is not None and server.role is not Role.ROUTER and self._target.capabilities.moves_ports:
             self._left_behind.setdefault(server.name, []).append(server.url)
-            routing.forget(router.url, server)
+            routing.forget(router.url, server, self._credentials)
 
     def _give_up(self, instance: str, why: str, message: Exited, ready_at: float | None) -> None:
         """The run goes on as long as each role has an instance left."""

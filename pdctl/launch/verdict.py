@@ -30,6 +30,11 @@ SIGNALS = {
 }
 
 
+def hopeless(name: str, detail: str) -> Outcome:
+    """It runs, and will never be ready as it was started."""
+    return Outcome(f"{name}: {detail}", code=int(ExitCode.NOT_READY), fix=f"pdctl logs {name}")
+
+
 def in_words(exit: Exit) -> str:
     if exit.lost:
         return exit.lost

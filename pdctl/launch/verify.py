@@ -24,7 +24,12 @@ AT_ONCE = 8
 
 
 def start(
-    prefills: tuple[Spec, ...], decodes: tuple[Spec, ...], timeout: float, whole: float, post: Callable[[Paired], None]
+    prefills: tuple[Spec, ...],
+    decodes: tuple[Spec, ...],
+    timeout: float,
+    whole: float,
+    post: Callable[[Paired], None],
+    key: str = "",
 ) -> None:
     """Try all pairs, a few at once, off the caller's thread; one message each. Seconds: for one pair, for all."""
 
@@ -33,7 +38,7 @@ def start(
 
     def work() -> None:
         ends = [_side(spec) for spec in prefills], [_side(spec) for spec in decodes]
-        canary.matrix(*ends, whole, prompt=PROMPT, patience=timeout, at_once=AT_ONCE, told=told)
+        canary.matrix(*ends, whole, prompt=PROMPT, patience=timeout, at_once=AT_ONCE, key=key, told=told)
 
     threading.Thread(target=work, name="verify", daemon=True).start()
 

@@ -15,7 +15,7 @@ from pdctl.layout.deployment import Case, Deployment
 from pdctl.layout.hosts import NOWHERE
 from pdctl.layout.instance import Caution
 from pdctl.layout.memory import kv_itemsize
-from pdctl.layout.roles import devices, flag_problems, read, serving, settings
+from pdctl.layout.roles import api_key, devices, flag_problems, read, serving, settings
 from pdctl.layout.shape import Problem, Words
 from pdctl.layout.workload import MEM_FRACTION, NO_WORKLOAD, Budget, Measured, Nic, Workload
 
@@ -68,7 +68,7 @@ def describe(
         workload=_workload(topology),
         measured=measured,
         env={**topology.engine.env, **topology.transfer.env},
-        router=in_pod(topology.router) if target == "kubernetes" else topology.router,
+        router=in_pod(topology.router) if target == "kubernetes" else _with_key(topology, target),
         problems=tuple(problems),
         warnings=tuple(warnings),
         sites=sites,
@@ -211,3 +211,7 @@ def _workload(topology: Topology) -> Workload:
         ttft=slo.ttft if slo is not None else None,
         tpot=slo.tpot if slo is not None else None,
     )
+
+
+def _with_key(topology: Topology, target: str) -> Router:
+    return topology.router._replace(args={**topology.router.args, **dict(api_key(topology, target))})

@@ -101,12 +101,18 @@ def serving(topology: Topology, role: Role, reading: Reading, peer: Shape, versi
         mem_fraction=role.mem_fraction,
         backend=topology.transfer.backend,
         ib_devices=nics if isinstance(nics, tuple) else (),
-        args=tuple(reading.args.items()),
+        args=(*reading.args.items(), *api_key(topology, target)),
         env=tuple(env.items()),
         peer=peer,
         gpu_flags=not reading.on_cpu,
         traceable=topology.engine.traceable,
     )
+
+
+def api_key(topology: Topology, target: str) -> tuple[tuple[str, str], ...]:
+    """The flag with the file of the clients' key. Pods have no file of this machine: they get a Secret's variable."""
+    file = topology.security.api_key_file
+    return (("api-key-file", file),) if file and target != "kubernetes" else ()
 
 
 def devices(topology: Topology, reading: Reading, target: str) -> tuple[int, ...]:

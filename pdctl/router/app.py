@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import hmac
 import signal
 from typing import TYPE_CHECKING, Any
 
 from pdctl.errors import LaunchError
+from pdctl.http_auth import SIGNATURE, Gate, Keys, Level
 from pdctl.router import rehearsal
 from pdctl.router.dispatch import Dispatcher
 from pdctl.router.fanout import Fanout
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pdctl.router.args import RouterArgs
 
 ROUTES = {path.encode(): path for path in ("/generate", "/v1/chat/completions", "/v1/completions")}
+ABORT = b"/abort_request"
 OPEN_PATHS = frozenset((b"/health", b"/liveness", b"/readiness", b"/metrics"))  # no key needed
 
 
@@ -46,8 +47,10 @@ class Router:
         roles = (make_policy(args, Role.PREFILL), make_policy(args, Role.DECODE))
         self._dispatcher = Dispatcher(args, self._registry, Chooser(*roles), self._ledger, self._stats)
         fanout = Fanout(args, self._registry, self._ledger)
-        self._management = Management(self._registry, self._monitor, self._ledger, self._stats, fanout, self._server)
-        self._key = f"Bearer {args.api_key}".encode() if args.api_key else b""
+        self._gate = Gate(Keys(args.api_key, args.admin_api_key, args.secret))
+        self._management = Management(
+            args, self._registry, self._monitor, self._ledger, self._stats, fanout, self._server, self._gate
+        )
         self._tasks: dict[asyncio.Task[None], Exchange] = {}
 
     async def start(self) -> int:
@@ -115,8 +118,9 @@ class Router:
 
     def _handle(self, exchange: Exchange) -> None:
         path = exchange.path
-        if self._key and path not in OPEN_PATHS and not self._authorized(exchange):
-            exchange.json(401, error_body("the API key is missing or wrong", "authentication_error", "unauthorized"))
+        refusal = self._unauthorized(exchange)
+        if refusal:
+            exchange.json(401, error_body(refusal, "authentication_error", "unauthorized"))
             self._count(exchange)
         elif path not in ROUTES:
             self._run(self._management.handle(exchange), exchange)
@@ -126,8 +130,22 @@ class Router:
             refuse_method(exchange, ["POST", "PUT"])
             self._count(exchange)
 
-    def _authorized(self, exchange: Exchange) -> bool:
-        return hmac.compare_digest(exchange.header(b"authorization") or b"", self._key)
+    def _unauthorized(self, exchange: Exchange) -> str:
+        """Why not; empty when it may pass. Most requests need nothing, and cost nothing here."""
+        needed = level(exchange)
+        if needed is Level.CLIENT and not self._gate.guards_clients and exchange.path != ABORT:
+            return ""
+        target = exchange.path + (b"?" + exchange.query if exchange.query else b"")
+        judged = self._gate.judge(
+            needed,
+            exchange.header(b"authorization") or b"",
+            (exchange.header(SIGNATURE.encode()) or b"").decode("ascii", "replace"),
+            exchange.method.decode("ascii", "replace"),
+            target.decode("utf-8", "surrogateescape"),
+            bytes(exchange.body),
+        )
+        exchange.admin = judged.admin
+        return judged.refusal
 
     def _run(self, work: Coroutine[Any, Any, None], exchange: Exchange) -> None:
         task = self._server.loop.create_task(work)
@@ -147,6 +165,14 @@ class Router:
         if route is None:
             route = self._management.route(exchange.path.decode("utf-8", "replace")) or "other"
         self._stats.requests[route, 0 if exchange.gone else exchange.status] += 1
+
+
+def level(exchange: Exchange) -> Level:
+    """What a request needs. An abort by a client reaches only requests whose whole id it names (engine/http/app.py)."""
+    if exchange.path in OPEN_PATHS:
+        return Level.OPEN
+    changes = exchange.path.startswith(b"/workers") and exchange.method not in (b"GET", b"HEAD")
+    return Level.ADMIN if changes or exchange.path == b"/flush_cache" else Level.CLIENT
 
 
 def make_policy(args: RouterArgs, role: Role) -> Policy:

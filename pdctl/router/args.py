@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pdctl.deployment_secret import DeploymentSecret
     from pdctl.router.origin import Origin
 
 
@@ -72,5 +73,8 @@ class RouterArgs:
     ledger_size: int = 4096
     shutdown_grace: float = 30.0
     api_key: str = ""
+    admin_api_key: str = ""
+    secret: DeploymentSecret | None = field(default=None, repr=False)
+    allow_unauthenticated_workers: bool = False
     log_level: str = "info"
     rehearse: str = ""

@@ -8,7 +8,7 @@ import os
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from pdctl import deployment_secret
+from pdctl import deployment_secret, http_auth
 from pdctl.errors import UsageError
 from pdctl.router import rehearsal
 from pdctl.router.args import BootstrapCheck, PolicyName, RouterArgs, WorkerArg
@@ -48,7 +48,6 @@ HELP = {
     "max_payload_size": "request body; a larger one is answered 413",
     "ledger_size": "rooms remembered for GET /rooms",
     "shutdown_grace": "for requests in flight after SIGTERM; a second signal ends at once",
-    "api_key": "clients must send it as bearer token; the router sends it on its own requests to workers",
     "log_level": "debug, info, warning or error",
     "rehearse": "one of these",
 }
@@ -62,6 +61,13 @@ SPELLINGS = {
     "shutdown_grace": ("--shutdown-grace-period-secs",),
 }
 LOG_LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "warning": "warning", "error": "error"}
+NOT_BY_FIELD = (
+    "prefill", "decode", "rehearse", "api_key", "admin_api_key", "secret", "allow_unauthenticated_workers",
+)  # fmt: skip
+UNAUTHENTICATED = (
+    "let whoever reaches --host add and remove workers, as sglang_router does; "
+    "needed on an address that other machines reach, where there is neither a key nor a deployment secret"
+)
 KINDS = {"int": int, "float": float, "BootstrapCheck": BootstrapCheck}
 # Not argparse's own, which is twenty lines: what is wrong stands below it, and must be seen.
 USAGE = "python -m pdctl.router --prefill URL [PORT] --decode URL [FLAG ...]; --help lists every flag"
@@ -75,7 +81,7 @@ def parse(argv: Sequence[str]) -> RouterArgs:
     )
     _add_workers(parser)
     for field in dataclasses.fields(RouterArgs):
-        if field.name in ("prefill", "decode", "rehearse"):
+        if field.name in NOT_BY_FIELD:
             continue
         kind = KINDS.get(str(field.type), PolicyName if "PolicyName" in str(field.type) else str)
         choices = [item.value for item in kind] if isinstance(kind, type) and issubclass(kind, Enum) else None
@@ -89,6 +95,8 @@ def parse(argv: Sequence[str]) -> RouterArgs:
             help=f"{HELP[field.name]} (default: %(default)s)",
             metavar=None if choices else kind.__name__.upper(),
         )
+    http_auth.add_flags(parser)
+    parser.add_argument("--allow-unauthenticated-workers", action="store_true", help=UNAUTHENTICATED)
     parser.add_argument("--deployment-secret-file", default="", metavar="FILE", help=deployment_secret.HELP)
     incidents = parser.add_argument_group("rehearsal", rehearsal.HELP)
     incidents.add_argument("--rehearse", default="", metavar="INCIDENT", help=HELP["rehearse"])
@@ -96,6 +104,8 @@ def parse(argv: Sequence[str]) -> RouterArgs:
     del values["pd_disaggregation"]
     try:
         deployment_secret.choose(str(values.pop("deployment_secret_file")), os.environ)
+        keys = http_auth.chosen(values, os.environ)
+        values.update(api_key=keys.api, admin_api_key=keys.admin, secret=keys.secret)
         return _checked(values)
     except UsageError as error:
         parser.error(f"{error.message}{f'; {error.fix}' if error.fix else ''}")

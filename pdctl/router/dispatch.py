@@ -11,6 +11,7 @@ import orjson
 
 from pdctl.router.attempt import Attempt
 from pdctl.router.body import BadBody, Body
+from pdctl.router.fanout import signed
 from pdctl.router.ledger import Ledger, Outcome, Record
 from pdctl.router.leg import Call, Cause, Failure
 from pdctl.router.log import line, logger, requests_shown
@@ -187,7 +188,8 @@ class Dispatcher:
     async def _post_abort(self, worker: Worker, rid: str) -> None:
         body = orjson.dumps({"rid": rid})
         try:
-            await ask(worker.pool, "POST", "/abort_request", timeout=ABORT_TIMEOUT, body=body, headers=self._auth)
+            headers = self._auth + signed(self._args, "POST", "/abort_request", body)
+            await ask(worker.pool, "POST", "/abort_request", timeout=ABORT_TIMEOUT, body=body, headers=headers)
         except UpstreamError as error:
             logger.debug("abort_request rid=%s on %s: %s", rid, worker.url, error)
 

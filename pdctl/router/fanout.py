@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from pdctl.http_auth import SIGNATURE, sign
 from pdctl.router.body import Body
 from pdctl.router.ledger import Ledger, Outcome, Record
 from pdctl.router.log import logger
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     from pdctl.router.args import RouterArgs
 
 CANARY = json.dumps({"text": "Say one word.", "sampling_params": {"max_new_tokens": 1, "temperature": 0}}).encode()
+
+
+def signed(args: RouterArgs, method: str, target: str, body: bytes) -> bytes:
+    """The header line that tells engines of this deployment that its router asks; empty without a secret."""
+    if args.secret is None or method == "GET":
+        return b""
+    return f"{SIGNATURE}: {sign(args.secret, method, target, body)}\r\n".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +58,12 @@ class Fanout:
         self._args, self._registry, self._ledger = args, registry, ledger
         self._auth = f"authorization: Bearer {args.api_key}\r\n".encode() if args.api_key else b""
 
-    async def every(self, method: str, target: str, body: bytes = b"", role: Role | None = None) -> list[Answer]:
-        """All workers (of a role) at once."""
+    async def every(
+        self, method: str, target: str, body: bytes = b"", role: Role | None = None, admin: bool = True
+    ) -> list[Answer]:
+        """All workers (of a role) at once. `admin`: in the router's own name, not in that of a client."""
         chosen = [one for one in self._registry.workers.values() if role in (None, one.role)]
-        return list(await asyncio.gather(*(self._one(worker, method, target, body) for worker in chosen)))
+        return list(await asyncio.gather(*(self._one(worker, method, target, body, admin) for worker in chosen)))
 
     async def first(self, target: str) -> Answer | None:
         """The first usable worker that answers 200; prefills before decodes."""
@@ -65,11 +75,10 @@ class Fanout:
                 break
         return answer
 
-    async def _one(self, worker: Worker, method: str, target: str, body: bytes) -> Answer:
+    async def _one(self, worker: Worker, method: str, target: str, body: bytes, admin: bool = True) -> Answer:
+        headers = self._auth + (signed(self._args, method, target, body) if admin else b"")
         try:
-            reply = await ask(
-                worker.pool, method, target, timeout=self._args.probe_timeout, body=body, headers=self._auth
-            )
+            reply = await ask(worker.pool, method, target, timeout=self._args.probe_timeout, body=body, headers=headers)
         except UpstreamError as error:
             return Answer(worker, None, str(error))
         return Answer(worker, reply, "")

@@ -12,6 +12,7 @@ from pdctl.errors import UsageError
 from pdctl.router import documents
 from pdctl.router.ledger import SCHEMA as ROOMS
 from pdctl.router.ledger import Ledger
+from pdctl.router.log import logger
 from pdctl.router.metrics import CONTENT_TYPE, RouterStats
 from pdctl.router.origin import Origin
 from pdctl.router.registry import PortSource, Registry, Role, Worker
@@ -19,6 +20,8 @@ from pdctl.router.scrape import exposition
 from pdctl.router.server import JSON, Exchange, Server, error_body
 
 if TYPE_CHECKING:
+    from pdctl.http_auth import Gate
+    from pdctl.router.args import RouterArgs
     from pdctl.router.fanout import Answer, Fanout
     from pdctl.router.monitor import Monitor
 
@@ -26,14 +29,28 @@ Handler = Callable[[Exchange, str], Awaitable[None]]
 TEXT = b"content-type: text/plain; charset=utf-8\r\n"
 HEALTH = "pdctl.router.health_generate/1"
 ROOMS_SHOWN = 100
+UNSAFE_PATH = "/workers"
+UNSAFE = (
+    "this router has no API key and no deployment secret, so that only its own machine may add or remove workers; "
+    "start it with --api-key-file or --admin-api-key-file, or with --allow-unauthenticated-workers"
+)
 
 
 class Management:
     """`handler` finds the code for a path; what it does not find is answered 404 or 405."""
 
     def __init__(
-        self, registry: Registry, monitor: Monitor, ledger: Ledger, stats: RouterStats, fanout: Fanout, server: Server
+        self,
+        args: RouterArgs,
+        registry: Registry,
+        monitor: Monitor,
+        ledger: Ledger,
+        stats: RouterStats,
+        fanout: Fanout,
+        server: Server,
+        gate: Gate,
     ) -> None:
+        self._args, self._gate = args, gate
         self._registry, self._monitor, self._ledger = registry, monitor, ledger
         self._stats, self._fanout, self._server = stats, fanout, server
         relay: dict[str, Handler] = {"GET": self._relay}
@@ -104,6 +121,8 @@ class Management:
         exchange.json(200, documents.workers(self._registry))
 
     async def _add_worker(self, exchange: Exchange, rest: str) -> None:
+        if self._stranger(exchange):
+            return
         try:
             role, origin, port = _worker_spec(exchange.body)
         except UsageError as error:
@@ -127,12 +146,22 @@ class Management:
             exchange.json(200, {"schema": documents.WORKERS, **documents.worker(worker, self._registry)})
 
     async def _remove_worker(self, exchange: Exchange, rest: str) -> None:
+        if self._stranger(exchange):
+            return
         worker = self._find(rest)
         if worker is None:
             _no_worker(exchange, rest)
             return
         self._registry.remove(worker)
         exchange.json(202, {"status": "accepted", "worker_id": worker.id, "url": worker.url, "in_flight": worker.load})
+
+    def _stranger(self, exchange: Exchange) -> bool:
+        """Whether a change of the workers was refused: with neither key nor secret, only this machine may make it."""
+        if not self._gate.open or self._args.allow_unauthenticated_workers or exchange.from_this_machine:
+            return False
+        logger.warning("Refuse %s %s from %s: no key is set", exchange.method.decode(), UNSAFE_PATH, exchange.peer)
+        exchange.json(403, error_body(UNSAFE, "permission_error", "no_key_configured"))
+        return True
 
     def _find(self, name: str) -> Worker | None:
         """By id, or by URL."""
@@ -215,7 +244,8 @@ class Management:
         _report(exchange, await self._fanout.every("POST", "/flush_cache" + query))
 
     async def _abort_request(self, exchange: Exchange, rest: str) -> None:
-        _report(exchange, await self._fanout.every("POST", "/abort_request", exchange.body))
+        body = bytes(exchange.body)
+        _report(exchange, await self._fanout.every("POST", "/abort_request", body, admin=exchange.admin))
 
 
 def refuse_method(exchange: Exchange, allowed: list[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import http
+import ipaddress
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -45,8 +46,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_chunked", "_client", "body", "done", "gone", "headers", "keep_alive", "method", "on_gone", "path", "query",
-        "source", "started", "status",
+        "_chunked", "_client", "admin", "body", "done", "gone", "headers", "keep_alive", "method", "on_gone", "path",
+        "query", "source", "started", "status",
     )  # fmt: skip
 
     def __init__(
@@ -56,10 +57,20 @@ class Exchange:
         self.method, self.path, self.query, self.headers, self.body = method, path, query, headers, body
         self.keep_alive = True
         self.started = self.done = self.gone = False
+        self.admin = False  # whether it may do what admins may (http_auth.py)
         self.status = 0
         self.on_gone: Callable[[], None] | None = None
         self.source: Connection | None = None
         self._chunked = False
+
+    @property
+    def peer(self) -> str:
+        """The address of the client; empty when it is gone."""
+        return self._client.peer
+
+    @property
+    def from_this_machine(self) -> bool:
+        return is_loopback(self.peer)
 
     def header(self, name: bytes) -> bytes | None:
         return next((value for key, value in self.headers if key == name), None)
@@ -134,11 +145,14 @@ class ClientConnection(asyncio.Protocol):
         self._body_size = self._head_size = 0
         self._in_body = self._refused = self._partial = False
         self.chunks = True
+        self.peer = ""
         self.deadline = 0.0  # loop time at which to give up on this client; 0 while a request is being served
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         no_delay(transport)
+        name = transport.get_extra_info("peername")
+        self.peer = str(name[0]) if isinstance(name, tuple) else ""
         self._server.connections.add(self)
         self.deadline = self._server.now() + self._limits.read_timeout
         if self._server.draining:
@@ -344,6 +358,15 @@ class Server:
             self._listener.close()
         for connection in list(self.connections):
             connection.cut()
+
+
+def is_loopback(address: str) -> bool:
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(found, "ipv4_mapped", None)
+    return (mapped or found).is_loopback
 
 
 def error_body(message: str, kind: str, code: str | int) -> dict[str, dict[str, str | int]]:

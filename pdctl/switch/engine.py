@@ -14,6 +14,8 @@ from pdctl.switch.order import PREFILL
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pdctl.deployment_secret import DeploymentSecret
+
 (ROUTE,), (HEALTH,) = paths("role_switch"), paths("health")
 MODEL_INFO, SERVER_INFO = paths("model_info")[0], paths("server_info")[0]
 NOT_IDLE = "not idle"  # in sglang's refusal: try again
@@ -37,10 +39,11 @@ class Turned:
 class Instance:
     """The HTTP side of one engine."""
 
-    def __init__(self, name: str, url: str, key: str) -> None:
+    def __init__(self, name: str, url: str, key: str, secret: DeploymentSecret | None = None) -> None:
         self._endpoint = Endpoint(name, "", url)
         self._url = url
         self._key = key
+        self._secret = secret
 
     def held(self, seconds: float) -> Mapping[str, float] | None:
         """What it still holds after at most `seconds`: empty when it holds nothing; None when it cannot be read."""
@@ -51,7 +54,7 @@ class Instance:
         body: dict[str, object] = {"new_role": role}
         if graph_memory is not None:
             body["decode_cuda_graph_memory_gb"] = graph_memory
-        answer = http.post(self._url + ROUTE, body, seconds, key=self._key)
+        answer = http.post(self._url + ROUTE, body, seconds, key=self._key, secret=self._secret)
         said = document.mapping(answer.json())
         if not answer.connected and not answer.reached:
             return Turned(True, False, f"nobody takes the order: {answer.reason}")

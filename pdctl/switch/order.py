@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pdctl.deployment_secret import DeploymentSecret
     from pdctl.fleet.facts import Endpoint
 
 PREFILL, DECODE = "prefill", "decode"
@@ -38,6 +39,7 @@ class Order:
     turn: float = 180.0
     canary: float | None = None
     key: str = ""
+    secret: DeploymentSecret | None = field(default=None, repr=False)
 
 
 class Step(str, Enum):

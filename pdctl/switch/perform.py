@@ -69,8 +69,8 @@ class Switch:
         self._order, self._fleet, self._told = order, fleet, told
         self._target = fleet.target
         self._old, self._new = other(order.to), order.to
-        self._instance = Instance(order.name, order.url, order.key)
-        self._routings = [Routing(url, order.key) for url in order.routers]
+        self._instance = Instance(order.name, order.url, order.key, order.secret)
+        self._routings = [Routing(url, order.key, order.secret) for url in order.routers]
         self._removed: list[tuple[Routing, str, int | None]] = []  # with the role and port it had there
         self._left = Left.UNTOUCHED
         self._durations: dict[str, float] = {}

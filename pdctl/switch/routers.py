@@ -13,6 +13,7 @@ from pdctl.errors import NotProbedError, PdctlError
 from pdctl.fleet import document, http, router
 
 if TYPE_CHECKING:
+    from pdctl.deployment_secret import DeploymentSecret
     from pdctl.fleet.facts import RouterWorker
 
 PATIENCE = 10.0  # seconds for one call
@@ -31,9 +32,10 @@ class Entry(NamedTuple):
 class Routing:
     """One router's list of workers."""
 
-    def __init__(self, url: str, key: str) -> None:
+    def __init__(self, url: str, key: str, secret: DeploymentSecret | None = None) -> None:
         self.url = url.rstrip("/")
         self._key = key
+        self._secret = secret
 
     def entry(self, url: str) -> Entry | None:
         """Raises NotProbedError when there is no list to be had."""
@@ -45,7 +47,7 @@ class Routing:
         return sum(document.integer(one.get("in_flight")) or 0 for one in leaving if one.get("url") == url)
 
     def remove(self, entry: Entry) -> None:
-        answer = http.delete(f"{self.url}{WORKERS}/{entry.id}", PATIENCE, key=self._key)
+        answer = http.delete(f"{self.url}{WORKERS}/{entry.id}", PATIENCE, key=self._key, secret=self._secret)
         if answer.status not in (200, 202, 204, 404):
             raise PdctlError(f"router {self.url}: DELETE {WORKERS}/{entry.id}: {_words(answer)}")
 
@@ -54,7 +56,7 @@ class Routing:
         body: dict[str, object] = {"url": url, "worker_type": role}
         if bootstrap_port is not None:
             body["bootstrap_port"] = bootstrap_port
-        answer = http.post(self.url + WORKERS, body, PATIENCE, key=self._key)
+        answer = http.post(self.url + WORKERS, body, PATIENCE, key=self._key, secret=self._secret)
         if answer.status not in (200, 201, 202, 409):  # 409: it is there already; the list tells as what
             raise PdctlError(f"router {self.url}: POST {WORKERS} {body}: {_words(answer)}")
 

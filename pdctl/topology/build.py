@@ -36,6 +36,10 @@ def complete(values: Values, spans: Mapping[str, Span], source: str, environ: Ma
     values["name"] = values["name"] or _label(Path(source).stem)
     values["pools"] = values["pools"] or {"default": defaults(POOL)}
     _model(values, spans, environ)
+    security = values["security"]
+    if security["api-key-file"]:
+        place = spans.get("security.api-key-file")
+        security["api-key-file"] = _located(security["api-key-file"], place, environ, always=True)
     for pool in values["pools"].values():
         nic = pool["nic"]
         nic["count"] = nic["count"] or max(len(nic["devices"]), 1)

@@ -119,6 +119,7 @@ class Readiness(NamedTuple):
 
 class Security(NamedTuple):
     deployment_secret: bool  # processes of pdctl authenticate each other with a secret that launch mints
+    api_key_file: str | None = None  # clients' key, for pdctl's engines and router
 
 
 class Workload(NamedTuple):

@@ -124,6 +124,21 @@ def choices(written: Written) -> Iterator[Diagnostic]:
             yield Diagnostic(Code.WRONG_POLICY, message, marks, f"its policies are {listing(allowed, 'and')}")
 
 
+def keys(written: Written) -> Iterator[Diagnostic]:
+    """SGLang and its routers take a key on the command line only."""
+    topology, path = written.topology, "security.api-key-file"
+    if not topology.security.api_key_file or not written.sound(path, "engine.kind", "router.kind"):
+        return
+    for kind, own, place, args in (
+        (topology.engine.kind, "embedded", "engine.kind", "engine.args.api-key"),
+        (topology.router.kind, "pdctl", "router.kind", "router.args.api-key"),
+    ):
+        if kind != own:
+            marks = places(written.spans, (path, ""), (place, "chosen here"))
+            message = f"{kind} reads no API key from a file"
+            yield Diagnostic(Code.BAD_CHOICE, message, marks, f"remove `api-key-file`, and write it as {args}")
+
+
 def model(written: Written) -> Iterator[Diagnostic]:
     if written.topology.model.path or not written.sound("model", "model.path", "engine", "engine.kind"):
         return
@@ -148,4 +163,6 @@ def nics(written: Written) -> Iterator[Diagnostic]:
             yield Diagnostic(Code.NIC_COUNT, message, places(written.spans, *told), "remove `count`")
 
 
-RULES: tuple[Callable[[Written], Iterator[Diagnostic]], ...] = (args, pools, ports.check, shapes, choices, model, nics)
+RULES: tuple[Callable[[Written], Iterator[Diagnostic]], ...] = (
+    args, pools, ports.check, shapes, choices, keys, model, nics,
+)  # fmt: skip

@@ -340,6 +340,7 @@ TOPOLOGY = table(
                 True,
                 "pdctl's engines and router authenticate each other with a secret that `pdctl launch` mints",
             ),
+            Key("api-key-file", TEXT, None, "file with the key that pdctl's engines and router ask clients for"),
         ),
         None,
         "who is believed (docs/security.md)",

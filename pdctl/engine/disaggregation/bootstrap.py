@@ -10,6 +10,8 @@ import asyncio
 import errno
 import logging
 
+from pdctl.engine.clients import Clients
+from pdctl.engine.disaggregation.admission import Admission, foreign
 from pdctl.engine.disaggregation.bootstrap_http import Answer, AnswerFaults, Exchange, Request, text
 from pdctl.engine.disaggregation.bootstrap_table import RankTable
 from pdctl.engine.faults import arm
@@ -18,19 +20,24 @@ from pdctl.errors import LaunchError
 log = logging.getLogger("pdctl.engine")
 
 CLEANUP_INTERVAL = 120.0  # seconds; an announced DP rank lives between one and two of these
+CHANGES = frozenset((("PUT", "/route"), ("POST", "/register_dp_rank")))
+# Decode ranks ask from one short connection each; a host has at most a few dozen ranks.
+MAX_CONNECTIONS, MAX_OF_ONE_PEER = 1024, 256
 ACCEPTING = 3  # turns of the loop from an accepted connection to its task
 
 
 class BootstrapServer:
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, admission: Admission | None = None) -> None:
         self.host = host
         self.port = port
         self.table = RankTable()
+        self._admission = admission or Admission()
         armed = arm()
         self._faults = AnswerFaults(armed) if armed is not None else None
         self._server: asyncio.Server | None = None
         self._cleaner: asyncio.Task[None] | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._clients = Clients(MAX_CONNECTIONS, MAX_OF_ONE_PEER)
 
     @property
     def registered(self) -> tuple[int, int]:
@@ -83,8 +90,12 @@ class BootstrapServer:
             writer.close()
             return
         if task is not None:
+            if not self._clients.enter(peer := _peer(writer)):
+                writer.close()
+                return
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)
+            task.add_done_callback(lambda _: self._clients.leave(peer))
         await Exchange(reader, writer, self._faults).serve(self.answer)
 
     async def _clean(self) -> None:
@@ -95,11 +106,16 @@ class BootstrapServer:
                 log.debug("Cleaned up %d expired entries from room_to_dp_rank", dropped)
 
     def answer(self, request: Request) -> Answer:
-        """Pure: one request, one answer."""
+        """One request, one answer."""
         path, method = request.path, request.method
+        if (method, path) in CHANGES:
+            refused = self._refused(request)
+            if refused is not None:
+                log.warning("Refused %s %s from %s: %s", method, path, request.peer, refused.body.decode())
+                return refused
         if path == "/route":
             if method == "PUT":
-                return self.table.put(request.body)
+                return self.table.put(request.body, lambda row: self._admission.misfit(row, request))
             if method == "GET":
                 return self.table.get(request.query)
             return text(405, "Method not allowed", "application/json")
@@ -110,6 +126,21 @@ class BootstrapServer:
         if path == "/query_dp_ranks":
             return self.table.query_dp_ranks(request.body) if method == "POST" else _not_allowed("POST")
         return text(404, "404: Not Found")
+
+    def _refused(self, request: Request) -> Answer | None:
+        """The answer to a stranger's change, before its body is looked at."""
+        unsigned = self._admission.unsigned(request)
+        if unsigned:
+            return text(401, unsigned)
+        if request.path == "/register_dp_rank" and not self._admission.signed:
+            stranger = foreign(request, self.table.addresses)
+            return text(403, stranger) if stranger else None
+        return None
+
+
+def _peer(writer: asyncio.StreamWriter) -> str:
+    name = writer.get_extra_info("peername")
+    return str(name[0]) if isinstance(name, tuple) else ""
 
 
 def _not_allowed(allow: str) -> Answer:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
+from pdctl.deployment_secret import ENV, DeploymentSecret
 from pdctl.engine.disaggregation.bootstrap_wire import (
     SHAPE,
     ParallelInfo,
@@ -17,6 +21,7 @@ from pdctl.engine.disaggregation.bootstrap_wire import (
     RoomQuery,
     RoomRank,
 )
+from pdctl.http_auth import SIGNATURE, sign
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,6 +102,9 @@ def _call(address: str, method: str, target: str, body: bytes | None = None, tim
         raise BootstrapError(f"{url}: not an address ({error})", True) from None
     try:
         headers = {"Content-Type": "application/json"} if body else {}
+        secret = _secret(os.environ.get(ENV, "")) if body else None
+        if secret is not None:
+            headers[SIGNATURE] = sign(secret, method, target, body or b"")
         connection.request(method, target, body, headers)
         answer = connection.getresponse()
         text = answer.read(MAX_ANSWER)
@@ -107,6 +115,12 @@ def _call(address: str, method: str, target: str, body: bytes | None = None, tim
     if answer.status != 200:
         raise _refused(url, answer.status, text.decode("utf-8", "replace")[:500])
     return text
+
+
+@functools.cache
+def _secret(path: str) -> DeploymentSecret | None:
+    """What registrations are signed with; a bootstrap server without it does not look."""
+    return DeploymentSecret.read(Path(path)) if path else None
 
 
 def _cause(error: Exception, timeout: float) -> str:

@@ -12,22 +12,32 @@ from urllib.parse import parse_qsl
 
 import h11
 
+from pdctl.http_auth import SIGNATURE
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pdctl.engine.faults import Armed
 
-MAX_BODY = 1 << 20  # bytes; aiohttp's default, which SGLang keeps
+MAX_BODY = 64 << 10  # bytes; a rank's row has about 600
 IDLE = 75.0  # seconds a kept-alive connection may say nothing
+PATIENCE = 10.0  # seconds from the first byte of a request to its last, and for the client to take the answer
 READ = 64 << 10
+SIGNED = SIGNATURE.encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
+    """`peer` and `own` are the addresses of the connection's two ends; empty where nobody asked over one."""
+
     method: str
     path: str
     query: dict[str, str]
     body: bytes
+    target: str = ""
+    signature: str = ""
+    peer: str = ""
+    own: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +90,14 @@ class Exchange:
         self._http = h11.Connection(h11.SERVER)
         self._method = ""
         self._faults = faults
+        names = (writer.get_extra_info(name) for name in ("peername", "sockname"))
+        self._ends = tuple(str(name[0]) if isinstance(name, tuple) else "" for name in names)
 
     async def serve(self, answer: Callable[[Request], Answer]) -> None:
         """Until either side closes; a client that breaks the protocol is told so once."""
         try:
             while self._http.our_state is h11.IDLE:
-                request = await asyncio.wait_for(self._read(), IDLE)
+                request = await self._next()
                 if request is None:
                     return
                 given = await self._faults.answer(answer(request)) if self._faults else answer(request)
@@ -109,6 +121,13 @@ class Exchange:
     def _reusable(self) -> bool:
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
+    async def _next(self) -> Request | None:
+        """The next request; a drip of bytes holds the connection no longer than PATIENCE."""
+        if not self._http.trailing_data[0]:
+            data = await asyncio.wait_for(self._reader.read(READ), IDLE)
+            self._http.receive_data(data)
+        return await asyncio.wait_for(self._read(), PATIENCE)
+
     async def _read(self) -> Request | None:
         """The next request; None when the client has closed."""
         head: h11.Request | None = None
@@ -127,8 +146,11 @@ class Exchange:
                     raise TooLargeError(f"Maximum request body size {MAX_BODY} exceeded.")
                 parts.append(bytes(event.data))
             elif isinstance(event, h11.EndOfMessage) and head is not None:
-                path, _, query = head.target.decode("ascii", "replace").partition("?")
-                return Request(self._method, path, _query(query), b"".join(parts))
+                target = head.target.decode("ascii", "replace")
+                path, _, query = target.partition("?")
+                signature = next((value for name, value in head.headers if name == SIGNED), b"").decode("ascii")
+                peer, own = self._ends
+                return Request(self._method, path, _query(query), b"".join(parts), target, signature, peer, own)
             else:
                 return None
 
@@ -153,7 +175,7 @@ class Exchange:
         if self._method != "HEAD":
             self._send(h11.Data(data=answer.body))
         self._send(h11.EndOfMessage())
-        await self._writer.drain()
+        await asyncio.wait_for(self._writer.drain(), PATIENCE)
 
     def _send(self, event: h11.Event) -> None:
         data = self._http.send(event)

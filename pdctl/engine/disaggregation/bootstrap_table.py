@@ -5,16 +5,22 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from pdctl.engine.disaggregation.admission import slot
 from pdctl.engine.disaggregation.bootstrap_http import Answer, document, text
 from pdctl.engine.disaggregation.bootstrap_wire import RankRow, RoomQuery, RoomRank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 log = logging.getLogger("pdctl.engine")
 
 T = TypeVar("T")
+
+MAX_ROOMS = 1 << 17  # announced DP ranks; each is asked for once, within seconds
 
 PARAMETERS = ("prefill_dp_rank", "prefill_cp_rank", "target_tp_rank", "target_pp_rank")
 OPTIONAL = ("kv_cache_dtype", "kv_layout", "prefill_http_port")  # the first rank that gives one decides
@@ -58,21 +64,27 @@ class RankTable:
         count, expected = self.registered
         return expected > 0 and count >= expected
 
-    def put(self, body: bytes) -> Answer:
+    def put(self, body: bytes, misfit: Callable[[RankRow], str] = lambda row: "") -> Answer:
+        """`misfit`: why a row is not to be taken; empty if it is."""
         try:
             row = _parse(body, RankRow)
         except BodyError as error:
             return text(400, str(error))
+        if why := misfit(row):
+            return text(403, why)
         first = self._first
         if first is not None and first.dsv41_spec_layout != row.dsv41_spec_layout:
             return text(400, "DeepSeek-V4.1 DSpark PD layout differs across prefill ranks")
         if first is not None and first.decode_allocation_policy != row.decode_allocation_policy:
             return text(400, "Inconsistent prefill allocation policies")
+        count, expected = self.registered
+        if first is not None and slot(row) not in self._ranks and count >= expected:
+            return text(400, f"all {expected} ranks of this instance are registered; there is no other")
         self._first = first or row
         for name in OPTIONAL:
             if getattr(row, name) is not None:
                 self._given.setdefault(name, getattr(row, name))
-        self._ranks[row.dp_group, row.attn_cp_rank, row.attn_tp_rank, row.pp_rank] = row
+        self._ranks[slot(row)] = row
         log.debug(
             "Register prefill bootstrap: DP%d CP%d TP%d PP%d with rank_ip: %s and rank_port: %s (%d/%d registered)",
             row.dp_group, row.attn_cp_rank, row.attn_tp_rank, row.pp_rank, row.rank_ip, row.rank_port, *self.registered,
@@ -133,11 +145,18 @@ class RankTable:
         optional = ("dsv41_spec_layout", "kv_layout")
         return document({key: value for key, value in fields.items() if value is not None or key not in optional})
 
+    @property
+    def addresses(self) -> set[str]:
+        """Of the ranks that are registered."""
+        return {row.rank_ip for row in self._ranks.values()}
+
     def register_dp_rank(self, body: bytes) -> Answer:
         try:
             entry = _parse(body, RoomRank)
         except BodyError as error:
             return text(400, str(error))
+        if len(self._rooms) >= MAX_ROOMS:
+            del self._rooms[next(iter(self._rooms))]  # the oldest
         self._rooms[int(entry.bootstrap_room)] = RoomEntry(int(entry.dp_rank), time.monotonic())
         log.debug("Registered dp_rank=%s for bootstrap_room=%s", entry.dp_rank, entry.bootstrap_room)
         return text(200, "OK")

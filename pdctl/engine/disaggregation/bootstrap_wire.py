@@ -14,6 +14,7 @@ EARLY = "early"  # sglang 0.5.23's only allocation policy we implement: decode r
 Size = Annotated[int, Meta(ge=1, le=1 << 20)]
 Index = Annotated[int, Meta(ge=0, le=1 << 20)]
 # sglang casts these two with int(): numbers written as strings are taken.
+Word = Annotated[str, Meta(max_length=256)]
 Numeric = int | Annotated[str, Meta(pattern=r"^\s*[0-9]{1,9}\s*$")]
 
 
@@ -30,18 +31,18 @@ class RankRow(msgspec.Struct, frozen=True):
     pp_rank: Index
     system_dp_size: Size
     system_dp_rank: Index
-    rank_ip: str
+    rank_ip: Word
     rank_port: Numeric
     page_size: Numeric
-    kv_cache_dtype: str | None
-    load_balance_method: str | None = FOLLOW_ROOM
+    kv_cache_dtype: Word | None
+    load_balance_method: Word | None = FOLLOW_ROOM
     prefill_http_port: Numeric | None = None
-    decode_allocation_policy: str = EARLY
+    decode_allocation_policy: Word = EARLY
     enable_dsa_cache_layer_split: bool = False
     enable_kv_cache_sharding: bool = False
-    kv_layout: str | None = None
+    kv_layout: Word | None = None
     dsv41_spec_layout: dict[str, Any] | None = None
-    instance_id: str | None = None  # this engine's: one life of one rank process
+    instance_id: Word | None = None  # this engine's: one life of one rank process
 
     @property
     def follows_room(self) -> bool:

@@ -12,22 +12,27 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from pdctl.engine.http import answers, chat, completions, control, generate, info
+from pdctl.engine.http.guard import Guard
 from pdctl.engine.refusal import Refusal
+from pdctl.http_auth import Gate, Keys
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from pdctl.engine.instance import Instance
 
+NO_KEYS = Keys()
 log = logging.getLogger("pdctl.engine")
 
 
-def build(instance: Instance) -> FastAPI:
+def build(instance: Instance, keys: Keys = NO_KEYS) -> ASGIApp:
     app = FastAPI(title="pdctl engine", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.instance = instance
     for module in (generate, completions, chat, info, control):
         app.include_router(module.router)
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)
-    return app
+    return Guard(app, Gate(keys))
 
 
 async def _refused(request: Request, problem: Exception) -> Response:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.responses import PlainTextResponse
 
 from pdctl.engine.http import answers
+from pdctl.engine.refusal import Refusal
 from pdctl.engine.requests import AbortBody, RoleSwitchBody
 
 if TYPE_CHECKING:
@@ -20,10 +21,16 @@ FLUSH_WITHIN = 10.0
 
 @router.post("/abort_request")
 async def abort_request(request: Request) -> Response:
-    """By rid prefix, as sglang does. 200 also when nothing matched: the request may have ended a moment ago."""
+    """By rid prefix, as sglang does. 200 also when nothing matched: the request may have ended a moment ago.
+
+    Where admin requests are protected, others reach only a request whose whole rid they name.
+    """
     instance: Instance = request.app.state.instance
     body = await answers.body(request, AbortBody)
-    instance.manager.abort(body.rid, body.abort_all)
+    admin = request.scope["state"]["admin"]
+    if body.abort_all and not admin:
+        raise Refusal(401, "abort_all needs the admin API key or the deployment secret (docs/security.md)")
+    instance.manager.abort(body.rid, body.abort_all, exact=not admin)
     return Response(status_code=200)
 
 

@@ -41,8 +41,8 @@ WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 def rank_ip(args: ServerArgs) -> str:
     """The address peers reach this rank at: the server's own host, or this machine's when it binds every interface."""
     named = os.environ.get("SGLANG_HOST_IP") or os.environ.get("HOST_IP")
-    if named:
-        return named
+    if named:  # peers are given an address: a name would be looked up by whoever is told it
+        return str(socket.getaddrinfo(named, None)[0][4][0])
     if args.host not in WILDCARDS:
         return str(socket.getaddrinfo(args.host, None)[0][4][0])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -1,0 +1,218 @@
+"""Who may ask what of pdctl's HTTP servers: API keys, and requests signed with the deployment secret.
+
+Keys are bearer tokens, as SGLang's: `--api-key` for every request but health and metrics, `--admin-api-key` for what
+changes a server (sglang 0.5.23 srt/utils/auth.py). The deployment secret is one more admin credential, in two forms:
+processes sign each request, so that what is recorded cannot be sent again later; people use the token that
+`python -m pdctl.http_auth FILE` prints.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import sys
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.deployment_secret import DeploymentSecret
+from pdctl.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+SIGNATURE = "x-pdctl-signature"  # of a request: "1 MILLISECONDS NONCE MAC"
+PURPOSE = "http-request"
+TOKEN = "router-admin"
+WINDOW = 60.0  # seconds that the clocks of two hosts may differ, and a signature is valid
+MAX_NONCES = 1 << 16  # requests remembered; only signed ones are, so that strangers cannot fill it
+MAX_KEY = 4096  # bytes of a key file
+KEY_VARIABLE, ADMIN_VARIABLE = "PDCTL_API_KEY", "PDCTL_ADMIN_API_KEY"
+
+
+class Level(Enum):
+    """What a route asks for."""
+
+    OPEN = "open"  # health and metrics, also with a key (sglang)
+    CLIENT = "client"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Keys:
+    """Empty: not asked for. Its repr shows none of them."""
+
+    api: str = ""
+    admin: str = ""
+    secret: DeploymentSecret | None = None
+
+    def __repr__(self) -> str:
+        held = [name for name in ("api", "admin", "secret") if getattr(self, name)]
+        return f"Keys({', '.join(held)})"
+
+
+def sign(secret: DeploymentSecret, method: str, target: str, body: bytes, now: float | None = None) -> str:
+    """The value of the SIGNATURE header for one request. `target`: path and query as sent."""
+    stamp = str(int((time.time() if now is None else now) * 1000))
+    nonce = secrets.token_hex(12)
+    return f"1 {stamp} {nonce} {_mac(secret, method, target, body, stamp, nonce)}"
+
+
+def _mac(secret: DeploymentSecret, method: str, target: str, body: bytes, stamp: str, nonce: str) -> str:
+    words = (method, target, stamp, nonce)
+    return secret.mac(PURPOSE, *(word.encode("utf-8", "surrogateescape") for word in words), body).hex()
+
+
+class Verifier:
+    """Takes each signed request once."""
+
+    def __init__(self, secret: DeploymentSecret) -> None:
+        self._secret = secret
+        self._seen: OrderedDict[str, float] = OrderedDict()  # nonce → its own time, seconds since the epoch
+
+    def refuse(self, signature: str, method: str, target: str, body: bytes, now: float | None = None) -> str:
+        """Why the request is not believed; empty if it is."""
+        now = time.time() if now is None else now
+        version, stamp, nonce, mac = (*signature.split(" "), "", "", "", "")[:4]
+        if version != "1" or not (stamp.isascii() and stamp.isdigit() and len(stamp) < 16) or len(nonce) != 24:
+            return f"the {SIGNATURE} header is not one of this version of pdctl"
+        expected = _mac(self._secret, method, target, body, stamp, nonce)
+        if not hmac.compare_digest(mac.encode("utf-8", "replace"), expected.encode()):
+            return "it was signed with another deployment secret, or changed on the way"
+        age = now - int(stamp) / 1000
+        if abs(age) > WINDOW:
+            return f"it was signed {age:.0f} s ago by the sender's clock; more than {WINDOW:.0f} s are not believed"
+        while self._seen and next(iter(self._seen.values())) < now - 2 * WINDOW:
+            self._seen.popitem(last=False)
+        if nonce in self._seen:
+            return "it was sent before"
+        if len(self._seen) >= MAX_NONCES:
+            return f"more than {MAX_NONCES} signed requests came within {2 * WINDOW:.0f} s"
+        self._seen[nonce] = now
+        return ""
+
+
+class Judgement(NamedTuple):
+    """`refusal`: why the request is answered 401; empty if it may pass. `admin`: it may also do what admins may."""
+
+    refusal: str
+    admin: bool
+
+
+class Gate:
+    """Decides for one server. Without any key or secret everything is open, as with SGLang."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._verifier = Verifier(keys.secret) if keys.secret is not None else None
+        self._token = keys.secret.token(TOKEN) if keys.secret is not None else ""
+
+    @property
+    def guards_clients(self) -> bool:
+        return bool(self._keys.api)
+
+    @property
+    def guards_admin(self) -> bool:
+        """Whether an admin request needs more than a client's."""
+        return self._verifier is not None or bool(self._keys.admin)
+
+    @property
+    def open(self) -> bool:
+        """Whether nobody is asked for anything."""
+        return not self.guards_admin and not self.guards_clients
+
+    def judge(
+        self, level: Level, authorization: bytes, signature: str, method: str, target: str, body: bytes
+    ) -> Judgement:
+        """To be asked once for each request: a signature holds once. `signature`: the header's value, or empty."""
+        keys = self._keys
+        why = self._not_admin(authorization, signature, method, target, body)
+        if not why:
+            return Judgement("", True)
+        client = not keys.api or _bears(authorization, keys.api)
+        if not self.guards_admin:
+            return Judgement("" if client or level is Level.OPEN else _asks(authorization), client)
+        if level is not Level.ADMIN:
+            return Judgement("" if client or level is Level.OPEN else _asks(authorization), False)
+        means = ["the admin API key"] if keys.admin else []
+        means += ["the deployment secret (docs/security.md)"] if self._verifier is not None else []
+        shown = why if signature and self._verifier is not None else f"needs {' or '.join(means)}"
+        return Judgement(f"{method} {target.partition('?')[0]}: {shown}", False)
+
+    def _not_admin(self, authorization: bytes, signature: str, method: str, target: str, body: bytes) -> str:
+        admin = self._keys.admin
+        if (admin and _bears(authorization, admin)) or (self._token and _bears(authorization, self._token)):
+            return ""
+        if self._verifier is not None and signature:
+            return self._verifier.refuse(signature, method, target, body)
+        return "no admin credential"
+
+
+def _asks(authorization: bytes) -> str:
+    sent = "the one that was sent is wrong" if authorization else "send it as `Authorization: Bearer KEY`"
+    return f"an API key is needed; {sent}"
+
+
+def _bears(authorization: bytes, key: str) -> bool:
+    scheme, _, sent = authorization.partition(b" ")
+    return scheme.lower() == b"bearer" and hmac.compare_digest(sent.strip(), key.encode())
+
+
+def read_key(path: Path) -> str:
+    """The key in a file, without blanks around it. Raise UsageError if there is none."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            data = os.read(handle, MAX_KEY + 1).strip()
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot read the API key: {error.strerror}") from None
+    key = data.decode("ascii", "replace")
+    if not data or len(data) > MAX_KEY or not key.isascii() or any(not 32 < ord(letter) < 127 for letter in key):
+        raise UsageError(f"{path}: an API key is one word of printable ASCII characters, at most {MAX_KEY} bytes")
+    return key
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("API keys")
+    for name, variable, what in (
+        ("api-key", KEY_VARIABLE, "every request but health and metrics needs it as bearer token"),
+        ("admin-api-key", ADMIN_VARIABLE, "requests that change this server need it as bearer token"),
+    ):
+        group.add_argument(f"--{name}", default="", metavar="KEY", help=f"{what} (others see it in the process list)")
+        group.add_argument(f"--{name}-file", default="", metavar="FILE", help=f"a file with it (default: ${variable})")
+
+
+def chosen(values: dict[str, object], environ: Mapping[str, str]) -> Keys:
+    """Take what `add_flags` added out of `values`; the secret is the environment's. Raise UsageError."""
+    found = []
+    for name, variable in (("api_key", KEY_VARIABLE), ("admin_api_key", ADMIN_VARIABLE)):
+        given, file = str(values.pop(name) or ""), str(values.pop(f"{name}_file") or "")
+        flag = "--" + name.replace("_", "-")
+        if given and file:
+            raise UsageError(f"{flag} and {flag}-file are both given", "give one of them")
+        found.append(given or (read_key(Path(file)) if file else environ.get(variable, "").strip()))
+    return Keys(found[0], found[1], DeploymentSecret.from_environment(environ))
+
+
+def main(argv: list[str]) -> int:
+    """Print the admin token of the deployment whose secret is in FILE."""
+    if len(argv) != 1:
+        sys.stderr.write("usage: python -m pdctl.http_auth DEPLOYMENT_SECRET_FILE\n")
+        return 2
+    try:
+        sys.stdout.write(DeploymentSecret.read(Path(argv[0])).token(TOKEN) + "\n")
+    except UsageError as error:
+        sys.stderr.write(f"{error.message}\n")
+        return int(error.exit_code)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
