@@ -24,7 +24,7 @@ from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 SIGNATURE = "x-pdctl-signature"  # of a request: "1 MILLISECONDS NONCE MAC"
 PURPOSE = "http-request"
@@ -32,6 +32,7 @@ TOKEN = "router-admin"
 WINDOW = 60.0  # seconds that the clocks of two hosts may differ, and a signature is valid
 MAX_NONCES = 1 << 16  # requests remembered; only signed ones are, so that strangers cannot fill it
 MAX_KEY = 4096  # bytes of a key file
+KEY_FLAGS = frozenset(("--api-key", "--admin-api-key"))
 KEY_VARIABLE, ADMIN_VARIABLE = "PDCTL_API_KEY", "PDCTL_ADMIN_API_KEY"
 
 
@@ -177,6 +178,17 @@ def read_key(path: Path) -> str:
     if not data or len(data) > MAX_KEY or not key.isascii() or any(not 32 < ord(letter) < 127 for letter in key):
         raise UsageError(f"{path}: an API key is one word of printable ASCII characters, at most {MAX_KEY} bytes")
     return key
+
+
+def masked(argv: Sequence[str]) -> list[str]:
+    """A command line to be shown: with `***` for the keys in it."""
+    shown: list[str] = []
+    for word in argv:
+        name, equals, _ = word.partition("=")
+        if equals and name in KEY_FLAGS:
+            word = f"{name}=***"
+        shown.append("***" if shown and shown[-1] in KEY_FLAGS else word)
+    return shown
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -145,6 +145,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "ask": (
         "--chat",
         "--json",
+        "--key-env",
         "--max-tokens",
         "--raw",
         "--run",

@@ -270,12 +270,20 @@ class TokenizerManager:
         self._end(list(self._table.values()), Finish("abort", message=reason, status=status))
 
     def abort(self, rid: str, everything: bool, exact: bool = False) -> int:
-        """Ask the scheduler to abort by rid prefix (sglang's rule), or `exact`; the requests end when it answers."""
-        matching = [name for name in self._table if everything or (name == rid if exact else name.startswith(rid))]
+        """Ask the scheduler to abort by rid prefix (sglang's rule); the requests end when it answers.
+
+        `exact`: only the call that has this rid; the parts of a batch are rid_0, rid_1, …
+        """
+        if exact:
+            parts = [name for name in self._table if name == rid or (name.startswith(f"{rid}_") and _part(rid, name))]
+            for name in parts:
+                self.send(Abort(name, exact=True))
+            return len(parts)
+        matching = [name for name in self._table if everything or name.startswith(rid)]
         if everything:
             self.send(Abort(all=True))
         elif rid:
-            self.send(Abort(rid, exact=exact))
+            self.send(Abort(rid))
         else:
             log.warning("Ignoring abort with empty rid")
             return 0
@@ -369,6 +377,10 @@ class TokenizerManager:
 
     def stop(self, now: bool) -> None:
         self.send(Stop(now))
+
+
+def _part(rid: str, name: str) -> bool:
+    return name[len(rid) + 1 :].isdigit()
 
 
 def _is_health(pending: Pending) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 KINDS = {
     400: "invalid_request_error",
+    401: "authentication_error",
     404: "not_found_error",
     405: "method_not_allowed",
     413: "request_too_large",

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pdctl.http_auth import masked
 from pdctl.launch import procfs
 from pdctl.launch.mailbox import Exited
 from pdctl.launch.run import Exit
@@ -161,7 +162,7 @@ def open_generation(log: Path, spec: Spec, generation: int) -> int:
     """Write the line that opens this generation's part of the log; where that part begins, in bytes."""
     with log.open("a", encoding="utf-8") as output:
         begin = output.tell()
-        output.write(f"[{_stamp()}] pdctl: {spec.name} generation {generation}: {shlex.join(spec.argv)}\n")
+        output.write(f"[{_stamp()}] pdctl: {spec.name} generation {generation}: {shlex.join(masked(spec.argv))}\n")
     return begin
 
 

@@ -16,6 +16,7 @@ from pdctl.engine.http import answers
 from pdctl.engine.http.loads import loads
 from pdctl.engine.manager import Status
 from pdctl.engine.refusal import Refusal
+from pdctl.http_auth import masked
 
 if TYPE_CHECKING:
     from pdctl.engine.instance import Instance
@@ -73,7 +74,7 @@ async def server_info(request: Request) -> Response:
         "version": f"pdctl-{__version__}",
         "sglang_compat": SPEAKS,
         "frontend": "pdctl",
-        "launch_command": shlex.join(sys.orig_argv),
+        "launch_command": shlex.join(masked(sys.orig_argv)),
         "kv_events": None,
     }
     asked_for = [*instance.args.rehearse, *faults.words()]

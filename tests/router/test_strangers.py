@@ -1,0 +1,90 @@
+"""Who may change where users' prompts go."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pdctl.deployment_secret import DeploymentSecret
+from pdctl.http_auth import SIGNATURE, TOKEN, sign
+from pdctl.router.server import is_loopback
+from tests.router.fleet import fleet
+from tests.router.workers import Worker
+
+if TYPE_CHECKING:
+    from tests.router.fleet import Fleet
+
+SECRET = DeploymentSecret.mint()
+
+
+async def stranger(made: Fleet, **headers: str) -> tuple[int, bool]:
+    """Try to be added as a decode; the answer, and whether a prompt came within eight requests."""
+    thief = await Worker("decode").start()
+    made.decodes.append(thief)
+    answer = await made.ask("POST", "/workers", {"url": thief.url, "worker_type": "decode"}, **headers)
+    if answer.status == 202:
+        await made.ready(2)
+    seen = {(await made.generate()).pair[1] for _ in range(8)}
+    return answer.status, thief.url in seen
+
+
+@pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer client"}, {"authorization": "Bearer "}])
+def test_prompts_do_not_flow_to_a_stranger(headers: dict[str, str]) -> None:
+    async def scenario() -> None:
+        async with fleet(1, 1, secret=SECRET) as made:
+            assert await stranger(made, **headers) == (401, False)
+            workers = (await made.get("/workers"))["workers"]
+            assert (await made.ask("DELETE", f"/workers/{workers[0]['id']}", **headers)).status == 401
+            assert (await made.ask("POST", "/flush_cache", **headers)).status == 401
+
+    asyncio.run(scenario())
+
+
+def test_whoever_knows_the_secret_changes_workers() -> None:
+    async def scenario() -> None:
+        async with fleet(1, 1, secret=SECRET) as made:
+            assert await stranger(made, authorization=f"Bearer {SECRET.token(TOKEN)}") == (202, True)
+            new = await Worker("decode").start()
+            made.decodes.append(new)
+            body = json.dumps({"url": new.url, "worker_type": "decode"}).encode()
+            signed = {SIGNATURE.replace("-", "_"): sign(SECRET, "POST", "/workers", body)}
+            assert (await made.ask("POST", "/workers", body, **signed)).status == 202
+            assert (await made.ask("POST", "/workers", body, **signed)).status == 401  # a recording of it
+
+    asyncio.run(scenario())
+
+
+def test_the_router_signs_what_it_orders_engines_and_nothing_else() -> None:
+    async def scenario() -> None:
+        async with fleet(1, 1, secret=SECRET) as made:
+            await made.generate()
+            await made.ask("POST", "/flush_cache", authorization=f"Bearer {SECRET.token(TOKEN)}")
+            for worker in (*made.prefills, *made.decodes):
+                for asked in worker.asked:
+                    names = {name.lower() for name in asked.headers}
+                    assert (SIGNATURE in names) == (asked.path == "/flush_cache"), asked.path
+                    assert SECRET.token(TOKEN) not in str(asked.headers)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("flag", "status"), [(False, 403), (True, 202)])
+def test_without_any_key_only_this_machine_changes_workers(
+    monkeypatch: pytest.MonkeyPatch, flag: bool, status: int
+) -> None:
+    async def scenario() -> None:
+        async with fleet(1, 1, allow_unauthenticated_workers=flag) as made:
+            assert (await stranger(made))[0] == 202  # from 127.0.0.1
+            monkeypatch.setattr("pdctl.router.server.is_loopback", lambda address: False)
+            assert (await stranger(made))[0] == status
+
+    asyncio.run(scenario())
+
+
+def test_which_addresses_are_this_machine() -> None:
+    here = ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1")
+    there = ("10.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "", "localhost")
+    assert [is_loopback(address) for address in (*here, *there)] == [True] * 4 + [False] * 5
