@@ -73,7 +73,7 @@ def once(found: Subject, chosen: Selection, shown: Shown) -> ExitCode:
 
         pack(shown.bundle, found, facts, report, term.err())
     with to_file(shown.file) as stream:
-        write(shown.form, report, stream, shown.verbose)
+        write(shown.form, report, stream, shown.verbose, chosen.fail_on)
     return runner.exit_code(report, chosen.fail_on)
 
 

@@ -75,14 +75,15 @@ class Flags(NamedTuple):
 
 def parse(words: Iterable[tuple[str, str]], place: Callable[[str], str] | None = None) -> Flags:
     """From (word, place) pairs; `place` finds a better place for a flag by its name."""
-    found: list[tuple[str, list[str], str]] = []
+    found: list[tuple[str, list[str], str]] = []  # the place is the value's, where that stands on a line of its own
     for word, where in words:
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
             name = name.replace("_", "-")
             found.append((ALIASES.get(name, name), [value] if equals else [], where))
         elif found:
-            found[-1][1].append(word)
+            name, values, before = found[-1]
+            found[-1] = (name, [*values, word], before if values else where)
     return Flags(tuple(Flag(name, tuple(values), (place(name) if place else "") or at) for name, values, at in found))
 
 

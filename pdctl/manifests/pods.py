@@ -156,7 +156,7 @@ def _said(node: Node | None) -> tuple[Said, ...]:
 
 def _container(node: Node, pod: Node) -> Container:
     env = tuple(
-        Said(name, text(get(each, "value")), line(each))
+        Said(name, text(get(each, "value")), line(get(each, "value")) or line(each))
         for each in items(get(node, "env"))
         if (name := text(get(each, "name"))) is not None
     )

@@ -166,7 +166,7 @@ def test_a_role_based_group_with_a_shared_template() -> None:
         ("prefill-0", 4), ("prefill-1", 4), ("decode-0", 2), ("decode-1", 2), ("decode-2", 2)
     ]  # fmt: skip
     assert made.values["targets"]["kubernetes"]["router-image"] == "lmsysorg/sglang-router:v0.3.2"
-    assert "rbg.yaml:34: the router lists 1 of 2 prefill instances; pdctl lists them all" in made.said(Sort.SUSPECT)
+    assert "rbg.yaml:35: the router lists 1 of 2 prefill instances; pdctl lists them all" in made.said(Sort.SUSPECT)
 
 
 def test_slices_of_a_disaggregated_set_are_instances() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from pdctl.catalogue.entry import Severity
+
 if TYPE_CHECKING:
     from pdctl.doctor.finding import Report
     from pdctl.render.term import Term
@@ -19,23 +21,28 @@ class Form(str, Enum):
     JUNIT = "junit"
 
 
-def write(form: Form, report: Report, term: Term, verbose: bool = False) -> None:
-    """Nothing at all where the form has nothing to say (GitHub commands without a finding)."""
+def write(
+    form: Form, report: Report, term: Term, verbose: bool = False, fail_on: Severity | None = Severity.ERROR
+) -> None:
+    """Nothing at all where the form has nothing to say (GitHub commands without a finding).
+
+    `fail_on`: what the exit code goes by; JUnit and SARIF say the same.
+    """
     if form is Form.TEXT:
         from pdctl.render.findings.text import show
 
         show(report, term, verbose)
         return
-    text = _document(form, report)
+    text = _document(form, report, fail_on)
     if text:
         term.write(text if term.unicode else _ascii(form, text))
 
 
-def _document(form: Form, report: Report) -> str:
+def _document(form: Form, report: Report, fail_on: Severity | None) -> str:
     if form is Form.SARIF:
         from pdctl.render.findings.sarif import to_sarif
 
-        return to_sarif(report)
+        return to_sarif(report, fail_on)
     if form is Form.GITHUB:
         from pdctl.render.findings.github import to_commands
 
@@ -43,7 +50,7 @@ def _document(form: Form, report: Report) -> str:
     if form is Form.JUNIT:
         from pdctl.render.findings.junit import to_xml
 
-        return to_xml(report)
+        return to_xml(report, fail_on)
     from pdctl.render.findings.document import to_json, to_lines
 
     return to_json(report) if form is Form.JSON else to_lines(report)

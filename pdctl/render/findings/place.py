@@ -20,8 +20,12 @@ class Place(NamedTuple):
 
 
 def place(found: Finding) -> Place | None:
-    """The first that the evidence names."""
-    return next((named for line in found.evidence if (named := _named(line)) is not None), None)
+    """Where the value stands that was observed: what the evidence says of the finding's own instance, or else the line
+    that has the value in it, or else the first that names a place."""
+    named = [(line, one) for line in found.evidence if (one := _named(line)) is not None]
+    own = [one for line, one in named if found.instance and line.startswith(f"{found.instance}: ")]
+    holds = [one for line, one in named if found.observed and found.observed in line]
+    return next(iter((*own, *holds, *(one for _, one in named))), None)
 
 
 def _named(line: str) -> Place | None:

@@ -22,9 +22,9 @@ LWS = {
     ("PD607", "ds-prefill/leader", "lws.yaml:28: readinessProbe: tcpSocket 30000"),
 }
 RBG = {
-    ("PD216", "pd/router", "rbg.yaml:34: --prefill http://pd-prefill-0.s-pd-prefill:8000"),
-    ("PD216", "pd/router", "rbg.yaml:36: --decode http://pd-decode-0.s-pd-decode:8000"),
-    ("PD207", "pd/prefill", "rbg.yaml:34: --prefill http://pd-prefill-0.s-pd-prefill:8000"),
+    ("PD216", "pd/router", "rbg.yaml:35: --prefill http://pd-prefill-0.s-pd-prefill:8000"),
+    ("PD216", "pd/router", "rbg.yaml:37: --decode http://pd-decode-0.s-pd-decode:8000"),
+    ("PD207", "pd/prefill", "rbg.yaml:35: --prefill http://pd-prefill-0.s-pd-prefill:8000"),
     ("PD608", "pd/decode/leader", "rbg.yaml:69: image: lmsysorg/sglang"),
     ("PD616", "pd/decode", "rbg.yaml:70: NCCL_DEBUG=WARN"),
 }

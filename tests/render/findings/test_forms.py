@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import re
@@ -10,7 +11,11 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from pdctl.doctor.finding import Report
+from pdctl.catalogue import book
+from pdctl.catalogue.entry import Severity
+from pdctl.doctor import runner
+from pdctl.doctor.finding import Checked, Finding, Report, Status
+from pdctl.errors import ExitCode
 from pdctl.render.findings import document, github, junit, sarif, text
 from pdctl.render.term import Term
 
@@ -127,7 +132,7 @@ def test_sarif_has_a_rule_and_a_place_for_each_result(report: Report) -> None:
     rules = run["tool"]["driver"]["rules"]
     for result in run["results"]:
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
-        assert result["level"] in ("error", "warning", "note")
+        assert result["level"] in ("error", "warning")
         assert result["message"]["text"]
     physical = run["results"][0]["locations"][0]["physicalLocation"]
     assert physical == {"artifactLocation": {"uri": "router.log"}, "region": {"startLine": 7}}
@@ -146,12 +151,61 @@ def test_junit_counts_what_failed(report: Report) -> None:
     root = ElementTree.fromstring(junit.to_xml(report).partition("\n")[2])
     checks, canary = root.findall("testsuite")
     assert (checks.get("tests"), checks.get("failures"), checks.get("errors"), checks.get("skipped")) == (
-        "6", "2", "1", "2",
+        "6", "1", "0", "3",
     )  # fmt: skip
-    assert (canary.get("tests"), canary.get("failures")) == ("2", "1")
+    assert (canary.get("tests"), canary.get("failures")) == ("2", "0"), "no finding says that the pair counts"
+    unknown = checks.find("testcase[@name='PD501']/skipped")
+    assert unknown is not None
+    assert unknown.get("message") == "unknown: decode-0 did not answer"
+    told = checks.find("testcase[@name='PD604']/system-out")
+    assert told is not None
+    assert (told.text or "").startswith("warning: decode-0 does not answer")
     failure = checks.find("testcase[@name='PD201']/failure")
     assert failure is not None
     assert "observed: bootstrap_port: null" in (failure.text or "")
+
+
+def findings(*wanted: tuple[str, Severity, str]) -> tuple[Finding, ...]:
+    return tuple(
+        Finding(code, "slug", severity, "decode-0", "headline", "a", "b", (), "fix", suppressed)
+        for code, severity, suppressed in wanted
+    )
+
+
+ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
+CASES = [
+    (),
+    (("PD605", INFO, ""),),
+    (("PD410", WARNING, ""),),
+    (("PD201", ERROR, ""), ("PD605", INFO, "")),
+    (("PD201", ERROR, "known"), ("PD410", WARNING, "")),
+    (("PD610", ERROR, ""),),
+    (("PD610", ERROR, "known"),),
+    (("PD903", ERROR, ""),),
+    (("PD903", ERROR, ""), ("PD410", WARNING, "")),
+]
+
+
+@pytest.mark.parametrize("fail_on", [ERROR, WARNING, INFO, None])
+@pytest.mark.parametrize("wanted", CASES, ids=lambda case: "+".join(code for code, *_ in case) or "none")
+def test_junit_and_sarif_agree_with_the_exit_code(
+    report: Report, wanted: tuple[tuple[str, Severity, str], ...], fail_on: Severity | None
+) -> None:
+    """Red in a pipeline's test view if and only if the command fails; an unknown check and a failed pair included."""
+    checks = tuple(Checked(entry.code, Status.OK) for entry in book.ENTRIES)
+    unknown = Checked("PD501", Status.UNKNOWN, "not read")
+    told = dataclasses.replace(report, findings=findings(*wanted), checks=(*checks, unknown))
+    code = runner.exit_code(told, fail_on)
+    root = ElementTree.fromstring(junit.to_xml(told, fail_on).partition("\n")[2])
+    count = {name: sum(int(suite.get(name) or 0) for suite in root) for name in ("failures", "errors")}
+    assert (sum(count.values()) > 0) is (code != 0)
+    assert (count["errors"] > 0) is (code is ExitCode.NOT_PROBED)
+    run = json.loads(sarif.to_sarif(told, fail_on))["runs"][0]
+    (invocation,) = run["invocations"]
+    assert invocation["exitCode"] == code
+    assert invocation["executionSuccessful"] is (code is not ExitCode.NOT_PROBED)
+    kinds = {result["ruleId"]: (result["kind"], result["level"]) for result in run["results"]}
+    assert kinds.get("PD605", ("informational", "none")) == ("informational", "none")
 
 
 class Screen(io.StringIO):

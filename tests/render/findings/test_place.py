@@ -34,6 +34,16 @@ def test_a_place_is_in_a_file(report: Report, line: str, expected: Place | None)
     assert place(dataclasses.replace(report.findings[0], evidence=(line,))) == expected
 
 
+def test_the_place_is_that_of_the_value_which_was_observed(report: Report) -> None:
+    """Both sides are in the evidence; the finding is about one of them."""
+    both = ("prefill: a.yaml:20: --page-size 64", "decode: a.yaml:46: --page-size 32")
+    found = dataclasses.replace(report.findings[0], instance="decode", observed="32", evidence=both)
+    assert place(found) == Place("a.yaml", 46)
+    spread = ("a.yaml:12: --prefill http://p:30000 8998", "b.yaml:9: --disaggregation-bootstrap-port 8999")
+    found = dataclasses.replace(report.findings[0], instance="prefill-1", observed="8999", evidence=spread)
+    assert place(found) == Place("b.yaml", 9)
+
+
 def test_the_first_place_counts(report: Report) -> None:
     evidence = ("10.0.0.1:8998 is silent", "a.yaml:1: x", "b.yaml:2: y")
     assert place(dataclasses.replace(report.findings[0], evidence=evidence)) == Place("a.yaml", 1)
