@@ -63,7 +63,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD204",
         "bootstrap-port-collision",
         Severity.ERROR,
-        "{instance|one prefill} and {other|another} both want bootstrap port {observed|8998} on one host",
+        "bootstrap port {observed|8998} of one host is given to {instance|one prefill}, and to {other|another}",
         "Only one of the two can listen. SGLang does not stop when its bootstrap server cannot bind: a thread logs "
         '"Server error" and the process goes on, healthy and without a bootstrap server. Decodes then reach the '
         "neighbour's bootstrap server and fetch the wrong prefill's ranks. 8998 is the default of every instance, "
@@ -332,5 +332,49 @@ ENTRIES: tuple[Entry, ...] = (
         "sglang-router 0.2.x to 0.3.2",
         "sglang-router 0.3.2",
         reports=cited("sglang#12535 miles#3133"),
+    ),
+    Entry(
+        "PD221",
+        "service-selects-nothing",
+        Severity.ERROR,
+        "Service {instance|NAME} selects no pod: its selector is {observed|app: x}, and the pods have "
+        "{expected|other labels}",
+        "A Service finds its pods by their labels alone. When no pod carries all labels of the selector, the Service "
+        "has no endpoints: its name resolves, and every connection is refused or times out. Nothing reports it: the "
+        "pods are ready, the Service exists, and the router says that the worker cannot be reached. Usual reasons are "
+        "a typing error, labels on the workload instead of on its pod template, and another namespace. Next: kubectl "
+        "get endpoints of that Service.",
+        "set the selector of Service {instance} to {labels}",
+        (Needs.TOPOLOGY,),
+        "every Kubernetes",
+        "Kubernetes documentation",
+    ),
+    Entry(
+        "PD222",
+        "service-target-port-closed",
+        Severity.ERROR,
+        "Service {instance|NAME} sends to port {observed|A} of its pods, which listen on {expected|B}",
+        "A Service passes connections on to the targetPort of the pods, and Kubernetes does not check that anybody "
+        "listens there: declaring a containerPort opens nothing. Connections to that port are refused while the "
+        "pods are ready. A targetPort by name must be the name of a declared containerPort. Next: --port of the "
+        "engine or router, beside the targetPort.",
+        "set that targetPort of Service {instance} to {port}",
+        (Needs.TOPOLOGY,),
+        "every Kubernetes",
+        "Kubernetes documentation",
+    ),
+    Entry(
+        "PD223",
+        "router-dials-closed-port",
+        Severity.ERROR,
+        "the router calls {url|a URL}, but {expected|nobody listens at that port}",
+        "The port in a --prefill or --decode URL is the one that the engine's HTTP server listens on, or that its "
+        "Service publishes (`port`, not `targetPort`). At any other port the connection is refused, the router "
+        "retries for up to 1800 s, and serves without that worker or not at all. Next: the router's URL beside the "
+        "Service and the engine's --port.",
+        "give the router {right} instead",
+        (Needs.TOPOLOGY,),
+        "every router",
+        "Kubernetes documentation; measured with sglang-router 0.3.2",
     ),
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import fill
 from pdctl.doctor.finding import Finding
+from pdctl.doctor.words import agreeing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -65,7 +66,7 @@ def finding(
         slug=said.slug,
         severity=severity or said.severity,
         instance=instance,
-        headline=fill(said.headline, filled),
+        headline=agreeing(fill(said.headline, filled), instance),
         observed=observed,
         expected=expected,
         evidence=tuple(evidence),

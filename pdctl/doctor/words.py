@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 SHOWN = 4  # of a list that repeats itself
 
 
@@ -10,6 +12,24 @@ def few(lines: list[str], shown: int = SHOWN) -> list[str]:
 
 
 def names(all_: list[str]) -> str:
-    """a, b, c, d and 12 more"""
-    shown = ", ".join(all_[:SHOWN])
-    return shown if len(all_) <= SHOWN else f"{shown} and {len(all_) - SHOWN} more"
+    """a, then a and b, then a, b and c, and so on until: a, b, c, d and 12 more"""
+    if len(all_) > SHOWN:
+        return f"{', '.join(all_[:SHOWN])} and {len(all_) - SHOWN} more"
+    return " and ".join(filter(None, (", ".join(all_[:-1]), *all_[-1:])))
+
+
+# Verbs that follow a name in the catalogue's headlines, and what they are after several.
+PLURALS = {
+    "answers": "answer", "does": "do", "got": "got", "has": "have", "is": "are", "listens": "listen", "moves": "move",
+    "names": "name", "receives": "receive", "runs": "run", "serves": "serve", "spans": "span", "uses": "use",
+    "was": "were",
+}  # fmt: skip
+
+
+def agreeing(sentence: str, who: str) -> str:
+    """A sentence about `who` with the verb behind it in the plural where they are several: "a and b have …"."""
+    if " and " not in who:
+        return sentence
+    return re.sub(
+        rf"{re.escape(who)} (\w+)", lambda found: f"{who} {PLURALS.get(found[1], found[1])}", sentence, count=1
+    )

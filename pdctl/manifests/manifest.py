@@ -72,6 +72,7 @@ class Container(NamedTuple):
     resources: tuple[Said, ...] = ()
     secrets: tuple[Said, ...] = ()
     mounts: tuple[Mount, ...] = ()
+    ports: tuple[Said, ...] = ()  # declared containerPorts: name ("" without one) and number
 
 
 class Pod(NamedTuple):
@@ -108,8 +109,16 @@ class Pod(NamedTuple):
         return f"{self.file}:{line or self.line}"
 
 
+class Exposed(NamedTuple):
+    """One port of a Service: `port` is what callers dial, `target` the pods' own: a number, a name, "" for `port`."""
+
+    port: int
+    target: str
+    line: int
+
+
 class Service(NamedTuple):
-    """`ports` are the pods' own (targetPort where it is a number, else port)."""
+    """`ports` are the pods' own (targetPort where it is a number, else port); `exposed` has both ends of each."""
 
     name: str
     file: str
@@ -118,9 +127,13 @@ class Service(NamedTuple):
     headless: bool
     selector: Mapping[str, str]
     ports: tuple[int, ...]
+    exposed: tuple[Exposed, ...] = ()
 
 
 class Manifest(NamedTuple):
+    """`others`: the labels of pod templates that start neither an engine nor a router."""
+
     files: tuple[str, ...]
     pods: tuple[Pod, ...]
     services: tuple[Service, ...]
+    others: tuple[Mapping[str, str], ...] = ()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from yaml.nodes import Node, ScalarNode
 
 from pdctl.manifests import shell
-from pdctl.manifests.manifest import Container, Mount, Pod, Probe, Said, Service, Word
+from pdctl.manifests.manifest import Container, Exposed, Mount, Pod, Probe, Said, Service, Word
 from pdctl.manifests.nodes import first_line, get, items, labels, line, number, pairs, text
 from pdctl.manifests.programs import program
 from pdctl.manifests.settle import GPU, settled
@@ -27,6 +27,26 @@ def pods(document: Node, file: str) -> Iterator[Pod]:
     yield from _walk(settled(document), (), file, set())
 
 
+def others(document: Node) -> Iterator[Mapping[str, str]]:
+    """The labels of every template that starts neither an engine nor a router."""
+    yield from _others(settled(document), None, 0, set())
+
+
+def _others(node: Node, template: Node | None, depth: int, seen: set[int]) -> Iterator[Mapping[str, str]]:
+    if id(node) in seen or depth > DEEPEST:
+        return
+    seen.add(id(node))
+    containers = items(get(node, "containers"))
+    if containers:
+        if not any(program(_argv(each, {})[0]) for each in containers):
+            yield labels(get(template, "metadata", "labels"))
+        return
+    for _, value in pairs(node):
+        yield from _others(value, node, depth + 1, seen)
+    for value in items(node):
+        yield from _others(value, node, depth + 1, seen)
+
+
 def services(document: Node, file: str) -> Iterator[Service]:
     listed = items(get(document, "items")) if text(get(document, "kind")) == "List" else (document,)
     for each in listed:
@@ -36,7 +56,13 @@ def services(document: Node, file: str) -> Iterator[Service]:
 
 def _service(node: Node, file: str) -> Service:
     spec = get(node, "spec")
-    ports = (number(get(port, "targetPort")) or number(get(port, "port")) for port in items(get(spec, "ports")))
+    listed = items(get(spec, "ports"))
+    ports = (number(get(port, "targetPort")) or number(get(port, "port")) for port in listed)
+    exposed = (
+        Exposed(said, text(get(port, "targetPort")) or "", line(get(port, "targetPort")) or line(port))
+        for port in listed
+        if (said := number(get(port, "port"))) is not None
+    )
     return Service(
         name=text(get(node, "metadata", "name")) or "",
         file=file,
@@ -45,6 +71,7 @@ def _service(node: Node, file: str) -> Service:
         headless=text(get(spec, "clusterIP")) == "None",
         selector=labels(get(spec, "selector")),
         ports=tuple(port for port in ports if port is not None),
+        exposed=tuple(exposed),
     )
 
 
@@ -175,6 +202,10 @@ def _container(node: Node, pod: Node) -> Container:
         resources=_said(get(node, "resources", "limits")),
         secrets=tuple(_secrets(node)),
         mounts=tuple(_mounts(node, pod)),
+        ports=tuple(
+            Said(text(get(each, "name")) or "", text(get(each, "containerPort")), line(each))
+            for each in items(get(node, "ports"))
+        ),
     )
 
 

@@ -39,7 +39,8 @@ def load(paths: Sequence[str]) -> Manifest:
             f"nothing in {', '.join(paths)} starts an SGLang engine or a router",
             "name manifests or scripts whose commands contain sglang.launch_server or sglang_router.launch_router",
         )
-    return Manifest(tuple(paths), pods, tuple(service for part in parts for service in part.services))
+    services = tuple(service for part in parts for service in part.services)
+    return Manifest(tuple(paths), pods, services, tuple(labels for part in parts for labels in part.others))
 
 
 def read_text(text: str, name: str, known: Mapping[str, str] = MappingProxyType({})) -> Manifest:
@@ -58,10 +59,12 @@ def read_text(text: str, name: str, known: Mapping[str, str] = MappingProxyType(
 
     pods: list[Pod] = []
     services: list[Service] = []
+    others: list[Mapping[str, str]] = []
     for document in nodes.documents(text, name):
         pods += templates.pods(document, name)
         services += templates.services(document, name)
-    return Manifest((name,), tuple(pods), tuple(services))
+        others += templates.others(document)
+    return Manifest((name,), tuple(pods), tuple(services), tuple(others))
 
 
 def kind_of(text: str) -> str:

@@ -37,7 +37,7 @@ def test_no_two_rows_with_one_code_and_every_must_has_one() -> None:
 def test_two_prefills_against_one_decode_make_the_decode_odd() -> None:
     (one,) = found(real.info(healthy(), "decode-0", page_size=16), "PD302")
     assert (one.instance, one.observed, one.expected) == ("decode-0", "16", "1")
-    assert one.headline.startswith("page size is 16 on decode-0 and 1 on prefill-0, prefill-1")
+    assert one.headline.startswith("page size is 16 on decode-0 and 1 on prefill-0 and prefill-1")
 
 
 def test_one_prefill_that_differs_is_odd_itself() -> None:

@@ -91,13 +91,18 @@ def pods(
     replicas: int = 1,
     service: str = "",
     ports: str = "[{port: 30000}, {port: 8998}]",
+    selector: str = "prefill",
+    more: str = "",
 ) -> Facts:
-    """Three Deployments and two Services. template: more of prefill's pod metadata; spec, container: of its pod."""
+    """Three Deployments and two Services. template: more of prefill's pod metadata; spec, container: of its pod.
+
+    service, ports, selector: of prefill's Service. more: further documents.
+    """
     text = _deployment("prefill", f"{PREFILL} {prefill}", image, replicas, template, spec, container)
     text += _deployment("decode", f"{DECODE} --port 30000 {decode}", decode_image or image, 1, "", "", "")
     text += _deployment("router", f"--pd-disaggregation {router}", "lmsysorg/router:v0.3.2", 1, "", "", "")
-    text += _service("prefill", ports, service) + _service("decode", "[{port: 30000}]", "")
-    return manifest(text)
+    text += _service("prefill", ports, service, selector) + _service("decode", "[{port: 30000}]", "", "decode")
+    return manifest(text + more)
 
 
 def _deployment(name: str, flags: str, image: str, replicas: int, template: str, spec: str, container: str) -> str:
@@ -115,10 +120,10 @@ def _deployment(name: str, flags: str, image: str, replicas: int, template: str,
     )
 
 
-def _service(name: str, ports: str, more: str) -> str:
+def _service(name: str, ports: str, more: str, selector: str) -> str:
     return (
         f"---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\n"
-        f"spec: {{selector: {{app: {name}}}, ports: {ports}{more}}}\n"
+        f"spec: {{selector: {{app: {selector}}}, ports: {ports}{more}}}\n"
     )
 
 

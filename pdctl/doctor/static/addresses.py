@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ANNOTATION = "sglang.ai/bootstrap-port"  # sglang_router 0.3.2, smg 1.13.0
 FORMER = "sglang.ai/mooncake.bootstrap-port"
+LOOPBACK_HOST = "127.0.0.1"  # sglang's default of --host
 WILDCARD = ("0.0.0.0", "::", "[::]")
 IP_ONLY = ("sglang-router", "mini-lb")
 
@@ -205,6 +206,8 @@ def collisions(servers: Servers, code: str) -> Iterator[Finding]:
         both_bootstrap = one.kind == other.kind == "bootstrap"
         if one.engine.network != other.engine.network or one.port != other.port:
             continue
+        if one.engine is not other.engine and _apart(one.engine, other.engine):
+            continue
         if both_bootstrap is (code == "PD204"):
             free = one.port + 1 if both_bootstrap else max(one.engine.port or 0, other.engine.port or 0, one.port) + 1
             flag = "--port" if other.kind == "http" else "--disaggregation-bootstrap-port"
@@ -216,6 +219,15 @@ def collisions(servers: Servers, code: str) -> Iterator[Finding]:
                 "fix": f"start {other.engine.name} with {flag} {free}",
             }
             yield finding(code, other.engine.name, str(one.port), "", evidence, None, **values)
+
+
+def _apart(one: Server, other: Server) -> bool:
+    """Two addresses of one host: each may have the port. A wildcard takes them all; a variable may be anything."""
+    hosts = [engine.flags.text("host") if engine.flags.has("host") else LOOPBACK_HOST for engine in (one, other)]
+    if None in hosts or any(host in WILDCARD for host in hosts):
+        return False
+    first, second = ("127.0.0.1" if host in LOOPBACK else host for host in hosts)
+    return first != second
 
 
 def _bound(engine: Server) -> Iterator[Bound]:

@@ -14,6 +14,7 @@ from pdctl.doctor.static import (
     network,
     refusals,
     releases,
+    services,
     settings,
     upkeep,
 )
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 CHECKS: tuple[Check, ...] = (
     *bootstrap.CHECKS,
     *addresses.CHECKS,
+    *services.CHECKS,
     *agreement.CHECKS,
     *arithmetic.CHECKS,
     *refusals.CHECKS,

@@ -10,7 +10,7 @@ from pdctl.catalogue.entry import Needs
 from pdctl.doctor.check import Check, Skipped, Unknown
 from pdctl.doctor.static import deployed, planned
 from pdctl.doctor.static.servers import Servers
-from pdctl.doctor.words import few, names
+from pdctl.doctor.words import agreeing, few, names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -56,7 +56,7 @@ def _joined(group: list[Finding]) -> Finding:
     return replace(
         first,
         instance="",
-        headline=first.headline.replace(first.instance, several, 1),
+        headline=agreeing(first.headline.replace(first.instance, several, 1), several),
         fix=first.fix.replace(first.instance, several, 1),
         evidence=tuple(few(list(evidence))),
     )

@@ -119,8 +119,8 @@ def test_ports_of_one_script_meet() -> None:
     }
     facts = script(*(f"{ENGINE} {PREFILL} --port {port}" for port in (30000, 30010, 30020)))
     assert [each.headline for each in found(facts, "PD204")] == [
-        "prefill:30010, prefill:30020 and prefill:30000 both want bootstrap port 8998 on one host",
-        "prefill:30020 and prefill:30010 both want bootstrap port 8998 on one host",
+        "bootstrap port 8998 of one host is given to prefill:30010 and prefill:30020, and to prefill:30000",
+        "bootstrap port 8998 of one host is given to prefill:30020, and to prefill:30010",
     ]
 
 

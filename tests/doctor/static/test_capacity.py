@@ -99,7 +99,7 @@ def test_the_workloads_requests_fit_the_context(sets: tuple[str, ...], limit: st
 def test_an_instance_of_several_hosts_names_its_interface() -> None:
     wide = ("roles.decode.tp=16", "roles.prefill.tp=16", "pools.hosts.interface=bond0")
     told = found(topology(*wide), "PD509")
-    assert [each.headline.partition(" spans")[0] for each in told] == ["prefill, decode-0"]
+    assert [each.headline.partition(" spans")[0] for each in told] == ["prefill and decode-0"]
     assert told[0].fix.startswith("export GLOO_SOCKET_IFNAME=bond0")
     assert not found(topology("roles.decode.tp=8"), "PD509")
     assert not found(embedded(), "PD509")

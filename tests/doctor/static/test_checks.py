@@ -111,7 +111,9 @@ def test_the_same_words_about_several_servers_are_one_finding_that_names_them() 
     facts = Facts(manifest=read.load([str(WRITTEN / "start.sh")]))
     (said,) = [each for each in everything(facts) if each.code == "PD606"]
     assert said.instance == ""
-    assert said.headline.startswith("prefill:30000, prefill:30001, decode:30002: SGLANG_DISAGGREGATION_WAITING_TIMEOUT")
+    assert said.headline.startswith(
+        "prefill:30000, prefill:30001 and decode:30002: SGLANG_DISAGGREGATION_WAITING_TIMEOUT"
+    )
     assert said.evidence == (f"{WRITTEN}/start.sh:4: SGLANG_DISAGGREGATION_WAITING_TIMEOUT=100000",)
 
 

@@ -107,7 +107,7 @@ def test_devices_must_be_among_the_hosts_own() -> None:
     hosts = "pools.hosts.nic.devices=[mlx5_0, mlx5_1]"
     told = found(topology("transfer.ib-devices=[mlx5_0, mlx5_7]", hosts), "PD401")
     assert [each.headline for each in told] == [
-        "prefill, decode-0 names RDMA device mlx5_7, which is not there (found: mlx5_0, mlx5_1)"
+        "prefill and decode-0 name RDMA device mlx5_7, which is not there (found: mlx5_0, mlx5_1)"
     ]
     assert doubt(topology(hosts), "PD401") == "no devices are named in transfer.ib-devices"
 
