@@ -43,7 +43,15 @@ def draft(found: Found, name: str, notes: Notes) -> Draft:
     missing = [role for role in ROLES if not any(one.role == role for one in made)]
     if missing:
         what = f"no {' and no '.join(missing)} engine is started in these files"
-        raise UsageError(what, "name the files of both roles; what counts is --disaggregation-mode prefill and decode")
+        fix = "name the files of both roles; what counts is --disaggregation-mode prefill and decode"
+        nulls = [
+            each for router in found.routers for each in router.listed["prefill"] if each.port is None and each.clear
+        ]
+        if nulls:
+            what += "".join(f"\n  {placement.null(each, 'PD201 bootstrap-port-null: ')}" for each in nulls)
+            given = " ".join(f"--prefill {each.url} PORT" for each in nulls)
+            fix = f"give the router the bootstrap port of every prefill: {given}; and to import them, {fix}"
+        raise UsageError(what, fix)
     kinds = sorted({one.leader.kind for one in made})
     if "embedded" in kinds and len(kinds) > 1:
         raise UsageError(f"the engines are of two kinds: {' and '.join(kinds)}", "name the files of one deployment")

@@ -88,10 +88,18 @@ def _told(each: Listed, leader: Engine | None, notes: Notes) -> None:
     if own is None and leader is not None and not leader.flags.has(BOOTSTRAP_FLAG):
         own = BOOTSTRAP
     if each.port is None and each.clear:
-        text = f"no bootstrap port for {each.url}: the router sends null, and a decode puts its own in its place"
-        notes.suspect(place, f"{text}; pdctl gives the port")
+        notes.suspect(place, f"{_null(each)}; pdctl gives the port")
     elif each.port is not None and own is not None and each.port != own:
         notes.suspect(place, f"bootstrap port {each.port} for {each.url}, which listens on {own}; pdctl gives that one")
+
+
+def null(each: Listed, code: str) -> str:
+    """What is wrong with a prefill that the router is told no bootstrap port of, with its place."""
+    return f"{each.evidence.partition(': ')[0]}: {code}{_null(each)}"
+
+
+def _null(each: Listed) -> str:
+    return f"no bootstrap port for {each.url}: the router sends null, and a decode puts its own in its place"
 
 
 def _copies(one: Instance, notes: Notes) -> int:

@@ -101,7 +101,10 @@ def serving(topology: Topology, role: Role, reading: Reading, peer: Shape, versi
         mem_fraction=role.mem_fraction,
         backend=topology.transfer.backend,
         ib_devices=nics if isinstance(nics, tuple) else (),
-        args=(*reading.args.items(), *api_key(topology, target)),
+        args=(
+            *((name, _rehearsed(topology, role, name, value)) for name, value in reading.args.items()),
+            *api_key(topology, target),
+        ),
         env=tuple(env.items()),
         peer=peer,
         gpu_flags=not reading.on_cpu,
@@ -113,6 +116,20 @@ def api_key(topology: Topology, target: str) -> tuple[tuple[str, str], ...]:
     """The flag with the file of the clients' key. Pods have no file of this machine: they get a Secret's variable."""
     file = topology.security.api_key_file
     return (("api-key-file", file),) if file and target != "kubernetes" else ()
+
+
+FALLBACK = "null-port-fallback"  # of `--rehearse` (pdctl/engine/rehearsal.py)
+BOOTSTRAP = 8998  # of an engine that is given none (sglang 0.5.3 to 0.5.23, and pdctl's)
+
+
+def _rehearsed(topology: Topology, role: Role, name: str, value: FlagValue) -> FlagValue:
+    """A decode that rehearses null ports puts in the first prefill's, which is the default unless it was moved."""
+    if role.name != "decode" or name != "rehearse" or topology.ports.bootstrap == BOOTSTRAP:
+        return value
+    moved = f"{FALLBACK}={topology.ports.bootstrap}"
+    if isinstance(value, tuple):
+        return tuple(moved if word == FALLBACK else word for word in value)
+    return moved if value == FALLBACK else value
 
 
 def devices(topology: Topology, reading: Reading, target: str) -> tuple[int, ...]:

@@ -59,7 +59,7 @@ DOCTOR = {"killed-decode": "PD604", "killed-prefill": "PD604"}
 SEEN_BEFORE = ("missing-bootstrap-port", "wrong-bootstrap-port", "swapped-bootstrap-ports", "page-size-mismatch")
 INCIDENTS = (
     Incident("wrong-bootstrap-port", "PD202", sets=lambda p: (BOOTSTRAP, wrong(p))),  # takes longest: the decode's 15 s
-    Incident("missing-bootstrap-port", "PD201", 2, 2, sets=lambda p: (BOOTSTRAP, WAITING, fallback(p))),
+    Incident("missing-bootstrap-port", "PD201", 2, 2, sets=lambda p: (BOOTSTRAP, WAITING)),
     Incident("swapped-bootstrap-ports", "PD203", 2, 2, sets=lambda p: (BOOTSTRAP, WAITING)),
     Incident("killed-decode", "PD704", dies="decode-0"),
     Incident("killed-prefill", "PD705", dies="prefill-0"),
@@ -70,11 +70,6 @@ INCIDENTS = (
 
 def wrong(ports: Ports) -> str:
     return f"router.args.rehearse=wrong-bootstrap-port={ports.nobody}"
-
-
-def fallback(ports: Ports) -> str:
-    """The decode's own port is its default, 8998; in these tests the first prefill is elsewhere."""
-    return f"roles.decode.args.rehearse=null-port-fallback={ports.bootstrap}"
 
 
 @dataclass(frozen=True)

@@ -286,3 +286,24 @@ def test_a_command_for_another_host_is_found() -> None:
 def test_what_cannot_be_imported_is_refused(texts: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         of_texts([(f"{at}.sh", text) for at, text in enumerate(texts)], {}, "x", {})
+
+
+def test_a_routers_command_alone_is_no_topology_and_says_what_is_wrong_with_it() -> None:
+    """As a write-up prints it: one command, continued lines, no engine."""
+    text = """\
+sglang-router launch --pd-disaggregation \\
+  --prefill http://10.1.0.3:31000 \\
+  --prefill http://10.1.0.3:31001 \\
+  --decode http://10.1.0.4:31000 --port 8100
+"""
+    with pytest.raises(UsageError) as caught:
+        of_texts([("start.sh", text)], {}, "test", {})
+    said, fix = caught.value.message, caught.value.fix
+    assert "no prefill and no decode engine is started in these files" in said
+    assert "start.sh:2: PD201 bootstrap-port-null: no bootstrap port for http://10.1.0.3:31000" in said
+    assert "start.sh:3: PD201 bootstrap-port-null: no bootstrap port for http://10.1.0.3:31001" in said
+    assert "--prefill http://10.1.0.3:31000 PORT --prefill http://10.1.0.3:31001 PORT" in fix
+    with_ports = text.replace("31000 \\", "31000 9001 \\").replace("31001 \\", "31001 9002 \\")
+    with pytest.raises(UsageError) as caught:
+        of_texts([("start.sh", with_ports)], {}, "test", {})
+    assert "PD201" not in caught.value.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdctl.dialect import numerals
 from pdctl.dialect.phase import Phase
 from pdctl.trace import signs
 from pdctl.trace.case import Case, Finding, Proof
@@ -18,8 +19,14 @@ if TYPE_CHECKING:
 
 def full(case: Case) -> Finding | None:
     """The decode had the room in its prealloc queue and no pages to give."""
-    failed, decode, span = case.prefill_failed, case.decode, case.story.span
-    if failed is None or decode is None or span is None or not _bootstrapping(failed) or case.who.contacted:
+    failed = next((event for event in case.story.by("prefill") if _bootstrapping(event)), None)
+    decode, span = case.decode, case.story.span
+    if failed is None or decode is None or span is None:
+        return None
+    late = _queued(case, failed)
+    if late is not None:
+        return late
+    if case.who.contacted:
         return None
     batches = case.lines(decode.name, ("decode-batch",), *span)
     held = [event for event in batches if event.values.get("prealloc", "0") != "0"]
@@ -36,6 +43,27 @@ def full(case: Case) -> Finding | None:
     why = f"{decode.name} had no pages or slots to give, so it never sent its page list"
     fix = "fewer requests at once at the router (--max-concurrent-requests), or more decode capacity"
     return Finding("PD501", "decode", why, proofs, decode.name, fills, fix)
+
+
+def _queued(case: Case, failed: Event) -> Finding | None:
+    """The decode's own line of how long the room stood in its prealloc queue: longer than the prefill waited."""
+    for event in case.story.by("decode"):
+        seconds = numerals.real(event.values.get("seconds")) or 0.0
+        if event.row.id != "step-transfer" or not seconds > waited(failed) > 0:
+            continue
+        name = event.instance
+        fills = {
+            "observed": f"{seconds:.0f} s in {name}'s prealloc queue", "expected": "more KV pages or slots",
+            "instance": name,
+        }  # fmt: skip
+        proofs = (
+            Proof(f"the room stood in {name}'s prealloc queue for {seconds:.0f} s", event),
+            Proof("no page list came until the prefill gave up", failed),
+        )
+        why = f"{name} had no pages or slots to give until the prefill had given up"
+        fix = "fewer requests at once at the router (--max-concurrent-requests), or more decode capacity"
+        return Finding("PD501", "decode", why, proofs, name, fills, fix)
+    return None
 
 
 def missing(case: Case) -> Finding | None:
