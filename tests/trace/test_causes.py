@@ -238,3 +238,19 @@ def test_consequences_follow_the_cause(tmp_path: Path) -> None:
     )  # fmt: skip
     assert code(room) == "PD201"
     assert [one.split()[0] for one in room.consequences] == ["PD705"]
+
+
+def test_a_decode_that_had_room_too_late(tmp_path: Path) -> None:
+    """Its own line says how long the room stood in the prealloc queue: longer than the prefill waited."""
+
+    def step(role: str, second: int, text: str) -> str:
+        return f"{at(second)} Room step: room={ROOM} rid='{rid(ROOM + (role == 'p'))}' phase={text}"
+
+    prefill = p0(step("p", 11, "bootstrap input_len=3"), prefill_timed_out(31, ROOM))
+    for waited, wanted in (("29.069690", "PD501"), ("0.010000", None)):
+        decode = d0(
+            step("d", 11, "prealloc bootstrap_addr=127.0.0.1:8998"),
+            step("d", 40, f"transfer pages=1 prealloc={waited}"), sending(40, ROOM),
+            decode_failed(40, ROOM, f"room {ROOM} already failed on prefill rank tcp://127.0.0.1:44977"),
+        )  # fmt: skip
+        assert (code(one_pair(tmp_path, prefill, decode)) == "PD501") is (wanted == "PD501")
