@@ -6,6 +6,7 @@
     ├── InfeasibleError             exit 1   a shape SGLang would refuse (carries Problems)
     ├── MissingExtraError           exit 2   an optional part is not installed
     ├── NotProbedError              exit 4   too little could be reached to decide
+    ├── StorageError                exit 4   a directory of pdctl's own cannot be read or written
     ├── NotFoundError               exit 5   a run, room or instance that does not exist
     ├── NotReadyError               exit 8   still starting when the deadline passed
     └── LaunchError                 exit 1   a process could not be started, or died
@@ -64,6 +65,10 @@ class MissingExtraError(PdctlError):
 
 
 class NotProbedError(PdctlError):
+    exit_code = ExitCode.NOT_PROBED
+
+
+class StorageError(PdctlError):
     exit_code = ExitCode.NOT_PROBED
 
 

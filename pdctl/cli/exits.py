@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -9,10 +10,18 @@ import sys
 from typing import TYPE_CHECKING
 
 from pdctl import __version__
-from pdctl.errors import ExitCode, PdctlError, TopologyError
+from pdctl.errors import ExitCode, PdctlError, StorageError, TopologyError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+# Errors of what is around pdctl: full, read-only, broken or forbidden places, limits of this process.
+SURROUNDINGS = frozenset({
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE,
+    errno.ENOMEM, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ESTALE, errno.ENXIO, errno.ENODEV,
+    errno.EFBIG, errno.ETXTBSY,
+})  # fmt: skip
 
 
 def run(argv: Sequence[str]) -> None:
@@ -30,6 +39,12 @@ def run(argv: Sequence[str]) -> None:
         # The reader went away (`pdctl … | head`): not an error of ours, and nothing may be printed any more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _leave(ExitCode.OK)
+    except OSError as error:
+        if error.errno not in SURROUNDINGS:
+            _report()
+            _leave(ExitCode.BUG)
+        _say(_refused(error))
+        _leave(ExitCode.NOT_PROBED)
     except KeyboardInterrupt:
         reraise(signal.SIGINT)
     except Exception:  # noqa: BLE001 - the exit policy is the one blanket handler: a bug becomes a report
@@ -42,6 +57,18 @@ def reraise(number: int) -> None:
     sys.stdout.flush()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
+
+
+def _refused(error: OSError) -> StorageError:
+    """What the operating system refuses is no bug of pdctl, wherever it happens."""
+    where = f"{error.filename}: " if error.filename is not None else ""
+    fix = {
+        errno.ENOSPC: "free space there",
+        errno.EDQUOT: "free space there, or raise the quota",
+        errno.EMFILE: "raise the limit: ulimit -n 65536",
+        errno.ENFILE: "raise the limit: sysctl fs.file-max",
+    }.get(error.errno or 0, "check the path and its permissions")
+    return StorageError(f"{where}{error.strerror or error}", fix)
 
 
 def _say(error: PdctlError) -> None:
@@ -61,14 +88,20 @@ def _report() -> None:
     import traceback
 
     trace = traceback.format_exc()
-    handle, name = tempfile.mkstemp(prefix="pdctl-crash-", suffix=".md")
-    with os.fdopen(handle, "w", encoding="utf-8") as report:
-        report.write(
-            f"# pdctl {__version__} crashed\n\n- python {platform.python_version()} on {platform.platform()}\n"
-            f"- argv: `{' '.join(sys.argv)}`\n\n```\n{trace}```\n"
-        )
+    text = (
+        f"# pdctl {__version__} crashed\n\n- python {platform.python_version()} on {platform.platform()}\n"
+        f"- argv: `{' '.join(sys.argv)}`\n\n```\n{trace}```\n"
+    )
     last = trace.strip().splitlines()[-1]
-    sys.stderr.write(f"error: this is a bug in pdctl: {last}\n  report: {name}\n  fix: file it with that report\n")
+    sys.stderr.write(f"error: this is a bug in pdctl: {last}\n")
+    try:
+        handle, name = tempfile.mkstemp(prefix="pdctl-crash-", suffix=".md")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as report:
+            report.write(text)
+    except OSError as error:  # no place to write it to: the terminal has it
+        sys.stderr.write(f"{text}  report: above, because it could not be written: {error.strerror}\n")
+        return
+    sys.stderr.write(f"  report: {name}\n  fix: file it with that report\n")
 
 
 def _leave(code: ExitCode) -> None:

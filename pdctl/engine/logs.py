@@ -7,13 +7,15 @@ none); the server's own lines keep uvicorn's `INFO:     ` in front of the messag
 from __future__ import annotations
 
 import logging
-import sys
 from typing import TYPE_CHECKING
+
+from pdctl.log_stream import LogStream
 
 if TYPE_CHECKING:
     from pdctl.engine.args import ServerArgs
     from pdctl.layout.ranks import Rank
 
+STREAM = LogStream()
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 
 
@@ -33,7 +35,7 @@ def decorations(args: ServerArgs, rank: Rank | None) -> str:
 
 def configure(args: ServerArgs, rank: Rank | None = None) -> None:
     """Send every record of this process to stderr, one flushed write for a line, at `--log-level` and above."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(STREAM)
     prefix = decorations(args, rank)
     handler.setFormatter(logging.Formatter(f"[%(asctime)s{prefix}] %(message)s", datefmt=TIME_FORMAT))
     root = logging.getLogger()
@@ -56,7 +58,7 @@ def configure_access(args: ServerArgs) -> None:
         ),
     }
     for name, formatter in formats.items():
-        handler = logging.StreamHandler(sys.stderr)
+        handler = logging.StreamHandler(STREAM)
         handler.setFormatter(formatter)
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]

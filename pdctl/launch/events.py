@@ -26,6 +26,7 @@ class Kind(str, Enum):
     RESTARTING = "restarting"
     QUEUED = "queued"  # a cluster tells what it waits for
     ROUTED = "routed"  # the router was told of an instance that moved
+    STORAGE = "storage"  # logs begin to be lost, or no longer are
     LIMIT = "limit"  # the allocation ends soon
     STOPPING = "stopping"
     STOPPED = "stopped"  # one process left as asked

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pdctl.fleet import bootstrap, http, router, server_info
-from pdctl.launch import credentials, verdict
+from pdctl.launch import credentials, storage, verdict
 from pdctl.launch.deployment import Role, Spec
 from pdctl.launch.events import Kind
 from pdctl.launch.run import Process, Run, State
@@ -57,6 +57,7 @@ class RunHealth:
     note: str
     job: str = ""  # of a cluster
     queued: str = ""  # what the job waits for
+    logs_lost: str = ""  # since when and why, in words; empty: they are written
     ends_at: float = 0.0  # when the cluster takes the hosts away, seconds since the epoch; 0: never
 
 
@@ -79,7 +80,8 @@ def probe(run: Run, directory: RunDir) -> RunHealth:
         ready=ready,
         in_flight=state.in_flight,
         instances=instances,
-        note=_note(run),
+        note=_note(run, directory),
+        logs_lost=storage.found(directory.path, directory.logs) if run.alive and run.allocation is None else "",
         job=run.allocation.job if run.allocation is not None else "",
         queued=_queued(run),
         ends_at=run.allocation.ends_at if run.allocation is not None else 0.0,
@@ -94,7 +96,7 @@ def _queued(run: Run) -> str:
     return submit.why(queue.leader(run.allocation.job))
 
 
-def _note(run: Run) -> str:
+def _note(run: Run, directory: RunDir) -> str:
     """What the table cannot say."""
     if run.condition is State.STALE and run.allocation is not None:
         from pdctl.launch.slurm import submit  # late, as above
@@ -103,7 +105,9 @@ def _note(run: Run) -> str:
     if run.condition is State.STALE:
         left = ", ".join(f"{process.name} (pid {process.pid})" for process in run.survivors)
         rest = f"still alive: {left}" if left else "no process is left"
-        return f"the supervisor (pid {run.supervisor}) died; {rest}. Clear it: pdctl down {run.name}"
+        crash = storage.read(directory.path).crash
+        why = f" of {crash}" if crash else ""
+        return f"the supervisor (pid {run.supervisor}) died{why}; {rest}. Clear it: pdctl down {run.name}"
     if run.outcome:
         return run.outcome.message
     if run.deployment.rehearsal:

@@ -7,7 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from pdctl.launch import procfs
+from pdctl.launch import procfs, storage
 from pdctl.launch.events import Event, Kind, Stage
 from pdctl.launch.run import Exit, Outcome, Process, Run, State, with_process
 
@@ -29,6 +29,8 @@ class Journal:
         pid = os.getpid()
         self.run = dataclasses.replace(run, supervisor=pid, supervisor_started=procfs.identity(pid))
         self._emit = emit
+        self._unsaved: OSError | None = None
+        self._storage = storage.Watch(directory.path, directory.logs)
         self._save()
 
     def note(
@@ -80,5 +82,20 @@ class Journal:
     def exited(self, name: str, exit: Exit) -> None:
         self.run = with_process(self.run, dataclasses.replace(self.run.process(name), exit=exit))
 
+    def look_at_storage(self) -> None:
+        """Tell when logs begin to be lost, and when they no longer are; what could not be saved is saved then."""
+        if self._unsaved is not None:
+            self._save()
+        change = self._storage.look(self._unsaved)
+        if change:
+            self.note(Kind.STORAGE, detail=change)
+
     def _save(self) -> None:
-        self.directory.save(self.run)
+        """A full disk does not end a run: what happened is kept here, and saved when there is space again."""
+        try:
+            self.directory.save(self.run)
+            self._unsaved = None
+        except OSError as error:
+            self._unsaved = error
+            if self.run.outcome is not None:
+                storage.end(self.directory.path, self.run)

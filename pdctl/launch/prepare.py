@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 import time
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl import __version__
 from pdctl.errors import LaunchError
-from pdctl.launch import credentials, preflight, relay, verdict
+from pdctl.launch import credentials, preflight, relay, storage, verdict
 from pdctl.launch.run import Process, Run
 from pdctl.launch.state import RunDir, check_name
 
@@ -51,8 +52,9 @@ def open_run(
     `secret`: mint a deployment secret for the processes that can use one.
     """
     directory = RunDir.of(root, check_name(name))
-    directory.create(Path(logs).expanduser().absolute() / name if logs else None)
-    lock = directory.lock()
+    with storage.written_to(directory.path):
+        directory.create(Path(logs).expanduser().absolute() / name if logs else None)
+        lock = directory.lock()
     if lock is None:
         raise _alive(directory)
     if _elsewhere(directory):
@@ -62,6 +64,8 @@ def open_run(
     if obstacles:
         os.close(lock)
         raise preflight.refuse(name, obstacles)
+    with storage.written_to(directory.logs.resolve()):
+        storage.try_out(directory.logs)
     run = Run(
         name=name,
         id=uuid.uuid4().hex[:12],
@@ -74,12 +78,13 @@ def open_run(
         options=options,
         files=tuple(files),
         sets=tuple(sets),
-        processes=tuple(
-            Process(spec.name, log_start=_log_start(directory.log(spec.name))) for spec in deployment.specs
-        ),
     )
-    credentials.mint(directory.path, deployment, secret)
-    directory.save(run)
+    with storage.written_to(directory.path):
+        starts = {spec.name: _log_start(directory.log(spec.name)) for spec in deployment.specs}
+        run = dataclasses.replace(run, processes=tuple(Process(name, log_start=at) for name, at in starts.items()))
+        credentials.mint(directory.path, deployment, secret)
+        storage.prepare(directory.path)
+        directory.save(run)
     return Opened(directory, run, lock)
 
 

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from pdctl.http_auth import masked
 from pdctl.launch import procfs
@@ -131,7 +131,7 @@ def start(spec: Spec, generation: int, log: Path, lifeline: Lifeline, environ: M
     """Start `spec`, its output appended to `log`. From the main thread only: the kernel ties a child to a thread."""
     begin = open_generation(log, spec, generation)
     environment = {**environ, **dict(spec.env), **lifeline.env, "PYTHONUNBUFFERED": "1"}
-    with log.open("ab") as output:
+    with _output(log) as output:
         popen = subprocess.Popen(
             wrapped(spec.argv),
             stdin=subprocess.DEVNULL,
@@ -142,6 +142,14 @@ def start(spec: Spec, generation: int, log: Path, lifeline: Lifeline, environ: M
             start_new_session=True,
         )
     return Child(spec, generation, popen, log, begin)
+
+
+def _output(log: Path) -> BinaryIO:
+    """Where a process writes: nowhere, if its log cannot be opened, because it can serve all the same."""
+    try:
+        return log.open("ab")
+    except OSError:
+        return open(os.devnull, "ab")  # noqa: PTH123
 
 
 def wrapped(argv: tuple[str, ...]) -> list[str]:
@@ -160,7 +168,8 @@ def speaks_lifeline(argv: tuple[str, ...]) -> bool:
 
 def open_generation(log: Path, spec: Spec, generation: int) -> int:
     """Write the line that opens this generation's part of the log; where that part begins, in bytes."""
-    with log.open("a", encoding="utf-8") as output:
+    begin = 0
+    with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as output:  # a full disk
         begin = output.tell()
         output.write(f"[{_stamp()}] pdctl: {spec.name} generation {generation}: {shlex.join(masked(spec.argv))}\n")
     return begin

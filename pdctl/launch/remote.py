@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pdctl.errors import ExitCode, LaunchError, NotReadyError
-from pdctl.launch import credentials, procfs, verdict
+from pdctl.launch import credentials, procfs, storage, verdict
 from pdctl.launch.relay import last_lines
 from pdctl.launch.run import OVER, Outcome, Run, State
 
@@ -96,7 +96,8 @@ def patience(run: Run) -> float:
 def _crashed(directory: RunDir, run: Run) -> LaunchError:
     log = directory.log(SUPERVISOR_LOG)
     lines = "".join(f"\n  {line}" for line in last_lines(log, verdict.TAIL))
-    what = "the supervisor ended without a word"
+    crash = storage.read(directory.path).crash
+    what = f"the supervisor failed: {crash}" if crash else "the supervisor ended without a word"
     if run.allocation is not None:
         from pdctl.launch.slurm import submit  # late: a run of this machine asks no cluster
 
@@ -146,7 +147,7 @@ def _bury(directory: RunDir, run: Run) -> Run:
     if run.state not in OVER:
         outcome = Outcome("ended from outside: its supervisor was gone", int(ExitCode.FINDINGS))
         run = dataclasses.replace(run, state=State.STOPPED, outcome=outcome)
-        directory.save(run)
+        directory.save_end(run)
     return run
 
 

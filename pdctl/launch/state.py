@@ -6,6 +6,7 @@ $PDCTL_HOME | $XDG_STATE_HOME/pdctl | ~/.local/state/pdctl
            plan.json        what `pdctl plan` said
            topology.yaml    the files and --set values it came from, resolved
            deployment-secret  mode 0600, while the run lives and has one (credentials.py)
+           notice.json      what run.json cannot tell on a full disk (storage.py)
            lock             held (flock) by the supervisor for as long as it lives
            logs/INSTANCE.log, logs/supervisor.log
 """
@@ -19,8 +20,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pdctl.errors import NotFoundError, PdctlError, UsageError
-from pdctl.launch import record, relay, roles
+from pdctl.errors import NotFoundError, PdctlError, StorageError, UsageError
+from pdctl.launch import record, relay, roles, storage
 from pdctl.launch.relay import Tail
 from pdctl.launch.run import OVER, SCHEMA, Run, State
 
@@ -74,7 +75,8 @@ class RunDir:
 
     def keep(self, name: str, text: str) -> None:
         """A document beside run.json."""
-        (self.path / name).write_text(text.rstrip() + "\n", encoding="utf-8")
+        with storage.written_to(self.path):
+            storage.save_whole(self.path / name, text.rstrip() + "\n")
 
     def lock(self) -> int | None:
         """A file descriptor that holds this run's lock, or None when somebody else does."""
@@ -90,11 +92,13 @@ class RunDir:
         file = self.path / "run.json"
         try:
             value = json.loads(file.read_bytes())
-            run = record.decode(Run, value)
+            run = storage.applied(record.decode(Run, value), storage.read(self.path))
             return dataclasses.replace(run, deployment=roles.applied(run.deployment, roles.read(self.path)))
         except FileNotFoundError:
             raise NotFoundError(f"no run.json in {self.path}", "pdctl ls") from None
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise StorageError(f"cannot read {file}: {error.strerror}", "check who owns it: ls -l") from None
+        except (ValueError, RecursionError) as error:
             raise PdctlError(
                 f"{file} cannot be read: {error}", f"if nothing of that run is left: rm -r {self.path}"
             ) from None
@@ -102,9 +106,14 @@ class RunDir:
     def save(self, run: Run) -> None:
         """Whole or not at all: readers in other shells never see half a file."""
         text = json.dumps({"schema": SCHEMA, **as_document(run)}, indent=1)
-        draft = self.path / f".run.json.{os.getpid()}"
-        draft.write_text(text + "\n", encoding="utf-8")
-        draft.replace(self.path / "run.json")
+        storage.save_whole(self.path / "run.json", text + "\n")
+
+    def save_end(self, run: Run) -> None:
+        """How `run` ended, on a full disk too."""
+        try:
+            self.save(run)
+        except OSError:
+            storage.end(self.path, run)
 
 
 def as_document(value: object) -> dict[str, object]:

@@ -18,6 +18,7 @@ from pdctl.launch.readiness import Watch
 from pdctl.launch.relay import Tail, part
 from pdctl.launch.run import Outcome, Run, State
 from pdctl.launch.signals import Signals
+from pdctl.launch.storage import CrashNotice, refused
 from pdctl.launch.winddown import AFTER_KILL, WindDown
 
 if TYPE_CHECKING:
@@ -79,9 +80,9 @@ class Supervisor:
 
     def run(self) -> Outcome:
         """Returns when nothing of the run is left."""
-        with Signals(self._mailbox):
+        directory = self._journal.directory.path
+        with CrashNotice(directory, self._journal.run.name), Signals(self._mailbox):
             try:
-                directory = self._journal.directory.path
                 self._credentials = routing.Credentials(
                     credentials.api_key(self._deployment), credentials.read(directory)
                 )
@@ -91,8 +92,12 @@ class Supervisor:
                 outcome = ending.outcome
             except PdctlError as error:
                 outcome = Outcome(error.message, code=int(error.exit_code), fix=error.fix)
+            except OSError as error:
+                problem = refused(directory, error)
+                outcome = Outcome(problem.message, code=int(problem.exit_code), fix=problem.fix)
             self._wind_down(outcome)
-            credentials.forget(self._journal.directory.path)
+            with contextlib.suppress(OSError):  # read-only by now
+                credentials.forget(directory)
         return outcome
 
     def _work(self) -> None:
@@ -216,6 +221,7 @@ class Supervisor:
             if late and instance not in self._due and instance not in self._given_up:
                 self._kill(instance)
         self._look_at_the_clock()
+        self._journal.look_at_storage()
 
     def _look_at_the_clock(self) -> None:
         """An allocation is left before it is taken away."""

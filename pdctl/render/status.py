@@ -42,6 +42,8 @@ def status(health: RunHealth, term: Term) -> None:
     term.write(f"{health.name}: {state} at {health.url}, {health.shape}, {age}{flight}")
     if health.job:
         term.write(f"  {_job(health)}")
+    if health.logs_lost:
+        term.write(f"  {term.style(visible(health.logs_lost, term), 'red')}; free space there, the run goes on")
     for line in health.note.splitlines():
         term.write(f"  {visible(line, term)}")
     rows = [_row(instance, term) for instance in health.instances]

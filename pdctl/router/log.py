@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import time
 
+from pdctl.log_stream import LogStream
+
 logger = logging.getLogger("pdctl.router")
+
+
+_stream = LogStream()
 
 
 class _Lines(logging.Handler):
@@ -44,8 +48,7 @@ class _Lines(logging.Handler):
 
     def flush(self) -> None:
         lines, self._lines = self._lines, []
-        sys.stderr.write("".join(lines))
-        sys.stderr.flush()
+        _stream.write("".join(lines))
 
 
 _lines = _Lines()

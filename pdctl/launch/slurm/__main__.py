@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
         run, target = _seated(run, topology, directory)
     except PdctlError as error:
         outcome = Outcome(error.message, code=int(error.exit_code), fix=error.fix)
-        directory.save(dataclasses.replace(run, state=State.FAILED, outcome=outcome))
+        directory.save_end(dataclasses.replace(run, state=State.FAILED, outcome=outcome))
         return int(error.exit_code)
     outcome = Supervisor(directory, run, target, lambda event: None).run()
     return outcome.code or 128 + outcome.signal

@@ -1,0 +1,219 @@
+"""Whether a run's directory can be written, and a notice of the supervisor that a full disk does not stop.
+
+notice.json gets its full size when the run is opened; later writes go into the same bytes, which needs no new space on
+tmpfs, ext4 and xfs. (A file system that copies on write may refuse it; `status` then finds out by a write of its own.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import syslog
+import time
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pdctl.errors import StorageError
+from pdctl.launch import record
+from pdctl.launch.run import Outcome, Run, State  # noqa: TC001 - record.decode evaluates the annotations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+
+FILE = "notice.json"
+SIZE = 4096  # bytes, one block
+MESSAGE = 1200  # characters of one text in it
+TRIAL = 8192  # bytes a trial writes: more than the rest of a block that is in use already
+EVERY = 2.0  # seconds between two trials of a supervisor
+LOST = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # nobody can write; EACCES may be this user's alone
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What run.json may not tell. `since`: when writing began to fail, 0: it works; `error` says why, `path` where.
+
+    `crash`: how the supervisor itself failed. `state`, `outcome`: how the run ended, if run.json could not be written.
+    """
+
+    since: float = 0.0
+    error: str = ""
+    path: str = ""
+    crash: str = ""
+    state: State | None = None
+    outcome: Outcome | None = None
+
+    @property
+    def lost(self) -> bool:
+        return self.since > 0
+
+
+def prepare(directory: Path) -> None:
+    """Reserve the space. Raise OSError if there is none."""
+    draft = directory / f".{FILE}.{os.getpid()}"
+    with removed_unless_moved(draft):
+        draft.write_bytes(_encoded(Notice()))
+        draft.replace(directory / FILE)
+
+
+def write(directory: Path, notice: Notice) -> bool:
+    """Put `notice` into the reserved bytes; False if even that was refused."""
+    with contextlib.suppress(OSError):
+        handle = os.open(directory / FILE, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.pwrite(handle, _encoded(notice), 0)
+        finally:
+            os.close(handle)
+        return True
+    return False
+
+
+def read(directory: Path) -> Notice:
+    """Empty where there is none, or none that can be read."""
+    try:
+        return record.decode(Notice, json.loads((directory / FILE).read_bytes()[:SIZE]))
+    except (OSError, ValueError, RecursionError):
+        return Notice()
+
+
+def _encoded(notice: Notice) -> bytes:
+    data = json.dumps(record.encode(notice)).encode()
+    return data[:SIZE].ljust(SIZE - 1) + b"\n" if len(data) < SIZE else b"{}".ljust(SIZE - 1) + b"\n"
+
+
+def end(directory: Path, run: Run) -> None:
+    """Write down how `run` ended where run.json cannot be."""
+    outcome = run.outcome and dataclasses.replace(run.outcome, message=run.outcome.message[:MESSAGE])
+    write(directory, dataclasses.replace(read(directory), state=run.state, outcome=outcome))
+
+
+def applied(run: Run, notice: Notice) -> Run:
+    """`run` as it ended, if only the notice tells."""
+    if notice.state is None:
+        return run
+    return dataclasses.replace(run, state=notice.state, outcome=notice.outcome)
+
+
+def try_out(folder: Path) -> None:
+    """Write a few bytes to `folder` and remove them again. Raise OSError if that fails."""
+    file = folder / f".trial.{os.getpid()}"
+    with removed_unless_moved(file):
+        file.write_bytes(b"\n" * TRIAL)
+
+
+def trial(folder: Path) -> OSError | None:
+    """The error of `try_out`."""
+    try:
+        try_out(folder)
+    except OSError as error:
+        return error
+    return None
+
+
+def found(directory: Path, logs: Path) -> str:
+    """Whether the logs of a living run are being lost, in words: as its supervisor says, or by a trial from here."""
+    notice = read(directory)
+    error = trial(logs)
+    if error is None or error.errno not in LOST:
+        return sentence(notice) if notice.lost else ""
+    if notice.lost:
+        return sentence(notice)
+    times = [log.stat().st_mtime for log in logs.glob("*.log")]
+    last = time.strftime("%H:%M:%S", time.localtime(max(times))) if times else "never"
+    return f"logs are being lost (last line written at {last}): {error.strerror} ({logs.resolve()})"
+
+
+@contextlib.contextmanager
+def removed_unless_moved(draft: Path) -> Iterator[None]:
+    """Half a file takes the space that the rest of the run needs."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+def save_whole(file: Path, text: str) -> None:
+    """Replace `file`, or leave it as it was and raise OSError."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    with removed_unless_moved(draft):
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(file)
+
+
+@contextlib.contextmanager
+def written_to(directory: Path) -> Iterator[None]:
+    """Raise StorageError, which names the directory, for what the operating system refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise refused(directory, error) from None
+
+
+def refused(directory: Path, error: OSError) -> StorageError:
+    fix = "free space there, or choose another place: PDCTL_HOME=DIR"
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        fix = "choose a directory that this user can write: PDCTL_HOME=DIR"
+    return StorageError(f"cannot write to {directory}: {error.strerror or error}", fix)
+
+
+class Watch:
+    """A supervisor's eye on its directories: tells once when writing begins to fail, and once when it works again."""
+
+    def __init__(self, directory: Path, logs: Path) -> None:
+        self._directory = directory
+        self._logs = logs
+        self._next = time.monotonic() + EVERY
+        self.notice = Notice()
+
+    def look(self, unsaved: OSError | None) -> str:
+        """What changed, in words; empty: nothing. `unsaved`: why run.json could not be written last time."""
+        if unsaved is None and time.monotonic() < self._next:
+            return ""
+        self._next = time.monotonic() + EVERY
+        error = trial(self._logs)
+        where = self._logs if error is not None else self._directory
+        error = error or unsaved
+        before = self.notice
+        if error is not None and not before.lost:
+            self.notice = Notice(time.time(), error.strerror or str(error), str(where.resolve()))
+            write(self._directory, self.notice)
+            return sentence(self.notice)
+        if error is None and before.lost:
+            self.notice = Notice()
+            write(self._directory, self.notice)
+            return f"logs are written again after {time.time() - before.since:.0f} s"
+        return ""
+
+
+def sentence(notice: Notice) -> str:
+    since = time.strftime("%H:%M:%S", time.localtime(notice.since))
+    return f"logs are being lost since {since}: {notice.error} ({notice.path})"
+
+
+class CrashNotice:
+    """Tells what ends a supervisor that should not have ended: in the notice, on syslog, and on stderr as ever."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._directory = directory
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, (SystemExit, KeyboardInterrupt)):
+            return
+        last = traceback.extract_tb(trace)[-1:]
+        place = f" at {last[0].filename}:{last[0].lineno}" if last else ""
+        text = f"{type(error).__name__}: {error}{place}"[:MESSAGE]
+        write(self._directory, dataclasses.replace(read(self._directory), crash=text))
+        syslog.syslog(syslog.LOG_ERR, f"pdctl: the supervisor of run {self._name} failed: {text}".replace("\n", " "))

@@ -1,0 +1,49 @@
+"""Standard error for log lines: what cannot be written is counted, and told of as soon as writing works again."""
+
+from __future__ import annotations
+
+import os
+import time
+
+FAILED = "%Y-%m-%d %H:%M:%S"
+
+
+class LogStream:
+    """Writes whole lines to a file descriptor and never raises: a full disk must not stop what logs.
+
+    Not for several threads at once beyond what the caller's lock allows (logging's handlers hold one).
+    """
+
+    def __init__(self, fd: int = 2) -> None:
+        self._fd = fd
+        self._lost = 0  # lines
+        self._since = 0.0
+        self._why = ""
+
+    def write(self, text: str) -> int:
+        data = text.encode("utf-8", "backslashreplace")
+        if self._lost:
+            data = self._told().encode() + data
+        try:
+            self._put(data)
+        except OSError as error:
+            self._since = self._since or time.time()
+            self._why = error.strerror or str(error)
+            self._lost += max(text.count("\n"), 1)
+        else:
+            self._lost, self._since = 0, 0.0
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+    def _put(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._fd, rest) :]
+
+    def _told(self) -> str:
+        """A line of its own, behind the half one that a full disk may have left."""
+        since = time.strftime(FAILED, time.localtime(self._since))
+        lines = f"{self._lost} line{'s' if self._lost > 1 else ''} of this log"
+        return f"\n[{time.strftime(FAILED)}] WARNING {lines} could not be written since {since}: {self._why}\n"

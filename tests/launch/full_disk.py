@@ -1,0 +1,84 @@
+"""What an operator does with a run whose disk is full. In a mount namespace of its own: `full_disk.py FOLDER`.
+
+Prints one JSON object. FOLDER becomes a tmpfs of 1 MiB that holds PDCTL_HOME; the topology lies beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+from tests.cli.test_run_verbs import Shell
+
+FULL = b"\0" * (2 << 20)
+
+
+def main(folder: Path) -> None:
+    disk = folder / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], check=True)
+    shell = Shell(folder)
+    shell.env["PDCTL_HOME"] = str(disk / "home")
+    told: dict[str, object] = {}
+
+    def run(name: str, *argv: str) -> None:
+        done = shell.run(*argv)
+        told[name] = [done.returncode, done.stdout, done.stderr]
+
+    run("launch", "launch", str(shell.file), "-d", "--no-doctor", "--on-death", "restart")
+    try:
+        fill(disk / "fill")
+        directory = disk / "home/runs/blue"
+        began = time.monotonic()
+        while not lost(directory) and time.monotonic() < began + 20:
+            time.sleep(0.05)
+        told["served"] = served(shell.router)
+        run("status", "status")
+        run("status json", "status", "-o", "json")
+        run("ls", "ls")
+        run("logs", "logs", "--tail", "1")
+        run("doctor", "doctor", "--no-extras", "--select", "PD2")
+        told["run.json"] = json.loads((directory / "run.json").read_text())["state"]
+        run("down", "down")
+        run("down again", "down")
+        run("ls after", "ls", "-o", "json")
+        run("launch on the full disk", "launch", str(shell.file), "-d", "--no-doctor")
+        (disk / "fill").unlink()
+        run("launch again", "launch", str(shell.file), "-d", "--no-doctor")
+        run("status of the new one", "status")
+    finally:
+        shell.run("down", "--force")
+        shell.close()
+    json.dump(told, sys.stdout)
+
+
+def fill(file: Path) -> None:
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT)
+    try:
+        while True:
+            os.write(handle, FULL)
+    except OSError:
+        os.close(handle)
+
+
+def lost(directory: Path) -> bool:
+    return bool(json.loads((directory / "notice.json").read_bytes()).get("since"))
+
+
+def served(router: str) -> list[int]:
+    body = json.dumps({"model": "standin", "messages": [{"role": "user", "content": "hi"}], "text": "hi"}).encode()
+    answers = []
+    for _ in range(20):
+        request = urllib.request.Request(f"{router}/generate", body, {"content-type": "application/json"})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            answers.append(answer.status)
+    return answers
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,143 @@
+"""Full, read-only and forbidden places: the fleet serves on, what is lost is said, what is kept is whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pdctl.errors import ExitCode, StorageError
+from pdctl.launch import preflight, remote, storage
+from pdctl.launch.events import Kind
+from pdctl.launch.journal import Journal
+from pdctl.launch.prepare import Opened, open_run
+from pdctl.launch.run import Outcome, State
+from pdctl.launch.storage import CrashNotice, Notice
+from tests.launch.conftest import QUICK, deploy
+
+ROOT = Path(__file__).parents[2]
+MOUNTS = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
+
+
+def can_mount() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    probe = 'd=$(mktemp -d) && mount -t tmpfs -o size=64k none "$d" && umount "$d" && rmdir "$d"'
+    return subprocess.run([*MOUNTS, "sh", "-c", probe], capture_output=True, check=False).returncode == 0
+
+
+def opened(root: Path) -> Opened:
+    return open_run(root, "blue", deploy(), QUICK, check=preflight.check, argv=("pdctl", "launch"))
+
+
+@pytest.mark.skipif(not can_mount(), reason="no mount namespace here")
+def test_a_run_on_a_full_disk(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    argv = [*MOUNTS, sys.executable, "-m", "tests.launch.full_disk", str(tmp_path)]
+    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    codes = {name: answer[0] for name, answer in told.items() if isinstance(answer[0], int) and name != "served"}
+    assert 3 not in codes.values(), told
+    assert codes["launch"] == 0, told["launch"]
+    assert told["served"] == [200] * 20
+    assert codes["status"] == 0, told["status"]
+    logs = str(tmp_path / "disk/home/runs/blue/logs")
+    assert "logs are being lost since " in told["status"][1]
+    assert f": No space left on device ({logs})" in told["status"][1]
+    assert json.loads(told["status json"][1])["logs_lost"].startswith("logs are being lost since ")
+    assert codes["ls"] == codes["logs"] == 0
+    assert told["run.json"] == "serving"  # the last one that could be written, whole
+    assert (codes["down"], told["down"][1]) == (0, "blue is stopped\n")
+    assert codes["down again"] == 0
+    assert json.loads(told["ls after"][1])["runs"][0]["state"] == "stopped"
+    code, _, error = told["launch on the full disk"]
+    assert code == ExitCode.NOT_PROBED
+    assert "No space left on device" in error
+    assert "PDCTL_HOME" in error
+    assert codes["launch again"] == 0, told["launch again"]
+    assert "being lost" not in told["status of the new one"][1]
+
+
+def test_what_happened_meanwhile_is_saved_when_there_is_space_again(tmp_path: Path) -> None:
+    directory, run, lock = opened(tmp_path)
+    journal = Journal(directory, run, lambda event: None)
+    file = directory.path / "run.json"
+    before = file.read_bytes()
+    draft = directory.path / f".run.json.{os.getpid()}"
+    draft.mkdir()  # the draft cannot be written
+    journal.note(Kind.SERVING, detail="http://x")
+    assert file.read_bytes() == before
+    draft.rmdir()
+    journal.look_at_storage()
+    assert [event.kind for event in directory.load().events] == [Kind.SERVING]
+    os.close(lock)
+
+
+def test_a_watch_tells_once_that_it_began_and_once_that_it_is_over(tmp_path: Path) -> None:
+    directory, _, lock = opened(tmp_path)
+    watch = storage.Watch(directory.path, directory.logs)
+    error = OSError(28, "No space left on device")
+    said = watch.look(error)
+    assert said.startswith("logs are being lost since ")
+    assert said.endswith(f": No space left on device ({directory.path})")
+    assert watch.look(error) == ""
+    assert storage.read(directory.path).lost
+    watch._next = 0.0
+    assert watch.look(None).startswith("logs are written again after ")
+    assert storage.read(directory.path) == Notice()
+    os.close(lock)
+
+
+def test_the_notice_keeps_its_size_whatever_it_says(tmp_path: Path) -> None:
+    storage.prepare(tmp_path)
+    for notice in (Notice(1.0, "x", "y"), Notice(crash="c" * 9000), Notice(outcome=Outcome("m" * 900, code=1))):
+        storage.write(tmp_path, notice)
+        assert (tmp_path / storage.FILE).stat().st_size == storage.SIZE
+    assert storage.read(tmp_path).outcome == Outcome("m" * 900, code=1)
+    (tmp_path / storage.FILE).write_bytes(b"[" * 100_000)
+    assert storage.read(tmp_path) == Notice()
+
+
+def test_an_end_that_run_json_cannot_tell_is_told(tmp_path: Path) -> None:
+    directory, run, lock = opened(tmp_path)
+    os.close(lock)
+    (directory.path / f".run.json.{os.getpid()}").mkdir()
+    directory.save_end(run.__class__(**{**{f: getattr(run, f) for f in run.__slots__}, "state": State.STOPPED}))
+    assert directory.load().state is State.STOPPED
+    os.close(opened(tmp_path / "other").lock)
+
+
+def test_the_last_words_of_a_supervisor_reach_status(tmp_path: Path) -> None:
+    directory, _, lock = opened(tmp_path)
+    os.close(lock)
+    with pytest.raises(ZeroDivisionError), CrashNotice(directory.path, "blue"):
+        _ = 1 / 0
+    crash = storage.read(directory.path).crash
+    assert crash.startswith("ZeroDivisionError: division by zero at ")
+    assert "test_storage.py:" in crash
+    assert "the supervisor failed: ZeroDivisionError" in remote._crashed(directory, directory.load()).message
+
+
+@pytest.mark.parametrize("home", ["/proc/pdctl", "/dev/null/home", "/sys/pdctl"])
+@pytest.mark.parametrize("verb", [("launch", "2p1d", "--no-doctor"), ("ls",), ("status",), ("down",), ("logs",)])
+def test_a_home_that_cannot_be(home: str, verb: tuple[str, ...]) -> None:
+    env = {**os.environ, "PDCTL_HOME": home}
+    argv = [sys.executable, "-m", "pdctl", *verb]
+    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == (4 if verb[0] == "launch" else 0 if verb[0] in ("ls", "down") else 5), done.stderr
+    assert "Traceback" not in done.stderr
+    if verb[0] == "launch":
+        assert home in done.stderr
+
+
+def test_an_opened_run_needs_space_for_its_logs(tmp_path: Path) -> None:
+    (tmp_path / "runs/blue").mkdir(parents=True)
+    (tmp_path / "runs/blue/logs").symlink_to("/proc/self")
+    with pytest.raises(StorageError, match="cannot write to /proc"):
+        opened(tmp_path)
