@@ -15,6 +15,11 @@ HEADER = 4
 T = TypeVar("T", bound=msgspec.Struct)
 
 
+# What msgspec raises on bytes that are no message. Text that is no UTF-8 raises a ValueError that is not msgspec's; the
+# checks of a struct may raise the others, on numbers and sizes that are claims of whoever sent them.
+MALFORMED = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError, MemoryError)
+
+
 class FrameError(ValueError):
     """A frame that cannot be read; the text says which rule it broke. The receiver drops it, logs it and goes on."""
 
@@ -46,5 +51,5 @@ class Codec(Generic[T]):
             raise FrameError(f"{self.name}: frame format {head[2]}, this engine speaks {FORMAT}")
         try:
             return self._decoder.decode(frame[HEADER:])
-        except msgspec.DecodeError as error:
-            raise FrameError(f"{self.name}: {error}") from None
+        except MALFORMED as error:
+            raise FrameError(f"{self.name}: {error or type(error).__name__}") from None

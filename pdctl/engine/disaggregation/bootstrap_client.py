@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.client
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -21,10 +22,13 @@ from pdctl.engine.disaggregation.bootstrap_wire import (
     RoomQuery,
     RoomRank,
 )
+from pdctl.engine.wire import MALFORMED
 from pdctl.http_auth import SIGNATURE, sign
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+log = logging.getLogger("pdctl.engine")
 
 TIMEOUT = 5.0  # seconds, sglang 0.5.23
 HEALTH_TIMEOUT = 3.0
@@ -50,6 +54,11 @@ def attempt(call: Callable[[], T]) -> T | BootstrapError:
         return call()
     except BootstrapError as error:
         return error
+    except Exception as error:
+        # The address is a client's and the answer a stranger's. What nobody foresaw in them ends the rooms that asked
+        # for it; raised on the manager's thread, it would end the rooms of everybody.
+        log.exception("A question to a bootstrap server hit an exception")
+        return BootstrapError(f"{type(error).__name__}: {error}", True)
 
 
 def parallel_info(address: str) -> ParallelInfo:
@@ -85,7 +94,7 @@ def _decoded(address: str, target: str, kind: type[T]) -> T:
 def _parse(address: str, target: str, body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.DecodeError as error:
+    except MALFORMED as error:
         path = target.partition("?")[0]
         raise BootstrapError(f"http://{address}{path} answered something else than SGLang's: {error}", True) from None
 
@@ -108,6 +117,8 @@ def _call(address: str, method: str, target: str, body: bytes | None = None, tim
         connection.request(method, target, body, headers)
         answer = connection.getresponse()
         text = answer.read(MAX_ANSWER)
+    except ValueError as error:  # a name that cannot be looked up: a label that is too long, empty or no IDNA
+        raise BootstrapError(f"{url}: not an address ({error})", True) from None
     except (OSError, http.client.HTTPException) as error:
         raise BootstrapError(f"{url}: {_cause(error, timeout)}") from None
     finally:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pdctl.engine.args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.disaggregation.bootstrap_wire import FOLLOW_ROOM
 from pdctl.layout.cuts import Seat
+
+if TYPE_CHECKING:
+    from pdctl.deployment_secret import DeploymentSecret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,7 @@ class DisaggConfig:
     transfer_threads: int = 0  # decode ranks are shared out to so many; 0: by cores
     settle_grace: float = 30.0  # sglang 0.5.23 DEFERRED_DECODE_KV_RELEASE_TIMEOUT
     tell_unclaimed: bool = True  # whether the decode hears of it when its page list is dropped (SGLang's never does)
+    secret: DeploymentSecret | None = None  # without it peers need none, and any that reaches the port is served
     faults: str = ""  # of this rank's transport, beside those of PDCTL_FAULTS
 
     @property

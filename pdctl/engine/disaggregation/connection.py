@@ -152,6 +152,10 @@ class Connection:
             return
         level = logging.WARNING if self.rooms else logging.INFO
         log.log(level, "Prefill rank %s (bootstrap_addr: %s): %s", self.endpoint, self._address.name, event.value)
+        if event == LinkEvent.STRANGER:
+            text = f"prefill rank {self.endpoint} (bootstrap_addr: {self._address.name}): {event.value}"
+            self.end(failures.of(FailureCode.MISMATCH, text))
+            return
         self._address.forget_shape()  # whoever answers there next may have another shape
         failure = failures.prefill_lost(self._address.name, f"rank {self.endpoint}: {event.value}")
         # Its last words came over another connection: give them a moment to be read.

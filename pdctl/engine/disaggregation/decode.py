@@ -38,9 +38,14 @@ def joined(host: str, port: int) -> str:
 
 class DecodeManager(Manager):
     def __init__(
-        self, config: DisaggConfig, transport: Transport, geometry: PoolGeometry, wake: Callable[[], None]
+        self,
+        config: DisaggConfig,
+        transport: Transport,
+        geometry: PoolGeometry,
+        wake: Callable[[], None],
+        died: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        super().__init__(config, transport, geometry, wake)
+        super().__init__(config, transport, geometry, wake, died)
         self._generations = itertools.count(1)
         self._rooms: dict[int, KvReceiver] = {}  # by generation, until settled
         self._active: dict[int, KvReceiver] = {}  # by room, until final
@@ -124,7 +129,7 @@ class DecodeManager(Manager):
 
     def on_message(self, message: Frame) -> None:
         if not isinstance(message, RegisterAck | Status | AbortAck):
-            log.warning("A decode rank does not expect %s frames; ignored", type(message).__name__)
+            self.rate.warning("A decode rank does not expect %s frames; ignored", type(message).__name__)
             return
         connection = self._by_session.get(message.session)
         if connection is None:
@@ -133,6 +138,12 @@ class DecodeManager(Manager):
             connection.on_ack(message)
         else:
             self._dispatch(connection, message)
+
+    def on_poisonous(self, message: Frame, why: str) -> None:
+        connection = self._by_session.get(message.session)
+        if connection is not None:
+            text = f"a {type(message).__name__} frame of prefill {connection.endpoint} cannot be used: {why}"
+            connection.end(failures.of(FailureCode.TRANSFER, text))
 
     def _dispatch(self, connection: Connection, message: Status | AbortAck) -> None:
         receiver = self._rooms.get(message.generation)

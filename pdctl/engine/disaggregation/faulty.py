@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from pdctl.engine.disaggregation.timers import Timer
     from pdctl.engine.faults import Armed
+    from pdctl.engine.socket_keys import SocketKeys
 
     Later = Callable[[float, Callable[[], None]], Timer]
 
@@ -27,8 +28,8 @@ class FrameFaults:
         self._armed = armed
         self._later = later
 
-    def link(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> Link:
-        return FaultyLink(self, context, endpoint)
+    def link(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, keys: SocketKeys | None = None) -> Link:
+        return FaultyLink(self, context, endpoint, keys)
 
     def passing(self, frame: bytes, prefix: str, go_on: Callable[[bytes], bool]) -> bool:
         """Let `frame` go on as the faults have it; what `go_on` says, True where it never gets that far."""
@@ -47,8 +48,14 @@ class FrameFaults:
 
 
 class FaultyLink(Link):
-    def __init__(self, faults: FrameFaults, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
-        super().__init__(context, endpoint)
+    def __init__(
+        self,
+        faults: FrameFaults,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        keys: SocketKeys | None = None,
+    ) -> None:
+        super().__init__(context, endpoint, keys)
         self._faults = faults
 
     def send(self, frame: bytes) -> bool:
@@ -59,7 +66,7 @@ def described(frame: bytes) -> tuple[str, int | None]:
     """The kind of a frame and its room; an empty kind where nobody can read it."""
     try:
         message = codec.decode(frame)
-    except (FrameError, RecursionError):
+    except FrameError:
         return "", None
     return str(message.__struct_config__.tag), getattr(message, "room", None)
 

@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from pdctl.engine.cache.geometry import PoolGeometry  # noqa: TC001  # msgspec reads it at run time
 from pdctl.engine.disaggregation.rank_shape import RankShape  # noqa: TC001
-from pdctl.engine.wire import HEADER, Codec
+from pdctl.engine.wire import HEADER, MALFORMED, Codec
 
 if TYPE_CHECKING:
     from pdctl.engine.transfer.base import Pages
@@ -156,7 +156,7 @@ def hello(frame: bytes) -> Hello | None:
     """The registration in a frame of any version; None where there is none."""
     try:
         return msgspec.msgpack.decode(frame[HEADER:], type=Hello)
-    except (msgspec.DecodeError, RecursionError):
+    except MALFORMED:
         return None
 
 

@@ -17,11 +17,13 @@ import zmq
 
 from pdctl.engine.disaggregation.channel import Bell, Inbox, Link, LinkEvent
 from pdctl.engine.disaggregation.timers import Timer, Timers
+from pdctl.engine.socket_keys import NOT_ALIKE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pdctl.engine.disaggregation.faulty import FrameFaults
+    from pdctl.engine.socket_keys import SocketKeys
 
 log = logging.getLogger("pdctl.engine")
 
@@ -32,6 +34,9 @@ FRAMES_PER_TURN = 64  # then commands and timers get their turn
 FOREVER = 60_000  # ms; whoever waits that long may as well look once
 BUSY_POLL = 1e-3  # seconds between looks at transfers that do not say when they will be done
 CLOSE_LINGER = 1.0
+MAX_SOCKETS = 16384  # of ZMQ, three for each link; its own default, 1023, ends at the 340th
+MOST_LINGERING = 64  # links that are closed and may still send; beyond that the next one is cut off
+TURNED_AWAY_EVERY = 10.0  # seconds between log lines about peers that hold another secret
 DRAIN = 2.0  # seconds for peers to acknowledge that rooms have ended
 
 
@@ -58,17 +63,28 @@ class Handler(Protocol):
         """The loop has ended, perhaps on an error it did not expect: nothing will be answered any more."""
         ...
 
+    def on_crash(self, reason: str) -> None:
+        """The loop ends on an error it did not expect, before `on_death`."""
+        ...
+
 
 class Loop:
-    def __init__(self, name: str, ip: str, handler: Handler) -> None:
+    def __init__(self, name: str, ip: str, handler: Handler, keys: SocketKeys | None = None) -> None:
+        """`keys`: what peers must hold for their frames to be read; None: nothing."""
         self._handler = handler
+        self._keys = keys
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
         self._bell = Bell()
-        self._inbox = Inbox(self._context, ip)
+        self._inbox = Inbox(self._context, ip, keys)
+        self._turned_away = 0  # connections since the last log line about them
+        self._telling = False
+        self._lingering: deque[float] = deque()  # until when, of links that were closed with something to send
         self._links: dict[zmq.Socket[bytes], Link] = {}
         self._poller = zmq.Poller()
         self._poller.register(self._bell.fd, zmq.POLLIN)
         self._poller.register(self._inbox.socket, zmq.POLLIN)
+        self._poller.register(self._inbox.monitor, zmq.POLLIN)
         self._calls: deque[Callable[[], None]] = deque()
         self._timers = Timers()
         self._http = ThreadPoolExecutor(HTTP_THREADS, thread_name_prefix=f"{name}-http")
@@ -130,8 +146,8 @@ class Loop:
             self._http.submit(job).add_done_callback(finished)
 
     def connect(self, endpoint: str) -> Link:
-        """Raises LinkError when `endpoint` is none."""
-        link = (self.faults.link if self.faults else Link)(self._context, endpoint)
+        """Raise LinkError if `endpoint` cannot be dialled."""
+        link = (self.faults.link if self.faults else Link)(self._context, endpoint, self._keys)
         self._links[link.monitor] = link
         self._poller.register(link.monitor, zmq.POLLIN)
         return link
@@ -139,19 +155,29 @@ class Loop:
     def drop(self, link: Link, linger: float = 0.0) -> None:
         if self._links.pop(link.monitor, None) is not None:
             self._poller.unregister(link.monitor)
-        link.close(linger)
+        link.close(linger if linger and self._may_linger(linger) else 0.0)
+
+    def _may_linger(self, seconds: float) -> bool:
+        """A peer that is not there keeps a closed socket for all of its linger: only so many may wait for that."""
+        now = time.monotonic()
+        while self._lingering and self._lingering[0] < now:
+            self._lingering.popleft()
+        if len(self._lingering) >= MOST_LINGERING:
+            return False
+        self._lingering.append(now + seconds)
+        return True
 
     def _run(self) -> None:
-        clean = False
         try:
             look: float | None = None
             while not self._stopping:
                 look = self._turn(look)
             self._drain(look)
-            clean = True
+        except Exception as error:
+            # Whoever could start the rank again must hear of it first: what follows may fail as well.
+            self._handler.on_crash(f"its KV manager thread ended on {type(error).__name__}: {error}")
+            log.critical("KV manager thread died; every room of this rank fails", exc_info=True)
         finally:
-            if not clean:
-                log.critical("KV manager thread died; every room of this rank fails", exc_info=True)
             self._finish()
 
     def _finish(self) -> None:
@@ -179,6 +205,8 @@ class Loop:
             self._calls.popleft()()
         if self._inbox.socket in ready:
             self._receive()
+        if self._inbox.monitor in ready:
+            self._note_turned_away()
         for monitor in [item for item in ready if item in self._links]:
             self._watch(self._links.get(monitor))
         self._timers.tick()
@@ -190,6 +218,22 @@ class Loop:
             if frame is None:
                 return
             self._handler.on_frame(frame)
+
+    def _note_turned_away(self) -> None:
+        """One line at once, then one for all that come within TURNED_AWAY_EVERY seconds."""
+        self._turned_away += self._inbox.turned_away()
+        if not self._telling:
+            self._tell_turned_away()
+
+    def _tell_turned_away(self) -> None:
+        self._telling = self._turned_away > 0
+        if self._telling:
+            log.warning(
+                "Turned away %d connection(s) at %s: the peer speaks no ZMTP, or %s",
+                self._turned_away, self.endpoint, NOT_ALIKE,
+            )  # fmt: skip
+            self._turned_away = 0
+            self.later(TURNED_AWAY_EVERY, self._tell_turned_away)
 
     def _watch(self, link: Link | None) -> None:
         if link is None:
@@ -207,8 +251,9 @@ class Loop:
         return max(0, min(FOREVER, math.ceil((min(due) - time.monotonic()) * 1000)))
 
     def _close(self) -> None:
-        for link in list(self._links.values()):
-            self.drop(link, CLOSE_LINGER)
+        for link in self._links.values():
+            link.close(CLOSE_LINGER)
+        self._links.clear()
         self._inbox.close()
         self._bell.close()
         self._context.term()

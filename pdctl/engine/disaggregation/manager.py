@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl.engine.disaggregation.faulty import faults_for
-from pdctl.engine.disaggregation.handshake import Frame, codec
+from pdctl.engine.disaggregation.handshake import Frame, clipped, codec
 from pdctl.engine.disaggregation.loop import Loop
 from pdctl.engine.disaggregation.rank_shape import RankShape
 from pdctl.engine.disaggregation.state import ManagerStats
+from pdctl.engine.log_rate import LogRate
+from pdctl.engine.socket_keys import SocketKeys
 from pdctl.engine.wire import FrameError
 
 if TYPE_CHECKING:
@@ -38,12 +40,21 @@ def host_identity() -> str:
 
 
 class Manager(ABC):
-    """`wake` is called on the manager's thread whenever a room changed; it must not block."""
+    """`wake` is called on the manager's thread whenever a room changed; it must not block.
+
+    `died` is called there with a reason when the thread ends on an error nobody expected.
+    """
 
     def __init__(
-        self, config: DisaggConfig, transport: Transport, geometry: PoolGeometry, wake: Callable[[], None]
+        self,
+        config: DisaggConfig,
+        transport: Transport,
+        geometry: PoolGeometry,
+        wake: Callable[[], None],
+        died: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self.config = config
+        self._died = died
         self.transport = transport
         self.geometry = geometry
         self.shape = RankShape.of(config, geometry)
@@ -54,7 +65,8 @@ class Manager(ABC):
         self.moved_bytes = 0
         self._rejected = 0
         self._warned: set[str] = set()
-        self.loop = Loop(f"kv-{config.role}", config.rank_ip, self)
+        self.rate = LogRate(log)
+        self.loop = Loop(f"kv-{config.role}", config.rank_ip, self, SocketKeys.of(config.secret))
         self.loop.faults = faults_for(config.attn_tp_rank, self.loop.later)
 
     @property
@@ -105,17 +117,34 @@ class Manager(ABC):
         """A frame nobody can read is dropped with a line in the log; the thread goes on (sglang 0.5.13's died)."""
         try:
             message = codec.decode(frame)
-        except (FrameError, RecursionError) as error:
+        except FrameError as error:
             self._rejected += 1
-            log.warning("Rejected a frame of %d bytes on %s: %s", len(frame), self.endpoint, error)
+            self.rate.warning("Rejected a frame of %d bytes on %s: %s", len(frame), self.endpoint, clipped(str(error)))
             self.on_unreadable(frame, str(error))
         else:
-            self.on_message(message)
+            self._deliver(message)
         return True
+
+    def _deliver(self, message: Frame) -> None:
+        """One of the few places that catch everything: this thread serves all peers, and a frame is one peer's.
+
+        What a frame can say is checked where it is used. What nobody foresaw ends the session that sent it, with a
+        traceback in the log, and no other; errors of anything but a frame still end the thread, and with it the rank.
+        """
+        try:
+            self.on_message(message)
+        except Exception as error:
+            self._rejected += 1
+            log.exception("A %s frame hit an exception; its session ends", type(message).__name__)
+            self.on_poisonous(message, f"{type(error).__name__}: {error}")
 
     def on_unreadable(self, frame: bytes, why: str) -> None:
         """A frame was rejected; its sender may be owed an answer."""
         del frame, why
+
+    @abstractmethod
+    def on_poisonous(self, message: Frame, why: str) -> None:
+        """A frame that could be read raised an error nobody expected: end what its session has here."""
 
     @abstractmethod
     def on_message(self, message: Frame) -> None: ...
@@ -132,6 +161,9 @@ class Manager(ABC):
     @property
     @abstractmethod
     def settled(self) -> bool: ...
+
+    def on_crash(self, reason: str) -> None:
+        self._died(reason)
 
     @abstractmethod
     def on_death(self) -> None: ...

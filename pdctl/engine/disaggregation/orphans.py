@@ -15,14 +15,18 @@ if TYPE_CHECKING:
 
     from pdctl.engine.disaggregation.handshake import TransferInfo
     from pdctl.engine.disaggregation.loop import Loop
+    from pdctl.engine.disaggregation.timers import Timer
 
 CAPACITY = 4096
+MOST_BYTES = 128 << 20  # of page ids
+SHARE = 2  # one session may keep this part of the capacity
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
     info: TransferInfo
     arrived: float  # time.monotonic()
+    timer: Timer
 
 
 class Orphans:
@@ -37,25 +41,48 @@ class Orphans:
         self._capacity = capacity
         self._kept: OrderedDict[tuple[int, str], Orphan] = OrderedDict()
         self._sessions: dict[int, dict[str, None]] = {}  # by room, in order of arrival, of what is kept
+        self._rooms: dict[str, dict[int, None]] = {}  # by session, in order of arrival
+        self._bytes = 0
+
+    def of(self, session: str) -> int:
+        """How many page lists of `session` are kept."""
+        return len(self._rooms.get(session, ()))
 
     def keep(self, info: TransferInfo) -> int:
         """How many of the room are here now. A newer page list of the same room and session takes the older's place."""
         key = (info.room, info.session)
-        orphan = self._kept[key] = Orphan(info, time.monotonic())
-        self._kept.move_to_end(key)
+        if key in self._kept:
+            self._take(key)
+        timer = self._loop.later(self._ttl, lambda: self._expire(key))
+        self._kept[key] = Orphan(info, time.monotonic(), timer)
         self._sessions.setdefault(info.room, {})[info.session] = None
-        self._loop.later(self._ttl, lambda: self._expire(key, orphan))
+        self._rooms.setdefault(info.session, {})[info.room] = None
+        self._bytes += len(info.pages)
+        most = max(1, self._capacity // SHARE)
+        if self.of(info.session) > most:
+            self._drop((next(iter(self._rooms[info.session])), info.session), f"more than {most} page lists of it wait")
         if len(self._kept) > self._capacity:
-            dropped = self._take(next(iter(self._kept)))
-            self._disown(dropped.info, f"more than {self._capacity} page lists wait for their requests")
+            self._drop(next(iter(self._kept)), f"more than {self._capacity} page lists wait for their requests")
+        while self._bytes > MOST_BYTES:
+            self._drop(
+                next(iter(self._kept)), f"page lists of more than {MOST_BYTES >> 20} MiB wait for their requests"
+            )
         return len(self._sessions.get(info.room, ()))
+
+    def _drop(self, key: tuple[int, str], why: str) -> None:
+        self._disown(self._take(key).info, why)
 
     def _take(self, key: tuple[int, str]) -> Orphan:
         room, session = key
-        del self._sessions[room][session]
+        del self._sessions[room][session], self._rooms[session][room]
         if not self._sessions[room]:
             del self._sessions[room]
-        return self._kept.pop(key)
+        if not self._rooms[session]:
+            del self._rooms[session]
+        orphan = self._kept.pop(key)
+        orphan.timer.cancel()  # it would keep the page list until it is due
+        self._bytes -= len(orphan.info.pages)
+        return orphan
 
     def adopt(self, room: int) -> list[TransferInfo]:
         """Take out every page list of `room`: its request is here."""
@@ -70,10 +97,9 @@ class Orphans:
 
     def drop_session(self, session: str) -> None:
         """The decode is gone: nobody waits for an answer."""
-        for key in [key for key in self._kept if key[1] == session]:
-            self._take(key)
+        for room in list(self._rooms.get(session, ())):
+            self._take((room, session))
 
-    def _expire(self, key: tuple[int, str], orphan: Orphan) -> None:
-        if self._kept.get(key) is orphan:
-            self._take(key)
-            self._disown(orphan.info, f"none came within {time.monotonic() - orphan.arrived:.1f}s")
+    def _expire(self, key: tuple[int, str]) -> None:
+        orphan = self._take(key)
+        self._disown(orphan.info, f"none came within {time.monotonic() - orphan.arrived:.1f}s")

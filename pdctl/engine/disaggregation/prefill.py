@@ -38,6 +38,7 @@ from pdctl.engine.disaggregation.refused_rooms import RefusedRooms
 from pdctl.engine.disaggregation.registration import Registration, server_address
 from pdctl.engine.disaggregation.sender import KvSender, Sender
 from pdctl.engine.disaggregation.session import Session, open_session
+from pdctl.engine.disaggregation.session_table import SessionTable
 from pdctl.engine.disaggregation.state import KVPoll, ManagerStats
 from pdctl.engine.transfer.faulty import with_faults
 from pdctl.engine.transfer.workers import Workers, threads
@@ -58,13 +59,18 @@ MAX_CONCLUDED = 4096  # rooms remembered so that late frames about them are answ
 
 class PrefillManager(Manager):
     def __init__(
-        self, config: DisaggConfig, transport: Transport, geometry: PoolGeometry, wake: Callable[[], None]
+        self,
+        config: DisaggConfig,
+        transport: Transport,
+        geometry: PoolGeometry,
+        wake: Callable[[], None],
+        died: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        super().__init__(config, transport, geometry, wake)
+        super().__init__(config, transport, geometry, wake, died)
         faulty = with_faults(transport, config.attn_tp_rank, config.faults)
         self.transport = self._workers = Workers(faulty, self.loop, threads(config.transfer_threads))
         self._rooms: dict[int, KvSender] = {}
-        self._sessions: dict[str, Session] = {}
+        self._sessions = SessionTable()
         ttl = min(config.orphan_ttl, config.bootstrap_timeout) if config.tell_unclaimed else config.orphan_ttl
         self._orphans = Orphans(self.loop, ttl, self._disown)
         self._concluded: OrderedDict[int, Failure | None] = OrderedDict()
@@ -104,8 +110,8 @@ class PrefillManager(Manager):
         return sender
 
     def _detach(self) -> bool:
-        for session in self._sessions:
-            self._workers.drop_peer(session)
+        for session in self._sessions.all():
+            self._workers.drop_peer(session.id)
         return self._workers.detach()
 
     def stats(self) -> ManagerStats:
@@ -209,36 +215,61 @@ class PrefillManager(Manager):
         elif isinstance(message, Unregister):
             self._unregister(message.session)
         else:
-            log.warning("A prefill rank does not expect %s frames; ignored", type(message).__name__)
+            self.rate.warning("A prefill rank does not expect %s frames; ignored", type(message).__name__)
 
     def on_unreadable(self, frame: bytes, why: str) -> None:
         """A decode of another version learns why it will not be served, instead of waiting for an answer."""
         unread = hello(frame)
         if unread is not None:
             reason = other_version(unread.protocol) if unread.protocol != PROTOCOL else clipped(why)
-            log.error("Refused decode session %s (%s): %s", unread.session, unread.endpoint, reason)
+            self.rate.warning("Refused decode session %s (%s): %s", unread.session, unread.endpoint, reason)
             code = FailureCode.MISMATCH.value
             answer = RegisterAck(unread.session, self.endpoint, self.host, accepted=False, reason=reason, code=code)
             self._reply(unread.session, unread.endpoint, answer)
+
+    def on_poisonous(self, message: Frame, why: str) -> None:
+        known = self._sessions.get(message.session)
+        if known is not None:
+            self.lost(known, f"its {type(message).__name__} frame cannot be used: {why}", linger=1.0)
+        elif isinstance(message, RegisterKvArgs):
+            self.transport.drop_peer(message.session)
+            text = clipped(f"this registration cannot be used: {why}")
+            code = FailureCode.MISMATCH.value
+            answer = RegisterAck(message.session, self.endpoint, self.host, accepted=False, reason=text, code=code)
+            self._reply(message.session, message.endpoint, answer)
 
     def _register(self, message: RegisterKvArgs) -> None:
         self._unregister(message.session)
         session = open_session(self, message)
         if session is not None:
-            self._sessions[session.id] = session
+            self._sessions.add(session)
+
+    def make_room(self, endpoint: str) -> str:
+        """Let an idle session go where one more of `endpoint` does not fit; why it does not, where none is idle."""
+        return self._sessions.make_room(endpoint, lambda one: not (one.rooms or self._orphans.of(one.id)), self._evict)
+
+    def _evict(self, session: Session) -> None:
+        log.info("Decode session %s (%s) is idle and leaves for another", session.id, session.endpoint)
+        self._sessions.pop(session.id)
+        self._end(session, "it was idle, and its place was needed", linger=1.0)
 
     def _unregister(self, session_id: str) -> None:
-        session = self._sessions.pop(session_id, None)
+        session = self._sessions.pop(session_id)
         if session is not None:
             self._end(session, "it gave the connection up", linger=1.0)
 
     def _transfer_info(self, info: TransferInfo) -> None:
-        if info.session not in self._sessions:
+        session = self._sessions.use(info.session)
+        if session is None:
             text = f"decode session {info.session} is not registered with prefill rank {self.endpoint}"
             self.refuse(info, failures.of(FailureCode.UNKNOWN_SESSION, text))
             return
         if len(info.pages) % 4:
             self.refuse(info, failures.of(FailureCode.BAD_PAGES, f"{len(info.pages)} bytes are not whole page ids"))
+            return
+        if len(info.pages) // 4 > session.num_pages:
+            text = f"{len(info.pages) // 4} pages are more than the decode's pool of {session.num_pages} has"
+            self.refuse(info, failures.of(FailureCode.BAD_PAGES, text))
             return
         sender = self._rooms.get(info.room)
         if sender is not None:
@@ -289,7 +320,7 @@ class PrefillManager(Manager):
         try:
             link = self.loop.connect(endpoint)
         except LinkError as error:
-            log.warning("Cannot answer decode session %s: %s", session_id, error)
+            self.rate.warning("Cannot answer decode session %s: %s", session_id, error)
             return
         link.send(codec.encode(frame))
         self.loop.drop(link, linger=1.0)
@@ -322,7 +353,8 @@ class PrefillManager(Manager):
     def on_link(self, link: Link, event: LinkEvent) -> None:
         if event == LinkEvent.UP:
             return
-        for session in [session for session in self._sessions.values() if session.link is link]:
+        session = self._sessions.by_link(link)
+        if session is not None:
             self.lost(session, event.value)
 
     def lost_peer(self, peer: str, detail: str) -> None:
@@ -332,7 +364,7 @@ class PrefillManager(Manager):
 
     def lost(self, session: Session, detail: str, linger: float = 0.0) -> None:
         """A decode rank is gone: only its rooms fail, and it may register again."""
-        if self._sessions.pop(session.id, None) is None:
+        if self._sessions.pop(session.id) is None:
             return
         log.info("Decode rank %s: %s; %d rooms affected", session.endpoint, detail, len(session.rooms))
         if session.rooms:

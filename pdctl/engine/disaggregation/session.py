@@ -100,21 +100,26 @@ def planned(manager: PrefillManager, message: RegisterKvArgs) -> TransferPlan | 
 
 def open_session(manager: PrefillManager, message: RegisterKvArgs) -> Session | None:
     """Answer a registration. None when it was refused; the decode then knows why, in the same words as our log."""
-    try:
-        link = manager.loop.connect(message.endpoint)
-    except LinkError as error:
-        log.error("Cannot answer decode session %s: %s", message.session, error)
-        return None
     refused, plan = refusal(manager, message), None
     if refused is None:
         try:
             plan = planned(manager, message)
-        except (TransferError, ValueError) as error:
+        except (TransferError, ValueError, OverflowError, MemoryError) as error:
             manager.transport.drop_peer(message.session)
             refused = Refusal(FailureCode.MISMATCH, rank_map.both(f"{error}.", manager.shape.words, message.shape))
+    crowded = manager.make_room(message.endpoint) if refused is None else ""
+    if crowded:
+        manager.transport.drop_peer(message.session)
+        refused = Refusal(FailureCode.MISMATCH, crowded)
+    try:
+        link = manager.loop.connect(message.endpoint)
+    except LinkError as error:
+        manager.rate.warning("Cannot answer decode session %s: %s", message.session, error)
+        manager.transport.drop_peer(message.session)
+        return None
     link.send(codec.encode(_answer(manager, message.session, refused)))
     if refused is not None:
-        log.error("Refused decode session %s (%s): %s", message.session, message.endpoint, refused.reason)
+        manager.rate.warning("Refused decode session %s (%s): %s", message.session, message.endpoint, refused.reason)
         manager.loop.drop(link, linger=1.0)
         return None
     log.info("Register KVArgs from %s successfully", message.session)

@@ -37,7 +37,9 @@ STEP = b"step"
 
 
 class Mailbox:
-    """Requests in, replies out, and the wake-up of a sleeping replica. Only `wake` may be called from another thread.
+    """Requests in, replies out, and the wake-up of a sleeping replica.
+
+    Only `wake` and `alarm` may be called from another thread.
 
     Nothing is received before `join`.
     """
@@ -51,6 +53,11 @@ class Mailbox:
         self._context: zmq.Context[Socket] = zmq.Context()
         self._replies = self._socket(zmq.PUSH)
         self._replies.connect(tokenizer)
+        # A socket belongs to one thread at a time, and a new one could not be connected later: the tokenizer manager's
+        # address goes with its directory as soon as all ranks are there.
+        self._alarms = self._socket(zmq.PUSH)
+        self._alarms.connect(tokenizer)
+        self._alarm_lock = threading.Lock()
         self._followers: list[Socket] = []
         self._leaders: list[Socket] = []
         self._wake_lock = threading.Lock()
@@ -202,6 +209,12 @@ class Mailbox:
 
     def send(self, reply: Reply) -> None:
         self._replies.send(reply_codec.encode(reply))
+
+    def alarm(self, reply: Reply) -> None:
+        """Tell the tokenizer manager, whatever the scheduler's thread is doing. Safe from any thread."""
+        with self._alarm_lock:
+            if not self._alarms.closed:
+                self._alarms.send(reply_codec.encode(reply))
 
     def close(self) -> None:
         self._context.destroy(linger=1000)

@@ -7,6 +7,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
+from pdctl.deployment_secret import DeploymentSecret
 from pdctl.engine.cache.pool import KVPool
 from pdctl.engine.channels import dist_address
 from pdctl.engine.disaggregation.config import DisaggConfig
@@ -89,6 +90,7 @@ def manager(
     replica: int,
     transport: Transport | None,
     wake: Callable[[], None],
+    died: Callable[[str], None],
 ) -> Manager | None:
     if transport is None:
         return None
@@ -120,13 +122,14 @@ def manager(
         transfer_threads=args.disaggregation_transfer_threads,
         heartbeat_interval=args.heartbeat_interval,
         heartbeat_max_failure=args.heartbeat_max_failure,
+        secret=DeploymentSecret.from_environment(os.environ),
         faults=args.rehearsal.fault(args.disaggregation_mode),
     )
     if args.rehearsal.keep_unclaimed_rooms:  # until the decode gives the room up, or is taken to be dead
         ttl = args.bootstrap_timeout + args.waiting_timeout
         settings = dataclasses.replace(settings, orphan_ttl=ttl, tell_unclaimed=False)
     made = PrefillManager if args.disaggregation_mode == "prefill" else DecodeManager
-    return made(settings, transport, sizing.geometry, wake)
+    return made(settings, transport, sizing.geometry, wake, died)
 
 
 def role(resources: Resources, manager: Manager | None) -> Role:

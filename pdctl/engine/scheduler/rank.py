@@ -98,8 +98,12 @@ class Rank:
     def _new_manager(self) -> Manager | None:
         return parts.manager(
             self._args, self._config, self._sizing, self._groups, self._here.replica, self._transport,
-            self._mailbox.wake,
+            self._mailbox.wake, self._manager_died,
         )  # fmt: skip
+
+    def _manager_died(self, reason: str) -> None:
+        """On the KV manager's thread. The scheduler may be in a long pass, and without the manager it serves nobody."""
+        self._mailbox.alarm(Died(self._tp_rank, self._dp_rank, reason, self._pp_rank))
 
     def _tell_place(self, on_cpu: bool) -> None:
         """One line with the cells of `pdctl plan`'s rank table, under its titles."""

@@ -11,13 +11,15 @@ import importlib
 import os
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from pdctl.engine.transfer import memory
 from pdctl.engine.transfer.base import Buffer, Caps, Cut, Op, OpState, TransferError, TransferPlan, require_compatible
 from pdctl.engine.transfer.pages import Blocks, require_pairs, sides, spans
+from pdctl.engine.wire import MALFORMED
 
 if TYPE_CHECKING:
     import mmap
@@ -35,10 +37,13 @@ BATCH = 1024
 IN_FLIGHT = 2  # batches: the next is handed over while the one before it is on the wire
 
 
+Address = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+
+
 class Descriptor(msgspec.Struct, frozen=True):
-    session: str  # host:port of the peer's engine
-    address: int
-    nbytes: int
+    session: Annotated[str, Meta(min_length=1, max_length=300)]  # host:port of the peer's engine
+    address: Address
+    nbytes: Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +123,7 @@ class MooncakeTransport:
     def add_peer(self, peer: str, descriptor: bytes) -> None:
         try:
             theirs = msgspec.msgpack.decode(descriptor, type=Descriptor)
-        except msgspec.DecodeError as error:
+        except MALFORMED as error:
             raise TransferError(f"mooncake: peer {peer} sent no mooncake descriptor ({error})") from None
         self._peers[peer] = theirs  # the first write opens the connection
 

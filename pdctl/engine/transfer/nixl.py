@@ -10,6 +10,7 @@ from pdctl.engine.transfer import memory
 from pdctl.engine.transfer.base import Buffer, Caps, Cut, Op, OpState, TransferError, TransferPlan, require_compatible
 from pdctl.engine.transfer.pages import require_pairs, sides
 from pdctl.engine.transfer.ucx import Agent, Descriptor, Lists, Memory, load
+from pdctl.engine.wire import MALFORMED
 
 if TYPE_CHECKING:
     import mmap
@@ -61,9 +62,11 @@ class NixlTransport:
     def add_peer(self, peer: str, descriptor: bytes) -> None:
         try:
             theirs = msgspec.msgpack.decode(descriptor, type=Descriptor)
-        except msgspec.DecodeError as error:
+        except MALFORMED as error:
             raise TransferError(f"nixl: peer {peer} sent no nixl descriptor ({error})") from None
         self.drop_peer(peer)
+        if theirs.agent in {agent.own.agent for agent in self._agents}:
+            raise TransferError(f"nixl: peer {peer} names an agent of this process as its own")
         agent = min(self._agents, key=lambda agent: agent.load)
         agent.add(peer, theirs)
         self._agent_of[peer] = agent

@@ -1,7 +1,11 @@
 """A piece of shared memory that its owner's death frees, whatever killed it, and the handle a peer maps it by.
 
-Linux: an anonymous file (memfd) that peers open as /proc/<pid>/fd/<n>; it has no name, so nothing stays in /dev/shm.
-Elsewhere: POSIX shared memory, which the standard library's resource tracker unlinks even after a SIGKILL of the owner.
+Linux: an anonymous file (memfd) that peers open as /proc/<pid>/fd/<n>; nothing stays in /dev/shm. Elsewhere: POSIX
+shared memory, which the standard library's resource tracker unlinks even after a SIGKILL of the owner.
+
+A handle comes from a peer, and what it leads to is written into. So it holds no path: a peer builds the name itself,
+around a random token that only those know whom the owner gave the handle, and looks at what it has opened before it
+maps it.
 """
 
 from __future__ import annotations
@@ -9,11 +13,13 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import secrets
+import stat
 import sys
-import uuid
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import msgspec
+from msgspec import Meta
 
 from pdctl.engine.transfer import memory
 from pdctl.engine.transfer.base import TransferError
@@ -22,13 +28,27 @@ if TYPE_CHECKING:
     from multiprocessing.shared_memory import SharedMemory
 
 
-class Handle(msgspec.Struct, frozen=True):
-    """How to find a segment. `name` is a path under /proc (`inode` proves that it is still the same) or a shm name."""
+TOKEN = 10  # random bytes; macOS allows 31 characters for a whole name
+PREFIX = "pdctl-"
 
-    name: str
-    nbytes: int
-    pid: int
-    inode: int = 0
+
+class Handle(msgspec.Struct, frozen=True):
+    """How to find a segment. `fd` and `inode` are of a memfd of process `pid`; -1 and 0 where the token names it."""
+
+    token: Annotated[str, Meta(pattern=r"^[0-9a-f]{20}\Z")]
+    nbytes: Annotated[int, Meta(ge=1, lt=1 << 62)]
+    pid: Annotated[int, Meta(ge=1, lt=1 << 31)]
+    fd: Annotated[int, Meta(ge=-1, lt=1 << 31)] = -1
+    inode: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+
+    @property
+    def name(self) -> str:
+        return PREFIX + self.token
+
+    @property
+    def path(self) -> str:
+        """Of a memfd."""
+        return f"/proc/{self.pid}/fd/{self.fd}"
 
 
 class Segment(Protocol):
@@ -62,22 +82,26 @@ def create_segment(nbytes: int) -> Segment:
 def map_segment(peer: str, handle: Handle) -> Mapping:
     """Raises TransferError with the likely cause when the memory cannot be opened."""
     try:
-        return MemfdMapping(handle) if handle.inode else NamedMapping(handle)
+        return MemfdMapping(handle) if hasattr(os, "memfd_create") else NamedMapping(handle)
     except (OSError, ValueError) as error:
         raise TransferError(
-            f"shm: cannot map the pool of peer {peer} ({handle.name}, {handle.nbytes} bytes): {error}; "
+            f"shm: cannot map the pool of peer {peer} (pid {handle.pid}, {handle.nbytes} bytes): {error}; "
             "both processes must run on one host, in one PID namespace, as one user"
         ) from None
 
 
 class MemfdSegment:
     def __init__(self, nbytes: int) -> None:
-        self._fd = os.memfd_create("pdctl-kv", os.MFD_CLOEXEC)
+        import fcntl
+
+        token = secrets.token_hex(TOKEN)
+        self._fd = os.memfd_create(PREFIX + token, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, nbytes)
+        # Memory that becomes shorter under a peer's mapping kills the peer (SIGBUS): the seal says that it cannot.
+        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self._memory = memory.touched(mmap.mmap(self._fd, nbytes))
         self.view = memoryview(self._memory)
-        pid, inode = os.getpid(), os.fstat(self._fd).st_ino
-        self.handle = Handle(f"/proc/{pid}/fd/{self._fd}", nbytes, pid, inode)
+        self.handle = Handle(token, nbytes, os.getpid(), self._fd, os.fstat(self._fd).st_ino)
 
     def close(self) -> None:
         self.view.release()
@@ -87,13 +111,10 @@ class MemfdSegment:
 
 class MemfdMapping:
     def __init__(self, handle: Handle) -> None:
-        self._handle = handle
+        self._path, self._inode = handle.path, handle.inode
         self.pid = handle.pid
-        fd = os.open(handle.name, os.O_RDWR | os.O_CLOEXEC)
+        fd = _opened(handle)
         try:
-            found = os.fstat(fd)
-            if found.st_ino != handle.inode or found.st_size < handle.nbytes:
-                raise OSError(f"{handle.name} is another file now")
             # Fault all of it in while the peers meet: the first write into each page would take five times as long.
             self._memory = mmap.mmap(fd, handle.nbytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         finally:
@@ -102,7 +123,7 @@ class MemfdMapping:
 
     def alive(self) -> bool:
         try:
-            return os.stat(self._handle.name).st_ino == self._handle.inode  # noqa: PTH116  # before each write: 10 x
+            return os.stat(self._path).st_ino == self._inode  # noqa: PTH116  # before each write: 10 x
         except OSError:
             return False
 
@@ -110,14 +131,44 @@ class MemfdMapping:
         _let_go(self.view, self._memory)
 
 
+def _opened(handle: Handle) -> int:
+    """A descriptor of the memfd that `handle` means. Raise OSError if it leads to anything else, before it is written.
+
+    To open what is no memfd may wait (a FIFO) or do things (a device), so the link is read before. The number may be
+    another file's by then, so everything is looked at again afterwards.
+    """
+    import fcntl
+
+    expected = f"/memfd:{handle.name} (deleted)"
+    if os.readlink(handle.path) != expected:  # noqa: PTH115  # a link to no path
+        raise OSError("it is not the memory that the handle names")
+    fd = os.open(handle.path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        found = os.fstat(fd)
+        if os.readlink(f"/proc/self/fd/{fd}") != expected or found.st_ino != handle.inode:  # noqa: PTH115
+            raise OSError("it is another file now")
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink or found.st_uid != os.geteuid():
+            raise OSError("it is no anonymous memory of this user")
+        if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            raise OSError("its owner could make it shorter")
+        # A file of any length costs its owner nothing; mapped and faulted in here, it would cost this host its memory.
+        if found.st_size < handle.nbytes or found.st_blocks * 512 < handle.nbytes:
+            raise OSError(f"it has {min(found.st_size, found.st_blocks * 512)} bytes")
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
 class NamedSegment:
     def __init__(self, nbytes: int) -> None:
         from multiprocessing import shared_memory
 
-        self._memory = shared_memory.SharedMemory(f"pdctl-{uuid.uuid4().hex[:12]}", create=True, size=nbytes)
+        token = secrets.token_hex(TOKEN)
+        self._memory = shared_memory.SharedMemory(PREFIX + token, create=True, size=nbytes)
         self.view = _buffer(self._memory, nbytes)
         memory.as_bytes(self.view)[:] = 0
-        self.handle = Handle(self._memory.name, nbytes, os.getpid())
+        self.handle = Handle(token, nbytes, os.getpid())
 
     def close(self) -> None:
         self._memory.unlink()

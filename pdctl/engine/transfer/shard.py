@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import threading
 import time
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pdctl.engine.transfer.base import Pages, TransferPlan, Transport
+
+log = logging.getLogger("pdctl.engine")
 
 SLOWEST = 200e6  # bytes a second: what a copy is granted before it counts as stuck
 SOON, LATE = 1e-4, 1e-3  # seconds between looks at a write that does not say when it will be done
@@ -75,6 +78,18 @@ class Shard:
     watched: bool = False  # the loop will look whether the running call returns
 
 
+def posted(transport: Transport, job: Job) -> Op:
+    """What became of the post: whatever it raises is the failure of this one write."""
+    try:
+        return transport.post(job.plan, job.src, job.dst)
+    except TransferError as error:
+        return Op(job.plan.peer, 0, OpState.FAILED, str(error))
+    except Exception as error:
+        # Peers share this thread, and the libraries beneath are not ours: what nobody foresaw costs one peer its rooms.
+        log.exception("A KV write into session %s hit an exception", job.plan.peer)
+        return Op(job.plan.peer, 0, OpState.FAILED, f"{type(error).__name__}: {error}")
+
+
 class Worker:
     """One thread of a shard."""
 
@@ -130,7 +145,12 @@ class Worker:
                 parked.append(order)
                 return True
             self.since, self.order = time.monotonic(), order
-        order.act(self)
+        try:
+            order.act(self)
+        except Exception as error:
+            # As in `posted`. Errors of anything but an order still end the thread, and with it the rank.
+            log.exception("A KV transfer for session %s hit an exception; its writes fail", order.peer)
+            self._fail(order.peer, f"{type(error).__name__}: {error}")
         with self.shard.lock:
             self.order = None
             if not self.replaced:
@@ -141,6 +161,12 @@ class Worker:
                 self.shard.inbox.put(Order(order.peer, 0, functools.partial(adopt, job)))
         return False
 
+    def _fail(self, peer: str, why: str) -> None:
+        for job in [job for job in self.underway if job.plan.peer == peer]:
+            self.underway.remove(job)
+            job.made = Op(peer, 0, OpState.FAILED, why)
+            self._owner.report(job)
+
     # --- orders
 
     def post(self, job: Job) -> None:
@@ -149,10 +175,7 @@ class Worker:
                 return
             job.taken = True
         job.began = time.monotonic()
-        try:
-            job.made = self._owner.inner.post(job.plan, job.src, job.dst)
-        except TransferError as error:
-            job.made = Op(job.plan.peer, 0, OpState.FAILED, str(error))
+        job.made = posted(self._owner.inner, job)
         self._owner.report(job)
         if job.made.state == OpState.RUNNING:
             job.schedule()

@@ -12,6 +12,7 @@ from pdctl.engine.transfer import memory
 from pdctl.engine.transfer.base import Buffer, Caps, Cut, Op, OpState, TransferError, TransferPlan, require_compatible
 from pdctl.engine.transfer.pages import Blocks, require_pairs, runs, sides
 from pdctl.engine.transfer.segment import Handle, Mapping, Segment, create_segment, map_segment
+from pdctl.engine.wire import MALFORMED
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -64,7 +65,7 @@ class ShmTransport:
     def add_peer(self, peer: str, descriptor: bytes) -> None:
         try:
             handle = msgspec.msgpack.decode(descriptor, type=Handle)
-        except msgspec.DecodeError as error:
+        except MALFORMED as error:
             raise TransferError(f"shm: peer {peer} sent no shared-memory handle ({error})") from None
         self.drop_peer(peer)
         self._peers[peer] = map_segment(peer, handle)

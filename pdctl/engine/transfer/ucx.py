@@ -15,9 +15,10 @@ import os
 import threading
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from pdctl.engine.transfer.base import TransferError
 from pdctl.engine.transfer.pages import Blocks, expanded_rows
@@ -27,17 +28,22 @@ if TYPE_CHECKING:
 
 PACKAGES = ("nixl", "nixl_cu12", "nixl_cu13")
 INITIATOR = "NIXL_INIT_AGENT"
+MOST_BLOCKS = 1 << 27  # of one pool; the library keeps some tens of bytes for each
+
+
+Kind = Literal["DRAM", "VRAM"]
+Address = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
 class Descriptor(msgspec.Struct, frozen=True):
-    """Where the pool of an agent lies."""
+    """Where the pool of an agent lies. It comes from a peer: `Agent.add` holds it to what the metadata say."""
 
-    agent: str
-    metadata: bytes
-    address: int
-    nbytes: int
-    device: int
-    kind: str  # DRAM | VRAM
+    agent: Annotated[str, Meta(min_length=1, max_length=128)]
+    metadata: Annotated[bytes, Meta(min_length=1, max_length=65536)]
+    address: Address
+    nbytes: Address
+    device: Annotated[int, Meta(ge=0, lt=1 << 16)]
+    kind: Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ class Memory:
     address: int
     nbytes: int
     device: int
-    kind: str  # DRAM | VRAM
+    kind: Kind
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,14 +130,42 @@ class Agent:
         return len(self._peers)
 
     def add(self, peer: str, theirs: Descriptor) -> None:
+        """Raise TransferError unless the metadata are of the agent the descriptor names and hold all of its pool."""
         with self._lock:
-            if not self._knows(theirs.agent):
-                try:
-                    self._agent.add_remote_agent(theirs.metadata)
-                except self.errors as error:
-                    raise TransferError(f"nixl: cannot load the agent of peer {peer}: {error}") from None
+            known = self._knows(theirs.agent)
+            if not known:
+                self._load(peer, theirs)
+            pool = [(theirs.address, theirs.nbytes, theirs.device)]
+            try:
+                held = self._agent.check_remote_metadata(theirs.agent, self._agent.get_xfer_descs(pool, theirs.kind))
+            except self.errors:
+                held = False
+            if not held:
+                if not known:
+                    self._forget(theirs.agent)
+                raise TransferError(
+                    f"nixl: peer {peer} names {theirs.nbytes} bytes of {theirs.kind} at {theirs.address:#x}, which its "
+                    "agent has not registered"
+                )
             self._peers[peer] = theirs
             self.plans[peer] = []
+
+    def _load(self, peer: str, theirs: Descriptor) -> None:
+        try:
+            loaded = self._agent.add_remote_agent(theirs.metadata)
+        except self.errors as error:
+            raise TransferError(f"nixl: cannot load the agent of peer {peer}: {error}") from None
+        name = loaded.decode(errors="replace") if isinstance(loaded, bytes) else str(loaded)
+        if name != theirs.agent:
+            if not self._knows(name):
+                self._forget(name)
+            raise TransferError(f"nixl: peer {peer} says that its agent is {theirs.agent}; its metadata are {name}'s")
+
+    def _forget(self, agent: str) -> None:
+        try:
+            self._agent.remove_remote_agent(agent)
+        except self.errors:
+            return  # its metadata went with the connection
 
     def _knows(self, agent: str) -> bool:
         """One agent serves every connection of its process: it goes with the last of them."""
@@ -142,21 +176,22 @@ class Agent:
             for lists in self.plans.pop(peer):
                 lists.release()
             known = self._peers.pop(peer)
-            if self._knows(known.agent):
-                return
-            try:
-                self._agent.remove_remote_agent(known.agent)
-            except self.errors:
-                return  # its metadata went with the connection
+            if not self._knows(known.agent):
+                self._forget(known.agent)
 
     def peer(self, peer: str) -> Descriptor:
         return self._peers[peer]
 
     def lists(self, peer: str, here: Blocks, there: Blocks) -> Lists:
         theirs = self._peers[peer]
-        made = Lists(
-            self, self._prepare(INITIATOR, self.own, here), self._prepare(theirs.agent, theirs, there), here, there
-        )
+        if max(here.count, there.count) > MOST_BLOCKS:
+            raise TransferError(f"nixl: {there.count} blocks of peer {peer} are more than the {MOST_BLOCKS} we prepare")
+        local = self._prepare(INITIATOR, self.own, here)
+        try:
+            made = Lists(self, local, self._prepare(theirs.agent, theirs, there), here, there)
+        except TransferError:
+            local.release()
+            raise
         self.plans[peer].append(made)
         return made
 

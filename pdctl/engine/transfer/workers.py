@@ -138,7 +138,7 @@ class Workers(Around):
         """Two changes of thread are dear for a small copy; of several at once, only the first is made here."""
         began, op = time.monotonic(), job.op
         job.taken, job.began = True, began
-        made = job.made = self.inner.post(job.plan, job.src, job.dst)
+        made = job.made = orders.posted(self.inner, job)
         now = time.monotonic()
         self._turn_at = now + BREATH
         if made.state == OpState.RUNNING:

@@ -184,9 +184,7 @@ def test_a_prefill_that_forgot_us_is_told_again_without_failing_the_room() -> No
     with bootstrap() as server, prefill_side(server.port) as prefill, decode_side() as decode:
         run_room(prefill, decode, 1, server.port)
         manager = prefill.manager
-        manager.loop.call(
-            lambda: [manager.lost(session, "cut by the test") for session in [*manager._sessions.values()]]
-        )
+        manager.loop.call(lambda: [manager.lost(session, "cut by the test") for session in manager._sessions.all()])
         prefill.woken.wait("lost session", lambda: manager.stats().peers == 0)
         sender = manager.sender(2, "r")
         receiver = decode.manager.receiver(2, "r", HOST, server.port)

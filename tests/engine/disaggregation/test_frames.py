@@ -28,7 +28,7 @@ from pdctl.engine.disaggregation.handshake import (
     pack_pages,
     unpack_pages,
 )
-from pdctl.engine.disaggregation.orphans import CAPACITY
+from pdctl.engine.disaggregation.orphans import CAPACITY, SHARE
 from pdctl.engine.disaggregation.rank_shape import RankShape
 from pdctl.engine.disaggregation.state import KVPoll
 from pdctl.engine.wire import FrameError
@@ -151,11 +151,10 @@ class Impostor:
         assert self._pull.poll(5000), "no answer within 5 s"
         return codec.decode(self._pull.recv())
 
-    def register(self, descriptor: bytes) -> RegisterAck:
+    def register(self, descriptor: bytes, backend: str = "shm") -> RegisterAck:
         """With a pool shaped like `geometry()`."""
-        self.send(
-            msgspec.structs.replace(REGISTER, session=self.session, endpoint=self.endpoint, descriptor=descriptor)
-        )
+        asked = msgspec.structs.replace(REGISTER, session=self.session, endpoint=self.endpoint, backend=backend)
+        self.send(msgspec.structs.replace(asked, descriptor=descriptor))
         answer = self.receive()
         assert isinstance(answer, RegisterAck)
         return answer
@@ -232,12 +231,12 @@ def test_page_lists_without_a_request_are_bounded_and_the_oldest_is_told() -> No
         Impostor(prefill.manager.endpoint) as rank,
     ):
         assert rank.register(memory.manager.transport.descriptor()).accepted
-        for room in range(CAPACITY + 1):
+        for room in range(CAPACITY // SHARE + 1):
             rank.send(rank.info(room, pack_pages(pages(1))))
         answer = rank.receive()
         assert isinstance(answer, Status)
         assert (answer.room, answer.code) == (0, "unknown_room")
-        assert f"more than {CAPACITY} page lists wait for their requests" in answer.reason
+        assert f"more than {CAPACITY // SHARE} page lists of it wait" in answer.reason
 
 
 def test_two_decodes_that_claim_one_room_are_both_answered() -> None:

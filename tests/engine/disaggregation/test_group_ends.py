@@ -101,7 +101,7 @@ def test_a_prefill_rank_that_forgot_one_of_two_decode_ranks_is_told_again_by_tha
         sessions = forgetful._sessions  # type: ignore[union-attr]
         # The decode hears that it is welcome a moment before its session is in the books.
         prefill.ranks[1].side.woken.wait("the session", lambda: forgetful.stats().peers == 1)
-        forgetful.loop.call(lambda: [forgetful.lost(one, "cut by the test") for one in list(sessions.values())])  # type: ignore[union-attr]
+        forgetful.loop.call(lambda: [forgetful.lost(one, "cut by the test") for one in sessions.all()])  # type: ignore[union-attr]
         prefill.ranks[1].side.woken.wait("lost session", lambda: forgetful.stats().peers == 0)
         receivers[0].send_metadata(pages(1, 2))
         prefill.send(senders, pages(3, 4))

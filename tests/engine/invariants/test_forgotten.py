@@ -20,7 +20,7 @@ def test_a_room_registers_again_with_every_rank_that_has_forgotten_its_decode(fo
         for rank in world.prefills[0].ranks[:forgetful]:
             manager = rank.manager
             assert isinstance(manager, PrefillManager)
-            for session in list(manager._sessions):
+            for session in [one.id for one in manager._sessions.all()]:
                 manager._unregister(session)
         world.serves()
         world.finish()

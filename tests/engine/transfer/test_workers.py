@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from pdctl.engine.transfer import workers
+from pdctl.engine.transfer import shard, workers
 from pdctl.engine.transfer.base import Op, OpState, TransferPlan
 from tests.engine.transfer.far import PATIENCE
 from tests.engine.transfer.gates import DST, OTHER, SHAPE, SRC, Gate, rig
@@ -96,13 +96,41 @@ def test_closing_waits_for_calls_and_leaves_alone_what_one_that_does_not_return_
         assert not one.gate.closed
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_ends_on_an_unknown_error_takes_the_loop_with_it() -> None:
+@pytest.mark.parametrize("step", ["post", "poll", "drop_peer"])
+def test_an_unknown_error_costs_one_peer_its_write_and_no_thread(step: str) -> None:
     class Broken(Gate):
         def post(self, plan: TransferPlan, src_pages: np.ndarray, dst_pages: np.ndarray) -> Op:
-            raise ZeroDivisionError
+            if plan.peer == "a" and step == "post":
+                raise ZeroDivisionError
+            state = OpState.RUNNING if plan.peer == "a" else OpState.DONE
+            return Op(plan.peer, 0, state)
 
-    with rig(gate=Broken) as one:
+        def poll(self, op: Op) -> OpState:
+            if step == "poll":
+                raise ZeroDivisionError
+            return op.state
+
+        def drop_peer(self, peer: str) -> None:
+            if step == "drop_peer" and peer == "a" and self.armed:
+                self.armed = False
+                raise ZeroDivisionError
+            super().drop_peer(peer)
+
+        armed = True
+
+    with rig(gate=Broken, count=1) as one:
+        bad = one.transport.post(one.plan("a"), SRC, DST)
+        if step == "drop_peer":
+            one.transport.drop_peer("a")
+        assert one.turns.settled(bad) == [OpState.FAILED]
+        good = one.transport.post(one.plan("b"), SRC, DST)
+        assert one.turns.settled(good) == [OpState.DONE]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_ends_on_an_unknown_error_takes_the_loop_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard.Worker, "_due", lambda worker: [][0])
+    with rig() as one:
         one.transport.post(one.plan("a"), SRC, DST)
         with pytest.raises(RuntimeError, match="a thread of the KV transfer has ended"):
             one.turns.until("nothing", lambda: False)
