@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,12 @@ class LogRate:
         self._left_out = 0
 
     def warning(self, text: str, *values: object) -> None:
+        self._write(logging.WARNING, text, values)
+
+    def error(self, text: str, *values: object) -> None:
+        self._write(logging.ERROR, text, values)
+
+    def _write(self, level: int, text: str, values: tuple[object, ...]) -> None:
         now = time.monotonic()
         self._allowed = min(float(self._burst), self._allowed + (now - self._at) / self._interval)
         self._at = now
@@ -33,4 +40,4 @@ class LogRate:
         self._allowed -= 1.0
         if self._left_out:
             text, values, self._left_out = text + " (%d such lines left out before)", (*values, self._left_out), 0
-        self._log.warning(text, *values)
+        self._log.log(level, text, *values)

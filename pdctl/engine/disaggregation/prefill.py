@@ -222,7 +222,7 @@ class PrefillManager(Manager):
         unread = hello(frame)
         if unread is not None:
             reason = other_version(unread.protocol) if unread.protocol != PROTOCOL else clipped(why)
-            self.rate.warning("Refused decode session %s (%s): %s", unread.session, unread.endpoint, reason)
+            self.rate.error("Refused decode session %s (%s): %s", unread.session, unread.endpoint, reason)
             code = FailureCode.MISMATCH.value
             answer = RegisterAck(unread.session, self.endpoint, self.host, accepted=False, reason=reason, code=code)
             self._reply(unread.session, unread.endpoint, answer)

@@ -114,12 +114,12 @@ def open_session(manager: PrefillManager, message: RegisterKvArgs) -> Session | 
     try:
         link = manager.loop.connect(message.endpoint)
     except LinkError as error:
-        manager.rate.warning("Cannot answer decode session %s: %s", message.session, error)
+        manager.rate.error("Cannot answer decode session %s: %s", message.session, error)
         manager.transport.drop_peer(message.session)
         return None
     link.send(codec.encode(_answer(manager, message.session, refused)))
     if refused is not None:
-        manager.rate.warning("Refused decode session %s (%s): %s", message.session, message.endpoint, refused.reason)
+        manager.rate.error("Refused decode session %s (%s): %s", message.session, message.endpoint, refused.reason)
         manager.loop.drop(link, linger=1.0)
         return None
     log.info("Register KVArgs from %s successfully", message.session)

@@ -286,6 +286,7 @@ class Instance:
             role = DecodeRole(resources, made)
         if not self.same_host:
             made.host = self.net.name()
+        made.on_poisonous = _never  # type: ignore[method-assign]
         made.start()
         done = SimRank(resources, made, role, Scheduler(resources, role, mail), transport, mail, outbox)  # type: ignore[arg-type]
         transport.owner = done.holder
@@ -347,6 +348,11 @@ class Instance:
             rank.scheduler._overlap.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False)
+
+
+def _never(message: object, why: str) -> None:
+    """Here every frame is one that a rank sent: the guard around them must have nothing to do."""
+    raise AssertionError(f"{message}: {why}")
 
 
 def _nothing() -> None:

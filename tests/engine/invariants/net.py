@@ -183,8 +183,8 @@ class Network:
         self.loops[endpoint] = loop
         return endpoint
 
-    def loop(self, name: str, ip: str, handler: Handler) -> SimLoop:
-        del ip
+    def loop(self, name: str, ip: str, handler: Handler, keys: object = None) -> SimLoop:
+        del ip, keys
         return SimLoop(self, handler, name)
 
     def name(self) -> str:

@@ -90,7 +90,10 @@ class Station:
             random=np.random.default_rng(1),
         )
         self.woken = Woken()
-        self.manager = parts.manager(args, config, sizing, groups, 0, self.transport, self.woken.event.set)
+        self.deaths: list[str] = []  # of the KV manager
+        self.manager = parts.manager(
+            args, config, sizing, groups, 0, self.transport, self.woken.event.set, self.deaths.append
+        )
         if self.manager is not None:
             self.manager.start()
         self.role: Role = parts.role(self.resources, self.manager)
