@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -35,7 +35,9 @@ FOREVER = 60_000  # ms; whoever waits that long may as well look once
 BUSY_POLL = 1e-3  # seconds between looks at transfers that do not say when they will be done
 CLOSE_LINGER = 1.0
 MAX_SOCKETS = 16384  # of ZMQ, three for each link; its own default, 1023, ends at the 340th
-MOST_LINGERING = 64  # links that are closed and may still send; beyond that the next one is cut off
+MOST_LINGERING = 256  # links that are closed and may still send; beyond that the next one is cut off
+MOST_ANSWERS = 256  # links for single answers; the oldest leaves for the next
+ANSWER_STAYS = 1.0  # seconds a link for single answers stays open, for what it was given to leave
 TURNED_AWAY_EVERY = 10.0  # seconds between log lines about peers that hold another secret
 DRAIN = 2.0  # seconds for peers to acknowledge that rooms have ended
 
@@ -79,6 +81,7 @@ class Loop:
         self._inbox = Inbox(self._context, ip, keys)
         self._turned_away = 0  # connections since the last log line about them
         self._telling = False
+        self._answers: OrderedDict[str, Link] = OrderedDict()  # by endpoint
         self._lingering: deque[float] = deque()  # until when, of links that were closed with something to send
         self._links: dict[zmq.Socket[bytes], Link] = {}
         self._poller = zmq.Poller()
@@ -151,6 +154,26 @@ class Loop:
         self._links[link.monitor] = link
         self._poller.register(link.monitor, zmq.POLLIN)
         return link
+
+    def send_once(self, endpoint: str, frame: bytes) -> bool:
+        """Send one frame to whoever there is no lasting link to. Raise LinkError if `endpoint` cannot be dialled.
+
+        False when the peer has stopped reading. Nobody hears whether the frame arrives.
+        """
+        link = self._answers.get(endpoint)
+        if link is None:
+            link = self._answers[endpoint] = (self.faults.link if self.faults else Link)(
+                self._context, endpoint, self._keys
+            )
+            self.later(ANSWER_STAYS, lambda: self._end_answers(endpoint, link))
+            if len(self._answers) > MOST_ANSWERS:
+                self._answers.popitem(last=False)[1].close()
+        return link.send(frame)
+
+    def _end_answers(self, endpoint: str, link: Link) -> None:
+        if self._answers.get(endpoint) is link:
+            del self._answers[endpoint]
+            link.close()
 
     def drop(self, link: Link, linger: float = 0.0) -> None:
         if self._links.pop(link.monitor, None) is not None:
@@ -251,9 +274,10 @@ class Loop:
         return max(0, min(FOREVER, math.ceil((min(due) - time.monotonic()) * 1000)))
 
     def _close(self) -> None:
-        for link in self._links.values():
+        for link in (*self._links.values(), *self._answers.values()):
             link.close(CLOSE_LINGER)
         self._links.clear()
+        self._answers.clear()
         self._inbox.close()
         self._bell.close()
         self._context.term()

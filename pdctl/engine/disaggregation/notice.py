@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pdctl.engine")
 
-LINGER = 1.0  # seconds a frame may take to leave
-
 
 class Notices:
     """One frame each, without an answer: where it does not arrive, the prefill's own deadline still holds."""
@@ -51,12 +49,10 @@ class Notices:
 
     def _send(self, endpoint: str, frame: Abort) -> None:
         try:
-            link = self._loop.connect(endpoint)
+            self._loop.send_once(endpoint, codec.encode(frame))
         except LinkError as error:
             self._untold(frame, str(error))
             return
-        link.send(codec.encode(frame))
-        self._loop.drop(link, LINGER)
         log.info("room=%d given up before any page list; told %s", frame.room, endpoint)
 
     def _untold(self, frame: Abort, why: str) -> None:

@@ -251,12 +251,12 @@ class PrefillManager(Manager):
     def _evict(self, session: Session) -> None:
         log.info("Decode session %s (%s) is idle and leaves for another", session.id, session.endpoint)
         self._sessions.pop(session.id)
-        self._end(session, "it was idle, and its place was needed", linger=1.0)
+        self._end(session, "it was idle, and its place was needed", linger=0.0)
 
     def _unregister(self, session_id: str) -> None:
         session = self._sessions.pop(session_id)
         if session is not None:
-            self._end(session, "it gave the connection up", linger=1.0)
+            self._end(session, "it gave the connection up", linger=1.0 if session.rooms else 0.0)
 
     def _transfer_info(self, info: TransferInfo) -> None:
         session = self._sessions.use(info.session)
@@ -318,12 +318,9 @@ class PrefillManager(Manager):
             session.tell(frame)
             return
         try:
-            link = self.loop.connect(endpoint)
+            self.loop.send_once(endpoint, codec.encode(frame))
         except LinkError as error:
             self.rate.warning("Cannot answer decode session %s: %s", session_id, error)
-            return
-        link.send(codec.encode(frame))
-        self.loop.drop(link, linger=1.0)
 
     def _abort(self, message: Abort) -> None:
         """sglang 0.5.23: rooms that are done or unknown are acknowledged at once, others when they have drained."""

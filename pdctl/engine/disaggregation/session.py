@@ -111,17 +111,18 @@ def open_session(manager: PrefillManager, message: RegisterKvArgs) -> Session | 
     if crowded:
         manager.transport.drop_peer(message.session)
         refused = Refusal(FailureCode.MISMATCH, crowded)
+    answer = codec.encode(_answer(manager, message.session, refused))
     try:
+        if refused is not None:
+            manager.rate.error("Refused decode session %s (%s): %s", message.session, message.endpoint, refused.reason)
+            manager.loop.send_once(message.endpoint, answer)
+            return None
         link = manager.loop.connect(message.endpoint)
     except LinkError as error:
         manager.rate.error("Cannot answer decode session %s: %s", message.session, error)
         manager.transport.drop_peer(message.session)
         return None
-    link.send(codec.encode(_answer(manager, message.session, refused)))
-    if refused is not None:
-        manager.rate.error("Refused decode session %s (%s): %s", message.session, message.endpoint, refused.reason)
-        manager.loop.drop(link, linger=1.0)
-        return None
+    link.send(answer)
     log.info("Register KVArgs from %s successfully", message.session)
     first = speaks(manager.shape.kv_model, manager.shape.seat, message.shape.seat)
     return Session(

@@ -106,6 +106,12 @@ class SimLoop:
         self.events.append((link, LinkEvent.UP if alive else LinkEvent.REFUSED))
         return link
 
+    def send_once(self, endpoint: str, frame: bytes) -> bool:
+        link = self.connect(endpoint)
+        sent = link.send(frame)
+        self.drop(link, linger=1.0)
+        return sent
+
     def drop(self, link: SimLink, linger: float = 0.0) -> None:
         if link in self.links:
             self.links.remove(link)
