@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import resource
 import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 from pdctl.errors import LaunchError
@@ -19,14 +22,17 @@ from pdctl.router.metrics import RouterStats
 from pdctl.router.monitor import Monitor
 from pdctl.router.policy import Chooser, Policy, make
 from pdctl.router.registry import PortSource, Registry, Role
-from pdctl.router.server import Exchange, Limits, Server, error_body
+from pdctl.router.server import Exchange, Limits, Screened, Server, error_body
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from pdctl.router.args import RouterArgs
+    from pdctl.router.upstream import Headers
 
 ROUTES = {path.encode(): path for path in ("/generate", "/v1/chat/completions", "/v1/completions")}
+MAX_ORDER = 64 * 1024  # bytes of a request that is not a generation
+SPARE = 128  # file descriptors for all else
 ABORT = b"/abort_request"
 OPEN_PATHS = frozenset((b"/health", b"/liveness", b"/readiness", b"/metrics"))  # no key needed
 
@@ -41,9 +47,13 @@ class Router:
         self._registry = Registry(args)
         self._monitor = Monitor(args, self._registry)
         limits = Limits(
-            max_payload=args.max_payload_size, read_timeout=args.read_timeout, idle_timeout=args.idle_timeout
+            max_payload=args.max_payload_size,
+            read_timeout=args.read_timeout,
+            idle_timeout=args.idle_timeout,
+            max_payload_memory=args.max_payload_memory,
+            max_connections=connections(args.max_connections),
         )
-        self._server = Server(limits, self._handle)
+        self._server = Server(limits, self._handle, self._screen)
         roles = (make_policy(args, Role.PREFILL), make_policy(args, Role.DECODE))
         self._dispatcher = Dispatcher(args, self._registry, Chooser(*roles), self._ledger, self._stats)
         fanout = Fanout(args, self._registry, self._ledger)
@@ -118,7 +128,7 @@ class Router:
 
     def _handle(self, exchange: Exchange) -> None:
         path = exchange.path
-        refusal = self._unauthorized(exchange)
+        refusal = "" if path in ROUTES else self._unauthorized(exchange)
         if refusal:
             exchange.json(401, error_body(refusal, "authentication_error", "unauthorized"))
             self._count(exchange)
@@ -129,6 +139,16 @@ class Router:
         else:
             refuse_method(exchange, ["POST", "PUT"])
             self._count(exchange)
+
+    def _screen(self, method: bytes, path: bytes, headers: Headers) -> Screened:
+        """A generation without its key is refused before its body is read, and orders are small."""
+        if path not in ROUTES:
+            return Screened("", MAX_ORDER)
+        if not self._gate.guards_clients:
+            return Screened("", self._args.max_payload_size)
+        bearer = next((value for name, value in headers if name == b"authorization"), b"")
+        judged = self._gate.judge(Level.CLIENT, bearer, "", method.decode("ascii", "replace"), path.decode(), b"")
+        return Screened(judged.refusal, self._args.max_payload_size)
 
     def _unauthorized(self, exchange: Exchange) -> str:
         """Why not; empty when it may pass. Most requests need nothing, and cost nothing here."""
@@ -175,6 +195,19 @@ def level(exchange: Exchange) -> Level:
     return Level.ADMIN if changes or exchange.path == b"/flush_cache" else Level.CLIENT
 
 
+def connections(wanted: int) -> int:
+    """As many as there are file descriptors for: a request has one connection to its client, and one to each worker."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = SPARE + 3 * wanted
+    if soft != resource.RLIM_INFINITY and soft < enough:
+        most = enough if hard == resource.RLIM_INFINITY else min(enough, hard)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(most, soft), hard))
+            soft = max(most, soft)
+        wanted = max(16, min(wanted, (soft - SPARE) // 3))
+    return wanted
+
+
 def make_policy(args: RouterArgs, role: Role) -> Policy:
     own = args.prefill_policy if role is Role.PREFILL else args.decode_policy
     return make(
@@ -192,6 +225,8 @@ def run(args: RouterArgs) -> int:
         import uvloop
     except ImportError:  # no wheel on this platform: the standard loop does the same, slower
         return asyncio.run(_main(args))
+    # A large body is read in another thread (large_body.py): the loop gets the interpreter back within a millisecond.
+    sys.setswitchinterval(0.001)
     status: int = uvloop.run(_main(args))
     return status
 

@@ -70,6 +70,8 @@ class RouterArgs:
     balance_abs_threshold: int = 64
     balance_rel_threshold: float = 1.5
     max_payload_size: int = 512 * 1024 * 1024
+    max_payload_memory: int = 2 * 1024 * 1024 * 1024
+    max_connections: int = 4096
     ledger_size: int = 4096
     shutdown_grace: float = 30.0
     api_key: str = ""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pdctl.router.ledger import Record
     from pdctl.router.leg import Call
     from pdctl.router.registry import Pair, Worker
-    from pdctl.router.upstream import Headers
+    from pdctl.router.upstream import Headers, Payload
 
 LINGER = 10.0  # seconds a prefill may still talk after decode has finished
 ROOMS_IN_HEADER = 64  # clients refuse headers of 8 KiB; GET /rooms/{room} has them all
@@ -39,7 +39,7 @@ class Attempt:
         call: Call,
         pair: Pair,
         record: Record,
-        payload: bytes,
+        payload: Payload,
         deadlines: tuple[float, float, float],
         patient: bool = False,
     ) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
 MAX_ROOM = 2**53 - 1  # the largest integer every JSON tool carries; 0 means "not written" to sglang's metadata gate
+MAX_ITEMS = 16 * 1024  # of one batch
 PROMPT_LIMIT = 16 * 1024  # characters that cache_aware looks at
 _space = re.compile(r"[ \t\n\r]*")
 
@@ -55,10 +56,12 @@ class Body:
 
     __slots__ = ("_end", "_fields", "_path", "_raw", "items", "logprobs", "rids", "samples", "stream")
 
+    _raw: bytes | bytearray
+
     def __init__(self, path: bytes, raw: bytes) -> None:
         fields = _parse(raw)
         if not BOOTSTRAP_FIELDS.keys().isdisjoint(fields):
-            _check_bootstrap(fields)
+            check_bootstrap(fields)
             try:
                 raw = _without(raw, BOOTSTRAP_FIELDS.keys())
             except RecursionError:
@@ -68,8 +71,8 @@ class Body:
         self._end = raw.rindex(b"}")
         self.stream = fields.get("stream") is True
         self.logprobs = fields.get("return_logprob") is True
-        self.samples = _samples(path, fields)
-        self.items = _items(path, fields, self.samples)
+        self.samples = samples_of(path, fields)
+        self.items = check_items(items_of(path, fields, self.samples))
         rid = fields.get("rid")
         found = rid if isinstance(rid, list) else (rid,)
         self.rids: tuple[str, ...] = tuple(one for one in found if isinstance(one, str) and one)
@@ -90,17 +93,23 @@ class Body:
     def addressed(self, host: str, port: int | None, rooms: Sequence[int]) -> bytes:
         """The body for both legs of one attempt. `port` None: null (rehearsals alone send that)."""
         comma = b"," if self._fields else b""
+        return bytes(self._raw[: self._end]) + comma + self.fields(host, port, rooms)
+
+    def pieces(self, host: str, port: int | None, rooms: Sequence[int]) -> tuple[bytes | memoryview, ...]:
+        """`addressed`, in what is sent one after the other."""
+        return (self.addressed(host, port, rooms),)
+
+    def fields(self, host: str, port: int | None, rooms: Sequence[int]) -> bytes:
+        """The last members of the body, with the bracket that ends it."""
         if self.items is None:
             told = b"null" if port is None else b"%d" % port
-            fields = b'"bootstrap_host":"%b","bootstrap_port":%b,"bootstrap_room":%d}' % (host.encode(), told, rooms[0])
-        else:
-            count = len(rooms)
-            fields = b'"bootstrap_host":%b,"bootstrap_port":%b,"bootstrap_room":%b}' % (
-                orjson.dumps([host] * count),
-                orjson.dumps([port] * count),
-                orjson.dumps(rooms),
-            )
-        return self._raw[: self._end] + comma + fields
+            return b'"bootstrap_host":"%b","bootstrap_port":%b,"bootstrap_room":%d}' % (host.encode(), told, rooms[0])
+        count = len(rooms)
+        return b'"bootstrap_host":%b,"bootstrap_port":%b,"bootstrap_room":%b}' % (
+            orjson.dumps([host] * count),
+            orjson.dumps([port] * count),
+            orjson.dumps(rooms),
+        )
 
     def prompt(self) -> str:
         """What the engine will see first, for prefix affinity: exact enough to tell two prompts apart."""
@@ -144,7 +153,7 @@ def _integer(digits: str) -> int | float:
     return int(digits) if len(digits) < 20 else float(digits)
 
 
-def _check_bootstrap(fields: dict[str, Any]) -> None:
+def check_bootstrap(fields: dict[str, Any]) -> None:
     for name, (wanted, fits) in BOOTSTRAP_FIELDS.items():
         value = fields.get(name)
         for entry in value if isinstance(value, list) else (value,):
@@ -161,13 +170,13 @@ def _kind(value: object) -> str:
     return names.get(type(value), "null")
 
 
-def _samples(path: bytes, fields: dict[str, Any]) -> int:
+def samples_of(path: bytes, fields: dict[str, Any]) -> int:
     source = fields.get("sampling_params") if path == b"/generate" else fields
     value = source.get("n") if isinstance(source, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and 1 < value <= 4096 else 1
 
 
-def _items(path: bytes, fields: dict[str, Any], samples: int) -> int | None:
+def items_of(path: bytes, fields: dict[str, Any], samples: int) -> int | None:
     """As sglang 0.5.23 decides what is a batch (io_struct.GenerateReqInput); chat takes one room per sample."""
     if path == b"/v1/chat/completions":
         return samples if samples > 1 else None
@@ -183,6 +192,13 @@ def _items(path: bytes, fields: dict[str, Any], samples: int) -> int | None:
             nested = isinstance(first, (str, list))
         return len(value) if nested else None
     return None
+
+
+def check_items(count: int | None) -> int | None:
+    """Each item gets a room of its own."""
+    if count is not None and count > MAX_ITEMS:
+        raise BadBody(f"a batch of {count} items; at most {MAX_ITEMS} are taken at once: send several requests")
+    return count
 
 
 def _without(raw: bytes, names: Set[str]) -> bytes:

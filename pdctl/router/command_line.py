@@ -45,6 +45,8 @@ HELP = {
     "cache_threshold": "cache_aware: share of a prompt that must match for affinity to count",
     "balance_abs_threshold": "cache_aware: more requests than the least loaded that break affinity, together with …",
     "balance_rel_threshold": "cache_aware: … this multiple of the least load",
+    "max_payload_memory": "all request bodies together; beyond it, and of one address beyond a half, they get 503",
+    "max_connections": "clients at once, of one address a half; the longest idle one makes room for a new one",
     "max_payload_size": "request body; a larger one is answered 413",
     "ledger_size": "rooms remembered for GET /rooms",
     "shutdown_grace": "for requests in flight after SIGTERM; a second signal ends at once",

@@ -12,6 +12,7 @@ import orjson
 from pdctl.router.attempt import Attempt
 from pdctl.router.body import BadBody, Body
 from pdctl.router.fanout import signed
+from pdctl.router.large_body import LARGE, MAX_WAITING, Busy, Reader
 from pdctl.router.ledger import Ledger, Outcome, Record
 from pdctl.router.leg import Call, Cause, Failure
 from pdctl.router.log import line, logger, requests_shown
@@ -29,6 +30,7 @@ NOT_FORWARDED = frozenset(
     b"connection content-length expect host keep-alive proxy-authorization proxy-connection te trailer "
     b"transfer-encoding upgrade x-request-id".split()
 )
+BUSY = f"{MAX_WAITING} large request bodies are waiting to be read already; send it again"
 ABORT_TIMEOUT = 2.0  # seconds
 DEADLINE_CHECK = 0.25  # seconds between looks at the deadlines of what is in flight: a timer per request costs more
 RETRY_AFTER = b"retry-after: 2\r\n"
@@ -45,6 +47,7 @@ class Dispatcher:
         self._running: set[Attempt] = set()
         self._checking = False
         self._shown = requests_shown()
+        self._reader = Reader()
 
     async def serve(self, exchange: Exchange) -> None:
         """Answer one client, whatever happens to the workers."""
@@ -52,7 +55,13 @@ class Dispatcher:
         try:
             if encoding != b"identity":
                 raise BadBody("the body is compressed (content-encoding), but the router has to read it: send it plain")
-            body = Body(exchange.path, exchange.body)
+            raw = exchange.body
+            large = len(raw) >= LARGE
+            body = await self._reader.read(exchange.path, raw) if large else Body(exchange.path, bytes(raw))
+        except Busy:
+            head = RETRY_AFTER + b"x-request-id: %b\r\n" % request_id
+            exchange.json(503, error_body(BUSY, "service_unavailable", "too_many_large_bodies"), head)
+            return
         except BadBody as error:
             head = b"x-request-id: %b\r\n" % request_id
             exchange.json(400, error_body(str(error), "invalid_request_error", "invalid_body"), head)
@@ -115,7 +124,7 @@ class Dispatcher:
             line(f"Dispatch {record.where} bootstrap={record.bootstrap} path={record.path}")
         now, args = record.began, self._args
         deadlines = (give_up, now + args.prefill_timeout, now + args.first_byte_timeout)
-        payload = body.addressed(prefill.host, port, rooms)
+        payload = body.pieces(prefill.host, port, rooms)
         attempt = Attempt(call, pair, record, payload, deadlines, patient=bool(args.rehearse))
         self._running.add(attempt)
         if not self._checking:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pdctl.router.body import Body
     from pdctl.router.ledger import LegRecord
     from pdctl.router.server import Exchange
-    from pdctl.router.upstream import Connection, Headers
+    from pdctl.router.upstream import Connection, Headers, Payload
 
 KEEP = 16  # pieces of a prefill's answer: enough for an error; the one token in it is decode's first
 
@@ -100,14 +100,14 @@ class Leg:
     def ok(self) -> bool:
         return 200 <= self.status < 300
 
-    def start(self, call: Call, payload: bytes) -> None:
+    def start(self, call: Call, payload: Payload) -> None:
         pool = self.worker.pool
         head = b"%b %b HTTP/1.1\r\nhost: %b\r\n%bcontent-length: %d\r\n\r\n" % (
             call.exchange.method,
             call.target,
             pool.authority,
             call.forward,
-            len(payload),
+            sum(map(len, payload)),
         )
         self.over = False
         self.worker.load += 1
@@ -117,7 +117,7 @@ class Leg:
         else:
             self._connecting = asyncio.get_running_loop().create_task(self._connect(head, payload))
 
-    async def _connect(self, head: bytes, payload: bytes) -> None:
+    async def _connect(self, head: bytes, payload: Payload) -> None:
         try:
             self.connection = await self.worker.pool.connect()
         except UpstreamError as error:

@@ -124,7 +124,7 @@ class Management:
         if self._stranger(exchange):
             return
         try:
-            role, origin, port = _worker_spec(exchange.body)
+            role, origin, port = _worker_spec(bytes(exchange.body))
         except UsageError as error:
             exchange.json(400, error_body(f"{error.message}; {error.fix}", "invalid_request_error", "invalid_worker"))
             return

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import http
 import ipaddress
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import httptools
 import orjson
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 MAX_HEAD = 64 * 1024  # bytes of request line and headers
 MAX_PIPELINED = 16  # requests waiting behind one in progress on the same connection
+SHARE = 2  # one address may take this part of the connections and of the memory for bodies: a half
+MIN_RATE = 16 * 1024  # bytes per second of a body, averaged, below which a client holds a connection for nothing
+COLLECT_ABOVE = 256 * 1024  # bytes of a body that are gathered in one buffer instead of a list of pieces
 LINGER = 2.0  # seconds in which a refused client may finish sending before the connection is cut
 PHRASES = {status.value: status.phrase.encode() for status in http.HTTPStatus}
 BODY_FOLLOWS = frozenset((b"content-length", b"transfer-encoding"))
@@ -31,11 +34,20 @@ JSON = b"content-type: application/json\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a client may take: bytes of a body, seconds of silence."""
+    """What clients may take: bytes of one body and of all bodies, seconds of silence, connections."""
 
     max_payload: int
     read_timeout: float
     idle_timeout: float
+    max_payload_memory: int = 2 << 30
+    max_connections: int = 4096
+
+
+class Screened(NamedTuple):
+    """What the head of a request says: why it is refused (401), else how many bytes its body may have."""
+
+    refusal: str
+    most: int
 
 
 class Exchange:
@@ -51,7 +63,13 @@ class Exchange:
     )  # fmt: skip
 
     def __init__(
-        self, client: ClientConnection, method: bytes, path: bytes, query: bytes, headers: Headers, body: bytes
+        self,
+        client: ClientConnection,
+        method: bytes,
+        path: bytes,
+        query: bytes,
+        headers: Headers,
+        body: bytes | bytearray,
     ) -> None:
         self._client = client
         self.method, self.path, self.query, self.headers, self.body = method, path, query, headers, body
@@ -142,6 +160,10 @@ class ClientConnection(asyncio.Protocol):
         self._url = b""
         self._headers: Headers = []
         self._body: list[bytes] = []
+        self._buffer: bytearray | None = None
+        self._most = self._limits.max_payload  # bytes this request's body may have
+        self._held = 0  # bytes of bodies that count in `server.held`
+        self._body_began = 0.0
         self._body_size = self._head_size = 0
         self._in_body = self._refused = self._partial = False
         self.chunks = True
@@ -153,13 +175,17 @@ class ClientConnection(asyncio.Protocol):
         no_delay(transport)
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]) if isinstance(name, tuple) else ""
-        self._server.connections.add(self)
+        if not self._server.admit(self):
+            self._transport.abort()
+            return
         self.deadline = self._server.now() + self._limits.read_timeout
         if self._server.draining:
             self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._server.connections.discard(self)
+        self._server.dismiss(self)
+        self._server.release(self, self._held)
+        self._held = 0
         self._waiting.clear()
         exchange, self._current = self._current, None
         if exchange is not None and not exchange.done:
@@ -172,7 +198,11 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._current is None and (self._in_body or not self._partial):
             # In a body silence counts; a head must be whole in time, or a drip of bytes would hold a connection.
-            self.deadline = self._server.now() + self._limits.read_timeout
+            now = self._server.now()
+            self.deadline = now + self._limits.read_timeout
+            if self._in_body:
+                least = self._body_began + self._limits.read_timeout + self._body_size / MIN_RATE
+                self.deadline = min(self.deadline, least)
         self._partial = True
         if not self._in_body:
             self._head_size += len(data)
@@ -204,18 +234,34 @@ class ClientConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._in_body = True
+        self._body_began = self._server.now()
+        screened = self._server.screen(self._parser.get_method(), self._url.partition(b"?")[0], self._headers)
+        self._most = screened.most
+        if screened.refusal:
+            self._refuse(401, screened.refusal, "authentication_error")
         for name, value in self._headers:
-            if name == b"content-length" and int(value) > self._limits.max_payload:
+            if name == b"content-length" and int(value) > self._most:
                 self._too_large()
             elif name == b"expect" and value.lower() == b"100-continue" and not self._refused:
                 self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         self._body_size += len(body)
-        if self._body_size > self._limits.max_payload:
+        if self._body_size > self._most:
             self._too_large()
-        if not self._refused:
+        if self._refused:
+            return
+        if not self._server.hold(self, len(body)):
+            self._refuse(503, f"the router holds as many bytes of request bodies as it may {self._server.budget}")
+            return
+        self._held += len(body)
+        if self._buffer is not None:
+            self._buffer += body
+        else:
             self._body.append(body)
+            if self._body_size > COLLECT_ABOVE:
+                self._buffer = bytearray(b"".join(self._body))
+                self._body.clear()
 
     def on_message_complete(self) -> None:
         if self._parser.should_upgrade() and any(name in BODY_FOLLOWS for name, _ in self._headers):
@@ -225,11 +271,13 @@ class ClientConnection(asyncio.Protocol):
         if self._refused:
             return
         path, _, query = self._url.partition(b"?")
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        body: bytes | bytearray = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        if self._buffer is not None:
+            body = self._buffer
         exchange = Exchange(self, self._parser.get_method(), path, query, self._headers, body)
         exchange.keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
         self.chunks = self._parser.get_http_version() != "1.0"
-        self._url, self._headers, self._body = b"", [], []
+        self._url, self._headers, self._body, self._buffer = b"", [], [], None
         self._body_size = self._head_size = 0
         self._in_body = self._partial = False
         if self._current is None:
@@ -250,6 +298,8 @@ class ClientConnection(asyncio.Protocol):
         if exchange is not self._current:
             return
         self._current = None
+        self._held -= len(exchange.body)
+        self._server.release(self, len(exchange.body))
         if not exchange.keep_alive or self.leaving:
             self.close()
         elif self._waiting:
@@ -261,6 +311,11 @@ class ClientConnection(asyncio.Protocol):
     def leaving(self) -> bool:
         """Whether the connection closes after the answer in progress."""
         return self._server.draining
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for an answer here: between two requests, or before the first is whole."""
+        return self._current is None
 
     @property
     def busy(self) -> bool:
@@ -292,16 +347,18 @@ class ClientConnection(asyncio.Protocol):
             self._begin(self._waiting.popleft())
 
     def _too_large(self) -> None:
-        self._refuse(413, f"the body is larger than --max-payload-size {self._limits.max_payload}")
+        flag = "--max-payload-size " if self._most == self._limits.max_payload else ""
+        self._refuse(413, f"the body is larger than {flag}{self._most}" + ("" if flag else " bytes"))
 
-    def _refuse(self, status: int, message: str) -> None:
+    def _refuse(self, status: int, message: str, kind: str = "invalid_request_error") -> None:
         """Answer and close, but not at once: a close on data that was not read would destroy the answer."""
         if self._refused:
             return
         self._refused = True
         self._body.clear()
+        self._buffer = None
         if self._current is None and self._transport is not None and not self._transport.is_closing():
-            body = orjson.dumps(error_body(message, "invalid_request_error", PHRASES[status].decode()))
+            body = orjson.dumps(error_body(message, kind, PHRASES[status].decode()))
             self.write(
                 b"HTTP/1.1 %d %b\r\n%bconnection: close\r\ncontent-length: %d\r\n\r\n%b"
                 % (status, PHRASES[status], JSON, len(body), body)
@@ -316,12 +373,19 @@ class ClientConnection(asyncio.Protocol):
 class Server:
     """Listens, keeps the set of clients, and gives up on silent ones."""
 
-    def __init__(self, limits: Limits, handler: Callable[[Exchange], None]) -> None:
+    def __init__(
+        self, limits: Limits, handler: Callable[[Exchange], None], screen: Callable[[bytes, bytes, Headers], Screened]
+    ) -> None:
+        """`screen` sees method, path and headers of a request before its body is read."""
         self.limits = limits
+        self.screen = screen
         self.handle = handler
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
-        self.connections: set[ClientConnection] = set()
+        self.connections: dict[ClientConnection, None] = {}  # the oldest first
+        self.held = 0  # bytes of request bodies
+        self._held_by: Counter[str] = Counter()  # the same of one address
+        self._connected: Counter[str] = Counter()
         self.draining = False
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -331,6 +395,53 @@ class Server:
         self._listener = await self.loop.create_server(lambda: ClientConnection(self), host, port, backlog=2048)
         self._sweep()
         return int(self._listener.sockets[0].getsockname()[1])
+
+    def admit(self, connection: ClientConnection) -> bool:
+        """Whether there is room for one more; the connection that has been idle longest makes room for it."""
+        most, peer = self.limits.max_connections, connection.peer
+        crowded = self._connected[peer] >= max(1, most // SHARE)
+        if crowded or len(self.connections) >= most:
+            idle = next((one for one in self.connections if one.idle and (not crowded or one.peer == peer)), None)
+            if idle is None:
+                if not self._connected[peer]:
+                    del self._connected[peer]
+                return False
+            self.dismiss(idle)
+            idle.cut()
+        self.connections[connection] = None
+        self._connected[peer] += 1
+        return True
+
+    def dismiss(self, connection: ClientConnection) -> None:
+        if connection in self.connections:
+            del self.connections[connection]
+            self._connected[connection.peer] -= 1
+            if not self._connected[connection.peer]:
+                del self._connected[connection.peer]
+
+    @property
+    def budget(self) -> str:
+        most = self.limits.max_payload_memory
+        return f"(--max-payload-memory {most}, of one address a half): send it again later"
+
+    def hold(self, connection: ClientConnection, size: int) -> bool:
+        """Whether `size` more bytes of a body may be kept; they count until `release`."""
+        most, peer = self.limits.max_payload_memory, connection.peer
+        if self.held + size > most or self._held_by[peer] + size > most // SHARE:
+            if not self._held_by[peer]:
+                del self._held_by[peer]
+            return False
+        self.held += size
+        self._held_by[peer] += size
+        return True
+
+    def release(self, connection: ClientConnection, size: int) -> None:
+        if not size:
+            return
+        self.held -= size
+        self._held_by[connection.peer] -= size
+        if self._held_by[connection.peer] <= 0:
+            del self._held_by[connection.peer]
 
     def _sweep(self) -> None:
         now = self.now()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
     from pdctl.router.origin import Origin
 
 Headers = list[tuple[bytes, bytes]]
+Payload = tuple[bytes | memoryview, ...]  # a request body, in pieces that are sent one after the other
 MAX_HEAD = 64 * 1024  # bytes of status line and headers: a worker that sends more is not speaking HTTP
 COPY_BELOW = 64 * 1024  # a request smaller than this leaves in one write
+SEND = 256 * 1024  # bytes of a larger one handed to the transport at a time
+SENDS = 8  # before others get a turn
 
 
 class UpstreamError(Exception):
@@ -52,14 +56,19 @@ class Connection(asyncio.Protocol):
         self._head_seen = self._head_told = self._complete = self._framed = self._reusable = False
         self._paused = self._lost = False
         self._unparsed = self._pieces = 0
+        self._unsent: deque[memoryview] = deque()
+        self._full = False  # the transport has enough to send
         self.idle_since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         no_delay(transport)
 
-    def send(self, head: bytes, body: bytes, sink: Sink) -> None:
-        """Send one request; `sink` gets the answer. Only on a connection fresh from `connect` or `take`."""
+    def send(self, head: bytes, body: Payload, sink: Sink) -> None:
+        """Send one request; `sink` gets the answer. Only on a connection fresh from `connect` or `take`.
+
+        A large body leaves piece by piece, as the worker takes it.
+        """
         if self._lost or self._transport is None:
             sink.on_lost("closed the connection before it was asked")
             return
@@ -67,15 +76,40 @@ class Connection(asyncio.Protocol):
         self._headers = []
         self._head_seen = self._head_told = self._complete = self._framed = False
         self._unparsed = 0
-        if len(body) < COPY_BELOW:
-            self._transport.write(head + body)
+        first = body[0] if body else b""
+        if len(body) == 1 and len(first) < COPY_BELOW:
+            self._transport.write(head + bytes(first))
         else:
             self._transport.write(head)
-            self._transport.write(body)
+            self._unsent = deque(memoryview(part) for part in body)
+            self._send_more()
+
+    def _send_more(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        for _ in range(SENDS):
+            if not self._unsent or self._full:
+                return
+            part = self._unsent.popleft()
+            if len(part) > SEND:
+                self._unsent.appendleft(part[SEND:])
+                part = part[:SEND]
+            transport.write(part)
+        if self._unsent and not self._full:
+            asyncio.get_running_loop().call_soon(self._send_more)
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._send_more()
 
     def drop(self) -> None:
         """Give up on the answer: closes at once and tells the sink nothing."""
         self._sink = None
+        self._unsent.clear()
         self.close()
 
     def close(self) -> None:
@@ -127,7 +161,7 @@ class Connection(asyncio.Protocol):
         self._sink = None
         self.resume()
         transport = self._transport
-        if self._reusable and transport is not None and not transport.get_write_buffer_size():
+        if self._reusable and transport is not None and not self._unsent and not transport.get_write_buffer_size():
             self._pool.give(self)
         else:
             self.close()
@@ -141,6 +175,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
+        self._unsent.clear()
         self._pool.forget(self)
         sink, self._sink = self._sink, None
         if sink is None:
@@ -304,7 +339,7 @@ async def ask(
         length,
     )
     connection = pool.take() or await pool.connect()
-    connection.send(head, body, whole)
+    connection.send(head, (body,) if body else (), whole)
     try:
         return await asyncio.wait_for(whole.reply, timeout)
     except asyncio.TimeoutError:
