@@ -36,7 +36,7 @@ def peel(line: bytes, stamps: Sequence[re.Pattern[bytes]]) -> Peeled:
             inner = _unpack(line)
             if inner is None:
                 break
-            line, dropped = inner, -1
+            line, dropped = COLOUR.sub(b"", inner) if b"\x1b" in inner else inner, -1
             continue
         found = _NAMED.match(line) or _POD.match(line)
         if found is None:

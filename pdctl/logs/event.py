@@ -16,14 +16,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`line` is 1-based; `offset` is the byte where the line begins in the (decompressed) file, and identifies it."""
+    """`line` is 1-based; `offset` is the byte where the line begins in the (decompressed) file, and identifies it.
+
+    origin: of a line that was taken out of a merged stream the stream's path, in which `line` counts; else "".
+    """
 
     file: str
     line: int = field(compare=False)
     offset: int
+    origin: str = field(default="", compare=False)
+
+    @property
+    def path(self) -> str:
+        """The file in which `line` counts: what to open."""
+        return self.origin or self.file
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        return f"{self.path}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.prefix import split
+from pdctl.dialect.prefix import cut, spell
 from pdctl.dialect.speech import ANCESTRY
 from pdctl.dialect.vocabulary import speech as shipped
 from pdctl.logs import needle, window
@@ -109,7 +109,8 @@ class Library:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return (*self._noted, *self._inquiry.notes, *self._clocks.notes)
+        streams = (note for log in self.logs for note in log.notes)
+        return (*streams, *self._noted, *self._inquiry.notes, *self._clocks.notes)
 
     # --- by name
 
@@ -145,7 +146,7 @@ class Library:
 
         events: list[Event] = []
         for part, hit in self._inquiry.ask(question, parts):
-            raw = Raw(Place(part.path, hit.line, hit.offset), hit.text, part)
+            raw = Raw(Place(part.path, hit.line, hit.offset, part.origin), hit.text, part)
             events += self._reader(self._owners[part]).naming(raw, names)
         return tuple(filter(self._counts, events))
 
@@ -256,8 +257,8 @@ class Library:
         raws = window.lines(part, event.place.offset, event.place.offset + size, self._lines(part))
         for raw in raws:
             if raw.place.offset > event.place.offset:
-                said = split(raw.line)
-                yield Behind(raw.place, said.message, said.stamp is not None)
+                parts = cut(raw.line)  # a collector may stamp each line; a message begins with a stamp of its own
+                yield Behind(raw.place, spell(raw.line, parts).message, parts.layout is not None)
 
     def instant(self, log: Log, line: bytes) -> Instant | None:
         """When a line of the log was written."""

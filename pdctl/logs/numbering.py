@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from bisect import bisect_right, insort
 from typing import TYPE_CHECKING
 
@@ -27,8 +29,22 @@ class Lines:
         if self._known[at - 1] != (offset, line):
             insort(self._known, (offset, line))
 
+    @property
+    def origin(self) -> str:
+        return self._part.origin
+
     def at(self, offset: int) -> int:
-        """Of the line that begins at `offset`."""
+        """Of the line that begins at `offset`; of a source of a merged stream, its number in the stream."""
+        return self.told(self._own(offset))
+
+    def told(self, line: int) -> int:
+        """The number to tell of the part's own line `line`."""
+        if self._part.numbers is None:
+            return line
+        found = os.pread(self._part.numbers.fileno(), 8, (line - 1) * 8)
+        return int.from_bytes(found, sys.byteorder) if len(found) == 8 else line
+
+    def _own(self, offset: int) -> int:
         right = bisect_right(self._known, (offset, 1 << 62))
         start, line = self._known[right - 1]
         if start == offset:
@@ -93,6 +109,7 @@ class Unnumbered(Place):
         object.__setattr__(self, "file", file)
         object.__setattr__(self, "offset", offset)
         object.__setattr__(self, "_lines", lines)
+        object.__setattr__(self, "origin", lines.origin)
 
     @property
     def line(self) -> int:

@@ -49,7 +49,9 @@ class Spool:
 class Part:
     """`size`: bytes on disk when the log was opened; a plain part is read up to there however much it grows since.
 
-    device, inode: the file meant, wherever a rotation moves it. spool: what came from stdin or a pipe, else None.
+    device, inode: the file meant, wherever a rotation moves it. spool: what came from stdin or a pipe, or one source's
+    lines of a merged stream, else None. Of such a source `numbers` has each line's number in the stream (unsigned 64
+    bit, native order), and `origin` is the stream's own path.
     """
 
     path: str
@@ -58,6 +60,8 @@ class Part:
     device: int
     inode: int
     spool: Spool | None = None
+    numbers: Spool | None = None
+    origin: str = ""
 
     @property
     def plain(self) -> bool:

@@ -62,7 +62,9 @@ class Reader:
     def _event(self, raw: Raw, start: int, row: Row, values: Mapping[str, str], prefix: Prefix) -> Event:
         instant = self._clock.read(prefix.stamp) if prefix.stamp else None
         t, uncertainty = instant or (None, 0.0)
-        place = Place(raw.place.file, raw.place.line, raw.place.offset + start) if start else raw.place
+        place = (
+            Place(raw.place.file, raw.place.line, raw.place.offset + start, raw.place.origin) if start else raw.place
+        )
         return Event(
             self._instance, self._role or row.role, prefix.ranks, row, values, t, uncertainty, place, prefix.message
         )

@@ -76,7 +76,7 @@ def find(log: Log, needles: Sequence[bytes]) -> Iterator[Raw]:
     for part in log.parts:
         lines = Lines(part)
         for hit in search(Span(part, 0, part.size if part.plain else ENDLESS), wanted, buffer):
-            yield Raw(Place(part.path, hit.line or lines.at(hit.offset), hit.offset), hit.text, part)
+            yield Raw(Place(part.path, hit.line or lines.at(hit.offset), hit.offset, part.origin), hit.text, part)
 
 
 def search(span: Span, needles: Sequence[Needle], buffer: Buffer, note: Note | None = None) -> Iterator[Hit]:

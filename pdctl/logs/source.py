@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from pdctl.errors import UsageError
+from pdctl.logs import frames, speakers
 from pdctl.logs.part import Part, Spool, examine
 from pdctl.logs.rotation import generation, is_log, stem
+from pdctl.logs.split import UNNAMED, Piece, by_name, head
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,10 +27,14 @@ _NODE = re.compile(r"(?P<instance>(?:prefill|decode)-\d+)-node[1-9]\d*\.log")  #
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What one process wrote. Only the nodes of one `instance` share its name, node 0 first; `parts`: oldest first."""
+    """What one process wrote. Only the nodes of one `instance` share its name, node 0 first; `parts`: oldest first.
+
+    notes: what is to be said of the stream it was taken out of.
+    """
 
     instance: str
     parts: tuple[Part, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -43,14 +49,19 @@ class _Found(NamedTuple):
     directory: Path
     base: str
     order: tuple[int, str, int]
+    notes: tuple[str, ...] = ()
 
 
 def open_logs(
-    paths: Sequence[str], *, names: Mapping[str, str] | None = None, stdin: BinaryIO | None = None
+    paths: Sequence[str],
+    *,
+    names: Mapping[str, str] | None = None,
+    stdin: BinaryIO | None = None,
 ) -> tuple[Log, ...]:
     """The logs at `paths`, in the order given (a directory's by name). names: instance of a path, as typed here.
 
-    A directory is read for *.log*, *.txt, *.out, .gz, .zst, all levels deep; `-` is `stdin`, kept in an unnamed file.
+    A merged stream becomes one log for each of its sources (frames.py, speakers.py). A directory is read for *.log*,
+    *.txt, *.out, .gz, .zst, all levels deep; `-` is `stdin`, kept in an unnamed file.
     Raises UsageError for a path that is not there, not readable, UTF-16, or means no log.
     """
     files: list[str] = []
@@ -60,7 +71,31 @@ def open_logs(
     for file in files:
         each = _look(file, stdin)
         found.setdefault((each.part.device, each.part.inode), each)
-    return _named(_sets(found.values()), names or {})
+    chosen = names or {}
+    apart = [one for each in found.values() for one in ([each] if each.part.path in chosen else _apart(each))]
+    return _named(_sets(apart), chosen)
+
+
+def _apart(found: _Found) -> Sequence[_Found]:
+    """The sources of a merged stream, by the names its lines carry or by who speaks; the log itself where it is one."""
+    form = frames.form_of(head(found.part))
+    said: list[str] = []
+    pieces: tuple[Piece, ...] = ()
+    if form is not None:
+        pieces = by_name(found.part, form, said.append)
+        if len(pieces) == 1 and pieces[0].name == UNNAMED:
+            piece = pieces[0]._replace(name=stem(found.base))
+            pieces = speakers.by_speaker(piece.part, said.append) or (piece,)
+    elif speakers.several(found.part):
+        pieces = speakers.by_speaker(found.part, said.append)
+    sources = [_of_stream(found, piece) for piece in pieces] or [found]
+    return [sources[0]._replace(notes=tuple(said)), *sources[1:]]
+
+
+def _of_stream(found: _Found, piece: Piece) -> _Found:
+    """As if its log had lain beside the stream, under its own name."""
+    node = f"{piece.name}.log"
+    return found._replace(part=piece.part, base=node if _NODE.fullmatch(node) else piece.name)
 
 
 def _expand(path: str) -> list[str]:
@@ -153,7 +188,14 @@ def _named(sets: Mapping[Path, list[_Found]], names: Mapping[str, str]) -> tuple
         depth += 1
     chosen.update({path: chosen[whole] for path, whole in shared.items()})
     ordered = sorted(sets, key=lambda path: _NODE.fullmatch(path.name) is not None)
-    return tuple(Log(chosen[path], tuple(each.part for each in sets[path])) for path in ordered)
+    return tuple(
+        Log(
+            chosen[path],
+            tuple(each.part for each in sets[path]),
+            tuple(note for each in sets[path] for note in each.notes),
+        )
+        for path in ordered
+    )
 
 
 def _whole(path: Path) -> Path | None:

@@ -11,6 +11,7 @@ from pdctl.render.trace.harmless import harmless
 from pdctl.render.trace.outcomes import MARKS
 from pdctl.render.trace.places import Places
 from pdctl.render.visible import fitted
+from pdctl.trace.diagnosis import Kind
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -56,7 +57,11 @@ def _blocks(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> Iterator[li
 
 def _headline(found: Diagnosis, term: Term) -> list[str]:
     if not found.wrong and not found.told:
-        mark, said = MARKS["unknown"], "these logs do not tell: no line of them is an engine's or a router's of its own"
+        several = any(each.kind is Kind.MIXED for each in found.sources)
+        why = (
+            "lines of several processes alternate without names" if several else "no line is an engine's or a router's"
+        )
+        mark, said = MARKS["unknown"], f"these logs do not tell what happened: {why}"
     elif not found.wrong:
         mark, said = MARKS["ok"], "nothing wrong was found"
     else:
@@ -168,7 +173,7 @@ def _sources(found: Sequence[Source], term: Term, zone: dt.tzinfo | None) -> lis
     ]  # fmt: skip
     lines = table(term, head, rows)
     for each in found:
-        if each.said:
+        if each.said and each.kind is not Kind.MIXED:  # the list of what is not told has it
             lines += prose(term, f"  {each.instance}:", each.said, "yellow")
     return lines
 

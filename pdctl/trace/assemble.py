@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.trace import mixed
 from pdctl.trace.addresses import parse
 from pdctl.trace.attempts import attempts
 from pdctl.trace.attribution import Attribution, attribute
@@ -55,6 +56,7 @@ class Tracer:
     def __init__(self, library: Library) -> None:
         self._library = library
         self.deployment = Deployment.of(library)
+        self.mixed = mixed.names(self.deployment)
         self._whole: Surroundings | None = None
 
     def trace(self, room: int) -> Room:
@@ -71,7 +73,9 @@ class Tracer:
         if verdict.finding is not None and verdict.finding.asked is not None:
             case = case.with_requested(verdict.finding.asked)
         ended, shown = outcome(case, around.rooms, verdict.finding)
-        return report(case, ended, shown, verdict, missing(case, ended, verdict.fix))
+        told = report(case, ended, shown, verdict, missing(case, ended, verdict.fix))
+        unnamed = any(event.instance in self.mixed for event in story.events)
+        return mixed.refused(told, self.mixed) if unnamed else told
 
     def _surroundings(self, story: Story) -> Surroundings:
         if sum(log.size for log in self._library.logs) <= WHOLE:

@@ -9,7 +9,9 @@ from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import fill
 from pdctl.dialect import numerals
 from pdctl.trace import deaths as ends
+from pdctl.trace.causes.mismatches import VALUES
 from pdctl.trace.diagnosis import Death
+from pdctl.trace.mixed import mixed
 from pdctl.trace.room import Evidence
 
 if TYPE_CHECKING:
@@ -84,14 +86,21 @@ def told(each: Ended, rooms: tuple[int, ...], running: int | None) -> Death:
         "observed": each.reason.text if each.reason else why, "expected": "the same on both sides",
         "other": "its peers",        "model": "the model",
     }  # fmt: skip
+    differing = VALUES.get(code)
+    if differing is not None and death.of is not None:
+        values = death.of.values
+        fills |= {"observed": values.get(differing[0], why), "expected": values.get(differing[1], "another")}
+        fills |= {"prefill": "the prefill", "decode": one.name, "instance": "the prefill", "other": one.name}
     evidence = [shown(event, _says(event, death)) for event in death.evidence]
     if each.reason is not None and each.reason.line not in {line.line for line in evidence}:
         evidence.append(each.reason)
     fix = fill(known.fix, fills)
     if code in GONE.values():
         fix = f"restart {one.name}, and read the end of its log, dmesg and `kubectl describe pod` for what ended it"
+    elif differing is not None:
+        fix = f"start {one.name} and its peers with the same {differing[2]}"
     elif code == ends.CRASH and death.evidence:
-        fix = fix.replace("FILE", death.evidence[0].place.file)
+        fix = fix.replace("FILE", death.evidence[0].place.path)
     return Death(
         one.name, one.role, death.at, code, known.slug, fill(known.headline, fills), why, rooms, running,
         tuple(evidence), fix,
@@ -114,6 +123,12 @@ def codes(death: ends.Death) -> frozenset[str]:
 
 
 def _why(each: Ended) -> str:
+    """Of a log that holds several processes' lines: that it was one of them, and not which."""
+    told = _told(each)
+    return f"one of the processes whose lines alternate in it: {told}" if mixed(each.death.instance.identity) else told
+
+
+def _told(each: Ended) -> str:
     death, name = each.death, each.death.instance.name
     if death.of is not None and death.of.row.id == "room-key-error":
         return f"its scheduler looked for a room that was used up: {death.of.text.strip()[:SAID]}; two requests had it"
@@ -152,12 +167,12 @@ def _reason(library: Library, death: ends.Death) -> Evidence | None:
         if line.stamped:
             return None
         if RAISED.match(text):
-            return Evidence(crash.instance, crash.place.file, line.place.line, text[:SAID], "what it crashed on")
+            return Evidence(crash.instance, crash.place.path, line.place.line, text[:SAID], "what it crashed on")
     return None
 
 
 def shown(event: Event, says: str) -> Evidence:
-    return Evidence(event.instance, event.place.file, event.place.line, event.text.strip()[:SAID], says)
+    return Evidence(event.instance, event.place.path, event.place.line, event.text.strip()[:SAID], says)
 
 
 def running(death: ends.Death, lines: Iterable[Event]) -> int | None:

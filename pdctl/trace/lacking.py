@@ -9,6 +9,7 @@ from pdctl.trace.addresses import parse
 from pdctl.trace.crashes import GONE
 from pdctl.trace.diagnosis import Kind
 from pdctl.trace.missing import LOG_REQUESTS, TIME_STATS
+from pdctl.trace.mixed import APART
 from pdctl.trace.room import Missing
 
 if TYPE_CHECKING:
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
 
 SHOWN = 12  # unknowns that are listed
 GIVE = "give its log as well"
-APART = (
-    "give each process's log by itself, or let the collector name the source: kubectl logs --prefix, stern, docker "
-    "compose logs (without --no-log-prefix), journalctl -o json"
-)
 
 
 def lacking(
@@ -49,7 +46,7 @@ def _lacking(
 ) -> Iterator[Missing]:
     for source in sources:
         if source.kind is Kind.MIXED:
-            yield Missing(f"which process wrote which line of {source.instance}: {source.said}", APART)
+            yield Missing(f"which process wrote which line of {source.instance}", APART)
     for death in died:
         if death.code in GONE.values():
             what = f"what ended {death.instance}: its log stops without a word"

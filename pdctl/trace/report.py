@@ -113,12 +113,12 @@ def _evidence(case: Case, verdict: Verdict, shown: Event | None) -> tuple[Eviden
 
 
 def _shown(event: Event, says: str) -> Evidence:
-    return Evidence(event.instance, event.place.file, event.place.line, event.text, says)
+    return Evidence(event.instance, event.place.path, event.place.line, event.text, says)
 
 
 def _step(event: Event, delta: float | None) -> Step:
     return Step(
-        event.instance, event.role, event.rank, event.phase, event.t, delta, event.uncertainty_s, event.place.file,
+        event.instance, event.role, event.rank, event.phase, event.t, delta, event.uncertainty_s, event.place.path,
         event.place.line, event.place.offset, event.text, event.row.id, event.rid or "",
         event.row.echo or signs.notice(event),
     )  # fmt: skip

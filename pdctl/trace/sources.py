@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.dialect.versions import spell
 from pdctl.trace.diagnosis import Kind, Source
+from pdctl.trace.mixed import APART, mixed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,7 @@ def _source(library: Library, deployment: Deployment, log: Log) -> Source:
     began = [instant.t for line in lines[:200] if (instant := library.instant(log, line)) is not None]
     return Source(
         log.instance, kind, identity.role, identity.speaker.value if identity.speaker else "", release(identity),
-        identity.level.value if identity.level else "", tuple(part.path for part in log.parts), log.size,
+        identity.level.value if identity.level else "", files(log), log.size,
         library.lines(log), len(lines), known, min(began, default=None), one.last if one else None,
         _said(kind, identity, len(lines), known),
     )  # fmt: skip
@@ -44,7 +45,7 @@ def _kind(identity: Identity, lines: Sequence[bytes], known: int) -> Kind:
         return Kind.EMPTY
     if binary(lines):
         return Kind.BINARY
-    if any(reason.startswith("several roles") for reason in identity.reasons):
+    if mixed(identity):
         return Kind.MIXED
     if identity.speaker is None and not known:
         return Kind.FOREIGN
@@ -80,7 +81,15 @@ def _said(kind: Kind, identity: Identity, read: int, known: int) -> str:
             "whose format pdctl does not read (`pdctl dialect check` shows its lines)"
         )
     if kind is Kind.MIXED:
-        return "; ".join(reason for reason in identity.reasons if reason.startswith("several"))
+        return (
+            "lines of several processes that alternate, and none names its own: which of them failed, and which pair a "
+            f"room had, cannot be told; {APART}"
+        )
     if identity.role == "" and known:
         return "no line tells whether it is a prefill or a decode: give its log from the start"
     return ""
+
+
+def files(log: Log) -> tuple[str, ...]:
+    """What to open: of a source of a merged stream the stream itself."""
+    return tuple(dict.fromkeys(part.origin or part.path for part in log.parts))

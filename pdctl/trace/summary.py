@@ -35,7 +35,7 @@ def summaries(library: Library) -> tuple[Summary, ...]:
             continue
         known = sketches.get(id(seen.story))
         if known is None:
-            known = sketches[id(seen.story)] = (seen.story, sketch(seen.story, tracer.deployment))
+            known = sketches[id(seen.story)] = (seen.story, _sketch(seen.story, tracer))
         found[seen.room] = _sketched(seen, known[1])
     if sum(log.size for log in library.logs) <= WHOLE:
         for summary in _urgent(found.values()):
@@ -45,6 +45,13 @@ def summaries(library: Library) -> tuple[Summary, ...]:
             else:
                 found[summary.room] = _traced(room, summary)
     return tuple(sorted(found.values(), key=lambda one: (one.first_seen is None, one.first_seen or 0.0, one.room)))
+
+
+def _sketch(told: rooms.Story, tracer: Tracer) -> Sketch:
+    """Nothing, where a log holds lines of several processes that nobody can tell apart."""
+    if any(seen.instance in tracer.mixed for seen in told.seen):
+        return Sketch(None, None, None, Outcome.UNKNOWN, "")
+    return sketch(told, tracer.deployment)
 
 
 def _sketched(seen: rooms.RoomSeen, known: Sketch) -> Summary:

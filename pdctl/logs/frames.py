@@ -1,0 +1,286 @@
+"""Streams in which a collector put several sources into one file: what it writes around each line, and whose it is.
+
+`kubectl logs --prefix`, stern, `docker compose logs` (swarm and pdctl's own `logs` too), journalctl, Loki (`logcli`,
+its JSON lines) and JSON lines of collectors such as Fluent Bit, Vector, Filebeat and of cloud consoles. The forms are
+the tools' documented defaults of 2025 and 2026; docker's own json-file has no name in it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.dialect import prefix
+from pdctl.dialect.wrapping import COLOUR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+SAMPLE = 1 << 16  # bytes of a file that tell its form
+LINES = 200  # lines of them that are looked at
+FEW = 8  # lines that rule most forms out
+SHARE = 2  # one in so many lines must have the form: others are what the tool itself says
+
+
+class Framed(NamedTuple):
+    """A line as its process wrote it. group, part: whose it is, such as pod and container; pid: "" where none is named.
+
+    text: behind a stamp of the collector where it has one; may hold several lines. stamp: as the collector wrote it.
+    """
+
+    group: str
+    part: str
+    pid: str
+    text: bytes
+    stamp: str = ""
+
+
+class Form(NamedTuple):
+    """`read` gives None for a line that is not in this form."""
+
+    name: str
+    read: Callable[[bytes], Framed | None]
+
+
+_POD = re.compile(rb"\[pod/(?P<group>[a-z0-9.-]{1,253})/(?P<part>[a-z0-9.-]{1,63})\] ")
+_NAMED = re.compile(rb"(?P<group>[A-Za-z0-9][A-Za-z0-9_.@-]{0,160}) {0,64}(?:\xe2\x94\x82|\|) ?")
+_SYSLOG = re.compile(
+    rb"(?P<stamp>(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ 0-3]\d \d\d:\d\d:\d\d(?:\.\d{1,6})?) "
+    rb"(?P<host>\S{1,253}) (?P<group>[^\s:\[]{1,128})(?:\[(?P<pid>\d{1,10})\])?: "
+)
+# short-iso, short-iso-precise; short-full and with-unit have the day of the week and a zone by name.
+_JOURNAL = re.compile(
+    rb"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?(?P<stamp>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?)"
+    rb"(?P<zone>[+-]\d\d:?\d\d| UTC| [A-Z]{2,5})? (?P<host>\S{1,253}) (?P<group>[^\s:\[]{1,128})"
+    rb"(?:\[(?P<pid>\d{1,10})\])?: "
+)
+_LABELS = re.compile(rb"(?P<stamp>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S{0,16}) (?P<labels>\{[^{}\n]{2,2048}\}) +")
+_LABEL = re.compile(rb'([A-Za-z_]\w{0,63})="((?:[^"\\]|\\.){0,512})"')
+_STERN = re.compile(rb"(?P<group>[a-z0-9][a-z0-9.-]{0,252}) (?P<part>[a-z0-9][a-z0-9-]{0,62}) ")
+_ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?")
+
+# Where collectors put the line, and the names of its source; dots lead into objects. The first that is there counts.
+TEXT = ("log", "message", "MESSAGE", "line", "msg", "textPayload", "body")
+POD = (
+    "kubernetes.pod_name", "kubernetes.pod.name", "pod", "pod_name", "podName", "k8s_pod_name", "k8s.pod.name",
+    "labels.pod", "labels.pod_name", "labels.k8s_pod_name", "stream.pod", "resource.labels.pod_name",
+    "attributes.k8s.pod.name", "resources.k8s.pod.name",
+)  # fmt: skip
+CONTAINER = (
+    "kubernetes.container_name", "kubernetes.container.name", "container", "container_name", "containerName",
+    "k8s_container_name", "labels.container", "labels.container_name", "stream.container",
+    "resource.labels.container_name", "CONTAINER_NAME", "container.name", "attrs.name",
+)  # fmt: skip
+UNIT = (
+    "_SYSTEMD_UNIT", "SYSLOG_IDENTIFIER", "labels.unit", "unit", "labels.instance", "labels.service_name", "instance",
+    "service", "service_name", "labels.job", "job", "app", "labels.filename", "filename", "log.file.path", "file",
+    "source",
+)  # fmt: skip
+HOST = ("_HOSTNAME", "labels.host", "host", "hostname", "node")
+PID = ("_PID",)
+STAMP = ("time", "timestamp", "@timestamp", "ts", "receiveTimestamp")
+MICROSECONDS = ("__REALTIME_TIMESTAMP",)
+
+
+def form_of(head: bytes) -> Form | None:
+    """The form of a file that begins so; None for a log as its process wrote it, or docker's nameless json-file."""
+    lines = [line for line in head.split(b"\n") if line.strip()][: LINES + 1]
+    if len(lines) > 1 and len(lines) <= LINES and not head.endswith(b"\n"):
+        lines.pop()  # cut off in its middle
+    if not lines or (lines[0][:3] == b"[20" and lines[-1][:3] == b"[20"):  # by far the commonest: SGLang's own
+        return None
+    for form in (*FORMS, _stern(lines)):
+        if form is None or _share(form, lines[:FEW]) * SHARE < min(len(lines), FEW):
+            continue
+        found = [framed for line in lines if (framed := form.read(line)) is not None]
+        if len(found) * SHARE >= len(lines) and _worth(form, found):
+            return form
+    return None
+
+
+def _share(form: Form, lines: list[bytes]) -> int:
+    return sum(form.read(line) is not None for line in lines)
+
+
+def _worth(form: Form, found: list[Framed]) -> bool:
+    """Records of docker or of a router, which the dialect itself unpacks, are left alone where nobody is named."""
+    return form.name != "json" or any(each.group for each in found) or any(each.pid == _PLAIN for each in found)
+
+
+def plain(line: bytes) -> bytes:
+    return COLOUR.sub(b"", line) if b"\x1b" in line else line
+
+
+def _pod(line: bytes) -> Framed | None:
+    line = plain(line)
+    found = _POD.match(line)
+    return None if found is None else Framed(_text(found["group"]), _text(found["part"]), "", line[found.end() :])
+
+
+def _named(line: bytes) -> Framed | None:
+    line = plain(line)
+    found = _NAMED.match(line)
+    return None if found is None else Framed(_text(found["group"]), "", "", line[found.end() :])
+
+
+def _syslog(line: bytes) -> Framed | None:
+    """The line keeps its stamp: a line of a traceback has no other."""
+    found = _SYSLOG.match(line)
+    if found is None:
+        return None
+    group, host = _text(found["group"]), _text(found["host"])
+    return Framed(group, host, _text(found["pid"] or b""), line)
+
+
+def _journal(line: bytes) -> Framed | None:
+    found = _JOURNAL.match(line)
+    if found is None:
+        return None
+    stamp = found["stamp"].replace(b" ", b"T")
+    zone = found["zone"] or b""
+    zone = b"Z" if zone == b" UTC" else b"" if zone[:1] == b" " else zone
+    text = line[found.end() :]
+    text = stamp + zone + b" " + text if zone else text
+    group, host = _text(found["group"]), _text(found["host"])
+    return Framed(group, host, _text(found["pid"] or b""), text, _text(stamp))
+
+
+def _labels(line: bytes) -> Framed | None:
+    found = _LABELS.match(line)
+    if found is None:
+        return None
+    labels = {_text(name): _text(value) for name, value in _LABEL.findall(found["labels"])}
+    group, part, pid = _names(labels)
+    if not group:
+        return None
+    stamp = _text(found["stamp"])
+    return Framed(group, part, pid, found["stamp"] + b" " + line[found.end() :], stamp)
+
+
+def _record(line: bytes) -> Framed | None:
+    if line[:1] != b"{":
+        return None
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict):
+        return None
+    text = next((record[key] for key in TEXT if isinstance(record.get(key), (str, list))), None)
+    if isinstance(text, list):  # journald: bytes that are no UTF-8
+        text = bytes(each for each in text if isinstance(each, int) and 0 <= each < 256).decode("utf-8", "replace")
+    if not isinstance(text, str):
+        return None
+    group, part, pid = _names(record)
+    if not group and ("log" in record or {"timestamp", "level"} <= record.keys()):
+        return Framed("", "", "", line)  # docker's, or a router's own
+    stamp = _stamp(record)
+    inner = text.rstrip("\r\n")
+    data = (f"{stamp} {inner}" if stamp else inner).encode("utf-8", "replace")
+    return Framed(group, part, pid or ("" if group else _PLAIN), data, stamp)
+
+
+_PLAIN = "-"  # JSON lines of one unnamed source, which the dialect does not unpack by itself
+
+
+def _names(record: Mapping[str, object]) -> tuple[str, str, str]:
+    pod = _at(record, POD)
+    if pod:
+        return pod, _at(record, CONTAINER), ""
+    container = _at(record, CONTAINER)
+    if container:
+        return container.lstrip("/"), "", ""
+    unit = _at(record, UNIT).rsplit("/", 1)[-1]
+    unit = unit.removesuffix(".service").removesuffix(".log")
+    return unit, _at(record, HOST) if unit else "", _at(record, PID) if unit else ""
+
+
+def _at(record: Mapping[str, object], paths: tuple[str, ...]) -> str:
+    for path in paths:
+        found = _walk(record, path)
+        if isinstance(found, str) and found:
+            return found[:253]
+        if isinstance(found, int) and not isinstance(found, bool):
+            return str(found)
+    return ""
+
+
+def _walk(record: object, path: str) -> object:
+    """`a.b.c`, where each key may hold dots itself."""
+    if isinstance(record, dict):
+        if path in record:
+            return record[path]
+        head, dot, rest = path.partition(".")
+        if dot and head in record:
+            return _walk(record[head], rest)
+    return None
+
+
+def _stamp(record: Mapping[str, object]) -> str:
+    """RFC 3339, as the dialect reads it in front of a line; "" where there is none."""
+    for key in STAMP:
+        found = record.get(key)
+        if isinstance(found, str) and _ISO.fullmatch(found):
+            text = found.replace(" ", "T")
+            return text if text[-1] == "Z" or re.search(r"[+-]\d\d:?\d\d$", text) else text + "Z"
+    for key in MICROSECONDS:
+        found = record.get(key)
+        if isinstance(found, str) and found.isdigit() and len(found) <= 17:
+            return _rfc3339(int(found))
+    return ""
+
+
+def _rfc3339(microseconds: int) -> str:
+    import datetime as dt  # late: only journalctl -o json needs it
+
+    try:
+        moment = dt.datetime.fromtimestamp(microseconds // 1_000_000, dt.timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return ""
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{microseconds % 1_000_000:06d}Z"
+
+
+def _stern(lines: list[bytes]) -> Form | None:
+    """`POD CONTAINER message` has no mark of its own: pairs behind which a message of a known layout stands make it."""
+    pairs: set[bytes] = set()
+    for line in map(plain, lines):
+        found = _STERN.match(line)
+        if found is not None and _laid_out(line[found.end() :]):
+            pairs.add(found[0])
+    if not pairs:
+        return None
+
+    def read(line: bytes) -> Framed | None:
+        line = plain(line)
+        found = _STERN.match(line)
+        if found is None:
+            return None
+        if found[0] not in pairs:
+            if len(pairs) >= LINES or not _laid_out(line[found.end() :]):
+                return None
+            pairs.add(found[0])
+        return Framed(_text(found["group"]), _text(found["part"]), "", line[found.end() :])
+
+    return Form("stern", read)
+
+
+def _laid_out(text: bytes) -> bool:
+    """Whether an engine or a router begins a line so."""
+    if prefix.cut(text).layout is not None:
+        return True
+    return prefix.RFC3339.match(text) is not None or text.startswith((b"INFO:  ", b"WARNING:  ", b"ERROR:  "))
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+FORMS = (
+    Form("kubectl --prefix", _pod),
+    Form("json", _record),
+    Form("journalctl", _syslog),
+    Form("journalctl", _journal),
+    Form("logcli", _labels),
+    Form("compose", _named),
+)

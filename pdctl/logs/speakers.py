@@ -1,0 +1,208 @@
+"""Logs of several processes in one file without a name on any line: `cat *.log`, `kubectl logs -l …` without --prefix.
+
+One behind the other they can be told apart: where a log ends and the next begins, time jumps back or a start line names
+another role or port. Lines that alternate cannot; such a file stays one log, and its reader says so.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.dialect.wrapping import COLOUR
+from pdctl.logs.numbering import Lines
+from pdctl.logs.part import open_part
+from pdctl.logs.split import LIMIT, Piece, Sink, lines_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pdctl.dialect.identify import Identity
+    from pdctl.logs.part import Part
+
+WHOLE = 1 << 23  # bytes of a file up to which all of it is searched for roles; of a longer one WINDOWS of it
+WINDOWS, WINDOW = 16, 1 << 16
+SEGMENTS = 128  # more jumps than that no pasted files have: their lines alternate
+BACK = 2.0  # seconds by which one process's lines may be out of order
+HEAD = 400  # lines of a segment that tell whose it is
+TAIL = 100
+# Words only one role writes: enough to suspect, never to decide.
+_WORDS = (
+    (b"disaggregation_mode='prefill'", b"'disaggregation_mode': 'prefill'", b"Prefill batch"),
+    (b"disaggregation_mode='decode'", b"'disaggregation_mode': 'decode'", b"Decode batch"),
+    (b"Starting router on ", b"smg::", b"pdctl.router "),
+)
+_STARTS = (b"server_args=", b"Starting router on ", b" generation ")
+_MOST = 1000  # start lines that are looked at
+_STAMP = re.compile(rb"(20\d\d)-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
+_BANNER = re.compile(rb"server_args=|Starting router on | generation \d+: ")
+_PORT = re.compile(rb"\bport(?:=|': )(\d{1,5})|--port[ =](\d{1,5})|router on [^\s|]*?:(\d{1,5})")
+_MODE = re.compile(
+    rb"disaggregation_mode(?:=|': )'(\w+)'|--disaggregation-mode[ =](\w+)|(Starting router|pdctl\.router)"
+)
+_NEAR = 96  # bytes of a line in which its stamp stands
+
+
+class _Segment(NamedTuple):
+    """Lines [first, last] of a file, and who wrote them."""
+
+    first: int
+    last: int
+    identity: Identity
+
+
+def several(part: Part) -> bool:
+    """Whether words of two roles, or two start lines, stand in it: cheap, and no proof."""
+    roles: set[int] = set()
+    owners: set[bytes] = set()
+    for data in _windows(part):
+        roles.update(at for at, words in enumerate(_WORDS) if at not in roles and any(word in data for word in words))
+        if len(roles) > 1:
+            return True
+        owners.update(_owner(line) for line in _starts(data))
+    return len(owners - {b""}) > 1
+
+
+def _starts(data: bytes) -> Iterator[bytes]:
+    for word in _STARTS:
+        at = data.find(word)
+        for _ in range(_MOST):
+            if at < 0:
+                break
+            begin, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+            line = data[begin : end if end >= 0 else len(data)]
+            if _BANNER.search(line):
+                yield line
+            at = data.find(word, begin + len(line))
+
+
+def _windows(part: Part) -> list[bytes]:
+    if not part.plain:
+        return [_read(part, 0, WHOLE)]
+    if part.size <= WHOLE:
+        return [_read(part, 0, part.size)]
+    step = (part.size - WINDOW) // (WINDOWS - 1)
+    return [_read(part, step * at, WINDOW) for at in range(WINDOWS)]
+
+
+def _read(part: Part, start: int, size: int) -> bytes:
+    stream = open_part(part, start)
+    data = bytearray(size)
+    view, got = memoryview(data), 0
+    try:
+        while got < size and (more := stream.readinto(view[got:])):
+            got += more
+    finally:
+        stream.close()
+    return bytes(data[:got])
+
+
+def by_speaker(part: Part, note: Callable[[str], None]) -> tuple[Piece, ...]:
+    """The logs a file was pasted together of; () where it is one log, or where they cannot be told apart."""
+    segments = _joined(_segments(part))
+    owners = {_key(segment.identity) for segment in segments}
+    if len(segments) < 2 or len(owners) < 2 or any(_mixed(segment.identity) for segment in segments):
+        return ()
+    names = _names([segment.identity for segment in segments])
+    sinks = {name: Sink() for name in names}
+    numbers = Lines(part)
+    at = 0
+    for number, line in lines_of(part, LIMIT, note):
+        while at + 1 < len(segments) and number >= segments[at + 1].first:
+            at += 1
+        sinks[names[at]].add(numbers.told(number), line)
+    said = ", ".join(f"lines {one.first}-{one.last} {name}" for one, name in zip(segments, names, strict=True))
+    note(f"{part.path}: several logs one behind the other, without names: {said}")
+    return tuple(Piece(name, sink.part(name, part)) for name, sink in sinks.items())
+
+
+def _segments(part: Part) -> list[_Segment]:
+    """Cut where time jumps back, and at a start line of somebody else. [] for too many."""
+    from pdctl.dialect.identify import identify  # late: files that are one log need no dialect yet
+    from pdctl.dialect.vocabulary import speech
+
+    speaker = speech()
+    found: list[_Segment] = []
+    first, number = 1, 0
+    head: list[bytes] = []
+    tail: list[bytes] = []
+    last, owner = 0.0, b""
+
+    def close(end: int) -> None:
+        if end >= first:
+            found.append(_Segment(first, end, identify((*head, *tail), speaker)))
+
+    for number, line in lines_of(part):
+        stamp = _seconds(line)
+        banner = _owner(line) if _BANNER.search(line, 0, 4096) else b""
+        jumped = stamp is not None and last and stamp < last - BACK
+        if jumped or (banner and owner and banner != owner):
+            if len(found) >= SEGMENTS:
+                return []
+            close(number - 1)
+            first, head, tail, last, owner = number, [], [], 0.0, b""
+        owner = banner or owner
+        last = stamp if stamp is not None else last
+        if len(head) < HEAD:
+            head.append(line[: 1 << 15])
+        else:
+            tail.append(line[: 1 << 15])
+            del tail[:-TAIL]
+    close(number)
+    return found
+
+
+def _seconds(line: bytes) -> float | None:
+    """Seconds of a made-up calendar: only differences count, and only their sign where a day or more lies between."""
+    found = _STAMP.search(line, 0, _NEAR)
+    if found is None:
+        return None
+    year, month, day, hour, minute, second = map(int, found.groups())
+    return ((year * 372.0 + month * 31 + day) * 86400) + hour * 3600 + minute * 60 + second
+
+
+def _owner(line: bytes) -> bytes:
+    """Role and port of a start line, b"" where it names neither."""
+    line = COLOUR.sub(b"", line)
+    mode, port = _MODE.search(line), _PORT.search(line)
+    parts = [next((each for each in found.groups() if each), b"") if found else b"" for found in (mode, port)]
+    return b":".join(parts).strip(b":")
+
+
+def _joined(segments: Sequence[_Segment]) -> list[_Segment]:
+    """A segment that does not tell whose it is belongs to the one before: a clock that was set back, a late line."""
+    found: list[_Segment] = []
+    for each in segments:
+        before = found[-1] if found else None
+        same = before is not None and _key(before.identity) == _key(each.identity)
+        if before is not None and (same or each.identity.speaker is None or not each.identity.role):
+            found[-1] = before._replace(last=each.last)
+        else:
+            found.append(each)
+    return found
+
+
+def _key(identity: Identity) -> tuple[str, int | None]:
+    return identity.role, identity.port
+
+
+def _mixed(identity: Identity) -> bool:
+    return not identity.role and any(reason.startswith("several roles") for reason in identity.reasons)
+
+
+def _names(identities: Sequence[Identity]) -> list[str]:
+    """`decode`, `prefill:30000` where several logs have the role. The same role and port is the same instance."""
+    roles: dict[str, set[int | None]] = {}
+    for each in identities:
+        roles.setdefault(each.role, set()).add(each.port)
+    seen: dict[str, int] = {}
+    names = []
+    for each in identities:
+        name = each.role or "unnamed"
+        if len(roles[each.role]) > 1 and each.port is not None:
+            name = f"{name}:{each.port}"
+        elif each.port is None:  # two such logs can be of two instances
+            seen[name] = seen.get(name, 0) + 1
+            name = f"{name}#{seen[name]}" if seen[name] > 1 or len(roles[each.role]) > 1 else name
+        names.append(name)
+    return names

@@ -1,0 +1,275 @@
+"""A merged stream taken apart: each source's lines in an unnamed file of its own, with their numbers in the original.
+
+Memory is bounded: lines are written out as they are read. What lies beyond LIMIT bytes is not read, and a note says so.
+"""
+
+from __future__ import annotations
+
+import heapq
+import mmap
+import os
+import sys
+import tempfile
+from array import array
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.errors import PdctlError
+from pdctl.logs import frames
+from pdctl.logs.part import Form, Part, Spool, modified, open_part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pdctl.logs.frames import Framed
+
+LIMIT = 1 << 32  # bytes of a merged stream that are taken apart (decompressed)
+SOURCES = 256  # sources of one stream; the lines of more are left out, and a note says so
+LONGEST = 1 << 20  # bytes of a line that are kept
+UNNAMED = "unnamed"  # the source of lines that name none
+_CHUNK = 1 << 20
+_HELD = 1 << 18  # bytes of a source's lines held in memory
+
+
+class Piece(NamedTuple):
+    """One source of a stream. name: unique in it."""
+
+    name: str
+    part: Part
+
+
+def head(part: Part) -> bytes:
+    """The first bytes of a part, decompressed."""
+    stream = open_part(part)
+    data = bytearray(frames.SAMPLE)
+    view, got = memoryview(data), 0
+    try:
+        while got < len(data) and (more := stream.readinto(view[got:])):
+            got += more
+    finally:
+        stream.close()
+    return bytes(data[:got])
+
+
+def lines_of(part: Part, limit: int = LIMIT, note: Callable[[str], None] | None = None) -> Iterator[tuple[int, bytes]]:
+    """Number and bytes of each line, without its newline, cut to LONGEST."""
+    stream = open_part(part, 0, note)
+    data = bytearray(_CHUNK)
+    rest, number, read = b"", 1, 0
+    try:
+        while read < limit and (got := stream.readinto(memoryview(data))):
+            read += got
+            *whole, rest = (rest + data[:got]).split(b"\n")
+            for line in whole:
+                yield number, line[:LONGEST]
+                number += 1
+            if len(rest) > LONGEST + _CHUNK:
+                rest = rest[: LONGEST + 1]
+    finally:
+        stream.close()
+    if rest:
+        yield number, rest[:LONGEST]
+    if read >= limit and note is not None:
+        note(f"{part.path}: a merged stream; its first {limit >> 20} MiB were read")
+
+
+class Sink:
+    """The lines of one source on their way to its file."""
+
+    def __init__(self) -> None:
+        self._text, self._numbers = _file(), _file()
+        self._held = bytearray()
+        self._kept = array("Q")
+
+    def add(self, number: int, text: bytes) -> None:
+        lines = text.count(b"\n") + 1
+        self._held += text
+        self._held += b"\n"
+        self._kept.append(number)
+        if lines > 1:
+            self._kept.extend([number] * (lines - 1))
+        if len(self._held) >= _HELD:
+            self.flush()
+
+    def flush(self) -> None:
+        try:
+            _write(self._text, self._held)
+            _write(self._numbers, self._kept.tobytes())
+        except OSError as error:
+            raise PdctlError(
+                f"a merged stream cannot be taken apart in {tempfile.gettempdir()}: {error.strerror}",
+                "free some space there, or set TMPDIR to a directory with as much room as the stream is long",
+            ) from None
+        self._held.clear()
+        del self._kept[:]
+
+    def head(self) -> bytes:
+        self.flush()
+        return os.pread(self._text.fileno(), frames.SAMPLE, 0)
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """Number in the stream and bytes of each line."""
+        self.flush()
+        handles = (os.dup(self._text.fileno()), os.dup(self._numbers.fileno()))
+        with os.fdopen(handles[0], "rb") as text, os.fdopen(handles[1], "rb") as numbers:
+            text.seek(0)
+            numbers.seek(0)
+            for line in text:
+                yield int.from_bytes(numbers.read(8), sys.byteorder), line.rstrip(b"\n")
+
+    def turn(self) -> None:
+        """The last line first: Loki and cloud consoles begin with the newest."""
+        self.flush()
+        text, numbers = self._text, self._numbers
+        if not os.fstat(text.fileno()).st_size:
+            return
+        self._text, self._numbers = _file(), _file()
+        with _mapped(text) as data, _mapped(numbers) as known:
+            end, at = len(data) - 1, len(known) - 8
+            while end >= 0:
+                begin = data.rfind(b"\n", 0, end) + 1
+                self._held += data[begin : end + 1]
+                self._kept.frombytes(known[at : at + 8])
+                if len(self._held) >= _HELD:
+                    self.flush()
+                end, at = begin - 1, at - 8
+        self.flush()
+
+    def part(self, name: str, origin: Part) -> Part:
+        self.flush()
+        state = os.fstat(self._text.fileno())
+        when = modified(origin)
+        os.utime(self._text.fileno(), (when, when))
+        stream = origin.origin or origin.path
+        return Part(
+            f"{stream}[{name}]",
+            Form.PLAIN,
+            state.st_size,
+            state.st_dev,
+            state.st_ino,
+            self._text,
+            self._numbers,
+            stream,
+        )
+
+
+def _file() -> Spool:
+    with tempfile.TemporaryFile(prefix="pdctl-", buffering=0) as file:
+        return Spool(os.dup(file.fileno()))
+
+
+def _mapped(spool: Spool) -> mmap.mmap:
+    return mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _write(spool: Spool, data: bytes | bytearray) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(spool.fileno(), view) :]
+
+
+@dataclass(slots=True)
+class _Strand:
+    """What one process of a source wrote."""
+
+    group: str
+    part: str
+    pid: str
+    sink: Sink = field(default_factory=Sink)
+
+
+def by_name(part: Part, form: frames.Form, note: Callable[[str], None]) -> tuple[Piece, ...]:
+    """The sources of a stream whose lines carry their names. A line without one belongs to the source above it."""
+    strands: dict[tuple[str, str, str], _Strand] = {}
+    last: _Strand | None = None
+    left, backwards, forwards, before = 0, 0, 0, ""
+    for number, line in lines_of(part, LIMIT, note):
+        framed = form.read(line)
+        if framed is None:
+            if last is not None and line.strip():
+                last.sink.add(number, line)
+            continue
+        if framed.stamp and framed.stamp != before:
+            backwards += framed.stamp < before
+            forwards += bool(before) and framed.stamp > before
+            before = framed.stamp
+        found = _strand(strands, framed)
+        if found is None:
+            left += 1
+            continue
+        found.sink.add(number, framed.text)
+        last = found
+    if left:
+        note(f"{part.path}: more than {SOURCES} sources; {left} lines of the others were left out")
+    if backwards > forwards:
+        for strand in strands.values():
+            strand.sink.turn()
+    return tuple(_named(_united(list(strands.values())), part))
+
+
+def _united(strands: list[_Strand]) -> list[_Strand]:
+    """Processes of one unit as one source, as far as their lines show that they are one instance's.
+
+    An engine is several processes and writes through one unit; two units may share a name such as python3.
+    """
+    units: dict[tuple[str, str], list[_Strand]] = {}
+    for each in strands:
+        units.setdefault((each.group, each.part), []).append(each)
+    found: list[_Strand] = []
+    for unit in units.values():
+        found += _of_one_unit(unit) if len(unit) > 1 else unit
+    return found
+
+
+def _of_one_unit(unit: list[_Strand]) -> list[_Strand]:
+    from pdctl.dialect.identify import identify  # late: only journals need it
+    from pdctl.dialect.vocabulary import speech
+
+    known = [identify(each.sink.head().split(b"\n"), speech()) for each in unit]
+    mains = [at for at, identity in enumerate(known) if identity.facts or identity.port is not None]
+    roles = {identity.role for identity in known if identity.role}
+    if len(mains) <= 1 and len(roles) <= 1:
+        return [_merged(unit)]
+    homes = {known[at].role: at for at in mains if sum(known[each].role == known[at].role for each in mains) == 1}
+    joining: dict[int, list[_Strand]] = {at: [each] for at, each in enumerate(unit)}
+    for at, identity in enumerate(known):
+        home = homes.get(identity.role) if identity.role and at not in mains else None
+        if home is not None:
+            joining[home] += joining.pop(at)
+    return [_merged(each) for each in joining.values()]
+
+
+def _merged(strands: list[_Strand]) -> _Strand:
+    """Their lines in the stream's order."""
+    if len(strands) == 1:
+        return strands[0]
+    first = strands[0]
+    whole = _Strand(first.group, first.part, first.pid)
+    for number, line in heapq.merge(*(each.sink.lines() for each in strands), key=lambda pair: pair[0]):
+        whole.sink.add(number, line)
+    return whole
+
+
+def _strand(strands: dict[tuple[str, str, str], _Strand], framed: Framed) -> _Strand | None:
+    key = (framed.group, framed.part, framed.pid)
+    found = strands.get(key)
+    if found is None and len(strands) < SOURCES:
+        found = strands[key] = _Strand(*key)
+    return found
+
+
+def _named(strands: Iterable[_Strand], origin: Part) -> Iterator[Piece]:
+    """Pods by their name, with the container where a pod has several; units likewise, with the host."""
+    known = list(strands)
+    parts: dict[str, set[str]] = {}
+    pids: dict[tuple[str, str], set[str]] = {}
+    for each in known:
+        parts.setdefault(each.group, set()).add(each.part)
+        pids.setdefault((each.group, each.part), set()).add(each.pid)
+    for each in known:
+        name = each.group or UNNAMED
+        if len(parts[each.group]) > 1 and each.part:
+            name = f"{name}:{each.part}"
+        if len(pids[each.group, each.part]) > 1 and each.pid:
+            name = f"{name}[{each.pid}]"
+        yield Piece(name.replace("/", "."), each.sink.part(name, origin))

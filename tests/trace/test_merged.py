@@ -1,0 +1,97 @@
+"""A merged stream of a recorded deployment gives the verdicts its separate files give, or says that it cannot."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pdctl.trace.assemble import Tracer
+from pdctl.trace.diagnose import diagnose
+from pdctl.trace.diagnosis import Kind
+from pdctl.trace.room import Outcome
+from tests.logs import merged
+from tests.trace.recordings import SCENARIOS, library, logs, truth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pdctl.logs.library import Library
+
+FORMS = (*merged.NAMED, *merged.PASTED)
+# Each form over some recordings, each recording in some forms; every pair: `pytest -m heavy tests/trace/test_merged.py`.
+BROAD = (
+    "1p1d-decode-killed-debug-sgl058", "1p1d-page-size-debug-sgl0523", "2p1d-healthy-debug-sgl058",
+    "2p1d-swapped-ports-info-log-requests-sgl0523",
+)  # fmt: skip
+PAIRS = [(scenario, form) for scenario in BROAD for form in FORMS]
+PAIRS += [(scenario, FORMS[at % len(FORMS)]) for at, scenario in enumerate(SCENARIOS) if scenario not in BROAD]
+ALL = [(scenario, form) for scenario in SCENARIOS for form in FORMS if (scenario, form) not in PAIRS]
+
+
+def told(read: Library, scenario: str) -> dict[str, Any]:
+    """Everything that is said, with each instance called by its role and port."""
+    tracer = Tracer(read)
+    who = {name: (one.role, one.port) for name, one in tracer.deployment.instances.items()}
+    found = diagnose(read)
+    rooms = {}
+    for room in truth(scenario):
+        one = tracer.trace(int(room))
+        pair = (one.prefill_requested, one.prefill_contacted, one.decode)
+        rooms[room] = (
+            *(who.get(name or "") for name in pair), one.outcome, one.phase_reached, one.cause and one.cause.code,
+            one.cause and who.get(one.cause.instance),
+        )  # fmt: skip
+    return {
+        "instances": sorted(map(str, who.values())),
+        "deaths": sorted((who[one.instance], one.code, one.at, one.rooms) for one in found.deaths),
+        "findings": sorted((one.code, str(who.get(one.instance)), len(one.rooms)) for one in found.findings),
+        "tally": (dict(found.tally.rooms), found.tally.unexplained),
+        "rooms": rooms,
+    }
+
+
+@cache
+def apart(scenario: str) -> dict[str, Any]:
+    return told(library(logs(scenario)), scenario)
+
+
+def check(scenario: str, form: Callable[..., str], folder: Path) -> None:
+    stream = folder / "all.log"
+    stream.write_text(form(merged.read(logs(scenario))))
+    assert told(library([str(stream)]), scenario) == apart(scenario)
+
+
+@pytest.mark.parametrize(("scenario", "form"), PAIRS, ids=lambda each: getattr(each, "__name__", each))
+def test_a_merged_stream_gives_the_verdicts_of_the_separate_files(
+    scenario: str, form: Callable[..., str], tmp_path: Path
+) -> None:
+    check(scenario, form, tmp_path)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("scenario", "form"), ALL, ids=lambda each: getattr(each, "__name__", each))
+def test_every_recording_in_every_form(scenario: str, form: Callable[..., str], tmp_path: Path) -> None:
+    check(scenario, form, tmp_path)
+
+
+@pytest.mark.parametrize("scenario", BROAD)
+def test_lines_that_alternate_without_names_give_no_verdict(scenario: str, tmp_path: Path) -> None:
+    stream = tmp_path / "all.log"
+    stream.write_text(merged.nameless(merged.read(logs(scenario))))
+    read = library([str(stream)])
+    found = diagnose(read)
+    assert [one.kind for one in found.sources] == [Kind.MIXED]
+    assert any("kubectl logs --prefix" in one.enable_with for one in found.unknowns)
+    assert not found.findings
+    assert all("one of the processes" in one.why for one in found.deaths)
+    tracer = Tracer(read)
+    for room in truth(scenario):
+        one = tracer.trace(int(room))
+        if not one.events:
+            continue
+        assert one.outcome in (Outcome.FAILED, Outcome.UNKNOWN)
+        assert (one.cause, one.prefill_requested, one.prefill_contacted, one.decode) == (None, None, None, None)
+        assert any("kubectl logs --prefix" in missing.enable_with for missing in one.missing_evidence)
