@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pdctl.logs import frames, split
+from pdctl.logs import split
 from pdctl.logs.numbering import Lines
 from pdctl.logs.source import open_logs
 from pdctl.logs.window import UNLIMITED, lines
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from pdctl.logs.source import Log
 
+COLOUR = re.compile("\x1b\\[[0-9;:]*[A-Za-z]")
 LOGS = merged.read(sorted(str(path) for path in (ROOMS / "2p1d-missing-ports-info-sgl0523").glob("*.log*")))
 
 
@@ -44,7 +46,7 @@ def test_each_source_has_its_own_lines_in_their_order(form: Callable[..., str], 
     found = opened(tmp_path, form(LOGS))
     assert set(found) == set(LOGS)
     for name, wanted in LOGS.items():
-        assert text(found[name]) == wanted
+        assert [COLOUR.sub("", line) for line in text(found[name])] == [COLOUR.sub("", line) for line in wanted]
 
 
 @pytest.mark.parametrize("form", [merged.loki, merged.fluent_bit, merged.journal_json], ids=lambda form: form.__name__)
@@ -57,6 +59,13 @@ def test_a_record_becomes_a_line_behind_the_collectors_stamp(form: Callable[...,
         assert all(line.startswith("2026-11-2") for line in told)
 
 
+def clean(line: str) -> str:
+    """Without colour and without what JSON does to a string."""
+    if line.startswith("{"):
+        line = line.replace("\\u001b", "\x1b").replace('\\"', '"').replace("\\\\", "\\").replace("\\ufffd", "\ufffd")
+    return COLOUR.sub("", line)
+
+
 @pytest.mark.parametrize("form", [*merged.NAMED, merged.cat], ids=lambda form: form.__name__)
 def test_a_line_keeps_its_number_and_the_streams_path(form: Callable[..., str], tmp_path: Path) -> None:
     stream = form(LOGS).split("\n")
@@ -64,9 +73,7 @@ def test_a_line_keeps_its_number_and_the_streams_path(form: Callable[..., str], 
         for part in log.parts:
             for raw in list(lines(part, 0, UNLIMITED, Lines(part)))[::7]:
                 assert raw.place.path == str(tmp_path / "all.log")
-                whole = stream[raw.place.line - 1].encode()
-                behind = raw.line.decode("utf-8", "replace").split(" ", 1)[-1].strip()[:40]
-                assert behind in frames.plain(whole).decode() or json.dumps(behind)[1:-1] in whole.decode()
+                assert clean(raw.line.decode("utf-8", "replace"))[-30:] in clean(stream[raw.place.line - 1])
                 assert str(raw.place) == f"{tmp_path}/all.log:{raw.place.line}"
 
 
@@ -147,7 +154,7 @@ def test_lines_that_alternate_without_names_stay_one_log(tmp_path: Path) -> None
         b'{"log":"x","kubernetes":{"pod_name":["a"]}}\n' * 5, b'{"MESSAGE":[1,2,300,-1,"x"],"_PID":"1"}\n' * 5,
         b'{"message":"x","timestamp":"99999-99-99"}\n' * 5,
         b'{"__REALTIME_TIMESTAMP":"99999999999999999","MESSAGE":"x"}\n',
-        b"a | b\n" + b"x" * 3_000_000, b"\xff\xfe\xfd | x\n" * 9, (b'{"a":' * 5000) + b"\n", b"| \n| \n", b"- | x",
+        b"a | b\n" + b"x" * 3_000_000, b"\xfd\xfe | x\n" * 9, (b'{"a":' * 5000) + b"\n", b"| \n| \n", b"- | x",
     ],
     ids=range(17),
 )  # fmt: skip

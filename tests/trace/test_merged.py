@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pdctl.logs.library import Library
 
 FORMS = (*merged.NAMED, *merged.PASTED)
-# Each form over some recordings, each recording in some forms; every pair: `pytest -m heavy tests/trace/test_merged.py`.
+# Each form over some recordings, each recording in some form; all pairs: `pytest -m heavy tests/trace/test_merged.py`.
 BROAD = (
     "1p1d-decode-killed-debug-sgl058", "1p1d-page-size-debug-sgl0523", "2p1d-healthy-debug-sgl058",
     "2p1d-swapped-ports-info-log-requests-sgl0523",
