@@ -37,10 +37,11 @@ class Framed(NamedTuple):
 
 
 class Form(NamedTuple):
-    """`read` gives None for a line that is not in this form."""
+    """`read` gives None for a line that is not in this form. peeled: the dialect takes it off a line by itself."""
 
     name: str
     read: Callable[[bytes], Framed | None]
+    peeled: bool = False
 
 
 _POD = re.compile(rb"\[pod/(?P<group>[a-z0-9.-]{1,253})/(?P<part>[a-z0-9.-]{1,63})\] ")
@@ -277,10 +278,10 @@ def _text(data: bytes) -> str:
 
 
 FORMS = (
-    Form("kubectl --prefix", _pod),
+    Form("kubectl --prefix", _pod, peeled=True),
     Form("json", _record),
-    Form("journalctl", _syslog),
+    Form("journalctl", _syslog, peeled=True),
     Form("journalctl", _journal),
     Form("logcli", _labels),
-    Form("compose", _named),
+    Form("compose", _named, peeled=True),
 )

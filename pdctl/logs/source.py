@@ -83,9 +83,10 @@ def _apart(found: _Found) -> Sequence[_Found]:
     pieces: tuple[Piece, ...] = ()
     if form is not None:
         pieces = by_name(found.part, form, said.append)
-        if len(pieces) == 1 and pieces[0].name == UNNAMED:
-            piece = pieces[0]._replace(name=stem(found.base))
-            pieces = speakers.by_speaker(piece.part, said.append) or (piece,)
+        if len(pieces) == 1:  # its file has a name already
+            alone = pieces[0]._replace(name=stem(found.base))
+            nameless = speakers.by_speaker(alone.part, said.append) if pieces[0].name == UNNAMED else ()
+            pieces = nameless or (() if form.peeled else (alone,))
     elif speakers.several(found.part):
         pieces = speakers.by_speaker(found.part, said.append)
     sources = [_of_stream(found, piece) for piece in pieces] or [found]
