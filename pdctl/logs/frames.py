@@ -168,14 +168,16 @@ def _record(line: bytes) -> Framed | None:
         return None
     if not isinstance(record, dict):
         return None
+    if {"timestamp", "level"} <= record.keys() and ("target" in record or "fields" in record):
+        return Framed(_at(record, POD), _at(record, CONTAINER), "", line)  # a router's own record, whoever passed it on
     text = next((record[key] for key in TEXT if isinstance(record.get(key), (str, list))), None)
     if isinstance(text, list):  # journald: bytes that are no UTF-8
         text = bytes(each for each in text if isinstance(each, int) and 0 <= each < 256).decode("utf-8", "replace")
     if not isinstance(text, str):
         return None
     group, part, pid = _names(record)
-    if not group and ("log" in record or {"timestamp", "level"} <= record.keys()):
-        return Framed("", "", "", line)  # docker's, or a router's own
+    if not group and "log" in record:
+        return Framed("", "", "", line)  # docker's
     stamp = _stamp(record)
     inner = text.rstrip("\r\n")
     data = (f"{stamp} {inner}" if stamp else inner).encode("utf-8", "replace")

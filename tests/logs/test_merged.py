@@ -78,8 +78,10 @@ def test_a_line_keeps_its_number_and_the_streams_path(form: Callable[..., str], 
 
 
 def test_a_log_as_its_process_wrote_it_is_left_alone() -> None:
-    for path in sorted(ROOMS.glob("*/*.log*")):
+    recorded = ROOMS.parent / "logs"
+    for path in sorted([*ROOMS.glob("*/*.log*"), *recorded.glob("*.log")]):
         (log,) = open_logs([str(path)])
+        assert log.instance == path.name.removesuffix(".gz").removesuffix(".log")
         assert [part.numbers for part in log.parts] == [None]
         assert not log.notes
 
