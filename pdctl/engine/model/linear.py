@@ -1,21 +1,31 @@
 """Matrix products with a checkpoint's weights, in the form that is fastest where the model runs.
 
 On a CPU with oneDNN the weights are packed once at load. Against torch.mm, with weights that come from memory, that is
-1.6 to 1.9 times as fast at 8 to 32 rows and 1.1 times at 256 (docs/performance.md), and a row's result does not depend
-on how many rows share the product: which batch a request is in does not change its answer.
+1.6 to 1.9 times as fast at 8 to 32 rows and 1.1 times at 256 (docs/performance.md).
+
+A row's product must not depend on how many rows share it, nor on how many threads: which batch a request is in must
+not change its answer. Which kernel multiplies so many rows, and whether it adds in the same order as the others, is
+the library's choice on each processor. So it is tried (CheckedLinear), not assumed.
 """
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 
+from pdctl.engine.model.threads import many, using
+
+log = logging.getLogger(__name__)
+
 # Callers pad to this many rows: oneDNN's kernel for a single row adds in another order where a weight is wide, from two
-# rows on the order is the same however many there are. More padding costs time (4 rows take 1.1 times as long as 2).
+# rows on the order is mostly the same however many there are. More padding costs time (4 rows take 1.1 times as long
+# as 2).
 FEWEST_ROWS = 2
+LEAST_TRIED = 256  # numbers that must agree, at least, before two kernels count as adding in the same order
 
 
 class Linear(Protocol):
@@ -34,15 +44,90 @@ def make_linear(
     """Place `weight` for products of `dtype` rows on `device`; `weight` itself can be freed afterwards."""
     weight = weight.to(device=device, dtype=dtype)
     bias = None if bias is None else bias.to(device=device, dtype=dtype)
-    if device.type == "cpu" and can_pack(dtype):
-        return PackedLinear(weight, bias)
-    return PlainLinear(weight, bias)
+    if device.type != "cpu":
+        return PlainLinear(weight, bias)
+    return CheckedLinear((PackedLinear if can_pack(dtype) else PlainLinear)(weight, bias))
+
+
+class CheckedLinear:
+    """A product on a CPU in which the bits of a row follow from that row alone.
+
+    They are those of the row among FEWEST_ROWS rows, multiplied by one thread. The first time that a shape is to be
+    multiplied with another number of rows, or by several threads, equal rows are multiplied so, and each must come
+    out in those bits: the order in which a kernel adds does not depend on the numbers. Where they do not, one thread
+    is tried, then half as many rows at a time. So two processes on one machine agree, whatever number of threads each
+    has. The check costs about one product more for each number of rows, once in a process.
+    """
+
+    def __init__(self, linear: PackedLinear | PlainLinear) -> None:
+        self._linear = linear
+        self._kind = (type(linear), linear.out_width, linear.in_width, linear.dtype)
+
+    def product(self, rows: torch.Tensor) -> torch.Tensor:
+        count, threads = rows.shape[0], many()
+        fit = _FITTING.get((*self._kind, count, threads))
+        if fit is None:
+            fit = self._fitting(count, threads)
+        size, threads = fit
+        with using(threads):
+            if size == count:
+                return self._linear.product(rows)
+            # A copy of each piece: a BLAS may add in another order where memory begins elsewhere.
+            pieces = [self._linear.product(_filled(rows[at : at + size], size)) for at in range(0, count, size)]
+        return torch.cat(pieces)[:count]
+
+    def add_product(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return self.product(rows).add_(residual)
+
+    def _fitting(self, count: int, threads: int) -> Fitting:
+        """How many rows at a time, and by how many threads, `count` of them are multiplied."""
+        key, size, wanted = (*self._kind, count, threads), count, threads
+        while not self._agrees(size, threads):
+            if threads > 1:
+                threads = 1
+            elif size > FEWEST_ROWS:
+                size, threads = max(FEWEST_ROWS, size // 2), wanted
+            else:
+                break  # this is what the others are compared with
+        if (size, threads) != (count, wanted):
+            log.info(
+                "a product of %d rows with a weight of %d x %d by %d thread(s) adds in another order here than one of "
+                "%d rows: multiplied %d rows at a time by %d thread(s)",
+                *(count, self._linear.out_width, self._linear.in_width, wanted, FEWEST_ROWS, size, threads),
+            )
+        found = (size, threads)
+        _FITTING[key] = found
+        return found
+
+    def _agrees(self, size: int, threads: int) -> bool:
+        linear = self._linear
+        generator = torch.Generator().manual_seed(size)
+        for _ in range(-(-LEAST_TRIED // linear.out_width)):
+            row = torch.randn(1, linear.in_width, generator=generator).to(linear.dtype)
+            with using(1):
+                expected = linear.product(row.repeat(FEWEST_ROWS, 1))[:1]
+            with using(threads):
+                got = linear.product(row.repeat(size, 1))
+            if not torch.equal(got, expected.expand_as(got)):
+                return False
+        return True
+
+
+Fitting = tuple[int, int]  # rows at a time, threads
+_FITTING: dict[tuple[type, int, int, torch.dtype, int, int], Fitting] = {}  # by kind of weight, rows and threads
+
+
+def _filled(rows: torch.Tensor, size: int) -> torch.Tensor:
+    missing = size - rows.shape[0]
+    return torch.constant_pad_nd(rows, (0, 0, 0, missing)) if missing else rows.clone()
 
 
 class PlainLinear:
     """Transposed, [in, out]: few rows are multiplied faster that way by every BLAS measured."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self.out_width, self.in_width = weight.shape
+        self.dtype = weight.dtype
         self._weight = weight.t().contiguous()
         self._bias = bias
 
@@ -60,6 +145,8 @@ class PackedLinear:
     """In oneDNN's own blocked order, through the operators torch.compile uses for frozen weights."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self.out_width, self.in_width = weight.shape
+        self.dtype = weight.dtype
         self._weight = _onednn()._reorder_linear_weight(weight.contiguous())
         self._bias = bias
         self._product = _onednn()._linear_pointwise.default

@@ -15,10 +15,14 @@ import torch
 import torch.nn.functional as F
 
 from pdctl.engine.model.config import yarn_scale
+from pdctl.engine.model.linear import make_linear
+from pdctl.engine.model.placement import in_place
 from pdctl.engine.model.rope import pair_order
 from pdctl.engine.model.rows import norm_floor, padded, rotate_, unit_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pdctl.engine.model.attention import Step
     from pdctl.engine.model.config import ModelConfig
     from pdctl.engine.model.latent import Latent
@@ -68,23 +72,29 @@ class LatentAttention:
             return self.attend_last(query, step)
         parts = []
         for part, (latents, _), mask in step.pieces(self._layer, query):
-            expand = part.shape[0] > 1 and (mask is None or part.shape[0] >= self._expand_from)
-            parts.append((self._expanded if expand else self._absorbed)(part, latents, mask))
+            if part.shape[0] == 1:  # as in a step that only decodes
+                parts.append(self._ones(part, [latents]))
+            else:
+                expand = mask is None or part.shape[0] >= self._expand_from
+                parts.append((self._expanded if expand else self._absorbed)(part, latents, mask))
         return torch.cat(parts)
 
     def attend_last(self, query: torch.Tensor, step: Step) -> torch.Tensor:
         """The same for the last token of each sequence only: [seqs, heads, v_dim]."""
-        rows = self._to_latent(query).unsqueeze(1).unbind(0)  # the heads are the rows of one product
-        past = step.past(self._layer)
+        return self._ones(query, [latents for latents, _ in step.past(self._layer)])
+
+    def _ones(self, query: torch.Tensor, past: Sequence[torch.Tensor]) -> torch.Tensor:
+        """[seqs, heads, nope + rope], each over all of its latents: [seqs, heads, v_dim]."""
+        rows = torch.split(self._to_latent(query).unsqueeze(1), 1)  # the heads are the rows of one product
         parts = [
-            F.scaled_dot_product_attention(row.unsqueeze(0), latents, latents, scale=self._scale)
-            for row, (latents, _) in zip(rows, past, strict=True)
+            F.scaled_dot_product_attention(in_place(row), latents, latents, scale=self._scale)
+            for row, latents in zip(rows, past, strict=True)
         ]
         return self._from_latent(torch.cat(parts)[:, 0])
 
     def _absorbed(self, query: torch.Tensor, latents: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """[new, heads, v_dim]; the latents [1, 1, tokens, cached_dim] are K and V of one head all queries share."""
-        rows = self._to_latent(query).transpose(0, 1).unsqueeze(0)
+        rows = in_place(self._to_latent(query).transpose(0, 1).unsqueeze(0))
         mixed = F.scaled_dot_product_attention(
             rows, latents, latents, attn_mask=mask, enable_gqa=True, scale=self._scale
         )
@@ -98,7 +108,7 @@ class LatentAttention:
         keys = torch.cat((keys, rotated.expand(self._heads, -1, -1)), dim=-1)
         # The fused kernel wants V as wide as K.
         values = F.pad(torch.matmul(compressed, self._values), (0, max(0, widths.qk_dim - widths.v_dim)))
-        rows = query.transpose(0, 1).unsqueeze(0)
+        rows = in_place(query.transpose(0, 1).unsqueeze(0))
         out = F.scaled_dot_product_attention(
             rows, keys.unsqueeze(0), values.unsqueeze(0), attn_mask=mask, is_causal=mask is None, scale=self._scale
         )
@@ -107,12 +117,12 @@ class LatentAttention:
     def _to_latent(self, query: torch.Tensor) -> torch.Tensor:
         """[n, heads, nope + rope] through the key matrix: [n, heads, cached_dim]."""
         nope = self._widths.nope_dim
-        absorbed = _per_head(query[..., :nope], self._keys)
+        absorbed = self._into_latent(query[..., :nope])
         return torch.cat((absorbed, query[..., nope:]), dim=-1)
 
     def _from_latent(self, mixed: torch.Tensor) -> torch.Tensor:
         """[n, heads, cached_dim] through the value matrix: [n, heads, v_dim]."""
-        return _per_head(mixed[..., : self._widths.kv_rank], self._values)
+        return self._out_of_latent(mixed[..., : self._widths.kv_rank])
 
     def _load(self, shard: Shard, prefix: str) -> None:
         widths, attention = self._widths, prefix + "self_attn."
@@ -131,8 +141,9 @@ class LatentAttention:
         made = shard.scaled(rows, attention + "kv_a_layernorm.weight").view(self._heads, width, widths.kv_rank)
         made = made.to(device=shard.device, dtype=shard.dtype)
         self._keys = made[:, : widths.nope_dim].contiguous()  # [heads, nope_dim, kv_rank]
-        # [heads, kv_rank, v_dim]: as they lie in the checkpoint, a row's product depends on how many rows there are.
-        self._values = made[:, widths.nope_dim :].transpose(1, 2).contiguous()
+        self._values = made[:, widths.nope_dim :].transpose(1, 2).contiguous()  # [heads, kv_rank, v_dim]
+        self._into_latent = PerHead(self._keys)
+        self._out_of_latent = PerHead(self._values)
         count = self._heads * widths.v_dim
         self.out = shard.columns(attention + "o_proj.weight", self._first_head * widths.v_dim, count)
 
@@ -149,10 +160,24 @@ class LatentAttention:
         return torch.cat((rows[:first], rows[first:][pair_order(self._widths.rope_dim)]))
 
 
-def _per_head(rows: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
-    """[n, heads, a] times [heads, a, b]: [n, heads, b]; padded, so that a row comes out alike in every batch."""
-    wide = padded(rows.flatten(1)).view(-1, *rows.shape[1:])
-    return torch.bmm(wide.transpose(0, 1), matrices).transpose(0, 1)[: len(rows)]
+class PerHead:
+    """[n, heads, a] times a matrix [a, b] of each head: [n, heads, b]."""
+
+    def __init__(self, matrices: torch.Tensor) -> None:
+        """`matrices` is [heads, a, b]."""
+        self._matrices = matrices
+        # One product for all heads does not keep its rows apart on every CPU (linear.py).
+        self._linears = [
+            make_linear(matrix.t(), matrix.dtype, matrix.device)
+            for matrix in (matrices if matrices.device.type == "cpu" else ())
+        ]
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        if not self._linears:
+            return torch.bmm(rows.transpose(0, 1), self._matrices).transpose(0, 1)
+        wide = padded(rows.flatten(1)).view(-1, *rows.shape[1:])
+        heads = [linear.product(head.contiguous()) for linear, head in zip(self._linears, wide.unbind(1), strict=True)]
+        return torch.stack(heads, dim=1)[: len(rows)]
 
 
 def softmax_scale(config: ModelConfig, widths: Latent) -> float:

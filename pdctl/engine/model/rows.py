@@ -27,13 +27,16 @@ def padded(rows: torch.Tensor) -> torch.Tensor:
 
 def norm_floor(width: int, eps: float, device: torch.device) -> torch.Tensor:
     """What `unit_rows` takes for an RMS norm over `width` numbers."""
-    return torch.tensor((width * eps) ** 0.5, device=device)
+    return torch.tensor(width * eps, device=device)
 
 
 def unit_rows(x: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:
-    """x / hypot(|x|, floor) per row: an RMS norm whose scale lives in the next matrix. Float32 inside."""
+    """x / sqrt(|x|² + floor) per row: an RMS norm whose scale lives in the next matrix. Float32 inside.
+
+    Not hypot: of squares, sums and roots IEEE 754 says every bit, whichever code computes them.
+    """
     wide = x.float()
-    return wide.div(torch.linalg.vector_norm(wide, dim=-1, keepdim=True).hypot_(floor)).to(x.dtype)
+    return wide.div(torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().add_(floor).sqrt_()).to(x.dtype)
 
 
 def sigmoid(x: torch.Tensor) -> torch.Tensor:

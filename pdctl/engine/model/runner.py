@@ -14,6 +14,7 @@ from pdctl.engine.model.decoder import Decoder
 from pdctl.engine.model.rope import rotation_table
 from pdctl.engine.model.shards import Shard
 from pdctl.engine.model.stage import load
+from pdctl.engine.model.threads import one_thread
 from pdctl.engine.model.weights import Checkpoint
 from pdctl.layout.stages import stage_layers
 
@@ -70,12 +71,12 @@ class ModelRunner:
         batch.check(self.pool.geometry.page_size)
         self._check_share(batch)
         if not batch.seqs:
-            with torch.inference_mode():
+            with torch.inference_mode(), one_thread():
                 return self._decoder.idle(batch.shares)
         longest = max(seq.total_len for seq in batch.seqs)
         if longest > self.max_positions:
             raise ValueError(f"a sequence of {longest} tokens; this model and pool hold {self.max_positions}")
-        with torch.inference_mode():
+        with torch.inference_mode(), one_thread():
             token_ids = torch.from_numpy(np.asarray(batch.input_ids, dtype=np.int64)).to(self.device)
             step = Step(self.pool, batch.seqs, self.dtype, self._windows)
             return self._decoder.forward(token_ids, step, batch.shares)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from pdctl.engine.model.paging import KeyValue, PageReader
+from pdctl.engine.model.placement import in_place, joinable, past_in_place
 from pdctl.engine.model.sinks import attend_with_sinks
 from pdctl.engine.model.window import FULL, stretches
 
@@ -29,7 +30,7 @@ class Span:
         self._convert = pool.dtype != dtype
         self._window = window
         alone = max(self._counts) == 1 and pool.geometry.slabs_per_layer > 1
-        self._reader = PageReader(pool, parts, join=alone)
+        self._reader = PageReader(pool, parts, join=alone and joinable(pool, dtype))
         # None for one new token too: it attends to all that was read.
         self.masks = [
             _mask(seq, part.length, window, dtype, pool.device) if seq.extend_len > 1 else None
@@ -51,18 +52,21 @@ class Span:
         past = self.past(layer)
         if self._window and len(query) < sum(self._counts):
             # Read for earlier tokens too, whose windows begin earlier.
-            past = [(k[:, :, -self._window :], v[:, :, -self._window :]) for k, v in past]
+            past = [(past_in_place(k[:, :, -self._window :]), past_in_place(v[:, :, -self._window :])) for k, v in past]
         return self._ones(query, past, sinks)
 
     def _ones(self, query: torch.Tensor, past: Sequence[KeyValue], sinks: torch.Tensor | None) -> torch.Tensor:
         """[seqs, heads, head_dim], each over all of its `past`.
 
-        One call of the kernel for each, or for those that were joined: a row must come out alike alone and among
-        others, and the kernel reads K and V where they lie, which for many sequences is a third of a step.
+        One call of the kernel for each, or for those that were joined: the kernel reads K and V where they lie, which
+        for many sequences is a third of a step. It computes one sequence and head after the other, each alike alone
+        and among others, as long as one thread does it (threads.py) and each begins where the others do
+        (placement.py).
         """
         kv_heads, head_dim = self._heads
         # Query heads that share a KV head are the rows of one product: no K or V is repeated.
-        rows = torch.split(query.reshape(len(query), kv_heads, -1, head_dim), [len(k) for k, _ in past])
+        heads = query.reshape(len(query), kv_heads, -1, head_dim)
+        rows = [in_place(row) for row in torch.split(heads, [len(k) for k, _ in past])]
         if sinks is None:
             parts = [F.scaled_dot_product_attention(row, k, v) for row, (k, v) in zip(rows, past, strict=True)]
         else:
@@ -73,14 +77,16 @@ class Span:
     def past(self, layer: int) -> list[KeyValue]:
         """In the order of the sequences, in the model's dtype."""
         past = self._reader.past(layer)
-        return [(k.to(self._dtype), v.to(self._dtype)) for k, v in past] if self._convert else past
+        if self._convert:
+            past = [(k.to(self._dtype), v.to(self._dtype)) for k, v in past]
+        return [(past_in_place(k), past_in_place(v)) for k, v in past]
 
 
 def _several(
     query: torch.Tensor, past: KeyValue, hidden: torch.Tensor | None, sinks: torch.Tensor | None
 ) -> torch.Tensor:
     """[new, heads, head_dim] over `past` under an additive mask; None is causal, for a past of the new tokens alone."""
-    rows = query.transpose(0, 1).unsqueeze(0)
+    rows = in_place(query.transpose(0, 1).unsqueeze(0))
     if sinks is None:
         out = F.scaled_dot_product_attention(rows, *past, attn_mask=hidden, is_causal=hidden is None, enable_gqa=True)
     else:
