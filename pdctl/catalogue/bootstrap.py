@@ -20,7 +20,7 @@ ENTRIES: tuple[Entry, ...] = (
         "Recognised by `None` beside the URL in the router's start line, by a prefill entry without the key "
         "bootstrap_port in the router's GET /workers, and by a prefill that logs a room it never got a request for. "
         "Next: the router's command line.",
-        "give the router the port of every prefill: --prefill {url} {port}",
+        "start the router with the port of every prefill: --prefill {url} {port}",
         (Needs.TOPOLOGY, Needs.ROUTER),
         "SGLang 0.5.3 to 0.5.23 behind sglang-router up to 0.3.2, smg 1.13.0 or mini_lb, when started without ports",
         "sglang 0.5.3 to 0.5.23 source; measured with sglang-router 0.3.2, smg 1.13.0 and mini_lb",
@@ -47,13 +47,13 @@ ENTRIES: tuple[Entry, ...] = (
         "PD203",
         "bootstrap-ports-swapped",
         Severity.ERROR,
-        "the router has the bootstrap ports of {instance|one prefill} and {other|another} the wrong way round",
+        "the router has the bootstrap ports of {instance|one prefill} and {other|another} exchanged",
         "Both ports answer, so every look at a single server is green. But each request goes to one prefill while "
         "its decode is sent to the other one's bootstrap server: the prefill that was contacted keeps a room for "
         "which it has no request, the one with the request never hears from a decode, and every room ends at the "
         "300 s timeout. Recognised by crosswise rooms in the two prefill logs. Next: the order of the --prefill "
         "arguments.",
-        "swap them: --prefill {url} {port} --prefill {other_url} {other_port}",
+        "start the router with --prefill {url} {port} --prefill {other_url} {other_port}",
         (Needs.TOPOLOGY, Needs.ROUTER, Needs.ENDPOINT),
         "every SGLang and every router",
         "sglang 0.5.3 to 0.5.23 source; measured with sglang-router 0.3.2",
@@ -69,7 +69,7 @@ ENTRIES: tuple[Entry, ...] = (
         "neighbour's bootstrap server and fetch the wrong prefill's ranks. 8998 is the default of every instance, "
         "so two prefills on one host collide unless one is told otherwise. Next: the start-up log of the second "
         "prefill.",
-        "give each prefill of a host its own: --disaggregation-bootstrap-port {port}",
+        "start {instance|one of them} with --disaggregation-bootstrap-port {port}",
         (Needs.TOPOLOGY, Needs.HOST),
         "every SGLang",
         "sglang 0.5.3 to 0.5.23 source",
@@ -86,7 +86,7 @@ ENTRIES: tuple[Entry, ...] = (
         "HTTP port, the bootstrap server could not bind and the process went on without it, or the instance is not "
         "a prefill at all. Only prefill listens on this port; decode dials. Next: the prefill's own host, then the "
         "path from the decode's host.",
-        "on the decode's host: curl -sS http://{host}:{port}/health",
+        "run this on the host of the decode: curl -sS http://{host}:{port}/health",
         (Needs.ENDPOINT,),
         "every SGLang",
         "sglang 0.5.3 to 0.5.23 source",
@@ -119,7 +119,7 @@ ENTRIES: tuple[Entry, ...] = (
         "flag turns it into requests that hang for 300 s. On decode the flag opens no listener: only prefill "
         "listens and decode dials, so this silent default is the only thing the flag does there. Next: the router's "
         "command line.",
-        "give the router the port: --prefill {url} {port}",
+        "start the router with --prefill {url} {port}",
         (Needs.TOPOLOGY, Needs.ROUTER),
         "SGLang 0.5.3 to 0.5.23 behind sglang-router up to 0.3.2, smg 1.13.0 or mini_lb",
         "sglang 0.5.3 to 0.5.23 source; measured with sglang-router 0.3.2, smg 1.13.0 and mini_lb",
@@ -135,7 +135,7 @@ ENTRIES: tuple[Entry, ...] = (
         "or, worse, the bootstrap server of a neighbour that happens to listen there. It works as long as "
         "everything shares one host. Next: the URLs on the router's command line, and --host of the engines (SGLang "
         "listens on 127.0.0.1 unless told).",
-        "name hosts by an address every host can reach: --prefill http://{host}:{port}",
+        "start the router with an address that every host reaches: --prefill http://{host}:{port}",
         (Needs.TOPOLOGY, Needs.ROUTER),
         "every SGLang and every router",
         "sglang 0.5.3 to 0.5.23 source; measured with sglang-router 0.3.2 and smg 1.13.0",
@@ -169,7 +169,7 @@ ENTRIES: tuple[Entry, ...] = (
         "nothing is logged on prefill, and the room ends at the bootstrap timeout. Bridges, docker networks and "
         "second NICs are the usual reason, firewalls that pass only known ports the next. Next: SGLANG_HOST_IP on "
         "the prefill's host, then the firewall.",
-        "on every host of {instance}: export SGLANG_HOST_IP=<the address decodes reach it at>, and restart it",
+        "set SGLANG_HOST_IP on every host of {instance} to an address that decodes reach",
         (Needs.ENDPOINT,),
         "every SGLang",
         "sglang 0.5.3 to 0.5.23 source",
@@ -187,7 +187,7 @@ ENTRIES: tuple[Entry, ...] = (
         "dies at the 300 s waiting timeout with nothing at all in the prefill's log. A restart within two "
         "heartbeats (10 s) on the same address does the same without a Service. 0.5.23 also drops the entry after "
         "such a timeout. Next: whether the prefill was restarted after the decode.",
-        "address prefills by pod IP (service discovery), or restart the decodes after replacing a prefill",
+        "give the router the addresses of the pods (--service-discovery) instead of a Service name",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "every SGLang; 0.5.23 recovers after the first failed room",
         "sglang 0.5.3 to 0.5.23 source",
@@ -203,7 +203,7 @@ ENTRIES: tuple[Entry, ...] = (
         'stays up, and answers every decode with 503 "not fully registered". With --dist-init-addr the '
         "registration goes there instead and the wildcard does no harm. Next: the prefill's log, \"Prefill instance "
         'failed to register to bootstrap server".',
-        "start {instance} with --host <its own address>, or move to SGLang 0.5.18",
+        "start {instance} with --host <its own address>",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "SGLang before 0.5.18, single-node prefill without --dist-init-addr",
         "sglang 0.5.13 and 0.5.18 source",
@@ -218,7 +218,7 @@ ENTRIES: tuple[Entry, ...] = (
         "decode that dials the bootstrap port at this name gets no answer, while HTTP through the same name works. "
         "A headless Service (clusterIP: None) resolves to the pod and hides nothing. Next: the ports of the "
         "Service.",
-        "add to the Service: ports: [{name: bootstrap, port: {port}}]",
+        "add {name: bootstrap, port: {port}} to the ports of Service {observed}",
         (Needs.TOPOLOGY,),
         "every SGLang on Kubernetes",
         "sglang 0.5.3 to 0.5.23 source",
@@ -234,7 +234,7 @@ ENTRIES: tuple[Entry, ...] = (
         "its own (see PD201). The annotation belongs on the pod template of prefill, not on the workload and not on "
         "decode. An older spelling, sglang.ai/mooncake.bootstrap-port, is not read any more. Next: the pod "
         "template's metadata.",
-        'add to the prefill pod template: annotations: {sglang.ai/bootstrap-port: "{port}"}',
+        'add sglang.ai/bootstrap-port: "{port}" to the annotations of the prefill pod template',
         (Needs.TOPOLOGY,),
         "every router that discovers pods",
         "sglang-router 0.3.2 and smg 1.13.0",
@@ -250,7 +250,7 @@ ENTRIES: tuple[Entry, ...] = (
         "--disaggregation-bootstrap-port, or is not a number, every room to this prefill goes to a port where "
         "nobody listens or somebody else does. Sidecars have the same trap: their environment variable and the "
         "engine's flag must agree. Next: the pod template beside the engine's arguments.",
-        'set the annotation to the flag: sglang.ai/bootstrap-port: "{port}"',
+        'set the annotation sglang.ai/bootstrap-port to "{port}"',
         (Needs.TOPOLOGY, Needs.ROUTER),
         "every router that discovers pods",
         "sglang-router 0.3.2 and smg 1.13.0",
@@ -266,8 +266,7 @@ ENTRIES: tuple[Entry, ...] = (
         "goes to one pod and decode's bootstrap call to another, so most rooms never meet. Published Kubernetes "
         "samples have this mistake: replicas above 1 with one URL for each role. Next: the router's start line "
         "against the number of pods.",
-        "list every instance, or let the router discover pods (--service-discovery with a prefill and a decode "
-        "selector)",
+        "list every instance on the command line of the router",
         (Needs.TOPOLOGY, Needs.ROUTER),
         "every router",
         "routers' command lines; published Kubernetes samples",
@@ -327,7 +326,7 @@ ENTRIES: tuple[Entry, ...] = (
         "sglang-router reads --host as a socket address and accepts an IPv4 literal or an IPv6 literal in brackets. "
         'A host name (also localhost) or a bare IPv6 address ends the start with "invalid socket address syntax", '
         "which names neither the flag nor the value. Next: --host on the router's command line.",
-        "set the router's host to {expected}",
+        "start the router with --host {expected}",
         (Needs.TOPOLOGY,),
         "sglang-router 0.2.x to 0.3.2",
         "sglang-router 0.3.2",

@@ -9,13 +9,13 @@ ENTRIES: tuple[Entry, ...] = (
         "PD501",
         "decode-capacity",
         Severity.WARNING,
-        "decode is too small for the load: {observed|what there is}, {expected|more} needed",
+        "decode is too small for the load: {short|rooms wait while its KV pool is full}",
         "Decode announces a room to prefill only when it has a slot and pages for prompt and answer. When its KV "
         "pool is full new rooms wait in its prealloc queue, prefill waits for them, and after 300 s prefill reports "
         '"timed out after 300.0s in KVPoll.Bootstrapping", which looks like a network fault and is not. Longer '
         "timeouts only lengthen the queue. Recognised by num_decode_prealloc_queue_reqs above zero with token usage "
         "near 1. Next: decode's KV tokens against requests at once times their length.",
-        "add decode instances (--set roles.decode.instances={needed}), or admit fewer requests at the router",
+        "add decode instances: --set roles.decode.instances={needed}",
         (Needs.TOPOLOGY, Needs.ENDPOINT, Needs.CANARY),
         "every SGLang",
         "sglang 0.5.3 to 0.5.23 source",
@@ -27,13 +27,13 @@ ENTRIES: tuple[Entry, ...] = (
         "PD502",
         "reserved-tokens",
         Severity.WARNING,
-        "{instance|decode}: {observed|the reserve for its slots}, but {expected|the KV pool is smaller}",
+        "{instance|decode}: {observed|its slots reserve many tokens}, but {limit|the KV pool holds fewer}",
         "Decode keeps --num-reserved-decode-tokens (512) free for every running request before it admits another, "
         "and --max-running-requests is divided by the DP ranks. Reserve times slots above the KV pool, or fewer "
         "slots than DP ranks, and decode admits little or nothing, in silence. Too small a reserve, on the other "
         'hand, ends in "Decode out of memory happened" and retracted requests, and with HiSparse a retraction was '
         "reported to crash. Next: max_total_num_tokens and the three flags.",
-        "{fix|lower --max-running-requests, or raise --mem-fraction-static}",
+        "{fix|lower --max-running-requests}",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "0.5.3 to 0.5.23; pools of Mamba models since 0.5.4",
         "sglang 0.5.3 to 0.5.23 source",
@@ -46,13 +46,13 @@ ENTRIES: tuple[Entry, ...] = (
         "PD503",
         "deepep-dispatch",
         Severity.ERROR,
-        "{instance|decode}: {observed|more} tokens per rank can be dispatched at once, DeepEP's buffer holds "
-        "{expected|fewer}",
+        "{instance|decode}: {observed|256} tokens per rank can be dispatched at once, and the buffer of "
+        "DeepEP holds {expected|128}",
         "DeepEP's low-latency mode sizes its buffer by SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK (128 unless "
         "set). A decode rank sends one token per running request, times the draft width with speculation. Above the "
         "buffer it ends with the assertion x.size(0) <= num_max_dispatch_tokens_per_rank, under load or while "
         "graphs are captured. Next: --max-running-requests per DP rank, --cuda-graph-max-bs and the draft tokens.",
-        "{fix|lower --max-running-requests, or export SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK=256}",
+        "{fix|lower --max-running-requests}",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "every SGLang with DeepEP",
         "public reports; sglang source",
@@ -77,12 +77,12 @@ ENTRIES: tuple[Entry, ...] = (
         "PD505",
         "request-too-long",
         Severity.ERROR,
-        "{instance|an engine}: a request of {observed|too many} tokens goes beyond the limit of {expected|the engine}",
+        "{instance|an engine}: a request of {observed|5000} tokens is above the limit of {expected|4096}",
         "A prompt above the context length or the KV pool must be refused with 400 at once. From 0.5.11 to 0.5.18 "
         "prefill aborted it and handed over a stub of one token, and decode went on from pages nobody had written: "
         "HTTP 200 with noise or with text of somebody else's request. Next: prompt_tokens of the answer, which is "
         "then 1.",
-        "refuse prompts above {expected} tokens in front of the router, or update SGLang",
+        "refuse prompts above {expected|the limit} in front of the router",
         (Needs.TOPOLOGY, Needs.ENDPOINT, Needs.CANARY),
         "SGLang 0.5.11 to 0.5.18; a workload that does not fit concerns every release",
         "sglang 0.5.13 and 0.5.18 source; public reports",
@@ -92,13 +92,13 @@ ENTRIES: tuple[Entry, ...] = (
         "PD506",
         "prefill-overcommitted",
         Severity.WARNING,
-        "prefill is too small for the load: {observed|what there is}, {expected|more} needed",
+        "prefill is too small for the load: {short|rooms wait for their transfer while its KV pool is full}",
         "A prefill keeps the KV of a request until it is transferred. When prompts arrive faster than it computes, "
         "or than the network carries them away, requests pile up (#transferring-req in the hundreds, token usage "
         "above 0.9), time to first token grows, and with large pages it was reported to run out of memory. With "
         "short prompts PD may also lose to a single kind of instance. Next: prompt tokens per second and bytes of "
         "KV per second against what one instance does.",
-        "add prefill instances (--set roles.prefill.instances={needed}) or NICs",
+        "add prefill instances: --set roles.prefill.instances={needed}",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "every SGLang",
         "sglang source; public reports",
@@ -112,7 +112,7 @@ ENTRIES: tuple[Entry, ...] = (
         "Reported above about a thousand requests at once: transfers fail, aborted rooms are retried, retries and "
         'breakers feed each other, and the deployment stays down after the load is gone ("Prefill bootstrap failed '
         '... Aborted by AbortReq" for all ranks of a room). Next: admission at the router; smg 1.13 can limit it.',
-        "bound the requests at the router (--max-concurrent-requests)",
+        "start the router with --max-concurrent-requests",
         (),
         "every SGLang",
         "public reports",
@@ -128,7 +128,7 @@ ENTRIES: tuple[Entry, ...] = (
         "A vLLM prefill keeps a request's blocks for a limited time. When decode's queue is longer, they are gone: "
         '"Releasing expired KV blocks for request ... retrieved by 0 decode worker(s)", and wrong answers were '
         "reported. Next: decode's queue, and nixl_num_kv_expired_reqs.",
-        "raise VLLM_NIXL_ABORT_REQUEST_TIMEOUT on prefill, or add decode instances",
+        "raise VLLM_NIXL_ABORT_REQUEST_TIMEOUT on prefill",
         (),
         "vLLM with the NIXL connector",
         "public reports",
@@ -139,12 +139,11 @@ ENTRIES: tuple[Entry, ...] = (
         "PD509",
         "socket-interface",
         Severity.INFO,
-        "{instance|an instance} spans {observed|several} hosts and names no network interface: "
-        "{expected|GLOO_SOCKET_IFNAME is not set}",
+        "{instance|an instance} spans {observed|several} hosts, and no network interface is named",
         "Gloo and NCCL pick an interface by themselves. On hosts with several (a docker bridge, a management "
         'network, RDMA rails) two nodes may pick ones that do not meet, and the start hangs at "Init torch '
         'distributed begin" or with "Gloo connectFullMesh failed". Next: `ip -br addr` on the nodes.',
-        "export GLOO_SOCKET_IFNAME={interface} NCCL_SOCKET_IFNAME={interface} for every rank",
+        "export GLOO_SOCKET_IFNAME={interface} NCCL_SOCKET_IFNAME={interface}",
         (Needs.TOPOLOGY,),
         "every SGLang on several nodes",
         "public reports; published recipes",

@@ -16,7 +16,7 @@ ENTRIES: tuple[Entry, ...] = (
         "it. sglang-router books a failed pair on both members, so one broken prefill opens the decodes' breakers "
         "as well, and older ones counted a client's 4xx too. A breaker is an effect: find the first failures before "
         'it. Next: the router\'s log just before "Circuit breaker state transition".',
-        "fix the first failure, then wait 60 s or restart the router; --cb-timeout-duration-secs 15 shortens the wait",
+        "repair the first failure in the log of the router and wait 60 s",
         (Needs.ROUTER,),
         "sglang-router 0.2.x to 0.3.2, smg 1.13.0",
         "measured with sglang-router 0.3.2 and smg 1.13.0",
@@ -77,7 +77,7 @@ ENTRIES: tuple[Entry, ...] = (
         "made-up peer (host 2.2.2.2, room 0), so they pass on a decode whose KV path is broken. sglang-router's own "
         "/health_generate says yes with no decode alive. Only a real request through a pair proves the pair. Next: "
         "the canary.",
-        "pdctl doctor {topology} --canary",
+        "run the same command with --canary",
         (Needs.ENDPOINT, Needs.ROUTER),
         "every SGLang and every router",
         "sglang 0.5.23 source; measured with sglang-router 0.3.2 and smg 1.13.0",
@@ -87,13 +87,13 @@ ENTRIES: tuple[Entry, ...] = (
         "PD606",
         "timeouts-neutered",
         Severity.WARNING,
-        "{instance|an engine}: {observed|a time limit far too long} turns a failure into a wait without end "
-        "(default {expected|300 s})",
+        "{instance|an engine}: {observed|a very long time limit} makes failures look like hangs (default "
+        "{expected|300 s})",
         "Values of 100000 s, and heartbeat failures counted in millions, come from benchmark recipes where a slow "
         "start must not end the run. In service they mean that a lost room is never given up: slots leak, queues "
         "fill, and the first sign is that nothing works. The timeouts were at 1200 s in one report and the rooms "
         "still failed: look for the cause instead. Next: where the value was copied from.",
-        "remove {name} where it was set",
+        "remove {name}",
         (Needs.TOPOLOGY, Needs.HOST),
         "every SGLang",
         "sglang 0.5.3 to 0.5.23 source; published recipes",
@@ -103,12 +103,12 @@ ENTRIES: tuple[Entry, ...] = (
         "PD607",
         "k8s-probe",
         Severity.WARNING,
-        "{instance|a pod}: {observed|a probe that lies, or kills}",
+        "{instance|a pod}: {observed|its readiness probe is true before the model is loaded}",
         "A TCP or `exit 0` readiness probe is true before the model is loaded, and decodes are sent to a bootstrap "
         "server without ranks. /health_generate as liveness needs a free slot in the batch and gets a busy, healthy "
         "pod killed; so does a threshold of one or a timeout below a forward pass. Neither kind of probe proves "
         "that prefill reaches decode. Next: the container's probes.",
-        "{fix|readinessProbe: httpGet: {path: /health, port: 30000}}",
+        "{fix|set readinessProbe to httpGet: {path: /health, port: 30000}}",
         (Needs.TOPOLOGY,),
         "every SGLang on Kubernetes",
         "sglang 0.5.23 source; published Kubernetes samples",
@@ -118,11 +118,11 @@ ENTRIES: tuple[Entry, ...] = (
         "PD608",
         "untagged-image",
         Severity.WARNING,
-        "{instance|a pod} runs image {observed|without a tag}: nobody can say which release that is",
+        "{instance|a pod} runs image {observed|X:latest}: nobody can say which release that is",
         "An image without a tag, or :latest, is whatever was pushed last when the node pulled it. Prefill and "
         "decode pulled on different days are different releases, whose messages do not fit (PD310); a pinned router "
         "beside an unpinned engine is a common sample. Next: the images of all roles.",
-        "pin it: image: {image}:<tag> or @sha256:<digest>",
+        "pin the image to a tag: {image}:<tag>",
         (Needs.TOPOLOGY,),
         "every SGLang",
         "published Kubernetes samples",
@@ -137,7 +137,7 @@ ENTRIES: tuple[Entry, ...] = (
         "takes rooms of decode with it. Drain from the outside in: router first, then prefill, then decode. "
         "sglang-router itself waits up to 180 s for its requests. Next: terminationGracePeriodSeconds and the "
         "longest answer.",
-        "terminationGracePeriodSeconds: {seconds}",
+        "set terminationGracePeriodSeconds to {seconds}",
         (Needs.TOPOLOGY,),
         "every SGLang on Kubernetes",
         "measured with sglang-router 0.3.2; Kubernetes documentation",
@@ -162,14 +162,15 @@ ENTRIES: tuple[Entry, ...] = (
         "PD611",
         "answers-differ",
         Severity.ERROR,
-        "{prefill|a prefill} to {decode|a decode} answers differently from the other pairs: {observed|another text}",
+        "answers through {prefill|one prefill} and {decode|one decode} differ from those of the other pairs: "
+        "{observed|another text}",
         "The same greedy prompt must give the same text through every pair. One that differs is silent corruption: "
         "pages written to the wrong place or reused while an old transfer still wrote, another checkpoint, another "
         "dtype. It was reported as accuracy falling from 96 to 46 % with the number of requests served, all of them "
         "HTTP 200. 0.5.23 keeps pages of a failed room until the transfer has drained and can compare checksums. "
         "Next: model, page size, dtype and layout of the pair; then --disaggregation-enable-kv-checksum on both "
         "(0.5.23).",
-        "pdctl doctor {topology} --canary, with one instance removed at a time",
+        "run pdctl doctor --canary with one instance left out at a time",
         (Needs.CANARY,),
         "every SGLang; protections came up to 0.5.23",
         "sglang 0.5.13 to 0.5.23 source; public reports",
@@ -179,12 +180,12 @@ ENTRIES: tuple[Entry, ...] = (
         "PD612",
         "slow-error",
         Severity.WARNING,
-        "{instance|the deployment} took {observed|long} to refuse a bad request, expected under {expected|5 s}",
+        "{instance|the deployment} took {observed|long} to refuse a bad request; under {expected|5 s} is expected",
         "A request that one side refuses at once must fail at once. Where the other leg is not cancelled the client "
         "waits for its timeout, up to 300 s. sglang-router 0.3.2 waits for decode to end before it reacts to a "
         "failed prefill; smg cancels it. With NIXL before 0.5.23 decode is not told of a failure at prefill at all. "
         'Next: the router\'s log, "Prefill server error", "This will cause decode timeout".',
-        "put a router that cancels the other leg in front (smg 1.13.0, or pdctl's own)",
+        "use a router that cancels the other leg (smg 1.13.0, or that of pdctl)",
         (Needs.CANARY,),
         "sglang-router up to 0.3.2; SGLang with NIXL before 0.5.23",
         "measured with sglang-router 0.3.2 and smg 1.13.0; sglang 0.5.18 and 0.5.23 source",
@@ -199,7 +200,7 @@ ENTRIES: tuple[Entry, ...] = (
         "aborted transfer, or a room whose other half never came. Leaks add up until nothing is admitted. With NIXL "
         "up to 0.5.13 prefill has no bootstrap timeout, so such a room stays for good. Next: trace-room for the "
         "rooms it names, and whether a cancel is passed on.",
-        "restart {instance}; then find the room that stays: pdctl rooms",
+        "restart {instance}",
         (Needs.CANARY,),
         "every SGLang; NIXL up to 0.5.13 worst",
         "sglang 0.5.3 to 0.5.23 source; public reports",
@@ -214,8 +215,7 @@ ENTRIES: tuple[Entry, ...] = (
         "read addresses, announce rooms for which prefill never has a request and which it keeps for ever, or crash "
         "a thread with junk. --api-key protects the HTTP API alone. Only the router and the other engines need to "
         "reach an engine. Next: who can reach the port, not only who is meant to.",
-        "listen on the address of the private network (--host <that address>), or close the port to all but the "
-        "cluster",
+        "start {instance} with --host <address of the private network>",
         (Needs.TOPOLOGY, Needs.ENDPOINT, Needs.HOST),
         "every SGLang",
         "sglang 0.5.3 to 0.5.23 source",
@@ -225,12 +225,12 @@ ENTRIES: tuple[Entry, ...] = (
         "PD615",
         "router-gap",
         Severity.INFO,
-        "round robin on both sides never uses {observed|some} of the {expected|possible} pairs",
+        "round robin on both sides never uses {observed|2} of the {expected|4} pairs",
         "Two round-robin counters advance together: with prefill and decode counts that share a divisor, prefill i "
         "always meets the same decodes. Measured with 2 x 2: two of the four pairs got every request. A broken pair "
         "among the others stays hidden until a restart shifts the order, and a broken pair among the used ones "
         "looks like a broken worker. Next: --prefill-policy and --decode-policy.",
-        "use another policy on one side: --decode-policy power_of_two",
+        "start the router with --decode-policy power_of_two",
         (Needs.TOPOLOGY, Needs.ROUTER),
         "sglang-router 0.3.2, smg 1.13.0",
         "measured with sglang-router 0.3.2 and smg 1.13.0",
@@ -260,7 +260,7 @@ ENTRIES: tuple[Entry, ...] = (
         '"Losing connection"). An event loop starved by load or compilation misses beats while the prefill is '
         "well. Tight values make it worse; values in the millions hide real deaths (PD606). Next: whether the "
         "prefill died at that time.",
-        "export SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE=6 on decode",
+        "set SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE=6 on decode",
         (Needs.TOPOLOGY, Needs.LOG),
         "every SGLang",
         "sglang 0.5.3 to 0.5.23 source",
@@ -276,7 +276,8 @@ ENTRIES: tuple[Entry, ...] = (
         "every request then gets 503). Some smg builds after August 2026 switch to another mode when discovery is "
         'on, and crash-loop with "Regular mode with service discovery requires a non-empty selector". Next: the '
         "first line of its log.",
-        "{fix|add --pd-disaggregation --prefill http://HOST:PORT BOOTSTRAP-PORT --decode http://HOST:PORT}",
+        "{fix|start the router with --pd-disaggregation --prefill http://HOST:PORT BOOTSTRAP-PORT --decode "
+        "http://HOST:PORT}",
         (Needs.TOPOLOGY,),
         "sglang-router 0.2.x to 0.3.2; smg builds after 2026-08-30",
         "measured with sglang-router 0.3.2 and smg 1.13.0; public reports",
@@ -305,7 +306,7 @@ ENTRIES: tuple[Entry, ...] = (
         "An endpoint picker that finds no prefill can let decode compute the prompt itself. Answers are right and "
         'slow, and nothing is logged: "declined" and "no endpoint" were treated alike. Next: whether prefill '
         "has seen any request at all.",
-        "check that the prefill pool has ready endpoints",
+        "start an endpoint of the prefill pool",
         (),
         "llm-d's endpoint picker, to August 2026",
         "public reports",
@@ -321,7 +322,7 @@ ENTRIES: tuple[Entry, ...] = (
         "A pod with hostNetwork takes the node's resolver unless told otherwise, so Service names, and a rendezvous "
         "address by name, are unknown there. The instance waits for its leader or the router cannot reach the pod "
         "by the name it was given. Next: nslookup of that name inside the pod.",
-        "dnsPolicy: ClusterFirstWithHostNet",
+        "set dnsPolicy of that pod to ClusterFirstWithHostNet",
         (Needs.TOPOLOGY,),
         "every SGLang on Kubernetes",
         "Kubernetes documentation; public reports",

@@ -9,7 +9,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD801",
         "trace-blind",
         Severity.WARNING,
-        "no line tells of the requests that succeed at {instance|an engine}: trace-room will only see failures",
+        "{instance|an engine} logs no line for a request that succeeds: trace-room will only see failures",
         "At INFO a room that works leaves no line in an SGLang log, on either side. With "
         "--enable-request-time-stats-logging each finished request prints its room, rid and the time of every "
         "phase, on prefill and on decode; --log-requests prints the request with its room when it arrives. Neither "
@@ -41,7 +41,7 @@ ENTRIES: tuple[Entry, ...] = (
         "Log prefixes are local time of one-second resolution. With clocks seconds apart the same room seems to "
         "succeed before it began, and timelines of several hosts cannot be put in order. pdctl estimates the offset "
         "and says so; alerts and people do not. Next: chrony or ntpd on that host.",
-        "chronyc makestep on {instance}'s host",
+        "run chronyc makestep on the host of {instance}",
         (Needs.ENDPOINT, Needs.HOST, Needs.LOG),
         "every engine",
         "observed",
@@ -50,7 +50,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD804",
         "fd-limit",
         Severity.WARNING,
-        "a process may open {observed|few} files here, {expected|65536} or more are needed",
+        "a process may open {observed|1024} files here, and {expected|65536} or more are needed",
         "Each room and each peer costs sockets: router connections, ZMQ sockets between every pair of ranks, the "
         "transfer library's own. At the limit new connections fail in ways that look like a network fault (\"Too "
         'many open files" in one thread, timeouts in the others). Next: `ulimit -n` where the engine and the '
@@ -68,7 +68,7 @@ ENTRIES: tuple[Entry, ...] = (
         "A room's story stands in the logs of one prefill, one decode and the router. Where one of the three is "
         "missing, the cause of a hang usually is as well, because each side only reports that it waited. Next: "
         "where that instance's output goes.",
-        "pdctl trace-room {room} <logs of every instance and the router>",
+        "give pdctl the log of {instance} as well",
         (Needs.LOG,),
         "every engine",
         "observed",

@@ -14,7 +14,7 @@ ENTRIES: tuple[Entry, ...] = (
         "serves without a warning. Prefill requests then reach a decode server: it looks for a bootstrap server at "
         "an address that has none, and requests fail or hang. The same happens when both hosts were started with "
         "the same --disaggregation-mode. Next: disaggregation_mode in /server_info of both sides.",
-        "list it under the other flag: --{observed} {url}",
+        "{fix|give the router each engine under the flag of its own role}",
         (Needs.TOPOLOGY, Needs.ROUTER, Needs.ENDPOINT),
         "every SGLang and every router",
         "measured with sglang-router 0.3.2 and smg 1.13.0",
@@ -30,7 +30,7 @@ ENTRIES: tuple[Entry, ...] = (
         'compare on the first request only, raise "Page size mismatch", and then the decode scheduler dies or the '
         "client hangs. The sizes often differ although nobody set them, because the attention backend picks one. "
         "Next: page_size in /server_info of both sides, which is the resolved value.",
-        "set the same --page-size on both roles, for example --page-size {expected}",
+        "set --page-size {size|64} on both roles",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "every SGLang; compared since 0.5.8, on the first request",
         "sglang 0.5.3 to 0.5.23 source",
@@ -55,8 +55,8 @@ ENTRIES: tuple[Entry, ...] = (
         "PD304",
         "kv-layout-mismatch",
         Severity.WARNING,
-        "{instance|decode} has {observed|one attention backend} where {other|prefill} has {expected|another}: the "
-        "KV cache may be laid out differently",
+        "the KV cache may be laid out differently: {instance|decode} has {observed|one attention backend}, "
+        "{other|prefill} has {expected|another}",
         "With the same page size and dtype a page can still be laid out differently, because the attention backend "
         "decides it. Then copies come out short, transfers fail with a length error, or text turns to noise. 0.5.23 "
         'compares a layout name ("KV layout mismatch") for the models that publish one; earlier releases compare '
@@ -159,7 +159,7 @@ ENTRIES: tuple[Entry, ...] = (
         'where frames were added in the middle, and 0.5.23 warns of a "Generation-less ABORT_ACK" from mixed '
         "versions. The same holds for the transfer library in the image. Next: version in /server_info, and the "
         "image of each role.",
-        "run one image, by digest or full tag, on both roles",
+        "run the same image on both roles",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "every SGLang",
         "sglang 0.5.13 to 0.5.23 source",
@@ -206,7 +206,7 @@ ENTRIES: tuple[Entry, ...] = (
         "carried over a release where its meaning changed: until 0.5.8 it followed the room, from 0.5.13 it is a "
         "real round robin. --prefill-round-robin-balance is needed by 0.5.3 on decode and does nothing later. Next: "
         "dp settings and --load-balance-method of both roles.",
-        "{fix|--load-balance-method auto on both roles, and no plain --dp-size on prefill}",
+        "{fix|set --load-balance-method auto on both roles}",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "0.5.3 to 0.5.23, each with its own rule",
         "sglang 0.5.3 to 0.5.23 source",
@@ -219,11 +219,11 @@ ENTRIES: tuple[Entry, ...] = (
         "PD314",
         "chunked-prefill-not-page-multiple",
         Severity.ERROR,
-        "{instance|prefill}: chunked prefill size {observed|of a DP rank} is not a multiple of page size {expected|N}",
+        "{instance|prefill}: chunked prefill size {observed|100} is not a multiple of page size {expected|64}",
         "A chunk must end on a page border. SGLang divides --chunked-prefill-size by the DP width first, so the "
         "flag is a value for the whole instance and each DP rank gets its share of it; that share must be whole "
         "pages. It asserts at start. Next: chunk size, DP width and page size of prefill.",
-        "--chunked-prefill-size {fix|N, a multiple of page size x DP width}",
+        "set --chunked-prefill-size to {fix|a multiple of page size x DP width}",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "every SGLang",
         "sglang 0.5.3 to 0.5.23 source",
@@ -232,11 +232,11 @@ ENTRIES: tuple[Entry, ...] = (
         "PD315",
         "pp-mismatch",
         Severity.ERROR,
-        "pipeline stages: decode has {observed|some}, prefill has {expected|another number}",
+        "decode has {observed|2} pipeline stages and prefill has {expected|4}",
         "A decode either has as many pipeline stages as the prefill, and pulls stage from stage, or a single one. "
         "Anything else ends the decode scheduler with an assertion on the first request (0.5.8 and later) or goes "
         "wrong without a word. Next: pp_size of both roles.",
-        "set decode's --pp-size to 1, or to prefill's",
+        "set --pp-size of decode to 1, or to that of prefill",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "every SGLang",
         "sglang 0.5.3 to 0.5.23 source",
@@ -259,8 +259,8 @@ ENTRIES: tuple[Entry, ...] = (
         "PD317",
         "known-bad-version",
         Severity.WARNING,
-        "{instance|an instance}: {observed|its release} has a known fault: {fault|see the table} ({report|and its "
-        "report})",
+        "{instance|an instance}: {observed|its release} has a known fault: {fault|it loses rooms} ({report|a "
+        "public report})",
         "A table of faults that were reported and found in the released sources, by version, transfer backend and "
         "feature. The fault is in the release, not in this deployment, and may not have happened yet. Each hit "
         "names the public report. Next: whether the feature it names is used here.",
@@ -320,7 +320,7 @@ ENTRIES: tuple[Entry, ...] = (
         'Peers elsewhere reach themselves: "Remote NIXL agent engine ID mismatch", and decode computes the prompt '
         "again. Two engines of one host with equal ports meet in the same way. Next: the two variables on every "
         "engine.",
-        "export VLLM_NIXL_SIDE_CHANNEL_HOST=<routable address> and a port of its own for every engine and DP rank",
+        "set VLLM_NIXL_SIDE_CHANNEL_HOST to an address that the other engines reach",
         (),
         "vLLM with the NIXL connector",
         "public reports",
@@ -351,7 +351,7 @@ ENTRIES: tuple[Entry, ...] = (
         "Behind a global router, or with n > 1, Dynamo's SGLang backend was reported to wait for the prefill's "
         "first item and never send the bootstrap information, so every request hangs. Next: the frontend's log, and "
         "whether prefill has the request.",
-        "update Dynamo, and send n = 1",
+        "update Dynamo and send n = 1",
         (),
         "Dynamo with SGLang, reported up to 2026",
         "public reports",

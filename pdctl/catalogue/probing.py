@@ -13,7 +13,7 @@ ENTRIES: tuple[Entry, ...] = (
         "Nothing answered at its address, so nothing can be said about it: every check that needs it is unknown, "
         "not passed. Doctor looks from the host it runs on; behind a cluster's network that may simply be the wrong "
         "place. Next: run doctor where a decode runs.",
-        "run it there: {fix|pdctl doctor with the same arguments}",
+        "run this on a host of the deployment: {fix|pdctl doctor}",
         (Needs.ENDPOINT, Needs.ROUTER),
         "every engine and router",
         "observed",
@@ -22,7 +22,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD902",
         "no-endpoints",
         Severity.ERROR,
-        "nothing to look at: {observed|no instances and no addresses}",
+        "no pair to look at: {observed|no instance and no address was given}",
         "Neither a topology with instances nor an address was given, or the deployment has no prefill or no decode, "
         "so no pair exists that could be checked. Next: the arguments of the command.",
         "pdctl doctor --router http://HOST:PORT",
@@ -54,7 +54,7 @@ ENTRIES: tuple[Entry, ...] = (
         "is. Nothing was learned about it: every check that needs this server is unknown, not passed. pdctl reads "
         "the key from a variable of the environment, so that it stands in no command line and in no report. Next: "
         "the key that the server was started with.",
-        "export PDCTL_KEY=<the key>; pdctl doctor --key-env PDCTL_KEY, with the same arguments",
+        "run the same command with --key-env NAME, the variable that holds the key",
         (Needs.ENDPOINT, Needs.ROUTER),
         "every engine and router with an API key",
         "observed",

@@ -16,7 +16,7 @@ ENTRIES: tuple[Entry, ...] = (
         "(PD201), a wrong or swapped port (PD202, PD203), a shared port (PD204), or a Service name in front of "
         "several prefills (PD216). Nothing is wrong with the engines. Next: the router's port for the prefill that "
         "got the request.",
-        "give the router the port of every prefill: --prefill {url} {port}",
+        "start the router with the port of every prefill: --prefill {url} {port}",
         (Needs.LOG,),
         "every SGLang",
         "sglang 0.5.3 to 0.5.23 source; observed with 0.5.8, 0.5.18 and 0.5.23",
@@ -45,7 +45,7 @@ ENTRIES: tuple[Entry, ...] = (
         "A router sends one room to two servers. Here one of them has no trace of it: the leg was not sent (an open "
         "breaker, a router that gave up, a client that talked to one engine directly) or was refused before it was "
         "logged. The side that has it can only time out. Next: the router's log at that time, then its breakers.",
-        "send requests to the router, never to an engine; then check its breakers: pdctl doctor --router {url}",
+        "send requests to the router, never to an engine",
         (Needs.LOG,),
         "every SGLang and every router",
         "sglang 0.5.3 to 0.5.23 source; observed",
@@ -55,7 +55,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD704",
         "decode-died",
         Severity.ERROR,
-        "{decode|decode} died while the room was in its hands",
+        "{decode|decode} died while it had the room",
         "The decode process ended, crashed or was killed before it finished. Prefill reports a failed transfer "
         '("Decode instance could be dead") or nothing at all, and the client gets a cut connection or a 502. '
         "Other rooms of this decode ended at the same moment. Next: the last lines of decode's log, then the "
@@ -89,7 +89,7 @@ ENTRIES: tuple[Entry, ...] = (
         "in the logs; the same line is also the echo of a timeout or of a failure on the other side, so the time "
         "counts: at a client's own timeout it was the client, at 300 s it was a room that hung. Next: the client's "
         "timeout.",
-        "raise the client's timeout above the slowest answer, if the answer was still wanted",
+        "raise the timeout of the client above the slowest answer",
         (Needs.LOG,),
         "every SGLang and every router",
         "observed",
@@ -105,7 +105,7 @@ ENTRIES: tuple[Entry, ...] = (
         "request's KV cache in the other's answer. It comes from load balancers that let the client choose the "
         "room, retries that keep it, a resend after a dropped connection (smg 1.13.0), and n > 1 (PD319). Next: who "
         "drew the room.",
-        "draw a fresh random room for every attempt, also for a retry",
+        "draw a fresh random room for every attempt",
         (Needs.LOG,),
         "every SGLang",
         "sglang 0.5.3 to 0.5.23 source; measured with smg 1.13.0; observed",
@@ -145,13 +145,13 @@ ENTRIES: tuple[Entry, ...] = (
         "PD710",
         "bootstrap-thread-died",
         Severity.ERROR,
-        "{instance|prefill}: the bootstrap thread of a rank died, every later room to it hangs",
+        "{instance|prefill}: the bootstrap thread of a rank died, and every later room on it hangs",
         "A NIXL prefill rank reads announcements in one thread, and a frame it does not expect ends that thread "
         "while the process lives on. In 0.5.13 decode's own abort message is such a frame: one client that leaves, "
         'and this rank accepts no room any more. Only 0.5.23 says so ("prefill bootstrap_thread died on '
         'engine_rank"); before it there is the traceback of a thread. Next: the first "Foreign traffic" or '
         "assertion in the prefill's log.",
-        "restart {instance}; then update SGLang to 0.5.18 or later",
+        "restart {instance} and update SGLang to 0.5.18 or later",
         (Needs.LOG,),
         "NIXL, 0.5.3 to 0.5.23; common in 0.5.13",
         "sglang 0.5.13, 0.5.18 and 0.5.23 source",
@@ -166,7 +166,7 @@ ENTRIES: tuple[Entry, ...] = (
         '"Context corruption detected". The row was overwritten by another room: slots or pages were reused while '
         "an older transfer was still writing, or the two sides index them differently. 0.5.3 and 0.5.8 do not "
         "compare, so there the answer is simply wrong. Next: aborted or timed-out rooms just before this one.",
-        "update both roles to SGLang 0.5.23, which keeps pages until the transfer has drained",
+        "update both roles to SGLang 0.5.23",
         (Needs.LOG,),
         "compared since 0.5.13; pages are kept since 0.5.23",
         "sglang 0.5.13 to 0.5.23 source",
@@ -236,7 +236,7 @@ ENTRIES: tuple[Entry, ...] = (
         "ranks also a fixed series of rooms) and uses a fake transfer. It says nothing about any peer. A real "
         'request must never use room 0: from 0.5.13 decode takes a zero in the metadata row for "not written yet" '
         "and waits. Next: nothing, unless a client chose 0.",
-        "pdctl rooms (lists the rooms of real requests)",
+        "pdctl rooms",
         (Needs.LOG,),
         "every SGLang",
         "sglang 0.5.3 to 0.5.23 source; observed",

@@ -15,7 +15,7 @@ ENTRIES: tuple[Entry, ...] = (
         "releases refuse to start. In a container the device must also be mounted (/dev/infiniband). A name with a "
         "port (mlx5_0:1) belongs into UCX_NET_DEVICES, not here. Next: `ls /sys/class/infiniband` in the engine's "
         "container.",
-        "set --disaggregation-ib-device to names from: ls /sys/class/infiniband",
+        "set --disaggregation-ib-device to devices that are listed in /sys/class/infiniband",
         (Needs.TOPOLOGY, Needs.HOST),
         "every SGLang; silent up to 0.5.8, refused from 0.5.13",
         "sglang 0.5.8 to 0.5.23 source",
@@ -25,7 +25,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD402",
         "hca-port-down",
         Severity.ERROR,
-        "RDMA device {observed|X} is not active: its port is {expected|down}",
+        "RDMA device {device|X} is not active: its port is {observed|DOWN}",
         "A device whose port is down or still initialising is listed like any other. Mooncake and UCX leave it out "
         "or fail on it when the first transfer picks it, and only on that rail. Next: cable, switch port and, for "
         "InfiniBand, the subnet manager.",
@@ -38,13 +38,13 @@ ENTRIES: tuple[Entry, ...] = (
         "PD403",
         "roce-gid",
         Severity.ERROR,
-        "RoCE device {observed|X} has no usable GID: {expected|none, or link-local ones}",
+        "RoCE device {device|X} has no usable GID: {observed|it has none, or link-local ones}",
         "On Ethernet an RDMA connection needs a routable RoCE v2 GID with an IP address, at the same index on both "
         'ends; the automatic choice may find none or a link-local one (fe80). Then connections fail with "Failed '
         'to modify QP to RTR, check mtu, gid, peer lid" or "GID is NULL, please check your GID index by '
         'specifying MC_GID_INDEX". Different MTU on the two ends gives the same text. Next: show_gids on both '
         "hosts.",
-        "export MC_GID_INDEX={index} NCCL_IB_GID_INDEX={index} on every host",
+        "export MC_GID_INDEX={index} NCCL_IB_GID_INDEX={index}",
         (Needs.HOST,),
         "Mooncake on RoCE, every release",
         "public reports",
@@ -59,7 +59,7 @@ ENTRIES: tuple[Entry, ...] = (
         'leaked keys of crashed processes, registration fails with "Failed to register memory", Invalid argument '
         "[22], Input/output error [5] or Resource temporarily unavailable [11]. Next: `ulimit -l` in the engine's "
         "container, then `ibv_devinfo -v`.",
-        "ulimit -l unlimited (container: --ulimit memlock=-1 --cap-add IPC_LOCK)",
+        "ulimit -l unlimited",
         (Needs.HOST,),
         "every transfer library over RDMA",
         "Mooncake documentation; public reports",
@@ -74,7 +74,7 @@ ENTRIES: tuple[Entry, ...] = (
         'driver and library. Without either Mooncake ends its start with "Failed to register memory ...: Bad '
         'address [14]" and "Mooncake memory registration failed", newer builds with "DMA BUF supported required '
         'for GPU RDMA without nvidia-peermem". Next: `lsmod | grep peermem` on the host, not in the container.',
-        "modprobe nvidia_peermem (or use --disaggregation-transfer-backend nixl)",
+        "modprobe nvidia_peermem",
         (Needs.HOST,),
         "every transfer library over RDMA",
         "public reports",
@@ -90,7 +90,7 @@ ENTRIES: tuple[Entry, ...] = (
         'failed. Error: Bad address". Without --disaggregation-ib-device SGLang lets Mooncake discover devices by '
         "itself and prints a warning. If TCP is meant, say so: mooncake_tcp (0.5.13 and later), or NIXL. Next: the "
         "first lines of the transfer engine in the log.",
-        "name the devices (--disaggregation-ib-device mlx5_0), or say --disaggregation-transfer-backend mooncake_tcp",
+        "set --disaggregation-ib-device, or --disaggregation-transfer-backend mooncake_tcp where TCP is meant",
         (Needs.HOST, Needs.LOG),
         "every SGLang with mooncake",
         "sglang 0.5.8 to 0.5.23 source; public reports",
@@ -100,8 +100,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD407",
         "ucx-environment",
         Severity.ERROR,
-        "{instance|an engine}: {observed|a UCX variable} keeps UCX from working: {expected|it leaves out what is "
-        "needed}",
+        "{instance|an engine}: {variable|a UCX variable} keeps UCX from working: {reason|it leaves out what is needed}",
         "NIXL moves data with UCX, and UCX obeys its environment. UCX_TLS without cuda_copy or cuda_ipc means no "
         'GPU memory ("UCX CUDA support was not found! ... VRAM memory is detected as host"); it is often '
         "inherited from a Slurm or MPI profile. UCX_NET_DEVICES with RDMA devices alone takes away the TCP endpoint "
@@ -122,7 +121,7 @@ ENTRIES: tuple[Entry, ...] = (
         "nixl-cu12 and nixl-cu13 can drift apart, and an image may ship another one than it pins. SGLang then ends "
         'with "NIXL is not available" or an import error of the wrong CUDA library. Next: `pip list | grep nixl` '
         "in the engine's environment.",
-        "pip install --force-reinstall nixl-cu12==<the version the other role has>",
+        "pip install --force-reinstall nixl-cu12==<version of the other role>",
         (Needs.HOST, Needs.LOG),
         "every SGLang with nixl",
         "public reports",
@@ -188,7 +187,7 @@ ENTRIES: tuple[Entry, ...] = (
         'over TCP, over a NIC of the other socket, or congested ("Sync batch data transfer timeout after '
         '30000...ns"). UCX chooses by itself; containers without a shared IPC namespace lose cuda_ipc between '
         "instances of one host. Next: UCX_PROTO_INFO=y for one transfer, or MC_TE_METRIC=1.",
-        "export UCX_PROTO_INFO=y (nixl) or MC_TE_METRIC=1 (mooncake) on prefill, and read which path it takes",
+        "restart prefill with UCX_PROTO_INFO=y (nixl) or MC_TE_METRIC=1 (mooncake) and read which path it takes",
         (Needs.HOST, Needs.CANARY, Needs.LOG),
         "every transfer library",
         "public reports",
@@ -205,7 +204,7 @@ ENTRIES: tuple[Entry, ...] = (
         'Requested address ... not found!", a hang, or a refused pool. NVLink is also chosen when no HCA is '
         'visible ("Using cross-node NVLink transport"). Next: the environment of both roles, then IMEX on the '
         "hosts.",
-        "{fix|export MC_FORCE_MNNVL=1 SGLANG_MOONCAKE_CUSTOM_MEM_POOL=True on both roles, or neither}",
+        "{fix|set MC_FORCE_MNNVL and SGLANG_MOONCAKE_CUSTOM_MEM_POOL on both roles or on neither}",
         (Needs.TOPOLOGY, Needs.HOST),
         "Mooncake on GB200 and GB300, and on EFA",
         "public reports; sglang 0.5.3 to 0.5.23 source",
@@ -221,7 +220,7 @@ ENTRIES: tuple[Entry, ...] = (
         'The two ends pair their devices. Different names, numbers or rails give "received packet mismatch, '
         'local.local_nic_path ... peer_nic_path: (empty)" and "Cannot make connection for endpoint, mark it '
         'inactive", on some pairs only. Next: the device lists of both roles; as a test, one device on each side.',
-        "give both roles the same list, rail by rail: --disaggregation-ib-device {expected}",
+        "give both roles the same list: --disaggregation-ib-device {expected}",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "Mooncake, many releases",
         "public reports",
@@ -251,7 +250,7 @@ ENTRIES: tuple[Entry, ...] = (
         "not parse is replaced by the default with one Python warning at most, and a variable of another release does "
         "nothing. Two limits can undo each other, such as heartbeats that would notice a death only after its rooms "
         "have timed out. Next: the variable's row in docs/sglang.md.",
-        "{fix|correct the variable}",
+        "{fix|write a value that its reader takes}",
         (Needs.TOPOLOGY, Needs.HOST),
         "every SGLang",
         "sglang 0.5.3 to 0.5.23 source; the names Mooncake 0.3.13 reads",

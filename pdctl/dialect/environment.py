@@ -279,7 +279,7 @@ def _variable(name: str, value: str, version: Version) -> Iterator[Remark]:
     elif name.startswith(FAMILIES):
         near = _near(name, version)
         if near or name.startswith(CLOSED):
-            fix = f"did you mean {near}?" if near else "remove it"
+            fix = f"rename it to {near}" if near else "remove it"
             yield Remark(name, f"nothing reads {name}", fix)
 
 

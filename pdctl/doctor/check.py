@@ -66,7 +66,7 @@ def finding(
         slug=said.slug,
         severity=severity or said.severity,
         instance=instance,
-        headline=agreeing(fill(said.headline, filled), instance),
+        headline=agreeing(agreeing(fill(said.headline, filled), str(filled["instance"])), str(filled.get("other", ""))),
         observed=observed,
         expected=expected,
         evidence=tuple(evidence),

@@ -104,7 +104,7 @@ def _finding(stake: Stake, reach: Reach, host: str, here: str) -> Finding:
 def _fix(stake: Stake, reach: Reach, host: str, here: str) -> str:
     """What is missing is a listener, the way to it, or an address that means the same everywhere."""
     if reach.host in LOOPBACK and host != here:
-        return f"give {stake.instance} by an address that {host} can reach: {reach.host} is {host} itself there"
+        return f"give {stake.instance} by an address that {host} can reach"
     if "refused" in reach.reason:
-        return f"on {reach.host}: ss -ltn 'sport = :{reach.port}' (nothing listens there, or on another address)"
+        return f"run this on {reach.host}: ss -ltn 'sport = :{reach.port}'"
     return f"open {reach.host}:{reach.port} to {host}"

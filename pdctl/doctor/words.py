@@ -20,7 +20,7 @@ def names(all_: list[str]) -> str:
 
 # Verbs that follow a name in the catalogue's headlines, and what they are after several.
 PLURALS = {
-    "answers": "answer", "does": "do", "got": "got", "has": "have", "is": "are", "listens": "listen", "moves": "move",
+    "answers": "answer", "does": "do", "has": "have", "is": "are", "listens": "listen", "logs": "log", "moves": "move",
     "names": "name", "receives": "receive", "runs": "run", "serves": "serve", "spans": "span", "uses": "use",
     "was": "were",
 }  # fmt: skip

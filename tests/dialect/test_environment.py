@@ -57,11 +57,11 @@ def test_values(name: str, value: str, part: str) -> None:
     [
         ("SGLANG_DISAGGREGATION_WAITNG_TIMEOUT", f"did you mean {WAITING}?"),
         ("SGLANG_DISAGGREGATION_TIMEOUT_FOR_PEERS", "nothing reads SGLANG_DISAGGREGATION_TIMEOUT_FOR_PEERS; remove it"),
-        ("SGLANG_MOONCAKE_CUSTOM_POOL", "did you mean SGLANG_MOONCAKE_CUSTOM_MEM_POOL?"),
-        ("MC_GID_IDX", "did you mean MC_GID_INDEX?"),
-        ("NCCL_SOCKET_IFNAMES", "did you mean NCCL_SOCKET_IFNAME?"),
-        ("UCX_NET_DEVICE", "did you mean UCX_NET_DEVICES?"),
-        ("GLOO_SOCKET_IFNAM", "did you mean GLOO_SOCKET_IFNAME?"),
+        ("SGLANG_MOONCAKE_CUSTOM_POOL", "rename it to SGLANG_MOONCAKE_CUSTOM_MEM_POOL"),
+        ("MC_GID_IDX", "rename it to MC_GID_INDEX"),
+        ("NCCL_SOCKET_IFNAMES", "rename it to NCCL_SOCKET_IFNAME"),
+        ("UCX_NET_DEVICE", "rename it to UCX_NET_DEVICES"),
+        ("GLOO_SOCKET_IFNAM", "rename it to GLOO_SOCKET_IFNAME"),
         # Families that are only known in part, and other people's.
         ("SGLANG_TORCH_PROFILER_DIR", ""),
         ("NCCL_WORK_FIFO_DEPTH", ""),

@@ -117,7 +117,7 @@ def test_down_or_out_of_reach(reason: str, code: str) -> None:
 def test_blind_engines_are_one_finding_that_names_them() -> None:
     (one,) = found(real.info(healthy(), log_level="info"), "PD801")
     assert one.instance == ""
-    assert "at prefill-0, prefill-1 and decode-0:" in one.headline
+    assert one.headline.startswith("prefill-0, prefill-1 and decode-0 log no line")
     assert found(real.info(healthy(), log_level="info", log_requests=True), "PD801") == []
     assert found(real.info(healthy(), log_level="info", enable_request_time_stats_logging=True), "PD801") == []
 

@@ -43,7 +43,7 @@ def test_a_page_size_is_the_cause_and_the_crash_its_effect() -> None:
 def test_a_hundred_alike_are_one_with_a_count() -> None:
     report = runner.run(read("1p1d-wrong-port-info-sgl0523"))
     assert found(report, "error") == [("PD205", "decode0")]
-    assert report.findings[0].headline == "decode0 logged 100 times: bootstrap unreachable"
+    assert report.findings[0].headline == "the log of decode0 has 100 lines that mean bootstrap unreachable"
 
 
 def test_what_was_read_is_known() -> None:

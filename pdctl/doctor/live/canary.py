@@ -118,7 +118,7 @@ def answers(facts: Facts) -> list[Finding] | Skipped | Unknown:
         prefill=names(_unique(cell.prefill for cell in odd)),
         decode=names(_unique(cell.decode for cell in odd)),
     )
-    return [replace(found, fix="pdctl doctor --canary, with one instance left out at a time")]
+    return [found]
 
 
 def slow_errors(facts: Facts) -> list[Finding] | Skipped | Unknown:
@@ -146,12 +146,18 @@ def too_long(facts: Facts) -> list[Finding] | Skipped | Unknown:
         return sent
     limits = {engine.endpoint.name: reading.longest(engine) for engine in facts.engines}
     return [
-        finding(
-            "PD505",
-            _taker(one),
-            observed="more",
-            expected=f"{limits.get(_taker(one)) or 'not known'} tokens",
-            evidence=(_line(one), f"statuses: {one.prefill} {one.prefill_status}, {one.decode} {one.decode_status}"),
+        replace(
+            finding(
+                "PD505",
+                _taker(one),
+                observed="a longer prompt was answered",
+                expected=f"{limits.get(_taker(one)) or 'not known'} tokens",
+                evidence=(
+                    _line(one),
+                    f"statuses: {one.prefill} {one.prefill_status}, {one.decode} {one.decode_status}",
+                ),
+            ),
+            headline=f"{_taker(one)} took a prompt above its limit of {limits.get(_taker(one)) or 'unknown'} tokens",
         )
         for one in sent
         if _took(one)
@@ -197,7 +203,7 @@ def leftovers(facts: Facts) -> list[Finding] | Skipped | Unknown:
             "PD613",
             one.instance,
             observed=", ".join(f"{gauge} {value:g}" for gauge, value in one.left.items()),
-            expected="nothing",
+            expected="no request after the last canary",
             evidence=("it held nothing before the canaries",),
         )
         for one in facts.queues

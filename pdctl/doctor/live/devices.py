@@ -84,8 +84,8 @@ def port_down(facts: Facts) -> list[Finding] | Skipped | Unknown:
         finding(
             "PD402",
             facts.host.name if facts.host is not None else "",
-            observed=device.name,
-            expected=device.state,
+            observed=device.state,
+            expected=ACTIVE,
             evidence=(f"/sys/class/infiniband/{device.name}/ports/1/state: {device.state}",),
             device=device.name,
         )
@@ -104,8 +104,9 @@ def gids(facts: Facts) -> list[Finding] | Skipped | Unknown:
         finding(
             "PD403",
             facts.host.name if facts.host is not None else "",
-            observed=device.name,
-            expected="; ".join(f"{index} {value} {kind}" for index, value, kind in device.gids[:4]) or "none at all",
+            observed="; ".join(f"{index} {value} {kind}" for index, value, kind in device.gids[:4]) or "none at all",
+            expected="a RoCE v2 GID with an IP address",
+            device=device.name,
             evidence=(f"/sys/class/infiniband/{device.name}/ports/1/gids has no RoCE v2 entry with an IP address",),
             index="<index of a RoCE v2 entry>",
         )

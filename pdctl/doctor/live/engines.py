@@ -36,13 +36,19 @@ def roles(facts: Facts) -> list[Finding] | Skipped | Unknown:
             observed=_mode(engine),
             expected=engine.endpoint.role,
             evidence=(f"{engine.endpoint.url}/server_info: disaggregation_mode {engine.mode}",),
-            url=engine.endpoint.url,
+            fix=_own_role(engine),
         )
         for engine in facts.engines
         if engine.mode and engine.endpoint.role in ("prefill", "decode") and engine.mode != engine.endpoint.role
     ]
     silent = [engine.endpoint.name for engine in facts.engines if not engine.mode]
     return found or (Unknown(f"the role of {names(silent)} could not be read") if silent else [])
+
+
+def _own_role(engine: Engine) -> str:
+    if engine.mode in ("prefill", "decode"):
+        return f"give the router {engine.endpoint.url} under --{engine.mode}"
+    return f"start {engine.endpoint.name} with --disaggregation-mode {engine.endpoint.role}"
 
 
 def _mode(engine: Engine) -> str:
@@ -176,7 +182,7 @@ def not_reachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
             observed=engine.reason,
             expected="an answer, or a host that refuses",
             evidence=(f"{engine.endpoint.url}: {engine.reason}",),
-            fix=f"pdctl doctor {given}" if len(facts.engines) <= FEW else "pdctl doctor with the same arguments",
+            fix=f"pdctl doctor {given}" if len(facts.engines) <= FEW else "the same command",
         )
         for engine in facts.engines
         if not engine.reached and _elsewhere(engine)
@@ -245,7 +251,7 @@ def _lies(facts: Facts, broken: dict[str, str]) -> list[Finding]:
                 expected="a real request through every pair",
                 evidence=(broken[name],),
             )
-            found.append(replace(said, fix="pdctl doctor --canary, with the same arguments"))
+            found.append(said)
     return found
 
 
@@ -294,7 +300,9 @@ def trace_blind(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD801: a healthy room would leave no line. pdctl's own engine logs every step by itself."""
     blind = [engine for engine in facts.engines if engine.info and not _speaks(engine)]
     evidence = [f"{one.endpoint.url}/server_info: {', '.join(f'{key} false' for key in TALKATIVE)}" for one in blind]
-    return _together("PD801", blind, "neither flag is set", "one of them on every engine", evidence) or _asked(facts)
+    return _together(
+        "PD801", blind, f"{' and '.join(TALKATIVE)} false", "one of them true on every engine", evidence
+    ) or _asked(facts)
 
 
 def _speaks(engine: Engine) -> bool:

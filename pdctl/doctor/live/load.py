@@ -49,8 +49,9 @@ def decode_full(facts: Facts) -> list[Finding] | Skipped | Unknown:
             finding(
                 "PD501",
                 engine.endpoint.name,
-                observed=f"{waiting:g} rooms wait with its KV pool {usage:.0%} full",
-                expected="more room is",
+                observed=f"{waiting:g} rooms wait, KV pool {usage:.0%} full",
+                expected="no room waits for pages",
+                short=f"{waiting:g} rooms wait while the KV pool of {engine.endpoint.name} is {usage:.0%} full",
                 evidence=(_said(engine, "decode_prealloc_queue_reqs", waiting, usage),),
                 needed=sum(one.endpoint.role == "decode" for one in facts.engines) + 1,
             )
@@ -69,8 +70,9 @@ def prefill_full(facts: Facts) -> list[Finding] | Skipped | Unknown:
             finding(
                 "PD506",
                 engine.endpoint.name,
-                observed=f"{moving:g} rooms in transfer with its KV pool {usage:.0%} full",
-                expected="more NICs or prefills are",
+                observed=f"{moving:g} rooms in transfer, KV pool {usage:.0%} full",
+                expected=f"fewer than {MANY} rooms in transfer",
+                short=f"{moving:g} rooms are in transfer, the KV pool of {engine.endpoint.name} is {usage:.0%} full",
                 evidence=(_said(engine, "prefill_inflight_queue_reqs", moving, usage),),
                 needed=sum(one.endpoint.role == "prefill" for one in facts.engines) + 1,
             )
@@ -95,18 +97,22 @@ def _slots(engine: Engine) -> list[Finding]:
         return []
     if limit < ranks:
         what = f"max_running_requests {limit} is divided by {ranks} DP ranks"
-        return [_short(engine, what, "that leaves no slot on a rank", f"--max-running-requests {ranks} or more")]
+        return [_short(engine, what, "that leaves no slot on a rank", f"set --max-running-requests to {ranks} or more")]
     usable = pool // keep if pool and keep else None
     each = max(1, limit // ranks)
     if usable is None or usable * SHARE >= each:
         return []
     what = f"{each} slots of a rank reserve {keep} tokens each"
-    return [_short(engine, what, f"its KV pool holds {pool}", f"--max-running-requests {max(1, usable) * ranks}")]
+    return [
+        _short(engine, what, f"its KV pool holds {pool}", f"set --max-running-requests to {max(1, usable) * ranks}")
+    ]
 
 
-def _short(engine: Engine, observed: str, expected: str, fix: str) -> Finding:
+def _short(engine: Engine, observed: str, limit: str, fix: str) -> Finding:
     evidence = (f"{engine.endpoint.url}/server_info: {observed}",)
-    return finding("PD502", engine.endpoint.name, observed=observed, expected=expected, evidence=evidence, fix=fix)
+    expected = "slots whose reserve fits into the KV pool"
+    name = engine.endpoint.name
+    return finding("PD502", name, observed=observed, expected=expected, evidence=evidence, limit=limit, fix=fix)
 
 
 def _queue(engine: Engine, name: str) -> float | None:

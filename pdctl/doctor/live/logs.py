@@ -60,7 +60,8 @@ def _found(entry: Entry, line: LogLine) -> Finding:
         room=line.room if line.room is not None else "ROOM",
     )
     said = entry.slug.replace("-", " ")
-    headline = f"{line.instance} logged {times}: {said}"
+    lines = f"{line.count} lines that mean" if line.count > 1 else "a line that means"
+    headline = f"the log of {line.instance} has {lines} {said}"
     fix = f"pdctl trace-room {line.room}" if line.room is not None else found.fix
     return replace(found, headline=headline, fix=fix)
 

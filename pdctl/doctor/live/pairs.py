@@ -84,9 +84,15 @@ def _found(row: Row, clash: Clash, sides: Sequence[Groups]) -> Finding:
         evidence=(*few(evidence), row.why),
         other=_names(other),
         model=reading.architecture(odd[0]) or "its model",
+        size=_size(value, against),
         fix="make one a multiple of the other: equal --tp-size and DP width on both roles",
     )
     return replace(found, instance=odd[0].endpoint.name if len(odd) == 1 else "")
+
+
+def _size(*values: Hashable) -> int:
+    """The larger one, which both roles can take; 64 where neither is a number."""
+    return max((value for value in values if isinstance(value, int)), default=64)
 
 
 def _decode_odd(row: Row, clash: Clash, sides: Sequence[Groups]) -> bool:

@@ -24,7 +24,7 @@ def by_flag(facts: Facts) -> list[Finding] | Skipped | Unknown:
         replace(
             _wrong("PD202", ports, claim, "given", claim.flag),
             headline=f"bootstrap port {claim.flag} was given for {claim.prefill}, which listens on {port(claim)}",
-            fix=f"give the port it listens on: {claim.url},{port(claim)}",
+            fix=f"give the port it listens on: --prefill {claim.url},{port(claim)}",
         )
         for claim in ports.claims
         if _is_wrong(claim, claim.flag)
@@ -147,7 +147,7 @@ def http_by_flag(facts: Facts) -> list[Finding] | Skipped | Unknown:
             _http(claim, "given"),
             headline=f"bootstrap port {claim.flag} was given for {claim.prefill}: that is its HTTP port, "
             f"the bootstrap server listens on {port(claim)}",
-            fix=f"give the port it listens on: {claim.url},{port(claim)}",
+            fix=f"give the port it listens on: --prefill {claim.url},{port(claim)}",
         )
         for claim in ports.claims
         if _is_http(claim, claim.flag)

@@ -143,7 +143,9 @@ def _said(
     code: str, prefill: Server, decode: Server, one: Value, other: Value, severity: Severity | None = None
 ) -> Finding:
     evidence = [f"{side.name}: {each}" for side, value in ((prefill, one), (decode, other)) for each in value.evidence]
-    return finding(code, decode.name, other.text or "", one.text or "", evidence, severity, other=prefill.name)
+    sizes = [int(value.text) for value in (one, other) if value.text and value.text.isdigit()]
+    values: dict[str, object] = {"other": prefill.name, "size": max(sizes, default=64)}
+    return finding(code, decode.name, other.text or "", one.text or "", evidence, severity, **values)
 
 
 def kv_types(servers: Servers) -> Iterator[Finding]:
@@ -167,7 +169,8 @@ def roles(servers: Servers) -> Iterator[Finding]:
                     mode = engine.flags.find("disaggregation-mode")
                     if engine.role and engine.role != role and mode is not None:
                         evidence = [each.evidence, mode.evidence]
-                        yield finding("PD301", engine.name, engine.role, role, evidence, url=each.url)
+                        fix = f"give the router {each.url} under --{engine.role}"
+                        yield finding("PD301", engine.name, engine.role, role, evidence, fix=fix)
 
 
 CHECKS = (

@@ -88,7 +88,7 @@ def _code(problem: Problem) -> str:
 
 
 def _problem(code: str, problem: Problem) -> Finding:
-    fix = problem.nearest[0] if problem.nearest else "see `pdctl plan`"
+    fix = f"use {problem.nearest[0]}" if problem.nearest else "pdctl plan"
     evidence = [f"plan: {problem.message}"]
     met = MET.match(problem.message)
     if met is not None:
@@ -169,7 +169,7 @@ def uneven(servers: Servers) -> Iterator[Finding]:
         if found is not None and max(found) % min(found):
             observed = f"attention TP {found[0]} (prefill) and {found[1]} (decode)"
             expected = "the larger must be a multiple of the smaller"
-            fix = f"make attention TP (tp / dp) of decode {found[0]}"
+            fix = f"set attention TP (tp / dp) of decode to {found[0]}"
             evidence = [*_shape(prefill), *_shape(decode)]
             yield finding("PD316", decode.name, observed, expected, evidence, fix=fix)
 
@@ -180,7 +180,7 @@ def stages(servers: Servers) -> Iterator[Finding]:
         if any(side.flags.unclear("pp-size") for side in (prefill, decode)) or other in (1, one):
             continue
         evidence = [said.evidence for side in (prefill, decode) if (said := side.flags.find("pp-size")) is not None]
-        yield finding("PD315", decode.name, str(other), f"{one} (decode may have that, or 1)", evidence)
+        yield finding("PD315", decode.name, str(other), str(one), evidence)
 
 
 def chunks(servers: Servers) -> Iterator[Finding]:
@@ -204,12 +204,12 @@ def nodes(servers: Servers) -> Iterator[Finding]:
         if side.flags.unclear("tp-size", "pp-size") or count < 1 or not side.role:
             continue
         if tp * pp % count:
-            yield _nodes(side, f"tp {tp} x pp {pp} on {count} nodes", f"--nnodes {gcd(tp * pp, count)}")
+            yield _nodes(side, f"tp {tp} x pp {pp} on {count} nodes", f"set --nnodes to {gcd(tp * pp, count)}")
         gpus = side.container.gpus if side.container is not None else None
         per_node = tp * pp // count if side.dp_attention or side.dp_ranks == 1 else None
         if gpus is not None and per_node is not None and gpus < per_node:
             observed = f"{per_node} ranks on a node, the container has {gpus} GPUs"
-            yield _nodes(side, observed, f"nvidia.com/gpu: {per_node}, or --tp-size {gpus * count}")
+            yield _nodes(side, observed, f"set nvidia.com/gpu to {per_node}, or --tp-size to {gpus * count}")
 
 
 def _nodes(side: Server, observed: str, fix: str) -> Finding:

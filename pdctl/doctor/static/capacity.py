@@ -40,7 +40,9 @@ def short(code: str, role: str, missing: str) -> Callable[[Servers], Verdict]:
             return found
         load = f"{topology.workload.rate:g} requests/s" if topology.workload and topology.workload.rate else "the load"
         evidence = [f"plan: {load} need {needed} {role} instances, {have} planned"]
-        return [*found, finding(code, role, _count(have), _count(needed), evidence, needed=needed)]
+        short = f"{_count(have)} {'is' if have == 1 else 'are'} planned, {needed} are needed"
+        values: dict[str, object] = {"needed": needed, "short": short}
+        return [*found, finding(code, role, _count(have), _count(needed), evidence, None, **values)]
 
     return judge
 
@@ -55,7 +57,8 @@ def _network(servers: Servers) -> Iterator[Finding]:
     need, have = (bill.required_bits_per_second, bill.available_bits_per_second) if bill is not None else (None, None)
     if need is not None and have is not None and need > have:
         observed, expected = (f"{bits / 1e9:,.1f} Gb/s of KV cache" for bits in (have, need))
-        yield finding("PD506", "prefill", observed, expected, [f"plan: NICs carry {observed}"], needed="MORE")
+        values: dict[str, object] = {"needed": "MORE", "short": f"its NICs carry {observed}, {expected} are needed"}
+        yield finding("PD506", "prefill", observed, expected, [f"plan: NICs carry {observed}"], None, **values)
 
 
 def reserved(servers: Servers) -> Verdict:
@@ -65,9 +68,9 @@ def reserved(servers: Servers) -> Verdict:
         found += _slots(side)
         sparse = side.flags.find("enable-hisparse")
         if sparse is not None:
-            expected = "its pool cannot take a retracted request back"
-            fix = "drop --enable-hisparse"
-            found.append(finding("PD502", side.name, "--enable-hisparse", expected, [sparse.evidence], fix=fix))
+            values = {"limit": "its pool cannot take a retracted request back", "fix": "drop --enable-hisparse"}
+            observed = "it has --enable-hisparse"
+            found.append(_reserve(side, observed, sparse.evidence, values))
     return found
 
 
@@ -78,8 +81,8 @@ def _slots(side: Server) -> Iterator[Finding]:
         return
     if limit < ranks:
         observed = f"--max-running-requests {limit} is divided by {ranks} DP ranks"
-        fix = f"--max-running-requests {ranks} or more"
-        yield finding("PD502", side.name, observed, "that leaves no slot on a rank", [said.evidence], fix=fix)
+        values = {"limit": "that leaves no slot on a rank", "fix": f"set --max-running-requests to {ranks} or more"}
+        yield _reserve(side, observed, said.evidence, values)
         return
     memory = side.instance.memory if side.instance is not None else None
     tokens = memory.tokens if memory is not None else None
@@ -87,9 +90,13 @@ def _slots(side: Server) -> Iterator[Finding]:
     slots = limit // ranks
     if tokens is not None and slots * keep > tokens:
         observed = f"{slots} slots of a DP rank reserve {slots * keep:,} tokens ({keep} each)"
-        expected = f"its KV pool holds {tokens:,}"
-        fix = f"--max-running-requests {max(ranks, tokens // keep * ranks)}"
-        yield finding("PD502", side.name, observed, expected, [said.evidence], fix=fix)
+        fix = f"set --max-running-requests to {max(ranks, tokens // keep * ranks)}"
+        yield _reserve(side, observed, said.evidence, {"limit": f"its KV pool holds {tokens:,}", "fix": fix})
+
+
+def _reserve(side: Server, observed: str, evidence: str, values: dict[str, str]) -> Finding:
+    expected = "slots whose reserve fits into the KV pool"
+    return finding("PD502", side.name, observed, expected, [evidence], None, **values)
 
 
 def dispatch(servers: Servers) -> Verdict:
@@ -122,7 +129,7 @@ def _dispatch(side: Server) -> Iterator[Finding]:
         shared = -(-batch * width // (side.attn_tp or 1))  # ranks of one attention group share its tokens
         severity = None if shared > limit else Severity.WARNING
         most = max(1, limit // width) * (side.dp_ranks if name == "max-running-requests" else 1)
-        fix = f"--{name} {most}, or {DISPATCH_ENV}={min(batch * width, DISPATCH_MOST)}"
+        fix = f"set --{name} to {most}, or {DISPATCH_ENV} to {min(batch * width, DISPATCH_MOST)}"
         draft = side.flags.find("speculative-num-draft-tokens")
         evidence = [each.evidence for each in (said, draft, side.env.get(DISPATCH_ENV)) if each is not None]
         yield finding("PD503", side.name, str(batch * width), str(limit), evidence, severity, fix=fix)
@@ -151,11 +158,13 @@ def interfaces(servers: Servers) -> Iterator[Finding]:
         size = side.pod.size if side.pod is not None and side.pod.size else 1
         missing = [name for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name not in side.env]
         if max(hosts, size) > 1 and missing and side.role:
-            expected = " and ".join(missing) + (" is" if len(missing) == 1 else " are") + " not set"
-            evidence = [f"{side.name}: environment of {len(side.env)} variable(s)"]
-            yield finding(
-                "PD509", side.name, str(max(hosts, size)), expected, evidence, interface=_interface(servers, side)
-            )
+            interface = _interface(servers, side)
+            expected = f"{' and '.join(missing)} set on every rank"
+            count = len(side.env)
+            evidence = [
+                f"{side.name}: {count or 'no'} variable{'' if count == 1 else 's'} set, none of them is one of these"
+            ]
+            yield finding("PD509", side.name, str(max(hosts, size)), expected, evidence, interface=interface)
 
 
 def _interface(servers: Servers, side: Server) -> str:

@@ -66,15 +66,18 @@ def _probe(probe: Probe, role: str) -> tuple[str, str] | None:
     what = f"{probe.purpose} probe"
     get = "httpGet: {path: /health, port: <HTTP port>}"
     if probe.how == "tcpSocket" and probe.purpose == "readiness":
-        return f"{what} asks for an open port, which is there before the model is loaded", f"readinessProbe: {get}"
+        return (
+            f"its {what} asks for an open port, which is there before the model is loaded",
+            f"set readinessProbe to {get}",
+        )
     if probe.how == "exec" and probe.target.replace('"', "").split(" -c ")[-1].strip() in ("exit 0", "true", ":"):
-        return f"{what} always succeeds (`{probe.target}`)", f"{probe.purpose}Probe: {get}"
+        return f"its {what} always succeeds (`{probe.target}`)", f"set {probe.purpose}Probe to {get}"
     if role != "engine" or probe.purpose != "liveness":
         return None
     if probe.target.startswith("/health_generate"):
-        return f"{what} runs a generation and kills a pod that is only busy", f"livenessProbe: {get}"
+        return f"its {what} runs a generation and kills a pod that is only busy", f"set livenessProbe to {get}"
     if probe.failures == 1:
-        return f"{what} kills the pod after a single miss", "failureThreshold: 3"
+        return f"its {what} kills the pod after a single miss", "set failureThreshold of the livenessProbe to 3"
     return None
 
 

@@ -63,7 +63,7 @@ def ucx(servers: Servers) -> Iterator[Finding]:
         names = _list(said.value) if said is not None else ()
         if said is not None and names and all(name.startswith(RDMA) for name in names):
             expected = "it lists RDMA devices alone, and UCX needs a TCP device for itself"
-            fix = f"unset UCX_NET_DEVICES, or add the host's network interface: UCX_NET_DEVICES={said.value},eth0"
+            fix = f"export UCX_NET_DEVICES={said.value},eth0"
             yield _ucx(side, said.evidence, expected, fix, "UCX_NET_DEVICES", Severity.WARNING)
 
 
@@ -87,8 +87,10 @@ def _transports(side: Server) -> Iterator[Finding]:
         yield _ucx(side, said.evidence, expected, fix, "UCX_TLS", Severity.WARNING)
 
 
-def _ucx(side: Server, evidence: str, expected: str, fix: str, name: str, severity: Severity | None) -> Finding:
-    return finding("PD407", side.name, name, expected, [evidence], severity, fix=fix)
+def _ucx(side: Server, evidence: str, reason: str, fix: str, name: str, severity: Severity | None) -> Finding:
+    values: dict[str, object] = {"variable": name, "reason": reason, "fix": fix}
+    observed = f"{name}={side.env[name].value}"
+    return finding("PD407", side.name, observed, fix.removeprefix("export "), [evidence], severity, **values)
 
 
 def _list(text: str | None) -> tuple[str, ...]:

@@ -198,7 +198,7 @@ def rank_contract(servers: Servers) -> Iterator[Finding]:
         version, balance = side.version, side.flags.find("prefill-round-robin-balance")
         if balance is not None and version is not None and version >= V0_5_8:
             observed = f"--prefill-round-robin-balance does nothing in {side.release}"
-            yield _contract(side, observed, "drop it", [balance.evidence])
+            yield _contract(side, observed, "drop --prefill-round-robin-balance", [balance.evidence])
     for prefill in servers.of("prefill"):
         method = prefill.flags.text("load-balance-method")
         said = prefill.flags.find("dp-size", "attn-dp-size")

@@ -34,14 +34,14 @@ def full(case: Case) -> Finding | None:
     if not held or not (mine or case.who.decode is None):
         return None
     queued = held[-1].values["prealloc"]
-    fills = {"observed": f"{queued} rooms in {decode.name}'s prealloc queue", "expected": "more KV pages or slots"}
+    fills = {"short": f"{queued} rooms wait for KV pages or slots of {decode.name}"}
     proofs = (
         Proof(f"{queued} rooms wait for pages on {decode.name}", held[-1]),
         Proof("no page list came until the prefill gave up", failed),
         *(Proof("this room is one of them", event) for event in mine[:1]),
     )
     why = f"{decode.name} had no pages or slots to give, so it never sent its page list"
-    fix = "fewer requests at once at the router (--max-concurrent-requests), or more decode capacity"
+    fix = "start the router with --max-concurrent-requests, or add decode instances"
     return Finding("PD501", "decode", why, proofs, decode.name, fills, fix)
 
 

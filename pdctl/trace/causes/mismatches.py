@@ -79,7 +79,7 @@ def attention_tp(case: Case) -> Finding | None:
     )
     proofs = [Proof("the page list arrived", event) for event in (met.events[:1] if met else ())]
     proofs.append(Proof("no cache came until the decode gave up", failed))
-    fix = f"start {names[0]} and {names[1]} with the same --tp-size per attention group (and --dp-size)"
+    fix = f"start {names[0]} and {names[1]} with the same --tp-size and --dp-size"
     return Finding("PD305", "prefill", why, tuple(proofs), names[0], fills, fix)
 
 

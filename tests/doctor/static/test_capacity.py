@@ -16,7 +16,7 @@ def test_the_plans_ratio_is_what_is_told() -> None:
     assert facts.plan.ratio is not None
     (said,) = found(facts, "PD501")
     assert said.expected == f"{facts.plan.ratio.instances[1]} instances"
-    assert said.fix.startswith(f"add decode instances (--set roles.decode.instances={facts.plan.ratio.instances[1]})")
+    assert said.fix.startswith(f"add decode instances: --set roles.decode.instances={facts.plan.ratio.instances[1]}")
     enough = topology(*LOAD, "workload.rate=200", f"roles.decode.instances={facts.plan.ratio.instances[1]}")
     assert not found(enough, "PD501")
 
@@ -99,7 +99,7 @@ def test_the_workloads_requests_fit_the_context(sets: tuple[str, ...], limit: st
 def test_an_instance_of_several_hosts_names_its_interface() -> None:
     wide = ("roles.decode.tp=16", "roles.prefill.tp=16", "pools.hosts.interface=bond0")
     told = found(topology(*wide), "PD509")
-    assert [each.headline.partition(" spans")[0] for each in told] == ["prefill and decode-0"]
+    assert [each.headline.partition(" span ")[0] for each in told] == ["prefill and decode-0"]
     assert told[0].fix.startswith("export GLOO_SOCKET_IFNAME=bond0")
     assert not found(topology("roles.decode.tp=8"), "PD509")
     assert not found(embedded(), "PD509")

@@ -126,7 +126,7 @@ def test_images_that_say_which_release_they_are(image: str, told: bool) -> None:
 
 def test_a_topologys_image_is_looked_at_too() -> None:
     (said,) = found(topology("targets.kubernetes.image=lmsysorg/sglang"), "PD608")
-    assert said.fix == "pin it: image: lmsysorg/sglang:<tag> or @sha256:<digest>"
+    assert said.fix == "pin the image to a tag: lmsysorg/sglang:<tag>"
     assert not found(topology("targets.slurm.container.image=/images/sglang.sqsh"), "PD608")
 
 

@@ -1,0 +1,55 @@
+"""What a fix and a headline must look like, for the catalogue's words and for those that checks put together."""
+
+from __future__ import annotations
+
+import re
+
+COMMANDS = frozenset((
+    "chronyc", "curl", "export", "grep", "ibstat", "kill", "kubectl", "modprobe", "pdctl", "pip", "python", "smg", "ss",
+    "tail", "ulimit", "unset",
+))  # fmt: skip
+VERBS = frozenset((
+    "add", "draw", "drop", "give", "install", "list", "lower", "make", "move", "open", "pin", "raise", "refuse",
+    "remove", "rename", "repair", "restart", "run", "send", "set", "start", "stop", "update", "use", "write",
+))  # fmt: skip
+LONGEST = 200  # characters of a sentence; a command is as long as it must be
+SOUP = re.compile(r"for example|, which |; |\bthen\b|\(see |\?|\.$|\. [A-Z]|\bplease\b")
+HALF = re.compile(r"^(?:it|that|which|and|but) |^its .* (?:holds|is|are|has|cannot)\b| (?:is|are|has|have|not set)$")
+
+
+def of_fix(fix: str) -> str:
+    """What is wrong with it: empty for a command, or for one imperative sentence."""
+    first = fix.split(" ", 1)[0] if fix else ""
+    if not fix.strip() or fix != fix.strip():
+        return "it is empty, or has blanks around it"
+    if "{" in fix and re.search(r"\{[a-z_]+(\|[^}]*)?\}", fix) and "name:" not in fix and "path:" not in fix:
+        return "a placeholder is left"
+    if first in COMMANDS:
+        return "a command with a remark behind it" if re.search(r"[a-z]\. |, with |, and |\(lists", fix) else ""
+    if first not in VERBS:
+        return f"`{first}` is neither a command nor a verb"
+    if len(fix.splitlines()[0]) > LONGEST:
+        return f"longer than {LONGEST} characters"
+    plain = re.sub(r"'[^']*'|\"[^\"]*\"", "", fix)
+    found = SOUP.search(plain)
+    if found:
+        return f"`{found[0]}` is no part of one imperative sentence"
+    return "more than two commas" if re.sub(r"\d,\d", "", plain).count(", ") > 2 else ""
+
+
+def of_headline(headline: str) -> str:
+    """What is wrong with it: empty for an observation on one line."""
+    if not headline or headline != headline.strip() or "\n" in headline:
+        return "it is empty, has blanks around it, or several lines"
+    if headline.endswith((".", ":", ",", " ")) or "  " in headline or ": :" in headline or " ," in headline:
+        return "its end or its punctuation"
+    if re.search(r"\b(None|nan|INSTANCE|OBSERVED|EXPECTED)\b", headline):
+        return "a value was not filled in"
+    doubled = re.search(r"\b(\w{2,}) \1\b", headline)
+    return f"`{doubled[0]}`" if doubled else ""
+
+
+def of_expected(expected: str) -> str:
+    """What is wrong with it: a value or a state, not half of another sentence."""
+    found = HALF.search(expected)
+    return f"`{found[0].strip()}` is half a sentence" if found else ""

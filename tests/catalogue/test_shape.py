@@ -1,0 +1,76 @@
+"""Read aloud at 3 am: every fix is a command or one imperative sentence, every headline an observation.
+
+The catalogue's own words, and every finding that the checks make of the cases which raise each code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pdctl.catalogue import book
+from pdctl.catalogue.entry import Entry, fill
+from pdctl.doctor import runner
+from pdctl.doctor.check import Skipped, Unknown
+from pdctl.doctor.checks import every
+from pdctl.doctor.facts import Facts
+from pdctl.doctor.finding import Finding
+from tests.catalogue import shape
+from tests.doctor.fixtures import live, static_bootstrap, static_pairing, static_upkeep
+
+MODULES = (live, static_bootstrap, static_pairing, static_upkeep)
+CASES = [(code, module) for module in MODULES for code in module.FIXTURES]
+
+
+def made(facts: Facts) -> Iterator[Finding]:
+    for check in every():
+        if set(check.needs) <= set(facts.asked):
+            verdict = check.judge(facts)
+            if not isinstance(verdict, (Skipped, Unknown)):
+                yield from verdict
+    yield from runner.run(facts).findings
+
+
+@pytest.mark.parametrize("entry", book.ENTRIES, ids=lambda entry: entry.code)
+def test_the_words_of_an_entry(entry: Entry) -> None:
+    assert not shape.of_fix(fill(entry.fix, {})), fill(entry.fix, {})
+    assert not shape.of_headline(fill(entry.headline, {})), fill(entry.headline, {})
+
+
+@pytest.mark.parametrize(("code", "module"), CASES, ids=[f"{m.__name__.rpartition('.')[2]}-{c}" for c, m in CASES])
+def test_the_words_of_every_finding(code: str, module: object) -> None:
+    facts = module.FIXTURES[code][0]()  # type: ignore[attr-defined]
+    for one in made(facts):
+        for said, problem in (
+            (one.fix, shape.of_fix(one.fix)),
+            (one.headline, shape.of_headline(one.headline)),
+            (one.expected, shape.of_expected(one.expected)),
+        ):
+            assert not problem, f"{one.code}: {said!r}: {problem}"
+
+
+@pytest.mark.parametrize(
+    "fix",
+    [
+        "",
+        "for example --page-size left to the engine",
+        "--max-running-requests 8 or more",
+        "set the same --page-size on both roles, for example --page-size 64",
+        "leave a gap: end pid 4711",
+        "restart prefill-0; then find the room that stays: pdctl rooms",
+        "pdctl doctor --canary, with the same arguments",
+        "update both roles to SGLang 0.5.23, which keeps pages",
+        "did you mean SGLANG_X?",
+        "terminationGracePeriodSeconds: 180",
+        "set --page-size {size} on both",
+        "remove it. It does nothing",
+    ],
+)
+def test_what_is_no_fix_is_told_so(fix: str) -> None:
+    assert shape.of_fix(fix)
+
+
+@pytest.mark.parametrize("expected", ["more room is", "its KV pool holds 8", "GLOO_SOCKET_IFNAME is not set"])
+def test_half_a_sentence_is_no_expectation(expected: str) -> None:
+    assert shape.of_expected(expected)
