@@ -59,6 +59,7 @@ class RouterArgs:
     health_path: str = "/health"
     health_interval: float = 10.0
     health_timeout: float = 10.0
+    liveness_interval: float = 0.5
     health_failure_threshold: int = 3
     health_success_threshold: int = 1
     probe_interval: float = 2.0

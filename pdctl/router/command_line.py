@@ -36,6 +36,7 @@ HELP = {
     "health_path": "path asked on every worker",
     "health_interval": "between health checks of a worker in use",
     "health_timeout": "one health check",
+    "liveness_interval": "between looks at /ready of a pdctl engine in use; one that is gone gets no new request",
     "health_failure_threshold": "failed checks in a row until a worker is not routed to",
     "health_success_threshold": "good checks in a row until a worker is routed to again",
     "probe_interval": "between looks at a worker that is not routed to",

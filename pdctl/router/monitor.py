@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 from pdctl.router.log import logger
 from pdctl.router.probe import Rejected, check_health, examine
 from pdctl.router.registry import Registry, Role, Worker
-from pdctl.router.upstream import UpstreamError
+from pdctl.router.upstream import Unreachable, UpstreamError, ask
 
 if TYPE_CHECKING:
     from pdctl.router.args import RouterArgs
+
+
+OWN = "pdctl-"  # how the version of pdctl's engine begins, in its /server_info
+READY = "/ready"  # its own route: from memory, without a forward pass
 
 
 class Monitor:
@@ -50,12 +54,38 @@ class Monitor:
             pause = self._args.health_interval if worker.usable else self._args.probe_interval
             if worker.usable and worker.failed_checks:
                 pause = min(pause, self._args.probe_interval)
-            try:
-                await asyncio.wait_for(worker.wake.wait(), pause)
-            except asyncio.TimeoutError:
+            if not await self._woken(worker, pause):
                 continue
             # Woken by a refused connection or a removal. Many requests may fail at once: one look serves them all.
             await asyncio.sleep(min(0.1, pause))
+
+    async def _woken(self, worker: Worker, pause: float) -> bool:
+        """Wait for `pause` seconds, and see meanwhile that the worker is not gone; True when it was woken before."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + pause
+        while (left := end - loop.time()) > 0:
+            asks = worker.usable and worker.facts.version.startswith(OWN)
+            try:
+                await asyncio.wait_for(worker.wake.wait(), min(left, self._args.liveness_interval) if asks else left)
+            except asyncio.TimeoutError:
+                why = await self._gone(worker) if asks and left > self._args.liveness_interval else ""
+            else:
+                return True
+            if why and worker.usable and worker.id in self._registry.workers:
+                worker.good_checks = 0
+                self._registry.set_usable(worker, False, why)
+                return False
+        return False
+
+    async def _gone(self, worker: Worker) -> str:
+        """Why no request can be served there any more; a slow answer is no reason, /health has its own patience."""
+        try:
+            reply = await ask(worker.pool, "GET", READY, timeout=self._args.health_timeout, headers=self._auth)
+        except Unreachable as error:
+            return str(error)
+        except UpstreamError:
+            return ""
+        return f"{READY} answered 503 {reply.text(100)}".rstrip() if reply.status == 503 else ""
 
     async def _examine(self, worker: Worker) -> None:
         try:

@@ -29,6 +29,10 @@ class UpstreamError(Exception):
     """A worker that could not be asked, or gave no usable answer; the text names neither worker nor path."""
 
 
+class Unreachable(UpstreamError):
+    """Nobody takes a connection at its address."""
+
+
 class Sink(Protocol):
     """What reads one answer: on_head once, on_data any number of times, then on_end or on_lost once.
 
@@ -249,7 +253,7 @@ class Pool:
         except asyncio.TimeoutError:
             raise UpstreamError(f"no connection within {self._connect_timeout:g} s") from None
         except OSError as error:
-            raise UpstreamError(f"no connection: {error.strerror or error}") from None
+            raise Unreachable(f"no connection: {error.strerror or error}") from None
         return connection
 
     def give(self, connection: Connection) -> None:

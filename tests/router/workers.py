@@ -136,6 +136,7 @@ class Worker:
         self.usual: Behaviour = fine
         self.healthy = 200
         self.info_paths = ("/server_info",)
+        self.ready = 0
         self.info: dict[str, object] = {"disaggregation_mode": role, "model_path": "m", "page_size": 16, "pp_size": 1}
         self.bootstrap: Bootstrap | None = None
         self._server: asyncio.Server | None = None
@@ -197,6 +198,8 @@ class Worker:
             await way.json(200, self.info)
         elif path == "/health":
             await way.json(self.healthy, {})
+        elif path == "/ready" and self.ready:  # of pdctl's engine alone
+            await way.json(self.ready, {"status": "dead" if self.ready == 503 else "up"})
         elif path == "/abort_request":
             self.aborts.append(way.asked.body["rid"])
             await way.json(200, {})
