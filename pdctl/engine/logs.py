@@ -64,3 +64,10 @@ def configure_access(args: ServerArgs) -> None:
         logger.handlers[:] = [handler]
         logger.propagate = False
         logger.setLevel(args.log_level.upper())
+    logging.getLogger("uvicorn.access").addFilter(_not_a_look)
+
+
+def _not_a_look(record: logging.LogRecord) -> bool:
+    """Routers ask for /ready twice a second; an answer of 200 is no news."""
+    words = record.args
+    return not (isinstance(words, tuple) and len(words) == 5 and words[2] == "/ready" and words[4] == 200)

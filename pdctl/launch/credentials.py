@@ -7,6 +7,7 @@ processes are told its path in their environment. The file's existence says whet
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -105,7 +106,7 @@ def api_key(deployment: Deployment) -> str:
         key = _key(spec.argv, dict(spec.env)) if spec is not None else ""
         if key:
             return key
-    return ""
+    return os.environ.get(KEY_VARIABLE, "")  # what this process has, those it starts have as well
 
 
 def _key(argv: Sequence[str], env: Mapping[str, str]) -> str:

@@ -32,7 +32,9 @@ SIGNALS = {
 
 def hopeless(name: str, detail: str) -> Outcome:
     """It runs, and will never be ready as it was started."""
-    return Outcome(f"{name}: {detail}", code=int(ExitCode.NOT_READY), fix=f"pdctl logs {name}")
+    return Outcome(
+        f"{name}: {detail}", code=int(ExitCode.NOT_READY), fix="pdctl launch … --set security.api-key-file=FILE"
+    )
 
 
 def in_words(exit: Exit) -> str:

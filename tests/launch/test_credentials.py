@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pdctl.deployment_secret import ENV
-from pdctl.launch import credentials
+from pdctl.launch import assemble, credentials
 from pdctl.launch.prepare import open_run
 from pdctl.topology import resolve
 from tests.launch.conftest import QUICK, deploy
@@ -90,3 +90,28 @@ def test_the_topology_turns_it_off() -> None:
     topology, _ = resolve.resolve([resolve.find("2p1d")], ["security.deployment-secret=false"])
     assert not topology.security.deployment_secret
     assert resolve.resolve([resolve.find("2p1d")], [])[0].security.deployment_secret
+
+
+def test_keys_leave_the_command_line_of_pdctls_own_processes_only(tmp_path: Path) -> None:
+    ours = deployed((*OWN, "--api-key", "k1", "--port", "1"), OWN, (*ROUTER, "--admin-api-key=k2"))
+    assert credentials.api_key(ours) == "k1"
+    for spec in credentials.equipped(ours.specs, ours, tmp_path):
+        assert "k1" not in spec.argv
+        assert "--admin-api-key=k2" not in spec.argv
+        env = dict(spec.env)
+        expected = ("k1", None) if spec.role.value == "prefill" else (None, "k2" if spec.name == "router" else None)
+        assert (env.get("PDCTL_API_KEY"), env.get("PDCTL_ADMIN_API_KEY")) == expected
+    theirs = deployed((*SGLANG, "--api-key", "k1"), SGLANG, GATEWAY)
+    assert any("k1" in spec.argv for spec in credentials.equipped(theirs.specs, theirs, tmp_path))
+    assert credentials.api_key(theirs) == "k1"
+
+
+def test_the_key_of_a_run_is_read_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PDCTL_API_KEY", raising=False)
+    (tmp_path / "key").write_text("secret-key\n")
+    topology, _ = resolve.resolve([resolve.find("2p1d")], [f"security.api-key-file={tmp_path / 'key'}"])
+    deployment = assemble.deployment(topology, assemble.plan_here(topology))
+    for spec in deployment.specs:
+        at = spec.argv.index("--api-key-file")
+        assert spec.argv[at + 1] == str(tmp_path / "key")
+    assert credentials.api_key(deployment) == "secret-key"

@@ -86,3 +86,23 @@ def test_a_bootstrap_server_that_never_came_is_told_as_soon_as_the_server_is_hea
     assert reached.stage is None
     assert reached.detail.startswith("/health answers, but its bootstrap server on port ")
     assert reached.detail.endswith(" does not: connection refused")
+
+
+@pytest.mark.parametrize(
+    ("key", "words"), [("", "it needs an API key; name it"), ("k", "it does not take the API key")]
+)
+def test_a_router_that_wants_a_key_is_named_at_once(serve: Serve, tmp_path: Path, key: str, words: str) -> None:
+    router = serve({"/readiness": (200, "{}"), "/workers": (401, '{"error": {"message": "no"}}')})
+    (tmp_path / "router.log").touch()
+    spec = Spec("router", Role.ROUTER, (), (), "127.0.0.1", port_of(router), ())
+    mailbox: queue.SimpleQueue[Reached] = queue.SimpleQueue()
+    watch = Watch(spec, 1, Tail(tmp_path / "router.log"), ("http://127.0.0.1:1",), 0.05, mailbox.put, key)
+    watch.start()
+    try:
+        while (reached := mailbox.get(timeout=LONG)).stage is Stage.BOUND:
+            pass
+    finally:
+        watch.close()
+    assert reached.hopeless
+    assert reached.detail.startswith("/workers answers 401: ")
+    assert words in reached.detail
