@@ -55,7 +55,7 @@ def test_values(name: str, value: str, part: str) -> None:
 @pytest.mark.parametrize(
     ("name", "part"),
     [
-        ("SGLANG_DISAGGREGATION_WAITNG_TIMEOUT", f"did you mean {WAITING}?"),
+        ("SGLANG_DISAGGREGATION_WAITNG_TIMEOUT", f"rename it to {WAITING}"),
         ("SGLANG_DISAGGREGATION_TIMEOUT_FOR_PEERS", "nothing reads SGLANG_DISAGGREGATION_TIMEOUT_FOR_PEERS; remove it"),
         ("SGLANG_MOONCAKE_CUSTOM_POOL", "rename it to SGLANG_MOONCAKE_CUSTOM_MEM_POOL"),
         ("MC_GID_IDX", "rename it to MC_GID_INDEX"),
