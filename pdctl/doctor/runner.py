@@ -161,13 +161,12 @@ def _one(check: Check, facts: Facts) -> Outcome:
 
 
 def _unread(check: Check, facts: Facts) -> str:
-    """Why "no finding" does not mean "all is well": an engine that the check is about told nothing."""
-    if check.code in DIALLED or SGLANG.isdisjoint(check.needs):
+    """Why "no finding" does not mean "all is well": no SGLang told anything. Where some did, the judges know which ones
+    they miss."""
+    if check.code in DIALLED or SGLANG.isdisjoint(check.needs) or any(engine.info for engine in facts.engines):
         return ""
-    silent = [engine.endpoint.name for engine in facts.engines if not engine.info]
-    if silent:
-        return f"{names(silent)} could not be read"
-    return "" if facts.engines else "no SGLang engine was seen"
+    silent = [engine.endpoint.name for engine in facts.engines]
+    return f"{names(silent)} could not be read" if silent else "no SGLang engine was seen"
 
 
 def _together(outcomes: Sequence[Outcome]) -> Outcome:

@@ -19,7 +19,8 @@ CHUNK = 1 << 16
 MAX_LINE = 1 << 20  # bytes; a longer line is passed on in pieces
 POLL = 0.1  # seconds between looks at a file that does not grow
 # What our own and the router's questions leave in an engine's access log.
-PROBE = re.compile(r'"GET /(health|route|readiness|workers)\b[^"]* HTTP/1')
+ASKED = "health|route|readiness|workers|server_info|get_server_info|model_info|v1/loads|metrics"
+PROBE = re.compile(rf'"GET /({ASKED})\b[^"]* HTTP/1')
 STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?)")  # sglang: local time, seconds
 
 
