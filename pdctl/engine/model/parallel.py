@@ -45,8 +45,17 @@ class Group:
         self._control = control
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum over the ranks, in place; the same bits on every rank."""
-        if self.size > 1:
+        """Sum over the ranks, in place; the same bits on every rank and, on a CPU, at every place in the tensor.
+
+        Two ranks make no difference; of more, gloo sums each part of a tensor in another order, so that a row would
+        depend on how many others are beside it. Here they are gathered and summed in rank order.
+        """
+        if self.size > 2 and tensor.device.type == "cpu":
+            first, *others = self._all_gather(tensor)
+            for part in others:
+                first += part
+            tensor.copy_(first)
+        elif self.size > 1:
             dist.all_reduce(tensor, group=self._tensors)
         return tensor
 

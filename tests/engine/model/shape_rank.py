@@ -20,6 +20,8 @@ def main() -> None:
     for number, world in enumerate(WORLDS):
         stage, tp_rank = divmod(rank, world.shape.tp)
         groups = Groups.join(world.shape, tp_rank, stage, "cpu", f"file://{directory}/world{number}")
+        row = torch.randn(64, generator=torch.Generator().manual_seed(rank))
+        results["sums", world.name] = [groups.tp.all_reduce(row.repeat(count, 1)) for count in (2, 3, 40)]
         for kind in world.kinds:
             runner = make_runner(directory / kind, groups)
             results[world.name, kind] = run(runner, groups)

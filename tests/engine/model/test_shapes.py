@@ -82,6 +82,14 @@ def test_ranks_with_the_same_tokens_hold_the_same_logits(
     assert bool(compared) == (world.shape.attn_tp_size > 1)
 
 
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+def test_a_sum_over_ranks_does_not_depend_on_the_rows_beside_it(ranks: list[dict], world: World) -> None:
+    for rank in ranks:
+        fewest, *others = rank["sums", world.name]
+        for rows in (fewest, *others):
+            assert torch.equal(rows, fewest[:1].expand_as(rows))
+
+
 def test_only_the_last_stage_has_logits(ranks: list[dict[tuple[str, str], Logits]]) -> None:
     pieces = sum(len(work) for works in PASSES for work in works)
     assert [len(rank["tp2 pp2", "gqa"]) for rank in ranks] == [0, 0, pieces, pieces]

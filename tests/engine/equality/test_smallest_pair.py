@@ -1,0 +1,31 @@
+"""One prefill and one decode answer as one engine does, on a processor that has the least that torch runs on.
+
+As the processor is, tests/e2e/ asks that of every start. The whole matrix is `python -m tests.engine.equality`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.engine.equality.instances import ROOT
+from tests.engine.features import FEATURES, environment, lacks
+
+PROMPTS = 24
+
+
+@pytest.mark.parametrize(("model", "features"), [("mla", FEATURES[1]), ("gqa", FEATURES[2])], ids=["oldest", "older"])
+def test_a_pair_answers_as_one_engine(model: str, features: dict[str, str]) -> None:
+    if reason := lacks(features):
+        pytest.skip(reason)
+    ran = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.engine.equality", "--models", model, "--backends", "shm"),
+            *("--prefills", "tp1", "--decodes", "tp1", "--prompts", str(PROMPTS)),
+        ],
+        env=environment(features), cwd=ROOT, capture_output=True, text=True, timeout=170, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
+    assert "1 pairs, 1 equal in every token, 0 not" in ran.stdout

@@ -1,0 +1,47 @@
+"""A row's bits do not depend on its neighbours, its place or the threads, whatever features the processor has.
+
+The libraries choose their kernels by the processor they find; a process can be told to find less of one.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.engine.features import FEATURES, environment, lacks
+from tests.engine.model.peers import CASES, make_peer
+
+ROOT = Path(__file__).resolve().parents[3]
+WITHIN = 170.0
+# Every kind of attention, cache layout and MLP; all cases are tried with the processor as it is.
+SOME = (
+    "llama-mha-dim20-page1", "llama-mqa-llama3-rope-page64", "qwen3-qk-norm-mha-page3", "mistral-window-over-pages",
+    "gpt-oss-window-within-a-page", "qwen2-moe-shared-expert-gate", "deepseek2-groups-yarn", "deepseek3-noaux",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("neighbours")
+    for case in CASES:
+        make_peer(case, directory / case.name)
+    return directory
+
+
+@pytest.mark.parametrize("features", FEATURES, ids=lambda features: " ".join(features.values()) or "as it is")
+def test_rows_do_not_depend_on_neighbours_place_or_threads(checkpoints: Path, features: dict[str, str]) -> None:
+    reason = lacks(features)
+    if reason:
+        pytest.skip(reason)
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.engine.model.neighbours", str(checkpoints), *(SOME if features else ())],
+        env=environment(features), cwd=ROOT, capture_output=True, text=True, timeout=WITHIN, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    found = json.loads(ran.stdout)
+    assert found["capability"].lower() == features.get("ATEN_CPU_CAPABILITY", found["capability"]).lower()
+    assert not found["differences"], "\n".join(found["differences"])
