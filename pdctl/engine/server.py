@@ -21,6 +21,7 @@ import zmq
 from pdctl.engine.channels import Channels
 from pdctl.engine.checkpoint import Checkpoint
 from pdctl.engine.http.app import build
+from pdctl.engine.http.protocol import BoundedProtocol
 from pdctl.engine.instance import Instance
 from pdctl.engine.intake import Intake, Limits
 from pdctl.engine.logs import configure_access
@@ -71,7 +72,7 @@ class Listener(uvicorn.Server):
 def listener(app: ASGIApp, args: ServerArgs) -> Listener:
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=BoundedProtocol,
         lifespan="off",
         ws="none",
         log_config=None,

@@ -1,0 +1,109 @@
+"""uvicorn's protocol with limits: how long and how large a request's head may be, how slow its body, how many clients.
+
+uvicorn 0.4x waits for the rest of a head without end and keeps every header it gets.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from uvicorn.config import Config
+    from uvicorn.server import ServerState
+
+MAX_HEAD = 64 << 10  # bytes of request line and headers
+PATIENCE = 60.0  # seconds for a head; for a body on top of its time at MIN_RATE
+MIN_RATE = 64 << 10  # bytes per second
+MAX_CONNECTIONS, SHARE = 4096, 2  # of one address a half
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """`held` is shared by the connections of one process: how many each address has."""
+
+    held: ClassVar[Counter[str]] = Counter()
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, object],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._timer: asyncio.TimerHandle | None = None
+        self._head = 0  # bytes of a head that is not whole
+        self._in_head = True
+        self._peer = ""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        peer = self.client[0] if self.client else ""
+        if sum(self.held.values()) >= MAX_CONNECTIONS or self.held[peer] >= MAX_CONNECTIONS // SHARE:
+            idle = next((one for one in list(self.connections) if _idle(one, peer)), None)
+            if idle is None:
+                transport.abort()
+                return
+            idle.transport.abort()
+        self._peer = peer
+        self.held[peer] += 1
+        self._expect(PATIENCE)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unexpect()
+        if self._peer:
+            self.held[self._peer] -= 1
+            if self.held[self._peer] <= 0:
+                del self.held[self._peer]
+            self._peer = ""
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head += len(data)
+        super().data_received(data)
+        if self._in_head and self._head > MAX_HEAD and not self.transport.is_closing():
+            self.send_400_response(f"The request's line and headers are larger than {MAX_HEAD} bytes.")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._expect(PATIENCE)
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._head = False, 0
+        length = next((value for name, value in self.headers if name == b"content-length"), b"0")
+        size = min(int(length), 1 << 30) if length.isdigit() and len(length) < 16 else 0
+        self._expect(PATIENCE + size / MIN_RATE)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._unexpect()
+        self._in_head = True
+        super().on_message_complete()
+
+    def _expect(self, seconds: float) -> None:
+        """What has begun is whole within `seconds`, or the connection ends."""
+        self._unexpect()
+        self._timer = self.loop.call_later(seconds, self._late)
+
+    def _unexpect(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        self._timer = None
+        if not self.transport.is_closing():
+            self.transport.abort()
+
+
+def _idle(one: object, peer: str) -> bool:
+    """Whether `one` is a connection of `peer` on which nobody waits for an answer."""
+    if not isinstance(one, BoundedProtocol) or one._peer != peer:
+        return False
+    return one.cycle is None or one.cycle.response_complete

@@ -1,0 +1,115 @@
+"""Clients that send without end, slowly, or not at all hold no connection of an engine for long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+import uvicorn
+
+from pdctl.engine.http import protocol
+from pdctl.engine.http.protocol import MAX_HEAD, BoundedProtocol
+
+
+async def app(scope, receive, send) -> None:
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        size += len(message["body"])
+        if not message["more_body"]:
+            break
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(str(size)))]})
+    await send({"type": "http.response.body", "body": str(size).encode()})
+
+
+@contextlib.asynccontextmanager
+async def serving() -> AsyncIterator[int]:
+    config = uvicorn.Config(app, port=0, http=BoundedProtocol, lifespan="off", log_level="critical", ws="none")
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    task = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    try:
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = server.force_exit = True
+        await task
+
+
+async def said(port: int, sent: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    try:
+        return await asyncio.wait_for(reader.read(), 20)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def test_a_head_without_end_is_refused() -> None:
+    async def scenario() -> None:
+        async with serving() as port:
+            for flood in (
+                b"GET / HTTP/1.1\r\nhost: a\r\n" + b"x: y\r\n" * (MAX_HEAD // 4),
+                b"GET /" + b"a" * 2 * MAX_HEAD,
+            ):
+                # The connection ends; a client that is still sending may not see the answer.
+                assert (await said(port, flood))[:12] in (b"", b"HTTP/1.1 400")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HTT",
+        b"GET / HTTP/1.1\r\nhost: a\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nab",
+        b"GET / HTTP/1.1\r\nhost: a\r\n\r\nGET",
+    ],
+)
+def test_what_does_not_come_in_time_ends(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(protocol, "PATIENCE", 0.2)
+
+    async def scenario() -> None:
+        async with serving() as port:
+            answer = await said(port, sent)
+            assert answer.count(b"HTTP/1.1 200") == (1 if sent.endswith(b"GET") else 0)
+            assert not BoundedProtocol.held
+
+    asyncio.run(scenario())
+
+
+def test_one_address_holds_a_part_of_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MAX_CONNECTIONS", 6)
+
+    async def scenario() -> None:
+        async with serving() as port, contextlib.AsyncExitStack() as stack:
+            ends = []
+            for _ in range(3):  # each waits for the rest of its body
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                stack.callback(writer.close)
+                writer.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\na")
+                ends.append((reader, writer))
+            while sum(BoundedProtocol.held.values()) < 3:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            assert await said(port, b"GET / HTTP/1.1\r\nhost: a\r\n\r\n") == b""
+            reader, writer = ends[0]
+            writer.write(b"b")
+            assert (await reader.read(200)).endswith(b"2")
+            idle = reader  # kept alive: it makes room
+            answer = await said(port, b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            assert answer.endswith(b"0")
+            assert await asyncio.wait_for(idle.read(), 10) == b""
+
+    asyncio.run(scenario())
