@@ -148,7 +148,8 @@ class Exchange:
             elif isinstance(event, h11.EndOfMessage) and head is not None:
                 target = head.target.decode("ascii", "replace")
                 path, _, query = target.partition("?")
-                signature = next((value for name, value in head.headers if name == SIGNED), b"").decode("ascii")
+                found = next((value for name, value in head.headers if name == SIGNED), b"")
+                signature = found.decode("ascii", "replace")
                 peer, own = self._ends
                 return Request(self._method, path, _query(query), b"".join(parts), target, signature, peer, own)
             else:

@@ -126,3 +126,10 @@ def test_one_peer_holds_a_bounded_number_of_connections() -> None:
         held[0].close()
         held[1].sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
         assert held[1].recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_a_signature_of_any_bytes_is_answered() -> None:
+    sent = b"PUT /route HTTP/1.1\r\nHost: a\r\nx-pdctl-signature: \xff\xfe\r\nContent-Length: 2\r\n\r\n{}"
+    with bootstrap() as running, socket.create_connection((HOST, running.port), timeout=10) as client:
+        client.sendall(sent)
+        assert client.recv(100).startswith(b"HTTP/1.1 400")
