@@ -121,7 +121,7 @@ def _writes(row: Row, role: Side) -> bool:
 
 
 def _paths(log: Log) -> tuple[str, ...]:
-    return tuple(part.path for part in log.parts)
+    return tuple(dict.fromkeys(part.origin or part.path for part in log.parts))
 
 
 def _lines(log: Log) -> Iterator[bytes]:

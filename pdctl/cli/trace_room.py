@@ -19,6 +19,7 @@ from pdctl.render import term
 from pdctl.render.trace.forms import Form, write
 from pdctl.render.trace.output import to_file
 from pdctl.render.trace.progress import Scanning, read_stats
+from pdctl.render.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,11 +109,16 @@ def _read(wanted: Wanted, sources: log_sources.Sources, reading: Reading, verbos
     began, progress = time.monotonic(), Scanning(term.err())
     try:
         library = log_sources.library(log_sources.opened(sources), reading, progress)
+        from pdctl.trace.hints import Hints
+
         rooms = find(library, wanted)
+        said = () if any(room.events for room in rooms) else Hints(library).lines(listed=False)
     finally:
         progress.close()
     if verbose:
         read_stats(library, time.monotonic() - began, term.err())
+    for line in said:
+        term.err().write(f"note: {visible(line, term.err())}")
     return rooms
 
 

@@ -161,7 +161,10 @@ def _labels(line: bytes) -> Framed | None:
 
 def _record(line: bytes) -> Framed | None:
     if line[:1] != b"{":
-        return None
+        line = line.strip(b"[], \t\r")  # one of an array, which a console's download is
+        if line[:1] != b"{":
+            return None
+    line = line.rstrip(b", \r")
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):

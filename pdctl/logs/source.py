@@ -29,12 +29,14 @@ _NODE = re.compile(r"(?P<instance>(?:prefill|decode)-\d+)-node[1-9]\d*\.log")  #
 class Log:
     """What one process wrote. Only the nodes of one `instance` share its name, node 0 first; `parts`: oldest first.
 
-    notes: what is to be said of the stream it was taken out of.
+    notes: what is to be said of the stream it was taken out of. mixed: that stream showed that several processes wrote
+    it, and not which of them which line.
     """
 
     instance: str
     parts: tuple[Part, ...]
     notes: tuple[str, ...] = ()
+    mixed: bool = False
 
     @property
     def size(self) -> int:
@@ -50,6 +52,7 @@ class _Found(NamedTuple):
     base: str
     order: tuple[int, str, int]
     notes: tuple[str, ...] = ()
+    mixed: bool = False
 
 
 def open_logs(
@@ -83,7 +86,7 @@ def _apart(found: _Found) -> Sequence[_Found]:
     pieces: tuple[Piece, ...] = ()
     if form is not None:
         pieces = by_name(found.part, form, said.append)
-        if len(pieces) == 1:  # its file has a name already
+        if len(pieces) == 1 and not pieces[0].mixed:  # its file has a name already
             alone = pieces[0]._replace(name=stem(found.base))
             nameless = speakers.by_speaker(alone.part, said.append) if pieces[0].name == UNNAMED else ()
             pieces = nameless or (() if form.peeled else (alone,))
@@ -96,7 +99,7 @@ def _apart(found: _Found) -> Sequence[_Found]:
 def _of_stream(found: _Found, piece: Piece) -> _Found:
     """As if its log had lain beside the stream, under its own name."""
     node = f"{piece.name}.log"
-    return found._replace(part=piece.part, base=node if _NODE.fullmatch(node) else piece.name)
+    return found._replace(part=piece.part, base=node if _NODE.fullmatch(node) else piece.name, mixed=piece.mixed)
 
 
 def _expand(path: str) -> list[str]:
@@ -194,6 +197,7 @@ def _named(sets: Mapping[Path, list[_Found]], names: Mapping[str, str]) -> tuple
             chosen[path],
             tuple(each.part for each in sets[path]),
             tuple(note for each in sets[path] for note in each.notes),
+            any(each.mixed for each in sets[path]),
         )
         for path in ordered
     )

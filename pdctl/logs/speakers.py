@@ -78,7 +78,7 @@ def _starts(data: bytes) -> Iterator[bytes]:
 
 def _windows(part: Part) -> list[bytes]:
     if not part.plain:
-        return [_read(part, 0, WHOLE)]
+        return [_read(part, 0, WHOLE // 4)]  # the rest would have to be decompressed for it
     if part.size <= WHOLE:
         return [_read(part, 0, part.size)]
     step = (part.size - WINDOW) // (WINDOWS - 1)
@@ -162,11 +162,13 @@ def _seconds(line: bytes) -> float | None:
 
 
 def _owner(line: bytes) -> bytes:
-    """Role and port of a start line, b"" where it names neither."""
+    """Role and port of a start line, b"" where it names no role."""
     line = COLOUR.sub(b"", line)
     mode, port = _MODE.search(line), _PORT.search(line)
-    parts = [next((each for each in found.groups() if each), b"") if found else b"" for found in (mode, port)]
-    return b":".join(parts).strip(b":")
+    if mode is None:
+        return b""
+    role = b"router" if mode[3] else mode[1] or mode[2]
+    return role + b":" + next((each for each in port.groups() if each), b"") if port else role
 
 
 def _joined(segments: Sequence[_Segment]) -> list[_Segment]:

@@ -5,6 +5,7 @@ Memory is bounded: lines are written out as they are read. What lies beyond LIMI
 
 from __future__ import annotations
 
+import errno
 import heapq
 import mmap
 import os
@@ -14,13 +15,14 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.errors import PdctlError
+from pdctl.errors import NotProbedError
 from pdctl.logs import frames
 from pdctl.logs.part import Form, Part, Spool, modified, open_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from pdctl.dialect.identify import Identity
     from pdctl.logs.frames import Framed
 
 LIMIT = 1 << 32  # bytes of a merged stream that are taken apart (decompressed)
@@ -32,10 +34,11 @@ _HELD = 1 << 18  # bytes of a source's lines held in memory
 
 
 class Piece(NamedTuple):
-    """One source of a stream. name: unique in it."""
+    """One source of a stream. name: unique in it. mixed: lines of several processes that nobody can tell apart."""
 
     name: str
     part: Part
+    mixed: bool = False
 
 
 def head(part: Part) -> bytes:
@@ -96,10 +99,7 @@ class Sink:
             _write(self._text, self._held)
             _write(self._numbers, self._kept.tobytes())
         except OSError as error:
-            raise PdctlError(
-                f"a merged stream cannot be taken apart in {tempfile.gettempdir()}: {error.strerror}",
-                "free some space there, or set TMPDIR to a directory with as much room as the stream is long",
-            ) from None
+            raise _unwritten(error) from None
         self._held.clear()
         del self._kept[:]
 
@@ -154,8 +154,21 @@ class Sink:
 
 
 def _file() -> Spool:
-    with tempfile.TemporaryFile(prefix="pdctl-", buffering=0) as file:
-        return Spool(os.dup(file.fileno()))
+    try:
+        with tempfile.TemporaryFile(prefix="pdctl-", buffering=0) as file:
+            return Spool(os.dup(file.fileno()))
+    except OSError as error:
+        raise _unwritten(error) from None
+
+
+def _unwritten(error: OSError) -> NotProbedError:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        said = "each source of a merged stream takes two open files, and no more may be opened"
+        return NotProbedError(said, "raise the limit (ulimit -n 4096), or give fewer sources at once")
+    return NotProbedError(
+        f"a merged stream cannot be taken apart in {tempfile.gettempdir()}: {error.strerror}",
+        "free some space there, or set TMPDIR to a directory with as much room as the stream is long",
+    )
 
 
 def _mapped(spool: Spool) -> mmap.mmap:
@@ -170,12 +183,13 @@ def _write(spool: Spool, data: bytes | bytearray) -> None:
 
 @dataclass(slots=True)
 class _Strand:
-    """What one process of a source wrote."""
+    """What one process of a source wrote. mixed: what several did, and nobody can tell which."""
 
     group: str
     part: str
     pid: str
     sink: Sink = field(default_factory=Sink)
+    mixed: bool = False
 
 
 def by_name(part: Part, form: frames.Form, note: Callable[[str], None]) -> tuple[Piece, ...]:
@@ -222,21 +236,36 @@ def _united(strands: list[_Strand]) -> list[_Strand]:
 
 
 def _of_one_unit(unit: list[_Strand]) -> list[_Strand]:
+    """One source where all of them are one instance's, over its restarts; else each process with its server's.
+
+    All of them as one that is `mixed`, where a process that speaks could be of several servers.
+    """
     from pdctl.dialect.identify import identify  # late: only journals need it
     from pdctl.dialect.vocabulary import speech
 
     known = [identify(each.sink.head().split(b"\n"), speech()) for each in unit]
-    mains = [at for at, identity in enumerate(known) if identity.facts or identity.port is not None]
+    servers: dict[tuple[str, int | None], list[_Strand]] = {}
+    others: list[tuple[_Strand, Identity]] = []
+    for each, identity in zip(unit, known, strict=True):
+        if identity.facts or identity.port is not None:
+            servers.setdefault((identity.role, identity.port), []).append(each)
+        else:
+            others.append((each, identity))
     roles = {identity.role for identity in known if identity.role}
-    if len(mains) <= 1 and len(roles) <= 1:
+    if len(servers) <= 1 and len(roles) <= 1:
         return [_merged(unit)]
-    homes = {known[at].role: at for at in mains if sum(known[each].role == known[at].role for each in mains) == 1}
-    joining: dict[int, list[_Strand]] = {at: [each] for at, each in enumerate(unit)}
-    for at, identity in enumerate(known):
-        home = homes.get(identity.role) if identity.role and at not in mains else None
-        if home is not None:
-            joining[home] += joining.pop(at)
-    return [_merged(each) for each in joining.values()]
+    silent: list[_Strand] = []
+    for each, identity in others:
+        homes = [key for key in servers if key[0] == identity.role]
+        if identity.speaker is None:
+            silent.append(each)
+        elif identity.role and len(homes) == 1:
+            servers[homes[0]].append(each)
+        else:
+            whole = _merged(unit)
+            whole.mixed = True
+            return [whole]
+    return [*map(_merged, servers.values()), *silent]
 
 
 def _merged(strands: list[_Strand]) -> _Strand:
@@ -272,4 +301,4 @@ def _named(strands: Iterable[_Strand], origin: Part) -> Iterator[Piece]:
             name = f"{name}:{each.part}"
         if len(pids[each.group, each.part]) > 1 and each.pid:
             name = f"{name}[{each.pid}]"
-        yield Piece(name.replace("/", "."), each.sink.part(name, origin))
+        yield Piece(name.replace("/", "."), each.sink.part(name, origin), each.mixed)

@@ -56,7 +56,7 @@ class Tracer:
     def __init__(self, library: Library) -> None:
         self._library = library
         self.deployment = Deployment.of(library)
-        self.mixed = mixed.names(self.deployment)
+        self.mixed = mixed.names(library)
         self._whole: Surroundings | None = None
 
     def trace(self, room: int) -> Room:

@@ -11,7 +11,7 @@ from pdctl.dialect import numerals
 from pdctl.trace import deaths as ends
 from pdctl.trace.causes.mismatches import VALUES
 from pdctl.trace.diagnosis import Death
-from pdctl.trace.mixed import mixed
+from pdctl.trace.mixed import names
 from pdctl.trace.room import Evidence
 
 if TYPE_CHECKING:
@@ -32,10 +32,11 @@ SAID = 240  # characters of a line that are kept
 
 
 class Ended(NamedTuple):
-    """`reason`: the exception its traceback ends with, where one was found."""
+    """`reason`: the exception its traceback ends with, where one was found. mixed: its log is several processes'."""
 
     death: ends.Death
     reason: Evidence | None
+    mixed: bool = False
 
 
 def wanted(row: Row) -> bool:
@@ -47,13 +48,13 @@ def wanted(row: Row) -> bool:
 
 def ended(library: Library, deployment: Deployment, lines: Sequence[Event]) -> Iterator[Ended]:
     """`lines`: those of `wanted` rows. The last end of each instance, and every crash of an earlier start."""
-    last = ends.deaths(deployment, lines)
+    last, several = ends.deaths(deployment, lines), names(library)
     for name, one in deployment.instances.items():
         found = [*_earlier(one, lines, last.get(name)), *([last[name]] if name in last else [])]
         if one.role == "router":
             found = []
         for death in found:
-            yield Ended(death, _reason(library, death))
+            yield Ended(death, _reason(library, death), name in several)
 
 
 def _earlier(one: Instance, lines: Sequence[Event], last: ends.Death | None) -> list[ends.Death]:
@@ -125,7 +126,7 @@ def codes(death: ends.Death) -> frozenset[str]:
 def _why(each: Ended) -> str:
     """Of a log that holds several processes' lines: that it was one of them, and not which."""
     told = _told(each)
-    return f"one of the processes whose lines alternate in it: {told}" if mixed(each.death.instance.identity) else told
+    return f"one of the processes whose lines alternate in it: {told}" if each.mixed else told
 
 
 def _told(each: Ended) -> str:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pdctl.dialect.identify import Identity
-    from pdctl.trace.deployment import Deployment
+    from pdctl.logs.library import Library
+    from pdctl.logs.source import Log
     from pdctl.trace.room import Room
 
 APART = (
@@ -20,13 +21,14 @@ APART = (
 )
 
 
-def mixed(identity: Identity) -> bool:
-    """Lines of several roles stand in the log, and it could not be taken apart."""
-    return not identity.role and any(reason.startswith("several roles") for reason in identity.reasons)
+def mixed(log: Log, identity: Identity) -> bool:
+    """Lines of several roles stand in the log, or of several processes, and it could not be taken apart."""
+    several = not identity.role and any(reason.startswith("several roles") for reason in identity.reasons)
+    return log.mixed or several
 
 
-def names(deployment: Deployment) -> frozenset[str]:
-    return frozenset(one.name for one in deployment.instances.values() if mixed(one.identity))
+def names(library: Library) -> frozenset[str]:
+    return frozenset(log.instance for log in library.logs if mixed(log, library.identity(log)))
 
 
 def refused(room: Room, among: Iterable[str]) -> Room:

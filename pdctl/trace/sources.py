@@ -29,23 +29,23 @@ def _source(library: Library, deployment: Deployment, log: Log) -> Source:
     identity = glance.identity
     lines = [line for line in (*glance.head, *glance.rest) if line.strip()]
     known = sum(library.speech.match(line) is not None for line in lines)
-    kind = _kind(identity, lines, known)
+    kind = _kind(log, identity, lines, known)
     one = deployment.instances.get(log.instance)
     began = [instant.t for line in lines[:200] if (instant := library.instant(log, line)) is not None]
     return Source(
         log.instance, kind, identity.role, identity.speaker.value if identity.speaker else "", release(identity),
         identity.level.value if identity.level else "", files(log), log.size,
         library.lines(log), len(lines), known, min(began, default=None), one.last if one else None,
-        _said(kind, identity, len(lines), known),
+        _said(kind, identity, lines, known),
     )  # fmt: skip
 
 
-def _kind(identity: Identity, lines: Sequence[bytes], known: int) -> Kind:
+def _kind(log: Log, identity: Identity, lines: Sequence[bytes], known: int) -> Kind:
     if not lines:
         return Kind.EMPTY
     if binary(lines):
         return Kind.BINARY
-    if mixed(identity):
+    if mixed(log, identity):
         return Kind.MIXED
     if identity.speaker is None and not known:
         return Kind.FOREIGN
@@ -70,12 +70,18 @@ def release(identity: Identity) -> str:
     return f"before {spell(until)}" if until is not None else ""
 
 
-def _said(kind: Kind, identity: Identity, read: int, known: int) -> str:
+def _said(kind: Kind, identity: Identity, lines: Sequence[bytes], known: int) -> str:
     if kind is Kind.EMPTY:
         return "no line in it: its process wrote nothing here, or its output goes elsewhere"
     if kind is Kind.BINARY:
         return "no text: these are binary bytes; give the log itself (unpacked, as UTF-8)"
+    if kind is Kind.FOREIGN and lines[0].lstrip()[:1] in (b"{", b"["):
+        return (
+            "JSON in which no line of SGLang, a router or pdctl was found: give one record a line, with the text under "
+            "log, message or line and the pod or unit beside it (logcli -o jsonl, jq -c '.[]')"
+        )
     if kind is Kind.FOREIGN:
+        read = len(lines)
         return (
             f"no line of the {read} looked at is SGLang's, a router's or pdctl's: it is another program's log, or one "
             "whose format pdctl does not read (`pdctl dialect check` shows its lines)"

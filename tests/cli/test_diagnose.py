@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import jsonschema
 import pytest
 
+from pdctl.logs.frames import plain
 from tests.cli.test_trace_room import BROKEN, DATA, FAILED, Verb, verb
 from tests.launch.conftest import DEADLINE
+from tests.logs import merged
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,8 +98,9 @@ def test_no_verb_is_silent_over_what_is_no_log(verb: Verb, tmp_path: Path) -> No
     (tmp_path / "core.log").write_bytes(bytes(range(256)) * 300)
     assert verb("rooms", tmp_path) == 4
     assert "binary" in verb.err
-    assert verb("trace-room", "--last-failed", tmp_path) == 5
-    assert "binary" in verb.err
+    for argv in (("--last-failed",), ("123456789012",)):
+        assert verb("trace-room", *argv, tmp_path) == 5
+        assert "binary" in verb.err
 
 
 def test_a_rid_where_a_room_is_expected_is_understood(verb: Verb) -> None:
@@ -118,3 +121,20 @@ def test_a_pipe_is_diagnosed(tmp_path: Path) -> None:
     assert asked.returncode == 1, err
     assert "Page size mismatch" in out
     assert isinstance(asked, subprocess.Popen)
+
+
+def test_every_verb_reads_a_merged_stream(verb: Verb, tmp_path: Path) -> None:
+    stream = tmp_path / "all.log"
+    stream.write_text(merged.kubectl(merged.read(sorted(str(path) for path in BROKEN.glob("*.log*")))))
+    assert verb("trace-room", FAILED, stream, "-o", "json") == 1
+    told = json.loads(verb.out)
+    assert (told["prefill_requested"], told["prefill_contacted"]) == ("prefill1", "prefill0")
+    assert {event["file"] for event in told["events"]} == {str(stream)}
+    lines = plain(stream.read_bytes()).decode().split("\n")
+    assert all(event["text"][:40] in lines[event["line"] - 1] for event in told["events"])
+    assert verb("rooms", stream, "-o", "json", "--build-index") == 0
+    assert {room["cause"] for room in json.loads(verb.out)["rooms"]} == {"PD201", None}
+    assert verb("dialect", "check", stream, "-o", "json") == 0
+    assert {log["instance"] for log in json.loads(verb.out)["logs"]} == {"decode0", "prefill0", "prefill1", "router"}
+    assert verb("trace-room", "123456789012", CRASHED) == 5
+    assert "prefill0 died" in verb.err

@@ -85,6 +85,19 @@ def _journal(logs: Mapping[str, Sequence[str]], called: Callable[[str], str]) ->
     return "".join(out)
 
 
+def journal_of_children(logs: Mapping[str, Sequence[str]], called: Callable[[str], str]) -> str:
+    """Each engine is two processes: its server, and a scheduler that writes every line that names a batch or a room."""
+    pids = {name: 4000 + 17 * at for at, name in enumerate(logs)}
+    out = []
+    for line in interleaved(logs):
+        when = dt.datetime.fromisoformat(line.stamp)
+        named = " batch" in line.text or "room=" in line.text
+        child = named and "router" not in line.source and "server_args" not in line.text
+        pid = pids[line.source] + child
+        out.append(f"{when:%b %d %H:%M:%S} node1 {called(line.source)}[{pid}]: {line.text}\n")
+    return "".join(out)
+
+
 def journal_json(logs: Mapping[str, Sequence[str]]) -> str:
     out = []
     for line in interleaved(logs):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -215,3 +217,34 @@ def test_old_newlines_and_stamps_do_not_reverse_a_stream(tmp_path: Path) -> None
         for who, second in records
     )
     assert [line.rpartition(" ")[2] for line in text(opened(tmp_path, stream)["a"])] == ["a1", "a1", "a4"]
+
+
+def test_an_array_of_records_is_read_like_lines(tmp_path: Path) -> None:
+    """As consoles download them."""
+    records = [{"line": f"x{at}", "labels": {"pod": "ab"[at % 2]}} for at in range(6)]
+    found = opened(tmp_path, "[\n" + ",\n".join(json.dumps(record) for record in records) + "\n]\n")
+    assert text(found["a"]) == ["x0", "x2", "x4"]
+    assert text(found["b"])[:3] == ["x1", "x3", "x5"]
+
+
+def test_what_cannot_be_written_or_opened_is_said_with_the_way_out(tmp_path: Path) -> None:
+    stream = tmp_path / "all.log"
+    stream.write_text("".join(f"[pod/p{each}/e] x\n" for each in range(100)))
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))\nfrom pdctl.__main__ import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "diagnose", str(stream)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 4, done.stderr
+    assert "ulimit -n" in done.stderr
+    assert "Traceback" not in done.stderr
+    code = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n" + code.replace(
+        "RLIMIT_NOFILE, (60, 60)", "RLIMIT_FSIZE, (4096, 4096)"
+    )
+    stream.write_text("".join(f"[pod/p{each % 2}/e] {'x' * 50}\n" for each in range(1000)))
+    done = subprocess.run(
+        [sys.executable, "-c", code, "diagnose", str(stream)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 4, done.stderr
+    assert "TMPDIR" in done.stderr

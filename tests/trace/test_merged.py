@@ -77,6 +77,29 @@ def test_every_recording_in_every_form(scenario: str, form: Callable[..., str], 
     check(scenario, form, tmp_path)
 
 
+def test_the_processes_of_a_unit_are_one_instance(tmp_path: Path) -> None:
+    for scenario in BROAD[:2]:
+        stream = tmp_path / f"{scenario}.log"
+        stream.write_text(merged.journal_of_children(merged.read(logs(scenario)), lambda name: name))
+        assert told(library([str(stream)]), scenario) == apart(scenario)
+
+
+def test_processes_of_two_prefills_under_one_name_give_no_verdict(tmp_path: Path) -> None:
+    """A scheduler of either could be the other one's: no pair is named, least of all a wrong one."""
+    scenario = "2p1d-swapped-ports-info-log-requests-sgl0523"
+    stream = tmp_path / "all.log"
+    stream.write_text(merged.journal_of_children(merged.read(logs(scenario)), lambda name: "python3"))
+    read = library([str(stream)])
+    found = diagnose(read)
+    assert not found.findings
+    assert not found.deaths
+    assert any(one.kind is Kind.MIXED for one in found.sources)
+    tracer = Tracer(read)
+    for room in truth(scenario):
+        assert tracer.trace(int(room)).cause is None
+        assert tracer.trace(int(room)).wrong_prefill is None
+
+
 @pytest.mark.parametrize("scenario", BROAD)
 def test_lines_that_alternate_without_names_give_no_verdict(scenario: str, tmp_path: Path) -> None:
     stream = tmp_path / "all.log"
