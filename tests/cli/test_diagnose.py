@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import jsonschema
 import pytest
 
+from pdctl.launch import preflight
+from pdctl.launch.prepare import open_run
+from pdctl.launch.run import State
 from pdctl.logs.frames import plain
 from tests.cli.test_trace_room import BROKEN, DATA, FAILED, Verb, verb
-from tests.launch.conftest import DEADLINE
+from tests.launch.conftest import DEADLINE, QUICK, deploy
 from tests.logs import merged
 
 if TYPE_CHECKING:
@@ -138,3 +144,17 @@ def test_every_verb_reads_a_merged_stream(verb: Verb, tmp_path: Path) -> None:
     assert {log["instance"] for log in json.loads(verb.out)["logs"]} == {"decode0", "prefill0", "prefill1", "router"}
     assert verb("trace-room", "123456789012", CRASHED) == 5
     assert "prefill0 died" in verb.err
+
+
+def test_a_run_is_diagnosed_by_name_or_as_the_latest(verb: Verb, tmp_path: Path) -> None:
+    opened = open_run(tmp_path / "home", "blue", deploy(), QUICK, check=preflight.check, argv=("pdctl", "launch"))
+    os.close(opened.lock)
+    for name in ("prefill-0", "decode-0", "router"):
+        shutil.copy(DATA / "pdctl-killed-decode" / f"{name}.log", opened.directory.log(name))
+    opened.directory.save(replace(opened.run, state=State.STOPPED))
+    for argv in ((), ("--run", "blue")):
+        assert verb("diagnose", *argv, "-o", "json") == 1
+        told = json.loads(verb.out)
+        assert [(death["instance"], death["code"], len(death["room_ids"])) for death in told["deaths"]] == [
+            ("decode-0", "PD704", 2)
+        ]
