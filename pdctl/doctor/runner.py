@@ -43,7 +43,7 @@ LACKING = {
 UNPROBED = frozenset({"PD901", "PD902", "PD903", "PD904"})
 # So do these, where no SGLang was reached at all and none is known to have been there.
 BLIND = UNPROBED | {"PD205", "PD602", "PD604"}
-DIALLED = frozenset({"PD218", "PD604", "PD901", "PD902", "PD903", "PD904"})  # decided without a word of SGLang's own
+DIALLED = frozenset({"PD218", "PD604", "PD901", "PD902"})  # decided without a word of SGLang's own
 SGLANG = frozenset({Needs.ENDPOINT, Needs.CANARY})
 
 

@@ -87,7 +87,7 @@ def _not_recognised(replies: Mapping[str, Reply], answers: Mapping[str, Answer])
     if answers[WORKERS].status in (401, 403):
         return f"{answers[WORKERS].status} on {WORKERS}: the router asks for an API key"
     said = f"{answers[WORKERS].status} on {WORKERS}" if answers[WORKERS].reached else answers[WORKERS].reason
-    return f"{said}, which is no answer of a router that pdctl knows"
+    return said if not answers[WORKERS].ok else f"{WORKERS} lists no workers"
 
 
 def _default_metrics(base: str) -> str:

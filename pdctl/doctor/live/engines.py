@@ -131,7 +131,7 @@ def foreign(facts: Facts) -> list[Finding] | Skipped | Unknown:
         finding(
             "PD903",
             engine.endpoint.name,
-            observed=engine.reason,
+            observed=_no_info(engine),
             expected="a JSON object at /server_info",
             evidence=few([_line(engine, one) for one in engine.replies if not one.ok]),
             url=engine.endpoint.url,
@@ -162,6 +162,12 @@ def _answers(engine: Engine) -> bool:
     """HTTP came back from /server_info, and it was no server info. A 5xx is an engine in trouble, or a proxy."""
     statuses = [one.status for one in engine.replies if one.path in INFO_PATHS]
     return not engine.info and bool(statuses) and all(0 < status < BROKEN for status in statuses)
+
+
+def _no_info(engine: Engine) -> str:
+    """Without its page, which stands in the evidence."""
+    last = next(one for one in reversed(engine.replies) if one.path in INFO_PATHS)
+    return f"no server info at {last.path}" if last.ok else f"{last.status} on {INFO_PATHS[0]}"
 
 
 def _locked(engine: Engine) -> bool:

@@ -13,6 +13,8 @@ from pdctl.doctor.remedy import at_run_time, router_command
 from pdctl.doctor.words import few, names
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pdctl.doctor.facts import Facts
     from pdctl.doctor.finding import Finding
     from pdctl.fleet.facts import Engine, Router, RouterWorker
@@ -98,7 +100,7 @@ def not_ready(facts: Facts) -> list[Finding] | Skipped | Unknown:
         return []
     if router.reached and router.ready is None and router.kind:
         return Unknown(f"{router.url} does not say whether it is ready")
-    if foreign(facts) or locked(facts):
+    if _foreign(router) or _locked(router):
         return Unknown(f"{router.url} is not a router that can be read: {router.reason}")
     said = (router.reason if not router.reached else _said(router)) or "no answer"
     found = finding(
@@ -115,10 +117,29 @@ def not_ready(facts: Facts) -> list[Finding] | Skipped | Unknown:
                     fix=f"curl -sS {plain(router.url)}/readiness")]  # fmt: skip
 
 
-def foreign(facts: Facts) -> list[Finding]:
+def foreign(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD903: something answers there, and it is no router that pdctl knows."""
+    return _strange(facts, _foreign)
+
+
+def locked(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD904: it asks for an API key, and was given none or another one."""
+    return _strange(facts, _locked)
+
+
+def _strange(facts: Facts, judge: Callable[[Router], list[Finding]]) -> list[Finding] | Skipped | Unknown:
+    """All is well only with a router that was recognised."""
     router = facts.router
-    if router is None or not router.reached or router.kind or router.status in LOCKED:
+    if router is None:
+        return Skipped("no router was given")
+    found = judge(router)
+    if found or router.kind:
+        return found
+    return Unknown(f"{router.url} was not recognised as a router: {router.reason or 'no answer'}")
+
+
+def _foreign(router: Router) -> list[Finding]:
+    if not router.reached or router.kind or router.status in LOCKED:
         return []
     return [
         finding(
@@ -133,10 +154,8 @@ def foreign(facts: Facts) -> list[Finding]:
     ]
 
 
-def locked(facts: Facts) -> list[Finding]:
-    """PD904: it asks for an API key, and was given none or another one."""
-    router = facts.router
-    if router is None or not router.reached or router.status not in LOCKED:
+def _locked(router: Router) -> list[Finding]:
+    if not router.reached or router.status not in LOCKED:
         return []
     return [
         finding(

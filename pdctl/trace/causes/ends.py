@@ -47,7 +47,7 @@ def zero(case: Case) -> Finding | None:
         return None
     why = "a request used room 0, which the decode takes for nothing written yet"
     proof = Proof("room 0 in a real transfer", first)
-    fix = "let the router draw the room: any number from 1 to 2^63 - 1"
+    fix = "draw the room in the router, from 1 to 2^63 - 1"
     return Finding("PD716", "client", why, (proof,), decode.name, {"instance": decode.name}, fix)
 
 
@@ -164,7 +164,7 @@ def _of(death: Death) -> str:
 
 
 def _restart(name: str) -> str:
-    return f"restart {name}, and look at the end of its log and at dmesg for what ended it"
+    return f"restart {name} and read the end of its log and dmesg"
 
 
 def crashed(case: Case) -> Finding | None:
