@@ -241,4 +241,20 @@ ENTRIES: tuple[Entry, ...] = (
         "every SGLang",
         "sglang 0.5.3 to 0.5.23 source; observed",
     ),
+    Entry(
+        "PD717",
+        "peer-unresponsive",
+        Severity.ERROR,
+        "{instance|a server} hung or was cut off while it had the room: {observed|it did not answer}",
+        "The process was there before and after, and in between it did nothing or nothing reached it: it was stopped "
+        "(SIGSTOP, a debugger, a frozen container), its host had no time for it, or the network between the two was "
+        'down. The other side says so by heartbeats ("Lost connection with prefill instance") and health checks '
+        "without an answer; messages to it are read late, all at once. Its log tells the two apart: it stands still "
+        "when the process did, and goes on when only the network was gone. Next: the host's load and kernel log at "
+        "that time, then the way between the two hosts.",
+        "pdctl doctor --router http://ROUTER --canary",
+        (Needs.LOG,),
+        "every SGLang",
+        "observed",
+    ),
 )

@@ -116,7 +116,7 @@ class Case:
 
     @cached_property
     def deaths(self) -> Mapping[str, Death]:
-        return deaths(self.deployment, self.around)
+        return deaths(self.deployment, self.around, self.story.span[1] if self.story.span else None)
 
     @cached_property
     def decode(self) -> Instance | None:

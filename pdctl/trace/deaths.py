@@ -44,12 +44,19 @@ class Death(NamedTuple):
     evidence: tuple[Event, ...]
 
 
-def death(instance: Instance, deployment: Deployment, around: Sequence[Event]) -> Death | None:
-    """None: it lived to the end of its log, was told to stop, or nothing shows that it did not."""
+def death(
+    instance: Instance, deployment: Deployment, around: Sequence[Event], until: float | None = None
+) -> Death | None:
+    """None: it lived to the end of its log, was told to stop, or nothing shows that it did not.
+
+    until: of several generations that were killed, the last one before that counts; the first one without it.
+    """
     killed = [event for event in around if event.instance == instance.name and event.row.id in KILLED]
+    before = [event for event in killed if until is not None and event.t is not None and event.t <= until + 1.0]
     if killed:
-        at = killed[0].t if killed[0].t is not None else instance.last
-        return None if at is None else Death(instance, at, None, (killed[0],))
+        first = before[-1] if before else killed[0]
+        at = first.t if first.t is not None else instance.last
+        return None if at is None else Death(instance, at, None, (first,))
     crash = [event for event in instance.final if crashes(event)]
     if crash:
         first = crash[0]
@@ -61,7 +68,7 @@ def death(instance: Instance, deployment: Deployment, around: Sequence[Event]) -
     others = [one.last for one in deployment.instances.values() if one is not instance and one.last is not None]
     if not others or max(others) < instance.last + QUIET:
         return None
-    missed = [event for event in around if _misses(event, instance, deployment)]
+    missed = [event for event in around if _missed(event, instance, deployment)]
     if not missed:
         return None
     return Death(instance, instance.last, None, (*instance.final[-1:], missed[0]))
@@ -83,12 +90,17 @@ def tells(event: Event, crash: Event) -> bool:
     return abs(event.place.offset - crash.place.offset) < TRACEBACK
 
 
-def _misses(event: Event, instance: Instance, deployment: Deployment) -> bool:
+def _missed(event: Event, instance: Instance, deployment: Deployment) -> bool:
     """Somebody looked for it where it listens, after its last line, and found nobody."""
     if event.t is None or instance.last is None or event.t < instance.last:
         return False
     if event.row.id in ANSWERED and not any(word in event.text for word in NOBODY):
         return False
+    return misses(event, instance, deployment)
+
+
+def misses(event: Event, instance: Instance, deployment: Deployment) -> bool:
+    """The line says that this instance does not answer at the address where it listens."""
     if event.row.id in MISSED_URL:
         url = event.values.get(MISSED_URL[event.row.id], "")
         return _same(deployment.at_url(url), instance)
@@ -105,7 +117,9 @@ def _same(found: Instance | None, wanted: Instance) -> bool:
     return found is not None and found.name == wanted.name
 
 
-def deaths(deployment: Deployment, around: Iterable[Event]) -> dict[str, Death]:
+def deaths(deployment: Deployment, around: Iterable[Event], until: float | None = None) -> dict[str, Death]:
     lines = tuple(around)
-    found = {name: death(one, deployment, lines) for name, one in deployment.instances.items() if one.role != "router"}
+    found = {
+        name: death(one, deployment, lines, until) for name, one in deployment.instances.items() if one.role != "router"
+    }
     return {name: one for name, one in found.items() if one is not None}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import fill
-from pdctl.trace.causes import ends, legs, listed, mismatches, ports, refusals, transfer
+from pdctl.trace.causes import ends, legs, listed, mismatches, ports, refusals, transfer, unresponsive
 from pdctl.trace.room import Cause
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # In causal order: what stands earlier brings about what stands later. The first that fits is the cause.
 ORDER: tuple[Callable[[Case], Finding | None], ...] = (
+    ends.sampled,
     ends.reused,
     ends.zero,
     ports.crossed,
@@ -24,6 +25,7 @@ ORDER: tuple[Callable[[Case], Finding | None], ...] = (
     transfer.spoken,
     ends.decode_gone,
     ends.prefill_gone,
+    unresponsive.hung,
     listed.misdirected,
     listed.null_ports,
     ends.crashed,

@@ -254,3 +254,74 @@ def test_a_decode_that_had_room_too_late(tmp_path: Path) -> None:
             decode_failed(40, ROOM, f"room {ROOM} already failed on prefill rank tcp://127.0.0.1:44977"),
         )  # fmt: skip
         assert (code(one_pair(tmp_path, prefill, decode)) == "PD501") is (wanted == "PD501")
+
+
+def killed(second: int, generation: int) -> str:
+    return f"{at(second)} pdctl: p0 generation {generation} was killed by SIGKILL"
+
+
+@pytest.mark.parametrize(("death", "wanted"), [(10, False), (61, True)])
+def test_a_death_of_an_earlier_generation_is_none_of_this_rooms_business(
+    tmp_path: Path, death: int, wanted: bool
+) -> None:
+    """The prefill that died was back before the request came."""
+    lost = "Lost connection with prefill instance (bootstrap_addr: 127.0.0.1:8998)"
+    start = p0()[0].replace("02:00:00", "02:00:40")
+    prefill = [*p0()[:2], killed(10, 1), start, *got_info(60, ROOM), *([killed(61, 2)] if death == 61 else [])]
+    prefill.append(f'{at(200)} INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 200 OK')
+    room = one_pair(tmp_path, prefill, d0(sending(60, ROOM), decode_failed(75, ROOM, lost)))
+    assert (code(room) == "PD705") is wanted
+
+
+@pytest.mark.parametrize(("second", "wanted"), [(12, "PD707"), (40, None)])
+def test_two_requests_one_after_the_other_did_not_have_the_room_at_once(
+    tmp_path: Path, second: int, wanted: str | None
+) -> None:
+    decode = [
+        received(11, ROOM, "first-request"), finished(20, ROOM, "first-request"), received(second, ROOM, "the-second"),
+        decode_failed(50, ROOM, "Failed").replace(rid(ROOM), "the-second"),
+    ]  # fmt: skip
+    room = one_pair(tmp_path, p0(*got_info(11, ROOM), more=LOGGED), d0(*decode, more=LOGGED))
+    assert (code(room) == "PD707") is (wanted == "PD707")
+
+
+def test_samples_of_one_request_share_its_room(tmp_path: Path) -> None:
+    """n > 1: one request came, and two ids have its room; one of them is aborted, and no client left."""
+    asked = received(11, ROOM, "the-request").replace("stream=False", "stream=False, sampling_params={'n': 2}")
+    aborted = decode_failed(16, ROOM, "Aborted by AbortReq.").replace(rid(ROOM), "b-sample")
+    done = f"{at(12)} ReqTimeStats(rid=a-sample, bootstrap_room={ROOM}, input_len=5, cached_input_len=0, output_len=8, "
+    room = one_pair(
+        tmp_path, p0(*got_info(11, ROOM)),
+        d0(asked, sending(11, ROOM), f"{done}attempts=0, type=decode): queue_duration=0.14ms", aborted, more=LOGGED),
+    )  # fmt: skip
+    assert code(room) == "PD319"
+
+
+STOPPED = f"{at(44)} Lost connection with prefill instance (bootstrap_addr: 127.0.0.1:8998), 2 requests affected"
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "said"), [(False, "stood still"), (True, "was not reached while its own log went on")]
+)
+def test_a_peer_that_was_there_and_did_not_answer(tmp_path: Path, meanwhile: bool, said: str) -> None:
+    """SIGSTOP: its log stands still. A partition: it goes on, and the decode's heartbeats fail all the same."""
+    lost = "Lost connection with prefill instance (bootstrap_addr: 127.0.0.1:8998)"
+    alive = [f'{at(second)} INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 200 OK' for second in range(30, 60, 2)]
+    room = one_pair(
+        tmp_path, p0(*(alive if meanwhile else [alive[0]]), *got_info(60, ROOM)),
+        d0(sending(31, ROOM), STOPPED, decode_failed(44, ROOM, lost)),
+    )  # fmt: skip
+    assert code(room) == "PD717"
+    assert room.cause is not None
+    assert room.cause.instance == "p0"
+    assert said in room.cause.why
+    assert room.clocks == ()
+
+
+def test_a_message_that_lay_unread_names_who_did_not_read_it(tmp_path: Path) -> None:
+    """No heartbeat failed: the page list was read after the decode had given up, and its log has nothing in between."""
+    other = 8463976258232842567
+    decode = d0(sending(5, other), sending(31, ROOM), decode_timed_out(51, ROOM))
+    assert code(one_pair(tmp_path, p0(*got_info(5, other), *got_info(70, ROOM)), decode)) == "PD717"
+    ahead = one_pair(tmp_path, p0(*got_info(44, other), *got_info(70, ROOM)), decode)
+    assert code(ahead) != "PD717"  # its clock is 39 s ahead: nothing was late

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from pdctl.dialect.phase import Phase
 from pdctl.dialect.versions import V0_5_13
-from pdctl.trace.case import Case, Finding, Proof
+from pdctl.trace import signs
+from pdctl.trace.case import NEAR, Case, Finding, Proof
 from pdctl.trace.causes.mismatches import described
 from pdctl.trace.causes.ports import dialled
+from pdctl.trace.story import waited
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pdctl.logs.event import Event
     from pdctl.trace.deaths import Death
+
+
+SAMPLES = re.compile(r"""['"]n['"]: ?(?:[2-9]|[1-9]\d)\b|\bn=(?:[2-9]|[1-9]\d)\b""")
 
 
 def reused(case: Case) -> Finding | None:
@@ -52,8 +60,8 @@ def zero(case: Case) -> Finding | None:
 
 
 def shared(case: Case) -> Finding | None:
-    """Two requests had the room at one engine, and it failed; nothing else explains it."""
-    twice = {name: rids for name, rids in case.story.rids.items() if len(rids) > 1}
+    """Two requests had the room at one engine at the same time, and it failed; nothing else explains it."""
+    twice = {name: rids for name, rids in case.story.rids.items() if len(rids) > 1 and _overlap(case, name, rids)}
     if not twice or not case.failed:
         return None
     proofs = []
@@ -63,6 +71,38 @@ def shared(case: Case) -> Finding | None:
     name = next(iter(twice))
     fills = {"room": str(case.story.room), "instance": name}
     return Finding("PD707", "router", "two requests had this room at once", tuple(proofs), name, fills)
+
+
+def _overlap(case: Case, name: str, rids: Iterable[str]) -> bool:
+    """One of the requests came while another was there; one without a line of its end is taken to go on."""
+    spans = []
+    for rid in rids:
+        lines = [event for event in case.story.events if event.instance == name and event.rid == rid]
+        times = [event.t - waited(event) for event in lines if event.t is not None]
+        ends = [event.t for event in lines if event.row.id in signs.FINISHED or signs.failed(event)]
+        if times:
+            spans.append((min(times), max((t for t in ends if t is not None), default=float("inf"))))
+    spans.sort()
+    # Inside one second nobody knows which came first: that counts as at once.
+    return len(spans) < 2 or any(after[0] <= before[1] for before, after in pairwise(spans))
+
+
+def sampled(case: Case) -> Finding | None:
+    """One request with n > 1: every sample has the room, and an id of its own."""
+    for name, rids in case.story.rids.items():
+        came = [event for event in case.story.events if event.instance == name and event.row.id in signs.RECEIVED]
+        asked = [event for event in came if SAMPLES.search(event.text)]
+        dispatched = [event for event in case.story.by("router") if event.row.phase is Phase.DISPATCHED]
+        one_request = len(came) == 1 or (not came and len(dispatched) == 1)
+        if len(rids) < 2 or not case.failed or not (asked or (one_request and _overlap(case, name, rids))):
+            continue
+        first = {event.rid: event for event in reversed(case.story.events) if event.rid in rids}
+        proofs = [Proof("the request asks for several samples", event) for event in asked[:1]]
+        proofs += [Proof(f"one request came to {name}", event) for event in (came or dispatched)[:1] if not asked]
+        proofs += [Proof(f"{name} had the room for sample {rid}", event) for rid, event in first.items()]
+        why = f"one request became {len(rids)} samples at {name}, and each of them has this room"
+        return Finding("PD319", "client", why, tuple(proofs), name, {"instance": name, "observed": str(len(rids))})
+    return None
 
 
 def decode_gone(case: Case) -> Finding | None:
@@ -142,7 +182,11 @@ def _in_time(case: Case, death: Death) -> bool:
     if span is None or case.done is not None:
         return False
     ended = max((one.t for one in (case.decode_failed, case.prefill_failed) if one and one.t is not None), default=None)
-    return ended is None or death.at <= ended + 1.0
+    if ended is not None and death.at > ended + 1.0:
+        return False
+    # Whoever had died before the request came, and was back, is no cause of it.
+    until = span[1] if ended is None else ended
+    return death.at >= span[0] - NEAR or not any(death.at < start <= until for start in death.instance.started)
 
 
 def _legs_broken(case: Case) -> list[Event]:

@@ -1,0 +1,186 @@
+"""A peer was there and did nothing: stopped, out of time, or cut off from the network. Its log goes on afterwards."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.dialect import numerals
+from pdctl.dialect.phase import Phase
+from pdctl.trace import signs
+from pdctl.trace.case import NEAR, Case, Finding, Proof
+from pdctl.trace.causes.ports import dialled
+from pdctl.trace.deaths import misses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pdctl.logs.event import Event
+    from pdctl.trace.deployment import Instance
+
+STILL = 4.0  # seconds without any line of an instance in which a message to it lay unread
+INTERVAL = 5.0  # seconds between two heartbeats (SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL) or two health checks
+HEARTBEATS = re.compile(r"\b(\d{1,3}) heartbeats failed")
+CHECKS = re.compile(r"\bHealth check (\d{1,3}) failed\b")
+
+
+class Silence(NamedTuple):
+    """No line of its log between two moments. after, before: the lines on either side, None at the log's end."""
+
+    since: float
+    until: float
+    after: Event
+    before: Event | None
+
+
+class Suspect(NamedTuple):
+    """missed: lines of others that it did not answer. silence: while this room waited for it."""
+
+    instance: Instance
+    missed: tuple[Event, ...]
+    silence: Silence | None
+
+
+def hung(case: Case) -> Finding | None:
+    """One of the two sides, of which others say that it did not answer, or which read this room's message too late."""
+    span = case.story.span
+    ends = [case.decode_failed, case.prefill_failed]
+    ends += [event for event in case.story.by("router") if event.row.phase is Phase.FAILED][:1]
+    stamps = [event.t for event in ends if event is not None and event.t is not None]
+    if span is None or not stamps or case.done is not None:
+        return None
+    began, ended = span[0], min(stamps)
+    suspects = [found for one in _met(case) if (found := _suspect(case, one, began, ended)) is not None]
+    missed = [one for one in suspects if one.missed]
+    silent = [one for one in missed or suspects if one.silence is not None]
+    chosen = silent if len(silent) == 1 else missed or suspects
+    if len(chosen) != 1:
+        return None
+    return _finding(chosen[0], next(event for event in ends if event is not None))
+
+
+def _met(case: Case) -> Iterator[Instance]:
+    """The engines this room was with, or was sent to."""
+    names = [known.value for known in (case.who.contacted, case.who.requested) if known is not None]
+    names += [one.name for one in (case.prefill, case.decode) if one is not None]
+    found = dialled(case, case.decode_failed) if case.decode_failed is not None else None
+    owner = found and case.deployment.bootstrap_owner(found[0])
+    names += [owner.name] if owner else []
+    for name in dict.fromkeys(names):
+        instance = case.deployment.instances.get(name)
+        if instance is not None:
+            yield instance
+
+
+def _suspect(case: Case, one: Instance, began: float, ended: float) -> Suspect | None:
+    missed = tuple(event for event in case.around if _unanswered(event, one, case, began, ended))
+    death = case.deaths.get(one.name)
+    if death is not None and death.at <= ended + 1.0:
+        return None  # it died, and that has causes of its own
+    silence = _silence(case, one, began, ended)
+    late = silence is not None and _unread(case, one, silence, ended)
+    if not missed and not late:
+        return None
+    return Suspect(one, missed, silence)
+
+
+def _unanswered(event: Event, one: Instance, case: Case, began: float, ended: float) -> bool:
+    """Somebody else asked it while the room waited, and had no answer. A refusal is one."""
+    if event.t is None or event.instance == one.name or "refused" in event.text or event.t < began - NEAR:
+        return False
+    counted = HEARTBEATS.search(event.text) or CHECKS.search(event.text)
+    tries = (numerals.whole(counted[1]) or 1) if counted else 0
+    return event.t - tries * INTERVAL <= ended + NEAR and misses(event, one, case.deployment)
+
+
+def _silence(case: Case, one: Instance, began: float, ended: float) -> Silence | None:
+    """The longest stretch without a line of it that reaches into the room's wait and to its end."""
+    lines = [event for event in case.around if event.instance == one.name and event.t is not None]
+    lines.sort(key=lambda event: event.t or 0.0)
+    found = []
+    for after, before in pairwise(lines):
+        assert after.t is not None
+        assert before.t is not None
+        found.append(Silence(after.t, before.t, after, before))
+    if lines and lines[-1].t is not None and one.last is not None and one.last <= lines[-1].t:
+        latest = max((event.t for event in case.around if event.t is not None), default=ended)
+        found.append(Silence(lines[-1].t, latest, lines[-1], None))
+    held = [each for each in found if each.since < ended and each.until >= ended - 1.0 and each.until > began]
+    longest = max(held, key=lambda each: each.until - each.since, default=None)
+    return longest if longest is not None and longest.until - max(longest.since, began) >= STILL else None
+
+
+def _unread(case: Case, one: Instance, silence: Silence, ended: float) -> bool:
+    """A message about this room had been sent to it, and was read behind the silence, when all was over.
+
+    A clock that is ahead looks the same: messages of other rooms must have come at once.
+    """
+    if silence.before is None or silence.until < ended - 1.0:
+        return False
+    lag = _lag(case.story.events, one, silence)
+    return lag is not None and lag >= STILL and _clocks_agree(case, one)
+
+
+def _lag(events: Sequence[Event], one: Instance, silence: Silence) -> float | None:
+    """Of the messages that came behind the silence, the longest way."""
+    lags = []
+    for sent, came in MESSAGES:
+        out = [event.t for event in events if event.instance != one.name and event.t is not None and sent(event)]
+        back = [event.t for event in events if event.instance == one.name and event.t is not None and came(event)]
+        if out and back and min(back) >= silence.until > min(out):
+            lags.append(min(back) - min(out))
+    return max(lags, default=None)
+
+
+def _clocks_agree(case: Case, one: Instance) -> bool:
+    """Some other room's message reached it within two seconds, by the two stamps."""
+    for sent, came in MESSAGES:
+        out: dict[int, float] = {}
+        for event in case.around:
+            if event.room is None or event.t is None:
+                continue
+            if event.instance != one.name and sent(event):
+                out.setdefault(event.room, event.t)
+            elif event.instance == one.name and came(event) and abs(event.t - out.get(event.room, -1e9)) <= NEAR:
+                return True
+        back = {e.room: e.t for e in case.around if e.instance == one.name and e.room and e.t is not None and came(e)}
+        if any(room in back and abs((back[room] or 0.0) - t) <= NEAR for room, t in out.items()):
+            return True
+    return False
+
+
+def _is(*rows: str) -> Callable[[Event], bool]:
+    return lambda event: event.row.id in rows
+
+
+# What one side sends, and what the other writes when it has come.
+MESSAGES: tuple[tuple[Callable[[Event], bool], Callable[[Event], bool]], ...] = (
+    (_is(*signs.SENT), _is("transfer-info-arrived")),
+    (_is("abort-sent"), _is("abort-received", "abort-ignored")),
+    (lambda event: event.row.phase is Phase.DISPATCHED, _is(*signs.RECEIVED)),
+)
+
+
+def _finding(found: Suspect, failed: Event) -> Finding:
+    name, silence = found.instance.name, found.silence
+    proofs = [Proof(f"{name} did not answer", event) for event in found.missed[:2]]
+    told = [_said(found.missed[0])] if found.missed else []
+    if silence is not None:
+        seconds = silence.until - silence.since
+        told.append(f"no line of its log for {seconds:.0f} s")
+        proofs.append(Proof(f"{name}'s last line before {seconds:.0f} s of silence", silence.after))
+        proofs += [Proof(f"{name}'s first line after it", silence.before)] if silence.before is not None else []
+        why = f"{name} stood still while the room waited for it: {' and '.join(told)}"
+    else:
+        why = f"{name} was not reached while its own log went on: {' and '.join(told)}"
+    proofs.append(Proof("so the room was given up", failed))
+    fills = {"instance": name, "observed": " and ".join(told)}
+    return Finding("PD717", found.instance.role, why, tuple(proofs), name, fills)
+
+
+def _said(event: Event) -> str:
+    counted = HEARTBEATS.search(event.text)
+    if counted:
+        return f"{counted[1]} heartbeats of {event.instance} failed"
+    return f"{event.instance} says: {event.text.strip()[:100]}"
