@@ -26,6 +26,9 @@ from tests.e2e.conftest import ROOT, Deployment, wait_for
 TOPOLOGIES = ROOT / "topologies" / "incidents"
 BLOCK = 8  # ports of one incident
 SIDE_BY_SIDE = 3  # each start occupies the cores for seconds
+# Whoever asks first waits for the incidents before its own too. What hangs is found by the deadlines of the steps.
+WITHIN = 560
+pytestmark = pytest.mark.timeout(600)
 PATIENCE = 3  # seconds an engine waits for the other side; 20 in the files, 300 in real life
 BOOTSTRAP = f"roles.prefill.env.SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT={PATIENCE}"
 WAITING = f"roles.decode.env.SGLANG_DISAGGREGATION_WAITING_TIMEOUT={PATIENCE}"
@@ -42,7 +45,10 @@ class Ports:
 
 @dataclass(frozen=True)
 class Incident:
-    """`code`: what `pdctl trace-room` calls it, and doctor too unless in DOCTOR. `requests` are sent at once."""
+    """`code`: what `pdctl trace-room` calls it, and doctor too unless in DOCTOR. `requests` are sent at once.
+
+    ends: a process and what its log says when the incident is over, where that comes after the answer.
+    """
 
     name: str
     code: str
@@ -51,6 +57,7 @@ class Incident:
     flags: tuple[str, ...] = ()
     sets: Callable[[Ports], tuple[str, ...]] = lambda ports: ()
     dies: str = ""
+    ends: tuple[str, str] | None = None
 
 
 # What a dead instance is called depends on who is asked: doctor sees that it does not answer, trace-room that it died.
@@ -63,7 +70,14 @@ INCIDENTS = (
     Incident("swapped-bootstrap-ports", "PD203", 2, 2, sets=lambda p: (BOOTSTRAP, WAITING)),
     Incident("killed-decode", "PD704", dies="decode-0"),
     Incident("killed-prefill", "PD705", dies="prefill-0"),
-    Incident("page-size-mismatch", "PD302", flags=("--no-verify",), sets=lambda p: (BOOTSTRAP,), dies="decode-0"),
+    Incident(
+        "page-size-mismatch",
+        "PD302",
+        flags=("--no-verify",),
+        sets=lambda p: (BOOTSTRAP,),
+        dies="decode-0",
+        ends=("prefill-0", "KVPoll.Bootstrapping"),
+    ),
     Incident("slow-transfer", "PD412"),
 )
 
@@ -146,6 +160,10 @@ def play(home: Path, incident: Incident, ports: Ports) -> Played:
             wait_for(f"death of {incident.dies}", lambda: not psutil.pid_exists(deployment.processes()[incident.dies]))
         else:
             wait_for("return of every page", deployment.all_pages_free)
+        if incident.ends:
+            name, text = incident.ends
+            log = home / "runs" / incident.name / "logs" / f"{name}.log"
+            wait_for(f"{text} in {log}", lambda: text in log.read_text(), 60)
         doctor = findings(deployment)
         traced = {int(one["room"]): verdict(deployment, int(one["room"])) for one in rooms}
     finally:
@@ -199,7 +217,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future
 
 @pytest.fixture
 def played(request: pytest.FixtureRequest, stage: dict[str, Future[Played]]) -> Played:
-    return stage[request.param].result(120)
+    return stage[request.param].result(WITHIN)
 
 
 def of(name: str) -> pytest.MarkDecorator:

@@ -14,6 +14,7 @@ from tests.engine.equality.instances import ROOT
 from tests.engine.features import FEATURES, environment, lacks
 
 PROMPTS = 24
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.parametrize(("model", "features"), [("mla", FEATURES[1]), ("gqa", FEATURES[2])], ids=["oldest", "older"])
@@ -25,7 +26,7 @@ def test_a_pair_answers_as_one_engine(model: str, features: dict[str, str]) -> N
             *(sys.executable, "-m", "tests.engine.equality", "--models", model, "--backends", "shm"),
             *("--prefills", "tp1", "--decodes", "tp1", "--prompts", str(PROMPTS)),
         ],
-        env=environment(features), cwd=ROOT, capture_output=True, text=True, timeout=170, check=False,
+        env=environment(features), cwd=ROOT, capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
     assert "1 pairs, 1 equal in every token, 0 not" in ran.stdout
