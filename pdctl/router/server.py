@@ -88,7 +88,7 @@ class Exchange:
 
     @property
     def from_this_machine(self) -> bool:
-        return is_loopback(self.peer)
+        return is_loopback(self.peer) or self._client.peer_is_own
 
     def header(self, name: bytes) -> bytes | None:
         return next((value for key, value in self.headers if key == name), None)
@@ -168,6 +168,7 @@ class ClientConnection(asyncio.Protocol):
         self._in_body = self._refused = self._partial = False
         self.chunks = True
         self.peer = ""
+        self.peer_is_own = False  # it called from the address it called
         self.deadline = 0.0  # loop time at which to give up on this client; 0 while a request is being served
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -175,6 +176,8 @@ class ClientConnection(asyncio.Protocol):
         no_delay(transport)
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]) if isinstance(name, tuple) else ""
+        own = transport.get_extra_info("sockname")
+        self.peer_is_own = bool(self.peer) and isinstance(own, tuple) and str(own[0]) == self.peer
         if not self._server.admit(self):
             self._transport.abort()
             return
