@@ -83,7 +83,7 @@ def test_a_supervisor_that_is_killed_takes_everything_along(cluster: Cluster, lo
     assert f"job {run.job} is FAILED" in status.stdout, status.stdout
     down = login.pdctl("down", "orphan")
     assert down.returncode == 0, down.stderr
-    assert "orphan is stopped, after its supervisor had gone without a word" in down.stdout
+    assert "orphan is stopped; its supervisor had died" in down.stdout
     assert run.state["state"] == "stopped"
 
 

@@ -32,7 +32,7 @@ def test_the_others_go_on_when_a_host_is_lost(cluster: Cluster, login: Login) ->
         eventually(lambda: any("stays down" in each["detail"] for each in run.events("died")), "it is given up")
         died = [each["detail"] for each in run.events("died") if each["subject"] == "decode-1"]
         assert died[0].startswith(f"was lost with its node {host} (")
-        assert died[1].endswith("; decode-0 go on")
+        assert died[1].endswith("; decode-0 goes on")
         assert run.state["state"] == "serving"
         assert [run.answer("Hello there")["text"] for _ in range(4)] == [text] * 4
         status = login.pdctl("status", "apart")
