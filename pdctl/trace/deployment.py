@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # Rows of a prefill's bootstrap server or rank that name an address its decodes will talk to.
 RANK_ROWS = frozenset({"rank-registered", "rank-registered-old"})
 BOUND_ROWS = frozenset({"kv-manager-bound"})
+# Its servers' own lines of where they listen, for logs without arguments.
+LISTENS = frozenset({"uvicorn-running", "bootstrap-server-started"})
 RANKS = 4096  # more data parallel ranks than that nobody has
 GRACE = 30.0  # seconds of log behind a line from which silence after it is not the log's end
 
@@ -181,6 +183,9 @@ def _instance(name: str, identity: Identity, starts: list[Event], end: End | Non
             hosts.add(event.values["rank_ip"])
         elif event.row.id == "nixl-agent":
             agents.add(event.values["agent"])
+        elif event.row.id in LISTENS:
+            address = parse(event.values.get("addr") or event.values.get("host", ""))
+            hosts |= {address.host} - WILDCARDS if address is not None else set()
     told = numerals.whole(identity.facts.get("disaggregation_bootstrap_port"))
     return Instance(
         name, identity.role, identity, host, identity.port, identity.bootstrap_port,
