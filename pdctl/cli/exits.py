@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
+import io
 import os
 import signal
 import sys
@@ -31,19 +33,28 @@ def run(argv: Sequence[str]) -> None:
 
         app = build(argv)
         gc.enable()
-        app(args=list(argv), prog_name="pdctl")
+        for stream in (sys.stdout, sys.stderr):  # names and logs hold letters that not every terminal has
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            app(args=list(argv), prog_name="pdctl")
+        finally:
+            sys.stdout.flush()  # here, where a full disk or a closed pipe still gets an answer
     except PdctlError as error:
         _say(error)
         _leave(error.exit_code)
     except BrokenPipeError:
         # The reader went away (`pdctl … | head`): not an error of ours, and nothing may be printed any more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()
         _leave(ExitCode.OK)
     except OSError as error:
         if error.errno not in SURROUNDINGS:
             _report()
             _leave(ExitCode.BUG)
         _say(_refused(error))
+        _silence()
         _leave(ExitCode.NOT_PROBED)
     except KeyboardInterrupt:
         reraise(signal.SIGINT)
@@ -54,9 +65,16 @@ def run(argv: Sequence[str]) -> None:
 
 def reraise(number: int) -> None:
     """End by the signal itself, so that the caller's `$?` tells the truth (130, 143)."""
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
+
+
+def _silence() -> None:
+    """What could not be written is not tried again when the interpreter ends."""
+    with contextlib.suppress(OSError, ValueError):  # standard output may be no file, or closed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refused(error: OSError) -> StorageError:

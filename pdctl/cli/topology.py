@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ import typer
 from pdctl.cli.app import EPILOG, SETTINGS
 from pdctl.errors import ExitCode, TopologyError
 from pdctl.render import diagnostics, term
+from pdctl.render.visible import as_json
 from pdctl.topology import resolve
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def show(
     if output is Form.YAML:
         text = to_yaml(values).rstrip()
     else:
-        text = json.dumps({"schema": "pdctl.topology/1", "topology": document(values)}, indent=2, ensure_ascii=False)
+        text = as_json({"schema": "pdctl.topology/1", "topology": document(values)})
     term.out().write(text)
 
 
@@ -113,4 +113,4 @@ def schema(
     if output is Schema.MARKDOWN:
         term.out().write(markdown().rstrip())
     else:
-        term.out().write(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+        term.out().write(as_json(json_schema()))

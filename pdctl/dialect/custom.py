@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import yaml
 
+from pdctl import input_file
 from pdctl.dialect import pattern, versions
 from pdctl.dialect.lexicon import ROWS
 from pdctl.dialect.phase import Phase
@@ -72,9 +73,10 @@ def _entries(file: Path) -> Iterable[tuple[dict[str, Cell], str]]:
 
 def _parsed(file: Path) -> yaml.Node | None:
     try:
-        if file.stat().st_size > LARGEST:
+        data = input_file.read(file, LARGEST)
+        if len(data) > LARGEST:
             raise UsageError(f"{file}: larger than {LARGEST >> 20} MiB", "split it into several files")
-        return yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        return yaml.compose(data.decode("utf-8"), Loader=yaml.SafeLoader)
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror or error}", "make it readable") from None
     except UnicodeDecodeError as error:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SNIFF = 4096  # bytes looked at to tell the form of a file
 _READ = 1 << 17  # bytes of a compressed file read at once
+SWOLLEN = 64 << 20  # decompressed bytes from which on RATIO counts
+RATIO = 100  # logs are compressed to a tenth, those of one line over and over to a fiftieth
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -191,6 +193,14 @@ class _Compressed:
         got = self._source.readinto(memoryview(self._buffer))
         return bytes(self._buffer[:got])
 
+    def _swells(self, more: int) -> bool:
+        """Whether it grows as no log does: told once, and nothing more of it is read."""
+        grown = self._given + more
+        if grown <= SWOLLEN or grown <= self._part.size * RATIO:
+            return False
+        self._broken(f"a bomb, or no log (more than {RATIO} times its size)")
+        return True
+
     def _broken(self, why: str) -> None:
         self._note(f"{self._part.path} is {why}: its first {self._given} bytes (decompressed) were read")
 
@@ -213,6 +223,9 @@ class _Gzip(_Compressed):
             except zlib.error:
                 self._ended = True
                 self._broken("damaged")
+                break
+            if data and self._swells(len(data)):
+                self._ended = True
                 break
             if data:
                 target[: len(data)] = data
@@ -240,6 +253,7 @@ class _Zstd(_Compressed):
         super().__init__(handle, part, note)
         zstandard = _zstandard(part.path)
         self._error: type[Exception] = zstandard.ZstdError
+        self._ended = False
         self._expected = _promised(zstandard, os.pread(handle, 64, 0))
         self._reader = zstandard.ZstdDecompressor().stream_reader(self, read_across_frames=True)
 
@@ -252,6 +266,9 @@ class _Zstd(_Compressed):
             got: int = self._reader.readinto(target)
         except self._error:
             self._broken("damaged")
+            return 0
+        if self._ended or (got and self._swells(got)):
+            self._ended = True
             return 0
         self._given += got
         if not got and self._given < self._expected:

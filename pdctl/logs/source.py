@@ -11,17 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from pdctl.errors import UsageError
+from pdctl import input_file
+from pdctl.errors import StorageError, UsageError
 from pdctl.logs import frames, speakers
 from pdctl.logs.part import Part, Spool, examine
 from pdctl.logs.rotation import generation, is_log, stem
 from pdctl.logs.split import UNNAMED, Piece, by_name, head
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 STDIN = "-"
 _COPY = 1 << 20  # bytes
+_HEAD = 1 << 16  # bytes of a stream in which a log has a line
+SPOOLED = 8 << 30  # bytes of a stream that are kept
 _NODE = re.compile(r"(?P<instance>(?:prefill|decode)-\d+)-node[1-9]\d*\.log")  # pdctl launch
 
 
@@ -145,27 +148,38 @@ def _look(path: str, stdin: BinaryIO | None) -> _Found:
     if path == STDIN:
         if stdin is None:
             raise UsageError("`-` means standard input, and there is none", "pipe a log into it, or give a path")
-        return _Found(examine("stdin", _spooled(stdin)), Path(), "stdin", (2, "", 0))
+        spool = _spooled("stdin", iter(lambda: stdin.read(_COPY), b""))
+        return _Found(examine("stdin", spool), Path(), "stdin", (2, "", 0))
     file = Path(path)
     try:
         if stat.S_ISREG(file.stat().st_mode):
             part = examine(path)
         else:  # a pipe such as <(kubectl logs …)
-            with file.open("rb", buffering=0) as source:
-                part = examine(path, _spooled(source))
+            part = examine(path, _spooled(path, input_file.chunks(path)))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", "check its name and its permissions") from None
     base, order = generation(file.name)
     return _Found(part, file.parent, base, order)
 
 
-def _spooled(source: BinaryIO) -> Spool:
-    """A stream can be read once, a log is read several times."""
+def _spooled(name: str, source: Iterator[bytes]) -> Spool:
+    """A stream can be read once, a log is read several times. Raise UsageError for one without an end or lines."""
     import tempfile  # late: files need none
 
     with tempfile.TemporaryFile(prefix="pdctl-", buffering=0) as file:
-        while chunk := source.read(_COPY):
-            file.write(chunk)
+        size = 0
+        for chunk in source:
+            if not size and len(chunk) >= _HEAD and b"\0" in chunk and b"\n" not in chunk:
+                raise UsageError(f"{name} is not a log: {_HEAD >> 10} KiB without a line", "give a log, or pipe one")
+            size += len(chunk)
+            if size > SPOOLED:
+                raise UsageError(f"more than {SPOOLED >> 30} GiB came from {name}", "write it to a file, and name that")
+            try:
+                file.write(chunk)
+            except OSError as error:
+                where = tempfile.gettempdir()
+                fix = "name a directory with more space: TMPDIR=DIR"
+                raise StorageError(f"{name} cannot be kept in {where}: {error.strerror}", fix) from None
         return Spool(os.dup(file.fileno()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -67,6 +68,10 @@ class _Words:
         return taken
 
 
+_ORDINARY = re.compile(r"[^\\'\"$`#<>() \t\r\n;&|]+")  # letters that mean nothing to a shell, as one step
+_BLANKS = re.compile(r"[ \t\r]+")
+
+
 def split(text: str, first: int) -> Iterator[list[Raw]]:
     """Words of each command; quotes, escapes, comments, here-documents and continued lines as a POSIX shell has them.
 
@@ -113,6 +118,7 @@ def split(text: str, first: int) -> Iterator[list[Raw]]:
             array = False
         elif letter in " \t\r" or (array and letter == "\n"):
             words.end(line)
+            after = _BLANKS.match(text, at).end() if letter != "\n" else after  # type: ignore[union-attr]
         elif letter in ENDS:
             words.end(line)
             if words.done:
@@ -121,7 +127,9 @@ def split(text: str, first: int) -> Iterator[list[Raw]]:
                 after = _after_documents(text, after, awaited)
                 awaited = []
         else:
-            words.add(letter)
+            run = _ORDINARY.match(text, at)
+            after = run.end() if run else after
+            words.add(text[at:after])
         line += text.count("\n", at, after)
         at = after
     words.end(line)

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from pdctl import input_file
 from pdctl.errors import UsageError
 from pdctl.manifests import shell
 from pdctl.manifests.manifest import COMPOSE, SCRIPT, Container, Manifest, Pod, Service
@@ -119,11 +120,7 @@ QUOTING = ("echo", "printf", "pkill", "pgrep", "grep", "trap")  # they say a com
 def text_of(path: str) -> str:
     """A file's text, or standard input's; UsageError for one that cannot be read, or is none."""
     try:
-        if path == STDIN:
-            raw = sys.stdin.buffer.read(LARGEST + 1)
-        else:
-            with Path(path).open("rb") as file:
-                raw = file.read(LARGEST + 1)
+        raw = sys.stdin.buffer.read(LARGEST + 1) if path == STDIN else input_file.read(path, LARGEST)
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {(error.strerror or str(error)).lower()}", "name a readable file"

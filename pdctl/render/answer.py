@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pdctl.fleet.completions import Piece, Summary
 from pdctl.launch.verdict import span
+from pdctl.render.visible import as_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,4 +62,4 @@ def to_json(source: Source, parts: Iterable[Part]) -> str:
             text.append(part.text)
         else:
             document |= {"text": "".join(text), **dataclasses.asdict(part)}
-    return json.dumps(document, indent=2, ensure_ascii=False)
+    return as_json(document)

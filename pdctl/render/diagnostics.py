@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from typing import TYPE_CHECKING
 
+from pdctl.render.visible import as_json
 from pdctl.topology.diagnostic import Diagnostic, Mark
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def to_json(found: Sequence[Diagnostic]) -> str:
         }
         for problem in found
     ]
-    return json.dumps({"schema": SCHEMA, "diagnostics": rows}, indent=2, ensure_ascii=False)
+    return as_json({"schema": SCHEMA, "diagnostics": rows})
 
 
 def _problem(problem: Diagnostic, term: Term) -> list[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.dialect.versions import spell
 from pdctl.render import columns
+from pdctl.render.visible import as_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +67,7 @@ def rows_json(found: Sequence[Row]) -> str:
         }
         for row in found
     ]
-    return json.dumps({"schema": ROWS, "rows": documents}, indent=2, ensure_ascii=False)
+    return as_json({"schema": ROWS, "rows": documents})
 
 
 def checked(found: Sequence[Checked], unknown: int, term: Term) -> None:
@@ -82,9 +82,7 @@ def checked(found: Sequence[Checked], unknown: int, term: Term) -> None:
 
 
 def checked_json(found: Sequence[Checked], unknown: int) -> str:
-    return json.dumps(
-        {"schema": CHECK, "logs": [_document(each, unknown) for each in found]}, indent=2, ensure_ascii=False
-    )
+    return as_json({"schema": CHECK, "logs": [_document(each, unknown) for each in found]})
 
 
 def releases(span: Span) -> str:

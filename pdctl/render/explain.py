@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Severity, fill
 from pdctl.catalogue.references import address
 from pdctl.render.columns import table
+from pdctl.render.visible import as_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -93,7 +93,7 @@ def to_json(entries: Sequence[Entry]) -> str:
         }
         for entry in entries
     ]
-    return json.dumps({"schema": SCHEMA, "entries": rows}, indent=2, ensure_ascii=False)
+    return as_json({"schema": SCHEMA, "entries": rows})
 
 
 def markdown(entries: Sequence[Entry]) -> str:

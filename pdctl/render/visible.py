@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,14 @@ def visible(text: str, term: Term | None = None) -> str:
     if term is not None and not term.unicode:
         return text.encode("ascii", "backslashreplace").decode("ascii")
     return text
+
+
+def as_json(value: object, indent: int | None = 2) -> str:
+    """A JSON document: letters as they are, but nothing that steers a terminal, reorders a line or is half a letter."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1] for letter in text)
 
 
 def escape(letter: str) -> str:

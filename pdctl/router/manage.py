@@ -192,7 +192,7 @@ class Management:
         room = _room(rest)
         record = self._ledger.find(room) if room is not None else None
         if room is None:
-            text = f"{rest!r} is not a room: give it in decimal, or in hexadecimal with 0x"
+            text = f"{rest[:80]!r} is not a room: give it in decimal, or in hexadecimal with 0x"
             exchange.json(400, error_body(text, "invalid_request_error", "invalid_room"))
         elif record is None:
             text = f"room {room} is neither in flight nor among the last that ended"
@@ -286,10 +286,15 @@ def _no_worker(exchange: Exchange, name: str) -> None:
     exchange.json(404, error_body(f"no worker {name!r}; GET /workers lists them", "invalid_request_error", "no_worker"))
 
 
+MAX_DIGITS = 40  # of a room in a path; the largest has 20
+
+
 def _room(text: str) -> int | None:
     digits, base = (text[2:], 16) if text[:2].lower() == "0x" else (text, 10)
     if base == 10 and not text.isdigit():
         base = 16  # as some logs print it
+    if len(digits) > MAX_DIGITS:
+        return None
     try:
         return int(digits, base)
     except ValueError:

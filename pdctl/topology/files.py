@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from pdctl import input_file
 from pdctl.topology.diagnostic import Code, Report
 from pdctl.topology.shelves import known
 from pdctl.topology.suggest import nearest
@@ -29,8 +30,7 @@ def _bytes(path: Path, name: str, report: Report) -> bytes | None:
     if name == "<stdin>":
         return sys.stdin.buffer.read(MAX_BYTES + 1)
     try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
+        return input_file.read(path, MAX_BYTES)
     except FileNotFoundError:
         report.add(Code.MISSING_FILE, f"there is no file {name}", help=_neighbours(path))
     except IsADirectoryError:

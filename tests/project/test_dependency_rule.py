@@ -35,7 +35,7 @@ ALLOWED = {
     "engine": {"layout", "dialect"},
     "checkpoints": {"engine"},
 }  # fmt: skip
-GROUND = {"errors", "lifeline", "deployment_secret", "http_auth", "log_stream", "__init__"}
+GROUND = {"errors", "lifeline", "deployment_secret", "http_auth", "input_file", "log_stream", "__init__"}
 HEAVY = {
     "torch",
     "nixl",

@@ -158,6 +158,10 @@ def test_a_room_is_found_in_decimal_and_hexadecimal_while_it_runs_and_after() ->
             await until(ended, "the room to end")
             assert (await made.ask("GET", "/rooms/1")).status == 404
             assert (await made.ask("GET", "/rooms/xyz")).status == 400
+            for endless in ("0x" + "f" * 5000, "9" * 5000):  # Python writes no number of more than 4300 digits
+                answer = await made.ask("GET", f"/rooms/{endless}")
+                assert answer.status == 400
+                assert len(answer.body) < 300
 
     asyncio.run(scenario())
 

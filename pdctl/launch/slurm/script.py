@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from typing import TYPE_CHECKING
 
+from pdctl.errors import UsageError
 from pdctl.launch.run import Allocation
 from pdctl.launch.slurm import placement
 from pdctl.launch.slurm.queue import minutes
@@ -41,7 +43,7 @@ def holder(topology: Topology, component: Component, name: str, folder: Path) ->
 def _common(topology: Topology, name: str, folder: Path) -> list[str]:
     return [
         f"--job-name={name}",
-        f"--output={folder}/logs/supervisor.log",
+        _directive("targets.slurm.shared-dir", "--output", f"{folder}/logs/supervisor.log".replace("%", "%%")),
         "--open-mode=append",
         f"--time={minutes(_seconds(topology))}",
         "--no-requeue",  # a run that starts anew by itself would find its own traces
@@ -56,13 +58,13 @@ def _component(topology: Topology, component: Component) -> list[str]:
     for key in ("partition", "account"):
         value = own.get(key) or slurm.get(key)
         if value:
-            words.append(f"--{key}={value}")
+            words.append(_directive(f"targets.slurm.{key}", f"--{key}", value))
     if own.get("constraint"):
-        words.append(f"--constraint={own['constraint']}")
+        words.append(_directive("targets.slurm.pools", "--constraint", own["constraint"]))
     if slurm.get("exclusive", True):
         words += ["--exclusive", "--mem=0"]
     if component.gpus:
-        words.append(f"--gres={slurm.get('gres') or 'gpu'}:{component.gpus}")
+        words.append(_directive("targets.slurm.gres", "--gres", f"{slurm.get('gres') or 'gpu'}:{component.gpus}"))
     return [*words, *_texts(slurm.get("extra-sbatch"))]
 
 
@@ -114,4 +116,22 @@ def _map(value: object) -> Mapping[str, object]:
 def _texts(value: object) -> list[str]:
     """Lines of the user's, with or without their `#SBATCH`."""
     texts = value if isinstance(value, tuple | list) else ()
-    return [str(text).removeprefix("#SBATCH").strip() for text in texts]
+    return [_one_line("targets.slurm.extra-sbatch", str(text)).removeprefix("#SBATCH").strip() for text in texts]
+
+
+def _directive(key: str, flag: str, value: object) -> str:
+    """One option of an `#SBATCH` line, quoted as sbatch reads it. `key`: where the topology says the value."""
+    text = _one_line(key, str(value))
+    if re.fullmatch(r"[\w./:,=+@%*|&\[\]()-]+", text):
+        return f"{flag}={text}"
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{flag}="{escaped}"'
+
+
+def _one_line(key: str, text: str) -> str:
+    """Raise UsageError for what would begin another line of the script."""
+    if text.isprintable():
+        return text
+    raise UsageError(
+        f"{key}: {text!r:.80} has a line break or another control character", "write one option, on one line"
+    )

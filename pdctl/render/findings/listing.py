@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from pdctl.render.columns import table
+from pdctl.render.visible import as_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,7 +46,7 @@ def to_json(entries: Iterable[Entry]) -> str:
         }
         for entry in entries
     ]
-    return json.dumps({"schema": SCHEMA, "checks": checks}, indent=2, ensure_ascii=False)
+    return as_json({"schema": SCHEMA, "checks": checks})
 
 
 def _needs(entry: Entry) -> str:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from pdctl.render.trace import measures
+from pdctl.render.visible import as_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +31,7 @@ def to_jsonl(rooms: Sequence[Room]) -> str:
 
 def dumped(value: object, indent: int | None = None) -> str:
     """As it reads, unless a file name holds bytes that are no text: then every letter beyond ASCII is escaped."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    text = as_json(value, indent=indent)
     try:
         text.encode()
     except UnicodeEncodeError:

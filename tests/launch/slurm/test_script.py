@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from pdctl.errors import LaunchError
+from pdctl.errors import LaunchError, UsageError
 from pdctl.launch import assemble
 from pdctl.launch.run import Allocation, Seat
 from pdctl.launch.slurm import placement, script
@@ -160,3 +161,32 @@ def test_a_hosts_name_becomes_a_number() -> None:
     assert placement.numeric("n0", "10.0.0.7") == "10.0.0.7"
     with pytest.raises(LaunchError, match=r"n0: Slurm's address nowhere\.invalid cannot be resolved"):
         placement.numeric("n0", "nowhere.invalid")
+
+
+@pytest.mark.parametrize("key", ["partition", "account", "gres"])
+@pytest.mark.parametrize("letter", ["\n", "\r", "\x1b", "\u2028"])
+def test_a_value_cannot_begin_a_line_of_its_own(tmp_path: Path, key: str, letter: str) -> None:
+    text = (
+        MIXED.replace("account: llm", "")
+        .replace("partition: l40s", "")
+        .replace("    time: 90m", "    time: 90m\n    KEY")
+    )
+    value = json.dumps(f"x{letter}#SBATCH --uid=root")
+    mixed = topology(tmp_path, text.replace("KEY", f"{key}: {value}"))
+    parts = placement.components(mixed, placement.planned(mixed))
+    with pytest.raises(UsageError, match=rf"targets\.slurm\.{key}: .* has a line break or another control character"):
+        script.batch(mixed, parts, "blue", Path("/shared/blue"))
+
+
+def test_a_further_line_is_one_line(tmp_path: Path) -> None:
+    mixed = topology(tmp_path, MIXED.replace('"#SBATCH --qos=high"', '"--qos=high\\nrm -r x"'))
+    parts = placement.components(mixed, placement.planned(mixed))
+    with pytest.raises(UsageError, match=r"targets\.slurm\.extra-sbatch"):
+        script.batch(mixed, parts, "blue", Path("/shared/blue"))
+
+
+def test_a_path_is_quoted_as_sbatch_reads_it(tmp_path: Path) -> None:
+    mixed = topology(tmp_path, MIXED)
+    parts = placement.components(mixed, placement.planned(mixed))
+    text = script.batch(mixed, parts, "blue", Path('/shared/my runs/50%/a"b'))
+    assert '#SBATCH --output="/shared/my runs/50%%/a\\"b/logs/supervisor.log"\n' in text
