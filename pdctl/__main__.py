@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-
-# Until the verb runs, Ctrl-C ends this process as it ends any other, without a traceback of half an import.
-# (Where the caller had it ignored, it stays so.)
-_OURS = __name__ == "__main__" or sys.argv[0].endswith("/pdctl")
-if _OURS and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def main() -> None:
@@ -20,6 +13,11 @@ def main() -> None:
 
         sys.stdout.write(f"pdctl {__version__}\n")
         return
+    import signal  # late: it costs a third of what `--version` takes
+
+    # Until the verb runs, Ctrl-C ends this process as it ends any other, without a traceback of half an import.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a caller may have it ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     if "_PDCTL_COMPLETE" in os.environ:
         from pdctl.cli.completion import complete
 
