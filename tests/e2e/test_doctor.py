@@ -107,4 +107,6 @@ def test_watching_a_prefill_die(run: Deployment) -> None:
     assert not [event for event in events if event["event"] == "opened" and event["instance"] == "prefill-0"]
     status = run.pdctl("doctor", "--select", "PD604", "-o", "json", check=False)
     assert status.returncode == 1
-    assert [one["instance"] for one in json.loads(status.stdout)["findings"]] == ["prefill-1"]
+    # The router's log may tell of it as well: a line of a moment, and a warning.
+    errors = [one["instance"] for one in json.loads(status.stdout)["findings"] if one["severity"] == "error"]
+    assert errors == ["prefill-1"]
