@@ -6,9 +6,12 @@ is bound to a free port and told to the others at the meeting (meeting.py).
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.deployment_secret import DeploymentSecret
+from pdctl.engine.socket_keys import SocketKeys
 from pdctl.layout.ports import Block
 
 if TYPE_CHECKING:
@@ -48,6 +51,15 @@ class Channels(NamedTuple):
             f"{where}:{block.handshake}",
             (host, block.rpc),
         )
+
+
+def keys_of(channels: Channels) -> SocketKeys | None:
+    """What the sockets between the processes of an instance ask of each other.
+
+    Over TCP the deployment secret, where there is one. On one node they lie in a directory that only its user may
+    enter (mode 0700), and that is gone before the instance serves.
+    """
+    return SocketKeys.of(DeploymentSecret.from_environment(os.environ)) if channels.meeting else None
 
 
 def local_line(ipc_dir: Path, replica: int, rank: Rank) -> Line:

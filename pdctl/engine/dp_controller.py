@@ -20,7 +20,7 @@ import zmq
 
 from pdctl import lifeline
 from pdctl.engine.args import ServerArgs
-from pdctl.engine.channels import Channels, local_input
+from pdctl.engine.channels import Channels, keys_of, local_input
 from pdctl.engine.logs import configure
 from pdctl.engine.meeting import Here, meet
 from pdctl.engine.messages import Done, Generate, Request, Stop, SwitchRole, request_codec
@@ -141,7 +141,7 @@ def inputs(args: ServerArgs, channels: Channels, ipc_dir: Path) -> list[str]:
     leaders.sort(key=lambda here: here.key)
     if not channels.meeting:
         return [local_input(ipc_dir, here.rank) for here in leaders]
-    lines = meet(channels.meeting, Here(-1), args.dist_timeout)
+    lines = meet(channels.meeting, Here(-1), args.dist_timeout, keys_of(channels))
     return [lines[here.rank.world_rank].input for here in leaders]
 
 
@@ -166,6 +166,9 @@ def main() -> None:
 
     source = opened(zmq.PULL)
     source.setsockopt(zmq.MAXMSGSIZE, request_codec.max_bytes)
+    keys = keys_of(channels)
+    if keys is not None:
+        keys.listen(source)
     source.bind(channels.controller)
     groups = []
     try:
@@ -175,6 +178,8 @@ def main() -> None:
         sys.exit(1)
     for address in addresses:
         group = opened(zmq.PUSH)
+        if keys is not None:
+            keys.dial(group)
         group.connect(address)
         groups.append(group)
     method = resolve(args)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import signal
 import time
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 import uvloop
 
+from pdctl.deployment_secret import DeploymentSecret
 from pdctl.engine.channels import Channels
 from pdctl.engine.nodes import Hello, Leaving, Lost, Refused, Up, Wire, reach
 from pdctl.engine.ranks import STOP_WITHIN
@@ -69,6 +71,7 @@ class Follower:
         self._args = args
         self._ranks = ranks
         self._channels = channels
+        self._secret = DeploymentSecret.from_environment(os.environ)
         self._health = Health(args.node_rank)
         self._wire: Wire | None = None
         self._signals: list[int] = []
@@ -150,7 +153,7 @@ class Follower:
     async def _listen(self) -> str:
         """Why the instance ends; empty when it was told to. Raises PdctlError when node 0 is not there or refuses."""
         began = time.monotonic()
-        self._wire = wire = await reach(self._channels.nodes, self._args.dist_timeout)
+        self._wire = wire = await reach(self._channels.nodes, self._args.dist_timeout, self._secret)
         wire.send(Hello(self._args.node_rank, self._args.to_json()))
         log.info(
             "Node %d joined node 0 at %s:%d after %.1f s",

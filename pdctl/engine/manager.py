@@ -18,7 +18,7 @@ import zmq
 
 from pdctl.engine import clock
 from pdctl.engine.args import FAKE_BOOTSTRAP_HOST
-from pdctl.engine.channels import Channels, local_input
+from pdctl.engine.channels import Channels, keys_of, local_input
 from pdctl.engine.dp_controller import LEAST_LOADED, resolve
 from pdctl.engine.jobs import Job, Options
 from pdctl.engine.messages import (
@@ -115,9 +115,14 @@ class TokenizerManager:
         self._replies.setsockopt(zmq.RCVHWM, 0)
         self._replies.setsockopt(zmq.MAXMSGSIZE, reply_codec.max_bytes)
         channels = Channels.of(self._args, ipc_dir)
+        keys = keys_of(channels)
+        if keys is not None:
+            keys.listen(self._replies)
         self._replies.bind(channels.tokenizer)
         self._requests = self._context.socket(zmq.PUSH)
         self._requests.setsockopt(zmq.SNDHWM, 0)
+        if keys is not None and self._args.dispatches:
+            keys.dial(self._requests)
         self._requests.connect(channels.controller if self._args.dispatches else self._alone(ipc_dir))
         self._loop.add_reader(self._replies.fileno(), self._drain)
         self._watch = self._loop.create_task(self._watch_silence())

@@ -31,6 +31,7 @@ from pdctl.engine.metrics import Metrics
 from pdctl.engine.nodes import Leaving, Lost, Nodes, Up
 from pdctl.engine.refusal import Refusal
 from pdctl.engine.role_switch import RoleSwitch
+from pdctl.engine.socket_keys import SocketKeys
 from pdctl.engine.spans import Spans
 from pdctl.engine.whereabouts import Whereabouts
 from pdctl.errors import PdctlError
@@ -129,11 +130,14 @@ class Life:
         )
         self._listener = listener(build(self._instance, keys), args)
         self._bootstrap: BootstrapServer | None = None
-        self._nodes = Nodes(args, ranks, lambda: self._told_to_stop.set()) if args.nnodes > 1 else None
+        self._nodes = Nodes(args, ranks, self._tell_to_stop, keys.secret) if args.nnodes > 1 else None
         self._meeting: Meeting | None = None
         self._signals: list[int] = []
         self._told_to_stop: asyncio.Event = asyncio.Event()
         self._told_twice: asyncio.Event = asyncio.Event()
+
+    def _tell_to_stop(self) -> None:
+        self._told_to_stop.set()
 
     async def run(self, door: socket.socket) -> int:
         loop = asyncio.get_running_loop()
@@ -219,7 +223,7 @@ class Life:
         await nodes.open(channels.nodes)
         loop.call_later(self._args.dist_timeout, self._miss, nodes)
         try:
-            self._meeting = Meeting(channels.meeting, self._ranks.expected)
+            self._meeting = Meeting(channels.meeting, self._ranks.expected, SocketKeys.of(self._keys.secret))
         except zmq.ZMQError as error:
             raise PdctlError(
                 f"cannot listen on {channels.meeting} for the ranks: {error}", "give another --dist-init-addr"

@@ -48,9 +48,9 @@ EVENTS = {
     zmq.EVENT_DISCONNECTED: LinkEvent.LOST,
     zmq.EVENT_CONNECT_RETRIED: LinkEvent.REFUSED,
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: LinkEvent.STRANGER,
+    # Whichever side sees first that the other has other keys closes; to the slower one the peer has just left.
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: LinkEvent.STRANGER,
 }
-# A listener of another secret just closes the connection; without one of our own that is an ordinary loss.
-WITH_KEYS = {**EVENTS, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: LinkEvent.STRANGER}
 
 
 def tcp(ip: str, port: int) -> str:
@@ -89,7 +89,8 @@ class Inbox:
         self.socket.setsockopt(zmq.BACKLOG, BACKLOG)
         if keys is not None:
             keys.listen(self.socket)
-        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+        failed = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        self.monitor = self.socket.get_monitor_socket(failed)
         self.socket.setsockopt(zmq.RCVHWM, QUEUE)
         self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
         self.port = self.socket.bind_to_random_port(tcp(ip, 0).rsplit(":", 1)[0])
@@ -125,7 +126,6 @@ class Link:
         require_address(endpoint)
         self.endpoint = endpoint
         self.closed = False
-        self._events = WITH_KEYS if keys is not None else EVENTS
         try:
             self.socket = _socket(context, zmq.PUSH, "[" in endpoint)
         except zmq.ZMQError as error:  # this process has as many sockets as it may have
@@ -134,7 +134,7 @@ class Link:
             self.socket.setsockopt(zmq.SNDHWM, QUEUE)
             if keys is not None:
                 keys.dial(self.socket)
-            self.monitor = self.socket.get_monitor_socket(sum(self._events))
+            self.monitor = self.socket.get_monitor_socket(sum(EVENTS))
             self.socket.connect(endpoint)
         except zmq.ZMQError as error:
             self.socket.disable_monitor()
@@ -154,7 +154,7 @@ class Link:
     def events(self) -> list[LinkEvent]:
         found: list[LinkEvent] = []
         while not self.closed and self.monitor.poll(0):
-            event = self._events.get(zmq.Event(recv_monitor_message(self.monitor)["event"]))
+            event = EVENTS.get(zmq.Event(recv_monitor_message(self.monitor)["event"]))
             if event is not None:
                 found.append(event)
         return found

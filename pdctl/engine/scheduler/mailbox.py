@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from logging import Logger
 
     from pdctl.engine.channels import Channels
+    from pdctl.engine.socket_keys import SocketKeys
     from pdctl.layout.ranks import Rank
     from pdctl.layout.shape import Shape
 
@@ -44,19 +45,21 @@ class Mailbox:
     Nothing is received before `join`.
     """
 
-    def __init__(self, shape: Shape, rank: Rank, tokenizer: str, logger: Logger) -> None:
+    def __init__(
+        self, shape: Shape, rank: Rank, tokenizer: str, logger: Logger, keys: SocketKeys | None = None
+    ) -> None:
+        """`keys`: of every socket, where they are TCP's."""
         self._log = logger
+        self._keys = keys
         self._shape = shape
         self._rank = rank
         self._leads_group = rank.pp_rank == 0 and rank.attn_tp_rank == 0 and rank.attn_cp_rank == 0
         self._leads_world = rank.world_rank == 0
         self._context: zmq.Context[Socket] = zmq.Context()
-        self._replies = self._socket(zmq.PUSH)
-        self._replies.connect(tokenizer)
+        self._replies = self._dialled(tokenizer)
         # A socket belongs to one thread at a time, and a new one could not be connected later: the tokenizer manager's
         # address goes with its directory as soon as all ranks are there.
-        self._alarms = self._socket(zmq.PUSH)
-        self._alarms.connect(tokenizer)
+        self._alarms = self._dialled(tokenizer)
         self._alarm_lock = threading.Lock()
         self._followers: list[Socket] = []
         self._leaders: list[Socket] = []
@@ -76,7 +79,7 @@ class Mailbox:
         address = f"tcp://{own_ip(channels.nodes[0])}:*"
         bound = self._bind(Line(address, address, address))
         here = Here(self._rank.world_rank, self._rank.node, bound.step, bound.input, bound.wake)
-        self._dial(meet(channels.meeting, here, seconds))
+        self._dial(meet(channels.meeting, here, seconds, self._keys))
 
     def _bind(self, line: Line) -> Line:
         """Only the sockets this rank needs; returns where they are."""
@@ -101,6 +104,8 @@ class Mailbox:
 
     def _bound(self, socket: Socket, address: str) -> str:
         socket.setsockopt(zmq.MAXMSGSIZE, request_codec.max_bytes)
+        if self._keys is not None:
+            self._keys.listen(socket)
         socket.bind(address)
         return str(socket.getsockopt_string(zmq.LAST_ENDPOINT)).rstrip("\0")
 
@@ -121,6 +126,8 @@ class Mailbox:
 
     def _dialled(self, address: str) -> Socket:
         socket = self._socket(zmq.PUSH)
+        if self._keys is not None:
+            self._keys.dial(socket)
         socket.connect(address)
         return socket
 

@@ -13,7 +13,7 @@ import numpy as np
 from pdctl.engine.cache.allocator import PageAllocator
 from pdctl.engine.cache.metadata import MetadataBuffers
 from pdctl.engine.cache.table import PageTable
-from pdctl.engine.channels import Channels, local_line
+from pdctl.engine.channels import Channels, keys_of, local_line
 from pdctl.engine.disaggregation.prefill import PrefillManager
 from pdctl.engine.messages import Died, Ready, Stage
 from pdctl.engine.model.config import CheckpointError, ModelConfig
@@ -44,7 +44,7 @@ REGISTRATION_DEADLINE = 60.0  # seconds; sglang 0.5.23 gives up after five attem
 def serve(args: ServerArgs, here: Whereabouts, ipc_dir: Path, dist_init: str) -> int:
     """Serve until told to stop; returns the exit code. The reason of a death goes to the tokenizer manager first."""
     channels = Channels.of(args, ipc_dir)
-    mailbox = Mailbox(args.shape, here.rank, channels.tokenizer, log)
+    mailbox = Mailbox(args.shape, here.rank, channels.tokenizer, log, keys_of(channels))
     try:
         if channels.meeting:
             mailbox.join_nodes(channels, args.dist_timeout)

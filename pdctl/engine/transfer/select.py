@@ -9,6 +9,7 @@ import sys
 from pdctl.engine.transfer import nixl
 from pdctl.engine.transfer.base import TransferError, Transport
 from pdctl.engine.transfer.fake import FakeTransport
+from pdctl.engine.transfer.interface import bind_ucx
 from pdctl.engine.transfer.mooncake import MooncakeTransport
 from pdctl.engine.transfer.shm import ShmTransport
 
@@ -38,6 +39,7 @@ def create(backend: str, rank_ip: str, gpu: bool = False, lanes: int = 1) -> Tra
     `lanes`: how many threads will post.
     """
     same_host = ipaddress.ip_address(rank_ip).is_loopback
+    bind_ucx(rank_ip)
     name = choose(backend, same_host, gpu)
     if name == "nixl":
         return nixl.NixlTransport(same_host, lanes)
