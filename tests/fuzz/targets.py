@@ -51,6 +51,7 @@ from tests.doctor.fixtures import recorded
 from tests.fuzz import seeds, wire
 from tests.fuzz.edits import SEPARATOR
 from tests.fuzz.judge import Target
+from tests.fuzz.rank_targets import RANK_TARGETS
 
 LONG = 60.0  # seconds: no deadline of pdctl's own ends a case
 ALL = frozenset(Speaker)
@@ -367,4 +368,4 @@ TARGETS = {
         Target("import", imports, seeds.imported, base=5.0, per_byte=200e-6, errors=(UsageError,), cheap=False),
         Target("doctor", doctor, seeds.deployments, base=10.0, per_byte=100e-6, cheap=False),
     )
-}
+} | RANK_TARGETS

@@ -12,6 +12,7 @@ import msgspec
 from pdctl.engine.disaggregation.admission import slot
 from pdctl.engine.disaggregation.bootstrap_http import Answer, document, text
 from pdctl.engine.disaggregation.bootstrap_wire import RankRow, RoomQuery, RoomRank
+from pdctl.engine.wire import MALFORMED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -184,5 +185,5 @@ def _parse(body: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise BodyError(str(error)) from None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except MALFORMED as error:
         raise BodyError(f"the body is not JSON: {error}") from None

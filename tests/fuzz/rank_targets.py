@@ -1,0 +1,377 @@
+"""What strangers send to a rank: KV frames, bootstrap HTTP, words of a meeting and of a node, each to the living thing.
+
+Nothing is dialled: the endpoint in a frame is held to the real rules, and then nobody is called. Memory, transport,
+tables and deadlines are the real ones; the rank lives through all cases of a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import logging
+import time
+from unittest import mock
+
+import msgspec
+
+from pdctl.engine.args import ServerArgs
+from pdctl.engine.disaggregation import failure
+from pdctl.engine.disaggregation import loop as loops
+from pdctl.engine.disaggregation.bootstrap import BootstrapServer
+from pdctl.engine.disaggregation.bootstrap_http import Exchange
+from pdctl.engine.disaggregation.bootstrap_wire import ParallelInfo, RankEndpoint
+from pdctl.engine.disaggregation.channel import Link, require_address
+from pdctl.engine.disaggregation.decode import DecodeManager
+from pdctl.engine.disaggregation.failure import FailureCode
+from pdctl.engine.disaggregation.handshake import (
+    Abort,
+    AbortAck,
+    Checksums,
+    RegisterAck,
+    Status,
+    TransferInfo,
+    Unregister,
+    codec,
+    pack_pages,
+)
+from pdctl.engine.disaggregation.manager import Manager
+from pdctl.engine.disaggregation.prefill import PrefillManager
+from pdctl.engine.disaggregation.state import KVPoll
+from pdctl.engine.meeting import Everybody, Here, Meeting
+from pdctl.engine.meeting import codec as meeting_codec
+from pdctl.engine.nodes import NONCE, Greeting, Hello, Leaving, Lost, Nodes, Up
+from pdctl.engine.nodes import codec as node_codec
+from pdctl.engine.transfer import select
+from tests.engine.disaggregation.rig import DECODE, HOST, PREFILL, geometry, pages
+from tests.engine.disaggregation.test_frames import REGISTER
+from tests.fuzz.edits import SEPARATOR
+from tests.fuzz.judge import Body, Target
+
+ENDPOINT = f"tcp://{HOST}:9"
+BETWEEN = b"\x1e\x1e\x1e\x1e"  # a frame may hold SEPARATOR itself
+KEPT = 500  # cases after which a manager's own deadlines have come
+ROOM = 77
+
+
+class Deaf(Link):
+    """A link to nobody: the endpoint is judged, and what is sent is encoded and gone."""
+
+    def __init__(self, context: object, endpoint: str, keys: object = None) -> None:
+        require_address(endpoint)
+        self.endpoint, self.closed = endpoint, False
+        self.monitor = self  # type: ignore[assignment]  # any hashable thing: nothing is polled
+        self.sent = 0
+
+    def send(self, frame: bytes) -> bool:
+        codec.decode(frame)
+        self.sent += 1
+        return not self.closed
+
+    def events(self) -> list[loops.LinkEvent]:
+        return []
+
+    def close(self, linger: float = 0.0) -> None:
+        self.closed = True
+
+
+class Rank:
+    """A manager whose thread is this one. Its guard must have nothing to do: what it would catch is a finding."""
+
+    def __init__(self, kind: type[Manager], backend: str = "shm") -> None:
+        config = PREFILL if kind is PrefillManager else DECODE
+        self.transport = select.create(backend, HOST)
+        self.transport.register(self.transport.allocate(geometry().nbytes))
+        self.manager = kind(config, self.transport, geometry(), lambda: None)  # type: ignore[call-arg]
+        self.manager.on_poisonous = _raise  # type: ignore[method-assign]
+        self.loop = self.manager.loop
+        self.loop._http.shutdown()
+        self.loop.submit = lambda job, done: None  # type: ignore[method-assign,assignment]
+        self.loop._poller = mock.Mock()
+        self.cases = 0
+
+    def take(self, frames: list[bytes]) -> None:
+        with mock.patch.object(loops, "Link", Deaf):
+            for frame in frames:
+                self.manager.on_frame(frame)
+            while self.loop._calls:
+                self.loop._calls.popleft()()
+            self.loop._timers.tick()
+            self.manager.advance()
+            self.cases += 1
+            if isinstance(self.manager, PrefillManager):
+                if not self.cases % KEPT:
+                    self._settle(self.manager)
+                self._bounded(self.manager)
+
+    def _settle(self, manager: PrefillManager) -> None:
+        """What deadlines would do in half a minute: page lists that nobody wants leave."""
+        for key in list(manager._orphans._kept):
+            manager._orphans._expire(key)
+        for sender in list(manager._rooms.values()):
+            sender.clear()
+        manager.sender(ROOM, "rid")
+
+    def _bounded(self, manager: PrefillManager) -> None:
+        assert len(manager._sessions) <= 1024
+        assert len(manager._orphans._kept) <= 4096
+        assert len(self.loop._answers) <= loops.MOST_ANSWERS
+        assert len(self.loop._links) <= 1024
+
+
+def _raise(message: object, why: str) -> None:
+    raise AssertionError(f"the guard caught {why}")
+
+
+@functools.cache
+def prefill() -> Rank:
+    rank = Rank(PrefillManager)
+    rank.take([])
+    rank.manager.sender(ROOM, "rid")  # type: ignore[attr-defined]
+    return rank
+
+
+@functools.cache
+def decode() -> Rank:
+    return Rank(DecodeManager)
+
+
+@functools.cache
+def far_descriptor() -> bytes:
+    far_descriptor.kept = select.create("shm", HOST)  # type: ignore[attr-defined]
+    far_descriptor.kept.register(far_descriptor.kept.allocate(geometry().nbytes))  # type: ignore[attr-defined]
+    return bytes(far_descriptor.kept.descriptor())  # type: ignore[attr-defined]
+
+
+def kv_prefill(data: bytes) -> None:
+    """Frames to a prefill rank."""
+    prefill().take(data.split(BETWEEN))
+
+
+def kv_decode(data: bytes) -> None:
+    """Frames to a decode rank that has a room, and a connection that waits for its answer or has it."""
+    rank = decode()
+    _connected(rank)
+    rank.take(data.split(BETWEEN))
+    manager = rank.manager
+    assert isinstance(manager, DecodeManager)
+    for receiver in list(manager._active.values()):
+        if receiver.poll() == KVPoll.WAITING_FOR_INPUT:
+            receiver.send_metadata(pages(1))
+    rank.take([])
+    assert len(manager._rooms) <= KEPT
+    if len(manager._rooms) == KEPT:  # what their deadlines would do
+        for receiver in list(manager._rooms.values()):
+            receiver._expire()
+
+
+def _connected(rank: Rank) -> None:
+    """A room, and a connection under the session of the seeds: once its rank's endpoint is known."""
+    manager = rank.manager
+    assert isinstance(manager, DecodeManager)
+    if "s" in manager._by_session and manager._active:
+        return
+    for connection in list(manager._by_session.values()):
+        connection.end(failure.of(FailureCode.PREFILL_LOST, "another case"))
+    for room in list(manager._active.values()):
+        room.fail(failure.of(FailureCode.PREFILL_LOST, "another case"))
+    manager._addresses.clear()
+    manager._rooms.clear()
+    manager._generations = itertools.count(1)
+    manager.receiver(ROOM, "rid", HOST, 9)
+    rank.take([])
+    with mock.patch.object(loops, "Link", Deaf):
+        address = manager._addresses[f"{HOST}:9"]
+        address._shaped(ParallelInfo(1, 1, 1, 1, 4, "float32"))
+        for connection in address._connections.values():
+            connection.session = "s"
+            connection._fetched(RankEndpoint(HOST, 9))
+
+
+def kv_seeds() -> tuple[bytes, ...]:
+    register = msgspec.structs.replace(REGISTER, descriptor=far_descriptor(), endpoint=ENDPOINT, session="s")
+    info = TransferInfo(ROOM, "s", ENDPOINT, 7, pack_pages(pages(1, 2, 3)))
+    sums = Checksums(0, 6, 0, 2, pack_pages(pages(1)), b"\0" * 4)
+    frames = (
+        register,
+        info,
+        Abort(ROOM, "s", ENDPOINT, 7, "because"),
+        Abort(5, "s", ENDPOINT, 7, "because", "mismatch", True),
+        Unregister("s"),
+        RegisterAck("s", ENDPOINT, "host", True),
+        RegisterAck("s", ENDPOINT, "host", False, "because", "stale_endpoint"),
+        Status(ROOM, "s", 1, KVPoll.SUCCESS, 0, metadata=b"\x00\xff", checksums=sums),
+        Status(ROOM, "s", 1, KVPoll.FAILED, 0, "unknown_session", "because"),
+        AbortAck(ROOM, "s", 1, 0),
+    )
+    alone = tuple(codec.encode(frame) for frame in frames)
+    return (*alone, BETWEEN.join(alone[:2]), BETWEEN.join(alone[:3]), BETWEEN.join((alone[0], alone[1], alone[4])))
+
+
+# --- the bootstrap server, as bytes of a connection
+
+
+class Written:
+    """The writing end of a connection whose peer takes everything."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+    async def drain(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+    async def wait_closed(self) -> None:
+        return
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        if name == "socket":
+            return mock.Mock()
+        return (HOST, 9) if name in ("peername", "sockname") else default
+
+
+@functools.cache
+def event_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.new_event_loop()
+
+
+def _fed(data: bytes) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader(loop=event_loop())
+    reader.feed_data(data)
+    reader.feed_eof()
+    return reader
+
+
+@functools.cache
+def bootstrap_server() -> BootstrapServer:
+    return BootstrapServer(HOST, 0)
+
+
+def bootstrap_http(data: bytes) -> None:
+    """A connection to the bootstrap server: any bytes, and what it says is HTTP."""
+    written = Written()
+
+    async def serve() -> None:
+        await Exchange(_fed(data), written).serve(bootstrap_server().answer)  # type: ignore[arg-type]
+
+    event_loop().run_until_complete(serve())
+    assert not written.data or written.data.startswith(b"HTTP/1.1 ")
+    assert b"HTTP/1.1 500" not in written.data or b"/route" in data
+    assert len(bootstrap_server().table._ranks) <= 1 << 16
+    if time.monotonic() % 7 < 0.01:
+        bootstrap_server().table.clear()
+
+
+def bootstrap_seeds() -> tuple[bytes, ...]:
+    from pdctl.engine.disaggregation.registration import rank_row
+
+    row = msgspec.json.encode(rank_row(PREFILL, 4242, "an-instance"))
+    head = b"%s %s HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s"
+    query = b"/route?prefill_dp_rank=%d&prefill_cp_rank=%d&target_tp_rank=%d&target_pp_rank=%d"
+    put = head % (b"PUT", b"/route", len(row), row)
+    room = b'{"bootstrap_room": 7, "dp_rank": 1}'
+    rooms = b'{"bootstrap_rooms": [7, "8"]}'
+    found = (
+        put,
+        head % (b"GET", query % (-1, -1, -1, -1), 0, b""),
+        put + head % (b"GET", query % (0, 0, 0, 0), 0, b""),
+        head % (b"POST", b"/register_dp_rank", len(room), room),
+        head % (b"POST", b"/query_dp_ranks", len(rooms), rooms),
+        head % (b"GET", b"/health", 0, b""),
+        b"PUT /route HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(row), row),
+    )
+    return found
+
+
+# --- the meeting and the nodes
+
+
+@functools.cache
+def the_meeting() -> Meeting:
+    return Meeting(f"tcp://{HOST}:*", 4)
+
+
+def meeting(data: bytes) -> None:
+    """Messages of any peers to the meeting of four ranks: no table grows beyond them."""
+    met = the_meeting()
+    for number, message in enumerate(data.split(BETWEEN)):
+        met.take(b"\0peer%d" % number, message.split(SEPARATOR))
+    assert set(met.ranks) <= set(range(4))
+    assert len(met._waiting) <= 16
+    if len(met.ranks) == 4:
+        met.ranks.clear()
+
+
+def meeting_seeds() -> tuple[bytes, ...]:
+    here = [meeting_codec.encode(Here(rank, 0, ENDPOINT, ENDPOINT, ENDPOINT)) for rank in range(-1, 4)]
+    return (*here, SEPARATOR.join((b"", here[1])), BETWEEN.join(here), meeting_codec.encode(Everybody([Here(0)])))
+
+
+class Lose:
+    """Stands for the ranks of node 0."""
+
+    def lose(self, reason: str) -> None:
+        reason.encode()
+
+
+ARGS = ServerArgs(model_path="m", nnodes=2, tp_size=2, dist_init_addr=f"{HOST}:9")
+
+
+def node(data: bytes) -> None:
+    """A connection to node 0: any bytes end it and it alone."""
+    nodes = Nodes(ARGS, Lose(), lambda: None)  # type: ignore[arg-type]
+
+    async def serve() -> None:
+        from pdctl.engine.nodes import Wire
+
+        await nodes._serve(Wire(_fed(data), Written(), None, node0=True))  # type: ignore[arg-type]
+
+    event_loop().run_until_complete(serve())
+    assert set(nodes._wires) <= {1}
+
+
+def node_seeds() -> tuple[bytes, ...]:
+    def framed(*words: object) -> bytes:
+        frames = [node_codec.encode(word) for word in words]  # type: ignore[arg-type]
+        return b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
+
+    greeting, hello = Greeting(b"n" * NONCE, False), Hello(1, ARGS.to_json())
+    return (
+        framed(greeting, hello, Leaving()),
+        framed(greeting, hello, Lost("because"), Up()),
+        framed(greeting, Hello(7, "{}")),
+        framed(greeting, Hello(1, "[]")),
+        framed(Greeting(b"n" * NONCE, True), hello),
+        framed(hello),
+    )
+
+
+def quietly(body: Body) -> Body:
+    """Without the engine's log: a line for each case tells nothing."""
+
+    def run(data: bytes) -> None:
+        log, level = logging.getLogger("pdctl.engine"), logging.getLogger("pdctl.engine").level
+        log.setLevel(logging.CRITICAL + 1)
+        try:
+            body(data)
+        finally:
+            log.setLevel(level)
+
+    return run
+
+
+RANK_TARGETS = {
+    target.name: target
+    for target in (
+        Target("kv-prefill", quietly(kv_prefill), kv_seeds),
+        Target("kv-decode", quietly(kv_decode), kv_seeds),
+        Target("bootstrap-http", quietly(bootstrap_http), bootstrap_seeds),
+        Target("meeting", quietly(meeting), meeting_seeds),
+        Target("node", quietly(node), node_seeds),
+    )
+}
