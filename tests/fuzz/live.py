@@ -1,8 +1,8 @@
 """Broken frames over real sockets to living engines that serve verified requests meanwhile.
 
-`python -m tests.fuzz.live --frames 100000`: starts a prefill and a decode engine and their ranks (no deployment secret: with
-one no frame gets through), sends each kind of frame to each port that takes it, and asks for the same answer again and
-again. Exit code 1: an answer differed or failed, /health was not 200, or a process has died.
+`python -m tests.fuzz.live --frames 100000`: starts a prefill and a decode engine (without a deployment secret: with one
+no frame gets through), sends each kind of frame to each port that takes it, and asks for the same answer again.
+Exit code 1: an answer differed or failed, /health was not 200, or a process has died.
 """
 
 from __future__ import annotations
