@@ -6,10 +6,12 @@ import re
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Span
+from pdctl.dialect import history
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pdctl.dialect.versions import Span
 
 # The fields worth knowing afterwards, as every release spells them.
 WANTED = (
@@ -38,21 +40,14 @@ class Mark(NamedTuple):
     span: Span
 
 
-MARKS = (
-    Mark("oltp_traces_endpoint", Span(V0_5_3, V0_5_8)),
-    Mark("otlp_traces_endpoint", Span(V0_5_8)),
-    Mark("log_requests_format", Span(V0_5_8)),
-    Mark("nsa_prefill_cp_mode", Span(V0_5_8, V0_5_13)),
-    Mark("disaggregation_decode_tp", Span(V0_5_3, V0_5_13)),
-    Mark("disaggregation_decode_enable_fake_auto", Span(V0_5_8, V0_5_13)),
-    Mark("tokenizer_backend", Span(V0_5_13)),
-    Mark("attn_cp_size", Span(V0_5_13)),
-    Mark("optimistic_prefill_retries", Span(V0_5_13, V0_5_18)),
-    Mark("optimistic_prefill_attempts", Span(V0_5_18)),
-    Mark("disaggregation_decode_extra_slots", Span(V0_5_18)),
-    Mark("disaggregation_decode_allocation_policy", Span(V0_5_23)),
-    Mark("attn_dp_size", Span(V0_5_23)),
-)
+# Fields of ServerArgs that came or went, as the tables read from the wheels have them.
+MARKED = (
+    "oltp_traces_endpoint", "otlp_traces_endpoint", "log_requests_format", "nsa_prefill_cp_mode",
+    "disaggregation_decode_tp", "disaggregation_decode_enable_fake_auto", "tokenizer_backend", "attn_cp_size",
+    "optimistic_prefill_retries", "optimistic_prefill_attempts", "disaggregation_decode_extra_slots",
+    "disaggregation_decode_allocation_policy", "attn_dp_size", "disaggregation_enable_kv_checksum",
+    "enable_prefill_cp", "dcp_size", "enable_pd_role_switch", "enable_kv_cache_sharding",
+)  # fmt: skip
 
 
 def read(text: str) -> dict[str, str]:
@@ -64,9 +59,9 @@ def read(text: str) -> dict[str, str]:
 
 
 def marks(text: str) -> Iterator[Mark]:
-    for mark in MARKS:
-        if f"{mark.field}=" in text or f"'{mark.field}':" in text:
-            yield mark
+    for field in MARKED:
+        if f"{field}=" in text or f"'{field}':" in text:
+            yield Mark(field, history.span("records", "ServerArgs", field))
 
 
 def words(text: str) -> dict[str, str]:

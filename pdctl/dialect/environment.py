@@ -1,8 +1,9 @@
 """Environment variables of a PD deployment as typed settings, and what is wrong with the ones somebody wrote.
 
-Sources: srt/environ.py and the os.environ calls of sglang 0.5.3 to 0.5.23; the names Mooncake 0.3.13 reads; the
-documentation of NCCL and UCX for the ones that recipes set. Of `CLOSED` families every name is known here; of the
-others only those that matter between prefill and decode: there an unknown name is a mistake if nearly a known one.
+Sources: srt/environ.py and the os.environ calls of every release of sglang that was read, which date each name
+(dialect/releases/sglang/environment.tsv); the names Mooncake 0.3.13 reads; the documentation of NCCL and UCX for the
+ones that recipes set. Of `CLOSED` families every name is known; of the others an unknown name is a mistake if it is
+nearly a known one.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import json
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect import numerals
-from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Span, Version, spell
+from pdctl.dialect import history, numerals
+from pdctl.dialect.versions import V0_5_3, V0_5_5_POST1, Span, Version, spell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,7 +32,13 @@ class Variable(NamedTuple):
     low: float = -math.inf
     high: float = math.inf
     choices: tuple[str, ...] = ()
-    span: Span = Span()
+    dated: Span | None = None  # of a row that shares its name with another
+
+    @property
+    def span(self) -> Span:
+        """Of SGLang's own the releases whose code reads it; libraries' are not tied to a release of SGLang."""
+        own = history.spans("environment", self.name) if self.name.startswith("SGLANG_") else ()
+        return self.dated or (own[-1] if own else Span())
 
 
 class Remark(NamedTuple):
@@ -43,7 +50,6 @@ class Remark(NamedTuple):
     names: tuple[str, ...] = ()
 
 
-SINCE_8, SINCE_13, SINCE_18, SINCE_23 = (Span(version) for version in (V0_5_8, V0_5_13, V0_5_18, V0_5_23))
 DISAGG = "SGLANG_DISAGGREGATION_"
 BOOTSTRAP_TIMEOUT, WAITING_TIMEOUT = f"{DISAGG}BOOTSTRAP_TIMEOUT", f"{DISAGG}WAITING_TIMEOUT"
 INTERVAL, FAILURES = f"{DISAGG}HEARTBEAT_INTERVAL", f"{DISAGG}HEARTBEAT_MAX_FAILURE"
@@ -56,73 +62,70 @@ SGLANG: tuple[Variable, ...] = (
     Variable(FAILURES, INT, "2", "missed looks after which a prefill counts as dead", 1),
     Variable(f"{DISAGG}QUEUE_SIZE", INT, "4", "transfer queues of a prefill rank", 1),
     Variable(f"{DISAGG}THREAD_POOL_SIZE", INT, "", "threads of all transfer queues together", 1),
-    Variable(f"{DISAGG}NIXL_BACKEND", TEXT, "UCX", "NIXL's plugin", span=SINCE_13),
-    Variable(f"{DISAGG}NIXL_BACKEND_PARAMS", JSON, "{}", "its parameters, as a JSON object", span=SINCE_13),
-    Variable(f"{DISAGG}ALL_CP_RANKS_TRANSFER", BOOL, "false", "every CP rank sends, on both sides", span=SINCE_13),
+    Variable(f"{DISAGG}NIXL_BACKEND", TEXT, "UCX", "NIXL's plugin"),
+    Variable(f"{DISAGG}NIXL_BACKEND_PARAMS", JSON, "{}", "its parameters, as a JSON object"),
+    Variable(f"{DISAGG}ALL_CP_RANKS_TRANSFER", BOOL, "false", "every CP rank sends, on both sides"),
     Variable(
         f"{DISAGG}FORCE_QUERY_PREFILL_DP_RANK", BOOL, "false", "ask which DP rank took a room, on both sides",
-        span=SINCE_13,
     ),
     Variable(
         f"{DISAGG}BOOTSTRAP_ENTRY_CLEANUP_INTERVAL", INT, "120", "seconds a bootstrap server keeps a DP rank", 1,
-        span=SINCE_13,
     ),
     Variable(
         f"{DISAGG}NUM_PRE_ALLOCATE_REQS", INT, "0", "requests a decode sets pages aside for", 0,
-        span=Span(V0_5_13, V0_5_18),
     ),
     Variable(
-        f"{DISAGG}SAMPLING_MASK_MAX_TOKENS", INT, "", "tokens of a sampling mask that travels along", 0, span=SINCE_18
+        f"{DISAGG}SAMPLING_MASK_MAX_TOKENS", INT, "", "tokens of a sampling mask that travels along", 0
     ),
-    Variable(f"{DISAGG}ZMQ_SEND_TIMEOUT", INT, "1", "seconds a send to a peer may block", 0, span=SINCE_18),
-    Variable(f"{DISAGG}ZMQ_MAX_SOCKETS", INT, "16384", "sockets of one process", 1, span=SINCE_18),
-    Variable(RELEASE, BOOL, "true", "keep a failed room's pages until no write can reach them", span=SINCE_23),
-    Variable(RELEASE_TIMEOUT, FLOAT, "30.0", "seconds they are kept at most", 0, span=SINCE_23),
-    Variable(f"{DISAGG}ENGINE_INIT_TIMEOUT", INT, "60", "seconds its transfer engine may take", 1, span=SINCE_23),
-    Variable("SGLANG_DISAGG_STAGING_BUFFER", BOOL, "false", "gather heads before they are sent", span=SINCE_13),
-    Variable("SGLANG_DISAGG_STAGING_POOL_SIZE_MB", INT, "4096", "MiB of a decode's staging pool", 1, span=SINCE_13),
+    Variable(f"{DISAGG}ZMQ_SEND_TIMEOUT", INT, "1", "seconds a send to a peer may block", 0),
+    Variable(f"{DISAGG}ZMQ_MAX_SOCKETS", INT, "16384", "sockets of one process", 1),
+    Variable(RELEASE, BOOL, "true", "keep a failed room's pages until no write can reach them"),
+    Variable(RELEASE_TIMEOUT, FLOAT, "30.0", "seconds they are kept at most", 0),
+    Variable(f"{DISAGG}ENGINE_INIT_TIMEOUT", INT, "60", "seconds its transfer engine may take", 1),
+    Variable("SGLANG_DISAGG_STAGING_BUFFER", BOOL, "false", "gather heads before they are sent"),
+    Variable("SGLANG_DISAGG_STAGING_POOL_SIZE_MB", INT, "4096", "MiB of a decode's staging pool", 1),
     Variable(
         "SGLANG_DISAGG_STAGING_BUFFER_SIZE_MB", INT, "64", "MiB of a prefill's staging buffer", 1,
-        span=Span(V0_5_13, V0_5_18),
     ),
     Variable(
         "SGLANG_DISAGG_PREFILL_EARLY_SEND_CACHED_PREFIX", BOOL, "true", "send cached pages before the pass",
-        span=SINCE_18,
     ),
     Variable(
-        "SGLANG_ENABLE_DISAGG_SAMPLING_MASK", BOOL, "false", "hand sampling masks over, on both sides", span=SINCE_23
+        "SGLANG_ENABLE_DISAGG_SAMPLING_MASK", BOOL, "false", "hand sampling masks over, on both sides"
     ),
     Variable(
         "SGLANG_ENABLE_DISAGG_PREFILL_CONTINUOUS_INPUT_POLLING", BOOL, "false", "take requests during a pass",
-        span=SINCE_23,
     ),
-    Variable("SGLANG_MOONCAKE_CUSTOM_MEM_POOL", BOOL, "false", "KV in Mooncake's memory", span=Span(V0_5_3, V0_5_8)),
     Variable(
-        "SGLANG_MOONCAKE_CUSTOM_MEM_POOL", TEXT, "", "KV in Mooncake's memory of that kind", span=SINCE_8,
+        "SGLANG_MOONCAKE_CUSTOM_MEM_POOL", BOOL, "false", "KV in Mooncake's memory",
+        dated=Span(V0_5_3, V0_5_5_POST1),
+    ),
+    Variable(
+        "SGLANG_MOONCAKE_CUSTOM_MEM_POOL", TEXT, "", "KV in Mooncake's memory of that kind", dated=Span(V0_5_5_POST1),
         choices=(*TRUE, *FALSE, "NVLINK", "BAREX", "INTRA_NODE_NVLINK"),
     ),
-    Variable("SGLANG_MOONCAKE_SEND_AUX_TCP", BOOL, "false", "metadata over TCP instead of RDMA", span=SINCE_8),
-    Variable("SGLANG_MOONCAKE_MAX_TRANSFER_BATCH_INDICES", INT, "0", "pages of one batch; 0: all", 0, span=SINCE_23),
-    Variable("SGLANG_MORI_TRANSFER_TIMEOUT_MS", INT, "0", "milliseconds of one transfer; 0: none", 0, span=SINCE_13),
-    Variable("SGLANG_RUST_SERVER", BOOL, "false", "the HTTP server in Rust: bootstrap on the API port", span=SINCE_18),
-    Variable("SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION", BOOL, "true", "/health makes a token", span=SINCE_8),
+    Variable("SGLANG_MOONCAKE_SEND_AUX_TCP", BOOL, "false", "metadata over TCP instead of RDMA"),
+    Variable("SGLANG_MOONCAKE_MAX_TRANSFER_BATCH_INDICES", INT, "0", "pages of one batch; 0: all", 0),
+    Variable("SGLANG_MORI_TRANSFER_TIMEOUT_MS", INT, "0", "milliseconds of one transfer; 0: none", 0),
+    Variable("SGLANG_RUST_SERVER", BOOL, "false", "the HTTP server in Rust: bootstrap on the API port"),
+    Variable("SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION", BOOL, "true", "/health makes a token"),
     Variable("SGLANG_HEALTH_CHECK_TIMEOUT", INT, "20", "seconds /health_generate waits", 1),
-    Variable("SGLANG_WAIT_WEIGHTS_READY_TIMEOUT", INT, "120", "seconds a start waits for weights", 1, span=SINCE_8),
-    Variable("SGLANG_WAIT_PORT_TIMEOUT", INT, "", "seconds a start waits for a port", 1, span=SINCE_18),
-    Variable("SGLANG_WARMUP_TIMEOUT", FLOAT, "-1", "seconds of the warm-up request; -1: the default", -1, span=SINCE_8),
-    Variable("SGLANG_REQ_WAITING_TIMEOUT", FLOAT, "-1", "seconds a request may queue; -1: any", -1, span=SINCE_13),
-    Variable("SGLANG_REQ_RUNNING_TIMEOUT", FLOAT, "-1", "seconds a request may run; -1: any", -1, span=SINCE_13),
-    Variable("SGLANG_QUEUED_TIMEOUT_MS", INT, "-1", "", -1, span=Span(V0_5_8, V0_5_13)),
-    Variable("SGLANG_REQUEST_STATE_WAIT_TIMEOUT", INT, "4", "seconds between looks at the client", 1, span=SINCE_8),
-    Variable("SGLANG_TIMEOUT_KEEP_ALIVE", INT, "5", "seconds an idle HTTP connection is kept", 1, span=SINCE_13),
-    Variable("SGLANG_LOG_MS", BOOL, "false", "milliseconds in log lines", span=SINCE_8),
-    Variable("SGLANG_LOG_FORWARD_ITERS", BOOL, "false", "a line per pass", span=SINCE_8),
-    Variable("SGLANG_FORCE_SHUTDOWN", BOOL, "false", "leave without waiting for requests", span=SINCE_8),
-    Variable("SGLANG_GRPC_PORT", INT, "", "port of the gRPC server", 1, 65535, span=SINCE_13),
+    Variable("SGLANG_WAIT_WEIGHTS_READY_TIMEOUT", INT, "120", "seconds a start waits for weights", 1),
+    Variable("SGLANG_WAIT_PORT_TIMEOUT", INT, "", "seconds a start waits for a port", 1),
+    Variable("SGLANG_WARMUP_TIMEOUT", FLOAT, "-1", "seconds of the warm-up request; -1: the default", -1),
+    Variable("SGLANG_REQ_WAITING_TIMEOUT", FLOAT, "-1", "seconds a request may queue; -1: any", -1),
+    Variable("SGLANG_REQ_RUNNING_TIMEOUT", FLOAT, "-1", "seconds a request may run; -1: any", -1),
+    Variable("SGLANG_QUEUED_TIMEOUT_MS", INT, "-1", "", -1),
+    Variable("SGLANG_REQUEST_STATE_WAIT_TIMEOUT", INT, "4", "seconds between looks at the client", 1),
+    Variable("SGLANG_TIMEOUT_KEEP_ALIVE", INT, "5", "seconds an idle HTTP connection is kept", 1),
+    Variable("SGLANG_LOG_MS", BOOL, "false", "milliseconds in log lines"),
+    Variable("SGLANG_LOG_FORWARD_ITERS", BOOL, "false", "a line per pass"),
+    Variable("SGLANG_FORCE_SHUTDOWN", BOOL, "false", "leave without waiting for requests"),
+    Variable("SGLANG_GRPC_PORT", INT, "", "port of the gRPC server", 1, 65535),
     Variable("SGLANG_HOST_IP", TEXT, "", "the address ranks register with"),
     Variable("SGLANG_LOCAL_IP_NIC", TEXT, "", "the interface that address is taken from"),
-    Variable("SGLANG_TEST_DISAGG_FAILURE_PROB", FLOAT, "0.0", "share of rooms made to fail", 0, 1, span=SINCE_13),
-    Variable("SGLANG_TEST_DISAGG_KV_CHECKSUM_MISMATCH_PROB", FLOAT, "0.0", "", 0, 1, span=SINCE_23),
+    Variable("SGLANG_TEST_DISAGG_FAILURE_PROB", FLOAT, "0.0", "share of rooms made to fail", 0, 1),
+    Variable("SGLANG_TEST_DISAGG_KV_CHECKSUM_MISMATCH_PROB", FLOAT, "0.0", "", 0, 1),
 )  # fmt: skip
 
 NUMBERED = {  # of Mooncake, with bounds from its own messages; name → (default, says, low, high)
@@ -268,14 +271,14 @@ def _variable(name: str, value: str, version: Version) -> Iterator[Remark]:
     if row is not None:
         yield from _value(row, value)
         return
-    other = next((each for each in VARIABLES if each.name == name), None)
-    if other is not None:
-        since = version < other.span.since
-        when = f"since {spell(other.span.since)}" if since else f"only until {spell(other.span.until or version)}"
-        message = f"sglang {spell(version)} does not read {name} ({when})"
-        yield Remark(
-            name, message, f"update SGLang to {spell(other.span.since)}, or remove it" if since else "remove it"
-        )
+    held = history.spans("environment", name) if name.startswith("SGLANG_") else ()
+    if any(span.holds(version) for span in held):
+        return  # a setting of SGLang that has no row here: what it may be is the release's business
+    if held:
+        later = next((span for span in held if version < span.since), None)
+        when = f"since {spell(later.since)}" if later else f"only until {spell(held[-1].until or version)}"
+        fix = f"update SGLang to {spell(later.since)}, or remove it" if later else "remove it"
+        yield Remark(name, f"sglang {spell(version)} does not read {name} ({when})", fix)
     elif name.startswith(FAMILIES):
         near = _near(name, version)
         if near or name.startswith(CLOSED):
@@ -289,6 +292,8 @@ def _near(name: str, version: Version) -> str:
 
     family = name.partition("_")[0] + "_"
     names = [row.name for row in VARIABLES if row.name.startswith(family) and row.span.holds(version)]
+    if family == "SGLANG_":
+        names += history.names("environment", version)
     return next(iter(get_close_matches(name, names, 1, 0.86)), "")
 
 

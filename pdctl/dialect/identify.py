@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.dialect import arguments, numerals
 from pdctl.dialect.own.engine import AT_INFO
 from pdctl.dialect.row import Level, Speaker
-from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Span, Version, spell
+from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_10, V0_5_13, V0_5_16, V0_5_18, V0_5_23, Span, Version, spell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -91,25 +91,25 @@ class Hint(NamedTuple):
 
 HINTS = (
     # A decode asks in its own release's words, whatever the answer.
-    Hint("shape-called", "path", r"/route\?engine_rank", Span(V0_5_3, V0_5_13)),
-    Hint("shape-called", "path", r"/route\?prefill_dp_rank", Span(V0_5_13)),
-    Hint("rank-called", "path", r"/route\?engine_rank", Span(V0_5_3, V0_5_13)),
-    Hint("rank-called", "path", r"/route\?prefill_dp_rank", Span(V0_5_13)),
+    Hint("shape-called", "path", r"/route\?engine_rank", Span(V0_5_3, V0_5_10)),
+    Hint("shape-called", "path", r"/route\?prefill_dp_rank", Span(V0_5_10)),
+    Hint("rank-called", "path", r"/route\?engine_rank", Span(V0_5_3, V0_5_10)),
+    Hint("rank-called", "path", r"/route\?prefill_dp_rank", Span(V0_5_10)),
     # A prefill is asked by anybody; what it does not understand it answers with 400.
-    Hint("bootstrap-shape-answered", "asked", r"/route\?engine_rank\S* (?:200|5)", Span(V0_5_3, V0_5_13)),
-    Hint("bootstrap-shape-answered", "asked", r"/route\?engine_rank\S* 400", Span(V0_5_13)),
-    Hint("bootstrap-shape-answered", "asked", r"/route\?prefill_dp_rank\S* (?:200|503)", Span(V0_5_13)),
-    Hint("bootstrap-shape-answered", "asked", r"/route\?prefill_dp_rank\S* 400", Span(V0_5_3, V0_5_13)),
+    Hint("bootstrap-shape-answered", "asked", r"/route\?engine_rank\S* (?:200|5)", Span(V0_5_3, V0_5_10)),
+    Hint("bootstrap-shape-answered", "asked", r"/route\?engine_rank\S* 400", Span(V0_5_10)),
+    Hint("bootstrap-shape-answered", "asked", r"/route\?prefill_dp_rank\S* (?:200|503)", Span(V0_5_10)),
+    Hint("bootstrap-shape-answered", "asked", r"/route\?prefill_dp_rank\S* 400", Span(V0_5_3, V0_5_10)),
     # repr() of the record as the decode's own release defines it.
-    Hint("prefill-shape-fetched", "info", r"PrefillServerInfo\((?!.*prefill_http_port)", Span(V0_5_13, V0_5_18)),
+    Hint("prefill-shape-fetched", "info", r"PrefillServerInfo\((?!.*prefill_http_port)", Span(V0_5_10, V0_5_16)),
     Hint(
         "prefill-shape-fetched",
         "info",
         r"PrefillServerInfo\((?!.*kv_layout).*prefill_http_port",
-        Span(V0_5_18, V0_5_23),
+        Span(V0_5_16, V0_5_23),
     ),
     Hint("prefill-shape-fetched", "info", r".*kv_layout", Span(V0_5_23)),
-    Hint("prefill-shape-fetched-old", "page_size", r"\d", Span(V0_5_8, V0_5_13)),
+    Hint("prefill-shape-fetched-old", "page_size", r"\d", Span(V0_5_8, V0_5_10)),
     Hint("prefill-warm-up-ended-old", "resp", r".*'total_retractions'", Span(V0_5_8, V0_5_13)),
     Hint("decode-warm-up-ended-old", "resp", r".*'total_retractions'", Span(V0_5_8, V0_5_13)),
     Hint("prefill-times", "attempts", r"\d", Span(V0_5_18)),

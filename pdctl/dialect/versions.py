@@ -2,21 +2,70 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
+from pdctl.dialect import tables
 from pdctl.errors import UsageError
 
-Version = tuple[int, int, int]
+# Major, minor, micro; a post release has its number behind them: 0.5.10 < 0.5.10.post1 < 0.5.11.
+Version = tuple[int, ...]
+
+DIGITS = 6  # of one number of a version; more are somebody's build number or garbage
+POST = re.compile(rf"[.-]?post(\d{{1,{DIGITS}}})")
+
+
+def parse(text: str) -> Version:
+    """`0.5.18`, `v0.5.18` and `0.5.18rc1` alike: the three leading numbers, and that of a post release."""
+    numbers: list[int] = []
+    rest = text.strip().removeprefix("v")
+    for part in rest.split(".")[:3]:
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not 0 < len(digits) <= DIGITS:
+            break
+        numbers.append(int(digits))
+    if len(numbers) != 3:
+        raise UsageError(f"`{text}` is not an sglang version", f"write it as {spell(NEWEST)}")
+    post = POST.search(rest)
+    return (*numbers, int(post[1])) if post is not None and int(post[1]) else tuple(numbers)
+
+
+def spell(version: Version) -> str:
+    return ".".join(map(str, version[:3])) + "".join(f".post{number}" for number in version[3:])
+
+
+# The releases whose sources were read, the oldest first (dialect/releases/sglang/releases.tsv).
+SGLANG: tuple[Version, ...] = tuple(parse(source.version) for source in tables.sources())
+OLDEST, NEWEST = SGLANG[0], SGLANG[-1]
 
 V0_5_3: Version = (0, 5, 3)
+V0_5_3_POST2: Version = (0, 5, 3, 2)
+V0_5_3_POST3: Version = (0, 5, 3, 3)
+V0_5_4: Version = (0, 5, 4)
+V0_5_4_POST2: Version = (0, 5, 4, 2)
+V0_5_5: Version = (0, 5, 5)
+V0_5_5_POST1: Version = (0, 5, 5, 1)
+V0_5_5_POST3: Version = (0, 5, 5, 3)
+V0_5_6: Version = (0, 5, 6)
+V0_5_6_POST1: Version = (0, 5, 6, 1)
+V0_5_6_POST2: Version = (0, 5, 6, 2)
+V0_5_7: Version = (0, 5, 7)
 V0_5_8: Version = (0, 5, 8)
+V0_5_9: Version = (0, 5, 9)
+V0_5_10: Version = (0, 5, 10)
+V0_5_11: Version = (0, 5, 11)
+V0_5_12: Version = (0, 5, 12)
 V0_5_13: Version = (0, 5, 13)
+V0_5_14: Version = (0, 5, 14)
+V0_5_15: Version = (0, 5, 15)
+V0_5_16: Version = (0, 5, 16)
+V0_5_17: Version = (0, 5, 17)
 V0_5_18: Version = (0, 5, 18)
+V0_5_19: Version = (0, 5, 19)
+V0_5_20: Version = (0, 5, 20)
+V0_5_21: Version = (0, 5, 21)
+V0_5_22: Version = (0, 5, 22)
 V0_5_23: Version = (0, 5, 23)
-
-# The releases whose sources were read and executed; a change between two of them may have come in any release between.
-SGLANG: tuple[Version, ...] = (V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23)
-NEWEST = V0_5_23
 
 
 class Release(NamedTuple):
@@ -37,38 +86,42 @@ class Span(NamedTuple):
         return self.since <= version and (self.until is None or version < self.until)
 
 
-def spell(version: Version) -> str:
-    return ".".join(map(str, version))
-
-
 def resolve(text: str | None) -> Release:
     """The rows that answer for SGLang `text` (None: the newest known); UsageError for older than the oldest known."""
     if text is None:
         return Release(spell(NEWEST), NEWEST)
     version = parse(text)
-    if version < SGLANG[0]:
+    if version < OLDEST:
         raise UsageError(
-            f"sglang {text} is older than {spell(SGLANG[0])}, the oldest release pdctl knows",
-            f"give one of {', '.join(map(spell, SGLANG))}, or a newer one",
+            f"sglang {text} is older than {spell(OLDEST)}, the oldest release pdctl has read",
+            f"give {spell(OLDEST)} or a newer one, up to {spell(NEWEST)}",
         )
     known = max(candidate for candidate in SGLANG if candidate <= version)
-    if known == version:
-        return Release(spell(version), known)
-    what = "newer than any release pdctl knows" if known == NEWEST else "between two releases pdctl knows"
-    return Release(spell(version), known, f"sglang {text} is {what}: the rules of {spell(known)} are used")
+    return Release(spell(version), known, unread(version))
 
 
-DIGITS = 6  # of one number of a version; more are somebody's build number or garbage
+def unread(version: Version) -> str:
+    """What to know about a release that is not in the tables, as one sentence; "" for one that is."""
+    if version in SGLANG:
+        return ""
+    if version < OLDEST:
+        return f"sglang {spell(version)} is older than the oldest release pdctl has read ({spell(OLDEST)})"
+    known = max(candidate for candidate in SGLANG if candidate <= version)
+    if known == NEWEST:
+        what = f"newer than the newest release pdctl has read ({spell(NEWEST)})"
+    else:
+        after = SGLANG[SGLANG.index(known) + 1]
+        what = f"not among the releases pdctl has read (it lies between {spell(known)} and {spell(after)})"
+    return f"sglang {spell(version)} is {what}: the rules of {spell(known)} are used"
 
 
-def parse(text: str) -> Version:
-    """`0.5.18`, `v0.5.18`, `0.5.18.post1` and `0.5.18rc1` alike: the three leading numbers."""
-    numbers: list[int] = []
-    for part in text.strip().removeprefix("v").split(".")[:3]:
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not 0 < len(digits) <= DIGITS:
-            break
-        numbers.append(int(digits))
-    if len(numbers) != 3:
-        raise UsageError(f"`{text}` is not an sglang version", f"write it as {spell(NEWEST)}")
-    return numbers[0], numbers[1], numbers[2]
+def span_of(item: tables.Item) -> Span:
+    """The releases of a table's line."""
+    return Span(_written(item.since), _written(item.until) if item.until else None)
+
+
+_WRITTEN = {source.version: version for source, version in zip(tables.sources(), SGLANG, strict=True)}
+
+
+def _written(text: str) -> Version:
+    return _WRITTEN.get(text) or parse(text)

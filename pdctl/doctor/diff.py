@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pdctl.dialect.versions import V0_5_13, V0_5_18
+from pdctl.dialect.versions import V0_5_10, V0_5_17
 from pdctl.doctor import reading
 from pdctl.doctor.families import Family, family, recurrent
 from pdctl.doctor.reading import HERE, KvType, Widths
@@ -131,7 +131,7 @@ def _stages(engine: Engine) -> Hashable:
 def _unequal_kv(prefill: KvType, decode: KvType) -> bool | None:
     if prefill.flag == decode.flag:
         return False
-    by_word = [side.release is not None and V0_5_13 <= side.release < V0_5_18 for side in (prefill, decode)]
+    by_word = [side.release is not None and V0_5_10 <= side.release < V0_5_17 for side in (prefill, decode)]
     if any(by_word) or "auto" not in (prefill.flag, decode.flag):
         return True
     auto, given = (prefill, decode) if prefill.flag == "auto" else (decode, prefill)
@@ -207,7 +207,7 @@ ROWS: tuple[Row, ...] = (
         clash=lambda prefill, decode: prefill == decode),
     Row("page_size", MUST, "pages are copied whole: from 0.5.8 on the decode refuses the first request, 0.5.3 copies "
         "the wrong bytes", "PD302"),
-    Row("kv_cache_dtype", MUST, "pages are copied as bytes; 0.5.13 compares the flag's words, 0.5.18 on the resolved "
+    Row("kv_cache_dtype", MUST, "pages are copied as bytes; 0.5.10 to 0.5.16 compare the flag's words, 0.5.17 on what "
         "type", "PD303", reading.kv_type, _unequal_kv),
     Row("KV layout", MUST, "the same type in another byte order is a short or wrong copy", "PD304", _layout,
         _unequal_layout),

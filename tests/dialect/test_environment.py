@@ -79,9 +79,9 @@ def test_names_nobody_reads(name: str, part: str) -> None:
     [
         ("SGLANG_DISAGGREGATION_ENGINE_INIT_TIMEOUT", "60", V0_5_23, ""),
         ("SGLANG_DISAGGREGATION_ENGINE_INIT_TIMEOUT", "60", V0_5_18, "sglang 0.5.18 does not read"),
-        ("SGLANG_DISAGG_STAGING_BUFFER", "1", V0_5_8, "(since 0.5.13); update SGLang to 0.5.13, or remove it"),
+        ("SGLANG_DISAGG_STAGING_BUFFER", "1", V0_5_8, "(since 0.5.10); update SGLang to 0.5.10, or remove it"),
         ("SGLANG_DISAGGREGATION_NUM_PRE_ALLOCATE_REQS", "4", V0_5_13, ""),
-        ("SGLANG_DISAGGREGATION_NUM_PRE_ALLOCATE_REQS", "4", V0_5_18, "(only until 0.5.18); remove it"),
+        ("SGLANG_DISAGGREGATION_NUM_PRE_ALLOCATE_REQS", "4", V0_5_18, "(only until 0.5.14); remove it"),
         # It was a switch first, and is the name of a kind of memory since.
         ("SGLANG_MOONCAKE_CUSTOM_MEM_POOL", "NVLINK", V0_5_3, "is neither true nor false"),
         ("SGLANG_MOONCAKE_CUSTOM_MEM_POOL", "NVLINK", V0_5_8, ""),

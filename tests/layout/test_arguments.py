@@ -35,7 +35,7 @@ def cautions(plan: Plan, code: str) -> list[str]:
             "0.5.23",
             "{cuda-graph-max-bs: 64}",
             [
-                "flag-not-in-release: cuda-graph-max-bs: sglang 0.5.23 has no --cuda-graph-max-bs (only until 0.5.23); "
+                "flag-not-in-release: cuda-graph-max-bs: sglang 0.5.23 has no --cuda-graph-max-bs (only until 0.5.20); "
                 "it has --cuda-graph-max-bs-decode"
             ],
         ),
@@ -60,17 +60,19 @@ def test_flags_and_values(sheet: Sheet, release: str, args: str, expected: list[
 
 
 def test_a_release_between_two_is_given_the_benefit_of_the_doubt(sheet: Sheet) -> None:
-    plan = planned(sheet, "0.5.20", "{enable-pd-role-switch: true}")
+    plan = planned(sheet, "0.5.20.post1", "{enable-pd-role-switch: true}")
     assert plan.feasible
-    assert "sglang 0.5.20 has no --enable-pd-role-switch (since 0.5.23)" in cautions(plan, "flag-in-doubt")[0]
+    assert "sglang 0.5.20.post1 has no --enable-pd-role-switch (since 0.5.21)" in cautions(plan, "flag-in-doubt")[0]
 
 
-@pytest.mark.parametrize(("release", "fine"), [("0.5.8", False), ("0.5.13", True), ("0.5.10", True)])
+@pytest.mark.parametrize(
+    ("release", "fine"), [("0.5.8", False), ("0.5.13", True), ("0.5.12", False), ("0.5.12.post2", True)]
+)
 def test_a_transfer_backend_belongs_to_a_release(sheet: Sheet, release: str, fine: bool) -> None:
     plan = planned(sheet, release, more="transfer: {backend: mooncake_tcp}\n")
     assert plan.feasible is fine
     assert fine or plan.problems[0].code == "backend-not-in-release"
-    assert bool(cautions(plan, "flag-in-doubt")) is (release == "0.5.10")
+    assert bool(cautions(plan, "flag-in-doubt")) is (release == "0.5.12.post2")
 
 
 @pytest.mark.parametrize(("release", "fine"), [("0.5.3", True), ("0.5.8", False), ("0.5.23", False)])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pdctl
-from pdctl.dialect.versions import NEWEST, SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Version, spell
+from pdctl.dialect.versions import NEWEST, SGLANG, V0_5_3, V0_5_8, V0_5_10, V0_5_13, V0_5_18, V0_5_22, Version, spell
 from pdctl.engine import command_line as engine
 from pdctl.layout.commands import flag_words, instance
 from pdctl.layout.plan import plan_topology
@@ -50,7 +50,7 @@ def test_values_become_words() -> None:
 def test_attention_width_by_release(version: Version) -> None:
     (command,) = instance(PREFILL._replace(version=version), Shape(tp=8, dp=4), Numbers(30000, 8998), "h")
     said = flags(command.argv)
-    if version >= V0_5_23:
+    if version >= V0_5_22:
         assert said["--attn-dp-size"] == "4"
         assert "--enable-dp-attention" not in said
     else:
@@ -82,7 +82,9 @@ def test_only_a_prefill_opens_a_bootstrap_port() -> None:
     assert "--disaggregation-bootstrap-port" not in instance(DECODE, Shape(), Numbers(30000), "h")[0].argv
 
 
-@pytest.mark.parametrize(("version", "told"), [(V0_5_3, True), (V0_5_8, True), (V0_5_13, False), (NEWEST, False)])
+@pytest.mark.parametrize(
+    ("version", "told"), [(V0_5_3, True), (V0_5_8, True), (V0_5_10, False), (V0_5_13, False), (NEWEST, False)]
+)
 def test_older_releases_are_told_the_other_sides_widths(version: Version, told: bool) -> None:
     wide, narrow = Shape(tp=8, dp=8), Shape(tp=4, pp=2)
     prefill = instance(PREFILL._replace(version=version, peer=wide), narrow, Numbers(30000, 8998), "h")[0].argv

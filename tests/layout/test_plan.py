@@ -295,8 +295,8 @@ def test_args_that_start_up_checks_refuse(sheet: Sheet) -> None:
 
 
 def test_a_release_between_two_is_said(sheet: Sheet) -> None:
-    plan = sheet.plan(SGLANG, "engine.version=0.5.15")
-    assert plan.version == "0.5.15"
+    plan = sheet.plan(SGLANG, "engine.version=0.5.15.post2")
+    assert plan.version == "0.5.15.post2"
     assert "release" in warned(plan)
 
 

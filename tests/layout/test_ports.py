@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.dialect.versions import NEWEST, SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Version, spell
+from pdctl.dialect.versions import NEWEST, SGLANG, V0_5_3_POST2, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Version, spell
 from pdctl.layout.ports import base_port, dist_port, embedded, occupied
 from pdctl.layout.serving import Numbers, Port
 from pdctl.layout.shape import Shape
@@ -35,7 +35,7 @@ def test_worked_example(
     wanted = {"http": [http], "dist-init": [dist]} | {name: [base + at] for at, name in enumerate(CHANNELS)}
     if bootstrap is not None:
         wanted["bootstrap"] = [bootstrap]
-    if version == V0_5_3:
+    if version < V0_5_3_POST2:
         wanted["scheduler-input"] = list(range(base + 5, base + 13))
     else:
         wanted |= {"load-collector": [base + 5], "worker-handshake": [handshake]}

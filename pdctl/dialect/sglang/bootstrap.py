@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Span, Version
+from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_10, V0_5_16, V0_5_21, V0_5_22, V0_5_23, Span, Version
 
-TO_13 = Span(V0_5_3, V0_5_13)
-FROM_13 = Span(V0_5_13)
+TO_10 = Span(V0_5_3, V0_5_10)
+FROM_10 = Span(V0_5_10)
 
 
 class Query(NamedTuple):
@@ -23,8 +23,8 @@ class Query(NamedTuple):
 
 
 QUERIES: tuple[Query, ...] = (
-    Query("new", ("prefill_dp_rank", "prefill_cp_rank", "target_tp_rank", "target_pp_rank"), FROM_13),
-    Query("old", ("engine_rank", "target_dp_group", "target_pp_rank"), TO_13),
+    Query("new", ("prefill_dp_rank", "prefill_cp_rank", "target_tp_rank", "target_pp_rank"), FROM_10),
+    Query("old", ("engine_rank", "target_dp_group", "target_pp_rank"), TO_10),
 )
 
 
@@ -38,23 +38,23 @@ class Key(NamedTuple):
 
 
 SHAPE_KEYS: tuple[Key, ...] = (
-    Key("prefill_attn_tp_size", "attn_tp_size", TO_13),
-    Key("prefill_dp_size", "dp_size", TO_13),
-    Key("prefill_pp_size", "pp_size", TO_13),
-    Key("prefill_page_size", "page_size", Span(V0_5_8, V0_5_13)),
-    Key("attn_tp_size", "attn_tp_size", FROM_13),
-    Key("attn_cp_size", "attn_cp_size", FROM_13),
-    Key("dp_size", "dp_size", FROM_13),
-    Key("pp_size", "pp_size", FROM_13),
-    Key("page_size", "page_size", FROM_13),
-    Key("kv_cache_dtype", "kv_cache_dtype", FROM_13),
-    Key("follow_bootstrap_room", "follow_bootstrap_room", FROM_13),
-    Key("enable_dsa_cache_layer_split", "enable_dsa_cache_layer_split", Span(V0_5_18)),
-    Key("prefill_http_port", "prefill_http_port", Span(V0_5_18)),
-    Key("decode_allocation_policy", "decode_allocation_policy", Span(V0_5_23)),
+    Key("prefill_attn_tp_size", "attn_tp_size", TO_10),
+    Key("prefill_dp_size", "dp_size", TO_10),
+    Key("prefill_pp_size", "pp_size", TO_10),
+    Key("prefill_page_size", "page_size", Span(V0_5_8, V0_5_10)),
+    Key("attn_tp_size", "attn_tp_size", FROM_10),
+    Key("attn_cp_size", "attn_cp_size", FROM_10),
+    Key("dp_size", "dp_size", FROM_10),
+    Key("pp_size", "pp_size", FROM_10),
+    Key("page_size", "page_size", FROM_10),
+    Key("kv_cache_dtype", "kv_cache_dtype", FROM_10),
+    Key("follow_bootstrap_room", "follow_bootstrap_room", FROM_10),
+    Key("enable_dsa_cache_layer_split", "enable_dsa_cache_layer_split", Span(V0_5_16)),
+    Key("prefill_http_port", "prefill_http_port", Span(V0_5_16)),
+    Key("decode_allocation_policy", "decode_allocation_policy", Span(V0_5_22)),
     Key("enable_kv_cache_sharding", "enable_kv_cache_sharding", Span(V0_5_23)),
     Key("kv_layout", "kv_layout", Span(V0_5_23), always=False),
-    Key("dsv41_spec_layout", "dsv41_spec_layout", Span(V0_5_23), always=False),
+    Key("dsv41_spec_layout", "dsv41_spec_layout", Span(V0_5_21), always=False),
 )
 RANK_KEYS = ("rank_ip", "rank_port")
 
@@ -68,11 +68,11 @@ class Sent(NamedTuple):
 
 
 REGISTERED: tuple[Sent, ...] = (
-    Sent("role", TO_13),
+    Sent("role", TO_10),
     Sent("attn_tp_size"),
     Sent("attn_tp_rank"),
-    Sent("attn_cp_size", FROM_13),
-    Sent("attn_cp_rank", FROM_13),
+    Sent("attn_cp_size", FROM_10),
+    Sent("attn_cp_rank", FROM_10),
     Sent("attn_dp_size"),
     Sent("attn_dp_rank"),
     Sent("pp_size"),
@@ -82,14 +82,14 @@ REGISTERED: tuple[Sent, ...] = (
     Sent("rank_ip"),
     Sent("rank_port"),
     Sent("page_size", Span(V0_5_8)),
-    Sent("kv_cache_dtype", FROM_13),
-    Sent("load_balance_method", FROM_13, False),
-    Sent("enable_dsa_cache_layer_split", Span(V0_5_18), False),
-    Sent("prefill_http_port", Span(V0_5_18), False),
+    Sent("kv_cache_dtype", FROM_10),
+    Sent("load_balance_method", FROM_10, False),
+    Sent("enable_dsa_cache_layer_split", Span(V0_5_16), False),
+    Sent("prefill_http_port", Span(V0_5_16), False),
     Sent("kv_layout", Span(V0_5_23), False),
-    Sent("dsv41_spec_layout", Span(V0_5_23), False),
+    Sent("dsv41_spec_layout", Span(V0_5_21), False),
     Sent("enable_kv_cache_sharding", Span(V0_5_23), False),
-    Sent("decode_allocation_policy", Span(V0_5_23), False),
+    Sent("decode_allocation_policy", Span(V0_5_22), False),
 )
 
 
@@ -107,19 +107,19 @@ NOT_COMPLETE = r"Prefill server not fully registered yet \((?P<registered>\d+) w
 
 ANSWERS: tuple[Answer, ...] = (
     Answer("health", 200, "OK", "the socket listens; says nothing about registration"),
-    Answer("shape", 200, "", "every rank is registered", FROM_13),
-    Answer("shape", 200, "", "what is registered so far; null before the first rank", TO_13),
-    Answer("shape", 503, NOT_COMPLETE, "ranks are missing", FROM_13),
+    Answer("shape", 200, "", "every rank is registered", FROM_10),
+    Answer("shape", 200, "", "what is registered so far; null before the first rank", TO_10),
+    Answer("shape", 503, NOT_COMPLETE, "ranks are missing", FROM_10),
     Answer("shape", 400, "Missing inputs for bootstrap server.", "asked in the other style's words"),
     Answer("rank", 200, "", "the rank's ZMQ address"),
-    Answer("rank", 404, "Bootstrap info not found for", "no such rank", FROM_13),
-    Answer("rank", 500, "", "no such rank (KeyError)", TO_13),
-    Answer("rank", 503, NOT_COMPLETE, "ranks are missing", FROM_13),
+    Answer("rank", 404, "Bootstrap info not found for", "no such rank", FROM_10),
+    Answer("rank", 500, "", "no such rank (KeyError)", TO_10),
+    Answer("rank", 503, NOT_COMPLETE, "ranks are missing", FROM_10),
     Answer("other", 405, "Method not allowed", "a bootstrap server asked with another method"),
     Answer("other", 404, "404: Not Found", "a bootstrap server, or any other aiohttp server"),
 )
 
-# 0.5.13 and later only: which DP rank of a prefill has a room.
+# 0.5.10 and later only: which DP rank of a prefill has a room.
 DP_RANK_ROUTES = ("/register_dp_rank", "/query_dp_ranks")
 
 

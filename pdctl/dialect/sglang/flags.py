@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_23, Span, Version
+from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_9, V0_5_10, V0_5_22, Span, Version
 
 
 class Spelling(NamedTuple):
@@ -23,12 +23,12 @@ SPELLINGS: tuple[Spelling, ...] = (
     Spelling("tp", ("--tp-size", "{}")),
     Spelling("pp", ("--pp-size", "{}")),
     Spelling("ep", ("--ep-size", "{}")),
-    # 0.5.23 split the old --dp-size: attention width got its own flag, --dp-size counts replicas only.
-    Spelling("attn_dp", ("--dp-size", "{}", "--enable-dp-attention"), Span(V0_5_3, V0_5_23)),
-    Spelling("attn_dp", ("--attn-dp-size", "{}"), Span(V0_5_23)),
+    # 0.5.22 split the old --dp-size: attention width got its own flag, --dp-size counts replicas only.
+    Spelling("attn_dp", ("--dp-size", "{}", "--enable-dp-attention"), Span(V0_5_3, V0_5_22)),
+    Spelling("attn_dp", ("--attn-dp-size", "{}"), Span(V0_5_22)),
     Spelling("replicas", ("--dp-size", "{}")),
-    Spelling("attn_cp", ("--attn-cp-size", "{}"), Span(V0_5_13)),
-    Spelling("moe_dp", ("--moe-dp-size", "{}"), Span(V0_5_13)),
+    Spelling("attn_cp", ("--attn-cp-size", "{}"), Span(V0_5_9)),
+    Spelling("moe_dp", ("--moe-dp-size", "{}"), Span(V0_5_9)),
     Spelling("deepep", ("--moe-a2a-backend", "deepep")),
     Spelling("nnodes", ("--nnodes", "{}")),
     Spelling("node_rank", ("--node-rank", "{}")),
@@ -40,10 +40,10 @@ SPELLINGS: tuple[Spelling, ...] = (
     Spelling("transfer_backend", ("--disaggregation-transfer-backend", "{}")),
     Spelling("bootstrap_port", ("--disaggregation-bootstrap-port", "{}")),
     Spelling("ib_device", ("--disaggregation-ib-device", "{}")),
-    # Until 0.5.13 each side had to be told the other's width; the defaults are the side's own.
-    Spelling("decode_tp", ("--disaggregation-decode-tp", "{}"), Span(V0_5_3, V0_5_13)),
-    Spelling("decode_dp", ("--disaggregation-decode-dp", "{}"), Span(V0_5_3, V0_5_13)),
-    Spelling("prefill_pp", ("--disaggregation-prefill-pp", "{}"), Span(V0_5_3, V0_5_13)),
+    # Before 0.5.10 each side had to be told the other's width; the defaults are the side's own.
+    Spelling("decode_tp", ("--disaggregation-decode-tp", "{}"), Span(V0_5_3, V0_5_10)),
+    Spelling("decode_dp", ("--disaggregation-decode-dp", "{}"), Span(V0_5_3, V0_5_10)),
+    Spelling("prefill_pp", ("--disaggregation-prefill-pp", "{}"), Span(V0_5_3, V0_5_10)),
     # 0.5.3 refuses a decode with dp > 1 without it (outside its CI); later releases ignore it.
     Spelling("decode_follows_room", ("--prefill-round-robin-balance",), Span(V0_5_3, V0_5_8)),
     Spelling("no_overlap", ("--disable-overlap-schedule",)),

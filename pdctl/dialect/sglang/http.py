@@ -1,10 +1,14 @@
-"""The HTTP surface of an engine that serves a PD role, release by release (srt/entrypoints/http_server.py)."""
+"""The HTTP surface of an engine that serves a PD role (srt/entrypoints/http_server.py).
+
+Which release has which path is in the table that was read from the wheels (dialect/releases/sglang/routes.tsv).
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_23, Span, Version
+from pdctl.dialect import history
+from pdctl.dialect.versions import V0_5_6_POST2, V0_5_10, Span, Version
 
 
 class Route(NamedTuple):
@@ -16,9 +20,13 @@ class Route(NamedTuple):
     purpose: str
     method: str
     path: str
-    span: Span = Span()
     proves: str = ""
     note: str = ""
+
+    @property
+    def span(self) -> Span:
+        """/metrics is no route of the server: prometheus_client's own application is mounted there."""
+        return Span() if self.path == "/metrics" else history.span("routes", "server", self.path)
 
 
 ROUTES: tuple[Route, ...] = (
@@ -27,14 +35,14 @@ ROUTES: tuple[Route, ...] = (
         "health_generate", "GET", "/health_generate", proves="any scheduler message arrived",
         note="bootstrap_host 2.2.2.2: no KV cache moves",
     ),
-    Route("ready", "GET", "/ready", Span(V0_5_23)),
+    Route("ready", "GET", "/ready"),
     Route("ping", "GET", "/ping"),
-    Route("server_info", "GET", "/server_info", Span(V0_5_8), note="asks the scheduler: hangs when that is stuck"),
-    Route("server_info", "GET", "/get_server_info", note="deprecated since 0.5.8; each call writes a warning there"),
-    Route("model_info", "GET", "/model_info", Span(V0_5_8)),
+    Route("server_info", "GET", "/server_info", note="asks the scheduler: hangs when that is stuck"),
+    Route("server_info", "GET", "/get_server_info", note="deprecated since 0.5.6; each call writes a warning there"),
+    Route("model_info", "GET", "/model_info"),
     Route("model_info", "GET", "/get_model_info"),
-    Route("loads", "GET", "/v1/loads", Span(V0_5_8)),
-    Route("loads", "GET", "/get_load", Span(V0_5_3, V0_5_23)),
+    Route("loads", "GET", "/v1/loads"),
+    Route("loads", "GET", "/get_load"),
     Route("metrics", "GET", "/metrics", note="only with --enable-metrics"),
     Route("models", "GET", "/v1/models"),
     Route("generate", "POST", "/generate"),
@@ -46,8 +54,8 @@ ROUTES: tuple[Route, ...] = (
     Route("continue", "POST", "/continue_generation"),
     Route("internal_state", "POST", "/set_internal_state"),
     Route("logging", "POST", "/configure_logging", note="turns --log-requests on without a restart"),
-    Route("trace_level", "POST", "/set_trace_level", Span(V0_5_13)),
-    Route("role_switch", "POST", "/pd_role_switch", Span(V0_5_23)),
+    Route("trace_level", "POST", "/set_trace_level"),
+    Route("role_switch", "POST", "/pd_role_switch"),
 )  # fmt: skip
 
 
@@ -61,14 +69,14 @@ class Body(NamedTuple):
 
 
 BODY: tuple[Body, ...] = (
-    Body("bootstrap_host", "str", note="null: 0.5.13 and later raise AttributeError in the decode's scheduler"),
+    Body("bootstrap_host", "str", note="null: 0.5.10 and later raise AttributeError in the decode's scheduler"),
     Body("bootstrap_port", "int", note="null: the receiving server's own --disaggregation-bootstrap-port, silently"),
-    Body("bootstrap_room", "int", note="never 0, which means `not written` from 0.5.13 on; unique per request"),
+    Body("bootstrap_room", "int", note="never 0, which means `not written` from 0.5.9 on; unique per request"),
     Body("bootstrap_pair_key", "str"),
-    Body("decode_tp_size", "int", Span(V0_5_8)),
-    Body("data_parallel_rank", "int", note="from 0.5.13 an alias of routed_dp_rank"),
-    Body("routed_dp_rank", "int", Span(V0_5_13)),
-    Body("disagg_prefill_dp_rank", "int", Span(V0_5_13), "tells a decode which prefill DP rank has the room"),
+    Body("decode_tp_size", "int", Span(V0_5_6_POST2)),
+    Body("data_parallel_rank", "int", note="from 0.5.10 an alias of routed_dp_rank"),
+    Body("routed_dp_rank", "int", Span(V0_5_10)),
+    Body("disagg_prefill_dp_rank", "int", Span(V0_5_10), "tells a decode which prefill DP rank has the room"),
     Body("rid", "str"),
 )
 

@@ -1,14 +1,15 @@
-"""The PD metrics of SGLang (`sglang:` in front) and of the Rust routers, with their Prometheus types per release."""
+"""The PD metrics of SGLang (`sglang:` in front) and of the Rust routers, with their Prometheus types.
+
+Which release exports which is in the table that was read from the wheels (dialect/releases/sglang/metrics.tsv).
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_23, Span, Version
+from pdctl.dialect import history
+from pdctl.dialect.versions import Span, Version
 
-TO_13 = Span(V0_5_3, V0_5_13)
-FROM_8 = Span(V0_5_8)
-FROM_13 = Span(V0_5_13)
 GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
 
 
@@ -19,50 +20,55 @@ class Metric(NamedTuple):
     type: str
     meaning: str
     role: str = ""
-    span: Span = Span()
     queue: bool = False
+
+    @property
+    def span(self) -> Span:
+        """The routers' metrics are not dated: their binaries tell no names."""
+        named = self.name.startswith("sglang:")
+        return history.span("metrics", self.name, self.type) if named else Span()
 
 
 METRICS: tuple[Metric, ...] = (
     # The older name of the bootstrap queue; on a decode `prealloc` is another queue in every release.
-    Metric("sglang:num_prefill_prealloc_queue_reqs", GAUGE, "prefill bootstrap queue", "prefill", TO_13, True),
-    Metric("sglang:num_prefill_bootstrap_queue_reqs", GAUGE, "prefill bootstrap queue", "prefill", FROM_13, True),
+    Metric("sglang:num_prefill_prealloc_queue_reqs", GAUGE, "prefill bootstrap queue", "prefill", queue=True),
+    Metric("sglang:num_prefill_bootstrap_queue_reqs", GAUGE, "prefill bootstrap queue", "prefill", queue=True),
     Metric("sglang:num_prefill_inflight_queue_reqs", GAUGE, "prefill inflight queue", "prefill", queue=True),
     Metric("sglang:num_decode_prealloc_queue_reqs", GAUGE, "decode prealloc queue", "decode", queue=True),
     Metric("sglang:num_decode_transfer_queue_reqs", GAUGE, "decode transfer queue", "decode", queue=True),
     Metric("sglang:num_queue_reqs", GAUGE, "waiting requests", queue=True),
     Metric("sglang:num_running_reqs", GAUGE, "running requests", queue=True),
-    Metric("sglang:num_decode_deferred_kv_release_reqs", GAUGE, "deferred releases", "decode", Span(V0_5_23), True),
-    Metric("sglang:num_decode_host_receive_queue_reqs", GAUGE, "host receive queue", "decode", Span(V0_5_23), True),
+    Metric("sglang:num_decode_deferred_kv_release_reqs", GAUGE, "deferred releases", "decode", queue=True),
+    Metric("sglang:num_decode_host_receive_queue_reqs", GAUGE, "host receive queue", "decode", queue=True),
     Metric("sglang:num_bootstrap_failed_reqs_total", COUNTER, "failed bootstraps"),
     Metric("sglang:num_transfer_failed_reqs_total", COUNTER, "failed transfers"),
-    Metric("sglang:num_prefill_retries_total", COUNTER, "prefill retries", "prefill", FROM_8),
+    Metric("sglang:num_prefill_retries_total", COUNTER, "prefill retries", "prefill"),
     Metric("sglang:num_aborted_requests_total", COUNTER, "aborted requests"),
     Metric("sglang:num_retracted_reqs", GAUGE, "retracted requests"),
-    Metric("sglang:num_retracted_requests_total", COUNTER, "retractions", "", FROM_8),
-    Metric("sglang:kv_transfer_speed_gb_s", GAUGE, "transfer speed", "", TO_13),
-    Metric("sglang:kv_transfer_speed_gb_s", HISTOGRAM, "transfer speed", "", FROM_13),
-    Metric("sglang:kv_transfer_latency_ms", GAUGE, "transfer time", "", TO_13),
-    Metric("sglang:kv_transfer_latency_ms", HISTOGRAM, "transfer time", "", FROM_13),
-    Metric("sglang:kv_transfer_bootstrap_ms", GAUGE, "bootstrap time", "", Span(V0_5_8, V0_5_13)),
-    Metric("sglang:kv_transfer_bootstrap_ms", HISTOGRAM, "bootstrap time", "", FROM_13),
-    Metric("sglang:kv_transfer_alloc_ms", GAUGE, "allocation time", "", Span(V0_5_8, V0_5_13)),
-    Metric("sglang:kv_transfer_alloc_ms", HISTOGRAM, "allocation time", "", FROM_13),
-    Metric("sglang:kv_transfer_total_mb", GAUGE, "transferred", "", Span(V0_5_8, V0_5_13)),
-    Metric("sglang:kv_transfer_total_mb", HISTOGRAM, "transferred", "", FROM_13),
-    Metric("sglang:pending_prealloc_token_usage", GAUGE, "pages waited for", "decode", FROM_8),
-    Metric("sglang:prealloc_full_token_usage", GAUGE, "pages reserved", "decode", Span(V0_5_23)),
-    Metric("sglang:prealloc_swa_token_usage", GAUGE, "SWA pages reserved", "decode", Span(V0_5_23)),
-    Metric("sglang:decode_deferred_kv_release_seconds", HISTOGRAM, "deferred release time", "decode", Span(V0_5_23)),
-    Metric("sglang:decode_deferred_kv_release_total", COUNTER, "deferred releases ended", "decode", Span(V0_5_23)),
+    Metric("sglang:num_retracted_requests_total", COUNTER, "retractions"),
+    Metric("sglang:kv_transfer_speed_gb_s", GAUGE, "transfer speed"),
+    Metric("sglang:kv_transfer_speed_gb_s", HISTOGRAM, "transfer speed"),
+    Metric("sglang:kv_transfer_latency_ms", GAUGE, "transfer time"),
+    Metric("sglang:kv_transfer_latency_ms", HISTOGRAM, "transfer time"),
+    Metric("sglang:kv_transfer_bootstrap_ms", GAUGE, "bootstrap time"),
+    Metric("sglang:kv_transfer_bootstrap_ms", HISTOGRAM, "bootstrap time"),
+    Metric("sglang:kv_transfer_alloc_ms", GAUGE, "allocation time"),
+    Metric("sglang:kv_transfer_alloc_ms", HISTOGRAM, "allocation time"),
+    Metric("sglang:kv_transfer_total_mb", GAUGE, "transferred"),
+    Metric("sglang:kv_transfer_total_mb", HISTOGRAM, "transferred"),
+    Metric("sglang:pending_prealloc_token_usage", GAUGE, "pages waited for", "decode"),
+    Metric("sglang:prealloc_full_token_usage", GAUGE, "pages reserved", "decode"),
+    Metric("sglang:prealloc_swa_token_usage", GAUGE, "SWA pages reserved", "decode"),
+    Metric("sglang:decode_deferred_kv_release_seconds", HISTOGRAM, "deferred release time", "decode"),
+    Metric("sglang:decode_deferred_kv_release_total", COUNTER, "deferred releases ended", "decode"),
     Metric("sglang:token_usage", GAUGE, "pool in use"),
     Metric("sglang:cache_hit_rate", GAUGE, "cache hit rate"),
     Metric("sglang:gen_throughput", GAUGE, "tokens per second"),
     Metric("sglang:queue_time_seconds", HISTOGRAM, "queue time"),
     Metric("sglang:per_stage_req_latency_seconds", HISTOGRAM, "stage time"),
-    Metric("sglang:kv_available_tokens", GAUGE, "tokens available", "", FROM_13),
-    Metric("sglang:kv_used_tokens", GAUGE, "tokens used", "", FROM_13),
-    Metric("sglang:kv_evictable_tokens", GAUGE, "tokens evictable", "", FROM_13),
+    Metric("sglang:kv_available_tokens", GAUGE, "tokens available"),
+    Metric("sglang:kv_used_tokens", GAUGE, "tokens used"),
+    Metric("sglang:kv_evictable_tokens", GAUGE, "tokens evictable"),
 )
 
 # sglang-router 0.3.x and smg 1.13 export the same prefix on a port of their own (default 29000).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_18, Span
+from pdctl.dialect.versions import V0_5_3, V0_5_3_POST2, V0_5_13, V0_5_17, Span
 
 
 class Anchor(str, Enum):
@@ -48,10 +48,10 @@ PORTS: tuple[PortRow, ...] = (
     PortRow("rpc", "zmq", Anchor.BASE, 2, When.TCP_CHANNELS),
     PortRow("metrics", "zmq", Anchor.BASE, 3, When.TCP_CHANNELS),
     PortRow("dp-controller", "zmq", Anchor.BASE, 4, When.TCP_CHANNELS),
-    PortRow("scheduler-input", "zmq", Anchor.BASE, 5, When.PER_DP_RANK, Span(V0_5_3, V0_5_8)),
-    # Bound only with several nodes; the start-up check of 0.5.8 and later wants it free all the same.
-    PortRow("load-collector", "zmq", Anchor.BASE, 5, When.TCP_CHANNELS, Span(V0_5_8)),
-    PortRow("worker-handshake", "zmq", Anchor.DIST, 13, When.TCP_CHANNELS, Span(V0_5_8)),
+    PortRow("scheduler-input", "zmq", Anchor.BASE, 5, When.PER_DP_RANK, Span(V0_5_3, V0_5_3_POST2)),
+    # Bound only with several nodes; the start-up check wants it free all the same.
+    PortRow("load-collector", "zmq", Anchor.BASE, 5, When.TCP_CHANNELS, Span(V0_5_3_POST2)),
+    PortRow("worker-handshake", "zmq", Anchor.DIST, 13, When.TCP_CHANNELS, Span(V0_5_3_POST2)),
     PortRow("nccl", "tcp", Anchor.NCCL, 0, When.ALWAYS),
 )
 
@@ -72,6 +72,6 @@ class Fallback(NamedTuple):
 
 DIST_FALLBACK: tuple[Fallback, ...] = (Fallback(0, DIST_OFFSET, Span(V0_5_13)),)  # of D, below --port
 BASE_FALLBACK: tuple[Fallback, ...] = (  # of B, below D
-    Fallback(5, 6, Span(V0_5_13, V0_5_18)),
-    Fallback(6, 7, Span(V0_5_18)),
+    Fallback(5, 6, Span(V0_5_13, V0_5_17)),
+    Fallback(6, 7, Span(V0_5_17)),
 )

@@ -4,7 +4,25 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Span, Version
+from pdctl.dialect.versions import (
+    V0_5_3,
+    V0_5_4,
+    V0_5_6,
+    V0_5_8,
+    V0_5_9,
+    V0_5_10,
+    V0_5_12,
+    V0_5_13,
+    V0_5_14,
+    V0_5_16,
+    V0_5_17,
+    V0_5_18,
+    V0_5_20,
+    V0_5_21,
+    V0_5_22,
+    Span,
+    Version,
+)
 
 
 class Quirk(NamedTuple):
@@ -27,7 +45,7 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "null-host-kills-scheduler",
         "a request whose bootstrap_host is null raises AttributeError in the decode's scheduler",
-        Span(V0_5_13), codes=("PD709",),
+        Span(V0_5_10), codes=("PD709",),
     ),
     Quirk(
         "no-prefill-bootstrap-timeout", "a prefill never gives up on a room whose page list does not come",
@@ -35,12 +53,12 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         "no-decode-waiting-timeout", "a decode never gives up on a room whose KV cache does not come",
-        Span(V0_5_3, V0_5_8), "nixl", ("PD317", "PD606"),
+        Span(V0_5_3, V0_5_6), "nixl", ("PD317", "PD606"),
     ),
     Quirk(
         "abort-kills-bootstrap-thread",
         "the first abort a decode sends ends the prefill rank's bootstrap thread: every later room hangs",
-        Span(V0_5_13, V0_5_18), "nixl", ("PD317", "PD710"),
+        Span(V0_5_13, V0_5_16), "nixl", ("PD317", "PD710"),
     ),
     Quirk(
         "reasons-not-kept", "failure lines end in `NIXL KVReceiver Exception` and give no reason",
@@ -48,11 +66,11 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         "failure-not-told", "a prefill that fails a transfer does not tell the decode, which waits for its timeout",
-        Span(V0_5_3, V0_5_23), "nixl", ("PD317", "PD612"),
+        Span(V0_5_3, V0_5_20), "nixl", ("PD317", "PD612"),
     ),
     Quirk(
         "deadline-before-completion", "a finished transfer may still be reported as timed out",
-        Span(V0_5_13, V0_5_18), "nixl", ("PD317",),
+        Span(V0_5_6, V0_5_17), "nixl", ("PD317",),
     ),
     Quirk(
         "bind-failure-is-quiet", "a bootstrap port in use is one ERROR line; the process serves on without the server",
@@ -60,11 +78,11 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         "one-registration-attempt", "a rank that misses its only registration attempt is absent for ever",
-        Span(V0_5_3, V0_5_13), codes=("PD209", "PD317"),
+        Span(V0_5_3, V0_5_12), codes=("PD209", "PD317"),
     ),
     Quirk(
         "wildcard-registers-nowhere", "--host 0.0.0.0 makes ranks register at http://0.0.0.0:port",
-        Span(V0_5_3, V0_5_18), codes=("PD212", "PD317"),
+        Span(V0_5_3, V0_5_14), codes=("PD212", "PD317"),
     ),
     Quirk(
         "page-size-unchecked", "page sizes that differ are not noticed: pages land in the wrong place",
@@ -75,19 +93,19 @@ QUIRKS: tuple[Quirk, ...] = (
         Span(V0_5_8), codes=("PD302", "PD709"),
     ),
     Quirk(
-        "dtype-unchecked", "KV dtypes that differ are not noticed", Span(V0_5_3, V0_5_13), codes=("PD303", "PD317"),
+        "dtype-unchecked", "KV dtypes that differ are not noticed", Span(V0_5_3, V0_5_10), codes=("PD303", "PD317"),
     ),
     Quirk(
         "dtype-compared-as-flag", "the --kv-cache-dtype words are compared, so `auto` and its own resolution differ",
-        Span(V0_5_13, V0_5_18), codes=("PD303",),
+        Span(V0_5_10, V0_5_17), codes=("PD303",),
     ),
     Quirk(
         "unknown-keys-refused", "a decode fails on keys a newer prefill's bootstrap server adds to its answer",
-        Span(V0_5_13), codes=("PD310",),
+        Span(V0_5_10), codes=("PD310",),
     ),
     Quirk(
         "registrations-only-rise", "every registration counts, a restarted rank's twice; the count never falls",
-        Span(V0_5_13), codes=("PD211",),
+        Span(V0_5_10), codes=("PD211",),
     ),
     Quirk(
         "stale-ranks-cached", "a decode keeps a prefill's rank addresses until two heartbeats fail",
@@ -107,31 +125,31 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "samples-end-prefill",
         "two samples of one room in one batch end the prefill's scheduler: the second finds no page list (KeyError)",
-        Span(V0_5_3, V0_5_13), "nixl", ("PD317", "PD319"),
+        Span(V0_5_3, V0_5_12), "nixl", ("PD317", "PD319"),
     ),
     Quirk(
         "room-zero-never-ready", "room 0 means `not written`: a real transfer with room 0 never ends",
-        Span(V0_5_13), codes=("PD716",),
+        Span(V0_5_9), codes=("PD716",),
     ),
     Quirk(
         "room-mismatch-noticed", "another room's metadata in a slot is noticed (`Context corruption detected`)",
-        Span(V0_5_13), codes=("PD711",),
+        Span(V0_5_9), codes=("PD711",),
     ),
     Quirk(
         "pages-reused-under-write", "pages of an aborted room are reused while the old transfer still writes",
-        Span(V0_5_3, V0_5_23), codes=("PD317", "PD611", "PD711"),
+        Span(V0_5_3, V0_5_21), codes=("PD317", "PD611", "PD711"),
     ),
     Quirk(
         "roomless-kills-controller", "with dp > 1 a request without a room ends the DP controller",
-        Span(V0_5_8), codes=("PD712",),
+        Span(V0_5_4), codes=("PD712",),
     ),
     Quirk(
-        "dp-width-field", "attention DP of width N is reported as dp_size 1 and attn_dp_size N", Span(V0_5_23),
+        "dp-width-field", "attention DP of width N is reported as dp_size 1 and attn_dp_size N", Span(V0_5_22),
         codes=("PD305", "PD313"),
     ),
     Quirk(
         "rust-server-port", "with SGLANG_RUST_SERVER the bootstrap registry is served on the API port",
-        Span(V0_5_18), codes=("PD219",),
+        Span(V0_5_17), codes=("PD219",),
     ),
     Quirk(
         "silent-success", "a room that succeeds leaves no line at INFO", codes=("PD801",),
@@ -145,7 +163,7 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         "retraction-calls-prefill", "a decode that retracts may POST the room again to the prefill's HTTP port",
-        Span(V0_5_18), codes=("PD502",),
+        Span(V0_5_16), codes=("PD502",),
     ),
 )  # fmt: skip
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_23, Span, Version
+from pdctl.dialect.versions import (
+    V0_5_3,
+    V0_5_5_POST1,
+    V0_5_6_POST1,
+    V0_5_8,
+    V0_5_9,
+    V0_5_10,
+    V0_5_11,
+    V0_5_13,
+    V0_5_22,
+    Span,
+    Version,
+)
 
 
 class Enforced(str, Enum):
@@ -43,41 +55,41 @@ RULES: tuple[Rule, ...] = (
         "replicas-on-one-node",
         "dp_size > 1 and nnodes != 1 needs enable_dp_attention",
         Enforced.ASSERT,
-        Span(V0_5_3, V0_5_23),
+        Span(V0_5_3, V0_5_22),
     ),
-    Rule("replicas-on-one-node", REPLICAS, Enforced.ERROR, Span(V0_5_23)),
-    Rule("attn-dp-divides-tp", "tp_size % dp_size == 0", Enforced.ASSERT, Span(V0_5_3, V0_5_23)),
-    Rule("attn-dp-divides-tp", "tp_size % attn_dp_size == 0", Enforced.ASSERT, Span(V0_5_23)),
+    Rule("replicas-on-one-node", REPLICAS, Enforced.ERROR, Span(V0_5_22)),
+    Rule("attn-dp-divides-tp", "tp_size % dp_size == 0", Enforced.ASSERT, Span(V0_5_3, V0_5_22)),
+    Rule("attn-dp-divides-tp", "tp_size % attn_dp_size == 0", Enforced.ASSERT, Span(V0_5_22)),
     Rule(
         "attn-dp-or-replicas",
         "dp_size is either the attention width or the number of replicas",
         Enforced.FLAG,
-        Span(V0_5_3, V0_5_23),
+        Span(V0_5_3, V0_5_22),
     ),
-    Rule("attn-dp-or-replicas", "attn_dp_size > 1 and dp_size > 1", Enforced.ERROR, Span(V0_5_23)),
-    Rule("attn-cp-needs-release", "no --attn-cp-size before 0.5.13", Enforced.FLAG, Span(V0_5_3, V0_5_13)),
-    Rule("moe-dp-needs-release", "no --moe-dp-size before 0.5.13", Enforced.FLAG, Span(V0_5_3, V0_5_13)),
+    Rule("attn-dp-or-replicas", "attn_dp_size > 1 and dp_size > 1", Enforced.ERROR, Span(V0_5_22)),
+    Rule("attn-cp-needs-release", "no --attn-cp-size before 0.5.9", Enforced.FLAG, Span(V0_5_3, V0_5_9)),
+    Rule("moe-dp-needs-release", "no --moe-dp-size before 0.5.9", Enforced.FLAG, Span(V0_5_3, V0_5_9)),
     Rule(
         "attn-cp-divides-tp",
         "tp_size % attn_cp_size == 0 and tp_size % (dp_size * attn_cp_size) == 0",
         Enforced.ASSERT,
-        Span(V0_5_13, V0_5_23),
+        Span(V0_5_9, V0_5_22),
     ),
     Rule(
         "attn-cp-divides-tp",
         "tp_size % attn_cp_size == 0 and tp_size % (attn_dp_size * attn_cp_size) == 0",
         Enforced.ASSERT,
-        Span(V0_5_23),
+        Span(V0_5_22),
     ),
-    Rule("moe-dp-divides-tp", "tp_size % moe_dp_size == 0", Enforced.ASSERT, Span(V0_5_13)),
+    Rule("moe-dp-divides-tp", "tp_size % moe_dp_size == 0", Enforced.ASSERT, Span(V0_5_9)),
     Rule(
         "moe-dp-with-ep",
         "ep_size * moe_dp_size <= tp_size, and == tp_size if ep_size > 1",
         Enforced.ASSERT,
-        Span(V0_5_13),
+        Span(V0_5_9),
     ),
-    Rule("moe-dp-without-pp", "moe_dp_size > 1 needs pp_size == 1", Enforced.ASSERT, Span(V0_5_13)),
-    Rule("attn-cp-is-moe-dp", "attn_cp_size != moe_dp_size needs moe_dp_size == 1", Enforced.ASSERT, Span(V0_5_13)),
+    Rule("moe-dp-without-pp", "moe_dp_size > 1 needs pp_size == 1", Enforced.ASSERT, Span(V0_5_9)),
+    Rule("attn-cp-is-moe-dp", "attn_cp_size != moe_dp_size needs moe_dp_size == 1", Enforced.ASSERT, Span(V0_5_11)),
     Rule("ep-divides-tp", "tp_size % ep_size == 0", Enforced.NOTHING),
     Rule("pp-and-nodes", "one of pp_size and nnodes divides the other", Enforced.NOTHING),
     Rule("gpus-per-host", "the GPU ids of a node exist on it", Enforced.RUN_TIME),
@@ -91,7 +103,7 @@ RULES: tuple[Rule, ...] = (
     Rule("intermediate-divides", "intermediate_size % tp_size == 0", Enforced.ASSERT),
     Rule("experts-divide", "(num_experts + ep_num_redundant_experts) % ep_size == 0", Enforced.ASSERT),
     Rule("layers-for-stages", "num_hidden_layers >= pp_size", Enforced.NOTHING),
-    Rule("served-name", "served_model_name cannot contain a colon", Enforced.ASSERT, Span(V0_5_8)),
+    Rule("served-name", "served_model_name cannot contain a colon", Enforced.ASSERT, Span(V0_5_5_POST1)),
     Rule("chunk-is-pages", "chunked_prefill_size % page_size == 0", Enforced.ASSERT),
     Rule("moe-dense-tp", "moe_dense_tp_size is 1 or not given", Enforced.ASSERT, Span(V0_5_3, V0_5_13)),
     Rule("moe-dense-tp", "moe_dense_tp_size is 1, tp_size or not given", Enforced.ASSERT, Span(V0_5_13)),
@@ -100,16 +112,16 @@ RULES: tuple[Rule, ...] = (
         "pair-tp-divides",
         "the larger of tp_size and disaggregation_decode_tp is a multiple of the smaller",
         Enforced.ASSERT,
-        Span(V0_5_3, V0_5_13),
+        Span(V0_5_3, V0_5_10),
     ),
     Rule(
         "pair-attn-tp-divides",
         "the larger attn_tp_size of prefill and decode is a multiple of the smaller",
         Enforced.NOTHING,
     ),
-    Rule("pair-pp", PAIR_PP, Enforced.NOTHING, Span(V0_5_3, V0_5_8)),
-    Rule("pair-pp", PAIR_PP, Enforced.RUN_TIME, Span(V0_5_8)),
-    Rule("pair-decode-cp", "decode attn_cp_size == 1", Enforced.RUN_TIME, Span(V0_5_13)),
+    Rule("pair-pp", PAIR_PP, Enforced.NOTHING, Span(V0_5_3, V0_5_6_POST1)),
+    Rule("pair-pp", PAIR_PP, Enforced.RUN_TIME, Span(V0_5_6_POST1)),
+    Rule("pair-decode-cp", "decode attn_cp_size == 1", Enforced.RUN_TIME, Span(V0_5_10)),
     Rule("pair-page-size", PAIR_PAGE, Enforced.NOTHING, Span(V0_5_3, V0_5_8)),
     Rule("pair-page-size", PAIR_PAGE, Enforced.RUN_TIME, Span(V0_5_8)),
 )
@@ -117,7 +129,7 @@ RULES: tuple[Rule, ...] = (
 # SGLang's own warning, once per process, when the attention widths differ and the model is not MLA.
 HETEROGENEOUS_TP = "Performance is NOT guaranteed when using different TP sizes for non-MLA models."
 STAGING_ENV = "SGLANG_DISAGG_STAGING_BUFFER"
-STAGING_SPAN = Span(V0_5_13)
+STAGING_SPAN = Span(V0_5_10)
 ALL_CP_RANKS_ENV = "SGLANG_DISAGGREGATION_ALL_CP_RANKS_TRANSFER"
 
 

@@ -1,11 +1,15 @@
-"""The fields of /server_info that decide whether a prefill and a decode fit, release by release."""
+"""The fields of /server_info that decide whether a prefill and a decode fit.
+
+Most are fields of ServerArgs, dated by the table that was read from the wheels (dialect/releases/sglang/records.tsv).
+"""
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import NamedTuple
 
-from pdctl.dialect.versions import V0_5_3, V0_5_13, V0_5_18, V0_5_23, Span, Version
+from pdctl.dialect import history
+from pdctl.dialect.versions import V0_5_3, V0_5_17, V0_5_20, V0_5_22, Span, Version
 
 
 class Agreement(str, Enum):
@@ -25,8 +29,20 @@ class Field(NamedTuple):
     type: str
     agreement: Agreement
     code: str = ""
-    span: Span = Span()
     broken: str = ""
+
+    @property
+    def span(self) -> Span:
+        return OTHERS.get(self.name) or history.span("records", "ServerArgs", self.name)
+
+
+# What the server adds to its arguments (srt/entrypoints/http_server.py, and the scheduler's state).
+OTHERS: dict[str, Span] = {
+    "version": Span(),
+    "max_total_num_tokens": Span(),
+    "startup_time": Span(V0_5_17),
+    "launch_command": Span(V0_5_20),
+}
 
 
 FIELDS: tuple[Field, ...] = (
@@ -43,11 +59,11 @@ FIELDS: tuple[Field, ...] = (
     Field("tp_size", "int", Agreement.SHAPE, "PD305"),
     Field("pp_size", "int", Agreement.SHAPE, "PD315"),
     Field("dp_size", "int", Agreement.SHAPE, "PD313"),
-    Field("attn_dp_size", "int", Agreement.SHAPE, "PD305", Span(V0_5_23)),
+    Field("attn_dp_size", "int", Agreement.SHAPE, "PD305"),
     Field("enable_dp_attention", "bool", Agreement.SHAPE, "PD305"),
-    Field("attn_cp_size", "int", Agreement.SHAPE, "PD305", Span(V0_5_13)),
-    Field("moe_dp_size", "int", Agreement.OWN, "", Span(V0_5_13)),
-    Field("dcp_size", "int", Agreement.EQUAL, "PD305", Span(V0_5_18)),
+    Field("attn_cp_size", "int", Agreement.SHAPE, "PD305"),
+    Field("moe_dp_size", "int", Agreement.OWN, ""),
+    Field("dcp_size", "int", Agreement.EQUAL, "PD305"),
     Field("ep_size", "int", Agreement.OWN),
     Field("nnodes", "int", Agreement.OWN),
     Field("node_rank", "int", Agreement.OWN),
@@ -66,18 +82,18 @@ FIELDS: tuple[Field, ...] = (
     Field("log_requests", "bool", Agreement.OWN, "PD801"),
     Field("log_level", "str", Agreement.OWN, "PD801"),
     Field("enable_metrics", "bool", Agreement.OWN, "PD802"),
-    Field("disaggregation_decode_tp", "int|null", Agreement.OWN, "", Span(V0_5_3, V0_5_13)),
-    Field("disaggregation_decode_dp", "int|null", Agreement.OWN, "", Span(V0_5_3, V0_5_13)),
-    Field("disaggregation_prefill_pp", "int|null", Agreement.OWN, "", Span(V0_5_3, V0_5_13)),
-    Field("disaggregation_decode_allocation_policy", "str", Agreement.EQUAL, "PD308", Span(V0_5_23)),
-    Field("disaggregation_enable_kv_checksum", "bool", Agreement.EQUAL, "PD308", Span(V0_5_23)),
-    Field("startup_time", "float", Agreement.FREE, "", Span(V0_5_18)),
-    Field("launch_command", "str", Agreement.FREE, "", Span(V0_5_23)),
+    Field("disaggregation_decode_tp", "int|null", Agreement.OWN, ""),
+    Field("disaggregation_decode_dp", "int|null", Agreement.OWN, ""),
+    Field("disaggregation_prefill_pp", "int|null", Agreement.OWN, ""),
+    Field("disaggregation_decode_allocation_policy", "str", Agreement.EQUAL, "PD308"),
+    Field("disaggregation_enable_kv_checksum", "bool", Agreement.EQUAL, "PD308"),
+    Field("startup_time", "float", Agreement.FREE, ""),
+    Field("launch_command", "str", Agreement.FREE, ""),
 )
 
 
 class Width(NamedTuple):
-    """Where the attention-DP width stands: 0.5.23 reports dp_size 1 and the width in a field of its own."""
+    """Where the attention-DP width stands: 0.5.22 and later report dp_size 1 and the width in a field of its own."""
 
     field: str
     only_if: str  # this field must be true, "" for no condition
@@ -85,8 +101,8 @@ class Width(NamedTuple):
 
 
 ATTENTION_WIDTH: tuple[Width, ...] = (
-    Width("attn_dp_size", "", Span(V0_5_23)),
-    Width("dp_size", "enable_dp_attention", Span(V0_5_3, V0_5_23)),
+    Width("attn_dp_size", "", Span(V0_5_22)),
+    Width("dp_size", "enable_dp_attention", Span(V0_5_3, V0_5_22)),
 )
 
 

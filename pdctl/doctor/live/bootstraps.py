@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
-from pdctl.dialect.versions import V0_5_18, V0_5_23
+from pdctl.dialect.versions import V0_5_14, V0_5_23
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.live.ports import undecided, unread
 from pdctl.doctor.ports import LOOPBACK, WILDCARD, address, agreement, machine, plain, workers
@@ -248,7 +248,7 @@ def wildcard(facts: Facts) -> list[Finding] | Skipped | Unknown:
         known = release(engine)
         if known is None:
             unknown.append(engine.endpoint.name)
-        elif known < V0_5_18 and not _complete(owned.get(engine.endpoint.name)):
+        elif known < V0_5_14 and not _complete(owned.get(engine.endpoint.name)):
             found.append(_wildcard(engine))
     if found or not unknown:
         return found or _read(facts.engines)
@@ -264,7 +264,7 @@ def _wildcard(engine: Engine) -> Finding:
         "PD212",
         engine.endpoint.name,
         observed=f"--host {engine.text('host')}",
-        expected="--host with the node's own address, or SGLang 0.5.18",
+        expected="--host with the node's own address, or SGLang 0.5.14",
         evidence=(f"{engine.endpoint.url}/server_info: version {engine.version}, host {engine.text('host')}",),
     )
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.entry import Needs, Severity
-from pdctl.dialect.versions import V0_5_8, V0_5_13
+from pdctl.dialect.versions import V0_5_8, V0_5_10
 from pdctl.doctor import diff, mixing, reading
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.words import few, names
@@ -158,7 +158,7 @@ def _dp(engine: Engine) -> list[Finding]:
     method = engine.text("load_balance_method")
     if ranks is None or ranks < 2 or known is None:
         return []
-    if known >= V0_5_13 and copies is not None and copies > 1 and method in (None, "auto", "follow_bootstrap_room"):
+    if known >= V0_5_10 and copies is not None and copies > 1 and method in (None, "auto", "follow_bootstrap_room"):
         what = f"dp_size {copies} without DP attention, and this release checks the attention rank of the room"
         fix = "use DP attention on prefill, or export SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK=1 on both roles"
     elif known < V0_5_8 and method != "round_robin":

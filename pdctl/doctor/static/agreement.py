@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.entry import Severity
-from pdctl.dialect.versions import V0_5_13, V0_5_18
+from pdctl.dialect.versions import V0_5_10, V0_5_17
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.deployed import behind
 from pdctl.doctor.static.question import written
@@ -149,13 +149,13 @@ def _said(
 
 
 def kv_types(servers: Servers) -> Iterator[Finding]:
-    """`auto` may come to what the other side says; 0.5.13 compares the words all the same."""
+    """`auto` may come to what the other side says; 0.5.10 to 0.5.16 compare the words all the same."""
     for prefill, decode in servers.pairs():
         one, other = kv_dtype(prefill), kv_dtype(decode)
         if one.text is None or other.text is None or one.text == other.text:
             continue
         version = decode.version
-        by_word = version is not None and V0_5_13 <= version < V0_5_18
+        by_word = version is not None and V0_5_10 <= version < V0_5_17
         maybe = "auto" in (one.text, other.text) and not by_word
         yield _said("PD303", prefill, decode, one, other, Severity.WARNING if maybe else None)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pdctl.dialect.versions import Version
     from pdctl.manifests.manifest import Container, Manifest, Pod, Service
 
-TAG = re.compile(r":v?(\d+\.\d+\.\d+\w*)[^/@:]*(?:@|$)")  # lmsysorg/sglang:v0.5.18-cu126
+TAG = re.compile(r":v?(\d+\.\d+\.\d+\w*(?:\.post\d+)?)[^/@:]*(?:@|$)")  # lmsysorg/sglang:v0.5.18-cu126
 EXPANSION = re.compile(r"\$\((\w+)\)")
 ORDINAL = re.compile(r"(.+)-\d+")  # how the pods of a StatefulSet, a LeaderWorkerSet, a role of a group are called
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

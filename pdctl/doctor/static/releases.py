@@ -1,7 +1,7 @@
 """Faults of released versions, as data: what is wrong, in which releases, with which backend, and who reported it.
 
-Found in the sources of sglang 0.5.3, 0.5.8, 0.5.13, 0.5.18 and 0.5.23, unless a row says `reported`. A release between
-two of them that differ may have the fault or not, and a finding says so.
+The bounds follow from the sources of every release from 0.5.3 to 0.5.23 (dialect/releases/sglang/releases.tsv), unless
+a row says `reported`. A release that was not read and lies beside a bound may have the fault or not; a finding says so.
 """
 
 from __future__ import annotations
@@ -10,7 +10,25 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.entry import Severity
-from pdctl.dialect.versions import SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Version, spell
+from pdctl.dialect.versions import (
+    SGLANG,
+    V0_5_3,
+    V0_5_6,
+    V0_5_9,
+    V0_5_11,
+    V0_5_12,
+    V0_5_13,
+    V0_5_15,
+    V0_5_16,
+    V0_5_17,
+    V0_5_18,
+    V0_5_19,
+    V0_5_20,
+    V0_5_21,
+    Version,
+    parse,
+    spell,
+)
 from pdctl.doctor.check import Skipped, Unknown, finding
 from pdctl.doctor.static.question import written
 
@@ -40,7 +58,7 @@ class Fault(NamedTuple):
     reported: bool = False
 
 
-NUMBERS = re.compile(r"(?<!\d)(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
+NUMBERS = re.compile(r"(?<!\d)\d{1,6}\.\d{1,6}\.\d{1,6}(?:\.post\d{1,6})?")
 ONE_RANK_BALANCE = "a load-balance method with one DP rank"
 ATTENTION_DP = "DP attention"
 SPECULATION = "speculative decoding"
@@ -53,57 +71,57 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "with NIXL decode waits for KV cache without any time limit",
-        "sglang 0.5.3 source", V0_5_3, V0_5_8, "update SGLang to 0.5.8", "decode", "nixl",
+        "sglang 0.5.3 source", V0_5_3, V0_5_6, "update SGLang to 0.5.6", "decode", "nixl",
     ),
     Fault(
         "with NIXL one abort by a decode ends the prefill's bootstrap thread, and every later room hangs",
-        "sglang#30352", V0_5_13, V0_5_18, "update SGLang to 0.5.18", "prefill", "nixl",
+        "sglang#30352", V0_5_13, V0_5_16, "update SGLang to 0.5.16", "prefill", "nixl",
     ),
     Fault(
         "with NIXL decode is not told when a transfer fails at prefill, and waits for its 300 s",
-        "sglang#36033", V0_5_3, V0_5_23, "update SGLang to 0.5.23", "decode", "nixl",
+        "sglang#36033", V0_5_3, V0_5_20, "update SGLang to 0.5.20", "decode", "nixl",
     ),
     Fault(
         "with NIXL decode looks at its deadline before the notices of completion: finished rooms time out",
-        "sglang#32267", V0_5_13, V0_5_18, "update SGLang to 0.5.18", "decode", "nixl",
+        "sglang#32267", V0_5_6, V0_5_17, "update SGLang to 0.5.17", "decode", "nixl",
     ),
     Fault(
         "with NIXL a /generate request with n > 1 can end the prefill: its samples share one room",
-        "sglang 0.5.8 source", V0_5_3, V0_5_13, "update SGLang to 0.5.13, or refuse n > 1", "prefill", "nixl",
+        "sglang 0.5.11 source", V0_5_3, V0_5_12, "update SGLang to 0.5.12, or refuse n > 1", "prefill", "nixl",
     ),
     Fault(
         "with Mooncake one failed transfer shuts a decode rank out until it registers again",
-        "sglang 0.5.8 source", V0_5_3, V0_5_13, "update SGLang to 0.5.13", "prefill", "mooncake",
+        "sglang 0.5.12 source", V0_5_3, V0_5_13, "update SGLang to 0.5.13", "prefill", "mooncake",
     ),
     Fault(
         "a rank tries to register with the bootstrap server once; one that fails stays missing",
-        "sglang#25125", V0_5_3, V0_5_13, "update SGLang to 0.5.13", "prefill",
+        "sglang#25125", V0_5_3, V0_5_12, "update SGLang to 0.5.12", "prefill",
     ),
     Fault(
         "decode reuses the pages of an aborted room while the old transfer may still write: silent wrong text",
-        "sglang#35049", V0_5_3, V0_5_23, "update SGLang to 0.5.23", "decode",
+        "sglang#35049", V0_5_3, V0_5_21, "update SGLang to 0.5.21", "decode",
     ),
     Fault(
         "decode can block on a dead prefill's socket, and its /health fails with it",
-        "sglang#31144", V0_5_3, V0_5_18, "update SGLang to 0.5.18", "decode",
+        "sglang#31144", V0_5_3, V0_5_17, "update SGLang to 0.5.17", "decode",
     ),
     Fault(
         "a prompt above the limit is answered with 200 and text from pages nobody wrote",
-        "sglang#30551", (0, 5, 11), (0, 5, 19), "update SGLang to 0.5.23", "prefill", reported=True,
+        "sglang#30551", V0_5_11, V0_5_19, "update SGLang to 0.5.19", "prefill", reported=True,
     ),
     Fault(
         "decode polls for a DP rank that is never registered until the host is out of ports",
-        "sglang#19305", (0, 5, 9), V0_5_13, "drop --load-balance-method on prefill", "prefill",
+        "sglang#19305", V0_5_9, V0_5_13, "drop --load-balance-method on prefill", "prefill",
         features=(ONE_RANK_BALANCE,), reported=True,
     ),
     Fault(
         "DP attention with speculation hangs in warm-up or on the first routed request, for some models",
-        "sglang#32209", (0, 5, 15), (0, 5, 16), "update SGLang to 0.5.18", "decode",
+        "sglang#32209", V0_5_15, V0_5_16, "update SGLang to 0.5.16", "decode",
         features=(ATTENTION_DP, SPECULATION), reported=True,
     ),
     Fault(
         "native crashes in NIXL's progress thread and when a peer restarts",
-        "sglang#35189", (0, 5, 17), V0_5_18, "pin another NIXL build", backend="nixl",
+        "sglang#35189", V0_5_17, V0_5_18, "pin another NIXL build", backend="nixl",
         features=(NIXL_131,), reported=True,
     ),
     Fault(
@@ -189,9 +207,9 @@ def _release(side: Server) -> Release:
 
 
 def numbers(text: str) -> Version | None:
-    """The three leading numbers of a version or an image's tag; None when there are none."""
+    """The numbers of a version or an image's tag, that of a post release too; None when there are none."""
     found = NUMBERS.search(text)
-    return (int(found[1]), int(found[2]), int(found[3])) if found is not None else None
+    return parse(found[0]) if found is not None else None
 
 
 def _routers(servers: Servers) -> Iterator[Finding]:

@@ -21,16 +21,19 @@ def reports(version: str, role: str, backend: str, *features: str, component: st
 @pytest.mark.parametrize(
     ("version", "role", "backend", "expected"),
     [
-        ("0.5.3", "prefill", "nixl", {"sglang 0.5.8 source", "sglang#34692", "sglang#25125"}),
+        ("0.5.3", "prefill", "nixl", {"sglang 0.5.11 source", "sglang#34692", "sglang#25125"}),
         ("0.5.3", "decode", "nixl", {"sglang 0.5.3 source", "sglang#36033", "sglang#35049", "sglang#31144"}),
-        ("0.5.8", "decode", "nixl", {"sglang#36033", "sglang#35049", "sglang#31144"}),
-        ("0.5.8", "prefill", "mooncake", {"sglang 0.5.8 source", "sglang#25125"}),
+        ("0.5.8", "decode", "nixl", {"sglang#36033", "sglang#32267", "sglang#35049", "sglang#31144"}),
+        ("0.5.8", "prefill", "mooncake", {"sglang 0.5.12 source", "sglang#25125"}),
         ("0.5.13", "prefill", "nixl", {"sglang#34692", "sglang#30352", "sglang#30551"}),
         ("0.5.13", "prefill", "mooncake", {"sglang#30551"}),
         ("0.5.13", "decode", "nixl", {"sglang#36033", "sglang#32267", "sglang#35049", "sglang#31144"}),
         ("0.5.18", "prefill", "nixl", {"sglang#30551"}),
         ("0.5.18", "decode", "nixl", {"sglang#36033", "sglang#35049"}),
         ("0.5.18", "decode", "mooncake", {"sglang#35049"}),
+        ("0.5.21", "decode", "nixl", set()),
+        ("0.5.22", "prefill", "nixl", set()),
+        ("0.5.22", "decode", "nixl", set()),
         ("0.5.23", "prefill", "nixl", set()),
         ("0.5.23", "decode", "nixl", set()),
     ],
@@ -48,18 +51,26 @@ def test_a_fault_that_needs_a_feature_waits_for_it() -> None:
     assert not reports("0.3.2", "", "", component="router")
 
 
-def test_a_release_between_two_that_differ_is_in_doubt() -> None:
-    doubts = {hit.fault.report: hit.doubt for hit in hits(Release((0, 5, 15), "prefill", "nixl"))}
-    assert doubts["sglang#30352"] == "between 0.5.13, which has it, and 0.5.18, which has not"
+def test_a_release_that_was_not_read_is_in_doubt_beside_a_bound() -> None:
+    doubts = {hit.fault.report: hit.doubt for hit in hits(Release((0, 5, 15, 2), "prefill", "nixl"))}
+    assert doubts["sglang#30352"] == "between 0.5.15.post1, which has it, and 0.5.16, which has not"
     assert doubts["sglang#30551"] == ""
-    surely = {hit.doubt for hit in hits(Release((0, 5, 13), "prefill", "nixl"))}
-    assert surely == {""}
+    for version in SGLANG:
+        assert {hit.doubt for hit in hits(Release(version, "prefill", "nixl"))} <= {""}
 
 
 def test_a_doubt_is_told_as_one() -> None:
-    severities = {each.severity for each in found(topology("engine.version=0.5.22"), "PD317")}
-    assert severities == {Severity.INFO}
-    assert "0.5.22 (between 0.5.18" in found(topology("engine.version=0.5.22"), "PD317")[0].headline
+    told = {each.severity for each in found(topology("engine.version=0.5.19.post1"), "PD317")}
+    assert told == {Severity.INFO, entry("PD317").severity}
+    assert any(
+        "0.5.19.post1 (between 0.5.19" in each.headline
+        for each in found(topology("engine.version=0.5.19.post1"), "PD317")
+    )
+
+
+def test_0_5_22_has_none_of_the_faults_that_0_5_20_and_0_5_21_ended() -> None:
+    assert found(topology("engine.version=0.5.22"), "PD317") == []
+    assert {each.severity for each in found(topology("engine.version=0.5.18"), "PD317")} == {entry("PD317").severity}
 
 
 def test_every_fault_is_cited_by_its_entry() -> None:
@@ -79,7 +90,7 @@ def test_a_topology_that_names_no_release_is_unknown() -> None:
 def test_an_image_tells_the_release_and_where_it_says_so() -> None:
     told = found(pods(image="lmsysorg/sglang:v0.5.13.post2-cu126"), "PD317")
     assert {each.instance for each in told} == {"prefill", "decode"}
-    assert told[0].headline.startswith("prefill: SGLang 0.5.13 has a known fault: ")
+    assert told[0].headline.startswith("prefill: SGLang 0.5.13.post2 has a known fault: ")
     assert told[0].evidence == ("deploy.yaml:13: image: lmsysorg/sglang:v0.5.13.post2-cu126",)
 
 
@@ -142,16 +153,16 @@ def refused(line: str, version: str) -> list[str]:
         (
             "--disaggregation-decode-tp 2",
             "0.5.13",
-            "sglang 0.5.13 has no --disaggregation-decode-tp (only until 0.5.13)",
+            "sglang 0.5.13 has no --disaggregation-decode-tp (only until 0.5.10)",
         ),
         ("--disaggregation-decode-tp 2", "0.5.8", ""),
-        ("--attn-dp-size 2", "0.5.18", "sglang 0.5.18 has no --attn-dp-size (since 0.5.23)"),
+        ("--attn-dp-size 2", "0.5.18", "sglang 0.5.18 has no --attn-dp-size (since 0.5.22)"),
         (
             "--optimistic-prefill-retries 2",
             "0.5.18",
-            "sglang 0.5.18 has no --optimistic-prefill-retries (only until 0.5.18)",
+            "sglang 0.5.18 has no --optimistic-prefill-retries (only until 0.5.16)",
         ),
-        ("--enable-pd-role-switch", "0.5.18", "sglang 0.5.18 has no --enable-pd-role-switch (since 0.5.23)"),
+        ("--enable-pd-role-switch", "0.5.18", "sglang 0.5.18 has no --enable-pd-role-switch (since 0.5.21)"),
         ("--enable-pd-role-switch", "0.5.23", ""),
     ],
 )

@@ -1,0 +1,1 @@
+"""Commands for those who maintain pdctl; not part of the installed package."""
