@@ -267,7 +267,7 @@ ENTRIES: tuple[Entry, ...] = (
         "{fix|update to a release that does not have it}",
         (Needs.TOPOLOGY, Needs.ENDPOINT, Needs.ROUTER, Needs.HOST),
         "per row; each names the releases it was found in",
-        "public reports; sglang 0.5.3, 0.5.8, 0.5.13, 0.5.18 and 0.5.23 source",
+        "public reports; the sources of sglang 0.5.3 to 0.5.23",
         reports=cited(
             "sglang#34692 sglang#30301 sglang#30352 sglang#30685 sglang#36033 sglang#30327 sglang#30329 "
             "sglang#36108 sglang#36612 sglang#32267 sglang#35189 sglang#23489 sglang#23499 nixl#2102 nixl#1986 "
@@ -358,5 +358,18 @@ ENTRIES: tuple[Entry, ...] = (
         "not checkable, because the frontend keeps no list of workers and ports that can be read; the canary of "
         "pdctl sends its own bootstrap fields and so goes past it",
         reports=cited("dynamo#7897 dynamo#14112 dynamo#14098"),
+    ),
+    Entry(
+        "PD323",
+        "release-not-read",
+        Severity.INFO,
+        "{instance|an instance}: {observed|its release is not in the tables of pdctl}",
+        "pdctl knows flags, settings, log lines, routes and metrics of the releases whose wheels were read, and uses "
+        "the nearest older one's for any other. A newer release may have flags and lines that pdctl does not know, and "
+        "faults that it does not name. Next: `pdctl dialect flags --version` for what is assumed.",
+        "read the release into the tables as docs/new-release.md says, or update pdctl",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "releases newer than the newest that was read, or between two that were",
+        "the releases pdctl has read (pdctl/dialect/releases/sglang/releases.tsv)",
     ),
 )

@@ -47,6 +47,10 @@ Dialects = Annotated[
     ),
 ]  # fmt: skip
 
+Of = Annotated[
+    str | None, typer.Option("--version", metavar="V", help="A release of SGLang (default: the newest pdctl has read).")
+]
+
 
 @app.command(epilog=EPILOG)
 def show(
@@ -113,6 +117,40 @@ def check(
         render.checked(found, unknown, stream)
     if any(each.identity.speaker is None for each in found):
         raise typer.Exit(int(ExitCode.FINDINGS))
+
+
+@app.command(epilog=EPILOG)
+def flags(version: Of = None, output: Output = Report.TEXT) -> None:
+    """List the flags of one release of SGLang, and since when and until when they exist.
+
+    \b
+    pdctl dialect flags --version 0.5.10
+    pdctl dialect flags --version 0.5.22 -o json
+    """
+    _items("flags", version, output)
+
+
+@app.command(epilog=EPILOG)
+def env(version: Of = None, output: Output = Report.TEXT) -> None:
+    """List the environment variables one release of SGLang reads, and since when and until when it does.
+
+    \b
+    pdctl dialect env --version 0.5.22
+    pdctl dialect env --version 0.5.22 -o json
+    """
+    _items("env", version, output)
+
+
+def _items(kind: str, version: str | None, output: Report) -> None:
+    release = resolve(version)
+    found = render.items(kind, release.known)
+    stream = term.out()
+    if release.note:
+        term.err().write(f"note: {release.note}")
+    if output is Report.JSON:
+        stream.write(render.items_json(kind, release, found))
+        return
+    render.items_text(kind, release, found, stream)
 
 
 def _writes(row: Row, role: Side) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.versions import spell
+from pdctl.dialect import history
+from pdctl.dialect.versions import OLDEST, spell
 from pdctl.render import columns
 from pdctl.render.visible import as_json
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from pdctl.dialect.identify import Identity
     from pdctl.dialect.row import Row
     from pdctl.dialect.survey import Survey
-    from pdctl.dialect.versions import Span, Version
+    from pdctl.dialect.versions import Release, Span, Version
     from pdctl.render.term import Term
 
 ROWS, CHECK = "pdctl.dialect-rows/1", "pdctl.dialect-check/1"
@@ -70,19 +72,99 @@ def rows_json(found: Sequence[Row]) -> str:
     return as_json({"schema": ROWS, "rows": documents})
 
 
+def _totals(found: Sequence[Checked]) -> dict[str, object]:
+    return {
+        "logs": len(found),
+        "lines": sum(each.survey.lines for each in found),
+        "known": sum(each.survey.known for each in found),
+        "speakers": dict(Counter(_kind(each.identity) for each in found)),
+    }
+
+
+class Dated(NamedTuple):
+    """A flag or a variable with the span in which it exists that holds the release asked for."""
+
+    name: str
+    span: Span
+
+
+KINDS = {"flags": ("flags", "flag", "--"), "env": ("environment", "name", "")}
+
+
+def items(kind: str, version: Version) -> list[Dated]:
+    """The flags (`flags`) or environment variables (`env`) of a release, by name."""
+    table, _, dashes = KINDS[kind]
+    found = []
+    for name in history.names(table, version):
+        span = next(span for span in history.spans(table, name) if span.holds(version))
+        found.append(Dated(dashes + name, span))
+    return found
+
+
+def items_json(kind: str, release: Release, found: Sequence[Dated]) -> str:
+    """`until` null: the newest release that was read has it. `note` stands there for a release that was not read."""
+    _, word, _ = KINDS[kind]
+    rows = [{word: one.name, "since": spell(one.span.since), "until": _spelt(one.span.until)} for one in found]
+    document: dict[str, object] = {"schema": f"pdctl.{kind}/1", "version": release.asked}
+    if release.note:
+        document["note"] = release.note
+    document[kind] = rows
+    return as_json(document)
+
+
+def items_text(kind: str, release: Release, found: Sequence[Dated], term: Term) -> None:
+    """A table on a terminal; in a pipe one line per item: name, since, until, separated by tabs."""
+    _, word, _ = KINDS[kind]
+    cells = [(one.name, spell(one.span.since), _spelt(one.span.until) or "-") for one in found]
+    if not term.tty:
+        for line in cells:
+            term.write("\t".join(line))
+        return
+    for text in columns.table(term, (word.upper(), "SINCE", "UNTIL"), cells):
+        term.write(text)
+    what = "flags" if kind == "flags" else "environment variables"
+    term.write(
+        f"{len(found)} {what} of sglang {spell(release.known)}; {spell(OLDEST)} is the oldest release that was read"
+    )
+
+
+def _summary(found: Sequence[Checked], term: Term) -> None:
+    """What all logs together are, before each of them."""
+    count = Counter(_kind(each.identity) for each in found)
+    total = sum(each.survey.lines for each in found)
+    known = sum(each.survey.known for each in found)
+    logs = "1 log" if len(found) == 1 else f"{len(found)} logs"
+    term.write(
+        f"{logs}, {total} lines, {known} of them known: " + ", ".join(_counted(n, who) for who, n in count.items())
+    )
+
+
+def _kind(identity: Identity) -> str:
+    if identity.speaker is None:
+        return "unknown speaker"
+    version = f" {bounds(identity.since, identity.until)}" if identity.since or identity.until else ""
+    role = f" {identity.role}" if identity.role and identity.role != "router" else ""
+    return f"{identity.speaker.value}{version}{role}"
+
+
+def _counted(number: int, what: str) -> str:
+    return what if number == 1 else f"{number} × {what}"
+
+
 def checked(found: Sequence[Checked], unknown: int, term: Term) -> None:
     if not term.tty:
         for each in found:
             _tabbed(each, unknown, term)
         return
-    for at, each in enumerate(found):
-        if at:
-            term.write()
+    _summary(found, term)
+    for each in found:
+        term.write()
         _log(each, unknown, term)
 
 
 def checked_json(found: Sequence[Checked], unknown: int) -> str:
-    return as_json({"schema": CHECK, "logs": [_document(each, unknown) for each in found]})
+    totals = _totals(found)
+    return as_json({"schema": CHECK, "summary": totals, "logs": [_document(each, unknown) for each in found]})
 
 
 def releases(span: Span) -> str:

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
-from pdctl.dialect.versions import parse
+from pdctl.dialect.versions import parse, unread
 from pdctl.doctor import reading
-from pdctl.doctor.check import Check, Skipped, Unknown
+from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.static import releases
 from pdctl.doctor.static.releases import Release
 from pdctl.doctor.words import few, names
@@ -65,4 +65,26 @@ def _found(release: Release, engines: list[Engine]) -> list[Finding]:
     return [replace(one, instance=instance) for one in releases.of("PD317", names(who), release, evidence)]
 
 
-CHECKS = (Check("PD317", (Needs.ENDPOINT,), known_bad),)
+def not_read(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD323: releases that no table has; each once, with the instances that run it."""
+    groups: dict[str, list[Engine]] = {}
+    known = 0
+    for engine in facts.engines:
+        if reading.embedded(engine):
+            continue
+        release = _release(engine)
+        if release is not None:
+            known += 1
+            groups.setdefault(unread(release.version), []).append(engine)
+    if not known:
+        return Unknown("no release could be read") if facts.engines else Skipped("no SGLang engine was given")
+    found = []
+    for observed, some in groups.items():
+        if observed:
+            who = [one.endpoint.name for one in some]
+            evidence = few([f"{one.endpoint.url}/server_info: version {one.version}" for one in some])
+            found.append(finding("PD323", who[0] if len(who) == 1 else names(who), observed, "", evidence))
+    return found
+
+
+CHECKS = (Check("PD317", (Needs.ENDPOINT,), known_bad), Check("PD323", (Needs.ENDPOINT,), not_read))

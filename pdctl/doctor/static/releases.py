@@ -28,6 +28,7 @@ from pdctl.dialect.versions import (
     Version,
     parse,
     spell,
+    unread,
 )
 from pdctl.doctor.check import Skipped, Unknown, finding
 from pdctl.doctor.static.question import written
@@ -232,6 +233,19 @@ def _evidence(servers: Servers, side: Server) -> str:
     return f"{side.place(container.image_line)}: image: {container.image}" if container is not None else side.name
 
 
+def not_read(servers: Servers) -> Verdict:
+    """Releases that no table has: what pdctl says about them is said of a neighbour."""
+    sides = [side for side in servers.sides if side.release and numbers(side.release) is not None]
+    if not sides:
+        return Unknown("nobody says which release runs")
+    found: dict[str, Finding] = {}
+    for side in sides:
+        observed = unread(parse(side.release))
+        if observed and observed not in found:
+            found[observed] = finding("PD323", side.name, observed, "", [_evidence(servers, side)])
+    return list(found.values())
+
+
 def sampling(servers: Servers) -> Verdict:
     """Nothing in a file says that clients will send n > 1: a thing to know, not a fault of this deployment."""
     engine = next((side for side in servers.sides if side.engine == "sglang"), None)
@@ -240,4 +254,8 @@ def sampling(servers: Servers) -> Verdict:
     return [finding("PD319", "", "n > 1 is not refused", "n = 1", ["every release up to 0.5.23"], Severity.INFO)]
 
 
-CHECKS = (written("PD317", known_bad, embedded=False), written("PD319", sampling, embedded=False))
+CHECKS = (
+    written("PD317", known_bad, embedded=False),
+    written("PD323", not_read, embedded=False),
+    written("PD319", sampling, embedded=False),
+)

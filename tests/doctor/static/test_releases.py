@@ -214,3 +214,11 @@ def test_asking_for_the_rank_on_both_sides_settles_it() -> None:
             text.format(role=role, line=f"{force}=1 {line}" if role in forced else line) for role, line in lines.items()
         ]
         assert len(found(manifest("---\n".join(parts)), "PD313")) == told
+
+
+def test_a_release_that_was_not_read_is_said_so() -> None:
+    (told,) = found(topology("engine.version=0.6.0"), "PD323")
+    assert "sglang 0.6.0 is newer than the newest release pdctl has read (0.5.23)" in told.headline
+    assert told.severity is Severity.INFO
+    for version in SGLANG:
+        assert found(topology(f"engine.version={spell(version)}"), "PD323") == []
