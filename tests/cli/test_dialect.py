@@ -41,7 +41,7 @@ def test_check_says_who_wrote_what() -> None:
         "sglang",
         "decode",
         "0.5.8",
-        "0.5.13",
+        "0.5.10",
     )
     assert (router["speaker"], [each["bootstrap_port"] for each in router["prefills"]]) == (
         "sglang-router",
@@ -92,9 +92,9 @@ def test_show_lists_what_is_asked_for() -> None:
 
 
 def test_show_notes_a_release_between_two_and_refuses_one_too_old() -> None:
-    between = pdctl("show", "mini_lb", "--version", "0.5.9")
+    between = pdctl("show", "mini_lb", "--version", "0.5.9.post1")
     assert between.returncode == 0
-    assert "the rules of 0.5.8 are used" in between.stderr
+    assert "the rules of 0.5.9 are used" in between.stderr
     assert pdctl("show", "--version", "0.4.9").returncode == 2
     assert pdctl("show", "nobody").returncode == 2
 
@@ -128,7 +128,9 @@ def test_a_terminal_gets_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     found = render.Checked("router", (str(path),), identify(lines(path), speech()), survey(lines(path), speech()))
     render.checked([found], 3, Term(screen))
     text = screen.getvalue()
-    assert text.startswith("router: sglang-router, router, level debug\n")
+    assert text.startswith(
+        "1 log, 21 lines, 19 of them known: sglang-router\n\nrouter: sglang-router, router, level debug\n"
+    )
     assert "  routes to prefill http://127.0.0.1:30000, no bootstrap port: sends null\n" in text
     assert "unknown lines, the commonest shapes" in text
     screen = Screen()

@@ -197,7 +197,7 @@ def test_what_hangs_on_an_unknown_variable_is_left_out_and_can_be_given() -> Non
 
 def test_flags_of_an_older_release_choose_the_release() -> None:
     made = imported(f"{PREFILL}\n{DECODE} --cuda-graph-max-bs 64\n")
-    assert made.values["engine"]["version"] == "0.5.18"
+    assert made.values["engine"]["version"] == "0.5.19"
     assert made.plan().feasible
 
 
