@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pdctl.dialect.own import canary
 from pdctl.fleet import document, http, sse
 from pdctl.fleet.address import Unanswered, bracketed, parse
 from pdctl.fleet.call import Call, wait
@@ -83,7 +84,7 @@ def exchange(
 ) -> Exchange:
     """`both`: wait for both answers even when one leg fails. `leave`: stream, and go once the decode has spoken."""
     room = fresh_room()
-    rid = f"pdctl-canary-{room:x}"
+    rid = canary.rid(room)
     sent = {
         **body,
         "rid": rid,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pdctl.trace.room import Summary
 
 SCHEMA = "pdctl.rooms/1"
+CANARY = "canary"  # of doctor or the router, no user's
 
 
 class Column(NamedTuple):
@@ -41,6 +42,7 @@ COLUMNS = (
     Column("TOOK", 1, right=True),
     Column("OUTCOME"),
     Column("CAUSE", 2),
+    Column("NOTE", 5),
 )
 
 
@@ -68,7 +70,7 @@ def totals(found: Sequence[Summary], of: int) -> str:
 
 def to_tsv(found: Sequence[Summary], term: Term) -> str:
     """With a header; times in UTC, lengths in seconds, an empty field for what is not known."""
-    head = ("room", "started", "prefill", "decode", "phase", "seconds", "outcome", "cause")
+    head = ("room", "started", "prefill", "decode", "phase", "seconds", "outcome", "cause", "note")
     shown = lru_cache(maxsize=None)(partial(visible, term=term))  # a million rooms have few instances
     return "\n".join("\t".join(row) for row in (head, *(_fields(each, shown) for each in found)))
 
@@ -97,6 +99,7 @@ def document(room: Summary) -> dict[str, object]:
         "outcome": room.outcome.value,
         "cause": room.code or None,
         "lines": room.lines,
+        "canary": room.canary,
     }
 
 
@@ -110,6 +113,7 @@ def _fields(room: Summary, shown: Callable[[str], str]) -> tuple[str, ...]:
         "" if room.seconds is None else f"{room.seconds:g}",
         room.outcome.value,
         room.code,
+        CANARY if room.canary else "",
     )
 
 
@@ -124,6 +128,7 @@ def _row(room: Summary, zone: dt.tzinfo | None, dated: bool) -> list[str]:
         _took(room.seconds),
         room.outcome.value,
         room.code or "-",
+        CANARY if room.canary else "",
     ]
 
 
@@ -145,6 +150,8 @@ def _styles(room: Summary) -> list[tuple[str, ...]]:
 def _widths(rows: Sequence[Sequence[str]], limit: int) -> list[int]:
     """A column that gives way has no width. Names are elided first, down to what still tells them apart."""
     widths = [max([len(column.title), *(cells(row[at]) for row in rows)]) for at, column in enumerate(COLUMNS)]
+    if not any(row[-1] for row in rows):  # most lists have nothing to note
+        widths[-1] = 0
     while _total(widths) > limit:
         names = [at for at, column in enumerate(COLUMNS) if column.cut and widths[at] > NARROWEST]
         if names:

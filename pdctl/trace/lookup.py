@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.errors import NotFoundError
 from pdctl.trace import signs
+from pdctl.trace.assemble import Tracer
 from pdctl.trace.hints import DIAGNOSE, Hints
 from pdctl.trace.missing import LOG_REQUESTS, TIME_STATS
 from pdctl.trace.room import Outcome
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 LIST = "`pdctl rooms` with the same paths lists the rooms there are"
 BROKEN = (Outcome.FAILED, Outcome.HUNG)
-NO_ROOM = "PD712"
+NO_ROOM, LEFT = "PD712", "PD706"
 
 
 def by_rid(library: Library, rid: str) -> int:
@@ -41,11 +42,19 @@ def by_rid(library: Library, rid: str) -> int:
 
 
 def last_failed(library: Library) -> int:
-    """NotFoundError when no room failed."""
+    """A user's before a canary, and never a canary that was left on purpose; NotFoundError when no room failed."""
     broken = [one for one in summaries(library) if one.outcome in BROKEN]
-    if not broken:
-        raise _nothing_failed(library)
-    return max(broken, key=lambda one: (one.first_seen or 0.0) + (one.seconds or 0.0)).room
+    broken.sort(key=lambda one: (one.first_seen or 0.0) + (one.seconds or 0.0), reverse=True)
+    tracer, spare = Tracer(library), None
+    for one in broken:
+        room = tracer.trace(one.room)  # a row of a large log does not tell whose request it was
+        if not room.canary:
+            return one.room
+        if spare is None and (room.cause is None or room.cause.code != LEFT):
+            spare = one.room
+    if spare is not None:
+        return spare
+    raise _nothing_failed(library)
 
 
 def _nothing_failed(library: Library) -> NotFoundError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdctl.trace import canaries
 from pdctl.trace.causes.listed import MOST, destinations
 from pdctl.trace.leftover import ABORTED
 from pdctl.trace.room import Outcome
@@ -35,6 +36,8 @@ def _notes(case: Case, verdict: Verdict, ended: Outcome) -> Iterator[str]:
             "there, for warm-up and health; no KV cache moves, and it says nothing about any pair"
         )
         return
+    if canaries.ours(case.story):
+        yield "the room is a canary of pdctl, no user's: doctor or the router sent it to try the pair"
     if not case.story.events:
         yield f"no line of these logs names room {case.story.room}: this holds if it was sent to them at all"
     for name in case.who.several:

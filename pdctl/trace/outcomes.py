@@ -23,7 +23,10 @@ def outcome(case: Case, rooms: Mapping[int, Glimpse], finding: Finding | None) -
     """The outcome, and the line that shows it where one does."""
     if case.warm_up:
         return Outcome.UNKNOWN, None
-    refused = next((event for event in case.story.by("router") if event.row.phase is Phase.FAILED), None)
+    ends = (Phase.FAILED, Phase.ABORTED)
+    refused = next((event for event in case.story.by("router") if event.row.phase in ends), None)
+    if refused is not None and refused.row.phase is Phase.ABORTED and case.done is not None:
+        refused = None  # the client left when its answer was complete
     broken = case.decode_failed or case.prefill_failed or refused
     if broken is not None:
         return Outcome.FAILED, broken

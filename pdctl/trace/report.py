@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.trace import signs
+from pdctl.trace import canaries, signs
 from pdctl.trace.clocks import offsets
 from pdctl.trace.durations import at_router, durations
 from pdctl.trace.gaps import gap
@@ -68,6 +68,7 @@ def report(case: Case, ended: Outcome, shown: Event | None, verdict: Verdict, la
         {name: known.why for name, known in _attributes(case) if known is not None},
         notes(case, verdict, ended),
         case.warm_up,
+        canaries.ours(case.story),
     )
 
 

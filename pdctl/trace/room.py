@@ -146,6 +146,7 @@ class Room:
     TransferInfo. began, ended: epoch of its first and last line, clock offsets taken out. echoes: lines that name an
     effect and pass for a cause. consequences: what else went wrong because of `cause`. fix: one command, or "".
     warm_up: no user's request, but an engine's or a probe's own, with a peer that is not there.
+    canary: no user's request, but doctor's or the router's own, through a real pair.
     """
 
     room: int
@@ -172,11 +173,15 @@ class Room:
     known: Mapping[str, str] | None = None
     notes: tuple[str, ...] = ()
     warm_up: bool = False
+    canary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One line of `pdctl rooms`. `seconds`: first to last line of the room; first_seen: epoch, None without a time."""
+    """One line of `pdctl rooms`. `seconds`: first to last line of the room; first_seen: epoch, None without a time.
+
+    canary: known to be one; in logs too large to trace every room only where a router's line says so.
+    """
 
     room: int
     prefill: str | None
@@ -187,3 +192,4 @@ class Summary:
     code: str
     first_seen: float | None
     lines: int = 0
+    canary: bool = False

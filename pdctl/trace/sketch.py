@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.logs.event import Event, Place
-from pdctl.trace import signs
+from pdctl.trace import canaries, signs
 from pdctl.trace.attribution import attribute
 from pdctl.trace.case import Case
 from pdctl.trace.causes import ends, ports
@@ -33,6 +33,7 @@ class Sketch(NamedTuple):
     phase: Phase | None
     outcome: Outcome
     code: str
+    canary: bool = False
 
 
 def sketch(told: rooms.Story, deployment: Deployment) -> Sketch:
@@ -45,6 +46,7 @@ def sketch(told: rooms.Story, deployment: Deployment) -> Sketch:
     return Sketch(
         who.requested.value if who.requested else None, who.decode.value if who.decode else None,
         phase_reached(case, ended), ended, found.code if found else "",
+        canaries.ours(story),
     )  # fmt: skip
 
 

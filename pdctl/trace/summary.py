@@ -58,7 +58,7 @@ def _sketched(seen: rooms.RoomSeen, known: Sketch) -> Summary:
     timed = isfinite(seen.first) and isfinite(seen.last)
     return Summary(
         seen.room, known.prefill, known.decode, known.phase, seen.last - seen.first if timed else None, known.outcome,
-        known.code, seen.first if timed else None, seen.lines,
+        known.code, seen.first if timed else None, seen.lines, known.canary,
     )  # fmt: skip
 
 
@@ -75,5 +75,5 @@ def _traced(room: Room, sketched: Summary) -> Summary:
         seconds = room.ended - room.began - min(0.0, waited)
     return Summary(
         room.room, room.prefill_requested, room.decode, room.phase_reached, seconds, room.outcome,
-        room.cause.code if room.cause else "", room.began, sketched.lines,
+        room.cause.code if room.cause else "", room.began, sketched.lines, room.canary,
     )  # fmt: skip

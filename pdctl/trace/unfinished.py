@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 LONGEST = 330.0  # seconds an answer is taken to stream for at most
 # A request that ran on a decode was cut short; its line names no room.
-CUT = frozenset({"aborted-queued", "client-left", "client-gone"})
+CUT = frozenset({"aborted-queued", "client-left", "client-gone", "client-disconnected"})
 
 
 class Doubt(NamedTuple):

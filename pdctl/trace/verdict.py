@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import fill
-from pdctl.trace.causes import ends, legs, listed, mismatches, ports, refusals, transfer, unresponsive
+from pdctl.trace.causes import departures, ends, legs, listed, mismatches, ports, refusals, transfer, unresponsive
 from pdctl.trace.room import Cause
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ ORDER: tuple[Callable[[Case], Finding | None], ...] = (
     ends.crashed,
     mismatches.attention_tp,
     legs.full,
-    transfer.slow,
     legs.missing,
     ends.shared,
+    departures.client_left,
+    transfer.slow,
     transfer.never_completed,
-    transfer.client_left,
     legs.unannounced,
     ends.first_request,
     refusals.refused,

@@ -121,6 +121,7 @@ def document(room: Room) -> dict[str, object]:
         "notes": list(room.notes),
         "known": dict(room.known or {}),
         "warm_up": room.warm_up,
+        "canary": room.canary,
         "fix": room.fix or None,
     }
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.phase import Phase
-from pdctl.trace import signs
 from pdctl.trace.case import Case, Finding, Proof
 from pdctl.trace.durations import moved
 from pdctl.trace.story import waited
-from pdctl.trace.upstreams import sent_address
 
 if TYPE_CHECKING:
     from pdctl.logs.event import Event
@@ -78,51 +75,4 @@ def _said(event: Event) -> str:
     return (event.values.get("reason") or event.text).strip()[:200]
 
 
-def client_left(case: Case) -> Finding | None:
-    """The request was aborted from outside, before anything else went wrong."""
-    if not case.failed or case.who.crossed or not _sound(case):
-        return None
-    ends = [event for event in case.story.events if signs.failed(event) and event.role != "router"]
-    gone = next((event for event in case.story.events if event.row.id in GONE), None)
-    aborts = [event for event in ends if event.row.phase is Phase.ABORTED and event.t is not None]
-    others = [event for event in ends if event not in aborts and not signs.notice(event)]
-    if not aborts or others or not _alive(case, aborts[0]):
-        return None
-    span = case.story.span
-    seconds = aborts[0].t - span[0] if span and aborts[0].t is not None else 0.0
-    fills = {"observed": f"{seconds:g} s" if seconds else "some time", "instance": aborts[0].instance}
-    proofs = [Proof("the request was aborted here", event) for event in aborts[:2]]
-    if gone is not None:
-        proofs.insert(0, Proof("the client closed the connection", gone))
-    why = "the request was aborted from outside before anything failed: the client, or a router on its behalf, gave up"
-    return Finding("PD706", "client", why, tuple(proofs), "", fills)
-
-
-def _alive(case: Case, abort: Event) -> bool:
-    """Both sides went on after it: nobody was waiting for one that was gone, or whose log is not here."""
-    decode, prefill = case.decode, case.prefill
-    others = [one for one in (decode, prefill) if one is not None and one.name != abort.instance]
-    return decode is not None and all(abort.t is not None and one.lived_past(abort.t) for one in others)
-
-
-def _sound(case: Case) -> bool:
-    """Nothing would have kept the room from going well: an abort after a vain wait has another cause."""
-    asked, met = case.who.requested, case.who.contacted
-    if case.who.arrived is not None or (asked and met and asked.value == met.value):
-        return True
-    heads = {event.row.id.rpartition("-")[0] for event in case.story.events}
-    if "decode-transfer" in heads and "prefill-bootstrap" in heads:
-        return False  # the decode had sent a page list, and the prefill that waited for it had none
-    router, decode = case.router, case.decode
-    if router is None:
-        return False
-    for one in router.prefills:
-        address = sent_address(one, decode.default_port if decode else None)
-        owner = address and case.deployment.bootstrap_owner(address)
-        if owner is None or owner is not case.deployment.at_url(one.url):
-            return False
-    return True
-
-
-GONE = frozenset({"client-left", "client-gone", "client-disconnected"})
-CAUSES = (never_completed, slow, client_left)
+CAUSES = (never_completed, slow)

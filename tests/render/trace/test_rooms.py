@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -64,10 +65,21 @@ def test_a_narrow_terminal_loses_what_tells_least(monkeypatch: pytest.MonkeyPatc
 def test_a_pipe_gets_tabs_and_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     head, ok, failed, blind = (line.split("\t") for line in shown(tty=False).splitlines())
-    assert head == ["room", "started", "prefill", "decode", "phase", "seconds", "outcome", "cause"]
+    assert head == ["room", "started", "prefill", "decode", "phase", "seconds", "outcome", "cause", "note"]
     assert ok[:2] == ["721586031618625451", "2026-11-21T01:34:20.000Z"]
-    assert failed[2:] == ["prefill-1", "decode-0", "timed_out", "20", "failed", "PD201"]
-    assert blind == ["7", "", "", "", "", "", "unknown", ""]
+    assert failed[2:] == ["prefill-1", "decode-0", "timed_out", "20", "failed", "PD201", ""]
+    assert blind == ["7", "", "", "", "", "", "unknown", "", ""]
+
+
+def test_a_canary_is_marked_where_there_is_one() -> None:
+    """Doctor leaves one on purpose: nobody is to look for the user behind it."""
+    mine = replace(FOUND[1], canary=True)
+    head, ok, failed, _ = shown(tty=True, found=(FOUND[0], mine, FOUND[2])).splitlines()
+    assert head.endswith("CAUSE  NOTE")
+    assert failed.endswith("PD201  canary")
+    assert "canary" not in ok
+    assert shown(tty=False, found=(mine,)).splitlines()[1].endswith("\tPD201\tcanary")
+    assert json.loads(rooms.to_jsonl((mine,), samples.screen(tty=False)[0]))["canary"] is True
 
 
 def test_json_holds_everything() -> None:
@@ -86,7 +98,7 @@ def test_a_name_from_a_log_steers_nothing(tty: bool, encoding: str) -> None:
     text = shown(tty, encoding, (bad,))
     assert len(text.splitlines()) == 2
     assert all(letter in "\n\t" or letter.isprintable() for letter in text)
-    assert text.splitlines()[1].count("\t") == (0 if tty else 7)
+    assert text.splitlines()[1].count("\t") == (0 if tty else 8)
 
 
 def test_totals_say_how_many_of_each() -> None:

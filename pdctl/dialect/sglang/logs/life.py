@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pdctl.dialect.phase import Phase
 from pdctl.dialect.row import Level, Row, Speaker
 from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Span
 
@@ -168,9 +169,10 @@ ROWS = (
     ),
     Row(
         "client-disconnected", Speaker.SGLANG, Level.INFO, "", b"[http_server] Client disconnected: ",
-        r"\[http_server\] Client disconnected: (?P<reason>.*)",
+        r"\[http_server\] Client disconnected: (?=(?:.*?\(type (?P<kind>\d)\))?(?:.*?obj\.rid='(?P<rid>[^']*)')?)"
+        r"(?P<reason>.*)",
         "[2026-11-21 02:07:07] [http_server] Client disconnected: Request is disconnected from the client side "
         "(type 1). Abort request obj.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
-        Span(V0_5_13), cause="PD706",
+        Span(V0_5_13), Phase.ABORTED, cause="PD706",
     ),
 )  # fmt: skip

@@ -1,0 +1,18 @@
+"""Rooms that are no user's: the canaries doctor and pdctl's router send through every pair."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pdctl.dialect.own.canary import PREFIX
+
+if TYPE_CHECKING:
+    from pdctl.trace.story import Story
+
+ROUTERS = "canary"  # the row of the router's own
+
+
+def ours(story: Story) -> bool:
+    """Its request ids begin as only those of canaries do, or the router's line calls it one."""
+    named = any(rid.startswith(PREFIX) for rids in story.rids.values() for rid in rids)
+    return named or any(event.row.id == ROUTERS for event in story.events)

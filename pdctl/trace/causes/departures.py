@@ -1,0 +1,110 @@
+"""The client left: it closed its connection, or whoever speaks for it (a router, doctor) aborted the request."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pdctl.dialect import numerals
+from pdctl.dialect.phase import Phase
+from pdctl.trace import canaries, signs
+from pdctl.trace.case import NEAR, Case, Finding, Proof
+from pdctl.trace.upstreams import sent_address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pdctl.logs.event import Event
+    from pdctl.trace.deployment import Instance
+
+# Rows that say so outright; pdctl's engine says it in the line of the answer.
+GONE = frozenset({"client-left", "client-gone", "client-disconnected", "finish-client-gone"})
+CLOSED = "'message': 'the client closed the connection'"
+# While nothing comes, sglang looks every so many seconds whether the client is still there (srt/environ.py,
+# SGLANG_REQUEST_STATE_WAIT_TIMEOUT, 0.5.3 to 0.5.23): its line is that much later than the client's leaving at most.
+POLL = 4.0
+_LATENCY = re.compile(r"'e2e_latency': (\d+(?:\.\d+)?)")
+
+
+def client_left(case: Case) -> Finding | None:
+    """The request was aborted from outside, before anything else went wrong."""
+    events = case.story.events
+    gone = [event for event in events if event.row.id in GONE or CLOSED in event.text]
+    at_router = any(event.role == "router" for event in gone)
+    if case.done is not None or case.who.crossed or not (case.failed or at_router) or not _sound(case):
+        return None
+    ends = [event for event in events if signs.failed(event)]
+    aborts = [event for event in ends if event.row.phase is Phase.ABORTED and event.t is not None]
+    others = [event for event in ends if event not in aborts and not signs.notice(event) and event not in gone]
+    engines = [event for event in aborts if event.role != "router"]
+    first = next(iter(engines or aborts), None)
+    if first is None or others or not _alive(case, first, told=at_router):
+        return None
+    left = after(case, gone, first)
+    fills = {"observed": left, "instance": first.instance}
+    proofs = [Proof("the client closed the connection", event) for event in gone[:2]]
+    proofs += [Proof("the request was aborted here", event) for event in aborts[:2] if event not in gone]
+    if canaries.ours(case.story):
+        why = "the request was a canary of pdctl doctor, which leaves one on purpose to see that both sides let it go"
+        return Finding("PD706", "client", why, tuple(proofs), "", fills, "nothing is wrong: leave it as it is")
+    why = "the request was aborted from outside before anything failed: the client, or a router on its behalf, gave up"
+    if at_router:
+        why = "the client closed its connection to the router before the answer was complete; nothing had failed"
+    return Finding("PD706", "client", why, tuple(proofs), "", fills)
+
+
+def after(case: Case, gone: Iterable[Event], abort: Event) -> str:
+    """How long after the request came the client left, as near as its lines tell."""
+    began = case.story.span[0] if case.story.span else None
+    for event in sorted(gone, key=lambda one: one.role != "router"):
+        spent = numerals.real(event.values.get("total_ms"))
+        if spent is not None:
+            return f"{spent / 1000:.3g} s"
+        own = _LATENCY.search(event.text) if CLOSED in event.text else None
+        if own is not None:
+            return f"{float(own[1]):.3g} s"
+        if event.t is not None and began is not None:
+            late = event.t - began
+            return f"{max(0.0, late - POLL):g} to {late:g} s"
+    seconds = abort.t - began if abort.t is not None and began is not None else 0.0
+    return f"{seconds:g} s" if seconds else "some time"
+
+
+def _alive(case: Case, abort: Event, *, told: bool) -> bool:
+    """Both sides went on after it: nobody was waiting for one that was gone, or whose log is not here.
+
+    told: the router's own line says that the client left. Then a side needs no later line, only one of that moment; and
+    the prefill none where the cache had arrived.
+    """
+    decode, prefill = case.decode, case.prefill
+    needed = (decode,) if told and case.who.arrived is not None else (decode, prefill)
+    others = [one for one in needed if one is not None and one.name != abort.instance]
+    return decode is not None and all(_there(one, abort, told=told) for one in others)
+
+
+def _there(one: Instance, abort: Event, *, told: bool) -> bool:
+    if abort.t is None:
+        return False
+    return one.lived_past(abort.t) or (told and one.last is not None and one.last >= abort.t - NEAR)
+
+
+def _sound(case: Case) -> bool:
+    """Nothing would have kept the room from going well: an abort after a vain wait has another cause."""
+    asked, met = case.who.requested, case.who.contacted
+    if case.who.arrived is not None or (asked and met and asked.value == met.value):
+        return True
+    heads = {event.row.id.rpartition("-")[0] for event in case.story.events}
+    if "decode-transfer" in heads and "prefill-bootstrap" in heads:
+        return False  # the decode had sent a page list, and the prefill that waited for it had none
+    router, decode = case.router, case.decode
+    if router is None:
+        return False
+    for one in router.prefills:
+        address = sent_address(one, decode.default_port if decode else None)
+        owner = address and case.deployment.bootstrap_owner(address)
+        if owner is None or owner is not case.deployment.at_url(one.url):
+            return False
+    return True
+
+
+CAUSES = (client_left,)

@@ -1,0 +1,172 @@
+"""A client that left: said as that everywhere, with when it left, and never a canary of doctor's taken for a user."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pdctl.dialect.own import canary
+from pdctl.errors import NotFoundError
+from pdctl.trace import lookup
+from pdctl.trace.assemble import trace
+from pdctl.trace.room import Outcome
+from pdctl.trace.summary import summaries
+from tests.trace import pasted
+from tests.trace.engines import HOST, at, decode_timed_out, engine, finished, got_info, received, rid, sending
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pdctl.trace.room import Room
+
+ROOM = 4652991996273247
+PAIR = "attempt=1 prefill=http://127.0.0.1:30000 decode=http://127.0.0.1:30002"
+TOLD = "the client closed the connection"
+
+
+def p0(*lines: str, until: int = 1800) -> list[str]:
+    return engine("prefill", 30000, 8998, *lines, until=until)
+
+
+def d0(*lines: str, until: int = 1800) -> list[str]:
+    return engine("decode", 30002, 8998, *lines, until=until)
+
+
+def code(room: Room) -> str | None:
+    return room.cause.code if room.cause else None
+
+
+def began(second: int, room: int = ROOM, name: str = "") -> tuple[list[str], list[str]]:
+    """The lines of either side until the cache is there, as pdctl's engine writes them."""
+    name = name or rid(room)
+    arrived = f"{at(second)} room={room} KV cache arrived rid='{name}' pages=1 bytes=32768 seconds=0.01 from=x:8998"
+    decode = [received(second, room, name), sending(second, room), arrived]
+    return [received(second, room, name), *got_info(second, room)], decode
+
+
+def closed(second: int, room: int = ROOM, name: str = "", spent: float = 0.522743) -> str:
+    return (
+        f"{at(second)} Finish: obj=GenerateReqInput(rid='{name or rid(room)}', bootstrap_host='{HOST}', "
+        f"bootstrap_port=8998, bootstrap_room={room}), out={{'finish_reason': 'abort', 'prompt_tokens': 3, "
+        f"'completion_tokens': 28, 'e2e_latency': {spent}, 'message': '{TOLD}'}}"
+    )
+
+
+def router(*lines: str) -> list[str]:
+    return [
+        f"{at(1)} Router listening on http://127.0.0.1:8000 policy=round_robin "
+        "prefill=[('http://127.0.0.1:30000', 8998)] decode=['http://127.0.0.1:30002']",
+        f"{at(11)} Dispatch room={ROOM} rid=r1 request_id=r1 {PAIR} bootstrap=127.0.0.1:8998 path=/generate",
+        *lines,
+    ]
+
+
+def gone(second: int, spent_ms: float) -> str:
+    return (
+        f"{at(second)} Finish room={ROOM} rid=r1 request_id=r1 {PAIR} status=- outcome=client_gone prefill_ms=35.5 "
+        f"first_byte_ms=- total_ms={spent_ms}"
+    )
+
+
+def test_the_routers_line_is_enough_while_the_logs_still_grow(tmp_path: Path) -> None:
+    """Nobody has written a line since; and the router knows to the millisecond when it was."""
+    prefill, decode = began(11)
+    room = pasted.room(
+        tmp_path, ROOM, router=router(gone(12, 501.5)), p0=p0(*prefill, until=12), d0=d0(*decode, closed(12), until=12)
+    )
+    assert room.outcome is Outcome.FAILED
+    assert room.cause is not None
+    assert room.cause.code == "PD706"
+    assert room.cause.headline.endswith("after 0.501 s")
+
+
+def test_the_routers_line_alone_ends_the_room(tmp_path: Path) -> None:
+    prefill, decode = began(11)
+    room = pasted.room(tmp_path, ROOM, router=router(gone(12, 1500.0)), p0=p0(*prefill), d0=d0(*decode))
+    assert room.outcome is Outcome.FAILED
+    assert code(room) == "PD706"
+
+
+def test_a_router_that_gave_up_is_no_client_that_left(tmp_path: Path) -> None:
+    """To the engine the router is the client: that it hung up says nothing of the user."""
+    failed = (
+        f"{at(12)} WARNING Finish room={ROOM} rid=r1 request_id=r1 {PAIR} status=- outcome=failed prefill_ms=3.1 "
+        "first_byte_ms=- total_ms=4.0: prefill http://127.0.0.1:30000 answered 500"
+    )
+    prefill, decode = began(11)
+    room = pasted.room(tmp_path, ROOM, router=router(failed), p0=p0(*prefill), d0=d0(*decode, closed(12)))
+    assert code(room) != "PD706"
+
+
+def test_a_prefill_that_went_silent_while_the_client_waited_is_not_absolved(tmp_path: Path) -> None:
+    """The cache had not come; the prefill wrote nothing for 19 s before the client had enough."""
+    prefill, _ = began(11)
+    decode = [received(11, ROOM, rid(ROOM)), sending(11, ROOM)]
+    room = pasted.room(
+        tmp_path, ROOM, router=router(gone(30, 19000.0)), p0=p0(*prefill, until=11), d0=d0(*decode, closed(30))
+    )
+    assert code(room) != "PD706"
+
+
+@pytest.mark.parametrize("kind", [1, 3])
+def test_sglang_finds_out_when_it_looks(tmp_path: Path, kind: int) -> None:
+    """0.5.13+ says so at INFO; it looks every 4 s, so the client left up to 4 s before the line."""
+    said = (
+        f"{at(21)} [http_server] Client disconnected: Request is disconnected from the client side (type {kind}). "
+        f"Abort request obj.rid='{rid(ROOM)}'"
+    )
+    prefill, decode = began(11)
+    room = pasted.room(tmp_path, ROOM, p0=p0(*prefill), d0=d0(*decode, said))
+    assert room.cause is not None
+    assert room.cause.code == "PD706"
+    assert room.cause.headline.endswith("after 6 to 10 s")
+    assert said.partition("] ")[2] in {line.text for line in room.evidence}
+
+
+def test_a_transfer_that_took_long_under_load_is_not_why_the_client_left(tmp_path: Path) -> None:
+    prefill, decode = began(11)
+    slow = f"{at(14)} room={ROOM} KV transfer done rid='{rid(ROOM)}' pages=1 bytes=32768 seconds=2.6"
+    room = pasted.room(tmp_path, ROOM, p0=p0(*prefill, slow), d0=d0(*decode, closed(15)))
+    assert code(room) == "PD706"
+    assert any(one.startswith("PD412") for one in room.consequences)
+
+
+def test_a_client_that_left_behind_the_complete_answer_is_none(tmp_path: Path) -> None:
+    prefill, decode = began(11)
+    done = finished(12, ROOM, rid(ROOM))
+    room = pasted.room(tmp_path, ROOM, router=router(gone(12, 900.0)), p0=p0(*prefill), d0=d0(*decode, done))
+    assert (room.outcome, code(room)) == (Outcome.OK, None)
+
+
+def left_on_purpose(second: int, room: int) -> tuple[list[str], list[str]]:
+    prefill, decode = began(second, room, canary.rid(room))
+    end = closed(second, room, canary.rid(room), 0.031)
+    return [*prefill, end], [*decode, end]
+
+
+def test_a_canary_that_doctor_left_is_marked_and_not_the_last_that_failed(tmp_path: Path) -> None:
+    prefill, decode = left_on_purpose(100, ROOM + 2)
+    users = (decode_timed_out(60, ROOM, 20), sending(40, ROOM))
+    library = pasted.library(tmp_path, p0=p0(*got_info(40, ROOM), *prefill), d0=d0(*users, *decode))
+    assert {one.room: one.canary for one in summaries(library)} == {ROOM: False, ROOM + 2: True}
+    assert lookup.last_failed(library) == ROOM
+    (row,) = (one for one in summaries(library) if one.canary)
+    assert row.code == "PD706"
+    assert "canary" in trace(library, ROOM + 2).notes[0]
+    assert "on purpose" in trace(library, ROOM + 2).cause.why  # type: ignore[union-attr]
+
+
+def test_a_canary_that_was_left_alone_is_no_failure(tmp_path: Path) -> None:
+    prefill, decode = left_on_purpose(100, ROOM)
+    library = pasted.library(tmp_path, p0=p0(*prefill), d0=d0(*decode))
+    with pytest.raises(NotFoundError, match="no room failed"):
+        lookup.last_failed(library)
+
+
+def test_a_canary_that_hung_is_what_failed_where_no_user_has(tmp_path: Path) -> None:
+    prefill, decode = left_on_purpose(100, ROOM + 2)
+    mine = [received(40, ROOM, canary.rid(ROOM)), *got_info(40, ROOM)]
+    failed = [received(40, ROOM, canary.rid(ROOM)), sending(40, ROOM), decode_timed_out(60, ROOM, 20)]
+    library = pasted.library(tmp_path, p0=p0(*mine, *prefill), d0=d0(*failed, *decode))
+    assert lookup.last_failed(library) == ROOM
