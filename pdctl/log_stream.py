@@ -8,6 +8,12 @@ import time
 FAILED = "%Y-%m-%d %H:%M:%S"
 
 
+def stamp() -> str:
+    """Now, as sglang writes it with SGLANG_LOG_MS: local time, and milliseconds, which order the lines of two logs."""
+    now = time.time()
+    return f"{time.strftime(FAILED, time.localtime(now))}.{int(now % 1 * 1000):03d}"
+
+
 class LogStream:
     """Writes whole lines to a file descriptor and never raises: a full disk must not stop what logs.
 
@@ -46,4 +52,4 @@ class LogStream:
         """A line of its own, behind the half one that a full disk may have left."""
         since = time.strftime(FAILED, time.localtime(self._since))
         lines = f"{self._lost} line{'s' if self._lost > 1 else ''} of this log"
-        return f"\n[{time.strftime(FAILED)}] WARNING {lines} could not be written since {since}: {self._why}\n"
+        return f"\n[{stamp()}] WARNING {lines} could not be written since {since}: {self._why}\n"

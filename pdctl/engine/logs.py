@@ -1,7 +1,8 @@
-"""SGLang's log line for every process of the engine: `[2026-11-21 02:06:24 DP0 TP1] message` (sglang 0.5.23 srt/utils).
+"""SGLang's log line for every process of the engine: `[2026-11-21 02:06:24.123 DP0 TP1] message`.
 
-The HTTP process, the DP controller and the bootstrap server carry no rank. The level is not printed (SGLang prints
-none); the server's own lines keep uvicorn's `INFO:     ` in front of the message, as they do there.
+That is what sglang 0.5.23 writes with SGLANG_LOG_MS (srt/utils): milliseconds order the lines of several logs. The HTTP
+process, the DP controller and the bootstrap server carry no rank. The level is not printed (SGLang prints none); the
+server's own lines keep uvicorn's `INFO:     ` in front of the message, as they do there.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 STREAM = LogStream()
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
+STAMP = "%(asctime)s.%(msecs)03d"
 
 
 def decorations(args: ServerArgs, rank: Rank | None) -> str:
@@ -37,7 +39,7 @@ def configure(args: ServerArgs, rank: Rank | None = None) -> None:
     """Send every record of this process to stderr, one flushed write for a line, at `--log-level` and above."""
     handler = logging.StreamHandler(STREAM)
     prefix = decorations(args, rank)
-    handler.setFormatter(logging.Formatter(f"[%(asctime)s{prefix}] %(message)s", datefmt=TIME_FORMAT))
+    handler.setFormatter(logging.Formatter(f"[{STAMP}{prefix}] %(message)s", datefmt=TIME_FORMAT))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     # Libraries below WARNING say nothing about a room; their debug lines would drown ours.
@@ -50,9 +52,9 @@ def configure_access(args: ServerArgs) -> None:
     from uvicorn.logging import AccessFormatter, DefaultFormatter
 
     formats = {
-        "uvicorn": DefaultFormatter("[%(asctime)s] %(levelprefix)s %(message)s", TIME_FORMAT, use_colors=False),
+        "uvicorn": DefaultFormatter(f"[{STAMP}] %(levelprefix)s %(message)s", TIME_FORMAT, use_colors=False),
         "uvicorn.access": AccessFormatter(
-            '[%(asctime)s] %(levelprefix)s %(client_addr)s - "%(request_line)s" %(status_code)s',
+            f'[{STAMP}] %(levelprefix)s %(client_addr)s - "%(request_line)s" %(status_code)s',
             TIME_FORMAT,
             use_colors=False,
         ),

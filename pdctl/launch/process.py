@@ -20,6 +20,7 @@ from pdctl.launch import procfs
 from pdctl.launch.mailbox import Exited
 from pdctl.launch.run import Exit
 from pdctl.launch.verdict import in_words
+from pdctl.log_stream import stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -171,16 +172,11 @@ def open_generation(log: Path, spec: Spec, generation: int) -> int:
     begin = 0
     with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as output:  # a full disk
         begin = output.tell()
-        output.write(f"[{_stamp()}] pdctl: {spec.name} generation {generation}: {shlex.join(masked(spec.argv))}\n")
+        output.write(f"[{stamp()}] pdctl: {spec.name} generation {generation}: {shlex.join(masked(spec.argv))}\n")
     return begin
 
 
 def close_generation(log: Path, spec: Spec, generation: int, exit: Exit) -> None:
     """Write how this generation ended: a process that was killed cannot say so, and trace-room reads the logs alone."""
     with log.open("a", encoding="utf-8") as output:
-        output.write(f"[{_stamp()}] pdctl: {spec.name} generation {generation} {in_words(exit)}\n")
-
-
-def _stamp() -> str:
-    """Local time, as sglang writes it."""
-    return time.strftime("%Y-%m-%d %H:%M:%S")
+        output.write(f"[{stamp()}] pdctl: {spec.name} generation {generation} {in_words(exit)}\n")

@@ -21,7 +21,7 @@ POLL = 0.1  # seconds between looks at a file that does not grow
 # What our own and the router's questions leave in an engine's access log.
 ASKED = "health|route|readiness|workers|server_info|get_server_info|model_info|v1/loads|metrics"
 PROBE = re.compile(rf'"GET /({ASKED})\b[^"]* HTTP/1')
-STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?)")  # sglang: local time, seconds
+STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?)")  # sglang: local time
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ _stream = LogStream()
 
 
 class _Lines(logging.Handler):
-    """`[YYYY-mm-dd HH:MM:SS] message` on standard error, one write for all lines of one turn of the event loop.
+    """`[YYYY-mm-dd HH:MM:SS.mmm] message` on standard error, one write for all lines of one turn of the event loop.
 
-    The prefix is made once a second, the write once a turn: each would otherwise cost more than the line itself.
+    The date is spelt once a second, the write is made once a turn: each would otherwise cost more than the line itself.
     """
 
     def __init__(self) -> None:
@@ -34,11 +34,12 @@ class _Lines(logging.Handler):
         self.line(text)
 
     def line(self, text: str) -> None:
-        second = int(time.time())
+        now = time.time()
+        second = int(now)
         if second != self._second:
             self._second = second
-            self._prefix = time.strftime("[%Y-%m-%d %H:%M:%S] ", time.localtime(second))
-        self._lines.append(f"{self._prefix}{text}\n")
+            self._prefix = time.strftime("[%Y-%m-%d %H:%M:%S.", time.localtime(second))
+        self._lines.append(f"{self._prefix}{int((now - second) * 1000):03d}] {text}\n")
         if len(self._lines) > 1:
             return  # the write is on its way
         try:

@@ -18,7 +18,7 @@ from pdctl.lifeline import Lifeline
 from tests.router.fleet import Client, until
 from tests.router.workers import Worker, after, fine, hang
 
-LINE = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] ")
+LINE = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\] ")
 
 
 class Process:

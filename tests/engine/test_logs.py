@@ -1,0 +1,54 @@
+"""What the engine's own lines look like, and that the reader of logs takes them and SGLang's alike."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pdctl.dialect.prefix import split
+from pdctl.log_stream import stamp
+
+SAY = """
+import logging
+from pdctl.engine import logs
+from pdctl.engine.args import ServerArgs
+args = ServerArgs("m")
+logs.configure(args)
+logs.configure_access(args)
+logging.getLogger("pdctl.engine").info("room=7 is bootstrapped")
+logging.getLogger("uvicorn").info("Uvicorn running on http://127.0.0.1:30000 (Press CTRL+C to quit)")
+logging.getLogger("uvicorn.access").info('%s - "%s %s HTTP/%s" %d', "127.0.0.1:1", "POST", "/generate", "1.1", 200)
+"""
+MESSAGES = [
+    "room=7 is bootstrapped",
+    "Uvicorn running on http://127.0.0.1:30000 (Press CTRL+C to quit)",
+    '127.0.0.1:1 - "POST /generate HTTP/1.1" 200 OK',
+]
+
+
+def test_every_line_of_the_engine_tells_milliseconds() -> None:
+    done = subprocess.run([sys.executable, "-c", SAY], capture_output=True, check=True, timeout=60)
+    lines = [split(line) for line in done.stderr.splitlines()]
+    assert [line.message for line in lines] == MESSAGES
+    assert [line.stamp.resolution_s for line in lines if line.stamp] == [pytest.approx(0.001)] * 3
+
+
+def test_a_stamp_is_the_moment_it_was_written() -> None:
+    before, text, after = time.time(), stamp(), time.time()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}", text)
+    found = time.mktime(time.strptime(text[:19], "%Y-%m-%d %H:%M:%S")) + float(text[19:])
+    assert before - 0.002 < found <= after
+
+
+@pytest.mark.parametrize("ranks", ["", " TP0", " DP0 TP1"])
+@pytest.mark.parametrize("fraction", ["", ".123"])
+def test_both_forms_are_read(fraction: str, ranks: str) -> None:
+    read = split(f"[2026-11-22 15:50:32{fraction}{ranks}] room=7 is bootstrapped".encode())
+    assert read.stamp is not None
+    assert (read.stamp.second, read.stamp.micro) == (32, 123000 if fraction else 0)
+    assert read.stamp.resolution_s == pytest.approx(0.001 if fraction else 1.0)
+    assert (read.ranks, read.message) == (ranks.strip(), "room=7 is bootstrapped")
