@@ -197,6 +197,14 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "--output",
         "--unknown",
     ),
+    "dialect flags": (
+        "--output",
+        "--version",
+    ),
+    "dialect env": (
+        "--output",
+        "--version",
+    ),
     "import": (
         "--force",
         "--name",

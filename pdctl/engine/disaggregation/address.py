@@ -153,6 +153,8 @@ class PrefillAddress:
 
     def give_notice(self, receiver: KvReceiver, failure: Failure) -> None:
         """Tell the prefill, as far as it can be found, so that its request need not wait for its timeout."""
+        if not self._manager.config.tell_given_up:
+            return
         if self._heard is None:
             self._unheard.append((receiver, failure))
             self._fetch()

@@ -54,6 +54,7 @@ class DisaggConfig:
     transfer_threads: int = 0  # decode ranks are shared out to so many; 0: by cores
     settle_grace: float = 30.0  # sglang 0.5.23 DEFERRED_DECODE_KV_RELEASE_TIMEOUT
     tell_unclaimed: bool = True  # whether the decode hears of it when its page list is dropped (SGLang's never does)
+    tell_given_up: bool = True  # whether the prefill hears of a room given up before its page list (SGLang's: never)
     secret: DeploymentSecret | None = None  # without it peers need none, and any that reaches the port is served
     faults: str = ""  # of this rank's transport, beside those of PDCTL_FAULTS
 

@@ -128,6 +128,8 @@ def manager(
     if args.rehearsal.keep_unclaimed_rooms:  # until the decode gives the room up, or is taken to be dead
         ttl = args.bootstrap_timeout + args.waiting_timeout
         settings = dataclasses.replace(settings, orphan_ttl=ttl, tell_unclaimed=False)
+    if args.rehearsal.crash_on_page_size_mismatch:  # SGLang's scheduler dies of it before it can tell anybody
+        settings = dataclasses.replace(settings, tell_given_up=False)
     made = PrefillManager if args.disaggregation_mode == "prefill" else DecodeManager
     return made(settings, transport, sizing.geometry, wake, died)
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from pdctl.engine.disaggregation.failure import FailureCode
-from tests.engine.disaggregation.rig import bootstrap, decode_side, prefill_side
+from tests.engine.disaggregation.rig import HOST, bootstrap, decode_side, geometry, prefill_side
 from tests.engine.disaggregation.test_failures import announced, failed
 from tests.engine.disaggregation.test_rooms import finish, pages
 
@@ -34,7 +34,8 @@ def test_a_prefill_that_rehearses_keeps_the_room_in_silence(caplog: pytest.LogCa
         assert said(caplog, f"room={ROOM} is bootstrapped")
         assert said(caplog, f"Received abort notification for room {ROOM}, marked as Failed")
         assert not said(caplog, "has no request with room")
-        assert prefill.manager.stats().rooms == decode.manager.stats().rooms == 0
+        for side in (prefill, decode):
+            side.woken.wait("end of the room", lambda side=side: not side.manager.stats().rooms)
 
 
 def test_a_room_nobody_asks_for_is_let_go_of_in_the_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -60,3 +61,18 @@ def test_a_page_list_before_its_request_is_noted_once(caplog: pytest.LogCaptureF
         sender.send(pages(5, 6), last=True, metadata=b"m")
         finish(prefill, decode, sender, receiver, b"m")
     assert len(said(caplog, f"got info room={ROOM}")) == len(said(caplog, f"room={ROOM} is bootstrapped")) == 1
+
+
+def test_a_decode_that_rehearses_tells_no_prefill_what_does_not_fit(caplog: pytest.LogCaptureFixture) -> None:
+    """The prefill waits out its own time, also when the decode's process lives on long enough to tell it."""
+    caplog.set_level(logging.INFO, "pdctl.engine")
+    with (
+        bootstrap() as server,
+        prefill_side(server.port, bootstrap_timeout=1.0) as prefill,
+        decode_side(geometry(layers=5), tell_given_up=False) as decode,
+    ):
+        sender = prefill.manager.sender(ROOM, "r")
+        receiver = decode.manager.receiver(ROOM, "r", HOST, server.port)
+        failed(decode, receiver, FailureCode.MISMATCH)
+        failed(prefill, sender, FailureCode.BOOTSTRAP_TIMEOUT, "KVPoll.Bootstrapping")
+        assert not said(caplog, f"Received abort notification for room {ROOM}")
