@@ -110,7 +110,7 @@ def _fields(room: Summary, shown: Callable[[str], str]) -> tuple[str, ...]:
         shown(room.prefill or ""),
         shown(room.decode or ""),
         room.phase_reached.value if room.phase_reached else "",
-        "" if room.seconds is None else f"{room.seconds:g}",
+        "" if room.seconds is None else f"{round(room.seconds, 6):g}",
         room.outcome.value,
         room.code,
         CANARY if room.canary else "",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import floor
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.dialect.phase import Phase
@@ -12,13 +14,51 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pdctl.logs.event import Event
+    from pdctl.trace.room import Duration
 
 # Rows of one side, and of the other that come at once when its message has.
 MESSAGES = (
     (signs.SENT, frozenset({"transfer-info-arrived"})),
     (frozenset({"abort-sent"}), frozenset({"abort-received", "abort-ignored"})),
 )
+WHOLE = 1.0  # seconds: the step of SGLang's stamps
 NEAR = 2.0  # seconds: what two stamps of whole seconds and a short way can differ by on one clock
+
+
+class Common:
+    """The one clock a room is told on: offsets of hosts taken out, and no finer than the coarsest of its lines.
+
+    A stamp of whole seconds is the second's beginning. Next to milliseconds it would seem to come before what it
+    followed; so where one line of a room has whole seconds, all of them are counted in whole seconds.
+    """
+
+    def __init__(self, lines: Iterable[Event], shifts: Mapping[str, float]) -> None:
+        self._shifts = shifts
+        stamped = [event for event in lines if event.t is not None]
+        self.step_s = max((min(event.uncertainty_s, WHOLE) for event in stamped), default=0.0)
+        times = [t for event in stamped if (t := self._time(event)) is not None]
+        self.began = min(times, default=None)
+        self.ended = max(times, default=None)
+
+    def since_began(self, event: Event) -> float | None:
+        t = self._time(event)
+        return None if t is None or self.began is None else t - self.began
+
+    def exactly(self, event: Event) -> float | None:
+        """The same on the line's own clock: for what is measured back from it."""
+        if event.t is None or self.began is None:
+            return None
+        return event.t - self._shifts.get(event.instance, 0.0) - self.began
+
+    def started(self, measured: Iterable[Duration]) -> tuple[Duration, ...]:
+        """With how well their starts are known: entry_time tells milliseconds, but not since when they count."""
+        return tuple(replace(one, start_uncertainty_s=self.step_s) for one in measured)
+
+    def _time(self, event: Event) -> float | None:
+        return None if event.t is None else self._floor(event.t - self._shifts.get(event.instance, 0.0))
+
+    def _floor(self, seconds: float | None) -> float | None:
+        return seconds if seconds is None or self.step_s < WHOLE else float(floor(seconds + 1e-6))
 
 
 class Pair(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.trace import canaries, signs
-from pdctl.trace.clocks import offsets
+from pdctl.trace.clocks import Common, offsets
 from pdctl.trace.durations import at_router, durations
 from pdctl.trace.gaps import gap
 from pdctl.trace.notes import notes
@@ -32,16 +32,15 @@ def report(case: Case, ended: Outcome, shown: Event | None, verdict: Verdict, la
     shifts, clocks = offsets(lines, [lane.instance for lane in lanes])
     if verdict.cause is not None and verdict.cause.code == "PD717":  # what came late lay unread: no clock is wrong
         shifts, clocks = {}, ()
-    began = min((event.t - shifts.get(event.instance, 0.0) for event in lines if event.t is not None), default=None)
-    ended_at = max((event.t - shifts.get(event.instance, 0.0) for event in lines if event.t is not None), default=None)
+    common = Common(lines, shifts)
+    began, ended_at = common.began, common.ended
+    since_began = common.since_began
 
-    def since_began(event: Event) -> float | None:
-        return None if event.t is None or began is None else event.t - shifts.get(event.instance, 0.0) - began
-
-    steps = tuple(_sorted(_step(event, since_began(event)) for event in lines))
-    measured = durations(case.story.events, since_began)
+    steps = tuple(_sorted(_step(event, since_began(event), common.step_s) for event in lines))
+    measured = durations(case.story.events, common.exactly)
     if began is not None:
         measured += at_router(case.joined.attempts, began)
+    measured = common.started(measured)
     code = verdict.cause.code if verdict.cause else ""
     return Room(
         case.story.room,
@@ -119,9 +118,10 @@ def _shown(event: Event, says: str) -> Evidence:
     return Evidence(event.instance, event.place.path, event.place.line, event.text, says)
 
 
-def _step(event: Event, delta: float | None) -> Step:
+def _step(event: Event, delta: float | None, step_s: float) -> Step:
     return Step(
-        event.instance, event.role, event.rank, event.phase, event.t, delta, event.uncertainty_s, event.place.path,
+        event.instance, event.role, event.rank, event.phase, event.t, delta, max(event.uncertainty_s, step_s),
+        event.place.path,
         event.place.line, event.place.offset, event.text, event.row.id, event.rid or "",
         event.row.echo or signs.notice(event),
     )  # fmt: skip

@@ -25,7 +25,8 @@ class Step:
     """One log line that belongs to the room. `row`: the dialect row it speaks, "" for a line that only names the room.
 
     t: seconds since the epoch on the clock of the host that wrote it, None without a time; the line was written in
-    [t, t + uncertainty_s). delta_s: t since the room began, clock offsets taken out. `offset` is the byte in its file:
+    [t, t + uncertainty_s). delta_s: t since the room began, clock offsets taken out; in whole seconds where one line of
+    the room has no more. `offset` is the byte in its file:
     the only order within one second. rid "": the line names none. text: the line without its prefix.
     echo: it names an effect, never a cause.
     """
@@ -100,7 +101,10 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """`start`: seconds since the room began, None when a line tells only the length. bytes, gb_s: of a transfer."""
+    """`start`: seconds since the room began, None when a line tells only the length. bytes, gb_s: of a transfer.
+
+    start_uncertainty_s: of `start`, which stands on the clock of the room's lines; uncertainty_s: of `seconds`.
+    """
 
     name: str
     instance: str
@@ -109,6 +113,7 @@ class Duration:
     uncertainty_s: float
     bytes: int | None = None
     gb_s: float | None = None
+    start_uncertainty_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pdctl.render.trace import measures
 from tests.trace import pasted
-from tests.trace.engines import decode_timed_out, engine, got_info, sending
+from tests.trace.engines import at, decode_timed_out, engine, got_info, received, rid, sending
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,3 +52,47 @@ def test_inside_one_second_a_file_keeps_its_order_and_two_files_none(tmp_path: P
     prefill = [step for step in room.events if step.instance == "p0"]
     assert [step.offset for step in prefill] == sorted(step.offset for step in prefill)
     assert all(step.uncertainty_s == 1.0 for step in room.events)
+
+
+def column(room: Room) -> list[tuple[str, float | None, float]]:
+    return [(step.row, step.delta_s, step.uncertainty_s) for step in room.events]
+
+
+def test_whole_seconds_next_to_milliseconds_make_one_column_of_whole_seconds(tmp_path: Path) -> None:
+    """Our router's .530 and SGLang's second: subtracted, the request would come before it was sent."""
+    said = (
+        f"[2026-11-21 02:00:11.530] Dispatch room={ROOM} rid=r1 request_id=r1 attempt=1 prefill=http://127.0.0.1:30000 "
+        "decode=http://127.0.0.1:30002 bootstrap=127.0.0.1:8998 path=/generate"
+    )
+    start = (
+        "[2026-11-21 02:00:01.000] Router listening on http://127.0.0.1:8000 policy=round_robin "
+        "prefill=[('http://127.0.0.1:30000', 8998)] decode=['http://127.0.0.1:30002']"
+    )
+    prefill = engine("prefill", 30000, 8998, received(11, ROOM, rid(ROOM)), *got_info(12, ROOM))
+    decode = engine("decode", 30002, 8998, received(11, ROOM, rid(ROOM)), sending(11, ROOM))
+    room = pasted.room(tmp_path, ROOM, router=[start, said], p0=prefill, d0=decode)
+    assert column(room)[0] == ("dispatch", 0.0, 1.0)
+    assert {doubt for _, _, doubt in column(room)} == {1.0}
+    assert all(delta == int(delta) for _, delta, _ in column(room) if delta is not None)
+    assert room.events[0].t is not None
+    assert room.events[0].t % 1 == pytest.approx(0.53)  # what the line says is kept
+
+
+def test_an_exact_start_stands_in_the_column_of_its_rooms_clock(tmp_path: Path) -> None:
+    """entry_time tells milliseconds, the stamps of the same room do not: +0.9 s would not be after +0 s."""
+    times = (
+        f"{at(12)} ReqTimeStats(rid={rid(ROOM)}, bootstrap_room={ROOM}, input_len=5, cached_input_len=0, output_len=8, "
+        "type=decode): prealloc_queue_duration=13.96ms, transfer_duration=4.60ms, entry_time=1795226411.930"
+    )
+    decode = engine("decode", 30002, 8998, received(11, ROOM, rid(ROOM)), times)
+    room = pasted.room(tmp_path, ROOM, d0=decode)
+    assert [measures.began(one) for one in room.durations] == ["+0s ±1s"] * 2
+
+
+def test_milliseconds_everywhere_stay_milliseconds(tmp_path: Path) -> None:
+    lines = [
+        received(11, ROOM, rid(ROOM)).replace("02:00:11", "02:00:11.250"),
+        sending(11, ROOM).replace(":11", ":11.750"),
+    ]
+    room = pasted.room(tmp_path, ROOM, d0=engine("decode", 30002, 8998, *lines))
+    assert [(delta, doubt) for _, delta, doubt in column(room)] == [(0.0, 0.001), (0.5, 0.001)]

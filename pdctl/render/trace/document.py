@@ -77,6 +77,7 @@ def document(room: Room) -> dict[str, object]:
                 "name": each.name,
                 "instance": each.instance,
                 "start_s": each.start,
+                "start_uncertainty_s": each.start_uncertainty_s,
                 "seconds": each.seconds,
                 "uncertainty_s": each.uncertainty_s,
                 "bytes": each.bytes,

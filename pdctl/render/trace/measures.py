@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 from functools import lru_cache
+from math import floor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pdctl.trace.room import Duration
 
 COARSE = 0.5  # seconds; a clock that tells no more than this gets its ± shown
 BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
@@ -24,6 +29,16 @@ def exact(seconds: float | None, uncertainty: float) -> str:
     if seconds is not None and uncertainty >= COARSE:
         return f"{round(seconds):+d}s"
     return offset(seconds)
+
+
+def began(each: Duration) -> str:
+    """Where a stretch begins, on the clock of the room's lines: in the second whose stamp a line of it would bear."""
+    if each.start is None:
+        return ""
+    doubted = max(each.start_uncertainty_s, each.uncertainty_s)
+    if doubted < COARSE:
+        return offset(each.start)
+    return f"{floor(each.start):+d}s {doubt(doubted)}"
 
 
 def took(seconds: float, uncertainty: float = 0.0) -> str:

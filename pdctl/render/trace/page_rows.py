@@ -56,7 +56,7 @@ def durations(room: Room) -> Iterator[str]:
     yield "".join(f'<th class="num">{head}</th>' for head in ("began", "took", "moved", "speed"))
     yield "</tr></thead><tbody>"
     for each in room.durations:
-        began = "" if each.start is None else measures.exact(each.start, each.uncertainty_s)
+        began = measures.began(each)
         took = f"{measures.took(each.seconds, each.uncertainty_s)} {measures.doubt(each.uncertainty_s)}".strip()
         moved = "" if each.bytes is None else measures.size(each.bytes)
         speed = "" if each.gb_s is None else measures.speed(each.gb_s)

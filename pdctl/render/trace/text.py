@@ -79,7 +79,7 @@ def _durations(room: Room, term: Term) -> list[str]:
     rows = []
     for each in room.durations:
         doubt = f" {measures.doubt(each.uncertainty_s)}".rstrip()
-        began = "" if each.start is None else measures.exact(each.start, each.uncertainty_s)
+        began = measures.began(each)
         row = [each.name, each.instance, began, measures.took(each.seconds, each.uncertainty_s) + doubt]
         if moved:
             row.append("" if each.bytes is None else measures.size(each.bytes))
