@@ -8,6 +8,7 @@ Works on Linux and macOS alike; needs no cooperation from a signal handler.
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,15 @@ class Lifeline:
 def inherited_fds() -> tuple[int, ...]:
     """The read end this process was given, to hand on to its own children; empty when started by hand."""
     value = os.environ.get(ENV, "")
-    return (int(value),) if value.isdigit() else ()
+    return (int(value),) if value.isdigit() and _is_pipe(int(value)) else ()
+
+
+def _is_pipe(fd: int) -> bool:
+    """Not so where a wrapper such as sudo closed it and left the variable: nobody's death can be read there."""
+    try:
+        return stat.S_ISFIFO(os.fstat(fd).st_mode)
+    except (OSError, OverflowError):
+        return False
 
 
 def hold(on_cut: Callable[[], None] | None = None) -> None:

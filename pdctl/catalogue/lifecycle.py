@@ -77,7 +77,7 @@ ENTRIES: tuple[Entry, ...] = (
         "made-up peer (host 2.2.2.2, room 0), so they pass on a decode whose KV path is broken. sglang-router's own "
         "/health_generate says yes with no decode alive. Only a real request through a pair proves the pair. Next: "
         "the canary.",
-        "run the same command with --canary",
+        "{next|run the same command with --canary}",
         (Needs.ENDPOINT, Needs.ROUTER),
         "every SGLang and every router",
         "sglang 0.5.23 source; measured with sglang-router 0.3.2 and smg 1.13.0",

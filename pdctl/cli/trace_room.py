@@ -112,7 +112,7 @@ def _read(wanted: Wanted, sources: log_sources.Sources, reading: Reading, verbos
         from pdctl.trace.hints import Hints
 
         rooms = find(library, wanted)
-        said = () if any(room.events for room in rooms) else Hints(library).lines(listed=False)
+        said = () if any(room.events for room in rooms) else Hints(library).of_one()
     finally:
         progress.close()
     if verbose:

@@ -12,6 +12,7 @@ from pdctl.fleet import document, http, sse
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+SMALLER = "change the prompt or --max-tokens as the answer says"
 NEEDS_KEY = "pdctl ask --key-env VARIABLE, where VARIABLE holds the API key"
 CHAT, RAW = "/v1/chat/completions", "/v1/completions"
 
@@ -59,7 +60,8 @@ def stream(
                 told = document.complaint(response.read())
                 if response.status == 401:
                     raise PdctlError(f"{path} answered 401: {told}", NEEDS_KEY)
-                raise PdctlError(f"{path} answered {response.status}: {told}", "pdctl status")
+                fix = SMALLER if response.status in (400, 413, 422) else "pdctl status"
+                raise PdctlError(f"{path} answered {response.status}: {told}", fix)
             yield from _read(response, began)
     except http.Unanswered as error:
         raise NotProbedError(f"{path}: {error}", "pdctl status") from None

@@ -49,7 +49,16 @@ def fetch(url: str, timeout: float = 2.0, key: str = "") -> RouterState:
     if answer.status in UNAUTHORIZED:
         return RouterState(True, readiness.ok, (), refused("/workers", answer, key), unauthorized=True)
     listed = workers(answer.json()) or ()
-    return RouterState(True, readiness.ok, listed, "" if readiness.ok else document.excerpt(readiness.text))
+    return RouterState(True, readiness.ok, listed, "" if readiness.ok else _why(readiness))
+
+
+def _why(readiness: http.Answer) -> str:
+    """Why it is not ready: `reasons` (pdctl's own), `reason` (sglang_router, smg), `status`; else what came, cut."""
+    told = document.mapping(readiness.json())
+    listed = told.get("reasons")
+    reasons = [document.excerpt(one) for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
+    short = "; ".join(reasons) or document.text(told.get("reason")) or document.text(told.get("status"))
+    return document.excerpt(short) if short else document.complaint(readiness.body)
 
 
 def refused(path: str, answer: http.Answer, key: str) -> str:

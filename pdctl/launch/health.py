@@ -122,7 +122,7 @@ def _instance(run: Run, spec: Spec, state: router.RouterState, directory: RunDir
     if not alive:
         missing = verdict.in_words(process.exit) if process.exit else "not running" if process.pid else "not started"
     elif spec.role is Role.ROUTER:
-        health = "200" if state.ready else state.reason
+        health = "200" if state.ready else "not ready" if state.reached and not state.unauthorized else state.reason
         missing = "" if state.ready else f"/readiness: {state.reason}"
     else:
         answer = http.get(spec.url + spec.health_path, PROBE, key=key)

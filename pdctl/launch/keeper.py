@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING, NoReturn
 
 from pdctl.launch import procfs
-from pdctl.lifeline import inherited_fds
+from pdctl.lifeline import ENV, inherited_fds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +70,9 @@ def keep(command: list[str], *, ended: Callable[[int], None] | None = None, apar
         signal.set_wakeup_fd(-1)
         for number in (*FORWARDED, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
+        os.environ.pop(
+            ENV, None
+        )  # the descriptor ends here, and one of our own programs would take its end for a death
         become(command, me)
     while True:
         ready = select.select([wakes, *lifelines], [], [])[0]

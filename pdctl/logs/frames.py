@@ -1,8 +1,9 @@
 """Streams in which a collector put several sources into one file: what it writes around each line, and whose it is.
 
-`kubectl logs --prefix`, stern, `docker compose logs` (swarm and pdctl's own `logs` too), journalctl, Loki (`logcli`,
-its JSON lines) and JSON lines of collectors such as Fluent Bit, Vector, Filebeat and of cloud consoles. The forms are
-the tools' documented defaults of 2025 and 2026; docker's own json-file has no name in it.
+`kubectl logs --prefix`, stern, pdsh, `srun --label`, `sed s/^/NAME /`, `docker compose logs` (swarm and pdctl's own
+`logs` too), journalctl, Loki (`logcli`, its JSON lines) and JSON lines of collectors such as Fluent Bit, Vector,
+Filebeat and of cloud consoles. The forms are the tools' documented defaults of 2025 and 2026; docker's own json-file
+has no name in it.
 """
 
 from __future__ import annotations
@@ -59,6 +60,11 @@ _JOURNAL = re.compile(
 _LABELS = re.compile(rb"(?P<stamp>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S{0,16}) (?P<labels>\{[^{}\n]{2,2048}\}) +")
 _LABEL = re.compile(rb'([A-Za-z_]\w{0,63})="((?:[^"\\]|\\.){0,512})"')
 _STERN = re.compile(rb"(?P<group>[a-z0-9][a-z0-9.-]{0,252}) (?P<part>[a-z0-9][a-z0-9-]{0,62}) ")
+# One name, as pdsh (`host: `), `srun --label` (` 3: `) and sed put it in front; a level or a stamp is no name.
+_TAGGED = re.compile(
+    rb" {0,8}(?!(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b|\d{4}-\d\d-\d\d)"
+    rb"(?P<group>[A-Za-z0-9][A-Za-z0-9_.@/-]{0,252})(?P<part>):? "
+)
 _ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?")
 
 # Where collectors put the line, and the names of its source; dots lead into objects. The first that is there counts.
@@ -91,7 +97,7 @@ def form_of(head: bytes) -> Form | None:
         lines.pop()  # cut off in its middle
     if not lines or (lines[0][:3] == b"[20" and lines[-1][:3] == b"[20"):  # by far the commonest: SGLang's own
         return None
-    for form in (*FORMS, _stern(lines)):
+    for form in (*FORMS, _unmarked("stern", _STERN, lines), _unmarked("tagged", _TAGGED, lines)):
         if form is None or _share(form, lines[:FEW]) * SHARE < min(len(lines), FEW):
             continue
         found = [framed for line in lines if (framed := form.read(line)) is not None]
@@ -247,11 +253,11 @@ def _rfc3339(microseconds: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{microseconds % 1_000_000:06d}Z"
 
 
-def _stern(lines: list[bytes]) -> Form | None:
-    """`POD CONTAINER message` has no mark of its own: pairs behind which a message of a known layout stands make it."""
+def _unmarked(name: str, layout: re.Pattern[bytes], lines: list[bytes]) -> Form | None:
+    """`POD CONTAINER message`, `NAME message` have no mark: names before a message of a known layout make it."""
     pairs: set[bytes] = set()
     for line in map(plain, lines):
-        found = _STERN.match(line)
+        found = layout.match(line)
         if found is not None and _laid_out(line[found.end() :]):
             pairs.add(found[0])
     if not pairs:
@@ -259,7 +265,7 @@ def _stern(lines: list[bytes]) -> Form | None:
 
     def read(line: bytes) -> Framed | None:
         line = plain(line)
-        found = _STERN.match(line)
+        found = layout.match(line)
         if found is None:
             return None
         if found[0] not in pairs:
@@ -268,7 +274,7 @@ def _stern(lines: list[bytes]) -> Form | None:
             pairs.add(found[0])
         return Framed(_text(found["group"]), _text(found["part"]), "", line[found.end() :])
 
-    return Form("stern", read)
+    return Form(name, read)
 
 
 def _laid_out(text: bytes) -> bool:

@@ -58,12 +58,16 @@ def _blocks(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> Iterator[li
 def _headline(found: Diagnosis, term: Term) -> list[str]:
     if not found.wrong and not found.told:
         several = any(each.kind is Kind.MIXED for each in found.sources)
-        why = (
-            "lines of several processes alternate without names" if several else "no line is an engine's or a router's"
-        )
+        why = "no line is an engine's or a router's"
+        if several:
+            why = "lines of several processes alternate without names"
+        elif any(each.kind is Kind.ROUTER for each in found.sources):
+            why = f"a router's log alone was understood, not {_some_names(found.unread)}"
         mark, said = MARKS["unknown"], f"these logs do not tell what happened: {why}"
     elif not found.wrong:
         mark, said = MARKS["ok"], "nothing wrong was found"
+        if found.unread:
+            said += f" in the logs that were understood; not understood: {_some_names(found.unread)}"
     else:
         parts = []
         if found.deaths:
@@ -76,6 +80,11 @@ def _headline(found: Diagnosis, term: Term) -> list[str]:
     sign = term.symbol(mark.symbol, mark.plain)
     began = [each.began for each in found.sources if each.began is not None]
     return [*(term.style(line, mark.style, "bold") for line in prose(term, sign, said)), *_read(found, began)]
+
+
+def _some_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - ROOMS} more" if len(names) > ROOMS else ""
+    return ", ".join(names[:ROOMS]) + more
 
 
 def _read(found: Diagnosis, began: Sequence[float]) -> list[str]:

@@ -130,5 +130,12 @@ class Diagnosis:
 
     @property
     def told(self) -> bool:
-        """Whether any source is one that can be judged."""
-        return any(source.kind in (Kind.ENGINE, Kind.ROUTER) for source in self.sources)
+        """Whether any source is one that can be judged; a router's is not enough beside logs nobody could read."""
+        kinds = {source.kind for source in self.sources}
+        return Kind.ENGINE in kinds or (Kind.ROUTER in kinds and not self.unread)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Sources with lines of which none, or nobody's in particular, was understood."""
+        kinds = (Kind.FOREIGN, Kind.BINARY, Kind.MIXED)
+        return tuple(source.instance for source in self.sources if source.kind in kinds)

@@ -53,3 +53,11 @@ class Hints:
             else:
                 said.append("no line of these logs names a room")
         return (*said, *self.strange)
+
+    def of_one(self) -> tuple[str, ...]:
+        """Why a room that was asked for by its number may have left no line; others may have."""
+        said = [f"{name} died: {DIAGNOSE}" for name in self.died]
+        if self.quiet and not self.died:
+            flags = f"{LOG_REQUESTS} or {TIME_STATS}"
+            said.append(f"{', '.join(self.quiet)} write no line about a healthy room without {flags}")
+        return (*said, *self.strange)

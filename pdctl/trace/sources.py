@@ -36,7 +36,7 @@ def _source(library: Library, deployment: Deployment, log: Log) -> Source:
         log.instance, kind, identity.role, identity.speaker.value if identity.speaker else "", release(identity),
         identity.level.value if identity.level else "", files(log), log.size,
         library.lines(log), len(lines), known, min(began, default=None), one.last if one else None,
-        _said(kind, identity, lines, known),
+        _said(kind, identity, lines, known, library.lines(log)),
     )  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def release(identity: Identity) -> str:
     return f"before {spell(until)}" if until is not None else ""
 
 
-def _said(kind: Kind, identity: Identity, lines: Sequence[bytes], known: int) -> str:
+def _said(kind: Kind, identity: Identity, lines: Sequence[bytes], known: int, total: int) -> str:
     if kind is Kind.EMPTY:
         return "no line in it: its process wrote nothing here, or its output goes elsewhere"
     if kind is Kind.BINARY:
@@ -81,7 +81,7 @@ def _said(kind: Kind, identity: Identity, lines: Sequence[bytes], known: int) ->
             "log, message or line and the pod or unit beside it (logcli -o jsonl, jq -c '.[]')"
         )
     if kind is Kind.FOREIGN:
-        read = len(lines)
+        read = min(len(lines), total)  # beginning and end of a short log are the same lines
         return (
             f"no line of the {read} looked at is SGLang's, a router's or pdctl's: it is another program's log, or one "
             "whose format pdctl does not read (`pdctl dialect check` shows its lines)"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["verb"]
+HEALTHY = DATA / "2p1d-healthy-debug-sgl058"
 KILLED, CRASHED, QUIET = (
     DATA / "1p1d-decode-killed-debug-sgl058", DATA / "1p1d-dp-attention-crash-debug-sgl058",
     DATA / "2p1d-healthy-info-sgl0523",
@@ -82,6 +83,29 @@ def test_nothing_known_is_neither_fine_nor_wrong(verb: Verb, tmp_path: Path) -> 
     assert "another program's log" in verb.out
     assert verb("diagnose", tmp_path / "nowhere") == 2
     assert verb("diagnose", "--run", "green") == 5
+
+
+def test_a_router_beside_logs_nobody_could_read_is_not_fine(verb: Verb, tmp_path: Path) -> None:
+    (tmp_path / "router.log.gz").write_bytes((HEALTHY / "router.log.gz").read_bytes())
+    (tmp_path / "pods.log").write_text("10.0.0.9 GET / 200\n" * 50)
+    assert verb("diagnose", tmp_path) == 4
+    assert "nothing wrong" not in verb.out
+    assert "a router's log alone was understood, not pods" in verb.out
+
+
+def test_what_was_not_understood_stands_beside_the_good_news(verb: Verb, tmp_path: Path) -> None:
+    for path in HEALTHY.glob("*.log*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "nginx.log").write_text("10.0.0.9 GET / 200\n" * 50)
+    assert verb("diagnose", tmp_path) == 0
+    assert "nothing wrong was found in the logs that were understood; not understood: nginx" in verb.out
+    assert "no line of the 50 looked at" in verb.out
+
+
+def test_other_rooms_are_not_denied_where_one_is_not_named(verb: Verb) -> None:
+    assert verb("trace-room", "123", HEALTHY) == 5
+    assert "no line of these logs names room 123" in verb.err
+    assert "names a room" not in verb.err
 
 
 def test_no_verb_is_silent_over_the_logs_of_a_crash(verb: Verb) -> None:

@@ -34,6 +34,14 @@ def test_a_null_port_explains_the_pair_that_failed_and_what_it_left_behind() -> 
     assert set(said) == {"explained by PD201 bootstrap-port-null at prefill-1"}
 
 
+def test_who_sent_a_canary_is_not_told_to_send_one() -> None:
+    facts = canaried(canaries=real.cells({("prefill-1", "decode-0"): NO_ANSWER}))
+    told = {one.code: one.fix for one in runner.run(facts).findings}
+    assert "PD605" in told
+    assert told["PD605"] == told["PD610"]
+    assert told["PD605"].startswith("pdctl trace-room ")
+
+
 def test_a_failed_pair_that_nothing_explains_is_a_cause() -> None:
     facts = canaried(canaries=real.cells({("prefill-1", "decode-0"): NO_ANSWER}))
     assert folded(facts)[0] == ("PD610", "prefill-1", False)

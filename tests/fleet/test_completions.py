@@ -62,3 +62,11 @@ def test_the_models_name(serve: Serve) -> None:
     assert completions.first_model(serve({"/v1/models": (200, '{"data": [{"id": "tiny"}]}')})) == "tiny"
     with pytest.raises(NotProbedError):
         completions.first_model(f"http://127.0.0.1:{closed_port()}")
+
+
+@pytest.mark.parametrize(("status", "fix"), [(400, "--max-tokens"), (413, "--max-tokens"), (503, "pdctl status")])
+def test_what_the_client_asked_for_is_mended_by_the_client(status: int, fix: str, serve: Serve) -> None:
+    url = serve({completions.CHAT: (status, json.dumps({"error": {"message": "too long"}}))})
+    with pytest.raises(PdctlError) as told:
+        ask(url)
+    assert fix in told.value.fix

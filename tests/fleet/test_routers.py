@@ -132,7 +132,7 @@ def test_router_state_for_launch(serve: Serve) -> None:
     url = serve({"/readiness": (503, '{"status": "no decode"}'), "/workers": (200, json.dumps({"workers": workers}))})
     state = router.fetch(url)
     assert (state.reached, state.ready, state.in_flight) == (True, False, 2)
-    assert state.reason == '{"status": "no decode"}'
+    assert state.reason == "no decode"
     assert state.lists("http://a:1")
     assert not state.lists("http://b:2")  # listed, but not healthy
     assert state.workers[0].bootstrap_port == 8998
@@ -162,3 +162,20 @@ def test_any_list_gives_workers_or_none(body: object, value: object) -> None:
     for told in (body, {"workers": body}, {"workers": [dict.fromkeys(keys, value), value, body]}):
         found = router.workers(told)
         assert found is None or all(isinstance(one.url, str) and isinstance(one.load, int) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        (
+            {"status": "not ready", "total_pairs": 2, "reasons": ["decode-0 is down", "draining"]},
+            "decode-0 is down; draining",
+        ),
+        ({"status": "not ready", "reason": "insufficient healthy workers"}, "insufficient healthy workers"),
+        ({"status": "not ready", "reasons": [7], "reason": None}, "not ready"),
+        ({"detail": ["x"]}, '{"detail": ["x"]}'),
+    ],
+)
+def test_why_a_router_is_not_ready_is_said_in_words(told: object, reason: str, serve: Serve) -> None:
+    url = serve({"/readiness": (503, json.dumps(told)), "/workers": (200, '{"workers": []}')})
+    assert router.fetch(url).reason == reason

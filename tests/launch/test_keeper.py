@@ -47,6 +47,20 @@ def gone(pids: list[int]) -> bool:
     return all(procfs.stat(pid) is None for pid in pids)
 
 
+HOLDS = "import time; from pdctl import lifeline; lifeline.hold(); time.sleep(1); print('held')"
+
+
+def test_a_program_of_ours_behind_a_wrapper_outlives_the_closed_descriptor() -> None:
+    lifeline = Lifeline()
+    env = {**os.environ, **lifeline.env}
+    command = [*KEEPER, "--", "env", sys.executable, "-c", HOLDS]
+    done = subprocess.run(command, env=env, pass_fds=lifeline.fds, capture_output=True, timeout=DEADLINE)
+    assert (done.returncode, done.stdout) == (0, b"held\n")
+    closed = subprocess.run([sys.executable, "-c", HOLDS], env=env, capture_output=True, timeout=DEADLINE)
+    assert (closed.returncode, closed.stdout) == (0, b"held\n")
+    os.close(lifeline.fds[0])
+
+
 def test_a_cut_lifeline_ends_grandchildren_in_sessions_of_their_own(tmp_path: Path) -> None:
     lifeline = Lifeline()
     pids = tmp_path / "pids"

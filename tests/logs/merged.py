@@ -58,6 +58,15 @@ def stern(logs: Mapping[str, Sequence[str]]) -> str:
     return "".join(f"{line.source} engine {line.text}\n" for line in interleaved(logs))
 
 
+def tagged(logs: Mapping[str, Sequence[str]]) -> str:
+    """`sed s/^/NAME /`, one file behind the other."""
+    return "".join(f"{name} {line}\n" for name, lines in logs.items() for line in lines)
+
+
+def pdsh(logs: Mapping[str, Sequence[str]]) -> str:
+    return "".join(f"{line.source}: {line.text}\n" for line in interleaved(logs))
+
+
 def compose(logs: Mapping[str, Sequence[str]]) -> str:
     width = max(map(len, logs))
     return "".join(f"{line.source:{width}}  | {line.text}\n" for line in interleaved(logs))
@@ -153,6 +162,7 @@ def nameless(logs: Mapping[str, Sequence[str]]) -> str:
 
 
 NAMED: tuple[Callable[[Mapping[str, Sequence[str]]], str], ...] = (
-    kubectl, stern, compose, coloured, journal, journal_of_pythons, journal_json, loki, logcli, fluent_bit,
+    kubectl, stern, tagged, pdsh, compose, coloured, journal, journal_of_pythons, journal_json, loki, logcli,
+    fluent_bit,
 )  # fmt: skip
 PASTED = (cat, cat_docker)

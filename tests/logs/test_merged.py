@@ -43,7 +43,9 @@ def opened(folder: Path, stream: str, name: str = "all.log") -> dict[str, Log]:
     return {log.instance: log for log in open_logs([str(path)])}
 
 
-@pytest.mark.parametrize("form", [merged.kubectl, merged.stern, merged.compose], ids=lambda form: form.__name__)
+@pytest.mark.parametrize(
+    "form", [merged.kubectl, merged.stern, merged.tagged, merged.pdsh, merged.compose], ids=lambda form: form.__name__
+)
 def test_each_source_has_its_own_lines_in_their_order(form: Callable[..., str], tmp_path: Path) -> None:
     found = opened(tmp_path, form(LOGS))
     assert set(found) == set(LOGS)

@@ -15,6 +15,8 @@ from pdctl.doctor.words import few, names
 from pdctl.fleet.server_info import PATHS as INFO_PATHS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pdctl.doctor.facts import Facts
     from pdctl.doctor.finding import Finding
     from pdctl.fleet.facts import Ended, Engine, Holder, Host, Reply
@@ -230,32 +232,38 @@ def health_lies(facts: Facts) -> list[Finding] | Skipped | Unknown:
         and (seen := ports.seen.get((machine(claim.host), claim.truth))) is not None
         and not seen.style
     }
-    return _lies(facts, broken)
+    return _lies(facts, broken, {})
 
 
 def health_lies_canary(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD605: health is green on both ends of a pair that cannot serve one request."""
     broken: dict[str, str] = {}
+    rooms: dict[str, int] = {}
     for one in facts.canaries:
         if one.kind == "pair" and one.ok is False:
             pair = f"a real request through {one.prefill} → {one.decode} failed"
             broken.setdefault(one.prefill, pair)
             broken.setdefault(one.decode, pair)
-    return _lies(facts, broken)
+            rooms = {one.prefill: one.room, one.decode: one.room, **rooms}
+    return _lies(facts, broken, rooms)
 
 
-def _lies(facts: Facts, broken: dict[str, str]) -> list[Finding]:
+def _lies(facts: Facts, broken: dict[str, str], rooms: Mapping[str, int]) -> list[Finding]:
+    """rooms: of the requests that were sent; who has sent them need not send them again."""
     found: list[Finding] = []
     for engine in facts.engines:
         green = [one.path for one in (engine.health, engine.health_generate) if one is not None and one.ok]
         name = engine.endpoint.name
         if green and name in broken:
+            known: dict[str, object] = {"next": f"pdctl trace-room {rooms[name]}"} if rooms.get(name) else {}
             said = finding(
                 "PD605",
                 name,
                 observed=f"{' and '.join(green)} with 200",
                 expected="a real request through every pair",
                 evidence=(broken[name],),
+                severity=None,
+                **known,
             )
             found.append(said)
     return found

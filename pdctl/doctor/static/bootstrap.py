@@ -55,13 +55,13 @@ def null(servers: Servers) -> Iterator[Finding]:
     for claim in claims(servers):
         if claim.listed.port is None and not _lucky(servers, claim):
             dialled = sorted({str(one.bootstrap_port or "?") for one in servers.of("decode")})
-            observed = " or ".join(dialled) or "its own default port"
+            observed = " or ".join(dialled) or "the decode's own bootstrap port"
             alone = claim.engine is None and len(claim.router.prefills) == 1
             yield finding(
                 "PD201",
                 claim.name,
                 observed,
-                str(claim.true) if claim.true is not None else "the prefill's",
+                str(claim.true) if claim.true is not None else "the prefill's bootstrap port",
                 [claim.listed.evidence, *_flag(claim.engine)],
                 Severity.WARNING if alone else None,
                 url=claim.listed.url,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -57,9 +58,17 @@ def _joined(group: list[Finding]) -> Finding:
         first,
         instance="",
         headline=agreeing(first.headline.replace(first.instance, several, 1), several),
-        fix=first.fix.replace(first.instance, several, 1),
+        fix=_for_all(first.fix, who, several),
         evidence=tuple(few(list(evidence))),
     )
+
+
+def _for_all(fix: str, who: list[str], several: str) -> str:
+    """Where an option takes the server and what follows it, each server gets that option of its own."""
+    option = re.search(rf"--[a-z-]+ {re.escape(who[0])}(?: (?!-)\S+)?$", fix) if who[0] else None
+    if option is None:
+        return fix.replace(who[0], several, 1)
+    return fix[: option.start()] + " ".join(option[0].replace(who[0], one, 1) for one in who)
 
 
 @lru_cache(maxsize=2)

@@ -80,6 +80,14 @@ def test_a_router_alone_is_judged_by_what_it_says(flags: str, severity: Severity
     assert {each.severity for each in found(facts, "PD201")} == {severity}
 
 
+def test_the_fix_for_several_prefills_gives_each_its_own_option() -> None:
+    (said,) = found(
+        script(f"{LAUNCH_ROUTER} --pd-disaggregation --prefill http://a:1 --prefill http://b:1 --decode http://c:1"),
+        "PD201",
+    )
+    assert said.fix.endswith(": --prefill http://a:1 PORT --prefill http://b:1 PORT")
+
+
 def test_prefills_of_different_hosts_may_share_a_port_by_luck() -> None:
     assert not found(pods(router="--prefill http://prefill:30000 --decode http://decode:30000"), "PD201")
     assert found(pods(router="--prefill http://prefill:30000 --decode http://decode:30000"), "PD207")
