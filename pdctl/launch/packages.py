@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.versions import parse, resolve
+from pdctl.dialect.versions import parse, resolve, spell
 from pdctl.errors import UsageError
 from pdctl.launch.targets import Obstacle
 
@@ -56,7 +56,7 @@ def _release(asked: Asked, installed: str, planned: str) -> Iterator[Obstacle]:
     """Flags, ports and rules of another release: nothing for a build whose number says nothing."""
     try:
         other = resolve(installed).known != resolve(planned).known if planned else False
-        number = ".".join(map(str, parse(installed))) if other else ""
+        number = spell(parse(installed)) if other else ""
     except UsageError:  # a branch's own number
         return
     if other:

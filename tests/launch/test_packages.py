@@ -43,8 +43,9 @@ def sglang(folder: Path, release: str) -> Deployment:
     [
         ("0.5.8", "0.5.8", None),
         ("0.5.23", "0.5.8", "--set engine.version=0.5.23"),
-        ("0.5.8.post1", "0.5.23", "--set engine.version=0.5.8"),
-        ("0.5.9", "0.5.8", None),  # the rules of 0.5.8 answer for it
+        ("0.5.8.post1", "0.5.23", "--set engine.version=0.5.8.post1"),
+        ("0.5.9", "0.5.8", "--set engine.version=0.5.9"),
+        ("0.5.9.post9", "0.5.9", None),  # nobody has read it: the rules of 0.5.9 answer for it
         ("0.6.0", "0.5.23", None),
         ("0.0.0.dev1", "0.5.23", None),  # older than all, or a branch's own number
         (None, "0.5.23", None),
