@@ -6,6 +6,8 @@ import datetime as dt
 import os
 import re
 import sys
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import typer
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdctl.logs.library import Library
+    from pdctl.logs.part import Part
     from pdctl.logs.source import Log
 
 CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2})(\.\d+)?)?")
@@ -42,10 +45,14 @@ OutputFile = typer.Option("--output-file", metavar="FILE", help="Write the answe
 
 
 class Sources(NamedTuple):
-    """`names`: the lane of each path whose name a run's topology gives; other files are named by their stem."""
+    """`names`: the lane of each path whose name a run's topology gives; other files are named by their stem.
+
+    shown: what a path is called in answers where nobody typed it: a run's logs as `RUN/logs/router.log`.
+    """
 
     paths: tuple[str, ...]
     names: Mapping[str, str]
+    shown: Mapping[str, str] = MappingProxyType({})
 
 
 class Reading(NamedTuple):
@@ -74,7 +81,7 @@ def sources(paths: Sequence[str], run: str | None) -> Sources:
     cluster = elsewhere.find(run)
     if cluster is not None:
         lanes = elsewhere.fetched(cluster)
-        return Sources(tuple(lanes), lanes)
+        return Sources(tuple(lanes), lanes, {path: os.path.basename(path) for path in lanes})  # noqa: PTH119
     root = home(os.environ)
     found = pick(root, run, OVER)
     directory = RunDir.of(root, found.name)
@@ -83,14 +90,21 @@ def sources(paths: Sequence[str], run: str | None) -> Sources:
     known = {path: name for path, name in files.items() if os.path.exists(path)}  # noqa: PTH110
     if not known:
         raise UsageError(f"run `{found.name}` has no logs in {directory.logs}", "give the paths of the logs instead")
-    return Sources(tuple(known), known)
+    return Sources(tuple(known), known, {path: os.path.relpath(path, directory.path.parent) for path in known})
 
 
 def opened(chosen: Sources) -> tuple[Log, ...]:
     from pdctl.logs.source import open_logs
 
     stdin = sys.stdin.buffer if "-" in chosen.paths else None
-    return open_logs(chosen.paths, names=chosen.names, stdin=stdin)
+    logs = open_logs(chosen.paths, names=chosen.names, stdin=stdin)
+    if not chosen.shown:
+        return logs
+    return tuple(replace(log, parts=tuple(_called(part, chosen.shown) for part in log.parts)) for log in logs)
+
+
+def _called(part: Part, shown: Mapping[str, str]) -> Part:
+    return replace(part, origin=shown.get(part.path, part.origin))
 
 
 def library(logs: tuple[Log, ...], reading: Reading, progress: Callable[[int, int], None] | None = None) -> Library:

@@ -53,7 +53,8 @@ class Part:
 
     device, inode: the file meant, wherever a rotation moves it. spool: what came from stdin or a pipe, or one source's
     lines of a merged stream, else None. Of such a source `numbers` has each line's number in the stream (unsigned 64
-    bit, native order), and `origin` is the stream's own path.
+    bit, native order), and `origin` is the stream's own path;
+    of a run's log it is the path within the run's home: what answers call it.
     """
 
     path: str

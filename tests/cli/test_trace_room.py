@@ -116,6 +116,18 @@ def test_what_cannot_be_ends_with_2_and_a_way_out(argv: tuple[str | Path, ...], 
     assert re.search(r"\nerror: .*\n  fix: ", "\n" + verb.err)
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_paths_are_as_they_were_typed_or_within_the_run(verb: Verb, tmp_path: Path, named: bool) -> None:
+    opened = open_run(tmp_path / "home", "blue", deploy(), QUICK, check=preflight.check, argv=("pdctl", "launch"))
+    for name, source in (("prefill-0", "prefill0.log"), ("decode-0", "decode0.log")):
+        shutil.copy(BROKEN / source, opened.directory.log(name))
+    opened.directory.save(replace(opened.run, state=State.STOPPED))
+    for form in ("text", "json", "jsonl", "mermaid", "perfetto", "html"):
+        assert verb("trace-room", FINE, *(("--run", "blue") if named else ()), "-o", form) in (0, 4)
+        assert str(tmp_path) not in verb.out
+        assert "blue/logs/decode-0.log" in verb.out or form == "mermaid"
+
+
 def test_the_lanes_of_a_run_have_its_names(verb: Verb, tmp_path: Path) -> None:
     opened = open_run(tmp_path / "home", "blue", deploy(), QUICK, check=preflight.check, argv=("pdctl", "launch"))
     os.close(opened.lock)
