@@ -140,10 +140,12 @@ def removed_unless_moved(draft: Path) -> Iterator[None]:
 
 
 def save_whole(file: Path, text: str) -> None:
-    """Replace `file`, or leave it as it was and raise OSError."""
+    """Replace `file`, or leave it as it was and raise OSError. Only its user may read it: it may hold keys."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     with removed_unless_moved(draft):
-        draft.write_text(text, encoding="utf-8")
+        draft.unlink(missing_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as out:
+            out.write(text.encode())
         draft.replace(file)
 
 

@@ -141,3 +141,13 @@ def test_an_opened_run_needs_space_for_its_logs(tmp_path: Path) -> None:
     (tmp_path / "runs/blue/logs").symlink_to("/proc/self")
     with pytest.raises(StorageError, match="cannot write to /proc"):
         opened(tmp_path)
+
+
+def test_what_is_kept_of_a_run_is_its_users_alone(tmp_path: Path) -> None:
+    """A topology may hold an API key; the directory may have been made by somebody else, open to all."""
+    file = tmp_path / "topology.yaml"
+    file.write_text("open to all", encoding="utf-8")
+    file.chmod(0o644)
+    storage.save_whole(file, "args: {api-key: k}\n")
+    assert file.read_text(encoding="utf-8") == "args: {api-key: k}\n"
+    assert file.stat().st_mode & 0o777 == 0o600

@@ -36,7 +36,8 @@ class PrefillAddress:
         self._heard: ParallelInfo | None = None  # the last answer, whether or not it still holds
         self._targets: Targets | None = None
         self._unheard: list[tuple[KvReceiver, Failure]] = []  # given up before anything was heard from there
-        self._notices = Notices(manager.loop, name)
+        self.proven = False  # a rank of it has accepted a registration: no stranger, if there is a secret
+        self._notices = Notices(manager.loop, name, lambda: self.proven)
         self._waiting: dict[KvReceiver, tuple[RankKey, ...]] = {}  # keys once the DP rank is known
         self._asking: set[KvReceiver] = set()
         self._connections: dict[RankKey, Connection] = {}
@@ -82,7 +83,9 @@ class PrefillAddress:
         self._attempts += 1
         self._fetched_at = time.monotonic()
         name = self.name
-        self._manager.loop.submit(lambda: attempt(lambda: parallel_info(name)), self._shaped)
+        self._manager.loop.submit(
+            lambda: attempt(lambda: parallel_info(name)), self._shaped, self._spoilt, not self.proven
+        )
 
     def _shaped(self, answer: ParallelInfo | BootstrapError) -> None:
         self._fetching = False
@@ -106,6 +109,17 @@ class PrefillAddress:
         self._info = answer
         self._heartbeat.start()
         self.advance()
+
+    def _spoilt(self, why: str) -> None:
+        """The answer did what nobody foresaw: who waits for this address fails, and nothing of it is kept."""
+        self._fetching = False
+        self._attempts = 0
+        self._heard = None
+        self.forget_shape()
+        failure = failures.bootstrap_unreachable(self.name, f"its answer cannot be used ({why})")
+        for connection in list(self._connections.values()):
+            connection.give_up(failure)
+        self._fail_waiting(failure)
 
     def _start_over(self) -> None:
         """Another shape answers under this address: no rank of the old one may be asked for a new room."""
@@ -195,7 +209,10 @@ class PrefillAddress:
             self._asking.add(receiver)
             name, room = self.name, receiver.room
             self._manager.loop.submit(
-                lambda: attempt(lambda: query_dp_rank(name, room)), lambda answer: self._dp_answered(receiver, answer)
+                lambda: attempt(lambda: query_dp_rank(name, room)),
+                lambda answer: self._dp_answered(receiver, answer),
+                self._spoilt,
+                not self.proven,
             )
 
     def _dp_answered(self, receiver: KvReceiver, answer: int | BootstrapError | None) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import http.client
+import io
 import logging
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
@@ -15,6 +17,7 @@ import msgspec
 from pdctl.deployment_secret import ENV, DeploymentSecret
 from pdctl.engine.disaggregation.bootstrap_wire import (
     SHAPE,
+    Index,
     ParallelInfo,
     RankEndpoint,
     RankKey,
@@ -26,7 +29,10 @@ from pdctl.engine.wire import MALFORMED
 from pdctl.http_auth import SIGNATURE, sign
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
+
+    from typing_extensions import Buffer
 
 log = logging.getLogger("pdctl.engine")
 
@@ -84,7 +90,7 @@ def register_dp_rank(address: str, row: RoomRank) -> None:
 def query_dp_rank(address: str, room: int) -> int | None:
     """The DP rank a prefill announced for `room`; None while it has not."""
     body = _call(address, "POST", "/query_dp_ranks", msgspec.json.encode(RoomQuery([room])))
-    return _parse(address, "/query_dp_ranks", body, dict[str, int]).get(str(room))
+    return _parse(address, "/query_dp_ranks", body, dict[str, Index]).get(str(room))
 
 
 def _decoded(address: str, target: str, kind: type[T]) -> T:
@@ -107,6 +113,7 @@ def _call(address: str, method: str, target: str, body: bytes | None = None, tim
         if parts.netloc != address or parts.port is None or "@" in address:
             raise ValueError("host:port is needed")
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
+        connection.response_class = functools.partial(_Answer, until=time.monotonic() + timeout)  # type: ignore[assignment]
     except (ValueError, http.client.InvalidURL) as error:
         raise BootstrapError(f"{url}: not an address ({error})", True) from None
     try:
@@ -126,6 +133,35 @@ def _call(address: str, method: str, target: str, body: bytes | None = None, tim
     if answer.status != 200:
         raise _refused(url, answer.status, text.decode("utf-8", "replace")[:500])
     return text
+
+
+class _Timed(io.RawIOBase):
+    """Reads from `raw` until a moment: a drip of bytes, each in time, does not hold the thread any longer."""
+
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket, until: float) -> None:
+        self._raw, self._sock, self._until = raw, sock, until
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int | None:
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Answer(http.client.HTTPResponse):
+    """An answer that has to be whole at `until` (monotonic seconds)."""
+
+    def __init__(self, sock: socket.socket, method: str | None = None, *, until: float) -> None:
+        super().__init__(sock, method=method)
+        self.fp = io.BufferedReader(_Timed(self.fp.detach(), sock, until))
 
 
 @functools.cache

@@ -140,6 +140,9 @@ class Exchange:
             elif isinstance(event, h11.Request):
                 head = event
                 self._method = head.method.decode("ascii")
+                if {name for name, _ in head.headers} >= {b"content-length", b"transfer-encoding"}:
+                    # Where one hop goes by this and the next by that, bytes of a body become a request.
+                    raise h11.RemoteProtocolError("Content-Length and Transfer-Encoding in one request")
             elif isinstance(event, h11.Data):
                 size += len(event.data)
                 if size > MAX_BODY:
@@ -162,7 +165,7 @@ class Exchange:
 
     async def _refuse(self, answer: Answer) -> None:
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
                 await self._write(answer, last=True)
 
     async def _write(self, answer: Answer, last: bool = False) -> None:
@@ -180,6 +183,8 @@ class Exchange:
 
     def _send(self, event: h11.Event) -> None:
         data = self._http.send(event)
+        if self._writer.is_closing():  # uvloop raises a RuntimeError there, asyncio nothing
+            raise ConnectionResetError
         if data:
             self._writer.write(data)
 

@@ -13,6 +13,7 @@ EARLY = "early"  # sglang 0.5.23's only allocation policy we implement: decode r
 
 Size = Annotated[int, Meta(ge=1, le=1 << 20)]
 Index = Annotated[int, Meta(ge=0, le=1 << 20)]
+Port = Annotated[int, Meta(ge=1, le=65535)]
 # sglang casts these two with int(): numbers written as strings are taken.
 Word = Annotated[str, Meta(max_length=256)]
 Numeric = int | Annotated[str, Meta(pattern=r"^\s*[0-9]{1,9}\s*$")]
@@ -60,12 +61,12 @@ class RankRow(msgspec.Struct, frozen=True):
 class ParallelInfo(msgspec.Struct, frozen=True):
     """A prefill instance's shape: what a decode needs of the answer to the all -1 query. Newer keys are ignored."""
 
-    attn_tp_size: int
-    attn_cp_size: int
-    dp_size: int
-    pp_size: int
-    page_size: int | None = None
-    kv_cache_dtype: str | None = None
+    attn_tp_size: Size
+    attn_cp_size: Size
+    dp_size: Size
+    pp_size: Size
+    page_size: Size | None = None
+    kv_cache_dtype: Word | None = None
     follow_bootstrap_room: bool = True
     prefill_http_port: int | None = None
 
@@ -73,9 +74,9 @@ class ParallelInfo(msgspec.Struct, frozen=True):
 class RankEndpoint(msgspec.Struct, frozen=True):
     """`instance_id` is empty where the rank gave none (SGLang's)."""
 
-    rank_ip: str
-    rank_port: int
-    instance_id: str = ""
+    rank_ip: Word
+    rank_port: Port
+    instance_id: Word = ""
 
 
 class RoomRank(msgspec.Struct, frozen=True):

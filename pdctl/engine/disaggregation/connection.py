@@ -63,7 +63,12 @@ class Connection:
         if self.stage != Stage.FETCHING:
             return
         address, key = self._address.name, self.key
-        self._manager.loop.submit(lambda: attempt(lambda: rank_endpoint(address, key)), self._fetched)
+        self._manager.loop.submit(
+            lambda: attempt(lambda: rank_endpoint(address, key)), self._fetched, self._spoilt, not self._address.proven
+        )
+
+    def _spoilt(self, why: str) -> None:
+        self.end(failures.of(FailureCode.BOOTSTRAP_UNREACHABLE, f"{self._address.name}: its answer: {why}"))
 
     def _fetched(self, found: RankEndpoint | BootstrapError) -> None:
         if self.stage != Stage.FETCHING:
@@ -134,6 +139,7 @@ class Connection:
             return
         self.same_host = ack.host == self._manager.host
         self.stage = Stage.READY
+        self._address.proven = True
         log.info("Registered KV args with prefill rank %s (bootstrap_addr: %s)", self.endpoint, self._address.name)
         self._address.advance()
 

@@ -30,6 +30,7 @@ log = logging.getLogger("pdctl.engine")
 T = TypeVar("T")
 
 HTTP_THREADS = 8
+FIRST_THREADS = 64  # for peers nobody has heard of: each may cost one of them the timeout of its question
 FRAMES_PER_TURN = 64  # then commands and timers get their turn
 FOREVER = 60_000  # ms; whoever waits that long may as well look once
 BUSY_POLL = 1e-3  # seconds between looks at transfers that do not say when they will be done
@@ -91,6 +92,7 @@ class Loop:
         self._calls: deque[Callable[[], None]] = deque()
         self._timers = Timers()
         self._http = ThreadPoolExecutor(HTTP_THREADS, thread_name_prefix=f"{name}-http")
+        self._first = ThreadPoolExecutor(FIRST_THREADS, thread_name_prefix=f"{name}-first")
         self._stopping = False
         self._closed = False
         self._lock = threading.Lock()  # between `call` and the end
@@ -122,7 +124,8 @@ class Loop:
         self._closed = True
         if not self.ended:  # it never began
             self._finish()
-        self._http.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._http, self._first):
+            pool.shutdown(wait=False, cancel_futures=True)
         self._close()
         return True
 
@@ -138,15 +141,35 @@ class Loop:
     def later(self, seconds: float, action: Callable[[], None]) -> Timer:
         return self._timers.later(seconds, action)
 
-    def submit(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Run blocking `job` on a pool thread, then `done` with its result on the loop's thread."""
+    def submit(
+        self,
+        job: Callable[[], T],
+        done: Callable[[T], None],
+        spoilt: Callable[[str], None] | None = None,
+        unproven: bool = False,
+    ) -> None:
+        """Run blocking `job` on a pool thread, then `done` with its result on the loop's thread.
+
+        What `job` brings may be a stranger's to say. Whatever it or `done` raises is passed to `spoilt`, in words, and
+        ends what asked for it: one of the few places that catch everything, because this thread serves all peers.
+        `unproven`: a peer that never served a room is asked, and may let us wait; those that did are asked elsewhere.
+        """
 
         def finished(future: Future[T]) -> None:
             if not future.cancelled():
-                self.call(lambda: done(future.result()))
+                self.call(lambda: take(future))
+
+        def take(future: Future[T]) -> None:
+            try:
+                done(future.result())
+            except Exception as error:
+                if spoilt is None:
+                    raise
+                log.exception("An answer hit an exception; what asked for it ends")
+                spoilt(f"{type(error).__name__}: {error}")
 
         if not self._stopping:
-            self._http.submit(job).add_done_callback(finished)
+            (self._first if unproven else self._http).submit(job).add_done_callback(finished)
 
     def connect(self, endpoint: str) -> Link:
         """Raise LinkError if `endpoint` cannot be dialled."""

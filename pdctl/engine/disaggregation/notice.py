@@ -10,6 +10,8 @@ from pdctl.engine.disaggregation.channel import LinkError, tcp
 from pdctl.engine.disaggregation.handshake import codec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pdctl.engine.disaggregation.bootstrap_wire import RankEndpoint, RankKey
     from pdctl.engine.disaggregation.handshake import Abort
     from pdctl.engine.disaggregation.loop import Loop
@@ -20,9 +22,10 @@ log = logging.getLogger("pdctl.engine")
 class Notices:
     """One frame each, without an answer: where it does not arrive, the prefill's own deadline still holds."""
 
-    def __init__(self, loop: Loop, address: str) -> None:
-        """`address`: the bootstrap server that knows the ranks."""
+    def __init__(self, loop: Loop, address: str, proven: Callable[[], bool]) -> None:
+        """`address`: the bootstrap server that knows the ranks; `proven`: whether one of them took a registration."""
         self._loop = loop
+        self._proven = proven
         self._address = address
         self._endpoints: dict[RankKey, str] = {}
 
@@ -37,7 +40,10 @@ class Notices:
             return
         address = self._address
         self._loop.submit(
-            lambda: attempt(lambda: rank_endpoint(address, key)), lambda found: self._found(key, found, frame)
+            lambda: attempt(lambda: rank_endpoint(address, key)),
+            lambda found: self._found(key, found, frame),
+            lambda why: self._untold(frame, why),
+            not self._proven(),
         )
 
     def _found(self, key: RankKey, found: RankEndpoint | BootstrapError, frame: Abort) -> None:

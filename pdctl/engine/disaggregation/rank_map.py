@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pdctl.engine")
 
+MAX_GROUP = 1024  # ranks of one DP group: a decode asks for, dials and registers with as many as an answer says
 SGLANG_SENTENCES = ("Page size mismatch: ", "KV cache dtype mismatch: ")
 
 
@@ -40,6 +41,8 @@ def check(decode: RankShape, info: ParallelInfo) -> Targets:
     reason = _terms(info.page_size, decode.page_size, info.kv_cache_dtype, decode.kv_dtype)
     if not reason and info.attn_cp_size != 1:
         reason = f"Context parallelism: prefill has attn_cp_size={info.attn_cp_size}, this engine moves KV from 1 only"
+    if not reason and info.attn_tp_size * info.pp_size > MAX_GROUP:
+        reason = f"attn_tp_size={info.attn_tp_size} and pp_size={info.pp_size} are more than {MAX_GROUP} ranks"
     if not reason:
         try:
             return find_targets(decode.kv_model, Seat(info.attn_tp_size, 0, info.pp_size, 0), decode.seat)

@@ -208,7 +208,11 @@ class KvReceiver:
             self._arrive(connection, status)
             return
         compare = functools.partial(verify.wrong, checker, manager.geometry, pages, sent)
-        manager.loop.submit(compare, functools.partial(self._verified, connection, status))
+        manager.loop.submit(compare, functools.partial(self._verified, connection, status), self._unverified)
+
+    def _unverified(self, why: str) -> None:
+        self._suspect = True
+        self.fail(failures.of(FailureCode.CHECKSUM, f"the checksums of room {self.room} cannot be compared: {why}"))
 
     def _verified(self, connection: Connection, status: Status, wrong: str) -> None:
         if not self.active:

@@ -336,3 +336,12 @@ def test_stopping_ends_idle_connections_and_frees_the_port() -> None:
     idle.close()
     with bootstrap(port) as again:
         assert call(again.port, STORY[0])[0] == 200
+
+
+def test_a_request_of_two_lengths_is_refused_and_nothing_after_it_is_read() -> None:
+    sent = b"PUT /x HTTP/1.1\r\nhost: x\r\ncontent-length: 60\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+    with bootstrap() as server, socket.create_connection((HOST, server.port), 10) as connection:
+        connection.sendall(sent + b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
