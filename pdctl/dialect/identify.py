@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.dialect import arguments, numerals
 from pdctl.dialect.own.engine import AT_INFO
+from pdctl.dialect.own.launcher import ROWS as LAUNCHER
 from pdctl.dialect.row import Level, Speaker
 from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_10, V0_5_13, V0_5_16, V0_5_18, V0_5_23, Span, Version, spell
 
@@ -89,6 +90,7 @@ class Hint(NamedTuple):
     span: Span
 
 
+_LAUNCHERS = frozenset(row.id for row in LAUNCHER)
 HINTS = (
     # A decode asks in its own release's words, whatever the answer.
     Hint("shape-called", "path", r"/route\?engine_rank", Span(V0_5_3, V0_5_10)),
@@ -137,6 +139,7 @@ class _Notes:
 
     def __init__(self) -> None:
         self.speakers: Counter[Speaker] = Counter()
+        self.launchers = 0  # lines `pdctl launch` added to the log, whoever wrote the others
         self.roles: dict[str, str] = {}
         self.levels: set[Level] = set()
         self.debug_shared: str = ""  # a line SGLang writes at DEBUG but pdctl's engine at INFO
@@ -152,6 +155,7 @@ class _Notes:
         row, values = said.row, said.values
         why = f"`{said.prefix.message[:72]}` ({row.id})"
         self.speakers[row.speaker] += 1
+        self.launchers += row.id in _LAUNCHERS
         if row.role:
             self.roles.setdefault(row.role, why)
         if row.backend:
@@ -257,6 +261,8 @@ class _Notes:
 
     def _speaker(self) -> tuple[Speaker | None, str]:
         seen = dict(self.speakers)
+        if len(seen) > 1 and seen.get(Speaker.SGLANG, 0) == self.launchers:
+            seen.pop(Speaker.SGLANG, None)
         for own, shared in ((Speaker.PDCTL_ENGINE, Speaker.SGLANG), (Speaker.SMG, Speaker.SGLANG_ROUTER)):
             if own in seen:
                 seen[own] += seen.pop(shared, 0)

@@ -193,6 +193,12 @@ def test_a_role_never_guessed_from_two() -> None:
     assert any("several roles" in reason for reason in found.reasons)
 
 
+def test_the_launchers_last_word_in_a_routers_log_is_nobody_elses() -> None:
+    left = "pdctl: router generation 1 left with exit code 0"
+    assert said("Router stopped", left).speaker is Speaker.PDCTL_ROUTER
+    assert said(left).speaker is Speaker.SGLANG
+
+
 def test_mixed_speakers_are_said_to_be_mixed() -> None:
     router = b"2026-11-21 01:20:05  INFO smg::server: s.rs:1018: Starting server on 127.0.0.1:8000"
     found = identify([router, b"[2026-11-21 02:06:49] FakeKVSender poll success"], speech())
