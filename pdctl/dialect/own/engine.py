@@ -266,6 +266,12 @@ ROWS = (
         cause="PD302",
     ),
     Row(
+        "connections-turned-away", ENGINE, Level.WARNING, "", b"Turned away ",
+        r"Turned away (?P<count>\d+) connection\(s\) at (?P<endpoint>\S+): (?P<reason>.*)",
+        "[2026-11-22 18:19:31.171] Turned away 1 connection(s) at tcp://127.0.0.1:46071: the peer said nothing (as a "
+        "check of the port does), speaks no ZMTP, or the two do not hold the same deployment secret",
+    ),
+    Row(
         "prefill-unfit", ENGINE, Level.ERROR, "decode", b" cannot serve this decode: ",
         r"Prefill (?P<addr>\S+) cannot serve this decode: (?P<reason>.*)",
         "[2026-11-21 19:44:33] Prefill 127.0.0.1:8998 cannot serve this decode: page_size is 1 there and 16 here",

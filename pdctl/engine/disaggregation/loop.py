@@ -275,9 +275,10 @@ class Loop:
         self._telling = self._turned_away > 0
         if self._telling:
             log.warning(
-                "Turned away %d connection(s) at %s: the peer speaks no ZMTP, or %s",
-                self._turned_away, self.endpoint, NOT_ALIKE,
-            )  # fmt: skip
+                "Turned away %d connection(s) at %s: the peer said nothing (as a check of the port does), "
+                "speaks no ZMTP, or %s",
+                *(self._turned_away, self.endpoint, NOT_ALIKE),
+            )
             self._turned_away = 0
             self.later(TURNED_AWAY_EVERY, self._tell_turned_away)
 

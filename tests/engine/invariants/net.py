@@ -94,7 +94,14 @@ class SimLoop:
         heapq.heappush(self.timers, (self._net.clock.now + seconds, next(self.order), timer))
         return timer
 
-    def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def submit(
+        self,
+        job: Callable[[], Any],
+        done: Callable[[Any], None],
+        spoilt: Callable[[str], None] | None = None,
+        unproven: bool = False,
+    ) -> None:
+        """What `done` raises goes up: no answer of the simulated servers is a stranger's."""
         self.jobs.append((job, done))
 
     def connect(self, endpoint: str) -> SimLink:

@@ -169,8 +169,8 @@ ROWS = (
     ),
     Row(
         "client-disconnected", Speaker.SGLANG, Level.INFO, "", b"[http_server] Client disconnected: ",
-        r"\[http_server\] Client disconnected: (?=(?:.*?\(type (?P<kind>\d)\))?(?:.*?obj\.rid='(?P<rid>[^']*)')?)"
-        r"(?P<reason>.*)",
+        r"\[http_server\] Client disconnected: (?=(?:.{0,400}?\(type (?P<kind>\d)\))?"
+        r"(?:.{0,400}?obj\.rid='(?P<rid>[^']*)')?)(?P<reason>.*)",
         "[2026-11-21 02:07:07] [http_server] Client disconnected: Request is disconnected from the client side "
         "(type 1). Abort request obj.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
         Span(V0_5_13), Phase.ABORTED, cause="PD706",
