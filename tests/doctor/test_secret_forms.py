@@ -128,7 +128,7 @@ KEPT = (
     "image lmsysorg/sglang@sha256:4f53cda18c2baa0c0354bb5f9a3ecbe5ed12ab4d8e11ba873c2f11161202b945",
     "commit 4eec8d3f0f5a1c2b3d4e5f60718293a4b5c6d7e8 of main",
     "nixl agent_name='3f2b8c1e-7d4a-4e6b-9c0d-1a2b3c4d5e6f' registered",
-    "model_path='/root/.cache/huggingface/hub/models--Qwen--Qwen3-Coder-480B-A35B-Instruct-FP8/snapshots/0a1b2c3d'",
+    "model_path='/models/cache/huggingface/hub/models--Qwen--Qwen3-Coder-480B-A35B-Instruct-FP8/snapshots/0a1b2c3d'",
     "DeepSeek-R1-Distill-Llama-70B-AWQ-Int4 served as deepseek-ai/DeepSeek-V3.1-Terminus",
     "chatcmpl-RXIx5TlLGn1Dr8vSobT1ly7a, HEALTH_CHECK_73c72aa9d5494672ac3a8fd836d4baa2",
     "mooncake_session_id=10.0.0.1:16237, session_id: 10.0.0.2:12001",
