@@ -86,7 +86,7 @@ class Rank:
         self.manager.on_poisonous = _raise  # type: ignore[method-assign]
         self.loop = self.manager.loop
         self.loop._http.shutdown()
-        self.loop.submit = lambda job, done: None  # type: ignore[method-assign,assignment]
+        self.loop.submit = lambda *job: None  # type: ignore[method-assign,assignment]
         self.loop._poller = mock.Mock()
         self.cases = 0
 
@@ -228,6 +228,9 @@ class Written:
 
     async def wait_closed(self) -> None:
         return
+
+    def is_closing(self) -> bool:
+        return False
 
     def get_extra_info(self, name: str, default: object = None) -> object:
         if name == "socket":
