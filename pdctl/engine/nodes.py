@@ -213,10 +213,7 @@ class Nodes:
 
     async def _serve(self, wire: Wire) -> None:
         try:
-            unknown = await asyncio.wait_for(wire.greet(), FIRST_WORD)
-            if unknown:
-                self._rate.error("Refused a node: %s", unknown)
-            hello = None if unknown else await asyncio.wait_for(wire.receive(), FIRST_WORD)
+            hello = await asyncio.wait_for(self._introduced(wire), FIRST_WORD)
         except asyncio.TimeoutError:
             hello = None
         if isinstance(hello, Hello):
@@ -230,6 +227,14 @@ class Nodes:
                     self.all_here.set()
                 await self._listen(hello.node, wire)
         await wire.close()
+
+    async def _introduced(self, wire: Wire) -> Word | None:
+        """The first word after the greetings; None where there are none, or none that can be used."""
+        unknown = await wire.greet()
+        if unknown:
+            self._rate.error("Refused a node: %s", unknown)
+            return None
+        return await wire.receive()
 
     def _refuse(self, hello: Hello) -> str:
         if not 0 < hello.node < self._args.nnodes:

@@ -1,13 +1,15 @@
 """Broken frames over real sockets to living engines that serve verified requests meanwhile.
 
-`python -m tests.fuzz.live --frames 100000`: starts a prefill and a decode engine (without a deployment secret: with one
-no frame gets through), sends each kind of frame to each port that takes it, and asks for the same answer again.
-Exit code 1: an answer differed or failed, /health was not 200, or a process has died.
+`python -m tests.fuzz.live --frames 100000`: starts a prefill of two nodes and a decode (without a deployment secret:
+with one no frame gets through) and sends so many cases to each kind of socket: KV ports, bootstrap server, meeting,
+node link. Meanwhile it asks for the same answer again and again. Exit code 1: an answer differed or failed, /health
+was not 200, or a process has died.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -18,24 +20,41 @@ import tempfile
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import zmq
 
+from pdctl.layout.ports import Block
 from tests.fuzz import edits
-from tests.fuzz.rank_targets import BETWEEN, bootstrap_seeds, kv_seeds, node_seeds
+from tests.fuzz.edits import SEPARATOR
+from tests.fuzz.rank_targets import BETWEEN, bootstrap_seeds, kv_seeds, meeting_seeds, node_seeds
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "pdctl" / "checkpoints" / "tiny"
 HOST = "127.0.0.1"
 PROMPT = "Repeat: the red fox"
 KEYS = 200  # frames on one connection
+BLOCK = 14  # ports that --dist-init-addr wants
 
 
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
+
+
+def free_block() -> int:
+    """The first of BLOCK free ports below those of outgoing calls."""
+    while True:
+        first = random.randrange(11000, 32000)
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(first, first + BLOCK):
+                    stack.enter_context(socket.socket()).bind((HOST, port))
+            except OSError:
+                continue
+        return first
 
 
 def fetch(url: str, body: dict[str, object] | None = None, seconds: float = 60.0) -> tuple[int, bytes]:
@@ -97,8 +116,9 @@ class Engine:
 class Requests:
     """One after the other, each with a room of its own; every answer must equal the first."""
 
-    def __init__(self, prefill: Engine, decode: Engine, bootstrap: int) -> None:
+    def __init__(self, prefill: Engine, decode: Engine, bootstrap: int, *more: Engine) -> None:
         self._urls, self._bootstrap = (prefill.url, decode.url), bootstrap
+        self._healthy = [engine.url for engine in (prefill, decode, *more)]
         self.first, self.served, self.wrong = b"", 0, []  # type: ignore[var-annotated]
         self.over = threading.Event()
         self.first = self.ask()
@@ -120,12 +140,21 @@ class Requests:
         except OSError as error:
             self.wrong.append(f"prefill: {error}")
 
+    def one_more(self) -> None:
+        """Until a request that began after this call has ended, well or not."""
+        before = self.served + len(self.wrong)
+        deadline = time.monotonic() + 180
+        while self.served + len(self.wrong) < before + 2:
+            if time.monotonic() > deadline:
+                raise SystemExit("no request ended within 180 s")
+            time.sleep(0.05)
+
     def run(self) -> None:
         while not self.over.is_set():
             try:
                 got = self.ask()
-                health = [fetch(f"{url}/health")[0] for url in self._urls]
-                if got != self.first or health != [200, 200]:
+                health = [fetch(f"{url}/health")[0] for url in self._healthy]
+                if got != self.first or set(health) != {200}:
                     self.wrong.append(f"{got!r}, not {self.first!r}; health {health}")
                 self.served += 1
             except OSError as error:
@@ -165,39 +194,76 @@ def send_bytes(port: int, cases: int, seed: int, seeds: tuple[bytes, ...]) -> in
     return cases
 
 
+def send_meeting(port: int, messages: int, seed: int) -> int:
+    chance, seeds = random.Random(seed), meeting_seeds()
+    sent = 0
+    with zmq.Context() as context:
+        while sent < messages:
+            with context.socket(zmq.DEALER) as peer:
+                peer.setsockopt(zmq.LINGER, 2000)
+                peer.setsockopt(zmq.SNDTIMEO, 5000)
+                peer.connect(f"tcp://{HOST}:{port}")
+                for _ in range(min(KEYS, messages - sent)):
+                    for message in edits.apply(chance.choice(seeds), edits.chosen(chance), seeds).split(BETWEEN):
+                        peer.send_multipart(message.split(SEPARATOR))
+                        sent += 1
+    return sent
+
+
+def kv_ports(prefill: Engine, ranks: int, decode: Engine, bootstrap: int) -> list[int]:
+    """Of the prefill as its bootstrap server names them. The decode has one rank, with no other port."""
+    query = "prefill_dp_rank=0&prefill_cp_rank=0&target_pp_rank=0&target_tp_rank="
+    rows = [fetch(f"http://{HOST}:{bootstrap}/route?{query}{rank}")[1] for rank in range(ranks)]
+    return [*(int(json.loads(row)["rank_port"]) for row in rows), *decode.rank_ports]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.live", description=__doc__)
-    parser.add_argument("--frames", type=int, default=100_000)
+    parser.add_argument("--frames", type=int, default=100_000, help="cases for each kind of socket")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    folder, bootstrap = Path(tempfile.mkdtemp(prefix="fuzz-live-")), free_port()
-    prefill = Engine("prefill", folder / "prefill.log", bootstrap)
+    folder, bootstrap, dist = Path(tempfile.mkdtemp(prefix="fuzz-live-")), free_port(), free_block()
+    block = Block.of(dist)
+    two = ("--tp-size", "2", "--nnodes", "2", "--dist-init-addr", f"{HOST}:{dist}", "--node-rank")
+    prefill = Engine("prefill", folder / "prefill.log", bootstrap, *two, "0")
+    second = Engine("prefill", folder / "prefill-node1.log", bootstrap, *two, "1")
     decode = Engine("decode", folder / "decode.log", free_port())
+    engines = (prefill, second, decode)
     try:
         for engine in (prefill, decode):
             engine.wait()
-        requests = Requests(prefill, decode, bootstrap)
+        requests = Requests(prefill, decode, bootstrap, second)
         asking = threading.Thread(target=requests.run)
         asking.start()
-        began = time.monotonic()
-        ports = [*prefill.rank_ports, *decode.rank_ports]
-        sent = sum(send_frames(port, args.frames // len(ports), args.seed + port) for port in ports)
-        served_http = send_bytes(bootstrap, args.frames // 20, args.seed, bootstrap_seeds() + node_seeds())
+        ports = kv_ports(prefill, 2, decode, bootstrap)
+        share = args.frames // len(ports) + 1
+        each: dict[str, Callable[[], int]] = {
+            "KV frames": lambda: sum(send_frames(port, share, args.seed + port) for port in ports),
+            "bootstrap connections": lambda: send_bytes(bootstrap, args.frames, args.seed, bootstrap_seeds()),
+            "meeting messages": lambda: send_meeting(block.handshake, args.frames, args.seed),
+            "node connections": lambda: send_bytes(block.rpc, args.frames, args.seed, node_seeds() + bootstrap_seeds()),
+        }
+        for what, send in each.items():
+            began, served, wrong = time.monotonic(), requests.served, len(requests.wrong)
+            sent = send()
+            requests.one_more()  # what was sent may still lie in the kernel's buffers
+            print(
+                f"{sent} {what} in {time.monotonic() - began:.0f} s; meanwhile {requests.served - served} requests, "
+                f"{len(requests.wrong) - wrong} wrong",
+                flush=True,
+            )
         requests.over.set()
         asking.join()
-        dead = [engine.url for engine in (prefill, decode) if engine.process.poll() is not None]
+        dead = [engine.url for engine in engines if engine.process.poll() is not None]
         last = requests.ask() == requests.first if not dead else False
-        print(
-            f"{sent} frames to {len(ports)} ranks' ports and {served_http} connections to the bootstrap server in "
-            f"{time.monotonic() - began:.0f} s; meanwhile {requests.served} requests, {len(requests.wrong)} wrong; "
-            f"afterwards {'the same answer' if last else 'no answer'}; {len(dead)} dead; logs in {folder}"
-        )
+        print(f"afterwards {'the same answer' if last else 'no answer'}; {len(dead)} dead; logs in {folder}")
         for line in requests.wrong[:5]:
             print(f"  {line}")
         return int(bool(requests.wrong or dead or not last))
     finally:
-        for engine in (prefill, decode):
+        for engine in engines:
             engine.process.terminate()
+        for engine in engines:
             engine.process.wait(30)
 
 

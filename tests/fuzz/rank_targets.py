@@ -10,10 +10,11 @@ import asyncio
 import functools
 import itertools
 import logging
-import time
-from unittest import mock
+import socket
+from collections.abc import Callable
 
 import msgspec
+import zmq
 
 from pdctl.engine.args import ServerArgs
 from pdctl.engine.disaggregation import failure
@@ -21,9 +22,10 @@ from pdctl.engine.disaggregation import loop as loops
 from pdctl.engine.disaggregation.bootstrap import BootstrapServer
 from pdctl.engine.disaggregation.bootstrap_http import Exchange
 from pdctl.engine.disaggregation.bootstrap_wire import ParallelInfo, RankEndpoint
-from pdctl.engine.disaggregation.channel import Link, require_address
+from pdctl.engine.disaggregation.channel import Link, LinkEvent, require_address
 from pdctl.engine.disaggregation.decode import DecodeManager
 from pdctl.engine.disaggregation.failure import FailureCode
+from pdctl.engine.disaggregation.faulty import FrameFaults
 from pdctl.engine.disaggregation.handshake import (
     Abort,
     AbortAck,
@@ -40,24 +42,29 @@ from pdctl.engine.disaggregation.prefill import PrefillManager
 from pdctl.engine.disaggregation.state import KVPoll
 from pdctl.engine.meeting import Everybody, Here, Meeting
 from pdctl.engine.meeting import codec as meeting_codec
-from pdctl.engine.nodes import NONCE, Greeting, Hello, Leaving, Lost, Nodes, Up
+from pdctl.engine.nodes import NONCE, Greeting, Hello, Leaving, Lost, Nodes, Up, Wire
 from pdctl.engine.nodes import codec as node_codec
+from pdctl.engine.ranks import Ranks
+from pdctl.engine.socket_keys import SocketKeys
 from pdctl.engine.transfer import select
 from tests.engine.disaggregation.rig import DECODE, HOST, PREFILL, geometry, pages
 from tests.engine.disaggregation.test_frames import REGISTER
 from tests.fuzz.edits import SEPARATOR
 from tests.fuzz.judge import Body, Target
+from tests.fuzz.stand_ins import connection, instead_of, stands_for
 
 ENDPOINT = f"tcp://{HOST}:9"
 BETWEEN = b"\x1e\x1e\x1e\x1e"  # a frame may hold SEPARATOR itself
 KEPT = 500  # cases after which a manager's own deadlines have come
 ROOM = 77
+LOG = logging.getLogger("pdctl.engine")
 
 
+@stands_for(Link)
 class Deaf(Link):
     """A link to nobody: the endpoint is judged, and what is sent is encoded and gone."""
 
-    def __init__(self, context: object, endpoint: str, keys: object = None) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, keys: SocketKeys | None = None) -> None:
         require_address(endpoint)
         self.endpoint, self.closed = endpoint, False
         self.monitor = self  # type: ignore[assignment]  # any hashable thing: nothing is polled
@@ -68,11 +75,46 @@ class Deaf(Link):
         self.sent += 1
         return not self.closed
 
-    def events(self) -> list[loops.LinkEvent]:
+    def events(self) -> list[LinkEvent]:
         return []
 
     def close(self, linger: float = 0.0) -> None:
         self.closed = True
+
+
+@stands_for(FrameFaults)
+class NobodyListens(FrameFaults):
+    """Where rehearsed faults choose the links: nothing is spoilt, and nobody is called."""
+
+    def __init__(self) -> None:
+        return
+
+    def link(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, keys: SocketKeys | None = None) -> Link:
+        return Deaf(context, endpoint, keys)
+
+    def passing(self, frame: bytes, prefix: str, go_on: Callable[[bytes], bool]) -> bool:
+        return go_on(frame)
+
+
+@stands_for(zmq.Poller)
+class Unasked:
+    """The poller of a loop that is not run: its sockets are nobody's to wait for."""
+
+    def register(self, socket: object, flags: int = zmq.POLLIN | zmq.POLLOUT) -> None:
+        return
+
+    def unregister(self, socket: object) -> None:
+        return
+
+
+@instead_of(loops.Loop.submit)
+def _unanswered(
+    job: Callable[[], object],
+    done: Callable[[object], None],
+    spoilt: Callable[[str], None] | None = None,
+    unproven: bool = False,
+) -> None:
+    """A question that never gets its answer."""
 
 
 class Rank:
@@ -82,27 +124,27 @@ class Rank:
         config = PREFILL if kind is PrefillManager else DECODE
         self.transport = select.create(backend, HOST)
         self.transport.register(self.transport.allocate(geometry().nbytes))
-        self.manager = kind(config, self.transport, geometry(), lambda: None)  # type: ignore[call-arg]
+        self.manager = kind(config, self.transport, geometry(), lambda: None)
         self.manager.on_poisonous = _raise  # type: ignore[method-assign]
         self.loop = self.manager.loop
         self.loop._http.shutdown()
-        self.loop.submit = lambda *job: None  # type: ignore[method-assign,assignment]
-        self.loop._poller = mock.Mock()
+        self.loop.submit = _unanswered  # type: ignore[method-assign,assignment]
+        self.loop._poller = Unasked()  # type: ignore[assignment]
+        self.loop.faults = NobodyListens()
         self.cases = 0
 
     def take(self, frames: list[bytes]) -> None:
-        with mock.patch.object(loops, "Link", Deaf):
-            for frame in frames:
-                self.manager.on_frame(frame)
-            while self.loop._calls:
-                self.loop._calls.popleft()()
-            self.loop._timers.tick()
-            self.manager.advance()
-            self.cases += 1
-            if isinstance(self.manager, PrefillManager):
-                if not self.cases % KEPT:
-                    self._settle(self.manager)
-                self._bounded(self.manager)
+        for frame in frames:
+            self.manager.on_frame(frame)
+        while self.loop._calls:
+            self.loop._calls.popleft()()
+        self.loop._timers.tick()
+        self.manager.advance()
+        self.cases += 1
+        if isinstance(self.manager, PrefillManager):
+            if not self.cases % KEPT:
+                self._settle(self.manager)
+            self._bounded(self.manager)
 
     def _settle(self, manager: PrefillManager) -> None:
         """What deadlines would do in half a minute: page lists that nobody wants leave."""
@@ -171,8 +213,8 @@ def _connected(rank: Rank) -> None:
     assert isinstance(manager, DecodeManager)
     if "s" in manager._by_session and manager._active:
         return
-    for connection in list(manager._by_session.values()):
-        connection.end(failure.of(FailureCode.PREFILL_LOST, "another case"))
+    for known in list(manager._by_session.values()):
+        known.end(failure.of(FailureCode.PREFILL_LOST, "another case"))
     for room in list(manager._active.values()):
         room.fail(failure.of(FailureCode.PREFILL_LOST, "another case"))
     manager._addresses.clear()
@@ -180,12 +222,11 @@ def _connected(rank: Rank) -> None:
     manager._generations = itertools.count(1)
     manager.receiver(ROOM, "rid", HOST, 9)
     rank.take([])
-    with mock.patch.object(loops, "Link", Deaf):
-        address = manager._addresses[f"{HOST}:9"]
-        address._shaped(ParallelInfo(1, 1, 1, 1, 4, "float32"))
-        for connection in address._connections.values():
-            connection.session = "s"
-            connection._fetched(RankEndpoint(HOST, 9))
+    address = manager._addresses[f"{HOST}:9"]
+    address._shaped(ParallelInfo(1, 1, 1, 1, 4, "float32"))
+    for prefill_rank in address._connections.values():
+        prefill_rank.session = "s"
+        prefill_rank._fetched(RankEndpoint(HOST, 9))
 
 
 def kv_seeds() -> tuple[bytes, ...]:
@@ -211,43 +252,15 @@ def kv_seeds() -> tuple[bytes, ...]:
 # --- the bootstrap server, as bytes of a connection
 
 
-class Written:
-    """The writing end of a connection whose peer takes everything."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-
-    def write(self, data: bytes) -> None:
-        self.data += data
-
-    async def drain(self) -> None:
-        return
-
-    def close(self) -> None:
-        return
-
-    async def wait_closed(self) -> None:
-        return
-
-    def is_closing(self) -> bool:
-        return False
-
-    def get_extra_info(self, name: str, default: object = None) -> object:
-        if name == "socket":
-            return mock.Mock()
-        return (HOST, 9) if name in ("peername", "sockname") else default
-
-
 @functools.cache
 def event_loop() -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
 
 
-def _fed(data: bytes) -> asyncio.StreamReader:
-    reader = asyncio.StreamReader(loop=event_loop())
-    reader.feed_data(data)
-    reader.feed_eof()
-    return reader
+@functools.cache
+def options() -> socket.socket:
+    """A real socket, for what is asked of the one below a connection."""
+    return socket.socket()
 
 
 @functools.cache
@@ -255,19 +268,26 @@ def bootstrap_server() -> BootstrapServer:
     return BootstrapServer(HOST, 0)
 
 
+@functools.cache
+def served() -> itertools.count[int]:
+    return itertools.count(1)
+
+
 def bootstrap_http(data: bytes) -> None:
     """A connection to the bootstrap server: any bytes, and what it says is HTTP."""
-    written = Written()
+    server = bootstrap_server()
 
-    async def serve() -> None:
-        await Exchange(_fed(data), written).serve(bootstrap_server().answer)  # type: ignore[arg-type]
+    async def serve() -> bytearray:
+        reader, writer, transport = connection(data, (HOST, 9), options())
+        await Exchange(reader, writer).serve(server.answer)
+        return transport.data
 
-    event_loop().run_until_complete(serve())
-    assert not written.data or written.data.startswith(b"HTTP/1.1 ")
-    assert b"HTTP/1.1 500" not in written.data or b"/route" in data
-    assert len(bootstrap_server().table._ranks) <= 1 << 16
-    if time.monotonic() % 7 < 0.01:
-        bootstrap_server().table.clear()
+    written = event_loop().run_until_complete(serve())
+    assert not written or written.startswith(b"HTTP/1.1 ")
+    assert b"HTTP/1.1 500" not in written or b"/route" in data
+    assert len(server.table._ranks) <= 1 << 16
+    if not next(served()) % KEPT:
+        server.table.clear()
 
 
 def bootstrap_seeds() -> tuple[bytes, ...]:
@@ -315,8 +335,9 @@ def meeting_seeds() -> tuple[bytes, ...]:
     return (*here, SEPARATOR.join((b"", here[1])), BETWEEN.join(here), meeting_codec.encode(Everybody([Here(0)])))
 
 
+@stands_for(Ranks)
 class Lose:
-    """Stands for the ranks of node 0."""
+    """The ranks of node 0."""
 
     def lose(self, reason: str) -> None:
         reason.encode()
@@ -330,9 +351,8 @@ def node(data: bytes) -> None:
     nodes = Nodes(ARGS, Lose(), lambda: None)  # type: ignore[arg-type]
 
     async def serve() -> None:
-        from pdctl.engine.nodes import Wire
-
-        await nodes._serve(Wire(_fed(data), Written(), None, node0=True))  # type: ignore[arg-type]
+        reader, writer, _ = connection(data, (HOST, 9), options())
+        await nodes._serve(Wire(reader, writer, None, node0=True))
 
     event_loop().run_until_complete(serve())
     assert set(nodes._wires) <= {1}
@@ -358,12 +378,11 @@ def quietly(body: Body) -> Body:
     """Without the engine's log: a line for each case tells nothing."""
 
     def run(data: bytes) -> None:
-        log, level = logging.getLogger("pdctl.engine"), logging.getLogger("pdctl.engine").level
-        log.setLevel(logging.CRITICAL + 1)
+        LOG.disabled = True
         try:
             body(data)
         finally:
-            log.setLevel(level)
+            LOG.disabled = False
 
     return run
 

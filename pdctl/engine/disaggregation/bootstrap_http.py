@@ -126,17 +126,17 @@ class Exchange:
         if not self._http.trailing_data[0]:
             data = await asyncio.wait_for(self._reader.read(READ), IDLE)
             self._http.receive_data(data)
-        return await asyncio.wait_for(self._read(), PATIENCE)
+        return await self._read(asyncio.get_running_loop().time() + PATIENCE)
 
-    async def _read(self) -> Request | None:
-        """The next request; None when the client has closed."""
+    async def _read(self, until: float) -> Request | None:
+        """The next request; None when the client has closed. Raise TimeoutError where it is not whole `until` then."""
         head: h11.Request | None = None
         parts: list[bytes] = []
         size = 0
         while True:
             event = self._http.next_event()
             if event is h11.NEED_DATA:
-                await self._fetch()
+                await self._fetch(until)
             elif isinstance(event, h11.Request):
                 head = event
                 self._method = head.method.decode("ascii")
@@ -158,10 +158,11 @@ class Exchange:
             else:
                 return None
 
-    async def _fetch(self) -> None:
+    async def _fetch(self, until: float) -> None:
         if self._http.they_are_waiting_for_100_continue:
             self._send(h11.InformationalResponse(status_code=100, headers=[]))
-        self._http.receive_data(await self._reader.read(READ))
+        left = until - asyncio.get_running_loop().time()
+        self._http.receive_data(await asyncio.wait_for(self._reader.read(READ), left))
 
     async def _refuse(self, answer: Answer) -> None:
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
