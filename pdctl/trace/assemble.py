@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.trace import mixed
 from pdctl.trace.addresses import parse
-from pdctl.trace.attempts import attempts
 from pdctl.trace.attribution import Attribution, attribute
 from pdctl.trace.case import Case, warm_up
 from pdctl.trace.deployment import Deployment
+from pdctl.trace.dispatches import dispatched, first
 from pdctl.trace.glimpses import glimpses
 from pdctl.trace.joins import NOTHING, PATIENCE, Joins
 from pdctl.trace.ledger import Ledger
@@ -58,6 +58,9 @@ class Tracer:
         self.deployment = Deployment.of(library)
         self.mixed = mixed.names(library)
         self._whole: Surroundings | None = None
+        self._begins = {
+            log.instance: first(library, log) for log in library.logs if library.identity(log).role == "router"
+        }
 
     def trace(self, room: int) -> Room:
         story = gather(self._library, room)
@@ -99,7 +102,7 @@ class Tracer:
         rooms = glimpses(found, self.deployment)
         # Counting needs the logs from their starts on.
         ledger = Ledger(found, rooms, (one.name for one in self.deployment.decodes)) if whole else None
-        tried = attempts(found, {one.name: one.last for one in self.deployment.instances.values()}) if complete else ()
+        tried = dispatched(found, self.deployment, self._begins, whole=whole) if complete else ()
         joins = Joins(rooms, tried, self.deployment, self._slack())
         return Surroundings(found, rooms, joins, ledger, doubts(found, self.deployment.decodes))
 

@@ -26,6 +26,7 @@ ANSWERED = frozenset(
     }
 )  # fmt: skip
 LEFT = frozenset({"router-request-finished", "router-request-failed"})
+ANSWERING = 600.0  # seconds an answer is taken to stream for at most
 MOST = 100  # attempts of one request; no router is told to try so often
 GENERATES = ("/generate", "/v1/completions", "/v1/chat/completions", "/v1/responses")
 
@@ -64,10 +65,13 @@ class _Request:
         self.came = at if first.row.id in CAME | CHOSEN | SENT else float("-inf")
         self.attempts: list[Attempt] = []
         self.generates = False
+        self.noticed = False  # the line with which it came is there
+        self.gone = False  # and the one with which it left
 
     def hear(self, event: Event, at: float) -> None:
         kind = event.row.id
         if kind in CAME:
+            self.noticed = True
             self.generates = event.values.get("path", "").split("?")[0] in GENERATES
         elif kind in CHOSEN:
             self._choose(event, at)
@@ -78,6 +82,7 @@ class _Request:
         elif kind in ANSWERED:
             self._answer(event, at)
         elif kind in LEFT:
+            self.gone = True
             self._leave(event, at)
 
     def all(self) -> list[Attempt]:
@@ -86,8 +91,17 @@ class _Request:
             self._open(self.came, 0)
         return self.attempts
 
-    def torn(self, last: float | None) -> bool:
-        """Lines of it are missing: some always come together. `last`: the stamp of the router's last line."""
+    def torn(self, last: float | None, *, came: bool, left: bool) -> bool:
+        """Lines of it are missing: some always come together. `last`: the stamp of the router's last line.
+
+        came, left: this router writes a line when a request comes, and one when it goes.
+        """
+        if came and not self.noticed:
+            return True
+        final = self.attempts[-1] if self.attempts else None
+        answered = final.end if final is not None and final.status == 200 else None
+        if left and not self.gone and answered is not None and last is not None and last > answered + ANSWERING:
+            return True
         for one in self.attempts:
             kinds = {event.row.id for event in one.lines}
             ended = last is None or one.start >= last
@@ -164,6 +178,17 @@ def attempts(events: Iterable[Event], lasts: Mapping[str, float | None]) -> tupl
     found: list[Attempt] = []
     for request in requests.values():
         found.extend(request.all())
-    torn = {request.router for request in requests.values() if request.torn(lasts.get(request.router))}
-    found.extend(Attempt(router, "", 0, float("-inf"), lost=True) for router in sorted(torn))
+    came = {request.router for request in requests.values() if request.noticed}
+    left = {request.router for request in requests.values() if request.gone}
+    torn = {
+        request.router
+        for request in requests.values()
+        if request.torn(lasts.get(request.router), came=request.router in came, left=request.router in left)
+    }
+    found.extend(lost(router) for router in sorted(torn))
     return tuple(sorted(found, key=lambda attempt: attempt.start))
+
+
+def lost(router: str, since: float = float("-inf"), until: float | None = None) -> Attempt:
+    """What its log may lack: attempts begun in [since, until]."""
+    return Attempt(router, "", 0, since, end=until, lost=True)

@@ -58,7 +58,7 @@ def attribute(
     if found.contacted is None and "contacted" not in found.several:
         found = replace(found, contacted=Contact(story, deployment, around).find(found.requested, found.decode, joined))
     if found.requested is None and found.url is None and "requested" not in found.several:
-        found = replace(found, requested=leftover(story, found.contacted, around, rooms))
+        found = replace(found, requested=leftover(story, found.contacted, around, rooms, deployment))
     return _completed(replace(found, arrived=_arrived(story, found, joined, settled)))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.dialect import numerals
+from pdctl.dialect.row import Speaker
 from pdctl.trace import signs
 from pdctl.trace.addresses import Address, parse
 from pdctl.trace.known import Known
@@ -49,32 +50,17 @@ class Contact:
         )
 
     def _by_rank(self, sent: Event) -> Known | None:
-        """The rank the list went to: just before the line that sends it, and again in a notice of abort."""
+        """The rank the list went to, as a notice of abort names it together with the room.
+
+        `Fetched bootstrap info: … for engine rank` stands in front of `Sending to …` and names no room: where a line
+        between the two is lost, it is another room's, so it proves nothing.
+        """
         for event in self._lines:
             if event.row.id == "abort-sent":
                 known = self._rank(event.values.get("addr", ""), (sent, event))
-            elif event.row.id in signs.SENT:
-                known = self._rank_before(event)
-            else:
-                continue
-            if known is not None:
-                return known
+                if known is not None:
+                    return known
         return None
-
-    def _rank_before(self, sent: Event) -> Known | None:
-        """sglang up to 0.5.18 logs `Fetched bootstrap info: … for engine rank` and `Sending to …` in one breath."""
-        before = [
-            event
-            for event in self._around
-            if event.place.file == sent.place.file
-            and event.rank == sent.rank
-            and event.place.offset < sent.place.offset
-            and event.row.id in ("rank-known", *signs.SENT)
-        ]
-        last = max(before, key=lambda event: event.place.offset, default=None)
-        if last is None or last.row.id != "rank-known" or last.t != sent.t:
-            return None
-        return self._rank(f"{last.values['rank_ip']}:{last.values['rank_port']}", (last, sent))
 
     def _rank(self, address: str, events: tuple[Event, ...]) -> Known | None:
         owner = self._deployment.rank_owner(address)
@@ -109,6 +95,8 @@ class Contact:
         lines: list[Event] = []
         owners: set[str | None] = set()
         for router in self._deployment.routers:
+            if router.cut or self._speaker(router.name) is Speaker.PDCTL_ROUTER:
+                return None  # pdctl's own names the address with each room, which may differ from its list
             urls = [one.url for one in router.prefills]
             if requested is not None:
                 urls = [url for url in urls if self._serves(url, requested.value)] or urls
@@ -126,6 +114,10 @@ class Contact:
         assert name is not None
         why = "the router's list and the decode's own port lead every request it can be to this bootstrap server"
         return Known(name, why, (*lines, sent))
+
+    def _speaker(self, router: str) -> Speaker | None:
+        instance = self._deployment.instances.get(router)
+        return instance.identity.speaker if instance else None
 
     def _serves(self, url: str, name: str) -> bool:
         owner = self._deployment.at_url(url)

@@ -138,7 +138,9 @@ class Deployment:
 
     def complete(self) -> bool:
         """Every prefill a router hands out has a log here; False too when there is no router's list."""
-        return bool(self.routers) and all(len(one.prefills) <= len(self.prefills) for one in self.routers)
+        return bool(self.routers) and all(
+            not one.cut and len(one.prefills) <= len(self.prefills) for one in self.routers
+        )
 
     def _owner(
         self, address: Address, among: Iterable[Instance], port: Callable[[Instance], int | None]

@@ -81,9 +81,10 @@ class Joins:
 
     def _fits(self, room: Glimpse, attempt: Attempt) -> bool:
         """The room's lines fall into the attempt's time, on its decode, and end as it did."""
-        if attempt.lost:
-            return True
         latest = room.first + room.coarse + self._slack
+        if attempt.lost:
+            until = float("inf") if attempt.end is None else attempt.end
+            return attempt.start < latest and not (room.early and room.first - until > PATIENCE)
         if not attempt.start < latest or (room.early and room.first - attempt.start > PATIENCE):
             return False
         if attempt.end is not None:

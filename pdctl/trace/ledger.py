@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
     from pdctl.trace.glimpses import Glimpse
 
-OPENED = "room-bootstrapped"
+OPENED = frozenset({"room-bootstrapped", "transfer-info-arrived"})  # either may be lost: both open the room
 STARTED = "sender-started"
 TOKENISED = "request-tokenized"
 ANSWERED = frozenset({"generate-answered", "api-answered"})
@@ -96,19 +96,22 @@ def _senders(around: Sequence[Event], rooms: Mapping[int, Glimpse]) -> Iterator[
 def _started(prefill: str, lines: Sequence[Event], rooms: Mapping[int, Glimpse]) -> Iterator[tuple[int, Event]]:
     """As many senders as rooms that are open and can be theirs: each of those rooms has one."""
     candidates: set[int] = set()
+    served: set[int] = set()
     started = 0
     for event in lines:
         room = event.room
-        if event.row.id == OPENED and room:
+        if event.row.id in OPENED and room and room not in served:
             seen = rooms.get(room)
             if seen is None or seen.requested in (None, prefill):
                 candidates.add(room)
         elif room in candidates and signs.failed(event):
             candidates.discard(room)
+            served.add(room)
         elif event.row.id == STARTED:
             started += 1
         if started and started == len(candidates):
             yield from ((one, event) for one in candidates)
+            served |= candidates
             candidates, started = set(), 0
 
 

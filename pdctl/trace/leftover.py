@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 from pdctl.trace import signs
 from pdctl.trace.known import Known
 from pdctl.trace.story import waited
+from pdctl.trace.upstreams import sent_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pdctl.logs.event import Event
+    from pdctl.trace.deployment import Deployment
     from pdctl.trace.glimpses import Glimpse
     from pdctl.trace.story import Story
 
@@ -24,9 +26,13 @@ BESIDE = 3.0  # seconds
 
 
 def leftover(
-    story: Story, contacted: Known | None, around: Sequence[Event], rooms: Mapping[int, Glimpse]
+    story: Story,
+    contacted: Known | None,
+    around: Sequence[Event],
+    rooms: Mapping[int, Glimpse],
+    deployment: Deployment,
 ) -> Known | None:
-    """None unless exactly one request fits this room, and no other room fits that request."""
+    """None unless exactly one request fits this room, no other room fits it, and the router's list misleads it."""
     failed = signs.failed_on(story.events, "decode")
     if contacted is None or failed is None or failed.t is None:
         return None
@@ -51,5 +57,25 @@ def leftover(
     if others or len(found) != 1:
         return None
     event = next(iter(found.values()))
+    if not _misled(deployment, event.instance, contacted.value):
+        return None
     why = "the one request given up unannounced just when the decode gave this room up waited there"
     return Known(event.instance, why, (event,))
+
+
+def _misled(deployment: Deployment, waits: str, contacted: str) -> bool:
+    """The router's list leads requests of the prefill that waits to the one that was contacted, or sends no port.
+
+    Without that, the other line of either room may just be lost.
+    """
+    if len(deployment.routers) != 1 or len(deployment.prefills) != 2:
+        return False
+    for one in deployment.routers[0].prefills:
+        owner = deployment.at_url(one.url)
+        if owner is not None and owner.name != waits:
+            continue
+        address = sent_address(one, None)
+        led = deployment.bootstrap_owner(address) if address is not None else None
+        if one.port is None or (led is not None and led.name == contacted):
+            return True
+    return False

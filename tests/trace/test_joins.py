@@ -68,7 +68,7 @@ def test_two_at_once_to_one_prefill_need_not_be_told_apart(tmp_path: Path) -> No
 def test_a_retry_has_a_room_of_its_own(tmp_path: Path) -> None:
     router = [
         came(10, "a"), *sent(10, "a", P1), *answered(31, "a", 500), backoff(31, "a"), *sent(31, "a", P0, 1),
-        *answered(32, "a"), left(32, "a"),
+        *answered(32, "a"), left(32, "a"), came(40, "b"),  # a log that ends here might lack the attempt that was meant
     ]  # fmt: skip
     decode = [sending(11, FIRST), decode_timed_out(31, FIRST), sending(32, SECOND)]
     first = traced(tmp_path, FIRST, router, decode)

@@ -150,7 +150,7 @@ def _left_over(case: Case, router: Router, found: Sequence[Destination], met: Kn
     owners = {one.owner.name: one for one in found if one.owner is not None}
     if not set(owners) <= set(prefills) or (others[0] in owners and owners[others[0]].home):
         return None
-    sent = {case.deployment.at_url(one.prefill) for one in case.joined.attempts if one.prefill}
+    sent = [case.deployment.at_url(one.prefill) for one in case.joined.attempts if one.prefill]
     if any(one is None or one.name != others[0] for one in sent):
         return None
     why = (
