@@ -61,8 +61,10 @@ def hold(on_cut: Callable[[], None] | None = None) -> None:
                     pass
             except OSError:
                 pass
-            if on_cut is not None:
-                on_cut()
-            os._exit(1)
+            try:
+                if on_cut is not None:
+                    on_cut()
+            finally:
+                os._exit(1)
 
         threading.Thread(target=wait, name="lifeline", daemon=True).start()

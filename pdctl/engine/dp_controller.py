@@ -12,6 +12,7 @@ import dataclasses
 import logging
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,11 +20,13 @@ from typing import TYPE_CHECKING
 import zmq
 
 from pdctl import lifeline
+from pdctl.engine import faults
 from pdctl.engine.args import ServerArgs
 from pdctl.engine.channels import Channels, keys_of, local_input
 from pdctl.engine.logs import configure
 from pdctl.engine.meeting import Here, meet
-from pdctl.engine.messages import Done, Generate, Request, Stop, SwitchRole, request_codec
+from pdctl.engine.messages import Died, Done, Generate, Request, Stop, SwitchRole, reply_codec, request_codec
+from pdctl.engine.thread_death import in_words
 from pdctl.engine.whereabouts import Whereabouts
 from pdctl.engine.wire import FrameError
 from pdctl.errors import NotReadyError
@@ -108,8 +111,11 @@ def dispatch(
     after: Callable[[str], Choice] | None = None,
 ) -> None:
     """Until a Stop, which every group gets too. `after`: how to choose once the instance has taken another role."""
+    reach = faults.raiser("thread.dp-controller")
     while True:
         frame = source.recv()
+        if reach is not None:
+            reach()
         try:
             request: Request = request_codec.decode(frame)
         except FrameError as error:
@@ -157,6 +163,24 @@ def main() -> None:
     configure(args)
     channels = Channels.of(args, options.ipc_dir)
     context: zmq.Context[Socket] = zmq.Context()
+    alarms = context.socket(zmq.PUSH)  # now: the tokenizer manager's address goes with its directory after the start
+    keys = keys_of(channels)
+    if keys is not None:
+        keys.dial(alarms)
+    alarms.connect(channels.tokenizer)
+    code = 0
+    try:
+        control(args, channels, context, options.ipc_dir)
+    except Exception as error:  # noqa: BLE001  # a process's last words, whatever ends it
+        log.error("DataParallelController hit an exception: %s", traceback.format_exc())  # sglang's line
+        alarms.send(reply_codec.encode(Died(0, 0, in_words(error), who="DP controller")))
+        code = 1
+    context.destroy(linger=1000)
+    sys.exit(code)
+
+
+def control(args: ServerArgs, channels: Channels, context: zmq.Context[Socket], ipc_dir: Path) -> None:
+    """Listen, connect to the groups, and dispatch until told to stop."""
 
     def opened(kind: int) -> Socket:
         socket = context.socket(kind)
@@ -172,7 +196,7 @@ def main() -> None:
     source.bind(channels.controller)
     groups = []
     try:
-        addresses = inputs(args, channels, options.ipc_dir)
+        addresses = inputs(args, channels, ipc_dir)
     except NotReadyError as error:
         log.error("DP controller: %s", error)
         sys.exit(1)
@@ -195,8 +219,6 @@ def main() -> None:
             chooser(method, len(groups)),
             after=lambda role: chooser(resolve(dataclasses.replace(args, disaggregation_mode=role)), len(groups)),
         )
-    context.destroy(linger=1000)
-    sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,12 @@ import signal
 import time
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engine.rehearsal import MARK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 log = logging.getLogger("pdctl.engine")
 
@@ -45,6 +48,7 @@ ACTIONS = (
     Action("fail", "", "it is reported as failed"),
     Action("kill", "number", "SIGKILL of this process when it happens; =N: the Nth time"),
     Action("end", "", "SIGKILL of the whole instance: its server and this rank"),
+    Action("raise", "", "the thread or task that does it ends on an error nobody foresaw"),
 )
 
 
@@ -76,12 +80,25 @@ STEPS = (
     Step("decode.after_announce", IN_PLACE, True, "a decode has told the prefill its pages"),
     Step("decode.transfer", ("end",), True, "a room's KV cache moves, or has just arrived"),
     Step("decode.after_arrival", IN_PLACE, True, "a room's KV cache has arrived; its first token was not sent on yet"),
+    Step("thread.kv-manager", ("raise",), False, "the KV manager's thread takes a turn"),
+    Step("thread.kv-transfer", ("raise",), False, "a thread of the KV transfer takes a turn"),
+    Step("thread.forward", ("raise",), False, "the thread of the forward pass begins one"),
+    Step("thread.scheduler", ("raise",), False, "the scheduler takes a turn"),
+    Step("thread.dp-controller", ("raise",), False, "the DP controller has a request"),
+    Step("thread.tokenizer-manager", ("raise",), False, "the tokenizer manager reads what the schedulers say"),
+    Step("thread.silence-watch", ("raise",), False, "the tokenizer manager looks whether a scheduler went silent"),
+    Step("thread.detokenizer", ("raise",), False, "tokens of one request become text: that request fails alone"),
+    Step("thread.bootstrap-server", ("raise",), False, "the bootstrap server looks whether it still listens"),
+    Step("thread.http-server", ("raise",), False, "the HTTP server looks whether it shall end"),
+    Step("thread.node-link", ("raise",), False, "a node reads its connection to another one of its instance"),
+    Step("thread.rank-watch", ("raise",), False, "the server looks after a rank's process"),
 )  # fmt: skip
 SELECTORS = {
     "room%M==R": "rooms whose number leaves R when divided by M",
     "after=N": "rooms of the requests after the first N; warm-up and health checks are not counted",
     "every=N": "every Nth time",
     "first=N": "the first N times only",
+    "when=PATH": "once there is such a file",
     "p=P": "with probability P, drawn from the seed",
     "seed=S": "of p, default 0",
     "rank=R": "on attention TP rank R only",
@@ -104,6 +121,7 @@ class Fault:
     seed: int = 0
     rank: int = -1
     after: int = -1
+    when: str = ""
 
 
 @lru_cache
@@ -163,6 +181,7 @@ def _value(word: str, action: Action, text: str | None) -> float:
 def _selected(fault: Fault, step: Step, tail: str) -> Fault:
     """`fault` with what stands behind its `@`."""
     given: dict[str, float] = {}
+    when = ""
     for text in (part.strip() for part in tail.split(",") if part.strip()):
         match = re.fullmatch(r"room%([0-9]+)==([0-9]+)", text)
         key, _, value = text.partition("=")
@@ -173,6 +192,8 @@ def _selected(fault: Fault, step: Step, tail: str) -> Fault:
             given |= {"modulus": modulus, "remainder": int(match[2])}
         elif key == "p" and re.fullmatch(r"0?\.[0-9]+|[01]", value):
             given["chance"] = float(value)
+        elif key == "when" and value:
+            when = value
         elif key in ("every", "first"):
             given[key] = _number(fault.word, value, least=1)
         elif key == "after" and not step.of_role:
@@ -182,7 +203,7 @@ def _selected(fault: Fault, step: Step, tail: str) -> Fault:
         else:
             raise ValueError(f"{fault.word}: no such selector {text!r}; there are {', '.join(SELECTORS)}")
     fields = {name: getattr(fault, name) for name in ("word", "action", "step", "value")}
-    return Fault(**fields, **given)  # type: ignore[arg-type]
+    return Fault(**fields, **given, when=when)  # type: ignore[arg-type]
 
 
 def _number(word: str, text: str, least: int) -> int:
@@ -237,6 +258,8 @@ class Armed:
             kill()
 
     def _hits(self, fault: Fault, room: int | None) -> bool:
+        if fault.when and not os.path.exists(fault.when):  # noqa: PTH110
+            return False
         if fault.modulus and (room is None or room % fault.modulus != fault.remainder):
             return False
         if fault.after >= 0 and (room is None or room not in self._numbers or self._numbers[room] <= fault.after):
@@ -249,6 +272,21 @@ class Armed:
             return False
         self._fired[fault] += 1
         return True
+
+
+def raiser(step: str, rank: int = 0) -> Callable[[], None] | None:
+    """What raises at `step` when PDCTL_FAULTS asks for it; None, as nearly always, where it does not."""
+    asked = tuple(fault for fault in read(os.environ.get(ENV, "")) if fault.step == step)
+    if not asked:
+        return None
+    armed = Armed(asked, rank)
+
+    def reach() -> None:
+        fault = armed.hit(step)
+        if fault is not None:
+            raise RuntimeError(f"{MARK}: fault {fault.word}")
+
+    return reach
 
 
 def arm(rank: int = 0, more: str = "") -> Armed | None:

@@ -18,9 +18,11 @@ import uvicorn
 import uvloop
 
 from pdctl.deployment_secret import DeploymentSecret
+from pdctl.engine import faults
 from pdctl.engine.channels import Channels
 from pdctl.engine.nodes import Hello, Leaving, Lost, Refused, Up, Wire, reach
 from pdctl.engine.ranks import STOP_WITHIN
+from pdctl.engine.thread_death import guard_task, guard_threads, in_words
 from pdctl.errors import PdctlError
 
 if TYPE_CHECKING:
@@ -86,6 +88,7 @@ class Follower:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signal, number)
         self._ranks.attach(loop)
+        guard_threads(lambda reason: loop.call_soon_threadsafe(self._ranks.lose, reason))
         config = uvicorn.Config(
             self._health, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False,
             timeout_graceful_shutdown=GOODBYE_WITHIN,
@@ -93,12 +96,13 @@ class Follower:
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         listener = Listener(config)
         serving = loop.create_task(listener.serve(sockets=[door]))
+        guard_task(serving, "HTTP server", self._ranks.lose)
         try:
             return await self._live()
         finally:
             self._health.up = False
             listener.should_exit = True
-            await serving
+            await asyncio.gather(serving, return_exceptions=True)  # what it ended with is known
             if self._wire is not None:
                 await self._wire.close()
 
@@ -139,6 +143,11 @@ class Follower:
         except PdctlError as error:
             log.error("Start-up failed: %s. %s", error.message, error.fix)
             return self._end("", 1)
+        except Exception as error:
+            log.critical("The connection to node 0 hit an exception; this node ends", exc_info=error)
+            reason = f"the connection to node 0 ended on {in_words(error)}"
+            if self._wire is not None:
+                self._wire.send(Lost(reason))
         if reason:
             return self._end(reason, 1)
         await self._ranks.exited(self._args.shutdown_grace + STOP_WITHIN)
@@ -161,8 +170,11 @@ class Follower:
             *self._channels.nodes,
             time.monotonic() - began,
         )
+        raises = faults.raiser("thread.node-link", self._args.node_rank)
         while True:
             word = await wire.receive()
+            if raises is not None:
+                raises()
             if isinstance(word, Up):
                 self._health.up = True
             elif isinstance(word, Refused):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from pdctl.engine import clock
+from pdctl.engine import clock, faults
 from pdctl.engine.args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.channels import Channels, keys_of, local_input
 from pdctl.engine.dp_controller import LEAST_LOADED, resolve
@@ -49,6 +49,7 @@ from pdctl.engine.pace import Pace
 from pdctl.engine.pending import GONE, Group, Pending
 from pdctl.engine.questions import Questions
 from pdctl.engine.refusal import Refusal
+from pdctl.engine.thread_death import guard_task, guarded, in_words
 from pdctl.engine.whereabouts import Whereabouts
 from pdctl.engine.wire import FrameError
 
@@ -104,6 +105,8 @@ class TokenizerManager:
         self._counted = args.dispatches and resolve(args) in LEAST_LOADED  # the DP controller counts what is at hand
         self._heard: asyncio.Event = asyncio.Event()
         self.heard_at = time.monotonic()
+        self._reach = faults.raiser("thread.tokenizer-manager")
+        self._reach_tokens = faults.raiser("thread.detokenizer")
         self.status = Status.STARTING
         self.mode = args.disaggregation_mode  # as it is now: a role switch changes it
 
@@ -124,9 +127,12 @@ class TokenizerManager:
         if keys is not None and self._args.dispatches:
             keys.dial(self._requests)
         self._requests.connect(channels.controller if self._args.dispatches else self._alone(ipc_dir))
-        self._loop.add_reader(self._replies.fileno(), self._drain)
+        # ZMQ's descriptor would not signal again what an error leaves unread: such an error ends the instance.
+        drain = guarded(self._drain, "tokenizer manager", self._ranks.lose)
+        self._loop.add_reader(self._replies.fileno(), drain)
         self._watch = self._loop.create_task(self._watch_silence())
-        self._drain()
+        guard_task(self._watch, "watch of the tokenizer manager over silent schedulers", self._ranks.lose)
+        drain()
 
     def _alone(self, ipc_dir: Path) -> str:
         """The only DP group's input; its leader is on this node."""
@@ -144,6 +150,8 @@ class TokenizerManager:
                 frame = self._replies.recv(zmq.DONTWAIT)
             except zmq.Again:
                 return
+            if self._reach is not None:
+                self._reach()
             try:
                 self._receive(reply_codec.decode(frame))
             except FrameError as error:
@@ -155,7 +163,7 @@ class TokenizerManager:
         if isinstance(reply, Outputs):
             now = clock.now()
             for tokens in reply.items:
-                self._deliver(tokens, now)
+                self._deliver_or_fail(tokens, now)
         elif isinstance(reply, Report):
             self._reports.answer(reply)
         elif isinstance(reply, Rooms):
@@ -171,6 +179,31 @@ class TokenizerManager:
         else:
             self._ranks.on_died(reply)
 
+    def _deliver_or_fail(self, tokens: Tokens, now: float) -> None:
+        """One of the few places that catch everything: these are tokens of one request, and all others wait behind."""
+        pending = self._table.get(tokens.rid)
+        try:
+            self._deliver(tokens, now)
+        except Exception as error:
+            log.exception("The detokenizer hit an exception; request %s ends", tokens.rid)
+            if pending is not None:
+                self._break_off(pending, f"the detokenizer failed on {in_words(error)}")
+
+    def _break_off(self, pending: Pending, reason: str) -> None:
+        """End one request whose state may be spoilt: nothing is asked of it any more."""
+        rid = pending.job.rid
+        self.send(Abort(rid, exact=True))
+        if self._table.pop(rid, None) is not None:
+            self._pace.ended()
+            if self._counted:
+                self.send(Done(rid))
+        if not self._table:
+            self._idle.set()
+        pending.finish = Finish("abort", message=reason, status=500)
+        pending.clock.finished = clock.now()
+        if not pending.group.done:
+            pending.group.note(pending, ended=True)
+
     def _deliver(self, tokens: Tokens, now: float) -> None:
         if tokens.drained is not None:
             self._metrics.drained(tokens.drained)
@@ -178,6 +211,8 @@ class TokenizerManager:
         pending = self._table.get(tokens.rid)
         if pending is None:
             return  # ended here already: a stop string, or the client left
+        if self._reach_tokens is not None and not _is_health(pending):
+            self._reach_tokens()
         gap = now - pending.clock.last_token if pending.clock.last_token else 0.0
         if pending.take(tokens, now):
             self.send(Abort(tokens.rid, exact=True))
@@ -372,8 +407,11 @@ class TokenizerManager:
     async def _watch_silence(self) -> None:
         """The last line of defence: a rank that lives and says nothing must not keep clients waiting for ever."""
         longest = self._args.bootstrap_timeout + self._args.waiting_timeout + SILENCE_MARGIN
+        reach = faults.raiser("thread.silence-watch")
         while True:
             await asyncio.sleep(SILENCE_CHECK)
+            if reach is not None:
+                reach()
             oldest = min((pending.clock.dispatched for pending in self._table.values()), default=clock.now())
             silent = min(time.monotonic() - self.heard_at, clock.now() - oldest)
             if silent > longest:

@@ -225,12 +225,13 @@ class Stage(msgspec.Struct, frozen=True, tag="stage"):
 
 
 class Died(msgspec.Struct, frozen=True, tag="died"):
-    """A rank's last words: it cannot go on and says why."""
+    """A process's last words: it cannot go on and says why. `who`: where it is no rank."""
 
     tp_rank: int
     dp_rank: int
     reason: str
     pp_rank: int = 0
+    who: str = ""
 
 
 Reply = Outputs | Report | Rooms | Flushed | Switched | Ready | Stage | Died

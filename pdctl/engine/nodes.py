@@ -22,7 +22,9 @@ import msgspec
 from msgspec import Meta
 
 from pdctl.deployment_secret import ENV, MAC_BYTES
+from pdctl.engine import faults
 from pdctl.engine.log_rate import LogRate
+from pdctl.engine.thread_death import in_words
 from pdctl.engine.wire import HEADER, Codec, FrameError
 from pdctl.errors import PdctlError
 
@@ -225,7 +227,7 @@ class Nodes:
                 self._wires[hello.node] = wire
                 if not self.absent:
                     self.all_here.set()
-                await self._listen(hello.node, wire)
+                await self._listen_or_lose(hello.node, wire)
         await wire.close()
 
     async def _introduced(self, wire: Wire) -> Word | None:
@@ -243,9 +245,20 @@ class Nodes:
             return f"another node with --node-rank {hello.node} is already there"
         return difference(self._args, hello.flags)
 
+    async def _listen_or_lose(self, node: int, wire: Wire) -> None:
+        """Whatever ends this, the instance has lost a node."""
+        try:
+            await self._listen(node, wire)
+        except Exception as error:
+            log.exception("The connection to node %d hit an exception; this instance ends", node)
+            self._ranks.lose(f"the connection to node {node} ended on {in_words(error)}")
+
     async def _listen(self, node: int, wire: Wire) -> None:
+        reach = faults.raiser("thread.node-link", self._args.node_rank)
         while True:
             word = await wire.receive()
+            if reach is not None:
+                reach()
             if isinstance(word, Leaving):
                 self._stop()
             elif isinstance(word, Lost):

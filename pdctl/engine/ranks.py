@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pdctl.engine import faults
 from pdctl.engine.logs import decorations
 from pdctl.engine.whereabouts import Key, Whereabouts
 from pdctl.errors import PdctlError
@@ -38,6 +39,7 @@ CONTROLLER = "pdctl.engine.dp_controller"
 # What a launcher waits for at most by default (topology: readiness.timeout); large checkpoints take minutes to load.
 READY_WITHIN = 1800.0
 STOP_WITHIN = 5.0
+REHEARSED_LOOK = 0.1  # seconds between looks of a watch that shall end on an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,14 @@ class Ranks:
             threading.Thread(target=self._wait, args=(child,), name=f"wait {child.name}", daemon=True).start()
 
     def _wait(self, child: Child) -> None:
-        code = child.process.wait()
+        reach = faults.raiser("thread.rank-watch")
+        if reach is None:
+            code = child.process.wait()
+        else:
+            while (polled := child.process.poll()) is None:
+                time.sleep(REHEARSED_LOOK)
+                reach()
+            code = polled
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._gone, child, code)
 
@@ -161,7 +170,7 @@ class Ranks:
         log.info("Start-up: %s %d/%d ranks, %.2f s", message.name, count, self.expected, message.seconds)
 
     def on_died(self, message: Died) -> None:
-        name = self._name((message.dp_rank, message.pp_rank, message.tp_rank))
+        name = message.who or self._name((message.dp_rank, message.pp_rank, message.tp_rank))
         self._die(f"{name} cannot go on: {message.reason.rstrip('.')}")
 
     async def ready(self, seconds: float = READY_WITHIN) -> None:

@@ -18,6 +18,7 @@ import uvicorn
 import uvloop
 import zmq
 
+from pdctl.engine import faults
 from pdctl.engine.channels import Channels
 from pdctl.engine.checkpoint import Checkpoint
 from pdctl.engine.http.app import build
@@ -33,6 +34,7 @@ from pdctl.engine.refusal import Refusal
 from pdctl.engine.role_switch import RoleSwitch
 from pdctl.engine.socket_keys import SocketKeys
 from pdctl.engine.spans import Spans
+from pdctl.engine.thread_death import guard_task, guard_threads
 from pdctl.engine.whereabouts import Whereabouts
 from pdctl.errors import PdctlError
 from pdctl.http_auth import Keys
@@ -61,9 +63,18 @@ NO_KEYS = Keys()
 class Listener(uvicorn.Server):
     """uvicorn on a socket bound earlier; signals are the instance's business, not its."""
 
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._reach = faults.raiser("thread.http-server")
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._reach is not None:
+            self._reach()
+        return await super().on_tick(counter)
 
     def stop_accepting(self) -> None:
         for server in getattr(self, "servers", ()):
@@ -144,13 +155,14 @@ class Life:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signal, number)
         self._ranks.attach(loop)
+        guard_threads(lambda reason: loop.call_soon_threadsafe(self._ranks.lose, reason))
         self._manager.open(self._ipc_dir)
         serving = loop.create_task(self._listener.serve(sockets=[door]))
         try:
             return await self._live(serving)
         finally:
             self._listener.should_exit = True
-            await serving
+            await asyncio.gather(serving, return_exceptions=True)  # what it ended with is known
             if self._bootstrap is not None:
                 await self._bootstrap.stop()
             if self._meeting is not None:
@@ -170,8 +182,9 @@ class Life:
         loop = asyncio.get_running_loop()
         starting = loop.create_task(self._start())
         stop = loop.create_task(self._told_to_stop.wait())
+        guard_task(serving, "HTTP server", self._ranks.lose)
         try:
-            ends: set[asyncio.Future[Any]] = {stop, self._ranks.dead, serving}
+            ends: set[asyncio.Future[Any]] = {stop, self._ranks.dead}
             await asyncio.wait({starting, *ends}, return_when=asyncio.FIRST_COMPLETED)
             if starting.done() and not stop.done():
                 starting.result()
@@ -245,7 +258,10 @@ class Life:
         from pdctl.engine.disaggregation.bootstrap import BootstrapServer
 
         self._bootstrap = BootstrapServer(
-            self._args.host, self._args.disaggregation_bootstrap_port, Admission(self._args.shape, self._keys.secret)
+            self._args.host,
+            self._args.disaggregation_bootstrap_port,
+            Admission(self._args.shape, self._keys.secret),
+            self._ranks.lose,
         )
         await self._bootstrap.start()
         if self._args.may_switch:

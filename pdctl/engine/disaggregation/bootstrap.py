@@ -9,13 +9,18 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+from typing import TYPE_CHECKING
 
 from pdctl.engine.clients import Clients
 from pdctl.engine.disaggregation.admission import Admission, foreign
 from pdctl.engine.disaggregation.bootstrap_http import Answer, AnswerFaults, Exchange, Request, text
 from pdctl.engine.disaggregation.bootstrap_table import RankTable
-from pdctl.engine.faults import arm
+from pdctl.engine.faults import arm, raiser
+from pdctl.engine.thread_death import guard_task
 from pdctl.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 log = logging.getLogger("pdctl.engine")
 
@@ -23,11 +28,20 @@ CLEANUP_INTERVAL = 120.0  # seconds; an announced DP rank lives between one and 
 CHANGES = frozenset((("PUT", "/route"), ("POST", "/register_dp_rank")))
 # Decode ranks ask from one short connection each; a host has at most a few dozen ranks.
 MAX_CONNECTIONS, MAX_OF_ONE_PEER = 1024, 256
+LISTENING_CHECK = 0.5  # seconds between looks whether the server still listens
 ACCEPTING = 3  # turns of the loop from an accepted connection to its task
 
 
 class BootstrapServer:
-    def __init__(self, host: str, port: int, admission: Admission | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        admission: Admission | None = None,
+        died: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """`died` hears why when nobody answers on the port any more, though nobody called `stop`."""
+        self._died = died
         self.host = host
         self.port = port
         self.table = RankTable()
@@ -36,6 +50,7 @@ class BootstrapServer:
         self._faults = AnswerFaults(armed) if armed is not None else None
         self._server: asyncio.Server | None = None
         self._cleaner: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._clients = Clients(MAX_CONNECTIONS, MAX_OF_ONE_PEER)
 
@@ -59,19 +74,23 @@ class BootstrapServer:
         if self.port == 0:
             self.port = self._server.sockets[0].getsockname()[1]
         self._cleaner = asyncio.create_task(self._clean())
+        self._watch = asyncio.create_task(self._watch_listening())
+        for task in (self._cleaner, self._watch):
+            guard_task(task, f"bootstrap server on port {self.port}", self._died)
         log.info("CommonKVBootstrapServer started successfully on %s:%d", self.host, self.port)
 
     async def stop(self) -> None:
-        if self._server is None or self._cleaner is None:
+        if self._server is None or self._cleaner is None or self._watch is None:
             return
+        self._watch.cancel()
         await self._stop_listening()
         self._server.close()
-        tasks = (self._cleaner, *self._connections)
+        tasks = (self._cleaner, self._watch, *self._connections)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._server.wait_closed()
-        self._server = self._cleaner = None
+        self._server = self._cleaner = self._watch = None
 
     async def _stop_listening(self) -> None:
         """A connection accepted in this very turn of the loop must have its task before the server closes.
@@ -97,6 +116,14 @@ class BootstrapServer:
             task.add_done_callback(self._connections.discard)
             task.add_done_callback(lambda _: self._clients.leave(peer))
         await Exchange(reader, writer, self._faults).serve(self.answer)
+
+    async def _watch_listening(self) -> None:
+        """Ends when the server does not listen any more."""
+        reach = raiser("thread.bootstrap-server")
+        while self._server is not None and self._server.is_serving():
+            await asyncio.sleep(LISTENING_CHECK)
+            if reach is not None:
+                reach()
 
     async def _clean(self) -> None:
         while True:

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import zmq
 
+from pdctl.engine import faults
 from pdctl.engine.disaggregation.channel import Bell, Inbox, Link, LinkEvent
 from pdctl.engine.disaggregation.timers import Timer, Timers
 from pdctl.engine.socket_keys import NOT_ALIKE
+from pdctl.engine.thread_death import ThreadEndedError, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,6 +100,7 @@ class Loop:
         self._lock = threading.Lock()  # between `call` and the end
         self.ended = False
         self.faults: FrameFaults | None = None  # unless PDCTL_FAULTS asks for some
+        self._reach = faults.raiser("thread.kv-manager")
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
@@ -219,9 +222,10 @@ class Loop:
             while not self._stopping:
                 look = self._turn(look)
             self._drain(look)
-        except Exception as error:
+        except BaseException as error:
             # Whoever could start the rank again must hear of it first: what follows may fail as well.
-            self._handler.on_crash(f"its KV manager thread ended on {type(error).__name__}: {error}")
+            known = isinstance(error, ThreadEndedError)
+            self._handler.on_crash(f"its {error}" if known else f"its KV manager thread ended on {in_words(error)}")
             log.critical("KV manager thread died; every room of this rank fails", exc_info=True)
         finally:
             self._finish()
@@ -244,6 +248,8 @@ class Loop:
             look = self._turn(look)
 
     def _turn(self, look: float | None) -> float | None:
+        if self._reach is not None:
+            self._reach()
         ready = dict(self._poller.poll(self._patience(look)))
         if self._bell.fd in ready:
             self._bell.hush()

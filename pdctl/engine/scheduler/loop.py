@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from pdctl.engine import clock
+from pdctl.engine import clock, faults
 from pdctl.engine.messages import (
     Abort,
     Ask,
@@ -56,6 +56,7 @@ class Scheduler:
         self._leader = resources.leader
         self._stopping = False
         self._started = clock.now()
+        self._reach = faults.raiser("thread.scheduler", resources.tp_rank)
         self._served = 0
         self._aborted = 0
 
@@ -72,6 +73,8 @@ class Scheduler:
         """While a pass is under way, everything but the choice of the next one goes on beside it."""
         for request in self._mailbox.receive(self._wait(last)):
             self._handle(request)
+        if self._reach is not None:
+            self._reach()
         self._role.poll()
         self._flush()  # a first token that came with the KV cache does not wait for the next forward pass
         ended = self._end_pass()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pdctl.engine import faults
 from pdctl.engine.scheduler.batch import Batch, Outcome, Pass, compute, conclude, prepare
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Overlap:
         # OpenMP counts threads per thread: without this a pass here would take every core, whatever --num-threads says.
         self._thread = ThreadPoolExecutor(1, "forward", torch.set_num_threads, (torch.get_num_threads(),))
         self._pass: tuple[Pass, Future[Sampled | None]] | None = None
+        self._reach = faults.raiser("thread.forward", resources.tp_rank)
 
     @property
     def under_way(self) -> bool:
@@ -56,7 +58,12 @@ class Overlap:
         if self._pass is not None:
             raise AssertionError("a forward pass is under way already")
         prepared = prepare(batch, self._resources.eos)
-        self._pass = prepared, self._thread.submit(compute, prepared, self._resources)
+        self._pass = prepared, self._thread.submit(self._compute, prepared)
+
+    def _compute(self, prepared: Pass) -> Sampled | None:
+        if self._reach is not None:
+            self._reach()
+        return compute(prepared, self._resources)
 
     def end(self) -> Outcome | None:
         """Wait for the pass under way, if any; raises what it raised."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pdctl.engine import thread_death
 from pdctl.engine.cache.allocator import PageAllocator
 from pdctl.engine.cache.metadata import MetadataBuffers
 from pdctl.engine.cache.table import PageTable
@@ -45,6 +46,8 @@ def serve(args: ServerArgs, here: Whereabouts, ipc_dir: Path, dist_init: str) ->
     """Serve until told to stop; returns the exit code. The reason of a death goes to the tokenizer manager first."""
     channels = Channels.of(args, ipc_dir)
     mailbox = Mailbox(args.shape, here.rank, channels.tokenizer, log, keys_of(channels))
+    dp_rank, pp_rank, tp_rank = here.key
+    thread_death.guard_threads(lambda reason: mailbox.alarm(Died(tp_rank, dp_rank, reason, pp_rank)))
     try:
         if channels.meeting:
             mailbox.join_nodes(channels, args.dist_timeout)
@@ -103,6 +106,7 @@ class Rank:
 
     def _manager_died(self, reason: str) -> None:
         """On the KV manager's thread. The scheduler may be in a long pass, and without the manager it serves nobody."""
+        thread_death.end_later(reason)
         self._mailbox.alarm(Died(self._tp_rank, self._dp_rank, reason, self._pp_rank))
 
     def _tell_place(self, on_cpu: bool) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from pdctl.engine import faults
 from pdctl.engine.transfer.base import Op, OpState, TransferError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Owner(Protocol):
     inner: Transport
 
     def report(self, job: Job) -> None: ...
-    def died(self) -> None: ...
+    def died(self, thread: str, error: BaseException) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -100,6 +101,7 @@ class Worker:
         self.since = 0.0
         self.replaced = False
         self._owner = owner
+        self._reach = faults.raiser("thread.kv-transfer")
         self.thread = threading.Thread(target=self._run, name=f"kv-transfer-{shard.number}", daemon=True)
         self.thread.start()
 
@@ -109,14 +111,13 @@ class Worker:
         return self.since + patience + order.nbytes / SLOWEST - now if order is not None else math.inf
 
     def _run(self) -> None:
-        clean = False
         try:
             while self._turn():
-                pass
-            clean = True
-        finally:
-            if not clean:
-                self._owner.died()
+                if self._reach is not None:
+                    self._reach()
+        except BaseException as error:
+            log.critical("Thread %s hit an exception; this rank ends", self.thread.name, exc_info=True)
+            self._owner.died(self.thread.name, error)
 
     def _turn(self) -> bool:
         try:

@@ -15,6 +15,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from pdctl.engine.thread_death import ThreadEndedError, in_words
 from pdctl.engine.transfer import shard as orders
 from pdctl.engine.transfer.around import Around
 from pdctl.engine.transfer.base import Op, OpState
@@ -228,9 +229,9 @@ class Workers(Around):
         op.state, op.error, op.nbytes, op.descriptors, op.sums = state, error, nbytes, descriptors, sums
         op.handle = None
 
-    def died(self) -> None:
+    def died(self, thread: str, error: BaseException) -> None:
         """A thread ended on an error nobody expected: so does the loop, and every room of the rank fails."""
-        self._loop.call(_die)
+        self._loop.call(functools.partial(_die, f"thread {thread} ended on {in_words(error)}"))
 
     def close(self) -> None:
         """A thread that does not return from its call keeps the transport open until the process ends."""
@@ -255,5 +256,5 @@ def _begin(op: Op) -> None:
     op.begun = True
 
 
-def _die() -> None:
-    raise RuntimeError("a thread of the KV transfer has ended on an error")
+def _die(words: str) -> None:
+    raise ThreadEndedError(words)

@@ -1,0 +1,89 @@
+"""What follows when a thread or task that serves everybody ends on an error: the process ends, and says of what.
+
+A process that goes on without one of them answers /health and serves nobody. So each such death is told to the server
+process, which answers 503 from then on and ends with code 1, and a restart policy acts on that. A process of which
+nobody hears ends by itself after `PATIENCE`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    Tell = Callable[[str], object]
+
+log = logging.getLogger("pdctl.engine")
+
+PATIENCE = 3.0  # seconds for the server process to answer its clients before this process ends by itself
+
+
+class ThreadEndedError(Exception):
+    """A thread that others depend on ended on an error; the text names both."""
+
+
+def in_words(error: BaseException) -> str:
+    """`KeyError: 'room'`."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def end_later(reason: str, seconds: float = PATIENCE) -> None:
+    """End this process with code 1 after `seconds`, whatever its other threads do by then."""
+
+    def end() -> None:
+        time.sleep(seconds)
+        log.critical("This process ends: %s", reason)
+        os._exit(1)
+
+    try:
+        threading.Thread(target=end, name="end", daemon=True).start()
+    except RuntimeError:  # no thread can be started any more
+        os._exit(1)
+
+
+def guard_threads(tell: Tell) -> None:
+    """From here on an error that ends any thread of this process is told, and ends the process."""
+
+    def ended(args: threading.ExceptHookArgs) -> None:
+        name = args.thread.name if args.thread is not None else "without a name"
+        error = args.exc_value if args.exc_value is not None else args.exc_type()
+        reason = f"its thread {name} ended on {in_words(error)}"
+        end_later(reason)
+        log.critical("Thread %s hit an exception; this process ends", name, exc_info=error)
+        tell(reason)
+
+    threading.excepthook = ended
+
+
+def guard_task(task: asyncio.Task[None], what: str, tell: Tell) -> None:
+    """Tell when `task`, which shall run until it is cancelled, ends in any other way."""
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            log.critical("The %s hit an exception; this instance ends", what, exc_info=error)
+        tell(f"the {what} ended" + (f" on {in_words(error)}" if error is not None else " without an error"))
+
+    task.add_done_callback(ended)
+
+
+def guarded(action: Callable[[], None], what: str, tell: Tell) -> Callable[[], None]:
+    """`action`, for an event loop to call: an error it raises is told, because the loop would only log it."""
+
+    def call() -> None:
+        try:
+            action()
+        except Exception as error:
+            log.critical("The %s hit an exception; this instance ends", what, exc_info=error)
+            tell(f"the {what} ended on {in_words(error)}")
+
+    return call
