@@ -305,6 +305,18 @@ class TokenizerManager:
                 self._forget(pending)
                 pending.group.note(pending, ended=True)
 
+    def die(self, reason: str) -> None:
+        """No scheduler answers any more: refuse everything from here on, and end what waits, with a reason."""
+        self.status = Status.DEAD
+        self.fail_questions(reason)
+        self.end_all(reason)
+
+    def fail_questions(self, reason: str) -> None:
+        """End every wait for an answer of the schedulers; a health check that waits for a word of theirs fails."""
+        for questions in (self._reports, self._rooms, self._flushes, self._switches):
+            questions.fail(reason)
+        self._heard.set()
+
     def end_all(self, reason: str, status: int = 503) -> None:
         """End every request with an HTTP error."""
         self._end(list(self._table.values()), Finish("abort", message=reason, status=status))
@@ -396,7 +408,7 @@ class TokenizerManager:
         except asyncio.TimeoutError:
             self._end(group.members, Finish("abort", message="health check timed out", status=504))
             return False
-        return True
+        return self.status is not Status.DEAD
 
     async def settled(self, seconds: float) -> None:
         """Until a role switch under way is over, or `seconds` have passed: a probe may not fall into it."""

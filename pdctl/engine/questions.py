@@ -40,6 +40,12 @@ class Questions(Generic[T]):
         if len(answers) == self._replicas and not complete.done():
             complete.set_result(answers)
 
+    def fail(self, reason: str) -> None:
+        """Nobody will answer any more: whoever waits gets a Refusal (503) with `reason` now."""
+        for _, complete in self._open.values():
+            if not complete.done():
+                complete.set_exception(Refusal(503, reason))
+
     async def answers(self, name: str, seconds: float) -> list[T]:
         """Raises Refusal (504) naming what was waited for."""
         try:

@@ -340,13 +340,13 @@ class Life:
         if not await self._ranks.exited():
             log.warning("Killing ranks that did not stop")
             self._ranks.kill()
+        self._manager.fail_questions("The engine is shutting down.")
 
     async def _give_up(self, reason: str) -> int:
         """Nothing can be served any more: say so to every client, and end."""
-        self._manager.status = Status.DEAD
         if self._nodes is not None:
             self._nodes.tell(Lost(reason))
-        self._manager.end_all(f"The engine lost a rank: {reason}")
+        self._manager.die(f"The engine lost a rank: {reason}")
         self._ranks.kill()
         await self._ranks.exited()
         return 1

@@ -12,6 +12,7 @@ from pdctl.fleet.bootstrap import MAX_RANKS, NEW, OLD, Style, counted, ranks_of
 from pdctl.fleet.deadline import Deadline, each
 from pdctl.fleet.dial import dial
 from pdctl.fleet.facts import Bootstrap, RankAddress, Reply
+from pdctl.fleet.listeners import is_listening
 from pdctl.fleet.prober import Prober
 from pdctl.fleet.server_info import PATHS as INFO_PATHS
 
@@ -126,7 +127,8 @@ def _rank(server: Bootstrap, rank: tuple[int, ...], probing: Prober, patience: f
     ip, port = document.text(body.get("rank_ip")), document.integer(body.get("rank_port"))
     if not ip or port is None or not 0 < port <= LAST_PORT:
         return f"{name}: answered without a usable rank_ip and rank_port: {_short(look)}"
-    reason = dial(ip, port, probing.deadline.within(patience))
+    # Known without a connection, which a rank with keys would take for a stranger's.
+    reason = "" if is_listening(ip, port) else dial(ip, port, probing.deadline.within(patience))
     return RankAddress(dp, cp, tp, pp, ip, port, not reason, reason)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import socket
+import sys
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -49,6 +51,29 @@ def holders(ports: Collection[int], own: Mapping[int, str] = NOBODY) -> Mapping[
     owners = {port: process(pid, own) for port, pid in _owners(inodes)} if inodes else {}
     listening = set(inodes.values())
     return {port: owners.get(port, Holder(None)) for port in taken if port > PRIVILEGED or port in listening}
+
+
+def is_listening(host: str, port: int) -> bool:
+    """Whether a process of this machine listens at that very address, as /proc tells; nobody is dialled.
+
+    False where /proc does not tell: the address is another machine's, or this is no Linux.
+    """
+    try:
+        packed = ipaddress.ip_address(host).packed
+    except ValueError:
+        return False
+    words = (packed[at : at + 4] for at in range(0, len(packed), 4))
+    wanted = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words).hex().upper()
+    return any(state == LISTEN and where == f"{wanted}:{port:04X}" for where, state in _places())
+
+
+def _places() -> Iterator[tuple[str, str]]:
+    """Local address and port, as the kernel writes them, and state of every TCP socket."""
+    for table in TABLES:
+        with contextlib.suppress(OSError):
+            for line in (PROC / table).read_text(encoding="ascii").splitlines()[1:]:
+                row = line.split()
+                yield row[1], row[3]
 
 
 def process(pid: int, own: Mapping[int, str] = NOBODY) -> Holder:

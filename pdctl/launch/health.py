@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pdctl.fleet import bootstrap, http, router, server_info
-from pdctl.launch import credentials, storage, verdict
+from pdctl.launch import credentials, procfs, storage, verdict
 from pdctl.launch.deployment import Role, Spec
 from pdctl.launch.events import Kind
 from pdctl.launch.run import Process, Run, State
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pdctl.launch.state import RunDir
 
 PROBE = 3.0  # seconds one question may take
+SILENT = "silent"  # what stands for a status where there was no answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Health:
     url: str
     seconds: float  # since it was started
     restarts: int
-    health: str  # "200", another status, or why nobody answered
+    health: str  # "200", another status, or SILENT
     registered: int | None  # ranks known to the bootstrap server; None where there is none
     ranks: int
     in_router: bool | None
@@ -65,9 +66,13 @@ def probe(run: Run, directory: RunDir) -> RunHealth:
     over = run.condition in (State.STOPPED, State.FAILED)
     spec = run.deployment.router
     key = credentials.api_key(run.deployment) if not over else ""
-    state = router.fetch(spec.url, PROBE, key) if spec and not over else router.RouterState(False, False)
-    with ThreadPoolExecutor(max_workers=16) as pool:
-        instances = tuple(pool.map(lambda entry: _instance(run, entry, state, directory, key), run.deployment.specs))
+    with ThreadPoolExecutor(max_workers=17) as pool:
+        asked = pool.submit(router.fetch, spec.url, PROBE, key) if spec and not over else None
+        answers = tuple(pool.map(lambda entry: _ask(run, entry, key), run.deployment.specs))
+        state = asked.result() if asked is not None else router.RouterState(False, False)
+    instances = tuple(
+        _instance(run, entry, said, state, directory) for entry, said in zip(run.deployment.specs, answers, strict=True)
+    )
     ready = run.condition is State.SERVING and not any(instance.missing for instance in instances)
     return RunHealth(
         name=run.name,
@@ -115,7 +120,27 @@ def _note(run: Run, directory: RunDir) -> str:
     return ""
 
 
-def _instance(run: Run, spec: Spec, state: router.RouterState, directory: RunDir, key: str) -> Health:
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a server answered; one that does not answer its health path is asked nothing else."""
+
+    health: http.Answer
+    registered: int | None = None
+    info: server_info.ServerInfo | None = None
+
+
+def _ask(run: Run, spec: Spec, key: str) -> _Said | None:
+    """None: the router, and what is not running."""
+    if spec.role is Role.ROUTER or not run.lives(run.process(spec.name)):
+        return None
+    health = http.get(spec.url + spec.health_path, PROBE, key=key)
+    if not health.reached:
+        return _Said(health, 0 if spec.bootstrap_port is not None and spec.ranks else None)
+    info = server_info.fetch(spec.url, PROBE) if health.ok and not spec.node else None
+    return _Said(health, _registered(spec), info)
+
+
+def _instance(run: Run, spec: Spec, said: _Said | None, state: router.RouterState, directory: RunDir) -> Health:
     process = run.process(spec.name)
     alive = run.lives(process)
     health, registered, missing = "", None, ""
@@ -124,11 +149,15 @@ def _instance(run: Run, spec: Spec, state: router.RouterState, directory: RunDir
     elif spec.role is Role.ROUTER:
         health = "200" if state.ready else "not ready" if state.reached and not state.unauthorized else state.reason
         missing = "" if state.ready else f"/readiness: {state.reason}"
-    else:
-        answer = http.get(spec.url + spec.health_path, PROBE, key=key)
-        health = str(answer.status) if answer.reached else answer.reason
-        registered = _registered(spec)
-        missing = _lacks(spec, answer, registered, state, run.deployment.router is not None)
+        if not state.reached:
+            missing = _silent(run, process, state.reason)
+            health = SILENT
+    elif said is not None:
+        health = str(said.health.status) if said.health.reached else SILENT
+        registered = said.registered
+        missing = _lacks(spec, said, state, run.deployment.router is not None)
+        if not said.health.reached:
+            missing = _silent(run, process, said.health.reason)
     return Health(
         name=spec.name,
         role=spec.role,
@@ -169,12 +198,23 @@ def _registered(spec: Spec) -> int | None:
     return bootstrap.registration(spec.host, spec.bootstrap_port, spec.ranks, PROBE).registered or 0
 
 
-def _lacks(spec: Spec, answer: http.Answer, registered: int | None, state: router.RouterState, routed: bool) -> str:
+def _silent(run: Run, process: Process, reason: str) -> str:
+    """Why a process that lives does not answer, and what to do where that is known."""
+    stopped = () if run.allocation is not None or process.pid is None else procfs.stopped(process.pid)
+    if stopped:
+        pids = " ".join(map(str, stopped))
+        several = len(stopped) > 1
+        who = f"its processes (pids {', '.join(map(str, stopped))}) are" if several else f"its process (pid {pids}) is"
+        return f"does not answer (for {PROBE:g} s): {who} stopped. Continue: kill -CONT {pids}"
+    return f"does not answer: {reason}"
+
+
+def _lacks(spec: Spec, said: _Said, state: router.RouterState, routed: bool) -> str:
+    answer, registered, info = said.health, said.registered, said.info
     if not answer.ok:
         return f"{spec.health_path}: {answer.status if answer.reached else answer.reason}"
     if spec.node:
         return ""
-    info = server_info.fetch(spec.url, PROBE)
     if info is not None and info.mode != spec.role.value:
         return f"it runs with --disaggregation-mode {info.mode}"
     if registered is not None and registered < spec.ranks:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 PROC = Path("/proc")
 LINUX = sys.platform == "linux"
+STOPPED = "Tt"
 ENDED = "ZX"  # states of what has ended and waits to be reaped
 
 
@@ -81,6 +82,11 @@ def descendants(root: int) -> tuple[int, ...]:
 def session(leader: int) -> tuple[int, ...]:
     """Processes of the session that `leader` started, itself included, whether or not it still lives."""
     return tuple(entry.pid for entry in processes() if entry.session == leader)
+
+
+def stopped(leader: int) -> tuple[int, ...]:
+    """Processes of that session that are stopped: by SIGSTOP, Ctrl-Z or a debugger."""
+    return tuple(entry.pid for entry in processes() if entry.session == leader and entry.state in STOPPED)
 
 
 def zombies(leader: int) -> tuple[int, ...]:

@@ -1,7 +1,9 @@
-"""Plain aligned columns: no boxes; on a terminal a column may be elided in the middle, in a pipe nothing is."""
+"""Plain aligned columns: no boxes; on a narrow terminal cells are folded, or a row becomes a list. Nothing is lost."""
 
 from __future__ import annotations
 
+import textwrap
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,7 +12,7 @@ if TYPE_CHECKING:
     from pdctl.render.term import Term
 
 GAP = "  "
-NARROWEST = 12  # no column is elided below this
+NARROWEST = 12  # no column is folded below this
 
 
 def table(term: Term, header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
@@ -20,8 +22,26 @@ def table(term: Term, header: Sequence[str], rows: Sequence[Sequence[object]]) -
     widths = [max(len(line[at]) for line in ([*header], *cells)) for at in range(len(header))]
     if term.tty:
         widths = _fitted(widths, right, term.width)
-    lines = [term.style(_line(list(header), widths, right), "bold")]
-    return lines + [_line(row, widths, right) for row in cells]
+        if _whole(widths) > term.width:
+            return listed(term, header, cells)
+    head, *more = _lines(list(header), widths, right)
+    return [
+        *(term.style(line, "bold") for line in (head, *more)),
+        *(line for row in cells for line in _lines(row, widths, right)),
+    ]
+
+
+def listed(term: Term, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Row by row, one line for each title and cell, for a terminal that is too narrow for the table."""
+    indent = "  " if len(header) > 1 else ""
+    lines = []
+    for row in rows:
+        for at, (title, cell) in enumerate(zip(header, row, strict=True)):
+            lead = (indent if at else "") + f"{title}: "
+            lines += textwrap.wrap(
+                lead + cell, max(term.width, len(lead) + 1), subsequent_indent=indent * 2, break_on_hyphens=False
+            )
+    return lines
 
 
 def prose(term: Term, head: str, text: str, *styles: str) -> list[str]:
@@ -60,7 +80,7 @@ def spans(values: Sequence[int]) -> str:
 def _fitted(widths: list[int], right: list[bool], limit: int) -> list[int]:
     """The widest column of words gives way first."""
     widths = list(widths)
-    while sum(widths) + len(GAP) * (len(widths) - 1) > limit:
+    while _whole(widths) > limit:
         words = [at for at, number in enumerate(right) if not number and widths[at] > NARROWEST]
         if not words:
             break
@@ -68,10 +88,23 @@ def _fitted(widths: list[int], right: list[bool], limit: int) -> list[int]:
     return widths
 
 
-def _line(cells: list[str], widths: list[int], right: list[bool]) -> str:
-    fitted = [elided(cell, width) for cell, width in zip(cells, widths, strict=True)]
-    padded = [
-        cell.rjust(width) if number else cell.ljust(width)
-        for cell, width, number in zip(fitted, widths, right, strict=True)
+def _whole(widths: list[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _lines(cells: list[str], widths: list[int], right: list[bool]) -> list[str]:
+    """One row: as many lines as its highest cell has."""
+    folded = [_folded(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    return [
+        GAP.join(
+            part.rjust(width) if number else part.ljust(width)
+            for part, width, number in zip(parts, widths, right, strict=True)
+        ).rstrip()
+        for parts in zip_longest(*folded, fillvalue="")
     ]
-    return GAP.join(padded).rstrip()
+
+
+def _folded(cell: str, width: int) -> list[str]:
+    if len(cell) <= width:
+        return [cell]
+    return textwrap.wrap(cell, width, break_on_hyphens=False)

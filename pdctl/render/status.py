@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 import time
 from typing import TYPE_CHECKING
 
@@ -86,15 +87,34 @@ def _row(health: Health, term: Term) -> tuple[str, ...]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], term: Term) -> None:
-    """Aligned on a terminal, tab-separated elsewhere; nothing is cut."""
+    """Aligned on a terminal that is wide enough, a list on a narrow one, tab-separated elsewhere; nothing is cut."""
     if not term.tty:
         for row in (head, *rows):
             term.write("\t".join(row))
         return
     widths = [max(len(plain(row[column])) for row in (head, *rows)) for column in range(len(head))]
+    if sum(widths) + 2 * (len(widths) - 1) > term.width:
+        _listed(head, rows, term)
+        return
     for row in (tuple(term.style(word, "dim") for word in head), *rows):
         cells = (cell + " " * (width - len(plain(cell))) for cell, width in zip(row, widths, strict=True))
         term.write("  ".join(cells).rstrip())
+
+
+def _listed(head: Sequence[str], rows: Sequence[Sequence[str]], term: Term) -> None:
+    """Row by row, for a terminal that is too narrow for the table; what has nothing to say (`-`) is left out."""
+    for name, *cells in rows:
+        term.write(name)
+        for title, cell in zip(head[1:], cells, strict=True):
+            if plain(cell) == "-":
+                continue
+            lead = f"  {title.lower()} "
+            first, *more = textwrap.wrap(
+                lead + plain(cell), max(term.width, len(lead) + 1), subsequent_indent="    ", break_on_hyphens=False
+            )
+            term.write(first.replace(plain(cell), cell, 1) if not more else first)
+            for line in more:
+                term.write(line)
 
 
 def plain(text: str) -> str:

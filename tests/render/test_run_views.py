@@ -11,11 +11,12 @@ from rich.console import Console
 from pdctl.launch.deployment import Deployment
 from pdctl.launch.events import Event, Kind, Stage
 from pdctl.launch.relay import Line
+from pdctl.render import columns
 from pdctl.render.board import TerminalView
 from pdctl.render.live import PlainView, View
 from pdctl.render.prefix import Prefix
 from pdctl.render.progress import Progress, choose
-from pdctl.render.status import table
+from pdctl.render.status import ESCAPE, table
 from pdctl.render.term import Term
 from tests.launch.conftest import deploy
 
@@ -247,3 +248,28 @@ def test_tables_are_aligned_on_terminals_and_tabbed_elsewhere() -> None:
 def test_a_start_that_is_given_up_waits_for_no_pairs(deployment: Deployment) -> None:
     rows = board(deployment, Event(104.0, Kind.STOPPING))
     assert [row.split()[0] for row in rows[1:]] == ["prefill-0", "prefill-1", "decode-0", "router"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+@pytest.mark.parametrize("kind", ["status", "columns"])
+def test_a_narrow_terminal_gets_everything(width: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    missing = "does not answer (for 3 s): its process (pid 4711) is stopped. Continue: kill -CONT 4711"
+    head = ("NAME", "ROLE", "PID", "PORT", "HEALTH", "MISSING")
+    rows = [("prefill-0", "prefill", "4711", "30000", "silent", missing), ("router", "router", "4712", "8", "200", "-")]
+    screen = Screen(tty=True)
+    if kind == "status":
+        table(head, rows, Term(screen))
+    else:
+        screen.write("\n".join(columns.table(Term(screen), head, rows)))
+    lines = ESCAPE.sub("", screen.getvalue()).splitlines()
+    assert max(map(len, lines)) <= width
+    for cell in (*missing.split(), "prefill-0", "30000", "router", "4712"):
+        assert cell in " ".join(lines)
+
+
+def test_a_pipe_gets_the_same_whatever_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    screen = Screen(tty=False)
+    table(("NAME", "MISSING"), [("prefill-0", "x" * 100)], Term(screen))
+    assert screen.getvalue() == f"NAME\tMISSING\nprefill-0\t{'x' * 100}\n"

@@ -115,7 +115,7 @@ def _arguments(instance: Instance) -> dict[str, Any]:
 
 
 def _require_started(instance: Instance) -> None:
-    if instance.manager.status is Status.STARTING:
+    if instance.manager.status in (Status.STARTING, Status.DEAD):
         instance.manager.admit()
 
 
