@@ -153,6 +153,7 @@ class RouterWorker:
     bootstrap_known: bool
     mode: str  # what the worker itself reported (metadata.disaggregation_mode), "" when the router does not keep it
     load: int
+    reason: str = ""  # why the router holds it unhealthy, where it says so (pdctl's own does)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 
 UNAUTHORIZED = (401, 403)
+LOCKED = re.compile(r"answered (?:401|403)\b")
 ONE_BY_ONE = 10.0  # seconds for a router that asks all its workers before it answers
 
 
@@ -29,6 +31,12 @@ class RouterState:
     def lists(self, url: str) -> bool:
         """Whether the worker at `url` is listed and held healthy."""
         return any(worker.url == url.rstrip("/") and worker.healthy for worker in self.workers)
+
+    @property
+    def locked_out(self) -> str:
+        """Why the router may not ask its workers: one of them wants another API key than the router has. In words."""
+        found = next((one for one in self.workers if not one.healthy and LOCKED.search(one.reason)), None)
+        return f"{found.url} does not take the router's API key, or wants one: {found.reason}" if found else ""
 
     @property
     def in_flight(self) -> int:
@@ -110,4 +118,5 @@ def _worker(entry: Object) -> RouterWorker:
         bootstrap_known="bootstrap_port" in entry,
         mode=document.text(document.mapping(told).get("disaggregation_mode")),
         load=document.integer(entry.get("load")) or 0,
+        reason=document.excerpt(document.text(entry.get("reason"))),
     )

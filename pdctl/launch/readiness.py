@@ -148,6 +148,9 @@ class Watch:
         if state.unauthorized:
             self._refuse(state.reason)
             return
+        if state.locked_out:
+            self._refuse(state.locked_out)
+            return
         missing = [url for url in self._workers if not state.lists(url)]
         total = len(self._workers)
         if missing:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pdctl.errors import PdctlError
-from pdctl.launch import record
+from pdctl.launch import record, storage
 from pdctl.launch.deployment import Deployment, Role, Spec
 
 if TYPE_CHECKING:
@@ -35,10 +34,9 @@ class Turned:
 
 def note(directory: Path, instance: str, turned: Turned) -> None:
     """`directory`: the run's."""
-    draft = directory / f".{FILE}.{os.getpid()}"
     whole = {**read(directory), instance: turned}
-    draft.write_text(json.dumps({name: record.encode(one) for name, one in whole.items()}, indent=1) + "\n", "utf-8")
-    draft.replace(directory / FILE)
+    text = json.dumps({name: record.encode(one) for name, one in whole.items()}, indent=1)
+    storage.save_whole(directory / FILE, text + "\n")
 
 
 def forget(directory: Path) -> None:

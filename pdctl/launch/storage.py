@@ -58,7 +58,7 @@ def prepare(directory: Path) -> None:
     """Reserve the space. Raise OSError if there is none."""
     draft = directory / f".{FILE}.{os.getpid()}"
     with removed_unless_moved(draft):
-        draft.write_bytes(_encoded(Notice()))
+        _create(draft, _encoded(Notice()))
         draft.replace(directory / FILE)
 
 
@@ -143,10 +143,14 @@ def save_whole(file: Path, text: str) -> None:
     """Replace `file`, or leave it as it was and raise OSError. Only its user may read it: it may hold keys."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     with removed_unless_moved(draft):
-        draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as out:
-            out.write(text.encode())
+        _create(draft, text.encode())
         draft.replace(file)
+
+
+def _create(draft: Path, data: bytes) -> None:
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as out:
+        out.write(data)
 
 
 @contextlib.contextmanager

@@ -106,3 +106,23 @@ def test_a_router_that_wants_a_key_is_named_at_once(serve: Serve, tmp_path: Path
     assert reached.hopeless
     assert reached.detail.startswith("/workers answers 401: ")
     assert words in reached.detail
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_router_whose_workers_want_another_key_is_not_waited_for(serve: Serve, tmp_path: Path, status: int) -> None:
+    reason = f"/server_info answered {status} an API key is required"
+    worker = {"url": "http://127.0.0.1:1", "worker_type": "prefill", "is_healthy": False, "reason": reason}
+    server = serve({"/readiness": (503, "{}"), "/workers": (200, json.dumps({"workers": [worker]}))})
+    log = tmp_path / "router.log"
+    log.touch()
+    spec = Spec("router", Role.ROUTER, (), (), "127.0.0.1", port_of(server), ())
+    mailbox: queue.SimpleQueue[Reached] = queue.SimpleQueue()
+    watch = Watch(spec, 1, Tail(log), ("http://127.0.0.1:1",), 0.05, mailbox.put)
+    watch.start()
+    try:
+        while (reached := mailbox.get(timeout=LONG)).stage is Stage.BOUND:
+            pass
+    finally:
+        watch.close()
+    assert reached.hopeless
+    assert reached.detail == f"http://127.0.0.1:1 does not take the router's API key, or wants one: {reason}"
