@@ -22,7 +22,8 @@ SILENT = "silent"  # what stands for a status where there was no answer
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """One process. `missing` is empty when it does all it should; `in_router` is None for the router itself."""
+    """One process. `missing` is empty when it does all it should; `in_router` is None for the router itself,
+    and where that does not answer."""
 
     name: str
     role: Role
@@ -169,7 +170,9 @@ def _instance(run: Run, spec: Spec, said: _Said | None, state: router.RouterStat
         health=health,
         registered=registered,
         ranks=spec.ranks if spec.bootstrap_port else 0,
-        in_router=None if spec.role is Role.ROUTER or spec.node or not alive else state.lists(spec.url),
+        in_router=(
+            None if spec.role is Role.ROUTER or spec.node or not alive or not state.reached else state.lists(spec.url)
+        ),
         missing=missing,
         place=process.place,
         died=_died(run, spec),
@@ -219,6 +222,6 @@ def _lacks(spec: Spec, said: _Said, state: router.RouterState, routed: bool) -> 
         return f"it runs with --disaggregation-mode {info.mode}"
     if registered is not None and registered < spec.ranks:
         return f"bootstrap registered {registered}/{spec.ranks}"
-    if routed and not state.lists(spec.url):
+    if routed and state.reached and not state.lists(spec.url):
         return "the router does not list it as healthy"
     return ""

@@ -300,7 +300,9 @@ class Supervisor:
         if instance in self._due or instance in self._given_up:  # it went with the node that died first
             self._journal.note(Kind.STOPPED, name, verdict.in_words(message.exit), at=message.exit.at)
             return
-        self._journal.note(Kind.DIED, name, verdict.in_words(message.exit), at=message.exit.at)
+        why = verdict.own_reason(self._journal.directory, self._journal.run.process(name))
+        words = verdict.in_words(message.exit)
+        self._journal.note(Kind.DIED, name, f"{words}: {why}" if why else words, at=message.exit.at)
         ready_at = self._reached[name].get(Stage.READY)
         if ready_at is not None and message.exit.at - ready_at > STEADY:
             self._restarts.pop(instance, None)

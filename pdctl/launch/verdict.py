@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from pdctl.launch.state import RunDir
 
 TAIL = 20
+REASON_WITHIN = 200  # lines: every client that waited leaves one after it
+LONGEST_REASON = 400  # characters
+ENDS = "Instance ends: "  # engine/server.py
+START_AGAIN = ". A rank cannot be replaced alone; start the instance again."
 ENDED_BY_US = "pdctl ended it"
 BY_ITSELF = "its own: it was asked to leave"  # SGLang's way, 0.5.3 to 0.5.23
 SIGNALS = {
@@ -99,6 +103,15 @@ def telling_lines(directory: RunDir, process: Process, count: int) -> tuple[str,
     """The last lines of this generation, without the traces of our own questions."""
     lines = last_lines(directory.current_log(process.name), 4 * count, process.generation_start)
     return tuple(line for line in lines if not PROBE.search(line))[-count:]
+
+
+def own_reason(directory: RunDir, process: Process) -> str:
+    """Why this generation ended, as pdctl's engine says in a line of its own; empty where there is none."""
+    for line in reversed(telling_lines(directory, process, REASON_WITHIN)):
+        _, ends, reason = line.partition(ENDS)
+        if ends:
+            return reason.removesuffix(START_AGAIN)[:LONGEST_REASON]
+    return ""
 
 
 def lacking(spec: Spec, stage: Stage, detail: str) -> str:

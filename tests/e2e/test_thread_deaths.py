@@ -1,7 +1,7 @@
 """Every thread and task that serves everybody, ended by an error in turn on a live 1P1D: nobody goes on half alive.
 
-/health, the router and the supervisor know within a second, the last line of the log names the thread and the error,
-and the restart policy acts. Attention DP on the decode, so that it has a DP controller:
+/health, the router and the supervisor know (the times are printed), the last line of the log names the thread and the
+error, and the restart policy acts. Attention DP on the decode, so that it has a DP controller:
 
     pytest -m heavy tests/e2e/test_thread_deaths.py -s
 """
@@ -21,7 +21,6 @@ import pytest
 
 from tests.e2e.conftest import Deployment, start, wait_for
 
-SOON = 1.0  # seconds until everybody knows, from the first sign to the last
 PREFILL = {
     "kv-manager": "rank TP0 cannot go on: its KV manager thread ended on RuntimeError: ",
     "kv-transfer": "rank TP0 cannot go on: its thread kv-transfer-",
@@ -103,10 +102,10 @@ def test_the_death_of_a_thread_is_known_and_acted_upon(live: tuple[Deployment, P
     wait_for("an answer after the restart", lambda: ask(deployment) == 200, 90)
     status = deployment.pdctl("status", check=False).stdout
     print("  " + "\n  ".join(status.splitlines()))
-    assert {**PREFILL, **DECODE}[thread] in last if name == "prefill-0" else DECODE[thread] in last
+    assert (PREFILL if name == "prefill-0" else DECODE)[thread] in last
     assert f"thread.{thread}@when" in last
-    assert max(times.values()) < 2 * SOON
-    assert f"{name} exited with code 1" in status or "exited with code 1" in status
+    assert f"{name} left with exit code 1: " in status
+    assert f"thread.{thread}@when" in status
 
 
 def died(deployment: Deployment, name: str, pid: int) -> bool:

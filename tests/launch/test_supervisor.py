@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.launch import ports, procfs
+from pdctl.launch import health, ports, procfs
 from pdctl.launch.deployment import OnDeath, Role
 from pdctl.launch.events import Kind, Stage
 from pdctl.launch.run import Run, State
@@ -159,6 +159,34 @@ def test_a_death_stops_the_run_and_is_named_first(launch: Launch) -> None:
     assert ended.outcome.message.startswith("prefill-1 was killed by SIGKILL (from outside, or OOM-killed: see dmesg")
     assert [subject for kind, subject in supervised.kinds() if kind == "died"] == ["prefill-1"]
     assert alive(ended) == []
+
+
+@pytest.mark.skipif(not procfs.LINUX, reason="/proc tells what is stopped")
+@pytest.mark.parametrize("name", ["decode-0", "router"])
+def test_a_stopped_process_is_named_by_status_with_what_continues_it(
+    launch: Launch, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "PROBE", 0.5)
+    supervised = launch(deploy())
+    pid = supervised.serving().process(name).pid
+    assert pid is not None
+    pids = procfs.session(pid)  # with the keeper that a foreign command has
+    for each in pids:
+        os.kill(each, signal.SIGSTOP)
+    try:
+        eventually(lambda: set(procfs.stopped(pid)) == set(pids), "the process is stopped")
+        found = health.probe(supervised.run, supervised.directory)
+    finally:
+        for each in pids:
+            os.kill(each, signal.SIGCONT)
+    said = {one.name: one for one in found.instances}
+    assert not found.ready
+    assert said[name].health == "silent"
+    assert said[name].missing.startswith("does not answer (for 0.5 s): its process")
+    assert said[name].missing.endswith(f"stopped. Continue: kill -CONT {' '.join(map(str, procfs.session(pid)))}")
+    if name == "router":
+        assert said["decode-0"].missing == "", "nothing is known of what a silent router routes to"
+        assert said["decode-0"].in_router is None
 
 
 def test_a_dead_instance_is_restarted_in_place_until_the_limit(launch: Launch) -> None:
