@@ -29,6 +29,7 @@ MAX_BATCH = 4096
 MAX_RID_CHARS = 256
 # Longer texts are tokenized on a thread (the tokenizer releases the GIL), so that streams keep flowing meanwhile.
 INLINE_CHARS = 2048
+BREATH = 1 << 16  # tokens between two turns of the event loop
 MAX_TOP_LOGPROBS = 128
 TOO_LONG = "context_length_exceeded"
 
@@ -68,8 +69,13 @@ class Intake:
             disagg_prefill_dp_rank=body.disagg_prefill_dp_rank,
         )
         jobs: list[Job] = []
+        tokens = 0
         for number, prompt in enumerate(prompts):
             ids = await self._ids(prompt)
+            tokens += len(ids)
+            if tokens > BREATH:
+                tokens = 0
+                await asyncio.sleep(0)  # a batch of thousands of long prompts holds up nobody else
             option = self._fit(options[number if len(options) > 1 else 0], len(ids))
             for sample in range(samples):
                 index = number * samples + sample

@@ -6,10 +6,21 @@ A field SGLang has and this engine does not is listed in `unsupported`: setting 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
+T = TypeVar("T")
+
+
+class FirstError(FailFast):
+    """Only the first item that is wrong is told of: an error for each of 16 million took half a minute."""
+
+    def __hash__(self) -> int:  # a union of types wants it, and pydantic's has none
+        return 0
+
+
+Items = Annotated[list[T], FirstError()]
 Rank = Annotated[int, Field(ge=0)]
 
 
@@ -58,8 +69,8 @@ class SamplingBody(Body):
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     repetition_penalty: float = 1.0
-    stop: str | list[str] = Field(default_factory=list)
-    stop_token_ids: list[int] = Field(default_factory=list)
+    stop: str | Items[str] = Field(default_factory=list)
+    stop_token_ids: Items[int] = Field(default_factory=list)
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     no_stop_trim: bool = False
@@ -70,13 +81,13 @@ class SamplingBody(Body):
 class RoutedBody(Body):
     """What a PD router adds to any body: scalars, or lists with one entry for each request of a batch."""
 
-    bootstrap_host: str | list[str] | None = None
-    bootstrap_port: int | list[int | None] | None = None
-    bootstrap_room: int | list[int] | None = None
+    bootstrap_host: str | Items[str] | None = None
+    bootstrap_port: int | Items[int | None] | None = None
+    bootstrap_room: int | Items[int] | None = None
     routed_dp_rank: Rank | None = None
     data_parallel_rank: Rank | None = None  # the older spelling of routed_dp_rank
     disagg_prefill_dp_rank: Rank | None = None
-    rid: str | list[str] | None = None
+    rid: str | Items[str] | None = None
 
 
 class GenerateBody(RoutedBody):
@@ -98,13 +109,13 @@ class GenerateBody(RoutedBody):
         ]
     )
 
-    text: str | list[str] | None = None
-    input_ids: list[int] | list[list[int]] | None = None
-    sampling_params: SamplingBody | list[SamplingBody] = Field(default_factory=SamplingBody)
+    text: str | Items[str] | None = None
+    input_ids: Items[int] | Items[Items[int]] | None = None
+    sampling_params: SamplingBody | Items[SamplingBody] = Field(default_factory=SamplingBody)
     stream: bool = False
-    return_logprob: bool | list[bool] = False
-    top_logprobs_num: int | list[int] = 0
-    logprob_start_len: int | list[int] = -1
+    return_logprob: bool | Items[bool] = False
+    top_logprobs_num: int | Items[int] = 0
+    logprob_start_len: int | Items[int] = -1
     return_text_in_logprobs: bool = False
 
 
@@ -137,13 +148,13 @@ class OpenAIBody(RoutedBody):
     model: str = ""
     n: int = 1
     seed: int | None = None
-    stop: str | list[str] = Field(default_factory=list)
+    stop: str | Items[str] = Field(default_factory=list)
     stream: bool = False
     stream_options: StreamOptions = Field(default_factory=StreamOptions)
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     min_tokens: int = 0
-    stop_token_ids: list[int] = Field(default_factory=list)
+    stop_token_ids: Items[int] = Field(default_factory=list)
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     no_stop_trim: bool = False
@@ -155,7 +166,7 @@ class CompletionBody(OpenAIBody):
 
     unsupported = OpenAIBody.unsupported | {"suffix"}
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | Items[str] | Items[int] | Items[Items[int]]
     max_tokens: int = 16
     best_of: int | None = None
     echo: bool = False
@@ -170,7 +181,7 @@ class CompletionBody(OpenAIBody):
 class ChatBody(OpenAIBody):
     """POST /v1/chat/completions. Sampling fields left out take the checkpoint's defaults (generation_config.json)."""
 
-    messages: list[dict[str, Any]]
+    messages: Items[dict[str, Any]]
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     logprobs: bool = False
@@ -180,11 +191,11 @@ class ChatBody(OpenAIBody):
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
-    tools: list[dict[str, Any]] = Field(default_factory=list)
+    tools: Items[dict[str, Any]] = Field(default_factory=list)
     tool_choice: str | dict[str, Any] = "auto"
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     continue_final_message: bool = False
-    input_ids: list[int] | None = None
+    input_ids: Items[int] | None = None
 
 
 class AbortBody(Body):
@@ -198,6 +209,6 @@ class RoleSwitchBody(Body):
     """POST /pd_role_switch. What it says of CUDA graphs has no meaning here: there are none to capture."""
 
     new_role: str = ""
-    decode_cuda_graph_bs: list[int] | None = None
+    decode_cuda_graph_bs: Items[int] | None = None
     decode_cuda_graph_memory_gb: float | None = None
     prepare_only: bool = False

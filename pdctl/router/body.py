@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from pdctl.json_members import BadBody
+
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
@@ -45,10 +47,6 @@ _decoder = json.JSONDecoder(parse_int=str, parse_float=str)
 
 def _room() -> int:
     return random.getrandbits(53) or 1
-
-
-class BadBody(Exception):
-    """A body that cannot be routed; the text says where and why."""
 
 
 class Body:

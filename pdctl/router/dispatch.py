@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from pdctl.json_members import BadBody
 from pdctl.router.attempt import Attempt
-from pdctl.router.body import BadBody, Body
+from pdctl.router.body import Body
 from pdctl.router.fanout import signed
 from pdctl.router.large_body import LARGE, MAX_WAITING, Busy, Reader
 from pdctl.router.ledger import Ledger, Outcome, Record

@@ -10,30 +10,22 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import orjson
 
-from pdctl.router.body import BOOTSTRAP_FIELDS, PROMPT_LIMIT, BadBody, Body, check_bootstrap, check_items, samples_of
+from pdctl.json_members import BadBody, Scan, Value, after_space
+from pdctl.router.body import BOOTSTRAP_FIELDS, PROMPT_LIMIT, Body, check_bootstrap, check_items, samples_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 LARGE = 256 << 10  # bytes from which a body is read here
-PIECE = 16 << 10  # bytes one match may look at: the interpreter is given back in between
 MAX_FIELD = 1 << 20  # bytes of a member whose value the router has to know
-MAX_DEPTH = 1000  # orjson's is 1024
 READERS = 2  # bodies read at the same time
 MAX_WAITING = 64  # bodies that wait for that
-PATIENCE = 10.0  # seconds of CPU time for one body; 100 MB of text take 0.1
 
-_space = re.compile(rb"[ \t\n\r]*")
-_scalar = re.compile(rb'[^"\[\]{},: \t\n\r]+')
-# What stands between two brackets: numbers, commas, and strings that end within the piece.
-_plain = re.compile(rb'(?:[^"\[\]{}]+|"[^"\\]*(?:\\.[^"\\]*)*")+', re.DOTALL)
-_whole_string = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _text = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 _half_escape = re.compile(r"\\u[0-9a-fA-F]{0,3}$")
 _blank = re.compile(r"\s+")
@@ -41,14 +33,6 @@ _blank = re.compile(r"\s+")
 
 class Busy(Exception):
     """Too many large bodies are being read already."""
-
-
-class Value(NamedTuple):
-    """Of a member of the outermost object: where it stands, and of a list, how many items it has."""
-
-    start: int
-    end: int
-    items: int = 0
 
 
 class LargeBody(Body):
@@ -97,10 +81,10 @@ class LargeBody(Body):
             value = self._values.get(name)
             if value is None or not value.items:
                 continue
-            start = _after_space(self._raw, value.start + 1)
+            start = after_space(self._raw, value.start + 1)
             first = self._raw[start : start + 1]
             if name == "input_embeds":
-                inner = _after_space(self._raw, start + 1)
+                inner = after_space(self._raw, start + 1)
                 return value.items if first == b"[" and self._raw[inner : inner + 1] == b"[" else None
             return value.items if first in (b'"', b"[") else None
         return None
@@ -129,130 +113,7 @@ class LargeBody(Body):
         return ""
 
 
-COUNTED = frozenset(("text", "input_ids", "input_embeds", "prompt"))
 FIELDS = ("stream", "return_logprob", "rid", "n", "sampling_params")
-
-
-class Scan:
-    """One pass over the outermost object. `starts` and `ends`: of each member, its key included."""
-
-    def __init__(self, raw: bytes | bytearray) -> None:
-        self._raw = raw
-        self.starts: list[int] = []
-        self.ends: list[int] = []
-        self._give_up = time.thread_time() + PATIENCE
-
-    def members(self) -> list[tuple[str, Value]]:
-        """Raise BadBody where the outermost object is none, or is cut off."""
-        raw, found = self._raw, []
-        at = _after_space(raw, 0)
-        if raw[at : at + 1] != b"{":
-            raise BadBody("the body is no JSON object")
-        at = _after_space(raw, at + 1)
-        if raw[at : at + 1] == b"}":
-            self._expect_end(at + 1)
-            return []
-        while True:
-            key_end = self._string(at)
-            name = _key(raw, at, key_end)
-            self._expect(b":", at_colon := _after_space(raw, key_end))
-            value = self._value(_after_space(raw, at_colon + 1), name in COUNTED)
-            found.append((name, value))
-            if len(found) > 4096:
-                raise BadBody("the outermost object has more than 4096 members")
-            self.starts.append(at)
-            self.ends.append(value.end)
-            at = _after_space(raw, value.end)
-            if raw[at : at + 1] == b"}":
-                self._expect_end(at + 1)
-                return found
-            self._expect(b",", at)
-            at = _after_space(raw, at + 1)
-
-    def _expect_end(self, at: int) -> None:
-        if _after_space(self._raw, at) != len(self._raw):
-            raise BadBody(f"the body is not valid JSON: something follows the object at byte {at}")
-
-    def _expect(self, wanted: bytes, at: int) -> None:
-        if self._raw[at : at + 1] != wanted:
-            found = bytes(self._raw[at : at + 1]).decode("latin-1") or "the end"
-            raise BadBody(f"the body is not valid JSON: {found!r} at byte {at}, where {wanted.decode()!r} is expected")
-
-    def _string(self, at: int) -> int:
-        """The end of the string that begins at `at`."""
-        raw = self._raw
-        self._expect(b'"', at)
-        at += 1
-        while True:
-            match = _text.match(raw, at, at + PIECE)
-            at = match.end() if match else at
-            following = raw[at : at + 1]
-            if following == b'"':
-                return at + 1
-            if not following or (following == b"\\" and len(raw) < at + 2):
-                raise BadBody("the body is not valid JSON: a string has no end")
-            self._check_time()
-
-    def _value(self, at: int, counted: bool) -> Value:
-        first = self._raw[at : at + 1]
-        if first == b'"':
-            return Value(at, self._string(at))
-        if first in (b"[", b"{"):
-            return self._nested(at, counted)
-        match = _scalar.match(self._raw, at, at + PIECE)
-        if match is None:
-            raise BadBody(f"the body is not valid JSON: no value at byte {at}")
-        if match.end() - at == PIECE:
-            raise BadBody(f"the body is not valid JSON: a number at byte {at} has no end")
-        return Value(at, match.end())
-
-    def _nested(self, start: int, counted: bool) -> Value:
-        """A list or an object: its end by its brackets; what else is in it is not looked at.
-
-        `counted`: how many items it has is asked for; else there is one, or none.
-        """
-        raw, at = self._raw, start
-        open_brackets = bytearray()
-        commas, content, steps = 0, False, 0
-        while True:
-            following = bytes(raw[at : at + 1])
-            if following in OPENS:
-                open_brackets += following
-                if len(open_brackets) > MAX_DEPTH:
-                    raise BadBody("the body is nested too deeply")
-                content = content or len(open_brackets) > 1
-                at += 1
-            elif following in CLOSES:
-                if open_brackets[-1:] != CLOSES[following]:
-                    raise BadBody(f"the body is not valid JSON: {following.decode()!r} at byte {at} closes nothing")
-                del open_brackets[-1:]
-                at += 1
-                if not open_brackets:
-                    return Value(start, at, commas + 1 if content else 0)
-            else:
-                match = _plain.match(raw, at, at + PIECE)
-                if match is None and following != b'"':
-                    raise BadBody("the body is not valid JSON: a list or an object has no end")
-                if match is None:  # a string that is longer than a piece
-                    at, content = self._string(at), True
-                elif len(open_brackets) == 1 and (counted or not content):
-                    run = match.group()
-                    commas += 0 if not counted else _whole_string.sub(b"", run).count(b",")
-                    content = content or bool(run.strip())
-                    at = match.end()
-                else:
-                    at = match.end()
-            steps += 1
-            if not steps & 0xFFF:
-                self._check_time()
-
-    def _check_time(self) -> None:
-        if time.thread_time() > self._give_up:
-            raise BadBody(f"the body takes more than {PATIENCE:g} s to read")
-
-
-OPENS = (b"[", b"{")
-CLOSES: Mapping[bytes, bytes] = {b"]": b"[", b"}": b"{"}
 
 
 class Reader:
@@ -274,24 +135,6 @@ class Reader:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _after_space(raw: bytes | bytearray, at: int) -> int:
-    while True:
-        match = _space.match(raw, at, at + PIECE)
-        end = match.end() if match else at
-        if end - at < PIECE:
-            return end
-        at = end
-
-
-def _key(raw: bytes | bytearray, start: int, end: int) -> str:
-    if end - start > PIECE:
-        raise BadBody(f"a name of {end - start} bytes")
-    try:
-        return str(orjson.loads(raw[start:end]))
-    except orjson.JSONDecodeError as error:
-        raise BadBody(f"the body is not valid JSON: the name at byte {start}: {error}") from None
 
 
 def _unescaped(text: bytes) -> str:

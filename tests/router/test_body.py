@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from pdctl.router.body import MAX_ROOM, BadBody, Body
+from pdctl.json_members import BadBody
+from pdctl.router.body import MAX_ROOM, Body
 
 FIELDS = ("bootstrap_host", "bootstrap_port", "bootstrap_room")
 

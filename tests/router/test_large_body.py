@@ -9,9 +9,11 @@ import threading
 
 import pytest
 
+from pdctl import json_members
+from pdctl.json_members import MAX_DEPTH, PIECE, BadBody
 from pdctl.router import dispatch, large_body
-from pdctl.router.body import MAX_ITEMS, BadBody, Body
-from pdctl.router.large_body import LARGE, MAX_DEPTH, PIECE, LargeBody, Reader
+from pdctl.router.body import MAX_ITEMS, Body
+from pdctl.router.large_body import LARGE, LargeBody, Reader
 from tests.router.fleet import fleet, until
 from tests.router.workers import hang
 
@@ -100,7 +102,7 @@ def test_a_small_body_with_a_huge_batch_is_refused() -> None:
 
 
 def test_a_body_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_body, "PATIENCE", -1.0)
+    monkeypatch.setattr(json_members, "PATIENCE", -1.0)
     with pytest.raises(BadBody, match="to read"):
         LargeBody(GENERATE, b'{"a":[' + b"[]," * 5000 + b"[]]}")
 

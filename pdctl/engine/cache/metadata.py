@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 MAX_TOP_LOGPROBS = 128
+ANY = 2**31  # token ids and counts are i32 on the wire
 HEADER = struct.Struct("<BBHiQif")
 PAIR = struct.Struct("<if")
 
@@ -65,9 +66,13 @@ class MetadataRow:
 
 
 class MetadataBuffers:
-    """A fixed number of slots. The prefill fills one per room; the decode keeps what arrived in one of its own."""
+    """A fixed number of slots. The prefill fills one per room; the decode keeps what arrived in one of its own.
 
-    def __init__(self, slots: int) -> None:
+    `vocab`: ids below it are words of the model, and no others are believed.
+    """
+
+    def __init__(self, slots: int, vocab: int = ANY) -> None:
+        self._vocab = vocab
         self._rows: list[bytes | None] = [None] * slots
         self._free = list(range(slots - 1, -1, -1))
         self._out = [False] * slots
@@ -103,8 +108,11 @@ class MetadataBuffers:
         self._require(slot)
         self._rows[slot] = data
 
-    def get(self, slot: int, room: int) -> MetadataRow:
-        """The slot's row. Raises ContextCorruptionError when it is empty, malformed, or another room's."""
+    def get(self, slot: int, room: int, prompt: int = ANY) -> MetadataRow:
+        """The slot's row, of a prompt of so many tokens.
+
+        Raises ContextCorruptionError when it is empty, malformed, another room's, or of tokens that cannot be.
+        """
         self._require(slot)
         data = self._rows[slot]
         if data is None:
@@ -114,6 +122,17 @@ class MetadataBuffers:
             raise ContextCorruptionError(
                 f"context corruption detected: metadata slot {slot} carries room {row.room}, expected room {room}",
                 "the KV pages of both rooms are suspect: the request is aborted, nothing is reused",
+            )
+        for token in (row.output_id, *(token for token, _ in row.top_logprobs)):
+            if not 0 <= token < self._vocab:
+                raise ContextCorruptionError(
+                    f"metadata of room {room} names token {token}; the vocabulary has 0 to {self._vocab - 1}",
+                    "start prefill and decode with the same model",
+                )
+        if not 0 <= row.cached_tokens <= prompt:
+            raise ContextCorruptionError(
+                f"metadata of room {room} says that {row.cached_tokens} of {prompt} prompt tokens were cached",
+                "start prefill and decode with the same pdctl version",
             )
         return row
 

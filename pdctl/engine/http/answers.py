@@ -10,6 +10,7 @@ import orjson
 from pydantic import ValidationError
 from starlette.responses import Response
 
+from pdctl.engine.http.large_body import LARGE, Held, Reader
 from pdctl.engine.refusal import Refusal
 from pdctl.engine.requests import Body
 
@@ -27,6 +28,7 @@ B = TypeVar("B", bound=Body)
 
 MAX_BODY = 32 << 20  # bytes; half a scheduler frame, so that whatever fits here fits there
 DONE = b"data: [DONE]\n\n"
+held, large = Held(), Reader()  # of this process
 
 
 def json(content: object, status: int = 200) -> Response:
@@ -50,25 +52,39 @@ def event(content: object) -> bytes:
 
 
 async def body(request: Request, model: type[B]) -> B:
-    """The JSON body, whatever its content type says. Raises Refusal: 413 too large, 400 malformed or unsupported."""
+    """The JSON body, whatever its content type says.
+
+    Raises Refusal: 413 too large, 400 malformed or unsupported, 503 while there is no room for it.
+    """
     declared = request.headers.get("content-length", "0")
-    parts: list[bytes] = []
-    size = int(declared) if declared.isdecimal() else 0
-    if size <= MAX_BODY:
-        size = 0
-        async for part in request.stream():
-            size += len(part)
-            if size > MAX_BODY:
-                break
-            parts.append(part)
-    if size > MAX_BODY:
+    if declared.isdecimal() and int(declared[:16]) > MAX_BODY:
         raise Refusal(413, f"the body is larger than {MAX_BODY} bytes")
+    parts: list[bytes] = []
+    size = 0
     try:
-        parsed = model.model_validate_json(b"".join(parts))
-    except ValidationError as problem:
-        raise Refusal(400, "; ".join(dict.fromkeys(map(_describe, problem.errors()[:4])))) from None
+        async for part in request.stream():
+            if size + len(part) > MAX_BODY:
+                raise Refusal(413, f"the body is larger than {MAX_BODY} bytes")
+            held.take(len(part))
+            size += len(part)
+            parts.append(part)
+        raw = b"".join(parts)
+        if len(raw) < LARGE:
+            parsed = _parsed(raw, model)
+        else:
+            context: int = request.app.state.instance.intake.limits.context
+            parsed = await large.read(raw, model, context, lambda small: _parsed(small, model))
+    finally:
+        held.give(size)
     check_supported(parsed)
     return parsed
+
+
+def _parsed(raw: bytes, model: type[B]) -> B:
+    try:
+        return model.model_validate_json(raw)
+    except ValidationError as problem:
+        raise Refusal(400, "; ".join(dict.fromkeys(map(_describe, problem.errors()[:4])))) from None
 
 
 def check_supported(parsed: Body) -> None:

@@ -153,7 +153,7 @@ class DecodeRole(Role):
             return MetadataRow(req.room, req.input_ids[-1])  # nothing was computed: any token will do
         metadata = self.resources.metadata
         metadata.store(req.metadata_slot, receiver.metadata or b"")
-        return metadata.get(req.metadata_slot, req.room)
+        return metadata.get(req.metadata_slot, req.room, req.prompt_len)
 
     def _corruption(self, req: Req) -> Failure | None:
         """What is wrong with the row that arrived here, if it has arrived."""

@@ -147,7 +147,7 @@ class Rank:
             groups=self._groups,
             allocator=PageAllocator(geometry.num_pages),
             table=PageTable(rows, -(-sizing.context // args.page_size)),
-            metadata=MetadataBuffers(rows),
+            metadata=MetadataBuffers(rows, config.vocab),
             eos=frozenset(config.eos_token_ids),
             limit=sizing.context,
             capacity=sizing.tokens,

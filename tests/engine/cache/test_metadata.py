@@ -73,3 +73,24 @@ def test_slots_run_out_and_leaks_are_counted() -> None:
 def test_too_many_top_logprobs_are_refused() -> None:
     with pytest.raises(ValueError, match="limit is 128"):
         MetadataRow(1, 1, top_logprobs=((0, 0.0),) * 129).encode()
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (MetadataRow(1, 512), "token 512; the vocabulary has 0 to 511"),
+        (MetadataRow(1, -1), "token -1"),
+        (MetadataRow(1, 2**31 - 1), "token 2147483647"),
+        (MetadataRow(1, 7, 0, -0.5, ((7, -0.5), (512, -1.0))), "token 512"),
+        (MetadataRow(1, 7, 33), "33 of 32 prompt tokens"),
+        (MetadataRow(1, 7, -1), "-1 of 32 prompt tokens"),
+    ],
+)
+def test_tokens_that_cannot_be_are_corruption(row: MetadataRow, why: str) -> None:
+    buffers = MetadataBuffers(1, vocab=512)
+    slot = buffers.alloc()
+    buffers.store(slot, row.encode())
+    with pytest.raises(ContextCorruptionError, match=why):
+        buffers.get(slot, 1, 32)
+    buffers.store(slot, MetadataRow(1, 511, 32).encode())
+    assert buffers.get(slot, 1, 32).output_id == 511

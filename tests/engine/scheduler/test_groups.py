@@ -137,7 +137,7 @@ def resources(mode: str, group: ThreadGroup, rank: int) -> Resources:
         groups=Groups(shape, place(shape)[rank], group, group, alone, group, alone),
         allocator=PageAllocator(PAGES),
         table=PageTable(8, PAGES),
-        metadata=MetadataBuffers(8),
+        metadata=MetadataBuffers(8, vocab=64),
         eos=frozenset(),
         limit=64,
         capacity=64,
@@ -194,8 +194,9 @@ def test_pages_that_one_prefill_rank_never_gives_back_are_waited_for_on_every_de
     [
         (MetadataRow(4, 9).encode(), "context corruption detected: metadata slot 0 carries room 4, expected room 3"),
         (b"torn", "metadata of 4 bytes; a row has at least 24"),
+        (MetadataRow(3, 64).encode(), "metadata of room 3 names token 64; the vocabulary has 0 to 63"),
     ],
-    ids=["another room's", "torn"],
+    ids=["another room's", "torn", "no word"],
 )
 def test_a_bad_metadata_row_on_one_decode_rank(
     victim: int, row: bytes, why: str, caplog: pytest.LogCaptureFixture

@@ -1,0 +1,179 @@
+"""A large request body, read in a thread piece by piece, so that the event loop runs in between.
+
+A parser would hold the interpreter for as long as it takes: seconds for 32 MB. Here unknown members are left out
+unread, prompts are read item by item and no longer than the context, and only the small rest is parsed at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import orjson
+
+from pdctl.engine.intake import MAX_BATCH, TOO_LONG
+from pdctl.engine.refusal import Refusal
+from pdctl.engine.requests import Body
+from pdctl.json_members import BadBody, Scan, Value, after_space
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+B = TypeVar("B", bound=Body)
+
+LARGE = 256 << 10  # bytes from which a body is read here
+PIECE = 64 << 10  # bytes that are parsed at once
+SMALL = 64 << 10  # bytes of a member that is parsed with the rest
+MAX_REST = 4 << 20  # bytes of all members that are parsed at once
+READERS, MAX_WAITING = 2, 64  # bodies read at the same time, and waiting for that
+MAX_HELD = 1 << 30  # bytes of all bodies that are being received or read
+PROMPTS = frozenset(("text", "input_ids", "prompt"))
+LONGEST_CHARACTER = 12  # bytes in JSON: two \\uXXXX
+
+
+class Held:
+    """How many bytes of bodies this process has in memory before they are requests."""
+
+    def __init__(self, most: int = MAX_HELD) -> None:
+        self._most = most
+        self._bytes = 0
+
+    def take(self, size: int) -> None:
+        """Raises Refusal (503) where there is no room for so many more."""
+        if self._bytes + size > self._most:
+            raise Refusal(503, f"this engine holds as many bytes of request bodies as it may ({self._most})")
+        self._bytes += size
+
+    def give(self, size: int) -> None:
+        self._bytes -= size
+
+
+class Reader:
+    """Reads large bodies, few at a time."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="large body")
+        self._waiting = 0
+
+    async def read(self, raw: bytes, model: type[B], context: int, parse: Callable[[bytes], B]) -> B:
+        """Raises Refusal. `parse` makes the model of what is small."""
+        if self._waiting >= MAX_WAITING + READERS:
+            raise Refusal(503, f"{self._waiting} large bodies are being read already; send it again later")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, read, raw, model, context, parse)
+        finally:
+            self._waiting -= 1
+
+
+def read(raw: bytes, model: type[B], context: int, parse: Callable[[bytes], B]) -> B:
+    """`parse(raw)`, but for unknown members. `context`: tokens no prompt may have more of. Raises Refusal."""
+    known = model.model_fields.keys() | model.unsupported
+    prompts: dict[str, Any] = {}
+    rest: list[bytes] = []
+    try:
+        scan = Scan(raw)
+        for (name, value), start in zip(scan.members(), scan.starts, strict=True):
+            if name not in known:
+                continue
+            if value.end - value.start <= SMALL:
+                prompts.pop(name, None)
+                rest.append(raw[start : value.end])
+            elif name in model.unsupported:
+                rest.append(orjson.dumps(name) + b":true")
+            elif name in PROMPTS and raw[value.start] in b'["':
+                prompts[name] = _prompt(Prompts(raw, name, context), value)
+                rest.append(orjson.dumps(name) + b":" + orjson.dumps(_stand_in(prompts[name])))
+            else:
+                rest.append(raw[start : value.end])
+    except BadBody as error:
+        raise Refusal(400, str(error)) from None
+    if sum(map(len, rest)) > MAX_REST:
+        raise Refusal(413, f"what is no prompt of the body is larger than {MAX_REST} bytes")
+    return parse(b"{" + b",".join(rest) + b"}").model_copy(update=prompts)
+
+
+def _stand_in(prompt: str | list[Any]) -> object:
+    """Of the same type, and small."""
+    if isinstance(prompt, str):
+        return "a"
+    return [_stand_in(one) if isinstance(one, list | str) else 1 for one in prompt[:1]]
+
+
+class Prompts:
+    """One member of the body: a text, token ids, or a list of either."""
+
+    def __init__(self, raw: bytes, name: str, context: int) -> None:
+        self.raw, self.name, self.context = raw, name, context
+
+    def wrong(self, what: str) -> Refusal:
+        return Refusal(400, f"{self.name}: {what}")
+
+    def text(self, at: int, end: int) -> str:
+        """Of the JSON string between two quotes."""
+        if self.name == "input_ids":
+            raise self.wrong("Input should be a list of token ids")
+        parts = []
+        while at < end:
+            found, at = self._piece(at, min(at + PIECE, end), end)
+            parts.append(found)
+        return "".join(parts)
+
+    def _piece(self, at: int, stop: int, end: int) -> tuple[str, int]:
+        """Some of the text and where it stops. A cut may fall into a character or an escape: then a little later."""
+        try:
+            return str(orjson.loads(b'"' + self.raw[at:stop] + b'"')), stop
+        except orjson.JSONDecodeError as error:
+            if stop >= end or stop >= at + PIECE + LONGEST_CHARACTER:
+                raise self.wrong(f"the body is not valid JSON: {error}") from None
+        return self._piece(at, stop + 1, end)
+
+    def ids(self, value: Value) -> list[int]:
+        """Of the list of numbers at `value`."""
+        if self.name == "text":
+            raise self.wrong("Input should be a string or a list of strings")
+        if value.items > self.context:
+            told = f"The input ({value.items} tokens) is longer than the model's context length"
+            raise Refusal(400, f"{told} ({self.context} tokens).", TOO_LONG)
+        found: list[int] = []
+        at, end = value.start + 1, value.end - 1
+        while at < end:
+            comma = self.raw.find(b",", at + PIECE, end)
+            stop = end if comma < 0 else comma
+            if stop - at > 2 * PIECE:
+                raise self.wrong(f"something at byte {at} is no list of token ids")
+            try:
+                some = orjson.loads(b"[" + self.raw[at:stop] + b"]")
+            except orjson.JSONDecodeError as error:
+                raise self.wrong(f"the body is not valid JSON: {error}") from None
+            if not all(type(one) is int for one in some):
+                raise self.wrong("Input should be a list of integers")
+            found += some
+            at = stop + 1
+        if self.raw[end - 1 : end] == b",":
+            raise self.wrong("the body is not valid JSON: a list ends with a comma")
+        return found
+
+
+def _prompt(prompts: Prompts, value: Value) -> str | list[str] | list[int] | list[list[int]]:
+    raw = prompts.raw
+    if raw[value.start : value.start + 1] == b'"':
+        return prompts.text(value.start + 1, value.end - 1)
+    at = after_space(raw, value.start + 1)
+    first = raw[at : at + 1]
+    if first not in (b'"', b"["):
+        return prompts.ids(value)
+    if value.items > MAX_BATCH:
+        raise Refusal(400, f"a request may hold 1 to {MAX_BATCH} prompts times samples, got {value.items}")
+    items: list[Any] = []
+    scan = Scan(raw)
+    while True:
+        if raw[at : at + 1] != first:
+            raise prompts.wrong("Input should be a list of strings, or of lists of token ids")
+        item = scan.value(at, True)
+        items.append(prompts.ids(item) if first == b"[" else prompts.text(item.start + 1, item.end - 1))
+        at = after_space(raw, item.end)
+        if raw[at : at + 1] != b",":
+            return items
+        at = after_space(raw, at + 1)

@@ -1,0 +1,112 @@
+"""A large body read piece by piece is the body that a parser reads at once, and nothing in it takes long."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pdctl.engine.http.answers import _parsed
+from pdctl.engine.http.large_body import MAX_REST, PIECE, SMALL, Held, read
+from pdctl.engine.refusal import Refusal
+from pdctl.engine.requests import Body, ChatBody, CompletionBody, GenerateBody
+
+CONTEXT = 100_000
+LONG = SMALL + 1
+WORDS = 'né \U0001f98a\n"\\ \u2028 x'  # characters of every length, and escapes
+
+
+def large(raw: bytes, model: type[Body] = GenerateBody, context: int = CONTEXT) -> Body:
+    return read(raw, model, context, lambda small: _parsed(small, model))
+
+
+@pytest.mark.parametrize("ascii_only", [True, False])
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"text": WORDS * 20_000, "bootstrap_room": 7},
+        {"text": "x" + "\U0001f98a" * PIECE},
+        {"text": [WORDS * 9000, "", "short"], "rid": ["a", "b", "c"]},
+        {"input_ids": list(range(90_000)), "stream": True},
+        {"input_ids": [[1] * 70_000, [], [2, 3]], "sampling_params": {"max_new_tokens": 3}},
+        {"input_ids": [[5]] * 4096},
+        {"text": "a", "nobody": ["knows"] * LONG, "return_logprob": True},
+        {"text": "a", "image_data": "x" * LONG},
+        {"text": "a", "rid": ["r" * 64] * 2000},
+    ],
+)
+def test_what_is_read_piece_by_piece_is_what_a_parser_reads(value: dict[str, object], ascii_only: bool) -> None:
+    for indent in (None, 1):
+        raw = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()
+        found, expected = large(raw), _parsed(raw, GenerateBody)
+        assert found.refused == expected.refused
+        assert {k: v for k, v in found if k != "image_data"} == {k: v for k, v in expected if k != "image_data"}
+
+
+def test_the_last_of_two_members_of_one_name_counts() -> None:
+    long = json.dumps("x" * LONG).encode()
+    for raw in (b'{"text": %s, "text": "b"}' % long, b'{"text": "b", "text": %s}' % long):
+        assert large(raw) == _parsed(raw, GenerateBody)
+
+
+def test_bodies_of_the_other_routes() -> None:
+    prompt = json.dumps({"prompt": [WORDS * 9000], "model": "m"}).encode()
+    assert large(prompt, CompletionBody) == _parsed(prompt, CompletionBody)
+    chat = json.dumps({"messages": [{"role": "user", "content": WORDS * 9000}]}).encode()
+    assert large(chat, ChatBody) == _parsed(chat, ChatBody)
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "why"),
+    [
+        (b'{"input_ids":[' + b"1," * CONTEXT + b"1]}", 400, r"input \(100001 tokens\) is longer than .*100000"),
+        (b'{"input_ids":[[1],[' + b"1," * CONTEXT + b"1]]}", 400, r"100001 tokens"),
+        (b'{"text":[' + b'"a",' * LONG + b'"a"]}', 400, "a request may hold 1 to 4096 prompts"),
+        (b'{"input_ids":[' + b"true," * LONG + b"1]}", 400, "input_ids: Input should be a list of integers"),
+        (b'{"input_ids":[' + b"1.5," * LONG + b"1]}", 400, "input_ids: Input should be a list of integers"),
+        (b'{"input_ids":[' + b"1," * LONG + b"]}", 400, "ends with a comma|not valid JSON"),
+        (b'{"input_ids":[' + b"1,,1," * LONG + b"1]}", 400, "not valid JSON|tokens"),
+        (b'{"input_ids":"' + b"1," * LONG + b'"}', 400, "input_ids: Input should be"),
+        (b'{"text":["' + b"a" * LONG + b'",1]}', 400, "text: Input should be a list of strings"),
+        (b'{"text":[' + b"1," * (CONTEXT // 2) + b"1]}", 400, "text: Input should be a string"),
+        (b'{"text":"' + b"\\q" * LONG + b'"}', 400, "text: the body is not valid JSON"),
+        (b'{"text":"' + b"\xff" * LONG + b'"}', 400, "text: the body is not valid JSON"),
+        (b'{"text":"' + b"a" * LONG, 400, "a string has no end"),
+        (b"[" + b"1," * LONG + b"1]", 400, "no JSON object"),
+        (b'{"text":"a","rid":[' + b'"a",' * MAX_REST + b'"a"]}', 413, "what is no prompt of the body is larger"),
+    ],
+    ids=range(15),
+)
+def test_what_cannot_be_a_request_is_refused(raw: bytes, status: int, why: str) -> None:
+    with pytest.raises(Refusal, match=why) as refused:
+        large(raw)
+    assert refused.value.status == status
+
+
+def test_an_error_in_each_item_of_a_list_is_one_error() -> None:
+    """16 million of them took half a minute and the memory of the machine."""
+    with pytest.raises(Refusal) as refused:
+        _parsed(b'{"text":[' + b"1," * 100 + b"1]}", GenerateBody)
+    assert refused.value.message.count("text.") == 1
+
+
+def test_bytes_that_are_held_are_counted() -> None:
+    held = Held(10)
+    held.take(6)
+    with pytest.raises(Refusal, match="as many bytes") as refused:
+        held.take(5)
+    assert refused.value.status == 503
+    held.give(6)
+    held.take(10)
+
+
+def test_what_is_unknown_is_not_parsed() -> None:
+    sizes: list[int] = []
+
+    def parse(small: bytes) -> GenerateBody:
+        sizes.append(len(small))
+        return _parsed(small, GenerateBody)
+
+    raw = json.dumps({"input_ids": [[1] * 7000] * 200, "nobody": [{"a": 1}] * 100_000}).encode()
+    assert len(read(raw, GenerateBody, CONTEXT, parse).input_ids or ()) == 200
+    assert sizes[0] < 100
