@@ -21,6 +21,7 @@ from pdctl.engine.logs import configure
 from pdctl.engine.ranks import SCHEDULER, Ranks
 from pdctl.errors import MissingExtraError, PdctlError
 from pdctl.layout.ports import Block
+from pdctl.name_lookup import LOOKUP, look_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,9 +84,7 @@ def _require_extra() -> None:
 def _listen(args: ServerArgs) -> socket.socket:
     """Bound before anything else, so that a taken port is said at once and /health answers 503 while weights load."""
     try:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            args.host, args.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        family, kind, proto, _, address = look_up(args.host, args.port, flags=socket.AI_PASSIVE)[0]
         door = socket.socket(family, kind, proto)
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         door.bind(address)
@@ -120,9 +119,9 @@ def _await_name(args: ServerArgs) -> None:
     told = False
     while True:
         try:
-            socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            look_up(host, port, min(LOOKUP, max(1.0, deadline - time.monotonic())))
             return
-        except socket.gaierror as error:
+        except OSError as error:
             reason = error.strerror
         if time.monotonic() >= deadline:
             message = f"waited {args.dist_timeout:g} s for the name {host} of --dist-init-addr to resolve: {reason}"
@@ -135,9 +134,7 @@ def _await_name(args: ServerArgs) -> None:
 
 def _check_free(host: str, port: int, what: str, fix: str) -> None:
     try:
-        family, kind, proto, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        family, kind, proto, _, address = look_up(host, port, flags=socket.AI_PASSIVE)[0]
         with socket.socket(family, kind, proto) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.deployment_secret import DeploymentSecret
 from pdctl.engine.socket_keys import SocketKeys
 from pdctl.layout.ports import Block
+from pdctl.name_lookup import look_up
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +43,7 @@ class Channels(NamedTuple):
         if args.nnodes == 1:
             return cls(f"ipc://{ipc_dir}/tokenizer", f"ipc://{ipc_dir}/controller")
         name, port = dist_address(args)
-        host = str(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0][4][0])  # ZMQ binds addresses only
+        host = look_up(name, port)[0].host  # ZMQ binds addresses only
         block = Block.of(port)
         where = f"tcp://[{host}]" if ":" in host else f"tcp://{host}"
         return cls(
@@ -83,7 +84,7 @@ def dist_address(args: ServerArgs) -> tuple[str, int]:
 
 def own_ip(towards: str) -> str:
     """The address of this machine that faces `towards`: the other nodes reach this one there."""
-    family, _, _, _, address = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM)[0]
+    family, _, _, _, address = look_up(towards, 9, kind=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(address)  # sends nothing: a datagram socket only picks its interface
         return str(probe.getsockname()[0])

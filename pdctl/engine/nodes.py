@@ -294,7 +294,7 @@ async def reach(address: tuple[str, int], seconds: float, secret: DeploymentSecr
     deadline = loop.time() + seconds
     while True:
         try:
-            wire = Wire(*await asyncio.open_connection(host, port), secret)
+            wire = Wire(*await asyncio.wait_for(asyncio.open_connection(host, port), FIRST_WORD), secret)
             unknown = await asyncio.wait_for(wire.greet(), FIRST_WORD)
             if not unknown:
                 return wire

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import httptools
 import orjson
 
+from pdctl.name_lookup import look_up
 from pdctl.router.upstream import Connection, Headers, no_delay
 
 if TYPE_CHECKING:
@@ -394,7 +395,9 @@ class Server:
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def listen(self, host: str, port: int) -> int:
-        """The port listened on (a free one for port 0)."""
+        """The port listened on (a free one for port 0). Raises OSError, also for a name that is not looked up."""
+        if host:
+            await self.loop.run_in_executor(None, look_up, host, port)
         self._listener = await self.loop.create_server(lambda: ClientConnection(self), host, port, backlog=2048)
         self._sweep()
         return int(self._listener.sockets[0].getsockname()[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections import deque
@@ -12,9 +13,12 @@ from typing import TYPE_CHECKING, Protocol, cast
 import httptools
 import orjson
 
+from pdctl.name_lookup import begin, late
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pdctl.name_lookup import Address
     from pdctl.router.origin import Origin
 
 Headers = list[tuple[bytes, bytes]]
@@ -246,14 +250,29 @@ class Pool:
 
     async def connect(self) -> Connection:
         """A new connection; UpstreamError says why there is none."""
-        origin = self.origin
-        made = self._loop.create_connection(lambda: Connection(self), origin.host, origin.port, ssl=self._tls)
+        host, addresses = self.origin.host, begin(self.origin.host, self.origin.port)
         try:
-            _, connection = await asyncio.wait_for(made, self._connect_timeout)
+            return await asyncio.wait_for(self._connect(asyncio.wrap_future(addresses)), self._connect_timeout)
         except asyncio.TimeoutError:
-            raise UpstreamError(f"no connection within {self._connect_timeout:g} s") from None
+            looked_up = addresses.done()
+            why = f"no connection within {self._connect_timeout:g} s"
+            raise UpstreamError(why if looked_up else str(late(host, self._connect_timeout).strerror)) from None
         except OSError as error:
             raise Unreachable(f"no connection: {error.strerror or error}") from None
+
+    async def _connect(self, addresses: asyncio.Future[list[Address]]) -> Connection:
+        """To the first address that takes it; raises the last one's OSError."""
+        name = self.origin.host if self._tls else None
+        *others, last = await asyncio.shield(addresses)
+        for address in others:
+            with contextlib.suppress(OSError):
+                return await self._connected(address.host, name)
+        return await self._connected(last.host, name)
+
+    async def _connected(self, host: str, name: str | None) -> Connection:
+        _, connection = await self._loop.create_connection(
+            lambda: Connection(self), host, self.origin.port, ssl=self._tls, server_hostname=name
+        )
         return connection
 
     def give(self, connection: Connection) -> None:

@@ -112,7 +112,7 @@ def _unanswered(
     job: Callable[[], object],
     done: Callable[[object], None],
     spoilt: Callable[[str], None] | None = None,
-    unproven: bool = False,
+    unproven: str = "",
 ) -> None:
     """A question that never gets its answer."""
 

@@ -36,7 +36,8 @@ ALLOWED = {
     "checkpoints": {"engine"},
 }  # fmt: skip
 GROUND = {
-    "errors", "lifeline", "deployment_secret", "http_auth", "input_file", "json_members", "log_stream", "__init__",
+    "errors", "lifeline", "deployment_secret", "http_auth", "input_file", "json_members", "log_stream", "name_lookup",
+    "__init__",
 }  # fmt: skip
 HEAVY = {
     "torch",

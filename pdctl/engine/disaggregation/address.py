@@ -37,7 +37,7 @@ class PrefillAddress:
         self._targets: Targets | None = None
         self._unheard: list[tuple[KvReceiver, Failure]] = []  # given up before anything was heard from there
         self.proven = False  # a rank of it has accepted a registration: no stranger, if there is a secret
-        self._notices = Notices(manager.loop, name, lambda: self.proven)
+        self._notices = Notices(manager.loop, name, lambda: self.unproven)
         self._waiting: dict[KvReceiver, tuple[RankKey, ...]] = {}  # keys once the DP rank is known
         self._asking: set[KvReceiver] = set()
         self._connections: dict[RankKey, Connection] = {}
@@ -46,6 +46,11 @@ class PrefillAddress:
         self._attempts = 0
         self._began = 0.0
         self._fetched_at = -RETRY
+
+    @property
+    def unproven(self) -> str:
+        """Its host, as long as it may be a stranger."""
+        return "" if self.proven else self.name.rpartition(":")[0] or self.name
 
     @property
     def idle(self) -> bool:
@@ -84,7 +89,7 @@ class PrefillAddress:
         self._fetched_at = time.monotonic()
         name = self.name
         self._manager.loop.submit(
-            lambda: attempt(lambda: parallel_info(name)), self._shaped, self._spoilt, not self.proven
+            lambda: attempt(lambda: parallel_info(name)), self._shaped, self._spoilt, self.unproven
         )
 
     def _shaped(self, answer: ParallelInfo | BootstrapError) -> None:
@@ -212,7 +217,7 @@ class PrefillAddress:
                 lambda: attempt(lambda: query_dp_rank(name, room)),
                 lambda answer: self._dp_answered(receiver, answer),
                 self._spoilt,
-                not self.proven,
+                self.unproven,
             )
 
     def _dp_answered(self, receiver: KvReceiver, answer: int | BootstrapError | None) -> None:

@@ -27,6 +27,7 @@ from pdctl.engine.disaggregation.bootstrap_wire import (
 )
 from pdctl.engine.wire import MALFORMED
 from pdctl.http_auth import SIGNATURE, sign
+from pdctl.name_lookup import dial
 
 if TYPE_CHECKING:
     import socket
@@ -113,7 +114,8 @@ def _call(address: str, method: str, target: str, body: bytes | None = None, tim
         if parts.netloc != address or parts.port is None or "@" in address:
             raise ValueError("host:port is needed")
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
-        connection.response_class = functools.partial(_Answer, until=time.monotonic() + timeout)  # type: ignore[assignment]
+        until = time.monotonic() + timeout
+        connection.response_class = functools.partial(_Answer, until=until)  # type: ignore[assignment]
     except (ValueError, http.client.InvalidURL) as error:
         raise BootstrapError(f"{url}: not an address ({error})", True) from None
     try:
@@ -121,6 +123,8 @@ def _call(address: str, method: str, target: str, body: bytes | None = None, tim
         secret = _secret(os.environ.get(ENV, "")) if body else None
         if secret is not None:
             headers[SIGNATURE] = sign(secret, method, target, body or b"")
+        connection.sock = dial(parts.hostname or "", parts.port, timeout)
+        connection.sock.settimeout(max(0.001, until - time.monotonic()))
         connection.request(method, target, body, headers)
         answer = connection.getresponse()
         text = answer.read(MAX_ANSWER)
@@ -173,11 +177,11 @@ def _secret(path: str) -> DeploymentSecret | None:
 def _cause(error: Exception, timeout: float) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "connection refused; is the prefill running, and is this its --disaggregation-bootstrap-port?"
-    if isinstance(error, TimeoutError):
+    if isinstance(error, TimeoutError) and not error.strerror:
         return f"no answer within {timeout:.0f} s; is the port open from this host?"
     if isinstance(error, http.client.HTTPException):
         return f"no HTTP answer ({type(error).__name__}: {error}); is this the bootstrap port, not a rank's?"
-    return str(error)
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _refused(url: str, status: int, text: str) -> BootstrapError:

@@ -64,7 +64,7 @@ class Connection:
             return
         address, key = self._address.name, self.key
         self._manager.loop.submit(
-            lambda: attempt(lambda: rank_endpoint(address, key)), self._fetched, self._spoilt, not self._address.proven
+            lambda: attempt(lambda: rank_endpoint(address, key)), self._fetched, self._spoilt, self._address.unproven
         )
 
     def _spoilt(self, why: str) -> None:

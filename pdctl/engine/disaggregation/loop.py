@@ -17,6 +17,7 @@ import zmq
 
 from pdctl.engine import faults
 from pdctl.engine.disaggregation.channel import Bell, Inbox, Link, LinkEvent
+from pdctl.engine.disaggregation.first_questions import FirstQuestions
 from pdctl.engine.disaggregation.timers import Timer, Timers
 from pdctl.engine.socket_keys import NOT_ALIKE
 from pdctl.engine.thread_death import ThreadEndedError, in_words
@@ -32,7 +33,7 @@ log = logging.getLogger("pdctl.engine")
 T = TypeVar("T")
 
 HTTP_THREADS = 8
-FIRST_THREADS = 64  # for peers nobody has heard of: each may cost one of them the timeout of its question
+FIRST_THREADS, OF_ONE_HOST = 512, 64  # for peers nobody has heard of: each may cost one of them its whole timeout
 FRAMES_PER_TURN = 64  # then commands and timers get their turn
 FOREVER = 60_000  # ms; whoever waits that long may as well look once
 BUSY_POLL = 1e-3  # seconds between looks at transfers that do not say when they will be done
@@ -94,7 +95,7 @@ class Loop:
         self._calls: deque[Callable[[], None]] = deque()
         self._timers = Timers()
         self._http = ThreadPoolExecutor(HTTP_THREADS, thread_name_prefix=f"{name}-http")
-        self._first = ThreadPoolExecutor(FIRST_THREADS, thread_name_prefix=f"{name}-first")
+        self._first = FirstQuestions(f"{name}-first", FIRST_THREADS, OF_ONE_HOST)
         self._stopping = False
         self._closed = False
         self._lock = threading.Lock()  # between `call` and the end
@@ -127,8 +128,8 @@ class Loop:
         self._closed = True
         if not self.ended:  # it never began
             self._finish()
-        for pool in (self._http, self._first):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._http.shutdown(wait=False, cancel_futures=True)
+        self._first.close()
         self._close()
         return True
 
@@ -149,13 +150,13 @@ class Loop:
         job: Callable[[], T],
         done: Callable[[T], None],
         spoilt: Callable[[str], None] | None = None,
-        unproven: bool = False,
+        unproven: str = "",
     ) -> None:
         """Run blocking `job` on a pool thread, then `done` with its result on the loop's thread.
 
         What `job` brings may be a stranger's to say. Whatever it or `done` raises is passed to `spoilt`, in words, and
         ends what asked for it: one of the few places that catch everything, because this thread serves all peers.
-        `unproven`: a peer that never served a room is asked, and may let us wait; those that did are asked elsewhere.
+        `unproven`: the host of a peer that never served a room, which may let us wait; others are asked elsewhere.
         """
 
         def finished(future: Future[T]) -> None:
@@ -172,7 +173,8 @@ class Loop:
                 spoilt(f"{type(error).__name__}: {error}")
 
         if not self._stopping:
-            (self._first if unproven else self._http).submit(job).add_done_callback(finished)
+            asked = self._first.submit(unproven, job) if unproven else self._http.submit(job)
+            asked.add_done_callback(finished)
 
     def connect(self, endpoint: str) -> Link:
         """Raise LinkError if `endpoint` cannot be dialled."""

@@ -22,10 +22,10 @@ log = logging.getLogger("pdctl.engine")
 class Notices:
     """One frame each, without an answer: where it does not arrive, the prefill's own deadline still holds."""
 
-    def __init__(self, loop: Loop, address: str, proven: Callable[[], bool]) -> None:
-        """`address`: the bootstrap server that knows the ranks; `proven`: whether one of them took a registration."""
+    def __init__(self, loop: Loop, address: str, unproven: Callable[[], str]) -> None:
+        """`address`: the bootstrap server that knows the ranks; `unproven`: its host, until one took a registration."""
         self._loop = loop
-        self._proven = proven
+        self._unproven = unproven
         self._address = address
         self._endpoints: dict[RankKey, str] = {}
 
@@ -43,7 +43,7 @@ class Notices:
             lambda: attempt(lambda: rank_endpoint(address, key)),
             lambda found: self._found(key, found, frame),
             lambda why: self._untold(frame, why),
-            not self._proven(),
+            self._unproven(),
         )
 
     def _found(self, key: RankKey, found: RankEndpoint | BootstrapError, frame: Abort) -> None:

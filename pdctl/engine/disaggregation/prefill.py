@@ -76,7 +76,7 @@ class PrefillManager(Manager):
         self._concluded: OrderedDict[int, Failure | None] = OrderedDict()
         self._watched: set[KvSender] = set()
         self._refused = RefusedRooms(config.refusal_ttl)
-        self._notices = Notices(self.loop, server_address(config), lambda: True)
+        self._notices = Notices(self.loop, server_address(config), lambda: "")
         self.instance = uuid.uuid4().hex  # tells this life of the rank from the one before it at the same address
         self._registration = Registration(self.loop, config, self.instance, wake)
 

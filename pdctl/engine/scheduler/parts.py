@@ -22,6 +22,7 @@ from pdctl.engine.transfer import select
 from pdctl.engine.transfer.checksum import ChecksumTransport
 from pdctl.engine.transfer.shaped import ShapedTransport
 from pdctl.engine.transfer.workers import threads
+from pdctl.name_lookup import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,9 +44,9 @@ def rank_ip(args: ServerArgs) -> str:
     """The address peers reach this rank at: the server's own host, or this machine's when it binds every interface."""
     named = os.environ.get("SGLANG_HOST_IP") or os.environ.get("HOST_IP")
     if named:  # peers are given an address: a name would be looked up by whoever is told it
-        return str(socket.getaddrinfo(named, None)[0][4][0])
+        return look_up(named, 0)[0].host
     if args.host not in WILDCARDS:
-        return str(socket.getaddrinfo(args.host, None)[0][4][0])
+        return look_up(args.host, 0)[0].host
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # Sends nothing: connecting a datagram socket only picks the interface that faces the default route.

@@ -13,6 +13,7 @@ from pdctl.launch.run import Allocation, Seat
 from pdctl.launch.slurm import queue
 from pdctl.layout.hosts import Site
 from pdctl.layout.plan import plan_topology
+from pdctl.name_lookup import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,11 +126,11 @@ def allocation(
 def numeric(name: str, address: str) -> str:
     """Slurm may know a host by a name; engines tell their peers a number."""
     try:
-        found = socket.getaddrinfo(address, None, proto=socket.IPPROTO_TCP)
+        found = look_up(address, 0)
     except OSError as error:
         fix = "set targets.slurm.interface to the interface the hosts reach each other by"
         raise LaunchError(f"{name}: Slurm's address {address} cannot be resolved: {error.strerror}", fix) from None
-    return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
+    return min(found, key=lambda entry: entry.family != socket.AF_INET).host
 
 
 def part(submitted: Allocation, components: int, number: int) -> list[str]:

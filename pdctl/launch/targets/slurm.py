@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from pdctl.launch import assemble
 from pdctl.launch.slurm import placement, preflight, queue, script
 from pdctl.launch.slurm.step import Step, lost_with
 from pdctl.launch.targets import Capabilities, Obstacle
+from pdctl.name_lookup import dial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -160,7 +160,7 @@ def _places(instance: Instance) -> set[tuple[str, int]]:
 
 def _listens(address: tuple[str, int]) -> bool:
     try:
-        with socket.create_connection(address, KNOCK):
+        with dial(*address, KNOCK):
             return True
     except OSError:
         return False

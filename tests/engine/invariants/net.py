@@ -99,7 +99,7 @@ class SimLoop:
         job: Callable[[], Any],
         done: Callable[[Any], None],
         spoilt: Callable[[str], None] | None = None,
-        unproven: bool = False,
+        unproven: str = "",
     ) -> None:
         """What `done` raises goes up: no answer of the simulated servers is a stranger's."""
         self.jobs.append((job, done))
