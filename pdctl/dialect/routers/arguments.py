@@ -51,13 +51,14 @@ worker-stall-secs= worker-startup-delay= worker-warmup-blocks= worker-warmup-div
 worker-warmup-share= worker-warmup-thin-ratio= worker-wedge-secs= zmq-engine-count=
 """
 _PDCTL = """
-api-key= balance-abs-threshold= balance-rel-threshold= bootstrap-check= cache-threshold= cb-failure-threshold=
-cb-timeout-duration-secs= cb-timeout= connect-timeout= decode-policy= decode=* first-byte-timeout=
-health-check-endpoint= health-check-interval-secs= health-check-timeout-secs= health-failure-threshold=
-health-interval= health-path= health-success-threshold= health-timeout= host= idle-timeout= ledger-size= log-level=
-max-payload-size= pd-disaggregation policy= port= prefill-policy= prefill-timeout= prefill=* probe-interval=
-probe-timeout= read-timeout= rehearse= request-timeout-secs= request-timeout= retries= retry-backoff=
-shutdown-grace-period-secs= shutdown-grace= upstream-idle-timeout=
+admin-api-key-file= admin-api-key= allow-unauthenticated-workers api-key-file= api-key= balance-abs-threshold=
+balance-rel-threshold= bootstrap-check= cache-threshold= cb-failure-threshold= cb-timeout-duration-secs= cb-timeout=
+connect-timeout= decode-policy= decode=* deployment-secret-file= first-byte-timeout= health-check-endpoint=
+health-check-interval-secs= health-check-timeout-secs= health-failure-threshold= health-interval= health-path=
+health-success-threshold= health-timeout= host= idle-timeout= ledger-size= liveness-interval= log-level=
+max-connections= max-payload-memory= max-payload-size= pd-disaggregation policy= port= prefill-policy=
+prefill-timeout= prefill=* probe-interval= probe-timeout= read-timeout= rehearse= request-timeout-secs=
+request-timeout= retries= retry-backoff= shutdown-grace-period-secs= shutdown-grace= upstream-idle-timeout=
 """
 _FLAGS = {
     "sglang-router": (_SHARED, "mini-lb"),
