@@ -138,6 +138,8 @@ def _told(each: Ended) -> str:
     if each.reason is not None:
         return f"its scheduler crashed: {each.reason.text}"
     crash = next((event for event in death.evidence if ends.crashes(event)), None)
+    if crash is not None and crash.row.id == "instance-ends":
+        return f"it ended itself: {crash.values['reason'][:SAID]}"
     if crash is not None:
         return f"it crashed, and no line says of what: {crash.text.strip()[:SAID]}"
     first = death.evidence[0] if death.evidence else None

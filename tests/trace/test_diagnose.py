@@ -163,6 +163,19 @@ def test_a_crash_of_an_earlier_start_is_a_death_too(tmp_path: Path) -> None:
     assert "out of memory" in found.deaths[0].why
 
 
+def test_an_engine_that_ends_itself_says_of_what(tmp_path: Path) -> None:
+    why = "rank TP0 cannot go on: its thread kv-transfer-0 ended on KeyError: 7"
+    end = f"{at(60)} Instance ends: {why}. A rank cannot be replaced alone; start the instance again."
+    paths = write(
+        tmp_path,
+        decode=engine("decode", 30002, 8999, end, until=60),
+        prefill=engine("prefill", 30000, 8998, until=900),
+    )
+    found = diagnose(library(paths))
+    assert [(one.instance, one.code) for one in found.deaths] == [("decode", "PD709")]
+    assert found.deaths[0].why == f"it ended itself: {why}"
+
+
 def test_a_log_that_merely_stops_is_no_death(tmp_path: Path) -> None:
     paths = write(
         tmp_path, decode=engine("decode", 30002, 8999, until=60), prefill=engine("prefill", 30000, 8998, until=900)
