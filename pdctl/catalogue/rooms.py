@@ -252,9 +252,23 @@ ENTRIES: tuple[Entry, ...] = (
         "without an answer; messages to it are read late, all at once. Its log tells the two apart: it stands still "
         "when the process did, and goes on when only the network was gone. Next: the host's load and kernel log at "
         "that time, then the way between the two hosts.",
-        "pdctl doctor --router http://ROUTER --canary",
+        "pdctl doctor --canary",
         (Needs.LOG,),
         "every SGLang",
         "observed",
+    ),
+    Entry(
+        "PD718",
+        "request-refused",
+        Severity.INFO,
+        "the request itself was refused: {observed|it was answered 4xx}",
+        "An engine answered 4xx before any KV cache moved, and the router handed its answer on. 400 means that the "
+        "prompt is longer than the context or the pool, or that a field cannot be; 401 that the key is missing. "
+        "Another pair would say the same, so the router does not try one, and no instance failed. Its room counts "
+        "as refused, not as failed. Next: the body of the answer, which names the field or the limit.",
+        "send a request that the engine takes: the body of its answer says what is wrong with this one",
+        (Needs.LOG,),
+        "pdctl's router",
+        "pdctl router source; observed",
     ),
 )

@@ -33,6 +33,7 @@ CODES = {
     "ok": ExitCode.OK,
     "failed": ExitCode.FINDINGS,
     "hung": ExitCode.FINDINGS,
+    "refused": ExitCode.OK,
     "incomplete": ExitCode.FINDINGS,
     "unknown": ExitCode.NOT_PROBED,
 }
@@ -76,7 +77,8 @@ def command(
     pdctl trace-room --slowest 3 logs/ --since -10m -o json
     kubectl logs decode-0 | pdctl trace-room --rid 67bb508ed39b4c6c9db20b4beddf121a -
 
-    Exit code 0: the room is fine; 1: it failed, hangs or is incomplete; 4: the logs do not tell; 5: no line names it.
+    Exit code 0: the room is fine, or its request was refused;
+    1: it failed, hangs or is incomplete; 4: the logs do not tell; 5: no line names it.
     """
     wanted, paths = chosen(words or [], rid, last_failed, slowest)
     if output is Form.MERMAID and (slowest or 1) > 1:

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Phase(str, Enum):
-    """What a line proves about its room. The order of the members is the causal order; the last four end a room."""
+    """What a line proves about its room. The order of the members is the causal order; the last five end a room."""
 
     DISPATCHED = "dispatched"  # the router chose a pair
     RECEIVED = "received"  # an engine has the HTTP request
@@ -20,6 +20,7 @@ class Phase(str, Enum):
     FAILED = "failed"
     TIMED_OUT = "timed_out"
     ABORTED = "aborted"
+    REFUSED = "refused"  # the request itself was answered 4xx
 
     @property
     def order(self) -> int:
@@ -27,7 +28,7 @@ class Phase(str, Enum):
 
     @property
     def ends(self) -> bool:
-        return self in (Phase.FINISHED, Phase.FAILED, Phase.TIMED_OUT, Phase.ABORTED)
+        return self in (Phase.FINISHED, Phase.FAILED, Phase.TIMED_OUT, Phase.ABORTED, Phase.REFUSED)
 
 
 _ORDER = {phase: index for index, phase in enumerate(Phase)}

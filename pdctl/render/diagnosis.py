@@ -141,6 +141,10 @@ def _rooms(found: Diagnosis, term: Term) -> list[str]:
     number = sum(tally.rooms.values())
     said = ", ".join(f"{tally.rooms[outcome]} {outcome}" for outcome in MARKS if tally.rooms.get(outcome))
     lines = prose(term, "rooms:", f"{number} in the logs{': ' if said else ''}{said}", "bold")
+    if tally.canaries:
+        lines += prose(
+            term, "  not counted:", f"{_count(tally.canaries, 'canary', 'canaries')} that doctor left on purpose", "dim"
+        )
     if tally.broken > tally.traced:
         lines += prose(term, "  note:", f"{tally.traced} of the {tally.broken} broken ones were traced", "dim")
     if tally.unexplained:
@@ -196,8 +200,8 @@ def _some(rooms: Sequence[int]) -> str:
     return ", ".join(map(str, rooms[:ROOMS])) + more
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, what: str, several: str = "") -> str:
+    return f"{number} {what if number == 1 else several or f'{what}s'}"
 
 
 def to_json(found: Diagnosis, term: Term) -> str:
@@ -258,6 +262,7 @@ def document(found: Diagnosis) -> dict[str, object]:
         "rooms": {
             "by_outcome": dict(found.tally.rooms), "broken": found.tally.broken, "traced": found.tally.traced,
             "unexplained": [str(room) for room in found.tally.unexplained], "answered": dict(found.tally.answered),
+            "canaries": found.tally.canaries,
         },
         "unknowns": [{"what": each.what, "enable_with": each.enable_with} for each in found.unknowns],
         "sources": [

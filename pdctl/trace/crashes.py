@@ -102,8 +102,11 @@ def told(each: Ended, rooms: tuple[int, ...], running: int | None) -> Death:
         fix = f"start {one.name} and its peers with the same {differing[2]}"
     elif code == ends.CRASH and death.evidence:
         fix = fix.replace("FILE", death.evidence[0].place.path)
+    headline = fill(known.headline, fills)
+    if code in GONE.values() and not rooms:
+        headline = f"{one.name} died; no line names a room that it had"
     return Death(
-        one.name, one.role, death.at, code, known.slug, fill(known.headline, fills), why, rooms, running,
+        one.name, one.role, death.at, code, known.slug, headline, why, rooms, running,
         tuple(evidence), fix,
     )  # fmt: skip
 

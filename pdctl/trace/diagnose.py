@@ -10,6 +10,7 @@ from pdctl.catalogue.entry import Severity, fill
 from pdctl.dialect.row import Level
 from pdctl.trace import crashes
 from pdctl.trace.assemble import WHOLE, Tracer
+from pdctl.trace.canaries import left_on_purpose
 from pdctl.trace.diagnosis import Diagnosis, Finding, Remark, Tally
 from pdctl.trace.lacking import lacking
 from pdctl.trace.misrouting import misrouted
@@ -47,10 +48,14 @@ def diagnose(library: Library) -> Diagnosis:
     broken = [one for one in found if one.outcome in BROKEN]
     suspect = [*broken, *(one for one in found if one.code and one.outcome not in BROKEN)]
     traced = [tracer.trace(one.room) for one in _chosen(suspect, library)]
+    left = {room.room for room in traced if left_on_purpose(room)}
+    traced = [room for room in traced if room.room not in left]
+    found = tuple(one for one in found if one.room not in left)
+    broken = [one for one in broken if one.room not in left]
     lines = tuple(_few(library.said(_wanted)))
     gone = list(crashes.ended(library, tracer.deployment, [event for event in lines if crashes.wanted(event.row)]))
-    died, left = _deaths(gone, lines, traced)
-    findings = _findings(left)
+    died, others = _deaths(gone, lines, traced)
+    findings = _findings(others)
     known = {one.code for one in died} | {one.code for one in findings}
     findings += [one for one in misrouted(tracer.deployment) if one.code not in known]
     known |= {one.code for one in findings}
@@ -61,6 +66,7 @@ def diagnose(library: Library) -> Diagnosis:
     tally = Tally(
         dict(Counter(one.outcome.value for one in found)), sum(1 for one in broken if one.room not in harmless),
         sum(1 for room in traced if room.outcome in BROKEN), unexplained, _answered(lines),
+        len(left),
     )  # fmt: skip
     shown = sources(library, tracer.deployment)
     unknowns = lacking(

@@ -103,7 +103,8 @@ class Remark:
 class Tally:
     """rooms: outcome → how many; unexplained: broken rooms no line gives a cause for. traced: broken rooms looked into.
 
-    answered: instance → requests it answered with 200, as far as its access lines were read.
+    answered: instance → requests it answered with 200, as far as its access lines were read. canaries: rooms that
+    doctor left on purpose; none of the other numbers counts them.
     """
 
     rooms: Mapping[str, int]
@@ -111,6 +112,7 @@ class Tally:
     traced: int
     unexplained: tuple[int, ...]
     answered: Mapping[str, int]
+    canaries: int = 0
 
 
 @dataclass(frozen=True, slots=True)

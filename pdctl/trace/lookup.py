@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pdctl.errors import NotFoundError
 from pdctl.trace import signs
 from pdctl.trace.assemble import Tracer
+from pdctl.trace.canaries import left_on_purpose
 from pdctl.trace.hints import DIAGNOSE, Hints
 from pdctl.trace.missing import LOG_REQUESTS, TIME_STATS
 from pdctl.trace.room import Outcome
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 LIST = "`pdctl rooms` with the same paths lists the rooms there are"
 BROKEN = (Outcome.FAILED, Outcome.HUNG)
-NO_ROOM, LEFT = "PD712", "PD706"
+NO_ROOM = "PD712"
 
 
 def by_rid(library: Library, rid: str) -> int:
@@ -48,9 +49,11 @@ def last_failed(library: Library) -> int:
     tracer, spare = Tracer(library), None
     for one in broken:
         room = tracer.trace(one.room)  # a row of a large log does not tell whose request it was
+        if room.outcome not in BROKEN:
+            continue
         if not room.canary:
             return one.room
-        if spare is None and (room.cause is None or room.cause.code != LEFT):
+        if spare is None and not left_on_purpose(room):
             spare = one.room
     if spare is not None:
         return spare

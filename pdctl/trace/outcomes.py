@@ -23,6 +23,9 @@ def outcome(case: Case, rooms: Mapping[int, Glimpse], finding: Finding | None) -
     """The outcome, and the line that shows it where one does."""
     if case.warm_up:
         return Outcome.UNKNOWN, None
+    turned_away = next((event for event in case.story.by("router") if event.row.phase is Phase.REFUSED), None)
+    if turned_away is not None:
+        return Outcome.REFUSED, turned_away
     ends = (Phase.FAILED, Phase.ABORTED)
     refused = next((event for event in case.story.by("router") if event.row.phase in ends), None)
     if refused is not None and refused.row.phase is Phase.ABORTED and case.done is not None:

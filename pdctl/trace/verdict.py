@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # In causal order: what stands earlier brings about what stands later. The first that fits is the cause.
 ORDER: tuple[Callable[[Case], Finding | None], ...] = (
+    refusals.turned_away,
     ends.sampled,
     ends.reused,
     ends.zero,

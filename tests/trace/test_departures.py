@@ -10,6 +10,7 @@ from pdctl.dialect.own import canary
 from pdctl.errors import NotFoundError
 from pdctl.trace import lookup
 from pdctl.trace.assemble import trace
+from pdctl.trace.diagnose import diagnose
 from pdctl.trace.room import Outcome
 from pdctl.trace.summary import summaries
 from tests.trace import pasted
@@ -160,6 +161,30 @@ def test_a_canary_that_doctor_left_is_marked_and_not_the_last_that_failed(tmp_pa
 def test_a_canary_that_was_left_alone_is_no_failure(tmp_path: Path) -> None:
     prefill, decode = left_on_purpose(100, ROOM)
     library = pasted.library(tmp_path, p0=p0(*prefill), d0=d0(*decode))
+    with pytest.raises(NotFoundError, match="no room failed"):
+        lookup.last_failed(library)
+
+
+def test_a_canary_that_doctor_left_is_no_finding_of_a_diagnosis(tmp_path: Path) -> None:
+    prefill, decode = left_on_purpose(100, ROOM)
+    found = diagnose(pasted.library(tmp_path, p0=p0(*prefill), d0=d0(*decode)))
+    assert (found.findings, found.tally.rooms, found.tally.canaries, found.wrong) == ((), {}, 1, False)
+
+
+REFUSED = (
+    f"{at(50)} Finish room={ROOM} rid={'b' * 32} request_id={'b' * 32} attempt=1 prefill=http://127.0.0.1:30000 "
+    "decode=http://127.0.0.1:30002 status=400 outcome=refused prefill_ms=2.2 first_byte_ms=2.2 total_ms=2.3"
+)
+
+
+def test_a_request_that_was_refused_is_nobodys_failure(tmp_path: Path) -> None:
+    """The pair's other leg was let go, which says Aborted: an echo."""
+    library = pasted.library(tmp_path, router=router(REFUSED), p0=p0(received(50, ROOM, rid(ROOM))), d0=d0())
+    found = trace(library, ROOM)
+    assert (found.outcome, code(found)) == (Outcome.REFUSED, "PD718")
+    assert [(one.outcome, one.code) for one in summaries(library)] == [(Outcome.REFUSED, "PD718")]
+    told = diagnose(library)
+    assert ([(one.code, one.grave) for one in told.findings], told.wrong) == ([("PD718", False)], False)
     with pytest.raises(NotFoundError, match="no room failed"):
         lookup.last_failed(library)
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from pdctl.dialect.wrapping import COLOUR
+from pdctl.trace import crashes
+from pdctl.trace.deployment import Deployment
 from pdctl.trace.diagnose import diagnose
 from pdctl.trace.diagnosis import Kind
 from pdctl.trace.hints import Hints
@@ -183,6 +185,13 @@ def test_a_log_that_merely_stops_is_no_death(tmp_path: Path) -> None:
     found = diagnose(library(paths))
     assert not found.deaths
     assert not found.wrong
+
+
+def test_a_death_without_a_room_speaks_of_none() -> None:
+    told = library(logs("1p1d-decode-killed-info-sgl0523"))
+    (gone,) = crashes.ended(told, Deployment.of(told), list(told.said(crashes.wanted)))
+    assert crashes.told(gone, (), None).headline == "decode0 died; no line names a room that it had"
+    assert crashes.told(gone, (1,), None).headline == "decode0 died while it had the room"
 
 
 def test_what_is_no_log_of_ours_is_said_to_be(tmp_path: Path) -> None:

@@ -43,6 +43,14 @@ ROWS = (
         phase=Phase.ABORTED, cause="PD706",
     ),
     Row(
+        "finish-refused", ROUTER, Level.INFO, "router", b"Finish room=",
+        r"Finish " + _WHERE + r" status=(?P<status>4\d\d) outcome=(?P<outcome>refused) prefill_ms=(?P<prefill_ms>\S+) "
+        r"first_byte_ms=(?P<first_ms>\S+) " + _TOTAL,
+        f"[2026-11-21 19:44:40] Finish {_EXAMPLE} status=400 outcome=refused prefill_ms=2.2 first_byte_ms=2.2 "
+        "total_ms=2.3",
+        phase=Phase.REFUSED, cause="PD718",
+    ),
+    Row(
         "finish-failed", ROUTER, Level.WARNING, "router", b"Finish room=",
         r"Finish " + _WHERE + _END + _TOTAL + r"(?:: (?P<reason>.*))?",
         f"[2026-11-21 19:44:40] WARNING Finish {_EXAMPLE} status=- outcome=failed prefill_ms=3.1 first_byte_ms=- "

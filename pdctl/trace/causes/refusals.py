@@ -1,4 +1,4 @@
-"""A leg answered with an error and no line of its engine says why: the router's word is all there is."""
+"""A leg answered with an error: the request was at fault, or no line of its engine says why but the router's."""
 
 from __future__ import annotations
 
@@ -13,6 +13,17 @@ if TYPE_CHECKING:
 # What pdctl's router says of a leg; the published ones name no room in such a line.
 ANSWERED = re.compile(r"\b(?P<leg>prefill|decode) (?P<url>https?://\S+) answered (?P<status>[45]\d\d)\b")
 CODES = {"prefill": "PD713", "decode": "PD714"}
+
+
+def turned_away(case: Case) -> Finding | None:
+    """The request itself was answered 4xx, which the router hands on: no other pair would have helped."""
+    event = next((event for event in case.story.by("router") if event.row.cause == "PD718"), None)
+    if event is None:
+        return None
+    status = event.values["status"]
+    why = f"an engine answered {status}, and the router handed that on: the request was at fault, no instance failed"
+    proof = Proof(f"the router answered {status}", event)
+    return Finding("PD718", "client", why, (proof,), "", {"observed": f"it was answered {status}"})
 
 
 def refused(case: Case) -> Finding | None:
