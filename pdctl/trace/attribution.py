@@ -113,8 +113,9 @@ def _routed(story: Story, deployment: Deployment, joined: Joined, leg: str) -> K
     owner = deployment.at_url(next(iter(urls)))
     times = [event.t for event in lines if event.t is not None]
     times = times or [attempt.start for attempt in joined.attempts]
-    # A request to a process that is gone never arrives: only a later line of its log shows that it was there.
-    if owner is None or not times or not owner.lived_past(max(times)):
+    # A request to a process that is gone never arrives: only a later line of its log shows that it was there. Where no
+    # start of it is told, a line of another one may be lost, too, and the later lines are that one's.
+    if owner is None or not times or not owner.started or not owner.lived_past(max(times)):
         return None
     return Known(owner.name, "the router sent it there, and it was up", tuple(lines[:2]))
 

@@ -24,6 +24,8 @@ SAME = settings(SLOW, derandomize=True, database=None)
 FOUND = {
     # The decode's `Fetched bootstrap info` of one room stood in front of `Sending to …` of the next but one.
     "two lines between two rooms": Copy("2p1d-healthy-debug-sgl0518", "holes", 0.3, 3599),
+    # The prefill was dead when the router sent the request, and started again since: no line of a start was left.
+    "no line of any start": Copy("pdctl-killed-prefill", "kinds", 0.6, 1858),
     # No line says who had the request, while the router's attempts name prefills: a traceback.
     "attempts that name prefills": Copy("2p1d-missing-ports-debug-sgl0518", "holes", 0.6, 1009),
 }
