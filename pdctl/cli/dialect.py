@@ -15,7 +15,7 @@ from pdctl.dialect.row import Row, Speaker
 from pdctl.dialect.survey import survey
 from pdctl.dialect.versions import resolve
 from pdctl.dialect.vocabulary import speech
-from pdctl.errors import ExitCode
+from pdctl.errors import ExitCode, UsageError
 from pdctl.render import dialect as render
 from pdctl.render import term
 
@@ -48,8 +48,9 @@ Dialects = Annotated[
 ]  # fmt: skip
 
 Of = Annotated[
-    str | None, typer.Option("--version", metavar="V", help="A release of SGLang (default: the newest pdctl has read).")
+    str | None, typer.Argument(metavar="[V]", help="A release of SGLang (default: the newest pdctl has read).")
 ]
+AlsoOf = Annotated[str | None, typer.Option("--version", metavar="V", help="The same.")]
 
 
 @app.command(epilog=EPILOG)
@@ -120,29 +121,31 @@ def check(
 
 
 @app.command(epilog=EPILOG)
-def flags(version: Of = None, output: Output = Report.TEXT) -> None:
+def flags(release: Of = None, version: AlsoOf = None, output: Output = Report.TEXT) -> None:
     """List the flags of one release of SGLang, and since when and until when they exist.
 
     \b
-    pdctl dialect flags --version 0.5.10
+    pdctl dialect flags 0.5.10
     pdctl dialect flags --version 0.5.22 -o json
     """
-    _items("flags", version, output)
+    _items("flags", release, version, output)
 
 
 @app.command(epilog=EPILOG)
-def env(version: Of = None, output: Output = Report.TEXT) -> None:
+def env(release: Of = None, version: AlsoOf = None, output: Output = Report.TEXT) -> None:
     """List the environment variables one release of SGLang reads, and since when and until when it does.
 
     \b
-    pdctl dialect env --version 0.5.22
+    pdctl dialect env 0.5.22
     pdctl dialect env --version 0.5.22 -o json
     """
-    _items("env", version, output)
+    _items("env", release, version, output)
 
 
-def _items(kind: str, version: str | None, output: Report) -> None:
-    release = resolve(version)
+def _items(kind: str, given: str | None, version: str | None, output: Report) -> None:
+    if given is not None and version is not None and given != version:
+        raise UsageError(f"two releases are given: {given} and --version {version}", "give one of them")
+    release = resolve(given if version is None else version)
     found = render.items(kind, release.known)
     stream = term.out()
     if release.note:

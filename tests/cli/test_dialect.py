@@ -14,6 +14,7 @@ import pytest
 from pdctl.dialect.identify import identify
 from pdctl.dialect.lexicon import ROWS
 from pdctl.dialect.survey import survey
+from pdctl.dialect.versions import NEWEST, parse, spell
 from pdctl.dialect.vocabulary import speech
 from pdctl.render import dialect as render
 from pdctl.render.term import Term
@@ -136,3 +137,59 @@ def test_a_terminal_gets_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen()
     render.rows(ROWS[:3], Term(screen))
     assert screen.getvalue().splitlines()[0].split() == list(render.HEAD)
+
+
+KINDS = [("flags", "flag", "--disaggregation-mode"), ("env", "name", "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT")]
+
+
+@pytest.mark.parametrize(("verb", "key", "known"), KINDS)
+@pytest.mark.parametrize("form", [("0.5.10",), ("--version", "0.5.10"), ("0.5.10", "--version", "0.5.10")])
+def test_the_items_of_a_release(verb: str, key: str, known: str, form: tuple[str, ...]) -> None:
+    done = pdctl(verb, *form, "-o", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    assert list(document) == ["schema", "version", verb]
+    assert (document["schema"], document["version"]) == (f"pdctl.{verb}/1", "0.5.10")
+    rows = document[verb]
+    assert all(list(row) == [key, "since", "until"] for row in rows)
+    assert known in {row[key] for row in rows}
+    assert [row[key] for row in rows] == sorted({row[key] for row in rows})
+    # Every item holds in the release asked for.
+    assert all(row["until"] is None or parse(row["until"]) > parse("0.5.10") for row in rows)
+    assert all(parse(row["since"]) <= parse("0.5.10") for row in rows)
+
+
+def test_the_flags_that_a_release_lost_are_not_its_own() -> None:
+    flag = "--disaggregation-decode-tp"
+    listed = {version: pdctl("flags", version).stdout.splitlines() for version in ("0.5.9", "0.5.10")}
+    assert f"{flag}\t0.5.3\t0.5.10" in listed["0.5.9"]
+    assert not any(line.startswith(f"{flag}\t") for line in listed["0.5.10"])
+
+
+@pytest.mark.parametrize("verb", ["flags", "env"])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("0.4.9",), ("older than 0.5.3", spell(NEWEST))),
+        (("--version", "0.4.9"), ("older than 0.5.3", spell(NEWEST))),
+        (("latest",), ("`latest` is not an sglang version", spell(NEWEST))),
+        (("0.5.8", "--version", "0.5.9"), ("two releases are given: 0.5.8 and --version 0.5.9",)),
+    ],
+)
+def test_a_release_nobody_can_answer_for_is_refused(verb: str, words: tuple[str, ...], told: tuple[str, ...]) -> None:
+    done = pdctl(verb, *words, "-o", "json")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert all(word in done.stderr for word in told), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["flags", "env"])
+def test_a_newer_release_is_answered_for_by_the_newest_and_says_so(verb: str) -> None:
+    done = pdctl(verb, "0.9.1", "-o", "json")
+    assert done.returncode == 0
+    assert "newer than the newest release pdctl has read" in done.stderr
+    document = json.loads(done.stdout)
+    assert document["version"] == "0.9.1"
+    assert f"the rules of {spell(NEWEST)} are used" in document["note"]
+    assert document[verb] == json.loads(pdctl(verb, "-o", "json").stdout)[verb]

@@ -86,8 +86,9 @@ def _frames(method: ast.FunctionDef) -> dict[str, str]:
 def _index(node: ast.expr, made: dict[str, str]) -> str:
     for each in ast.walk(node):
         of_a_name = isinstance(each, ast.Subscript) and isinstance(each.value, ast.Name)
-        if of_a_name and isinstance(each.slice, ast.Constant):
-            return str(each.slice.value)
+        index = each.slice if isinstance(each, ast.Subscript) else None
+        if of_a_name and isinstance(index, ast.Constant):
+            return str(index.value)
         if isinstance(each, ast.Name) and made.get(each.id):
             return made[each.id]
     return ""
