@@ -18,7 +18,19 @@ from pdctl.dialect import arguments, numerals
 from pdctl.dialect.own.engine import AT_INFO
 from pdctl.dialect.own.launcher import ROWS as LAUNCHER
 from pdctl.dialect.row import Level, Speaker
-from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_10, V0_5_13, V0_5_16, V0_5_18, V0_5_23, Span, Version, spell
+from pdctl.dialect.versions import (
+    V0_5_3,
+    V0_5_4,
+    V0_5_4_POST2,
+    V0_5_8,
+    V0_5_10,
+    V0_5_11,
+    V0_5_16,
+    V0_5_23,
+    Span,
+    Version,
+    spell,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -112,14 +124,14 @@ HINTS = (
     ),
     Hint("prefill-shape-fetched", "info", r".*kv_layout", Span(V0_5_23)),
     Hint("prefill-shape-fetched-old", "page_size", r"\d", Span(V0_5_8, V0_5_10)),
-    Hint("prefill-warm-up-ended-old", "resp", r".*'total_retractions'", Span(V0_5_8, V0_5_13)),
-    Hint("decode-warm-up-ended-old", "resp", r".*'total_retractions'", Span(V0_5_8, V0_5_13)),
-    Hint("prefill-times", "attempts", r"\d", Span(V0_5_18)),
-    Hint("decode-times", "attempts", r"\d", Span(V0_5_18)),
-    Hint("prefill-batch-old", "dot", r"\.", Span(V0_5_3, V0_5_8)),
-    Hint("prefill-batch-old", "dot", r",", Span(V0_5_8, V0_5_13)),
-    Hint("decode-batch", "dot", r"\.", Span(V0_5_3, V0_5_8)),
-    Hint("decode-batch", "dot", r",", Span(V0_5_8)),
+    Hint("prefill-warm-up-ended-old", "resp", r".*'total_retractions'", Span(V0_5_4_POST2, V0_5_11)),
+    Hint("decode-warm-up-ended-old", "resp", r".*'total_retractions'", Span(V0_5_4_POST2, V0_5_11)),
+    Hint("prefill-times", "attempts", r"\d", Span(V0_5_16)),
+    Hint("decode-times", "attempts", r"\d", Span(V0_5_16)),
+    Hint("prefill-batch-old", "dot", r"\.", Span(V0_5_3, V0_5_4)),
+    Hint("prefill-batch-old", "dot", r",", Span(V0_5_4, V0_5_11)),
+    Hint("decode-batch", "dot", r"\.", Span(V0_5_3, V0_5_4)),
+    Hint("decode-batch", "dot", r",", Span(V0_5_4)),
 )
 _HINTS = {row: tuple(hint for hint in HINTS if hint.row == row) for row in {hint.row for hint in HINTS}}
 

@@ -16,16 +16,15 @@ if TYPE_CHECKING:
 
     from tools.read_release.wheel import Wheel
 
+# Where the lines of an engine are written, and where they stood or went in other releases.
 FOLDERS = (
     "sglang/srt/disaggregation", "sglang/srt/managers", "sglang/srt/entrypoints", "sglang/srt/observability",
-    "sglang/srt/metrics", "sglang/srt/tracing", "sglang/srt/server_args.py", "sglang/srt/utils.py",
-    "sglang/srt/utils/common.py", "sglang/srt/utils/log_utils.py", "sglang/srt/utils/request_logger.py",
-    "sglang/srt/utils/watchdog.py", "sglang/srt/utils/network.py", "sglang/srt/utils/tensor_bridge.py",
-    "sglang/srt/model_executor", "sglang/srt/mem_cache/memory_pool.py", "sglang/srt/mem_cache/common.py",
-    "sglang/srt/distributed/parallel_state.py", "sglang/srt/arg_groups/pd_disaggregation_hook.py",
-    "sglang/launch_server.py",
+    "sglang/srt/metrics", "sglang/srt/tracing", "sglang/srt/server_args.py", "sglang/srt/arg_groups",
+    "sglang/srt/utils.py", "sglang/srt/utils", "sglang/srt/model_executor", "sglang/srt/mem_cache/memory_pool.py",
+    "sglang/srt/mem_cache/common.py", "sglang/srt/mem_cache/allocation.py", "sglang/srt/distributed",
+    "sglang/srt/elastic_ep", "sglang/srt/warmup.py", "sglang/launch_server.py", "sglang/utils.py",
 )  # fmt: skip
-REASONS = ("disaggregation/", "managers/schedule", "managers/disagg", "managers/data_parallel", "mem_cache/")
+REASONS = ("disaggregation/", "managers/", "mem_cache/", "observability/", "distributed/device_communicators/mooncake")
 LEVELS = {
     "debug": "debug", "info": "info", "warning": "warning", "warn": "warning", "error": "error",
     "exception": "error", "critical": "critical", "fatal": "critical", "log": "?",
@@ -34,10 +33,12 @@ HELPERS = {"log_info_on_rank0": "info", "log_debug_on_rank0": "debug", "print_wa
            "print_info_once": "info", "print": "print", "logger_warning_once": "warning",
            "warning_once": "warning", "info_once": "info", "print_deprecated_warning": "warning",
            "record_failure": "raise", "conclude_failure": "raise"}  # fmt: skip
+EVENTS = ("log_json", "_log_json")  # one JSON object a line: its event is its second argument, or its first
 SILENT = ("add_argument", "Arg", "append", "join", "field", "Counter", "Gauge", "Histogram", "Summary")
 PERCENT = re.compile(r"%(?:\([^)]*\))?[-+ #0-9.]*[sdrfgxi]")
 BRACES = re.compile(r"\{[^{}]*\}")
 HOLE = "{}"
+MOST = 8  # texts one name may hold; more is no message
 
 
 class Line(NamedTuple):
@@ -55,7 +56,11 @@ def read(wheel: Wheel) -> tuple[Line, ...]:
         if "/encode" in path or short.startswith(("disaggregation/mini_lb", "disaggregation/launch_lb")):
             continue  # other programs
         for function, name in _functions(module):
-            for template, level in _said(function):
+            said = set(_said(function))
+            sure = {template for template, level in said if level not in ("passed", "returned")}
+            for template, level in said:
+                if level in ("passed", "returned") and template in sure:
+                    continue  # the argument of the very call that says it
                 if _tells(template) and (level not in ("raise", "passed", "returned") or short.startswith(REASONS)):
                     found.add(Line(template, level, f"{short}:{name}"))
     return tuple(sorted(found))
@@ -74,18 +79,19 @@ def _functions(module: ast.Module) -> Iterator[tuple[ast.AST, str]]:
             if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 yield child, f"{prefix}{child.name}"
             if isinstance(child, ast.ClassDef):
+                yield _outside(child), f"{prefix}{child.name}"
                 yield from walk(child, f"{child.name}.")
             elif not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 yield from walk(child, prefix)
 
-    yield (
-        ast.Module(
-            [one for one in module.body if not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))],
-            [],
-        ),
-        "-",
-    )
+    yield _outside(module), "-"
     yield from walk(module, "")
+
+
+def _outside(node: ast.Module | ast.ClassDef) -> ast.Module:
+    """What stands in no function."""
+    inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return ast.Module([one for one in node.body if not isinstance(one, inner)], [])
 
 
 def _said(function: ast.AST) -> Iterator[tuple[str, str]]:
@@ -100,6 +106,10 @@ def _said(function: ast.AST) -> Iterator[tuple[str, str]]:
                 yield text, "raise"
         elif isinstance(node, ast.Call):
             yield from _call(node, texts)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            for text in _templates(node.value, texts):  # a reason that is kept to be told later
+                if " " in text:
+                    yield text, "passed"
     if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) and "log" not in function.name:
         # A function that makes a text for its caller to log: `return f"…"`, and reasons that are handed on.
         for node in ast.walk(function):
@@ -125,12 +135,17 @@ def _call(node: ast.Call, texts: dict[str, list[str]]) -> Iterator[tuple[str, st
         return
     name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
     level = HELPERS.get(name, "")
+    if name in EVENTS:
+        event = next((one.value for one in node.args[:2] if isinstance(one, ast.Constant)), None)
+        if isinstance(event, str):
+            yield f'{{"timestamp": "{HOLE}", "event": "{event}"{HOLE}', "info"
+        return
     for argument in (*node.args, *(one.value for one in node.keywords)):
         if level:
             for text in _templates(argument, texts):
                 yield text, level
         elif name not in SILENT and (
-            isinstance(argument, ast.JoinedStr)
+            isinstance(argument, (ast.JoinedStr, ast.BoolOp))
             or (isinstance(argument, ast.Constant) and isinstance(argument.value, str) and " " in argument.value)
         ):
             for text in _templates(argument, texts):
@@ -140,13 +155,14 @@ def _call(node: ast.Call, texts: dict[str, list[str]]) -> Iterator[tuple[str, st
 def _texts(function: ast.AST) -> dict[str, list[str]]:
     """Local name → the templates it may hold; what is added to one later is optional."""
     found: dict[str, list[str]] = {}
-    for node in ast.walk(function):
+    statements = [node for node in ast.walk(function) if isinstance(node, (ast.Assign, ast.AugAssign))]
+    for node in sorted(statements, key=lambda one: (one.lineno, one.col_offset)):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             found.setdefault(node.targets[0].id, []).extend(_templates(node.value, found))
         elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name):
-            for text in _templates(node.value, found)[:1]:
-                before = found.get(node.target.id, [])
-                found[node.target.id] = [f"{one}⟨{text}⟩" for one in before] or [text]
+            before = found.get(node.target.id, [])
+            added = "".join(f"⟨{text}⟩" for text in _templates(node.value, found)[:MOST]) or f"⟨{HOLE}⟩"
+            found[node.target.id] = [one + added for one in before] or [added]
     return found
 
 
@@ -155,15 +171,18 @@ def _templates(node: ast.expr, texts: dict[str, list[str]]) -> list[str]:
         text = PERCENT.sub(HOLE, node.value)
         return [BRACES.sub(HOLE, text)]
     if isinstance(node, ast.JoinedStr):
-        return ["".join(_part(each) for each in node.values)]
+        out = [""]
+        for each in node.values:
+            out = [head + tail for head in out for tail in _part(each, texts)][:MOST]
+        return out
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return [
-            a + b
-            for a in _templates(node.left, texts)[:3] or [HOLE]
-            for b in _templates(node.right, texts)[:3] or [HOLE]
+        return [a + b for a in _templates(node.left, texts) or [HOLE] for b in _templates(node.right, texts) or [HOLE]][
+            :MOST
         ]
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
         return _templates(node.left, texts)
+    if isinstance(node, ast.BoolOp):
+        return [text for each in node.values for text in _templates(each, texts)][:MOST]
     if isinstance(node, ast.IfExp):
         return [*_templates(node.body, texts), *_templates(node.orelse, texts)]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
@@ -171,13 +190,16 @@ def _templates(node: ast.expr, texts: dict[str, list[str]]) -> list[str]:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "join":
         return [HOLE]
     if isinstance(node, ast.Name):
-        return texts.get(node.id, [])[:6]
+        return texts.get(node.id, [])[:MOST]
     return []
 
 
-def _part(node: ast.expr) -> str:
+def _part(node: ast.expr, texts: dict[str, list[str]]) -> list[str]:
+    """What may stand for one part of an f-string; a name is what was bound to it, if that was text alone."""
     if isinstance(node, ast.Constant):
-        return str(node.value)
+        return [str(node.value)]
     if isinstance(node, ast.FormattedValue) and isinstance(node.value, ast.Constant):
-        return str(node.value.value)
-    return HOLE
+        return [str(node.value.value)]
+    if isinstance(node, ast.FormattedValue) and isinstance(node.value, (ast.Name, ast.IfExp)):
+        return _templates(node.value, texts)[:MOST] or [HOLE]
+    return [HOLE]

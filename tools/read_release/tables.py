@@ -52,7 +52,7 @@ def contents(package: str, kind: str, versions: list[str]) -> dict[str, set[Row]
     found: dict[str, set[Row]] = {version: set() for version in versions}
     for since, until, *cells in lines(path_of(package, kind)):
         for version in versions[versions.index(since) : versions.index(until) if until else None]:
-            found[version].add(tuple(_unescape(cell) for cell in cells))
+            found[version].add(tuple(unescape(cell) for cell in cells))
     return found
 
 
@@ -104,7 +104,7 @@ def _escape(cell: str) -> str:
     return cell.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
 
 
-def _unescape(cell: str) -> str:
+def unescape(cell: str) -> str:
     if "\\" not in cell:
         return cell
     return re.sub(r"\\(.)", lambda found: {"t": "\t", "n": "\n", "r": "\r"}.get(found[1], found[1]), cell)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from pdctl.dialect.row import Level, Row, Speaker
-from pdctl.dialect.versions import V0_5_3, V0_5_13, V0_5_18, Span
+from pdctl.dialect.versions import V0_5_3, V0_5_11, V0_5_12, V0_5_16, Span
 
 _NEW = r"[,.] #new-seq: (?P<new_seq>\d+), #new-token: (?P<new_token>\d+), #cached-token: (?P<cached_token>\d+), "
 _ITER = r"(?: \[\d+\])?"
@@ -21,14 +21,14 @@ ROWS = (
         "[2026-11-21 02:06:49] Prefill batch, #new-seq: 1, #new-token: 5, #cached-token: 0, token usage: 0.00, "
         "#running-req: 0, #queue-req: 0, #pending-token: 0, #bootstrap-req: 0, #inflight-req: 1, #optimistic-req: 0, "
         "cpu graph: False, input throughput (token/s): 0.67",
-        Span(V0_5_18),
+        Span(V0_5_16),
     ),
     Row(
         "prefill-batch-old", Speaker.SGLANG, Level.INFO, "prefill", b"#prealloc-req: ",
         _PRE + _USED + r"#prealloc-req: (?P<bootstrap>\d+), #inflight-req: (?P<inflight>\d+), (?P<rest>.*)",
         "[2026-11-21 01:18:26] Prefill batch, #new-seq: 1, #new-token: 4, #cached-token: 0, token usage: 0.00, "
         "#running-req: 0, #queue-req: 0, #prealloc-req: 0, #inflight-req: 0, input throughput (token/s): 0.00, ",
-        Span(V0_5_3, V0_5_13),
+        Span(V0_5_3, V0_5_11),
     ),
     Row(
         "prefill-batch", Speaker.SGLANG, Level.INFO, "prefill", b"#bootstrap-req: ",
@@ -36,7 +36,7 @@ ROWS = (
         r"#inflight-req: (?P<inflight>\d+), (?P<rest>.*)",
         "[2026-11-21 19:44:33] Prefill batch, #new-seq: 1, #new-token: 1, #cached-token: 0, token usage: 0.00, "
         "#running-req: 0, #queue-req: 0, #bootstrap-req: 0, #inflight-req: 1, input throughput (token/s): 377.67",
-        Span(V0_5_13),
+        Span(V0_5_12),
     ),
     Row(
         "decode-batch", Speaker.SGLANG, Level.INFO, "decode", b"#transfer-req: ",

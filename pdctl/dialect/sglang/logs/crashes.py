@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pdctl.dialect.phase import Phase
 from pdctl.dialect.row import Level, Row, Speaker
-from pdctl.dialect.versions import V0_5_8, V0_5_13, V0_5_18, V0_5_23, Span
+from pdctl.dialect.versions import V0_5_3_POST3, V0_5_4, V0_5_8, V0_5_10, V0_5_18, V0_5_21, V0_5_23, Span
 
 ROWS = (
     Row(
@@ -29,7 +29,7 @@ ROWS = (
         r"page_size=(?P<decode_page_size>\d+)",
         "[2026-11-21 02:12:44] Page size mismatch: prefill server has page_size=1, but decode server has "
         "page_size=16. Both servers must use the same --page-size value.",
-        Span(V0_5_8, V0_5_13), cause="PD302",
+        Span(V0_5_8, V0_5_10), cause="PD302",
     ),
     Row(
         "page-size-error", Speaker.SGLANG, Level.ERROR, "decode", b"Page size mismatch: prefill server has page_",
@@ -72,7 +72,7 @@ ROWS = (
         r"[^\s,]+), but decode server has kv_cache_dtype=(?P<decode_dtype>[^\s,]+)\.",
         "RuntimeError: KV cache dtype mismatch: prefill server has kv_cache_dtype=auto, but decode server has "
         "kv_cache_dtype=fp8_e4m3. Both servers must use the same --kv-cache-dtype value.",
-        Span(V0_5_13), cause="PD303",
+        Span(V0_5_10), cause="PD303",
     ),
     Row(
         "kv-layout-mismatch", Speaker.SGLANG, Level.ERROR, "decode", b"KV layout mismatch: prefill server has ",
@@ -95,25 +95,26 @@ ROWS = (
         r"RuntimeError: DeepSeek-V4\.1 DSpark PD layout mismatch \((?P<reason>[^)]*)\)",
         "RuntimeError: DeepSeek-V4.1 DSpark PD layout mismatch (block_size): both servers must enable DSpark with the "
         "same block size and target/draft KV layout. Upgrade both servers together.",
-        Span(V0_5_23), cause="PD308",
+        Span(V0_5_21), cause="PD308",
     ),
     Row(
         "hybrid-tp-refused", Speaker.SGLANG, Level.ERROR, "prefill", b"PD Disaggregation does NOT support PD different",
         r"RuntimeError: PD Disaggregation does NOT support PD different TP sizes for (?P<reason>.*)",
         "RuntimeError: PD Disaggregation does NOT support PD different TP sizes for non-MLA SWA hybrid models yet.",
+        Span(V0_5_3_POST3),
         cause="PD306",
     ),
     Row(
         "null-bootstrap-host", Speaker.SGLANG, Level.ERROR, "decode", b"'NoneType' object has no attribute 'starts",
         r"AttributeError: 'NoneType' object has no attribute 'startswith'",
-        "AttributeError: 'NoneType' object has no attribute 'startswith'", Span(V0_5_13), cause="PD709",
+        "AttributeError: 'NoneType' object has no attribute 'startswith'", Span(V0_5_10), cause="PD709",
     ),
     Row(
         "room-none", Speaker.SGLANG, Level.ERROR, "", b"req.bootstrap_room should not be None.",
         r"AssertionError: req\.bootstrap_room should not be None\.",
         "AssertionError: req.bootstrap_room should not be None. Do not send requests directly to prefill or decode "
         "instances; send to the router instead.",
-        Span(V0_5_8), cause="PD712",
+        Span(V0_5_4), cause="PD712",
     ),
     Row(
         "foreign-frame", Speaker.SGLANG, Level.ERROR, "prefill", b"Foreign traffic?",
@@ -126,7 +127,7 @@ ROWS = (
         r"prefill bootstrap_thread died on engine_rank=(?P<rank>\S+); requests to this rank will time out",
         "[2026-11-21 02:16:43] prefill bootstrap_thread died on engine_rank=0; requests to this rank will time out in "
         "KVPoll.Bootstrapping",
-        Span(V0_5_23), backend="nixl", cause="PD710",
+        Span(V0_5_21), backend="nixl", cause="PD710",
     ),
     Row(
         "thread-exception", Speaker.SGLANG, Level.ERROR, "", b"Exception in thread ",
@@ -148,7 +149,7 @@ ROWS = (
         r"Subprocess (?P<name>\S+) \(pid=(?P<pid>\d+)\) crashed with exit code (?P<code>-?\d+)\.",
         "[2026-11-21 20:04:15] Subprocess sglang::scheduler (pid=26936) crashed with exit code -9. Triggering SIGQUIT "
         "for cleanup...",
-        Span(V0_5_13), cause="PD709",
+        Span(V0_5_10), cause="PD709",
     ),
     Row(
         "part-crashed", Speaker.SGLANG, Level.ERROR, "", b" hit an exception: ",

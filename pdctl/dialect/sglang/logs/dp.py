@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pdctl.dialect.row import Level, Row, Speaker
-from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_18, Span
+from pdctl.dialect.versions import V0_5_3, V0_5_3_POST2, V0_5_8, V0_5_10, V0_5_11, V0_5_16, Span
 
 DEBUG = "--log-level debug"
 
@@ -21,20 +21,20 @@ ROWS = (
     Row(
         "dp-port-assigned", Speaker.SGLANG, Level.DEBUG, "", b"Assigned port ",
         r"Assigned port (?P<port>\d+) to worker (?:slot )?(?P<dp_rank>\d+)",
-        "[2026-11-21 02:16:23] Assigned port 46665 to worker 0", Span(V0_5_8), needs=DEBUG,
+        "[2026-11-21 02:16:23] Assigned port 46665 to worker 0", Span(V0_5_3_POST2), needs=DEBUG,
     ),
     Row(
         "dp-ports", Speaker.SGLANG, Level.DEBUG, "", b"Worker ports: [", r"Worker ports: \[(?P<ports>[^\]]*)\]",
-        "[2026-11-21 02:16:23] Worker ports: [46665, 43349]", Span(V0_5_8), needs=DEBUG,
+        "[2026-11-21 02:16:23] Worker ports: [46665, 43349]", Span(V0_5_3_POST2), needs=DEBUG,
     ),
     Row(
         "dp-ports-sending", Speaker.SGLANG, Level.DEBUG, "", b"Broadcasting worker ports to ",
         r"Broadcasting worker ports to (?P<nodes>\d+) client nodes",
-        "[2026-11-21 02:16:23] Broadcasting worker ports to 0 client nodes", Span(V0_5_8), needs=DEBUG,
+        "[2026-11-21 02:16:23] Broadcasting worker ports to 0 client nodes", Span(V0_5_3_POST2), needs=DEBUG,
     ),
     Row(
         "dp-ports-sent", Speaker.SGLANG, Level.DEBUG, "", b"Worker port broadcast completed",
-        r"Worker port broadcast completed", "[2026-11-21 02:16:23] Worker port broadcast completed", Span(V0_5_8),
+        r"Worker port broadcast completed", "[2026-11-21 02:16:23] Worker port broadcast completed", Span(V0_5_3_POST2),
         needs=DEBUG,
     ),
     Row(
@@ -52,22 +52,22 @@ ROWS = (
     Row(
         "dp-ports-late", Speaker.SGLANG, Level.ERROR, "", b"Timeout waiting for worker ports from node 0",
         r"Timeout waiting for worker ports from node 0",
-        "[2026-11-21 02:16:23] Timeout waiting for worker ports from node 0", Span(V0_5_8), cause="PD504",
+        "[2026-11-21 02:16:23] Timeout waiting for worker ports from node 0", Span(V0_5_3_POST2), cause="PD504",
     ),
     Row(
         "dp-handshake-bad", Speaker.SGLANG, Level.ERROR, "", b"Failed to recv/decode handshake in reply thread",
         r"Failed to recv/decode handshake in reply thread; continue",
-        "[2026-11-21 02:16:23] Failed to recv/decode handshake in reply thread; continue", Span(V0_5_13),
+        "[2026-11-21 02:16:23] Failed to recv/decode handshake in reply thread; continue", Span(V0_5_11),
     ),
     Row(
         "dp-handshake", Speaker.SGLANG, Level.DEBUG, "", b" worker ports",
         r"(?:Connecting to node 0 to receive|Sent) worker ports ?(?P<rest>.*)",
-        "[2026-11-21 02:16:23] Sent worker ports to 1/1 nodes", Span(V0_5_8), needs=DEBUG,
+        "[2026-11-21 02:16:23] Sent worker ports to 1/1 nodes", Span(V0_5_3_POST2), needs=DEBUG,
     ),
     Row(
         "dp-ports-received", Speaker.SGLANG, Level.DEBUG, "", b" worker ports from node 0",
         r"Received (?P<ports>\S+) worker ports from node 0",
-        "[2026-11-21 02:16:23] Received 2 worker ports from node 0", Span(V0_5_8), needs=DEBUG,
+        "[2026-11-21 02:16:23] Received 2 worker ports from node 0", Span(V0_5_3_POST2), needs=DEBUG,
     ),
     Row(
         "dp-balance-deprecated", Speaker.SGLANG, Level.WARNING, "", b"The 'minimum_tokens' load balancing method",
@@ -81,11 +81,11 @@ ROWS = (
         r"\[(?:DPC|Elastic EP)\](?:\[DPC\])? (?:update_active_ranks: |active rank )status len=(?P<status>\d+) != "
         r"max_dp_size=(?P<dp_size>\d+); ignoring update",
         "[2026-11-21 02:16:23] [DPC] update_active_ranks: status len=2 != max_dp_size=4; ignoring update",
-        Span(V0_5_18),
+        Span(V0_5_16),
     ),
     Row(
         "dp-elastic", Speaker.SGLANG, Level.DEBUG, "", b"[Elastic EP] ", r"\[Elastic EP\] (?P<rest>.*)",
-        "[2026-11-21 02:16:23] [Elastic EP] add_elastic_workers: slot 2 already active; skipping", Span(V0_5_18),
+        "[2026-11-21 02:16:23] [Elastic EP] add_elastic_workers: slot 2 already active; skipping", Span(V0_5_10),
         needs=DEBUG,
     ),
 )  # fmt: skip

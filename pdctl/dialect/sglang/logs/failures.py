@@ -10,12 +10,7 @@ from typing import NamedTuple
 
 from pdctl.dialect.phase import Phase
 from pdctl.dialect.row import Level, Row, Speaker
-from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Span
-
-TO_13 = Span(V0_5_3, V0_5_13)
-FROM_13 = Span(V0_5_13)
-FROM_18 = Span(V0_5_18)
-FROM_23 = Span(V0_5_23)
+from pdctl.dialect.versions import V0_5_6, V0_5_10, V0_5_11, V0_5_13, V0_5_16, V0_5_17, V0_5_20, V0_5_22, V0_5_23, Span
 
 
 class Head(NamedTuple):
@@ -82,7 +77,7 @@ TAILS = (
     Tail(
         "aborted-by-decode", Phase.ABORTED, "Aborted by decode-side abort notification.",
         r"Aborted by decode-side abort notification\.", "Aborted by decode-side abort notification.",
-        "prefill", FROM_18, echo=True,
+        "prefill", Span(V0_5_16), echo=True,
     ),
     Tail(
         "failed-elsewhere", Phase.FAILED, "Failed due to an unknown reason from another rank",
@@ -108,7 +103,7 @@ TAILS = (
     Tail(
         "state-not-sent", Phase.FAILED, "Failed to send state components of",
         r"Failed to send state components of \d+ to (?P<addr>\S+)",
-        "Failed to send state components of {room} to 127.0.0.1:43213", "prefill", FROM_18, cause="PD409",
+        "Failed to send state components of {room} to 127.0.0.1:43213", "prefill", Span(V0_5_17), cause="PD409",
     ),
     Tail(
         "prefill-lost", Phase.FAILED, " connection with prefill instance (bootstrap_addr: ",
@@ -119,7 +114,7 @@ TAILS = (
         "prefill-down", Phase.FAILED, "Prefill server with bootstrap_addr: ",
         r"Prefill server with bootstrap_addr: (?P<addr>\S+) is healthy before, but now it is down\.",
         "Prefill server with bootstrap_addr: 127.0.0.1:8998 is healthy before, but now it is down. "
-        "Request (bootstrap_room: {room}) has been marked as failed.", "decode",
+        "Request (bootstrap_room: {room}) has been marked as failed.", "decode", Span(V0_5_10),
     ),
     Tail(
         "prefill-unknown", Phase.FAILED, "Could not fetch prefill parallel info from ",
@@ -135,42 +130,44 @@ TAILS = (
     Tail(
         "rank-unreachable", Phase.FAILED, " to prefill ",
         r"(?:send_metadata|_register_kv_args|send_abort) to prefill (?P<addr>\S+) failed",
-        "send_metadata to prefill 127.0.0.1:45795 failed", "decode", FROM_18, cause="PD210",
+        "send_metadata to prefill 127.0.0.1:45795 failed", "decode", Span(V0_5_17), cause="PD210",
     ),
     Tail(
         "dp-rank-conflict", Phase.FAILED, "follow_bootstrap_room conflict",
         r"follow_bootstrap_room conflict: dispatched to dp_rank (?P<dp_rank>\d+)",
         "follow_bootstrap_room conflict: dispatched to dp_rank 0 but bootstrap_room {room} implies dp_rank 1. "
         "Set SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK=1 on both prefill and decode.",
-        "prefill", FROM_13, cause="PD313",
+        "prefill", Span(V0_5_11), cause="PD313",
     ),
     Tail(
         "policy-mismatch", Phase.FAILED, "Disaggregation decode allocation policy mismatch",
         r"Disaggregation decode allocation policy mismatch: .*",
         "Disaggregation decode allocation policy mismatch: prefill=early, decode=prefill_complete. Set "
-        "--disaggregation-decode-allocation-policy identically on both roles.", "decode", FROM_23,
+        "--disaggregation-decode-allocation-policy identically on both roles.", "decode", Span(V0_5_22),
     ),
     Tail(
         "room-reused", Phase.FAILED, " bootstrap room", r"Duplicate (?:or cancelled|decode) bootstrap room",
-        "Duplicate or cancelled bootstrap room", "", FROM_23, cause="PD707",
+        "Duplicate or cancelled bootstrap room", "", Span(V0_5_22), cause="PD707",
     ),
     Tail(
         "completion-timed-out", Phase.TIMED_OUT, "Timed out waiting for prefill completion",
-        r"Timed out waiting for prefill completion", "Timed out waiting for prefill completion", "decode", FROM_23,
+        r"Timed out waiting for prefill completion", "Timed out waiting for prefill completion", "decode",
+        Span(V0_5_22),
     ),
     Tail(
         "ended-early", Phase.FAILED, "Room marked Failed before the transfer ended",
-        r"Room marked Failed before the transfer ended", "Room marked Failed before the transfer ended", "", FROM_23,
-        echo=True,
+        r"Room marked Failed before the transfer ended", "Room marked Failed before the transfer ended", "",
+        Span(V0_5_20), echo=True,
     ),
-    # NIXL without a reason to give: bare text until 0.5.8, the reason of a KVTransferError in 0.5.13 and 0.5.18.
+    # Without a reason to give. NIXL up to 0.5.5 says what the fake backend says in every release; then a bare text of
+    # its own, from 0.5.13 to 0.5.22 the reason of a KVTransferError.
     Tail(
         "unexplained-oldest", Phase.FAILED, "Exception", r"Fake KV(?:Receiver|Sender) Exception",
-        "Fake KVReceiver Exception", "", Span(V0_5_3, V0_5_8), "nixl", echo=True, wrapped=False,
+        "Fake KVReceiver Exception", "", echo=True, wrapped=False,
     ),
     Tail(
         "unexplained-old", Phase.FAILED, "Exception", r"NIXL KV(?:Receiver|Sender) Exception",
-        "NIXL KVReceiver Exception", "", Span(V0_5_8, V0_5_13), "nixl", echo=True, wrapped=False,
+        "NIXL KVReceiver Exception", "", Span(V0_5_6, V0_5_13), "nixl", echo=True, wrapped=False,
     ),
     Tail(
         "unexplained", Phase.FAILED, "NIXL KV", r"NIXL KV(?:Receiver|Sender) Exception", "NIXL KVReceiver Exception",

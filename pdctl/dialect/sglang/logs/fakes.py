@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pdctl.dialect.phase import Phase
 from pdctl.dialect.row import Level, Row, Speaker
-from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_23, Span
+from pdctl.dialect.versions import V0_5_3, V0_5_3_POST3, V0_5_10, V0_5_21, Span
 
 DEBUG = "--log-level debug"
 
@@ -16,18 +16,18 @@ ROWS = (
         "fake-sender-started-old", Speaker.SGLANG, Level.DEBUG, "prefill", b"FakeKVSender init with kv_indices: ",
         r"FakeKVSender init with kv_indices: (?P<page_list>[^,]+), aux_index: (?P<aux>\d+)",
         "[2026-11-21 02:01:21] FakeKVSender init with kv_indices: 4, aux_index: 0",
-        Span(V0_5_3, V0_5_23), needs=DEBUG,
+        Span(V0_5_3, V0_5_21), needs=DEBUG,
     ),
     Row(
         "fake-sender-started", Speaker.SGLANG, Level.DEBUG, "prefill", b"FakeKVSender init with num_kv_indices: ",
         r"FakeKVSender init with num_kv_indices: (?P<pages>\d+), aux_index: (?P<aux>\d+)",
-        "[2026-11-21 02:06:35] FakeKVSender init with num_kv_indices: 4, aux_index: 0", Span(V0_5_23), needs=DEBUG,
+        "[2026-11-21 02:06:35] FakeKVSender init with num_kv_indices: 4, aux_index: 0", Span(V0_5_21), needs=DEBUG,
     ),
     Row(
         "fake-sender-sent", Speaker.SGLANG, Level.DEBUG, "prefill", b"FakeKVSender send with kv_indices: ",
         r"FakeKVSender send with kv_indices: (?P<page_list>[^,]+), state_indices: (?P<state>.*)",
         "[2026-11-21 02:06:36] FakeKVSender send with kv_indices: [1 2 3 4], state_indices: []",
-        Span(V0_5_8), needs=DEBUG,
+        Span(V0_5_3_POST3), needs=DEBUG,
     ),
     Row(
         "fake-sender-done", Speaker.SGLANG, Level.DEBUG, "prefill", b"FakeKVSender poll success",
@@ -38,7 +38,7 @@ ROWS = (
         r"FakeKVReceiver init with kv_indices: (?P<page_list>[^,]+), aux_index: (?P<aux>\d+), "
         r"state_indices: (?P<state>.*)",
         "[2026-11-21 01:20:09] FakeKVReceiver init with kv_indices: [1 2 3 4], aux_index: 0, state_indices: None",
-        Span(V0_5_8, V0_5_13), needs=DEBUG,
+        Span(V0_5_3_POST3, V0_5_10), needs=DEBUG,
     ),
     Row(
         "fake-receiver-started", Speaker.SGLANG, Level.DEBUG, "decode", b"FakeKVReceiver send_metadata with kv_indices",
@@ -46,7 +46,7 @@ ROWS = (
         r"state_indices: (?P<state>.*)",
         "[2026-11-21 02:04:22] FakeKVReceiver send_metadata with kv_indices: [1 2 3 4], aux_index: 0, "
         "state_indices: []",
-        Span(V0_5_13), needs=DEBUG,
+        Span(V0_5_10), needs=DEBUG,
     ),
     Row(
         "fake-receiver-done", Speaker.SGLANG, Level.DEBUG, "decode", b"FakeKVReceiver poll success",
@@ -56,20 +56,20 @@ ROWS = (
     Row(
         "fake-sender-sent-old", Speaker.SGLANG, Level.DEBUG, "prefill", b"FakeKVSender send with kv_indices: ",
         r"FakeKVSender send with kv_indices: (?P<page_list>[^,]+)$",
-        "[2026-11-21 01:20:09] FakeKVSender send with kv_indices: [1 2 3 4]", Span(V0_5_3, V0_5_8), needs=DEBUG,
+        "[2026-11-21 01:20:09] FakeKVSender send with kv_indices: [1 2 3 4]", Span(V0_5_3, V0_5_3_POST3), needs=DEBUG,
     ),
     Row(
         "fake-receiver-started-oldest", Speaker.SGLANG, Level.DEBUG, "decode", b"FakeKVReceiver init with kv_indices: ",
         r"FakeKVReceiver init with kv_indices: (?P<page_list>[^,]+), aux_index: (?P<aux>\d+)$",
         "[2026-11-21 01:20:09] FakeKVReceiver init with kv_indices: [1 2 3 4], aux_index: 0",
-        Span(V0_5_3, V0_5_8), needs=DEBUG,
+        Span(V0_5_3, V0_5_3_POST3), needs=DEBUG,
     ),
     Row(
         "fake-sender-timed-out", Speaker.SGLANG, Level.DEBUG, "prefill", b"FakeKVSender for room ",
         r"FakeKVSender for room (?P<room>\d+) timed out after (?P<seconds>[\d.]+)s in KVPoll\.WaitingForInput",
         "[2026-11-21 02:06:36] FakeKVSender for room 0 timed out after 300.0s in KVPoll.WaitingForInput; no KV chunk "
         "was ever sent.",
-        Span(V0_5_23), Phase.TIMED_OUT, needs=DEBUG,
+        Span(V0_5_21), Phase.TIMED_OUT, needs=DEBUG,
     ),
     Row(
         "fake-sender-timeouts-begin", Speaker.SGLANG, Level.WARNING, "prefill", b"Some FakeKVSender requests fail to",
@@ -77,6 +77,6 @@ ROWS = (
         "[2026-11-21 02:06:36] Some FakeKVSender requests fail to receive a KV chunk after bootstrapping. If a greater "
         "mean TTFT is acceptable, you can 'export SGLANG_DISAGGREGATION_WAITING_TIMEOUT=600' (10 minutes) to relax "
         "the timeout condition. ",
-        Span(V0_5_23),
+        Span(V0_5_21),
     ),
 )  # fmt: skip

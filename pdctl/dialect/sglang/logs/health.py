@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pdctl.dialect.row import Level, Row, Speaker
-from pdctl.dialect.versions import V0_5_3, V0_5_13, V0_5_18, V0_5_23, Span
+from pdctl.dialect.versions import V0_5_3, V0_5_10, V0_5_13, V0_5_14, V0_5_16, V0_5_23, Span
 
 ROWS = (
     Row(
@@ -49,7 +49,7 @@ ROWS = (
         r"(?:requests|transfers) affected",
         "[2026-11-21 01:48:36] Losing connection with prefill instance (bootstrap_addr: 127.0.0.1:8998), "
         "2 requests affected",
-        Span(V0_5_3, V0_5_18), backend="mooncake",
+        Span(V0_5_3, V0_5_14), backend="mooncake",
     ),
     Row(
         "session-failed", Speaker.SGLANG, Level.ERROR, "prefill", b"Session ",
@@ -91,13 +91,13 @@ ROWS = (
         r"PP rank (?P<rank>\d+): unexpected poll state (?P<state>\S+) for rid (?P<rid>\S+) ",
         "[2026-11-21 02:06:50] PP rank 0: unexpected poll state KVPoll.Bootstrapping for rid "
         "2bfafc2472b4467383402a55ee1d31d5 from consensus; treating as undone",
-        Span(V0_5_13),
+        Span(V0_5_10),
     ),
     Row(
         "prefill-poll-unexpected-old", Speaker.SGLANG, Level.WARNING, "prefill", b"Unexpected polling state ",
         r"Unexpected polling state (?P<state>\S+) for rid (?P<rid>\S+) in inflight queue",
         "[2026-11-21 02:06:50] Unexpected polling state KVPoll.Bootstrapping for rid 2bfafc2472b4467383402a55ee1d31d5 "
         "in inflight queue; treating as undone",
-        Span(V0_5_13, V0_5_18),
+        Span(V0_5_10, V0_5_16),
     ),
 )  # fmt: skip

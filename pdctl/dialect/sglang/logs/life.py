@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pdctl.dialect.phase import Phase
 from pdctl.dialect.row import Level, Row, Speaker
-from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Span
+from pdctl.dialect.versions import V0_5_3, V0_5_6, V0_5_11, V0_5_13, V0_5_16, V0_5_22, Span
 
 ROWS = (
     Row(
@@ -13,7 +13,7 @@ ROWS = (
         "[2026-11-21 01:19:11] server_args=ServerArgs(model_path='/srv/model', tokenizer_mode='auto', "
         "host='127.0.0.1', port=30002, tp_size=1, dp_size=1, page_size=1, kv_cache_dtype='auto', log_level='debug', "
         "disaggregation_mode='decode', disaggregation_transfer_backend='nixl', disaggregation_bootstrap_port=8998)",
-        Span(V0_5_3, V0_5_23),
+        Span(V0_5_3, V0_5_22),
     ),
     Row(
         "server-args-resolved", Speaker.SGLANG, Level.INFO, "", b"server_args={",
@@ -21,7 +21,7 @@ ROWS = (
         "[2026-11-21 02:06:24] server_args={'model_path': '/srv/model', 'host': '127.0.0.1', 'port': 30000, "
         "'tp_size': 1, 'page_size': 1, 'log_level': 'debug', 'disaggregation_mode': 'prefill', "
         "'disaggregation_transfer_backend': 'nixl', 'disaggregation_bootstrap_port': 8998}",
-        Span(V0_5_23),
+        Span(V0_5_22),
     ),
     Row(
         "uvicorn-running", Speaker.SGLANG, Level.INFO, "", b"Uvicorn running on http",
@@ -72,7 +72,7 @@ ROWS = (
         "[2026-11-21 01:18:27] End of prefill disaggregation mode warmup with status 200, resp: [{'text': 'J', "
         "'output_ids': [46], 'meta_info': {'id': 'e90ff0044cf54b4089cadfc7733d8bab', "
         "'finish_reason': {'type': 'length', 'length': 0}, 'prompt_tokens': 4}}]",
-        Span(V0_5_3, V0_5_13),
+        Span(V0_5_3, V0_5_11),
     ),
     Row(
         "decode-warm-up-ended-old", Speaker.SGLANG, Level.INFO, "decode",
@@ -82,22 +82,22 @@ ROWS = (
         "[2026-11-21 01:21:55] End of prefill disaggregation mode warmup with status 200, resp: [{'text': ' the the', "
         "'output_ids': [0, 296, 0, 296, 0, 296, 0, 296], 'meta_info': {'id': 'ba39cd33fbb6432d9bfa3c9c3bde30ef', "
         "'finish_reason': {'type': 'length', 'length': 8}, 'prompt_tokens': 4}}]",
-        Span(V0_5_3, V0_5_13),
+        Span(V0_5_3, V0_5_11),
     ),
     Row(
         "warm-up-ended-old", Speaker.SGLANG, Level.INFO, "", b"End of prefill disaggregation mode warmup with status",
         r"End of prefill disaggregation mode warmup with status (?P<status>\d+)",
         "[2026-11-21 01:21:55] End of prefill disaggregation mode warmup with status 503, resp: {'error': 'starting'}",
-        Span(V0_5_3, V0_5_13),
+        Span(V0_5_3, V0_5_11),
     ),
     Row(
         "warm-up-ranks-done", Speaker.SGLANG, Level.INFO, "", b"Disaggregation warmup requests completed for all ",
         r"Disaggregation warmup requests completed for all (?P<dp_size>\d+) DP ranks",
-        "[2026-11-21 02:06:36] Disaggregation warmup requests completed for all 1 DP ranks", Span(V0_5_18),
+        "[2026-11-21 02:06:36] Disaggregation warmup requests completed for all 1 DP ranks", Span(V0_5_16),
     ),
     Row(
         "warm-up-ended", Speaker.SGLANG, Level.INFO, "", b"End of disaggregation warmup",
-        r"End of disaggregation warmup", "[2026-11-21 02:06:36] End of disaggregation warmup", Span(V0_5_13),
+        r"End of disaggregation warmup", "[2026-11-21 02:06:36] End of disaggregation warmup", Span(V0_5_11),
     ),
     Row(
         "ready", Speaker.SGLANG, Level.INFO, "", b"The server is fired up and ready to roll!",
@@ -107,13 +107,13 @@ ROWS = (
     Row(
         "decode-radix-cache-off", Speaker.SGLANG, Level.WARNING, "decode", b"Radix cache is disabled for decode server",
         r"Radix cache is disabled for decode server",
-        "[2026-11-21 02:06:23] Radix cache is disabled for decode server", Span(V0_5_23),
+        "[2026-11-21 02:06:23] Radix cache is disabled for decode server", Span(V0_5_22),
     ),
     Row(
         "decode-chunk-cache", Speaker.SGLANG, Level.WARNING, "decode", b"KV cache is forced as chunk cache for decode",
         r"KV cache is forced as chunk cache for decode server",
         "[2026-11-21 01:19:09] WARNING server_args.py:2326: KV cache is forced as chunk cache for decode server",
-        Span(V0_5_3, V0_5_23),
+        Span(V0_5_3, V0_5_22),
     ),
     Row(
         "prefill-graph-off", Speaker.SGLANG, Level.WARNING, "prefill", b"Cuda graph is disabled for prefill server",
@@ -132,7 +132,7 @@ ROWS = (
         r"Endpoint '(?P<path>/get_\w+)' is deprecated and will be removed in a future version\.",
         "[2026-11-21 02:01:34] Endpoint '/get_server_info' is deprecated and will be removed in a future version. "
         "Please use '/server_info' instead.",
-        Span(V0_5_8),
+        Span(V0_5_6),
     ),
     Row(
         "sigterm", Speaker.SGLANG, Level.WARNING, "", b"SIGTERM received. ",

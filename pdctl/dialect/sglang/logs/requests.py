@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pdctl.dialect.phase import Phase
 from pdctl.dialect.row import Level, Row, Speaker
-from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_23, Span
+from pdctl.dialect.versions import V0_5_3, V0_5_7, V0_5_10, V0_5_12, V0_5_22, Span
 
 LOG_REQUESTS = "--log-requests"
 TIME_STATS = "--enable-request-time-stats-logging"
@@ -54,7 +54,7 @@ ROWS = (
         "[2026-11-21 02:06:48] Receive OpenAI: obj=ChatCompletionRequest(model='default', "
         "rid='2bfafc2472b4467383402a55ee1d31d5', bootstrap_host='127.0.0.1', bootstrap_port=8998, "
         "bootstrap_room=7707449254856086911)",
-        Span(V0_5_13), Phase.RECEIVED, needs=LOG_REQUESTS,
+        Span(V0_5_10), Phase.RECEIVED, needs=LOG_REQUESTS,
     ),
     Row(
         "request-received-json", Speaker.SGLANG, Level.INFO, "", b'"event": "request.received"',
@@ -62,7 +62,7 @@ ROWS = (
         '[2026-11-21 02:06:48] {"timestamp": "2026-11-21T02:06:48.123456", "event": "request.received", "rid": '
         '"2bfafc2472b4467383402a55ee1d31d5", "obj": {"stream": false, "bootstrap_host": "127.0.0.1", "bootstrap_port": '
         '8998, "bootstrap_room": 7707449254856086911}}',
-        Span(V0_5_8), Phase.RECEIVED, needs=LOG_REQUESTS,
+        Span(V0_5_7), Phase.RECEIVED, needs=LOG_REQUESTS,
     ),
     Row(
         "request-cut-short-json", Speaker.SGLANG, Level.INFO, "", b'"event": "request.finished"',
@@ -70,14 +70,14 @@ ROWS = (
         '[2026-11-21 02:06:49] {"timestamp": "2026-11-21T02:06:49.123456", "event": "request.finished", "rid": '
         '"2bfafc2472b4467383402a55ee1d31d5", "obj": {"bootstrap_room": 7707449254856086911}, "out": {"meta_info": '
         '{"finish_reason": {"type": "abort", "message": "Aborted by AbortReq."}}}}',
-        Span(V0_5_8), Phase.ABORTED, needs=LOG_REQUESTS,
+        Span(V0_5_7), Phase.ABORTED, needs=LOG_REQUESTS,
     ),
     Row(
         "request-finished-json", Speaker.SGLANG, Level.INFO, "", b'"event": "request.finished"',
         _EVENT + r'"request\.finished"' + _JSON,
         '[2026-11-21 02:06:49] {"timestamp": "2026-11-21T02:06:49.123456", "event": "request.finished", "rid": '
         '"2bfafc2472b4467383402a55ee1d31d5", "obj": {"bootstrap_room": 7707449254856086911}, "out": {}}',
-        Span(V0_5_8), Phase.FINISHED, needs=LOG_REQUESTS,
+        Span(V0_5_7), Phase.FINISHED, needs=LOG_REQUESTS,
     ),
     Row(
         "prefill-times-old", Speaker.SGLANG, Level.INFO, "prefill", b"Req Time Stats(rid=",
@@ -86,7 +86,7 @@ ROWS = (
         "[2026-11-21 01:26:22] Req Time Stats(rid=2bfafc2472b4467383402a55ee1d31d5, "
         "bootstrap_room=7707449254856086911, input len=5, output len=1, type=prefill): bootstrap_duration=12.10ms, "
         "queue_duration=0.41ms, forward_duration=88.20ms, start_time=42.123",
-        Span(V0_5_3, V0_5_13), Phase.FINISHED, needs=TIME_STATS,
+        Span(V0_5_3, V0_5_12), Phase.FINISHED, needs=TIME_STATS,
     ),
     Row(
         "decode-times-old", Speaker.SGLANG, Level.INFO, "decode", b"Req Time Stats(rid=",
@@ -95,7 +95,7 @@ ROWS = (
         "[2026-11-21 01:26:22] Req Time Stats(rid=2bfafc2472b4467383402a55ee1d31d5, "
         "bootstrap_room=7707449254856086911, input len=5, output len=8, type=decode): prealloc_duration=1.10ms, "
         "transfer_duration=92.41ms, queue_duration=0.10ms, forward_duration=310.22ms, start_time=42.123",
-        Span(V0_5_3, V0_5_13), Phase.FINISHED, needs=TIME_STATS,
+        Span(V0_5_3, V0_5_12), Phase.FINISHED, needs=TIME_STATS,
     ),
     Row(
         "times-old", Speaker.SGLANG, Level.INFO, "", b"Req Time Stats(rid=",
@@ -103,7 +103,7 @@ ROWS = (
         r"output len=(?P<output>\d+), type=(?P<kind>\w+)\): (?P<times>.*)",
         "[2026-11-21 01:26:22] Req Time Stats(rid=2bfafc2472b4467383402a55ee1d31d5, input len=5, output len=8, "
         "type=unified): queue_duration=0.10ms, forward_duration=310.22ms, start_time=42.123",
-        Span(V0_5_3, V0_5_13), needs=TIME_STATS,
+        Span(V0_5_3, V0_5_12), needs=TIME_STATS,
     ),
     Row(
         "prefill-times", Speaker.SGLANG, Level.INFO, "prefill", b"ReqTimeStats(rid=",
@@ -114,7 +114,7 @@ ROWS = (
         "input_len=1, cached_input_len=0, output_len=1, type=prefill): bootstrap_duration=20.88ms, "
         "queue_duration=0.14ms, forward_duration=2.50ms, transfer_duration=5.40ms, entry_time=1795290273.746, "
         "transfer_speed=0.07 GB/s, transfer_total=0.03 MB",
-        Span(V0_5_13), Phase.FINISHED, needs=TIME_STATS,
+        Span(V0_5_12), Phase.FINISHED, needs=TIME_STATS,
     ),
     Row(
         "decode-times", Speaker.SGLANG, Level.INFO, "decode", b"ReqTimeStats(rid=",
@@ -124,7 +124,7 @@ ROWS = (
         "[2026-11-21 19:44:33] ReqTimeStats(rid=74ad9ff27b00454c94b557ddc4eed3f7, bootstrap_room=3931829090235125, "
         "input_len=1, cached_input_len=0, output_len=1, type=decode): prealloc_queue_duration=13.96ms, "
         "transfer_duration=4.60ms, entry_time=1795290273.752, transfer_speed=0.01 GB/s, transfer_total=0.03 MB",
-        Span(V0_5_13), Phase.FINISHED, needs=TIME_STATS,
+        Span(V0_5_12), Phase.FINISHED, needs=TIME_STATS,
     ),
     Row(
         "times", Speaker.SGLANG, Level.INFO, "", b"ReqTimeStats(rid=",
@@ -133,7 +133,7 @@ ROWS = (
         r"type=(?P<kind>\w+)\): (?P<times>.*)",
         "[2026-11-21 02:06:50] ReqTimeStats(rid=74ad9ff27b00454c94b557ddc4eed3f7, input_len=1, cached_input_len=0, "
         "output_len=1, attempts=0, type=unified): queue_duration=0.14ms, forward_duration=2.50ms",
-        Span(V0_5_13), needs=TIME_STATS,
+        Span(V0_5_12), needs=TIME_STATS,
     ),
     Row(
         "request-without-room", Speaker.SGLANG, Level.ERROR, "", b"Disaggregated request received without boo",
@@ -172,13 +172,13 @@ ROWS = (
     Row(
         "rank-argument-ignored", Speaker.SGLANG, Level.DEBUG, "", b"is ignored because num_dp_ranks=",
         r"routed_dp_rank=(?P<dp_rank>\d+) is ignored because num_dp_ranks=(?P<dp_size>\d+)",
-        "[2026-11-21 02:06:34] routed_dp_rank=0 is ignored because num_dp_ranks=1", Span(V0_5_23),
+        "[2026-11-21 02:06:34] routed_dp_rank=0 is ignored because num_dp_ranks=1", Span(V0_5_22),
         needs="--log-level debug",
     ),
     Row(
         "rank-argument-ignored-old", Speaker.SGLANG, Level.DEBUG, "", b"is ignored because dp_size=",
         r"routed_dp_rank=(?P<dp_rank>\d+) is ignored because dp_size=(?P<dp_size>\d+)",
-        "[2026-11-21 02:04:22] routed_dp_rank=0 is ignored because dp_size=1", Span(V0_5_13, V0_5_23),
+        "[2026-11-21 02:04:22] routed_dp_rank=0 is ignored because dp_size=1", Span(V0_5_10, V0_5_22),
         needs="--log-level debug",
     ),
     Row(

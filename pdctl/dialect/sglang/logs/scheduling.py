@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pdctl.dialect.phase import Phase
 from pdctl.dialect.row import Level, Row, Speaker
-from pdctl.dialect.versions import V0_5_13, V0_5_18, V0_5_23, Span
+from pdctl.dialect.versions import V0_5_9, V0_5_11, V0_5_13, V0_5_16, V0_5_19, V0_5_20, V0_5_21, V0_5_22, V0_5_23, Span
 
 DEBUG = "--log-level debug"
 
@@ -17,14 +17,14 @@ ROWS = (
         "[2026-11-21 02:06:50] Context corruption detected: Request 2bfafc2472b4467383402a55ee1d31d5 "
         "(bootstrap_room=7707449254856086911) received metadata from bootstrap_room=5111113946003395278. Metadata "
         "buffer index: 3. This indicates metadata buffer index collision.",
-        Span(V0_5_13), Phase.FAILED, cause="PD711",
+        Span(V0_5_9), Phase.FAILED, cause="PD711",
     ),
     Row(
         "context-corrupted-unread", Speaker.SGLANG, Level.ERROR, "decode", b"Context corruption detected: Request ",
         r"Context corruption detected: Request (?P<rid>\S+) \(bootstrap_room=(?P<room>\d+)\) (?P<reason>.*)",
         "[2026-11-21 02:06:50] Context corruption detected: Request 2bfafc2472b4467383402a55ee1d31d5 "
         "(bootstrap_room=7707449254856086911) its metadata row was never written",
-        Span(V0_5_13), Phase.FAILED, cause="PD711",
+        Span(V0_5_9), Phase.FAILED, cause="PD711",
     ),
     Row(
         "metadata-not-ready", Speaker.SGLANG, Level.ERROR, "decode", b"Metadata unexpectedly not ready after readiness",
@@ -39,12 +39,12 @@ ROWS = (
         r"Deferred KV release for room (?P<room>\d+) timed out after (?P<seconds>[\d.]+)s",
         "[2026-11-21 02:06:50] Deferred KV release for room 7707449254856086911 timed out after 30.0s without a full "
         "drain ack from prefill; releasing anyway.",
-        Span(V0_5_23), echo=True,
+        Span(V0_5_19), echo=True,
     ),
     Row(
         "deferred-release-failed", Speaker.SGLANG, Level.ERROR, "decode", b"Deferred KV release failed for room ",
         r"Deferred KV release failed for room (?P<room>\d+)",
-        "[2026-11-21 02:06:50] Deferred KV release failed for room 7707449254856086911", Span(V0_5_23), echo=True,
+        "[2026-11-21 02:06:50] Deferred KV release failed for room 7707449254856086911", Span(V0_5_19), echo=True,
     ),
     Row(
         "checksum-skipped", Speaker.SGLANG, Level.WARNING, "decode", b"KV checksum skipped: prefill layout signature",
@@ -59,7 +59,7 @@ ROWS = (
         r"(?P<evicted>\d+)/(?P<wanted>\d+) tokens\.",
         "[2026-11-21 02:06:50] Eviction insufficient: needed 900 tokens, available 400 after evicting 100/600 tokens. "
         "evictable_size=0, protected_size=3000, fill_len=900, prefix_len=0",
-        Span(V0_5_13), cause="PD501",
+        Span(V0_5_11), cause="PD501",
     ),
     Row(
         "mamba-pool-raised", Speaker.SGLANG, Level.WARNING, "decode", b") is less than decode side's max_slots_needed",
@@ -67,7 +67,7 @@ ROWS = (
         r"(?P<requests>\d+) reqs",
         "[2026-11-21 02:06:32] mamba_size (16) is less than decode side's max_slots_needed (24 = 8 reqs * 3 "
         "slots/req), raising effective_mamba_size to 24",
-        Span(V0_5_13), cause="PD501",
+        Span(V0_5_11), cause="PD501",
     ),
     Row(
         "hicache-prefetch-failed", Speaker.SGLANG, Level.WARNING, "decode", b"HiCache L3 prefetch failed for rid=",
@@ -94,13 +94,13 @@ ROWS = (
         "optimistic-prefill-retried", Speaker.SGLANG, Level.INFO, "prefill", b" optimistic prefill retry ",
         r"Req (?P<rid>\S+) optimistic prefill retry (?P<attempt>\d+)/(?P<attempts>\d+)",
         "[2026-11-21 02:06:50] Req 2bfafc2472b4467383402a55ee1d31d5 optimistic prefill retry 1/3",
-        Span(V0_5_13, V0_5_18),
+        Span(V0_5_13, V0_5_16),
     ),
     Row(
         "optimistic-prefill-yielded", Speaker.SGLANG, Level.INFO, "prefill", b" optimistic prefill yielded ",
         r"Req (?P<rid>\S+) optimistic prefill yielded \((?P<attempt>\d+)/(?P<attempts>\d+) attempts used\)",
         "[2026-11-21 02:06:50] Req 2bfafc2472b4467383402a55ee1d31d5 optimistic prefill yielded (1/3 attempts used)",
-        Span(V0_5_18),
+        Span(V0_5_16),
     ),
     Row(
         "retraction-unresolved", Speaker.SGLANG, Level.ERROR, "decode", b"PD retract rebootstrap could not resolve ",
@@ -108,26 +108,26 @@ ROWS = (
         r"bootstrap_room=(?P<room>\d+) bootstrap_addr=(?P<addr>[^)]*)\)",
         "[2026-11-21 02:06:50] PD retract rebootstrap could not resolve the prefill /generate URL from bootstrap info "
         "(rid=2bfafc2472b4467383402a55ee1d31d5 bootstrap_room=7707449254856086911 bootstrap_addr=127.0.0.1:8998).",
-        Span(V0_5_18), Phase.FAILED, cause="PD503",
+        Span(V0_5_16), Phase.FAILED, cause="PD503",
     ),
     Row(
         "retraction-refused", Speaker.SGLANG, Level.ERROR, "decode", b"PD rebootstrap prefill failed for rid=",
         r"PD rebootstrap prefill failed for rid=(?P<rid>\S+) status=(?P<status>\S+) body=(?P<reason>.*)",
         "[2026-11-21 02:06:50] PD rebootstrap prefill failed for rid=2bfafc2472b4467383402a55ee1d31d5 status=503 "
         "body=busy",
-        Span(V0_5_18),
+        Span(V0_5_16),
     ),
     Row(
         "retraction-request-failed", Speaker.SGLANG, Level.ERROR, "decode", b"PD rebootstrap prefill request failed fo",
         r"PD rebootstrap prefill request failed for rid=(?P<rid>\S+)",
         "[2026-11-21 02:06:50] PD rebootstrap prefill request failed for rid=2bfafc2472b4467383402a55ee1d31d5",
-        Span(V0_5_18),
+        Span(V0_5_16),
     ),
     Row(
         "abort-not-told", Speaker.SGLANG, Level.ERROR, "prefill", b"Failed to notify KV sender of abort for ",
         r"Failed to notify KV sender of abort for (?P<rid>\S+)",
         "[2026-11-21 02:06:50] Failed to notify KV sender of abort for 2bfafc2472b4467383402a55ee1d31d5",
-        Span(V0_5_23),
+        Span(V0_5_20),
     ),
     Row(
         "requests-retracted", Speaker.SGLANG, Level.WARNING, "", b"KV cache pool is full. Retract requests. ",
@@ -162,17 +162,17 @@ ROWS = (
         "pp-store-crashed", Speaker.SGLANG, Level.CRITICAL, "", b"PPConsensusStore background thread crashed: ",
         r"PPConsensusStore background thread crashed: (?P<reason>.*)",
         "[2026-11-21 02:06:50 PP1] PPConsensusStore background thread crashed: Connection reset by peer",
-        Span(V0_5_23), cause="PD709",
+        Span(V0_5_22), cause="PD709",
     ),
     Row(
         "pp-store-dropped", Speaker.SGLANG, Level.WARNING, "", b"PPConsensusStore dropped a ",
         r"PPConsensusStore dropped a (?P<reason>.*)",
-        "[2026-11-21 02:06:50 PP1] PPConsensusStore dropped a malformed message (4 bytes): bad magic", Span(V0_5_23),
+        "[2026-11-21 02:06:50 PP1] PPConsensusStore dropped a malformed message (4 bytes): bad magic", Span(V0_5_22),
     ),
     Row(
         "pp-store-up", Speaker.SGLANG, Level.INFO, "", b"PPConsensusStore ",
         r"PPConsensusStore (?:is listening at|connected to) (?P<host>\S+):(?P<port>\d+)",
-        "[2026-11-21 02:06:32 PP0] PPConsensusStore is listening at 127.0.0.1:28171", Span(V0_5_23),
+        "[2026-11-21 02:06:32 PP0] PPConsensusStore is listening at 127.0.0.1:28171", Span(V0_5_22),
     ),
     Row(
         "kv-events-trouble", Speaker.SGLANG, Level.ERROR, "", b"Error in ",
@@ -207,7 +207,7 @@ ROWS = (
         "[2026-11-21 02:06:32] Role switch starts a bootstrap server on this instance at 127.0.0.1:8998. If another PD "
         "instance runs on the same host, give each one a distinct --disaggregation-bootstrap-port or the bind will "
         "conflict.",
-        Span(V0_5_23),
+        Span(V0_5_21),
     ),
     Row(
         "role-switch-failed", Speaker.SGLANG, Level.CRITICAL, "", b" failed during teardown/rebuild; instance",
@@ -215,29 +215,29 @@ ROWS = (
         r"unhealthy: (?P<reason>.*)",
         "[2026-11-21 02:06:50] PD role switch (prefill -> decode) failed during teardown/rebuild; instance unhealthy: "
         "out of memory",
-        Span(V0_5_23), cause="PD604",
+        Span(V0_5_21), cause="PD604",
     ),
     Row(
         "role-switch-rejected", Speaker.SGLANG, Level.WARNING, "", b"PD role switch rejected (",
         r"PD role switch rejected \((?P<old_role>\w+) -> (?P<new_role>\w+)\): (?P<reason>.*)",
         "[2026-11-21 02:06:50] PD role switch rejected (prefill -> decode): instance is not idle; drain all requests "
         "before switching",
-        Span(V0_5_23),
+        Span(V0_5_21),
     ),
     Row(
         "role-switched", Speaker.SGLANG, Level.INFO, "", b"PD role switch succeeded: ",
         r"PD role switch succeeded: (?P<old_role>\w+) -> (?P<new_role>\w+)",
-        "[2026-11-21 02:06:50] PD role switch succeeded: prefill -> decode", Span(V0_5_23),
+        "[2026-11-21 02:06:50] PD role switch succeeded: prefill -> decode", Span(V0_5_21),
     ),
     Row(
         "role-switch-broke", Speaker.SGLANG, Level.ERROR, "", b"role switch failed",
         r"(?:PD role switch failed|Decode CUDA graph capture on role switch failed|hicache storage release on role "
         r"switch failed)",
-        "[2026-11-21 02:06:50] PD role switch failed", Span(V0_5_23), cause="PD604",
+        "[2026-11-21 02:06:50] PD role switch failed", Span(V0_5_21), cause="PD604",
     ),
     Row(
         "role-switch-loop", Speaker.SGLANG, Level.INFO, "", b"Re-dispatching event loop after PD role switch",
         r"Re-dispatching event loop after PD role switch -> (?P<new_role>\w+)",
-        "[2026-11-21 02:06:50] Re-dispatching event loop after PD role switch -> decode", Span(V0_5_23),
+        "[2026-11-21 02:06:50] Re-dispatching event loop after PD role switch -> decode", Span(V0_5_21),
     ),
 )  # fmt: skip

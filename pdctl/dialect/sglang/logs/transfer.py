@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from pdctl.dialect.phase import Phase
 from pdctl.dialect.row import Level, Row, Speaker
-from pdctl.dialect.versions import V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Span
+from pdctl.dialect.versions import (
+    V0_5_3,
+    V0_5_5_POST1,
+    V0_5_7,
+    V0_5_9,
+    V0_5_12,
+    V0_5_14,
+    V0_5_15,
+    V0_5_16,
+    V0_5_19,
+    V0_5_20,
+    V0_5_21,
+    V0_5_22,
+    V0_5_23,
+    Span,
+)
 
 DEBUG = "--log-level debug"
 
@@ -13,12 +28,12 @@ ROWS = (
         "transfer-worker-error", Speaker.SGLANG, Level.ERROR, "prefill", b"Unexpected transfer worker error for room ",
         r"Unexpected transfer worker error for room (?P<room>\d+)",
         "[2026-11-21 02:06:50] Unexpected transfer worker error for room 1707339780048244443",
-        Span(V0_5_13), Phase.FAILED, "nixl", "PD409",
+        Span(V0_5_12), Phase.FAILED, "nixl", "PD409",
     ),
     Row(
         "nixl-started", Speaker.SGLANG, Level.INFO, "", b"NIXL KVManager initialized with backend: ",
         r"NIXL KVManager initialized with backend: (?P<nixl_backend>\w+)",
-        "[2026-11-21 02:06:33] NIXL KVManager initialized with backend: UCX", Span(V0_5_13), backend="nixl",
+        "[2026-11-21 02:06:33] NIXL KVManager initialized with backend: UCX", Span(V0_5_9), backend="nixl",
     ),
     Row(
         "nixl-state-components", Speaker.SGLANG, Level.INFO, "", b"NIXL prepared state transfer: components=",
@@ -33,13 +48,13 @@ ROWS = (
     Row(
         "nixl-kv-registered", Speaker.SGLANG, Level.DEBUG, "", b"Register kv tensors, kind=",
         r"Register kv tensors, kind=(?P<kind>\w+), len\(kv_addr\)= (?P<buffers>\d+)",
-        "[2026-11-21 02:06:33] Register kv tensors, kind=VRAM, len(kv_addr)= 4", Span(V0_5_18), backend="nixl",
+        "[2026-11-21 02:06:33] Register kv tensors, kind=VRAM, len(kv_addr)= 4", Span(V0_5_15), backend="nixl",
         needs=DEBUG,
     ),
     Row(
         "nixl-kv-registered-old", Speaker.SGLANG, Level.DEBUG, "", b"Register kv tensors, len(kv_addr)= ",
         r"Register kv tensors, len\(kv_addr\)= (?P<buffers>\d+)",
-        "[2026-11-21 01:20:07] Register kv tensors, len(kv_addr)= 4", Span(V0_5_3, V0_5_18), backend="nixl",
+        "[2026-11-21 01:20:07] Register kv tensors, len(kv_addr)= 4", Span(V0_5_3, V0_5_15), backend="nixl",
         needs=DEBUG,
     ),
     # NIXL's own Python and mooncake's glog lines, which have prefixes of their own.
@@ -84,26 +99,26 @@ ROWS = (
         "nixl-transport-error", Speaker.SGLANG, Level.WARNING, "prefill", b"NIXL transport error for room ",
         r"NIXL transport error for room (?P<room>\d+): (?P<reason>.*)",
         "[2026-11-21 02:06:50] NIXL transport error for room 1707339780048244443: NIXL_ERR_REMOTE_DISCONNECT",
-        Span(V0_5_13), Phase.FAILED, "nixl", "PD409",
+        Span(V0_5_12), Phase.FAILED, "nixl", "PD409",
     ),
     Row(
         "status-not-synced", Speaker.SGLANG, Level.WARNING, "", b"Failed to sync status ",
         r"Failed to sync status (?P<status>\S+) of room (?P<room>\d+) to (?P<addr>\S+:\d+): (?P<reason>.*)",
         "[2026-11-21 02:06:50] Failed to sync status 4 of room 1707339780048244443 to 127.0.0.1:41011: Resource "
         "temporarily unavailable",
-        Span(V0_5_23), Phase.FAILED, cause="PD704",
+        Span(V0_5_20), Phase.FAILED, cause="PD704",
     ),
     Row(
         "status-not-terminal", Speaker.SGLANG, Level.WARNING, "decode", b"Ignoring non-terminal status ",
         r"Ignoring non-terminal status (?P<status>\S+) for room (?P<room>\d+) from prefill rank (?P<rank>\S+)",
         "[2026-11-21 02:06:50] Ignoring non-terminal status 3 for room 1707339780048244443 from prefill rank 0",
-        Span(V0_5_23),
+        Span(V0_5_20),
     ),
     Row(
         "response-count-missing", Speaker.SGLANG, Level.WARNING, "decode", b"No expected prefill response count for",
         r"No expected prefill response count for room (?P<room>\d+), prefill rank (?P<rank>\S+)",
         "[2026-11-21 02:06:50] No expected prefill response count for room 1707339780048244443, prefill rank 0",
-        Span(V0_5_23),
+        Span(V0_5_20),
     ),
     Row(
         "nixl-peer-again", Speaker.SGLANG, Level.INFO, "prefill", b" was already registered, ignoring.",
@@ -116,18 +131,18 @@ ROWS = (
         r"NIXL invalidated remote agent (?P<agent>[^;]+); reloading its metadata",
         "[2026-11-21 02:06:49] NIXL invalidated remote agent 1eff4586-9249-484b-b134-3f9440969c01; reloading its "
         "metadata",
-        Span(V0_5_23), backend="nixl", cause="PD409",
+        Span(V0_5_22), backend="nixl", cause="PD409",
     ),
     Row(
         "nixl-agent-not-reloaded", Speaker.SGLANG, Level.ERROR, "prefill", b"Failed to reload NIXL metadata for remote",
         r"Failed to reload NIXL metadata for remote agent (?P<agent>\S+)",
         "[2026-11-21 02:06:49] Failed to reload NIXL metadata for remote agent 1eff4586-9249-484b-b134-3f9440969c01",
-        Span(V0_5_23), backend="nixl", cause="PD409",
+        Span(V0_5_22), backend="nixl", cause="PD409",
     ),
     Row(
         "nixl-state-unread", Speaker.SGLANG, Level.WARNING, "prefill", b"Failed to read NIXL transfer state: ",
         r"Failed to read NIXL transfer state: (?P<reason>.*)",
-        "[2026-11-21 02:06:49] Failed to read NIXL transfer state: NIXL_ERR_NOT_FOUND", Span(V0_5_23), backend="nixl",
+        "[2026-11-21 02:06:49] Failed to read NIXL transfer state: NIXL_ERR_NOT_FOUND", Span(V0_5_20), backend="nixl",
         cause="PD409",
     ),
     Row(
@@ -148,7 +163,7 @@ ROWS = (
         r"Installed NIXL does not support strided descriptors",
         "[2026-11-21 02:06:33] Installed NIXL does not support strided descriptors, falling back to per-block "
         "descriptors.",
-        Span(V0_5_23), backend="nixl",
+        Span(V0_5_22), backend="nixl",
     ),
     Row(
         "nixl-ib-device-ignored", Speaker.SGLANG, Level.WARNING, "", b"UCX_NET_DEVICES is set; ignoring --disagg",
@@ -166,31 +181,36 @@ ROWS = (
     Row(
         "unexpected-tag", Speaker.SGLANG, Level.WARNING, "decode", b"_thread: unexpected message tag ",
         r"decode_(?:listener|staging)_thread: unexpected message tag (?P<tag>.*)",
-        "[2026-11-21 02:06:49] decode_listener_thread: unexpected message tag b'KV'", Span(V0_5_13), backend="nixl",
+        "[2026-11-21 02:06:49] decode_listener_thread: unexpected message tag b'KV'", Span(V0_5_12), backend="nixl",
         cause="PD310",
     ),
     Row(
         "malformed-frame", Speaker.SGLANG, Level.WARNING, "", b"alformed ",
         r"(?:Dropping malformed|Malformed|Received malformed) (?P<reason>.*)",
-        "[2026-11-21 02:06:49] Dropping malformed prefill status message with 2 frames", Span(V0_5_13),
+        "[2026-11-21 02:06:49] Dropping malformed prefill status message with 2 frames", Span(V0_5_9),
         cause="PD310",
     ),
     Row(
         "unparsable-frame", Speaker.SGLANG, Level.WARNING, "", b"Dropping unparsable ",
         r"Dropping unparsable (?P<reason>.*)", "[2026-11-21 02:06:49] Dropping unparsable prefill status message",
-        Span(V0_5_23), cause="PD310",
+        Span(V0_5_20), cause="PD310",
     ),
     Row(
-        "incomplete-frame", Speaker.SGLANG, Level.WARNING, "", b"Incomplete ",
-        r"Incomplete (?:ABORT_ACK|status payload) received", "[2026-11-21 02:06:49] Incomplete ABORT_ACK received",
-        Span(V0_5_13), cause="PD310",
+        "incomplete-frame", Speaker.SGLANG, Level.WARNING, "", b"Incomplete status payload received",
+        r"Incomplete status payload received", "[2026-11-21 02:06:49] Incomplete status payload received",
+        Span(V0_5_9, V0_5_20), cause="PD310",
+    ),
+    Row(
+        "incomplete-acknowledgement", Speaker.SGLANG, Level.WARNING, "", b"Incomplete ABORT_ACK received",
+        r"Incomplete ABORT_ACK received", "[2026-11-21 02:06:49] Incomplete ABORT_ACK received",
+        Span(V0_5_22), cause="PD310",
     ),
     Row(
         "mixed-releases", Speaker.SGLANG, Level.WARNING, "decode", b"Generation-less ABORT_ACK received",
         r"Generation-less ABORT_ACK received; ignoring it\.",
         "[2026-11-21 02:06:49] Generation-less ABORT_ACK received; ignoring it. Mixed SGLang versions may wait for the "
         "KV release timeout.",
-        Span(V0_5_23), cause="PD310",
+        Span(V0_5_22), cause="PD310",
     ),
     Row(
         "page-lists-differ", Speaker.SGLANG, Level.WARNING, "prefill", b"len(chunked_dst_kv_indice) = ",
@@ -200,7 +220,7 @@ ROWS = (
     Row(
         "state-lists-differ", Speaker.SGLANG, Level.WARNING, "prefill", b"len(prefill_state_indices) = ",
         r"len\(prefill_state_indices\) = (?P<ours>\d+), len\(dst_state_indices\) = (?P<theirs>\d+)",
-        "[2026-11-21 02:06:49] len(prefill_state_indices) = 3, len(dst_state_indices) = 4", Span(V0_5_13),
+        "[2026-11-21 02:06:49] len(prefill_state_indices) = 3, len(dst_state_indices) = 4", Span(V0_5_9),
         cause="PD302",
     ),
     Row(
@@ -214,39 +234,39 @@ ROWS = (
         r"\[(?P<session>[^\]]+)\] head-sliced transfer assumes one item length for every KV entry, got (?P<reason>.*)",
         "[2026-11-21 02:01:29] [127.0.0.1:15794] head-sliced transfer assumes one item length for every KV entry, got "
         "{128, 256}",
-        Span(V0_5_23), backend="mooncake", cause="PD305",
+        Span(V0_5_19), backend="mooncake", cause="PD305",
     ),
     Row(
         "pp-stage-out-of-range", Speaker.SGLANG, Level.ERROR, "prefill", b"layers_current_pp_stage is out of range",
         r"Prefill transfer kvcache error, layers_current_pp_stage is out of range: (?P<reason>.*)",
         "[2026-11-21 02:01:29] Prefill transfer kvcache error, layers_current_pp_stage is out of range: "
         "layers_current_pp_stage=4, len(dst_k_ptrs)=2",
-        Span(V0_5_13), backend="mooncake", cause="PD315",
+        Span(V0_5_9), backend="mooncake", cause="PD315",
     ),
     Row(
         "pp-stage-out-of-range-old", Speaker.SGLANG, Level.ERROR, "prefill", b"layers_current_pp_stage is out of range",
         r"layers_current_pp_stage is out of range: (?P<reason>.*)",
         "[2026-11-21 02:01:29] layers_current_pp_stage is out of range: layers_current_pp_stage=4, 2",
-        Span(V0_5_8, V0_5_13), backend="mooncake", cause="PD315",
+        Span(V0_5_7, V0_5_9), backend="mooncake", cause="PD315",
     ),
     Row(
         "session-state-rejected", Speaker.SGLANG, Level.ERROR, "prefill", b"Rejecting state transfers to decode sess",
         r"Rejecting state transfers to decode session (?P<session>[^:\s]+(?::\d+)?): (?P<reason>.*)",
         "[2026-11-21 02:01:29] Rejecting state transfers to decode session 127.0.0.1:15794: MAMBA layout differs",
-        Span(V0_5_23), backend="mooncake", cause="PD304",
+        Span(V0_5_22), backend="mooncake", cause="PD304",
     ),
     Row(
         "session-layout-unchecked", Speaker.SGLANG, Level.WARNING, "prefill", b"Could not pre-check ",
         r"Could not pre-check (?P<kind>\S+) layout for session (?P<session>\S+): (?P<reason>.*)",
         "[2026-11-21 02:01:29] Could not pre-check MAMBA layout for session 127.0.0.1:15794: no metadata",
-        Span(V0_5_23), backend="mooncake",
+        Span(V0_5_22), backend="mooncake",
     ),
     Row(
         "mamba-slices", Speaker.SGLANG, Level.WARNING, "prefill", b"Using Mamba state slice transfer for different ",
         r"Using Mamba state slice transfer for different (?:runtime attention )?TP sizes",
         "[2026-11-21 02:01:29] Using Mamba state slice transfer for different TP sizes between prefill and decode. "
         "Prefill attn_tp_size=2, Decode attn_tp_size=1. Performance may be affected.",
-        Span(V0_5_13), cause="PD306",
+        Span(V0_5_9), cause="PD306",
     ),
     Row(
         "swa-slices", Speaker.SGLANG, Level.WARNING, "prefill", b"Using SWA state head-slice transfer for different ",
@@ -254,7 +274,7 @@ ROWS = (
         r"decode=(?P<decode_tp>\d+)",
         "[2026-11-21 02:01:29] Using SWA state head-slice transfer for different attention TP sizes: prefill=2, "
         "decode=1.",
-        Span(V0_5_23), cause="PD306",
+        Span(V0_5_22), cause="PD306",
     ),
     Row(
         "mooncake-not-started", Speaker.SGLANG, Level.ERROR, "", b"Mooncake Transfer Engine initialization failed.",
@@ -266,68 +286,68 @@ ROWS = (
         "mooncake-memory", Speaker.SGLANG, Level.DEBUG, "", b"Mooncake ",
         r"Mooncake (?:batch )?memory (?P<what>registration|deregistration) (?P<pointer>\S* ?)failed\.",
         "[2026-11-21 02:01:19] Mooncake batch memory registration failed.",
-        Span(V0_5_3, V0_5_13), backend="mooncake", cause="PD405", needs=DEBUG,
+        Span(), backend="mooncake", cause="PD405", needs=DEBUG,
     ),
     Row(
         "mooncake-transfer-failed", Speaker.SGLANG, Level.DEBUG, "prefill", b"ransfer data",
         r"Failed to (?:batch )?transfer data(?P<reason>.*)",
         "[2026-11-21 02:01:29] Failed to batch transfer data. Buffers: [1], Session: 127.0.0.1:15794, Peer addresses: "
         "[2]",
-        Span(V0_5_3, V0_5_13), backend="mooncake", cause="PD409", needs=DEBUG,
+        Span(), backend="mooncake", cause="PD409", needs=DEBUG,
     ),
     Row(
         "mooncake-pool-missing", Speaker.SGLANG, Level.WARNING, "", b"Failed to import mooncake allocator for ",
         r"Failed to import mooncake allocator for (?P<kind>[^:]+): (?P<reason>.*)",
         "[2026-11-21 02:01:19] Failed to import mooncake allocator for NVLINK: No module named 'mooncake.allocator'. "
         "Falling back to default memory pool.",
-        Span(V0_5_8), backend="mooncake", cause="PD413",
+        Span(V0_5_5_POST1), backend="mooncake", cause="PD413",
     ),
     Row(
         "mooncake-pool-failed", Speaker.SGLANG, Level.ERROR, "", b"Failed to initialize custom memory pool ",
         r"Failed to initialize custom memory pool (?P<kind>[^:]+): (?P<reason>.*)",
         "[2026-11-21 02:01:19] Failed to initialize custom memory pool NVLINK: no fabric. Falling back to default "
         "memory pool.",
-        Span(V0_5_8), backend="mooncake", cause="PD413",
+        Span(V0_5_5_POST1), backend="mooncake", cause="PD413",
     ),
     Row(
         "replica-factor-unknown", Speaker.SGLANG, Level.WARNING, "prefill", b"_kv_replica_factor",
         r"(?:get_kv_replica_factor called before|resolve_kv_replica_factor: no decode destinations)",
         "[2026-11-21 02:06:49] resolve_kv_replica_factor: no decode destinations available; KV transfer metrics may be "
         "inaccurate.",
-        Span(V0_5_18),
+        Span(V0_5_16),
     ),
     Row(
         "dcp-pack-small", Speaker.SGLANG, Level.WARNING, "prefill", b"PD DCP pack buffer too small for byte range",
         r"PD DCP pack buffer too small for byte range (?P<reason>.*)",
         "[2026-11-21 02:06:49] PD DCP pack buffer too small for byte range [0, 4096) (have 2048, region capacity "
         "2048); falling back to per-token RDMA",
-        Span(V0_5_23), cause="PD412",
+        Span(V0_5_19), cause="PD412",
     ),
     Row(
         "dcp-pack", Speaker.SGLANG, Level.INFO, "prefill", b"PD DCP pack ",
         r"PD DCP pack (?:buffers allocated|disabled on) ?(?P<reason>.*)",
-        "[2026-11-21 02:06:33] PD DCP pack disabled on cpu; using per-token transfer", Span(V0_5_23),
+        "[2026-11-21 02:06:33] PD DCP pack disabled on cpu; using per-token transfer", Span(V0_5_19),
     ),
     Row(
         "manager-torn-down", Speaker.SGLANG, Level.INFO, "", b"KVManager torn down (was role=",
         r"(?P<kind>Mooncake|Mori)KVManager torn down \(was role=(?P<old_role>\w+)\)",
-        "[2026-11-21 02:06:49] MooncakeKVManager torn down (was role=prefill)", Span(V0_5_23),
+        "[2026-11-21 02:06:49] MooncakeKVManager torn down (was role=prefill)", Span(V0_5_21),
     ),
     Row(
         "teardown-trouble", Speaker.SGLANG, Level.ERROR, "", b" teardown",
         r"Failed to (?P<what>close|deregister|destroy|shutdown|signal) (?P<reason>.* (?:during|on) teardown)",
-        "[2026-11-21 02:06:49] Failed to deregister buffers during teardown", Span(V0_5_23), echo=True,
+        "[2026-11-21 02:06:49] Failed to deregister buffers during teardown", Span(V0_5_21), echo=True,
     ),
     Row(
         "zmq-push-not-closed", Speaker.SGLANG, Level.ERROR, "decode", b"Failed to close ZMQ PUSH socket (receiver): ",
         r"Failed to close ZMQ PUSH socket \(receiver\): (?P<endpoint>.*)",
-        "[2026-11-21 02:06:49] Failed to close ZMQ PUSH socket (receiver): tcp://127.0.0.1:35051", Span(V0_5_23),
+        "[2026-11-21 02:06:49] Failed to close ZMQ PUSH socket (receiver): tcp://127.0.0.1:35051", Span(V0_5_21),
         echo=True,
     ),
     Row(
         "zmq-push-stale", Speaker.SGLANG, Level.DEBUG, "decode", b"Disconnected stale ZMQ PUSH socket (receiver): ",
         r"Disconnected stale ZMQ PUSH socket \(receiver\): (?P<endpoint>.*)",
-        "[2026-11-21 02:06:49] Disconnected stale ZMQ PUSH socket (receiver): tcp://127.0.0.1:35051", Span(V0_5_18),
+        "[2026-11-21 02:06:49] Disconnected stale ZMQ PUSH socket (receiver): tcp://127.0.0.1:35051", Span(V0_5_14),
         needs=DEBUG,
     ),
     # Told by an older build (its write-up shows the line; none of the releases read here has it).
