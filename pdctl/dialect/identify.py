@@ -1,8 +1,8 @@
 """Who wrote a log: speaker, role, releases, backend, level and ports, from its lines alone.
 
 Role detection: most engine rows are written by one role only (row.role); a log names its role as soon as one such
-line stands in it. Version detection: every row and a few details of some lines (HINTS) hold for a span of the known
-releases; what all of them allow is the answer. A release between two known ones may look like either.
+line stands in it. Version detection: every row and a few details of some lines (HINTS) hold for a span of the releases
+that were read; what all of them allow is the answer.
 Nothing is assumed: what no line shows is None.
 """
 
@@ -25,6 +25,7 @@ from pdctl.dialect.versions import (
     V0_5_8,
     V0_5_10,
     V0_5_11,
+    V0_5_12,
     V0_5_16,
     V0_5_23,
     Span,
@@ -127,7 +128,9 @@ HINTS = (
     Hint("prefill-warm-up-ended-old", "resp", r".*'total_retractions'", Span(V0_5_4_POST2, V0_5_11)),
     Hint("decode-warm-up-ended-old", "resp", r".*'total_retractions'", Span(V0_5_4_POST2, V0_5_11)),
     Hint("prefill-times", "attempts", r"\d", Span(V0_5_16)),
+    Hint("prefill-times", "attempts", r"$", Span(V0_5_12, V0_5_16)),
     Hint("decode-times", "attempts", r"\d", Span(V0_5_16)),
+    Hint("decode-times", "attempts", r"$", Span(V0_5_12, V0_5_16)),
     Hint("prefill-batch-old", "dot", r"\.", Span(V0_5_3, V0_5_4)),
     Hint("prefill-batch-old", "dot", r",", Span(V0_5_4, V0_5_11)),
     Hint("decode-batch", "dot", r"\.", Span(V0_5_3, V0_5_4)),

@@ -11,13 +11,20 @@ from hypothesis import strategies as st
 from pdctl.dialect.identify import Identity, Target, identify
 from pdctl.dialect.row import Level, Speaker
 from pdctl.dialect.versions import (
-    NEWEST,
     OLDEST,
+    V0_5_4,
+    V0_5_4_POST2,
+    V0_5_5_POST2,
+    V0_5_6,
     V0_5_8,
+    V0_5_9,
     V0_5_10,
+    V0_5_11,
+    V0_5_12,
     V0_5_13,
     V0_5_16,
     V0_5_18,
+    V0_5_21,
     V0_5_22,
     V0_5_23,
     Span,
@@ -27,10 +34,21 @@ from pdctl.dialect.vocabulary import speech
 from tests.dialect.recorded import FILES, LOGS, lines
 
 RECORDED = {"058": V0_5_8, "0518": V0_5_18, "0523": V0_5_23}  # the release each log was recorded with
-WIDEST: dict[str, tuple[Version, Version | None]] = {  # what the whole log leaves open at most
-    "058": (V0_5_8, V0_5_13),
-    "0518": (V0_5_16, V0_5_23),
-    "0523": (V0_5_22, None),
+RANGES: dict[tuple[str, str], tuple[Version, Version | None]] = {  # what the whole log leaves open
+    ("058", "prefill"): (V0_5_6, V0_5_10),
+    ("058", "decode"): (V0_5_8, V0_5_10),
+    ("0518", "prefill"): (V0_5_16, V0_5_21),
+    ("0518", "decode"): (V0_5_16, V0_5_22),
+    ("0523", "prefill"): (V0_5_23, None),
+    ("0523", "decode"): (V0_5_22, None),
+}
+OTHERS: dict[str, tuple[Version, Version | None]] = {  # logs that show more than most of their kind, or less
+    "0523-2p1d.decode0": (V0_5_23, None),
+    "058-spawn-info.decode0": (V0_5_8, V0_5_9),
+    "058-spawn-info.prefill0": (V0_5_4_POST2, V0_5_11),
+    "058-wrong-port.decode0": (V0_5_6, V0_5_10),
+    "058-dp-crash.prefill0": (V0_5_5_POST2, V0_5_10),
+    "058-duplicate-room.prefill0": (V0_5_5_POST2, V0_5_10),
 }
 ENGINES = [path for path in FILES if path.name.partition("-")[0] in RECORDED and "router" not in path.stem]
 ROUTERS = {
@@ -58,10 +76,8 @@ def test_every_recorded_engine_is_told(path: Path) -> None:
     assert found.speaker is Speaker.SGLANG
     assert found.role == role
     known = path.name.partition("-")[0]
-    assert found.since is not None
-    assert Span(found.since, found.until).holds(RECORDED[known])
-    assert found.since >= WIDEST[known][0]
-    assert found.until == WIDEST[known][1] or (found.until or NEWEST) <= (WIDEST[known][1] or NEWEST)
+    assert (found.since, found.until) == OTHERS.get(path.stem, RANGES[known, role])
+    assert Span(found.since or OLDEST, found.until).holds(RECORDED[known])
     assert found.backend == ("mooncake" if "mooncake" in path.stem else "nixl")
     assert found.port == {"prefill0": 30000, "prefill1": 30001, "decode0": 30002}[path.stem.rpartition(".")[2]]
     # The 0.5.8 prefill at INFO, without its arguments, never names its bootstrap port.
@@ -138,20 +154,20 @@ def test_one_line_of_a_role_tells_it(text: str, role: str) -> None:
 @pytest.mark.parametrize(
     ("text", "since", "until"),
     [
-        ("Req Time Stats(rid=a, bootstrap_room=7, input len=5, output len=1, type=prefill): x", None, V0_5_13),
+        ("Req Time Stats(rid=a, bootstrap_room=7, input len=5, output len=1, type=prefill): x", None, V0_5_12),
         (
             "ReqTimeStats(rid=a, bootstrap_room=7, input_len=5, cached_input_len=0, output_len=1, type=prefill): x",
-            V0_5_13, None,
+            V0_5_12, V0_5_16,
         ),
         (
             "ReqTimeStats(rid=a, bootstrap_room=7, input_len=5, cached_input_len=0, output_len=1, attempts=0, "
             "type=prefill): x",
-            V0_5_18, None,
+            V0_5_16, None,
         ),
-        ("Request 7 waiting_timeout", V0_5_8, V0_5_13),
-        ("CommonKVSender init with num_kv_indices: 5 and aux_index: 2", V0_5_13, None),
+        ("Request 7 waiting_timeout", V0_5_6, V0_5_13),
+        ("CommonKVSender init with num_kv_indices: 5 and aux_index: 2", V0_5_10, None),
         ("Sending to prefill server with bootstrap room 7 is_dummy=False", None, V0_5_23),
-        ("FakeKVSender init with num_kv_indices: 4, aux_index: 0", V0_5_23, None),
+        ("FakeKVSender init with num_kv_indices: 4, aux_index: 0", V0_5_21, None),
         (
             'http://127.0.0.1:8999 "GET /route?engine_rank=-1&target_dp_group=-1&target_pp_rank=-1 HTTP/1.1" 400 9',
             None, V0_5_10,
@@ -166,11 +182,11 @@ def test_one_line_of_a_role_tells_it(text: str, role: str) -> None:
             "prefill_http_port=30001)",
             V0_5_23, None,
         ),
-        ("Prefill parallel info for [127.0.0.1:8999]: PrefillServerInfo(attn_tp_size=1)", V0_5_13, V0_5_16),
+        ("Prefill parallel info for [127.0.0.1:8999]: PrefillServerInfo(attn_tp_size=1)", V0_5_10, V0_5_16),
         (
             "Prefill batch. #new-seq: 1, #new-token: 4, #cached-token: 0, token usage: 0.00, #running-req: 0, "
             "#queue-req: 0, #prealloc-req: 0, #inflight-req: 0, ",
-            None, V0_5_8,
+            None, V0_5_4,
         ),
         ("The server is fired up and ready to roll!", None, None),
     ],
