@@ -185,11 +185,11 @@ ENTRIES: tuple[Entry, ...] = (
         "heartbeats in a row fail. Behind a Service or another stable name a replaced prefill answers the next "
         "heartbeat at once, so the cached rank endpoints of the dead process stay, and every request through them "
         "dies at the 300 s waiting timeout with nothing at all in the prefill's log. A restart within two "
-        "heartbeats (10 s) on the same address does the same without a Service. 0.5.23 also drops the entry after "
-        "such a timeout. Next: whether the prefill was restarted after the decode.",
+        "heartbeats (10 s) on the same address does the same without a Service. From 0.5.19 a decode also drops the "
+        "entry after such a timeout. Next: whether the prefill was restarted after the decode.",
         "give the router the addresses of the pods (--service-discovery) instead of a Service name",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
-        "every SGLang; 0.5.23 recovers after the first failed room",
+        "every SGLang; from 0.5.19 on it recovers after the first failed room",
         "sglang 0.5.3 to 0.5.23 source",
         reports=cited("sglang#34289 sglang#33789 nixl#795 sglang#10365 sglang#6215 sglang#16903"),
     ),

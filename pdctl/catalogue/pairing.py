@@ -41,13 +41,13 @@ ENTRIES: tuple[Entry, ...] = (
         "kv-dtype-mismatch",
         Severity.ERROR,
         "KV cache dtype is {observed|one thing} on {instance|decode} and {expected|another} on {other|prefill}",
-        "The bytes of a page mean something else on the other side. From 0.5.13 decode refuses on the first request "
-        'with "KV cache dtype mismatch"; 0.5.13 itself compares the flag as written, so `auto` against `fp8_e4m3` '
-        "fails even where both come to the same. Before 0.5.13 nothing compares. Next: kv_cache_dtype in "
+        "The bytes of a page mean something else on the other side. From 0.5.10 decode refuses on the first request "
+        'with "KV cache dtype mismatch"; up to 0.5.16 it compares the flag as written, so `auto` against `fp8_e4m3` '
+        "fails even where both come to the same. Before 0.5.10 nothing compares. Next: kv_cache_dtype in "
         "/server_info of both sides.",
         "set the same --kv-cache-dtype on both roles",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
-        "every SGLang; compared since 0.5.13, on the first request",
+        "every SGLang; compared since 0.5.10, on the first request",
         "sglang 0.5.8 to 0.5.23 source",
         reports=cited("sglang#37838"),
     ),
@@ -77,7 +77,7 @@ ENTRIES: tuple[Entry, ...] = (
         "is tp / dp under DP attention), pages are sent as many small slices: slow at low load, and reported to "
         'break both sides under load. SGLang says so once: "Performance is NOT guaranteed when using different TP '
         'sizes for non-MLA models". MLA models keep the whole latent on every rank and do not mind. '
-        "SGLANG_DISAGG_STAGING_BUFFER=1 gathers the heads first (0.5.13 and later). Next: tp and dp of both roles.",
+        "SGLANG_DISAGG_STAGING_BUFFER=1 gathers the heads first (0.5.10 and later). Next: tp and dp of both roles.",
         "make tp / dp equal on both roles, or set SGLANG_DISAGG_STAGING_BUFFER=1 on both",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "every SGLang, models without MLA",
@@ -97,8 +97,8 @@ ENTRIES: tuple[Entry, ...] = (
         'later request hangs. Next: the prefill\'s log, "Unexpected transfer worker error".',
         "make tp / dp equal on both roles",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
-        "reported for 0.5.16 and nightlies of mid 2026; Mamba state is sliced from 0.5.13, sliding windows in "
-        "0.5.23 (Mooncake and NIXL, one pipeline stage)",
+        "reported for 0.5.16 and nightlies of mid 2026; Mamba state is sliced from 0.5.9 (Mooncake) and 0.5.11 "
+        "(NIXL), sliding windows from 0.5.22 (both, one pipeline stage)",
         "sglang 0.5.8 to 0.5.23 source",
         reports=cited("llm-d#2433 llm-d#2442 sglang#31295 sglang#31968 sglang#30997 sglang#24648 sglang#24188"),
     ),
@@ -156,7 +156,7 @@ ENTRIES: tuple[Entry, ...] = (
         "{instance|decode} runs SGLang {observed|of one release}, {other|prefill} runs {expected|another}",
         "The bootstrap record, the ZMQ frames and the metadata row change between releases and carry no version. An "
         'older decode refuses keys it does not know ("unexpected keyword argument"), newer fields are misread '
-        'where frames were added in the middle, and 0.5.23 warns of a "Generation-less ABORT_ACK" from mixed '
+        'where frames were added in the middle, and 0.5.22 and later warn of a "Generation-less ABORT_ACK" from mixed '
         "versions. The same holds for the transfer library in the image. Next: version in /server_info, and the "
         "image of each role.",
         "run the same image on both roles",
@@ -247,12 +247,12 @@ ENTRIES: tuple[Entry, ...] = (
         Severity.ERROR,
         "{instance|an instance}: sizes do not divide evenly: {observed|TP, DP, EP or heads}",
         "Heads, experts and ranks are split by integer division. Between the roles the larger attention TP must be "
-        "a multiple of the smaller: 3 against 2 pairs the wrong ranks, and since 0.5.13 nothing checks it. Within "
+        "a multiple of the smaller: 3 against 2 pairs the wrong ranks, and since 0.5.10 nothing checks it. Within "
         "an instance tp must be a multiple of the DP width, and the model's heads must divide over attention TP. "
         "Next: tp, dp and ep of both roles, `pdctl plan` prints the ranks.",
         "{fix|make one a multiple of the other}",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
-        "every SGLang; the pair is checked up to 0.5.8 only",
+        "every SGLang; the pair is checked up to 0.5.9 only",
         "sglang 0.5.3 to 0.5.23 source",
     ),
     Entry(

@@ -68,7 +68,7 @@ def _able(target: Member) -> Iterator[Refusal]:
     info, name = target.engine.info, target.name
     if FLAG not in info:
         version = target.engine.version or "of this version"
-        yield Refusal(f"{name}: sglang {version} cannot switch its role", "sglang 0.5.23 or later")
+        yield Refusal(f"{name}: sglang {version} cannot switch its role", "sglang 0.5.21 or later")
     elif info[FLAG] is not True:
         yield Refusal(f"{name} runs without --enable-pd-role-switch", "start it with --enable-pd-role-switch")
     backend = target.engine.text("disaggregation_transfer_backend") or ""

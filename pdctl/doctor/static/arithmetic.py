@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs, Severity
 from pdctl.dialect.sglang.rules import STAGING_ENV, STAGING_SPAN
-from pdctl.dialect.versions import V0_5_9, V0_5_11, V0_5_23
+from pdctl.dialect.versions import V0_5_9, V0_5_11, V0_5_22
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.families import Family
 from pdctl.doctor.static.models import NO_CONFIG, model
@@ -130,12 +130,12 @@ def heads(known: Model, prefill: Server, decode: Server, sizes: tuple[int, int])
 
 
 def hybrid(known: Model, prefill: Server, decode: Server, sizes: tuple[int, int]) -> Finding | None:
-    """Releases that slice the state: Mamba's with Mooncake since 0.5.9 and with NIXL since 0.5.11; sliding windows in
-    0.5.23, without pipeline stages."""
+    """Releases that slice the state: Mamba's with Mooncake since 0.5.9 and with NIXL since 0.5.11; sliding windows
+    since 0.5.22, without pipeline stages."""
     if known.family is not Family.HYBRID:
         return None
     recurrent = V0_5_11 if decode.backend == "nixl" else V0_5_9
-    since = recurrent if known.recurrent else V0_5_23
+    since = recurrent if known.recurrent else V0_5_22
     one_stage = (prefill.flags.number("pp-size") or 1) == 1 and decode.backend in SLICING
     version = decode.version
     sliced = version is not None and version >= since and (known.recurrent or one_stage)

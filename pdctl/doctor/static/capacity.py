@@ -20,7 +20,7 @@ NO_LOAD = Skipped("no load is given (workload.rate of a topology)")
 RESERVED = 512  # SGLang's default of --num-reserved-decode-tokens
 DISPATCH = 128  # of SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK
 DISPATCH_ENV = "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
-DISPATCH_MOST = 1024  # asserted by sglang 0.5.23
+DISPATCH_MOST = 1024  # asserted by every release that was read
 WORDS = {"prefill": 0, "decode": 1}
 
 
@@ -107,7 +107,7 @@ def dispatch(servers: Servers) -> Verdict:
     return [found for side in sides for found in _dispatch(side)]
 
 
-# Largest batch of decode graphs: the first spelling until 0.5.23, which has the second alone (0.5.18 takes both).
+# Largest batch of decode graphs: the first spelling up to 0.5.19, the second from 0.5.14 on.
 GRAPHS = ("cuda-graph-max-bs", "cuda-graph-max-bs-decode")
 
 
