@@ -39,6 +39,7 @@ CONTROLLER = "pdctl.engine.dp_controller"
 # What a launcher waits for at most by default (topology: readiness.timeout); large checkpoints take minutes to load.
 READY_WITHIN = 1800.0
 STOP_WITHIN = 5.0
+LAST_MESSAGE = 0.2  # seconds in which what an ended process had sent is read
 REHEARSED_LOOK = 0.1  # seconds between looks of a watch that shall end on an error
 
 
@@ -148,7 +149,9 @@ class Ranks:
         if self._exited == len(self._children):
             self._all_exited.set()
         if not self._stopping:
-            self._die(f"{child.name} (pid {child.process.pid}) {ending(code)}")
+            # One that left by itself may have said why: its message is read first.
+            wait = LAST_MESSAGE if code > 0 else 0.0
+            self._loop.call_later(wait, self.lose, f"{child.name} (pid {child.process.pid}) {ending(code)}")
 
     def lose(self, reason: str) -> None:
         """The instance cannot go on: what it waits for, and what serves it, ends with this reason."""
