@@ -1,0 +1,65 @@
+"""What pdctl says of a recording beside what happened: right, silent, or wrong, field by field."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pdctl.logs.library import Library
+from pdctl.logs.source import open_logs
+from pdctl.trace.assemble import Tracer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SILENT = {None, "unknown"}
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One field of one room."""
+
+    room: str
+    field: str
+    happened: str | None
+    said: str | None
+
+    @property
+    def verdict(self) -> str:
+        return "right" if self.said == self.happened else "silent" if self.said in SILENT else "wrong"
+
+
+def judge(recording: Path) -> list[Said]:
+    """Every field of every room of a directory with `*.log` or `*.log.gz` and `truth.json`."""
+    logs = sorted(str(path) for path in recording.iterdir() if ".log" in path.name)
+    tracer = Tracer(Library(open_logs(logs), tz=dt.timezone.utc, index=False))
+    found: list[Said] = []
+    for room, happened in json.loads((recording / "truth.json").read_text())["rooms"].items():
+        told = tracer.trace(int(room))
+        said = {
+            "prefill_requested": told.prefill_requested,
+            "prefill_contacted": told.prefill_contacted,
+            "decode": told.decode,
+            "outcome": told.outcome.value,
+            "phase_reached": told.phase_reached.value if told.phase_reached else None,
+            "cause": told.cause.code if told.cause else None,
+        }
+        found += [Said(room, field, happened[field], value) for field, value in said.items()]
+    return found
+
+
+def keep(recording: Path, out: Path) -> None:
+    """Packs a recording as the tests read it; a field of which nothing is said is listed under `untold`."""
+    document: dict[str, Any] = json.loads((recording / "truth.json").read_text())
+    for room in document["rooms"].values():
+        room["untold"] = []
+    for one in judge(recording):
+        if one.verdict == "silent":
+            document["rooms"][one.room]["untold"].append(one.field)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "truth.json").write_text(json.dumps(document, indent=1) + "\n")
+    for log in recording.glob("*.log"):
+        (out / f"{log.name}.gz").write_bytes(gzip.compress(log.read_bytes(), 9, mtime=0))
