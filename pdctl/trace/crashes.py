@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import fill
 from pdctl.dialect import numerals
+from pdctl.logs.ends import ORDERS
 from pdctl.trace import deaths as ends
 from pdctl.trace.causes.mismatches import VALUES
 from pdctl.trace.diagnosis import Death
@@ -28,6 +29,7 @@ NEAR = 10.0  # seconds before an end in which a batch line tells what ended with
 REHEARSED = frozenset({"rehearsed-end"})
 # The last line of a Python traceback: `ValueError: …`, `torch.OutOfMemoryError: …`, `AssertionError`.
 RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|Failure)\b(?:: .*)?$")
+FROM = "The above exception was the direct cause of the following exception:"
 SAID = 240  # characters of a line that are kept
 
 
@@ -42,7 +44,7 @@ class Ended(NamedTuple):
 def wanted(row: Row) -> bool:
     """Rows that can show that an instance is gone, or why: enough to judge deaths from a log of any length."""
     named = row.id in ends.KILLED or row.id in ends.MISSED_URL or row.id in ends.MISSED_BOOTSTRAP
-    named = named or row.id in BATCHES | REHEARSED
+    named = named or row.id in BATCHES | REHEARSED | ORDERS
     return named or row.id in ends.REFUSED or row.cause == ends.CRASH or row.cause in ends.MISMATCH
 
 
@@ -60,7 +62,7 @@ def ended(library: Library, deployment: Deployment, lines: Sequence[Event]) -> I
 def _earlier(one: Instance, lines: Sequence[Event], last: ends.Death | None) -> list[ends.Death]:
     """Crashes that a later start of the same instance followed: the first line of each."""
     found: list[ends.Death] = []
-    crashes = [event for event in lines if event.instance == one.name and ends.crashes(event) and not event.row.echo]
+    crashes = ends.unordered(event for event in lines if event.instance == one.name and not event.row.echo)
     seen: set[int] = set()
     for event in crashes:
         if event.t is None:
@@ -164,17 +166,25 @@ def _says(event: Event, death: ends.Death) -> str:
 
 
 def _reason(library: Library, death: ends.Death) -> Evidence | None:
-    """The exception a traceback behind the crash line ends with."""
+    """The exception a traceback behind the crash line ends with.
+
+    Of one raised `from` another it is the later: its author wrote it to say what the first one means. What was raised
+    while another was handled is mostly an accident of the handling, so there the first one stands.
+    """
     crash = next((event for event in death.evidence if ends.crashes(event) and not event.row.echo), None)
     if crash is None:
         return None
+    found: Evidence | None = None
+    chained = True
     for line in library.behind(crash, ends.TRACEBACK):
         text = line.text.strip()
         if line.stamped:
-            return None
-        if RAISED.match(text):
-            return Evidence(crash.instance, crash.place.path, line.place.line, text[:SAID], "what it crashed on")
-    return None
+            break
+        if chained and RAISED.match(text):
+            found = Evidence(crash.instance, crash.place.path, line.place.line, text[:SAID], "what it crashed on")
+            chained = False
+        chained = chained or text == FROM
+    return found
 
 
 def shown(event: Event, says: str) -> Evidence:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.dialect.row import Level
+from pdctl.logs.ends import ORDERS
 from pdctl.trace.addresses import parse
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ MISSED_URL = {
     "decode-leg-failed": "decode", "prefill-leg-failed": "prefill", "worker-health-failed": "url",
     "worker-unusable": "url", "health-check-missed": "url",
 }  # fmt: skip
+# A parent's word of a child's end, its exit code, and the signal the parent ends itself with then.
+CHILD, ORDERED, FOLLOWS = frozenset({"subprocess-crashed", "child-ended"}), frozenset({"-15", "-2"}), "sigquit"
+SOON = 30.0  # seconds after an order to end within which children end of the same order
 NOBODY = ("refused", "no connection", "reset")  # a worker that answers badly is there
 ANSWERED = frozenset({"worker-unusable", "health-check-missed"})
 MISSED_BOOTSTRAP = frozenset(
@@ -57,7 +61,7 @@ def death(
         first = before[-1] if before else killed[0]
         at = first.t if first.t is not None else instance.last
         return None if at is None else Death(instance, at, None, (first,))
-    crash = [event for event in instance.final if crashes(event)]
+    crash = unordered(instance.final)
     if crash:
         first = crash[0]
         reasons = [event for event in (*instance.final, *around) if tells(event, first)]
@@ -76,6 +80,27 @@ def death(
 
 def crashes(event: Event) -> bool:
     return event.row.cause == CRASH and event.row.id != "room-key-error"
+
+
+def unordered(events: Iterable[Event]) -> list[Event]:
+    """The crash lines among an instance's. `kill -- -GROUP`, systemd and Slurm send SIGTERM to every process of it:
+
+    that its children then end of signal 15 (SGLang: "crashed with exit code -15") is the order, and no crash.
+    """
+    found: list[Event] = []
+    order: Event | None = None
+    for event in events:
+        if event.row.id in ORDERS:
+            order = event
+        elif crashes(event) and not (order is not None and _ordered(event, order)):
+            found.append(event)
+    return found
+
+
+def _ordered(event: Event, order: Event) -> bool:
+    if event.t is not None and order.t is not None and event.t > order.t + SOON:
+        return False
+    return event.row.id == FOLLOWS or (event.row.id in CHILD and event.values.get("code") in ORDERED)
 
 
 def mismatches(event: Event) -> bool:

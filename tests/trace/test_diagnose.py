@@ -54,15 +54,19 @@ HAPPENED = {
     "2p1d-healthy-debug-sgl0523": FINE,
     "2p1d-healthy-debug-sgl058": FINE,
     "2p1d-healthy-info-log-requests-sgl0523": FINE,
+    "2p1d-healthy-info-sgl0522": FINE,
     "2p1d-healthy-info-sgl0523": FINE,
+    "2p1d-hicache-crash-info-sgl0522": Truth((("decode0", "PD709", 0),)),  # then the others got SIGTERM, all processes
     "2p1d-missing-ports-debug-sgl0518": NULL_PORTS,
     "2p1d-missing-ports-debug-sgl058": NULL_PORTS,
     "2p1d-missing-ports-info-log-requests-sgl058": NULL_PORTS,
+    "2p1d-missing-ports-info-sgl0522": NULL_PORTS,
     "2p1d-missing-ports-info-sgl0523": NULL_PORTS,
     "2p1d-missing-ports-mooncake-debug-sgl058": NULL_PORTS,
     "2p1d-missing-ports-spawn-debug-sgl058": NULL_PORTS,
     "2p1d-prefill-killed-debug-sgl0523": Truth((("prefill0", "PD705", 4),)),
     "2p1d-swapped-ports-info-log-requests-sgl0523": Truth(findings=("PD203", "PD203")),
+    "2p1d-swapped-ports-info-sgl0522": Truth(findings=("PD203", "PD203")),
     "pdctl-killed-decode": Truth((("decode-0", "PD704", 2),)),
     "pdctl-killed-prefill": Truth((("prefill-0", "PD705", 2),)),
     "pdctl-missing-bootstrap-port": NULL_PORTS,
@@ -126,6 +130,42 @@ def test_a_death_shows_its_lines(scenario: str) -> None:
 def test_a_traceback_is_read_to_the_exception_it_ends_with() -> None:
     (death,) = diagnosis("1p1d-dp-attention-crash-debug-sgl058").deaths
     assert "cannot reshape tensor of 0 elements" in death.why
+
+
+def test_of_an_exception_raised_from_another_the_later_one_stands() -> None:
+    """sglang 0.5.22: a decode that sees no memory cgroup; the second message says what to do."""
+    (death,) = diagnosis("2p1d-hicache-crash-info-sgl0522").deaths
+    assert death.why.startswith("its scheduler crashed: RuntimeError: Cannot automatically size HiCache host memory;")
+
+
+BEGUN = "[2026-11-22 19:47:40] server_args={'port': 30000, 'disaggregation_mode': 'prefill'}"
+CRASHED = "Subprocess scheduler_0 (pid=1839) crashed with exit code -15. Triggering SIGQUIT for cleanup..."
+
+
+@pytest.mark.parametrize(
+    ("order", "ended", "dead"),
+    [
+        ("15 SIGTERM received. signum=None frame=None. Draining requests and shutting down...", "16 " + CRASHED, False),
+        (
+            "15 SIGTERM received. signum=None frame=None. Draining requests and shutting down...",
+            "16 " + CRASHED.replace("-15", "-11"),
+            True,
+        ),
+        ("15 Something else.", "16 " + CRASHED, True),
+        ("01 SIGTERM received. signum=None frame=None. Draining requests and shutting down...", "59 " + CRASHED, True),
+    ],
+)
+@pytest.mark.parametrize("again", [False, True], ids=["last start", "an earlier start"])
+def test_children_that_end_of_the_same_order_are_no_crash(
+    tmp_path: Path, order: str, ended: str, dead: bool, again: bool
+) -> None:
+    lines = [BEGUN, *(f"[2026-11-22 19:51:{said[:2]}]{said[2:]}" for said in (order, ended))]
+    lines += [
+        f"[2026-11-22 19:51:{ended[:2]}] SIGQUIT received. signum=None, frame=None. It usually means one child failed."
+    ]
+    lines += [BEGUN.replace("19:47:40", "19:53:00")] if again else []
+    found = diagnose(library(write(tmp_path, prefill=lines)))
+    assert bool(found.deaths) is dead
 
 
 def test_ports_that_lead_elsewhere_are_found_before_a_request_is(tmp_path: Path) -> None:

@@ -53,5 +53,5 @@ def test_without_the_routers_log_less_is_said_and_nothing_else(scenario: str, ro
 def test_every_recording_has_rooms_of_which_something_is_known() -> None:
     """Recordings without a single room have none on the wire either; they are there to be read without harm."""
     assert {scenario for scenario in SCENARIOS if not truth(scenario)} == {
-        "1p1d-dp-attention-crash-debug-sgl058", "1p1d-spawn-mixed-sgl058",
+        "1p1d-dp-attention-crash-debug-sgl058", "1p1d-spawn-mixed-sgl058", "2p1d-hicache-crash-info-sgl0522",
     }  # fmt: skip

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tools.record_release.deployment import ROOT, RecordError, Running, plan
+from tools.record_release.deployment import ROOT, Preloaded, RecordError, Running, plan
 from tools.record_release.judge import judge, keep
 from tools.record_release.scenarios import NAMES, play, prefills, truth
 from tools.record_release.wire import CaptureError, Wire
@@ -19,11 +19,11 @@ from tools.record_release.wire import CaptureError, Wire
 ROOMS = ROOT / "tests" / "data" / "rooms"
 
 
-def record(home: Path, version: str, scenario: str, out: Path, traceable: bool) -> None:
+def record(home: Path, version: str, scenario: str, out: Path, traceable: bool, preloaded: Preloaded | None) -> None:
     """Logs and truth.json of one deployment, and what doctor said while it ran."""
     out.mkdir(parents=True, exist_ok=True)
     planned = plan(home, version, traceable)
-    running = Running(planned, prefills(scenario, planned), out)
+    running = Running(planned, prefills(scenario, planned), out, preloaded)
     wire = Wire(running.ports("http_port"), running.ports("bootstrap_port"))
     began = time.monotonic()
     wire.start()
@@ -91,25 +91,34 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="where the recordings go, a directory each")
     parser.add_argument("--only", choices=NAMES, action="append", help="this scenario; repeatable (default: all)")
     parser.add_argument("--traceable", action="store_true", help="with the request log and time stats")
+    parser.add_argument("--preload", action="store_true", help="import SGLang once for all starts: faster, not as real")
     parser.add_argument("--look", action="store_true", help="record nothing: judge what is recorded already")
     parser.add_argument("--keep", action="store_true", help="pack what has nothing wrong under tests/data/rooms")
     given = parser.parse_args()
     home = Path(os.environ.get("PDCTL_TEST_SGLANG_HOME", "")).resolve()
-    fine = True
-    for scenario in given.only or NAMES:
-        ending = f"info{'-log-requests' if given.traceable else ''}-sgl{given.version.replace('.', '', 2)}"
-        out = given.out.resolve() / f"2p1d-{scenario}-{ending}"
-        try:
-            if not given.look:
-                record(home, given.version, scenario, out, given.traceable)
-        except (RecordError, CaptureError, TimeoutError) as error:
-            print(f"record_release: {out.name}: {error}", file=sys.stderr)
-            return 2
-        right = look(out)
-        if right and given.keep:
-            keep(out, ROOMS / out.name)
-        fine = fine and right
-    return 0 if fine else 1
+    preloaded = None
+    try:
+        if given.preload and not given.look:
+            preloaded = Preloaded(home / given.version / "bin" / "sglang-python")
+        right = [record_and_look(home, scenario, given, preloaded) for scenario in given.only or NAMES]
+    except (RecordError, CaptureError, TimeoutError) as error:
+        print(f"record_release: {error}", file=sys.stderr)
+        return 2
+    finally:
+        if preloaded:
+            preloaded.end()
+    return 0 if all(right) else 1
+
+
+def record_and_look(home: Path, scenario: str, given: argparse.Namespace, preloaded: Preloaded | None) -> bool:
+    ending = f"info{'-log-requests' if given.traceable else ''}-sgl{given.version.replace('.', '', 2)}"
+    out = given.out.resolve() / f"2p1d-{scenario}-{ending}"
+    if not given.look:
+        record(home, given.version, scenario, out, given.traceable, preloaded)
+    right = look(out)
+    if right and given.keep:
+        keep(out, ROOMS / out.name)
+    return right
 
 
 if __name__ == "__main__":

@@ -18,14 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from tools.record_release.preload import PID
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPOLOGY = ROOT / "topologies" / "sglang-2p1d-cpu.yaml"
-TO_START, TO_ROUTE, TO_ANSWER, TO_END = 900.0, 120.0, 60.0, 20.0  # seconds
+TO_START, TO_ROUTE, TO_ANSWER, TO_END = 900.0, 600.0, 240.0, 20.0  # seconds; a router tries a lost room several times
 SHORT = 8  # tokens
 LOST = 20  # seconds after which SGLang gives a lost room up; its own default is 300
+SERVER = "sglang.launch_server"
 READY = b"The server is fired up and ready to roll!"
 
 
@@ -50,6 +53,57 @@ def plan(home: Path, version: str, traceable: bool) -> dict[str, Any]:
     return planned
 
 
+class Preloaded:
+    """A process of the release's Python that has imported SGLang and forks servers (preload.py)."""
+
+    def __init__(self, python: Path) -> None:
+        command = [str(python), str(Path(__file__).with_name("preload.py"))]
+        self._command, pipe = shlex.join(command), subprocess.PIPE
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+        )
+        self._pid()
+
+    def _pid(self) -> str:
+        assert self._process.stdout is not None
+        while line := self._process.stdout.readline():
+            if line.startswith(PID):
+                return line.removeprefix(PID).strip()
+        raise RecordError(f"the Python that imports SGLang once ended: run `{self._command}` to see why")
+
+    def start(self, argv: list[str], env: dict[str, str], log: Path) -> Forked:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"argv": argv, "env": env, "log": str(log)}) + "\n")
+        self._process.stdin.flush()
+        return Forked(int(self._pid()))
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A server that is not our child: its exit code is not ours to know."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return -1
+        return None
+
+    def wait(self, timeout: float = TO_END) -> int:
+        end = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(0.1)
+        return -1
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a client had of a request."""
@@ -61,7 +115,7 @@ class Answer:
 class Running:
     """The processes of one recording, each in a group of its own, each with a log `NAME.log` under `out`."""
 
-    def __init__(self, planned: dict[str, Any], prefills: list[str], out: Path) -> None:
+    def __init__(self, planned: dict[str, Any], prefills: list[str], out: Path, preloaded: Preloaded | None) -> None:
         """`prefills`: what the router is told after `--prefill`, one word list per prefill."""
         self.out = out
         self.servers = {one["name"].replace("-", ""): one for one in planned["instances"]}
@@ -69,7 +123,8 @@ class Running:
         self._router: list[str] = planned["router"]["command"]["argv"]
         start = self._router.index("--prefill")
         self._router = [*self._router[:start], *prefills, *self._router[self._router.index("--decode") :]]
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._preloaded = preloaded
+        self._processes: dict[str, subprocess.Popen[bytes] | Forked] = {}
         lines = [one["commands"][0]["shell"] for one in planned["instances"]] + [shlex.join(self._router)]
         (out / "run.sh").write_text("#!/bin/sh\n" + "".join(f"{line} &\n" for line in lines) + "wait\n")
 
@@ -94,7 +149,11 @@ class Running:
         return False
 
     def _spawn(self, name: str, argv: list[str], env: dict[str, str]) -> None:
-        with (self.out / f"{name}.log").open("wb") as log:
+        path = self.out / f"{name}.log"
+        with path.open("wb") as log:
+            if self._preloaded is not None and SERVER in argv:
+                self._processes[name] = self._preloaded.start(argv[argv.index(SERVER) + 1 :], env, path)
+                return
             self._processes[name] = subprocess.Popen(
                 argv, env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
