@@ -1,6 +1,6 @@
 """Run by a release's own Python: imports SGLang once, then forks a server for each line of stdin and prints its pid.
 
-A line is `{"argv": [...], "env": {...}, "log": path}`, where argv is what follows `-m sglang.launch_server`. The scheduler
+A line is `{"argv": [...], "env": {...}, "log": path}`; argv is what follows `-m sglang.launch_server`. The scheduler
 and detokenizer are forked too, not spawned: a start takes seconds, and has not the order and times of a real one.
 """
 
