@@ -76,6 +76,7 @@ def test_the_wire_tells_who_got_what(ports: list[int]) -> None:
     send(prefill, "POST", {"text": "number 8", "bootstrap_room": int(OTHER)})
     with socket.create_connection(("127.0.0.1", rank)) as client:
         client.sendall(b"\x01\x13" + ROOM.encode() + b"\x00\x05" + b"41234")
+        client.sendall(b"\x01\x05ABORT\x01\x13" + OTHER.encode())  # nobody asks for pages with that
     send(rank, "POST", {})  # after it, all that went before has been seen
     assert wire.stop() == {ROOM: Seen(7, ["prefill0", "decode0"], ["prefill0"]), OTHER: Seen(8, ["prefill0"], [])}
 

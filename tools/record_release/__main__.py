@@ -50,6 +50,7 @@ def neutral(home: Path, version: str, out: Path) -> None:
     )
     paths = {
         str(home / version): f"/srv/venv/{version}", str(home / "model"): "/srv/sglang/model",
+        "/home/runner/work/sglang": "/srv/build",  # where the published router was built
         asked.stdout.strip(): "/usr", str(ROOT): "/srv/pdctl",
     }  # fmt: skip
     for log in (*out.glob("*.log"), out / "run.sh"):

@@ -19,6 +19,7 @@ BUFFER = 256 << 20  # bytes: busy schedulers leave the capture little time
 ROOM = re.compile(rb'"bootstrap_room": ?(\d+)')
 TEXT = re.compile(rb"number (\d+)")
 RANK = re.compile(rb'"rank_port": ?(\d+)')
+ABORT = re.compile(rb"ABORT[^0-9]{1,16}\d+")  # the decode lets a room go, on the same socket
 DIGITS = re.compile(rb"(?<!\d)\d{1,20}(?!\d)")
 
 
@@ -84,7 +85,7 @@ class Wire:
         elif port in self._bootstrap:
             self._ranks.update({int(rank): self._bootstrap[port] for rank in RANK.findall(data)})
         elif port in self._ranks:
-            for word in DIGITS.findall(data):
+            for word in DIGITS.findall(ABORT.sub(b"", data)):
                 if (seen := self.rooms.get(word.decode())) is not None:  # type: ignore[assignment]
                     seen.contacted.append(self._ranks[port])
 

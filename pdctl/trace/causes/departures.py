@@ -77,6 +77,8 @@ def _alive(case: Case, abort: Event, *, told: bool) -> bool:
     the prefill none where the cache had arrived.
     """
     decode, prefill = case.decode, case.prefill
+    if prefill is None and not told and any(one.instance.role == "prefill" for one in case.deaths.values()):
+        return False  # which prefill had the room is not known, and one of them died
     needed = (decode,) if told and case.who.arrived is not None else (decode, prefill)
     others = [one for one in needed if one is not None and one.name != abort.instance]
     return decode is not None and all(_there(one, abort, told=told) for one in others)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pdctl.trace.deaths import Death
 
 
+AT_ONCE = 2.0  # seconds between a router's loss of one leg and the end of the other it drops for that
 SAMPLES = re.compile(r"""['"]n['"]: ?(?:[2-9]|[1-9]\d)\b|\bn=(?:[2-9]|[1-9]\d)\b""")
 
 
@@ -166,7 +167,26 @@ def _prefills(case: Case) -> Iterable[Death]:
         names.add(case.prefill.name)
     if not names:
         names |= {name for name in case.deaths if _dialled(case, name)}
+    if not names:
+        names |= _lost(case)
     return [case.deaths[name] for name in sorted(names) if name in case.deaths]
+
+
+def _lost(case: Case) -> set[str]:
+    """The prefill a router lost when the decode's leg was aborted: it drops the one when the other breaks.
+
+    Nobody there names a room: it is this prefill only if the router lost as many legs as rooms were aborted.
+    """
+    failed = case.decode_failed
+    if failed is None or failed.t is None or failed.row.phase is not Phase.ABORTED:
+        return set()
+    near = [event for event in case.around if event.t is not None and abs(event.t - failed.t) <= AT_ONCE]
+    legs = [event for event in near if event.row.id == "prefill-leg-failed"]
+    aborted = {room for event in near if event.row.phase is Phase.ABORTED and (room := event.values.get("room"))}
+    owners = {
+        one.name for event in legs if (one := case.deployment.at_url(event.values.get("prefill", ""))) is not None
+    }
+    return owners & set(case.deaths) if len(owners) == 1 and len(legs) >= len(aborted) else set()
 
 
 def _dialled(case: Case, name: str) -> bool:
