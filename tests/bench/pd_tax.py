@@ -20,7 +20,8 @@ import numpy as np
 import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.e2e.conftest import TINY, free_block, start, wait_for
+from tests.e2e.conftest import TINY, start, wait_for
+from tests.ports import free_block
 
 
 def ttft(client: httpx.Client, url: str, ids: list[int]) -> float:

@@ -17,7 +17,6 @@ import contextlib
 import os
 import random
 import shlex
-import socket
 import statistics
 import subprocess
 import sys
@@ -31,6 +30,8 @@ from pathlib import Path
 
 import psutil
 import uvloop
+
+from tests.ports import free_ports
 
 HERE = Path(__file__).resolve().parent
 PROMPT = "The quick brown fox jumps over the lazy dog. Say something short."
@@ -152,11 +153,6 @@ class Tree:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
         self._process.wait(5)
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        return [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(count)]
 
 
 @contextlib.contextmanager

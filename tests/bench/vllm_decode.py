@@ -38,7 +38,7 @@ from pathlib import Path
 import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.e2e.conftest import free_block
+from tests.ports import free_block
 
 VOCAB = 4096
 START_WITHIN = 600.0  # seconds; vLLM compiles its kernels on the first start

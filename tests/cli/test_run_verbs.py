@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from pdctl.launch import ports
-from tests.launch.conftest import DEADLINE, STANDIN, eventually, free_ports
+from tests.launch.conftest import DEADLINE, STANDIN, eventually
+from tests.ports import free_ports
 
 TOPOLOGY = """
 version: pdctl/v1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -17,24 +16,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.ports import free_block
+
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "pdctl" / "checkpoints" / "tiny"
-
-
-def free_block(count: int) -> int:
-    """The first of `count` consecutive loopback ports nobody listens on."""
-    for _ in range(200):
-        with contextlib.ExitStack() as stack:
-            first = stack.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            base = first.getsockname()[1]
-            try:
-                for offset in range(1, count):
-                    stack.enter_context(socket.socket()).bind(("127.0.0.1", base + offset))
-            except (OSError, OverflowError):
-                continue
-            return base
-    raise RuntimeError("no free block of ports")
 
 
 def wait_for(what: str, check: Any, seconds: float = 30.0) -> Any:

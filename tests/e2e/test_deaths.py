@@ -16,7 +16,8 @@ import httpx
 import psutil
 import pytest
 
-from tests.e2e.conftest import ROOT, Deployment, free_block, start, wait_for
+from tests.e2e.conftest import ROOT, Deployment, start, wait_for
+from tests.ports import free_block
 
 CLIENTS = 32
 BEFORE, AFTER = 2 * CLIENTS, 10 * CLIENTS  # requests that have ended when a process dies, and from then on

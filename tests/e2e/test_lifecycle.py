@@ -11,7 +11,8 @@ from pathlib import Path
 
 import httpx
 
-from tests.e2e.conftest import ROOT, Deployment, free_block, wait_for
+from tests.e2e.conftest import ROOT, Deployment, wait_for
+from tests.ports import free_block
 
 
 def test_status_logs_ls_and_ask(two_prefills: Deployment) -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.conftest import ROOT, free_block, wait_for
+from tests.e2e.conftest import ROOT, wait_for
+from tests.ports import free_block
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(400)]
 

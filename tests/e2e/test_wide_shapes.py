@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from pdctl.dialect.own.engine import ROWS
-from tests.e2e.conftest import ROOT, Deployment, free_block, wait_for
+from tests.e2e.conftest import ROOT, Deployment, wait_for
 from tests.e2e.test_two_prefills_one_decode import answers, prompts
-from tests.engine.http.test_nodes import free_block as low_block
+from tests.ports import free_block
 
 MOE = ROOT / "pdctl" / "checkpoints" / "tiny-moe"
 PLACED = re.compile(next(row.pattern for row in ROWS if row.id == "rank-placed"))
@@ -35,7 +35,7 @@ roles:
 
 def launched(home: Path, topology: str, name: str, nodes: int) -> Iterator[Deployment]:
     """`nodes` of the prefill, then one decode."""
-    block = low_block(14 + 2 * nodes + 2)
+    block = free_block(14 + 2 * nodes + 2)
     http, bootstrap, router, dist = block, block + nodes + 1, block + 2 * nodes + 1, block + 2 * nodes + 2
     words = [f"router.port={router}", f"ports.http={http}", f"ports.bootstrap={bootstrap}", f"ports.dist-init={dist}"]
     sets = [word for setting in words for word in ("--set", setting)]

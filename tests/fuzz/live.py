@@ -9,7 +9,6 @@ was not 200, or a process has died.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import random
@@ -29,6 +28,7 @@ from pdctl.layout.ports import Block
 from tests.fuzz import edits
 from tests.fuzz.edits import SEPARATOR
 from tests.fuzz.rank_targets import BETWEEN, bootstrap_seeds, kv_seeds, meeting_seeds, node_seeds
+from tests.ports import free_block, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "pdctl" / "checkpoints" / "tiny"
@@ -36,25 +36,6 @@ HOST = "127.0.0.1"
 PROMPT = "Repeat: the red fox"
 KEYS = 200  # frames on one connection
 BLOCK = 14  # ports that --dist-init-addr wants
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-def free_block() -> int:
-    """The first of BLOCK free ports below those of outgoing calls."""
-    while True:
-        first = random.randrange(11000, 32000)
-        with contextlib.ExitStack() as stack:
-            try:
-                for port in range(first, first + BLOCK):
-                    stack.enter_context(socket.socket()).bind((HOST, port))
-            except OSError:
-                continue
-        return first
 
 
 def fetch(url: str, body: dict[str, object] | None = None, seconds: float = 60.0) -> tuple[int, bytes]:
@@ -222,7 +203,7 @@ def main() -> int:
     parser.add_argument("--frames", type=int, default=100_000, help="cases for each kind of socket")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    folder, bootstrap, dist = Path(tempfile.mkdtemp(prefix="fuzz-live-")), free_port(), free_block()
+    folder, bootstrap, dist = Path(tempfile.mkdtemp(prefix="fuzz-live-")), free_port(), free_block(BLOCK)
     block = Block.of(dist)
     two = ("--tp-size", "2", "--nnodes", "2", "--dist-init-addr", f"{HOST}:{dist}", "--node-rank")
     prefill = Engine("prefill", folder / "prefill.log", bootstrap, *two, "0")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,20 +17,11 @@ from pdctl.launch import preflight, procfs, remote
 from pdctl.launch.deployment import Deployment, Options, Port, Role, Spec
 from pdctl.launch.prepare import Opened, open_run
 from pdctl.launch.run import Run, State
+from tests.ports import free_ports
 
 STANDIN = str(Path(__file__).with_name("standin.py"))
 DEADLINE = 20.0  # seconds: generous, the machine may be shared
 QUICK = Options(timeout=15.0, interval=0.05, backoff=0.05, drain=2.0, grace=2.0)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    found = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return found
 
 
 def eventually(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> None:

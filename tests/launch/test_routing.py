@@ -17,7 +17,8 @@ from pdctl.fleet import router as asking
 from pdctl.launch import routing
 from pdctl.launch.deployment import Role, Spec
 from pdctl.launch.mailbox import Told
-from tests.launch.conftest import eventually, free_ports, standin
+from tests.launch.conftest import eventually, standin
+from tests.ports import free_ports
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from pdctl.launch import health, ports, procfs
 from pdctl.launch.deployment import OnDeath, Role
 from pdctl.launch.events import Kind, Stage
 from pdctl.launch.run import Run, State
-from tests.launch.conftest import QUICK, Supervised, deploy, eventually, free_ports, standin
+from tests.launch.conftest import QUICK, Supervised, deploy, eventually, standin
+from tests.ports import free_ports
 
 Launch = Callable[..., Supervised]
 

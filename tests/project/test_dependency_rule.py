@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -54,11 +55,16 @@ HEAVY = {
 }
 
 
-def modules() -> list[Path]:
-    return sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT)
+def rooms() -> list[str]:
+    return sorted({path.relative_to(ROOT).parts[0] for path in ROOT.rglob("*.py") if path.parent != ROOT})
 
 
-def imports(path: Path) -> set[str]:
+def modules(room: str) -> list[Path]:
+    return sorted((ROOT / room).rglob("*.py"))
+
+
+@functools.cache
+def imports(path: Path) -> frozenset[str]:
     """Full dotted names of everything `path` imports, wherever in the file, type-checking blocks included."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -69,24 +75,27 @@ def imports(path: Path) -> set[str]:
             names.add(node.module or "")
             if node.module == "pdctl":
                 names.update(f"pdctl.{alias.name}" for alias in node.names)
-    return names
+    return frozenset(names)
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_arrow_points_down(path: Path) -> None:
-    room = path.relative_to(ROOT).parts[0]
-    targets = {name.split(".")[1] for name in imports(path) if name.startswith("pdctl.")} - {room}
-    targets -= GROUND | {"__version__"}
-    assert targets <= ALLOWED[room], f"{path}: {room} may not import {sorted(targets - ALLOWED[room])}"
+@pytest.mark.parametrize("room", rooms())
+def test_every_arrow_points_down(room: str) -> None:
+    upward: dict[str, list[str]] = {}
+    for path in modules(room):
+        targets = {name.split(".")[1] for name in imports(path) if name.startswith("pdctl.")} - {room}
+        if wrong := targets - GROUND - {"__version__"} - ALLOWED[room]:
+            upward[str(path.relative_to(ROOT))] = sorted(wrong)
+    assert not upward, f"{room} may not import these rooms: {upward}"
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_only_engine_and_router_name_the_heavy_libraries(path: Path) -> None:
-    room = path.relative_to(ROOT).parts[0]
-    if room in ("engine", "router", "checkpoints"):
-        return
-    found = {name.split(".")[0] for name in imports(path)} & HEAVY
-    assert not found, f"{path} imports {sorted(found)}"
+@pytest.mark.parametrize("room", sorted(set(rooms()) - {"engine", "router", "checkpoints"}))
+def test_only_engine_and_router_name_the_heavy_libraries(room: str) -> None:
+    found = {str(path.relative_to(ROOT)): heavy for path in modules(room) if (heavy := _packages(path) & HEAVY)}
+    assert not found, f"{room} is to load without {found}"
+
+
+def _packages(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in imports(path)}
 
 
 def test_torch_stays_in_the_rank_process() -> None:
@@ -95,4 +104,4 @@ def test_torch_stays_in_the_rank_process() -> None:
     for path in (ROOT / "engine").rglob("*.py"):
         parts = path.relative_to(ROOT / "engine").parts
         if parts[0] not in ranks_only:
-            assert "torch" not in {name.split(".")[0] for name in imports(path)}, path
+            assert "torch" not in _packages(path), path

@@ -22,6 +22,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.ports import free_ports
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
 PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 INSTALL = "apt-get install slurm-wlm munge"
@@ -58,7 +60,7 @@ class Cluster:
         self._dead_after = dead_after
         self._host = socket.gethostname().partition(".")[0]
         self._tag = f"{os.getpid():x}"[-5:]  # of the names of bridge and namespaces
-        self._ports = _free_ports(1 if namespaces else nodes + 1)
+        self._ports = free_ports(1 if namespaces else nodes + 1)
 
     @property
     def environ(self) -> dict[str, str]:
@@ -294,14 +296,6 @@ def _kill(pid: int) -> None:
 
 def _quiet(*argv: str) -> None:
     subprocess.run(argv, capture_output=True, timeout=10, check=False)
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def main() -> None:

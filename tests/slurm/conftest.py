@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from pdctl.launch import procfs
-from tests.e2e.conftest import free_block
+from tests.ports import free_block
 from tests.slurm.cluster import Cluster, missing
 
 ROOT = Path(__file__).resolve().parents[2]

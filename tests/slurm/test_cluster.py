@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from pdctl.launch import procfs
-from tests.e2e.conftest import free_block
+from tests.ports import free_block
 from tests.slurm.conftest import Cluster, Login, Run, eventually
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]

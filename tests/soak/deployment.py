@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import httpx
 import psutil
 
-from tests.e2e.conftest import ROOT, free_block
+from tests.e2e.conftest import ROOT
+from tests.ports import free_block
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from tests.e2e.conftest import ROOT, TINY, free_block, wait_for
+from tests.e2e.conftest import ROOT, TINY, wait_for
+from tests.ports import free_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

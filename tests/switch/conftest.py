@@ -12,7 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.conftest import ROOT, free_block, wait_for
+from tests.e2e.conftest import ROOT, wait_for
+from tests.ports import free_block
 from tests.switch.engines import Engine
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.conftest import Deployment, free_block, wait_for
+from tests.e2e.conftest import Deployment, wait_for
+from tests.ports import free_block
 from tests.switch.load import PROMPTS, Load
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,13 +39,6 @@ def geometry(
 
 def pages(*ids: int) -> np.ndarray:
     return np.array(ids, dtype=np.int32)
-
-
-def free_port() -> int:
-    """Nobody listens there now; for servers that must be reborn on the same port, and for refused connections."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 async def _settled() -> None:

@@ -19,7 +19,8 @@ import pytest
 from pdctl.engine.disaggregation.bootstrap import BootstrapServer
 from pdctl.engine.disaggregation.bootstrap_table import PARAMETERS, RankTable
 from pdctl.errors import LaunchError
-from tests.engine.disaggregation.rig import HOST, bootstrap, free_port
+from tests.engine.disaggregation.rig import HOST, bootstrap
+from tests.ports import free_port
 
 JSON, TEXT = "application/json; charset=utf-8", "text/plain; charset=utf-8"
 SGLANG = os.environ.get("PDCTL_TEST_SGLANG_PYTHON", "")

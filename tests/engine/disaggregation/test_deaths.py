@@ -12,20 +12,11 @@ from pdctl.engine.cache.geometry import Layout
 from pdctl.engine.disaggregation.failure import FailureCode
 from pdctl.engine.disaggregation.state import KVPoll
 from tests.engine.disaggregation.far_rank import FarRank, far_rank
-from tests.engine.disaggregation.rig import (
-    HOST,
-    Bootstrap,
-    Side,
-    bootstrap,
-    decode_side,
-    free_port,
-    geometry,
-    pages,
-    prefill_side,
-)
+from tests.engine.disaggregation.rig import HOST, Bootstrap, Side, bootstrap, decode_side, geometry, pages, prefill_side
 from tests.engine.disaggregation.test_failures import failed
 from tests.engine.disaggregation.test_rooms import routed_ip, run_room
 from tests.engine.transfer.test_transports import BACKENDS, has_nixl
+from tests.ports import free_port
 
 needs_route = pytest.mark.skipif(
     routed_ip() == HOST or not has_nixl(), reason="needs NIXL and an address that is not the loopback"

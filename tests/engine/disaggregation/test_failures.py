@@ -14,18 +14,9 @@ from pdctl.engine.cache.geometry import Layout
 from pdctl.engine.disaggregation.failure import FailureCode
 from pdctl.engine.disaggregation.receiver import Receiver
 from pdctl.engine.disaggregation.state import KVPoll
-from tests.engine.disaggregation.rig import (
-    HOST,
-    Side,
-    Woken,
-    bootstrap,
-    decode_side,
-    free_port,
-    geometry,
-    pages,
-    prefill_side,
-)
+from tests.engine.disaggregation.rig import HOST, Side, Woken, bootstrap, decode_side, geometry, pages, prefill_side
 from tests.engine.disaggregation.test_rooms import open_room, run_room
+from tests.ports import free_port
 
 
 def failed(side: Side, room: object, code: FailureCode, *texts: str) -> None:

@@ -14,8 +14,9 @@ from pdctl.engine.disaggregation.sender import Sender
 from pdctl.engine.disaggregation.state import KVPoll
 from pdctl.engine.faults import ENV
 from tests.engine.disaggregation.far_rank import far_rank
-from tests.engine.disaggregation.rig import HOST, Side, bootstrap, decode_side, free_port, geometry, pages, prefill_side
+from tests.engine.disaggregation.rig import HOST, Side, bootstrap, decode_side, geometry, pages, prefill_side
 from tests.engine.disaggregation.test_failures import failed
+from tests.ports import free_port
 
 QUICK = {"bootstrap_timeout": 1.0}
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from pdctl.engine.disaggregation.registration import delay, rank_row, server_address
-from tests.engine.disaggregation.rig import HOST, PREFILL, bootstrap, free_port, prefill_side
+from tests.engine.disaggregation.rig import HOST, PREFILL, bootstrap, prefill_side
+from tests.ports import free_port
 
 
 def test_delays_double_up_to_half_a_minute_and_jitter_takes_at_most_a_quarter() -> None:

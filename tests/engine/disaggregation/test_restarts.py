@@ -16,20 +16,12 @@ from pdctl.engine.disaggregation.sender import Sender
 from pdctl.engine.disaggregation.state import KVPoll
 from pdctl.layout.cuts import KvModel
 from tests.engine.disaggregation.instances import Grid, Instance, cache, instance, pair
-from tests.engine.disaggregation.rig import (
-    HOST,
-    Bootstrap,
-    Side,
-    bootstrap,
-    decode_side,
-    free_port,
-    pages,
-    prefill_side,
-)
+from tests.engine.disaggregation.rig import HOST, Bootstrap, Side, bootstrap, decode_side, pages, prefill_side
 from tests.engine.disaggregation.test_failures import failed
 from tests.engine.disaggregation.test_rooms import finish
 from tests.engine.disaggregation.test_shapes import assert_moved
 from tests.engine.disaggregation.test_shapes import run_room as run_shaped_room
+from tests.ports import free_port
 
 GQA = KvModel(4, 4)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -11,6 +10,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 READY = "The server is fired up and ready to roll!"
@@ -45,12 +46,6 @@ class Form(NamedTuple):
             ("--ep-size", self.ep),
         )
         return tuple(word for flag, size in sizes if size > 1 for word in (flag, str(size)))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(eq=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,17 +16,12 @@ import httpx
 import pytest
 
 from tests.engine.http import checkpoint
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 ECHO = "tests.engine.http.serve"  # the real server process over ranks that echo
 READY = "The server is fired up and ready to roll!"
 PATIENCE = 30.0  # seconds; a busy machine is slow, never this slow
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Engine:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import httpx
 
-from tests.engine.http.conftest import READY, free_port, running, until
+from tests.engine.http.conftest import READY, running, until
+from tests.ports import free_port
 
 TINY = Path(__file__).resolve().parents[3] / "pdctl" / "checkpoints" / "tiny"
 ROOM = 77001

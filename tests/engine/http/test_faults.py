@@ -12,7 +12,8 @@ import pytest
 
 from pdctl.engine.args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.faults import ENV
-from tests.engine.http.conftest import PATIENCE, READY, Engine, free_port, running
+from tests.engine.http.conftest import PATIENCE, READY, Engine, running
+from tests.ports import free_port
 
 TINY = Path(__file__).resolve().parents[3] / "pdctl" / "checkpoints" / "tiny"
 CHUNK = 16

@@ -14,7 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.engine.http.conftest import READY, ROOT, Engine, free_port, running, until
+from tests.engine.http.conftest import READY, ROOT, Engine, running, until
+from tests.ports import free_port
 
 
 def alive(pid: int) -> bool:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,26 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.engine.http.conftest import READY, Engine, running
+from tests.ports import free_block
 
 SHAPE = ("--tp-size", "2", "--attn-dp-size", "2")
 
 
-def free_block(count: int = 14) -> int:
-    """The first of `count` free ports, by default as many as --dist-init-addr wants, below those of outgoing calls."""
-    while True:
-        port = random.randrange(11000, 32000)
-        with ExitStack() as stack:
-            try:
-                for offset in range(count):
-                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port + offset))
-            except OSError:
-                continue
-        return port
-
-
 @contextmanager
 def nodes(model: Path, *flags: str, count: int = 2, only: tuple[int, ...] = (0, 1)) -> Iterator[list[Engine]]:
-    meeting = f"127.0.0.1:{free_block()}"
+    meeting = f"127.0.0.1:{free_block(14)}"
     with ExitStack() as stack:
         yield [
             stack.enter_context(
@@ -92,7 +78,7 @@ def test_a_node_that_vanishes_ends_the_others(pair: list[Engine], gone: int) -> 
 
 
 def test_a_node_with_other_flags_is_refused_with_the_flag(model: Path) -> None:
-    meeting = f"127.0.0.1:{free_block()}"
+    meeting = f"127.0.0.1:{free_block(14)}"
     flags = ("--nnodes", "2", "--dist-init-addr", meeting, "--node-rank")
     with running(model, *SHAPE, *flags, "0") as first, running(model, "--tp-size", "2", *flags, "1") as second:
         told = "--attn-dp-size is 2 on node 0 and 1 on this node"

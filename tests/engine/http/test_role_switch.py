@@ -10,7 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.engine.http.conftest import READY, Engine, free_port, running, until
+from tests.engine.http.conftest import READY, Engine, running, until
+from tests.ports import free_port
 
 NOT_IDLE = "instance is not idle; drain all requests before switching"
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from pdctl.engine.model.batch import ForwardBatch, SeqSlice
 from pdctl.engine.model.config import ModelConfig
@@ -16,6 +16,9 @@ from pdctl.engine.model.parallel import Groups
 from pdctl.engine.model.runner import ModelRunner
 from tests.engine.checkpoints import KINDS, VOCAB, make_checkpoint
 from tests.engine.model.passes import LONGEST, PAGE, make_runner, tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 PROMPTS = (3, 17, 30)  # tokens
 ANSWER = 24
@@ -25,6 +28,8 @@ ANSWER = 24
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_answers_equal_those_of_transformers(tmp_path: Path, kind: str, layout: str) -> None:
     directory = make_checkpoint(kind, tmp_path / kind)
+    from transformers import AutoModelForCausalLM  # here: every test process reads this file, one runs it
+
     peer, loading = AutoModelForCausalLM.from_pretrained(directory, output_loading_info=True)
     assert not any(loading.values())
     prompts = [tokens(seq)[:length] for seq, length in enumerate(PROMPTS)]

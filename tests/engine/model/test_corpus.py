@@ -10,7 +10,6 @@ from random import Random
 import pytest
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer
 
 import pdctl.checkpoints
 from pdctl.checkpoints import corpus
@@ -54,6 +53,8 @@ def test_answers_are_right() -> None:
 
 
 def test_training_rows_have_the_form_of_served_prompts(tokenizer: Tokenizer) -> None:
+    from transformers import AutoTokenizer  # here: every test process reads this file, one runs it
+
     peer = AutoTokenizer.from_pretrained(TINY)
     for one in many(corpus.example, 60):
         ids, learned = encode(tokenizer, one)

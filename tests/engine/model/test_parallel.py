@@ -15,15 +15,9 @@ from pdctl.errors import NotReadyError
 from pdctl.layout.shape import Shape
 from tests.engine.model.peers import make_peer, make_runner
 from tests.engine.model.tp_rank import TP_CASES, steps
+from tests.ports import free_port
 
 DEADLINE = 120.0  # seconds for both ranks to import torch, load and compute
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import pdctl.checkpoints
 from pdctl.engine.cache.pool import KVPool
@@ -29,6 +28,8 @@ LONG = (
 
 @pytest.fixture(scope="module")
 def tokenizer():
+    from transformers import AutoTokenizer  # here: every test process reads this file, one runs it
+
     return AutoTokenizer.from_pretrained(TINY)
 
 
@@ -103,6 +104,8 @@ def test_an_overwritten_page_changes_the_answer(tokenizer, runner: ModelRunner, 
 
 
 def test_transformers_computes_the_same(tokenizer, runner: ModelRunner) -> None:
+    from transformers import AutoModelForCausalLM
+
     peer = AutoModelForCausalLM.from_pretrained(TINY).eval()
     ids = chat_ids(tokenizer, LONG)
     with torch.inference_mode():

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.e2e.conftest import TINY, free_block, wait_for
+from tests.e2e.conftest import TINY, wait_for
+from tests.ports import free_block
 
 TIGHT = ["--max-total-tokens", "1024", "--num-reserved-decode-tokens", "16", "--max-running-requests", "12"]
 Answer = tuple[list[int], int, int]  # tokens, retractions, cached tokens
