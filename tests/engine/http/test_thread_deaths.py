@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from tests.engine.http.conftest import READY, running
-from tests.engine.http.test_nodes import SHAPE, free_block
+from tests.engine.http.test_nodes import SHAPE
+from tests.ports import free_block
 
 DEATHS = {
     "tokenizer-manager": ("the tokenizer manager ended on RuntimeError: ", ()),
@@ -55,7 +56,7 @@ def test_tokens_that_cannot_be_decoded_end_their_request_alone(model: Path, tmp_
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_node_link_that_ends_on_an_error_ends_both_nodes(model: Path, rank: int) -> None:
-    meeting = f"127.0.0.1:{free_block()}"
+    meeting = f"127.0.0.1:{free_block(14)}"
     flags = (*SHAPE, "--nnodes", "2", "--dist-init-addr", meeting, "--node-rank")
     fault = {"PDCTL_FAULTS": "raise:thread.node-link"}
     with (
