@@ -73,7 +73,10 @@ def test_the_death_of_the_managers_thread_is_told_before_anything_else() -> None
         assert "KV manager thread ended on IndexError" in told[0]
 
 
-@pytest.mark.parametrize("host", ["a" * 70, "..", "xn--", "\u00e9" * 80, "[::1", "\ud83d\ude00.example"])
+HOSTS = ("a" * 70, "..", "xn--", "\u00e9" * 80, "[::1", "\ud83d\ude00.example")  # the last: no id of a test may hold it
+
+
+@pytest.mark.parametrize("host", HOSTS, ids=ascii)
 def test_a_bootstrap_host_that_is_no_name_fails_its_room_alone(host: str) -> None:
     with bootstrap() as server, prefill_side(server.port) as prefill, decode_side(topology_timeout=0.1) as decode:
         receiver = decode.manager.receiver(9, "rid", host, 8998)  # type: ignore[union-attr]
