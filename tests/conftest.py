@@ -1,4 +1,4 @@
-"""The order of the files: those that take long begin, so that none of them is the last one running."""
+"""The order of the files, for the four test processes that take the next one as soon as they are free."""
 
 from __future__ import annotations
 
@@ -10,15 +10,27 @@ if TYPE_CHECKING:
     import pytest
 
 HERE = Path(__file__).parent
-LONG_FIRST = ("e2e", "engine/model", "engine", "switch", "launch", "cli", "router", "logs", "fuzz", "doctor")
+DEPLOYMENTS = ("e2e", "switch", "launch")  # their files start whole deployments
+LONG = ("engine/model", "engine", "cli", "router", "logs", "fuzz", "doctor")
+BESIDE = 3  # files between two that start deployments
 
 # Idle threads of a pool sleep instead of turning: several processes share the cores. Read when torch is first loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: _place(item.path.relative_to(HERE).as_posix()))
+    """Deployments one after the other beside other tests, and what takes long before what does not."""
+    paths = list(dict.fromkeys(item.path for item in items))
+    deploying = [path for path in paths if _place(path, DEPLOYMENTS) < len(DEPLOYMENTS)]
+    others = sorted((path for path in paths if path not in deploying), key=lambda path: _place(path, LONG))
+    order: dict[Path, int] = {}
+    while deploying or others:
+        for path in (*deploying[:1], *others[:BESIDE]):
+            order[path] = len(order)
+        del deploying[:1], others[:BESIDE]
+    items.sort(key=lambda item: order[item.path])
 
 
-def _place(path: str) -> int:
-    return next((n for n, folder in enumerate(LONG_FIRST) if path.startswith(f"{folder}/")), len(LONG_FIRST))
+def _place(path: Path, folders: tuple[str, ...]) -> int:
+    inside = path.relative_to(HERE).as_posix()
+    return next((n for n, folder in enumerate(folders) if inside.startswith(f"{folder}/")), len(folders))
