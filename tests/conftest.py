@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Generator
 
 HERE = Path(__file__).parent
 DEPLOYMENTS = ("e2e", "switch", "launch")  # their files start whole deployments
@@ -29,6 +31,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             order[path] = len(order)
         del deploying[:1], others[:BESIDE]
     items.sort(key=lambda item: order[item.path])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a test printed or logged may hold halves of characters, which no process can send to another."""
+    report = yield
+    report.sections = [(title, text.encode("utf-8", "backslashreplace").decode()) for title, text in report.sections]
+    return report
 
 
 def _place(path: Path, folders: tuple[str, ...]) -> int:
