@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.doctor.request import Progress
 from pdctl.fleet.facts import LogLine
+from pdctl.logs.ends import ORDERS, of_the_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,7 +33,7 @@ def read(
 
     logs = open_logs(paths, names=names)
     progress(Progress("logs", 0, len(logs)))
-    events = Library(logs, since=since).signatures()
+    events = Library(logs, since=since).said(lambda row: bool(row.cause) or row.id in ORDERS)
     # A line without a time, of a traceback say, may be as old as any.
     found = counted(event for event in events if since is None or event.t is not None)
     progress(Progress("logs", len(logs), len(logs)))
@@ -42,11 +43,17 @@ def read(
 def counted(events: Iterable[Event]) -> tuple[LogLine, ...]:
     """One line per instance and code: the first, with how many there were.
 
-    Echoes name effects and are left out; so is what doctor's own canaries left behind.
+    Echoes name effects and are left out; so are what doctor's own canaries left behind, and children that ended of the
+    order to their parent.
     """
     kept: dict[tuple[str, str], LogLine] = {}
+    orders: dict[str, Event] = {}
     for event in events:
+        if event.row.id in ORDERS:
+            orders[event.instance] = event
         if not event.row.cause or event.row.echo or CANARY in event.text:
+            continue
+        if of_the_order(event, orders.get(event.instance)):
             continue
         key = (event.instance, event.row.cause)
         first = kept.get(key)

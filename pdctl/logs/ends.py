@@ -28,6 +28,9 @@ CRASHES = frozenset(
         "part-crashed", "watchdog", "pp-store-crashed", "forced-exit", "out-of-memory",
     }
 )  # fmt: skip
+# A parent's word of a child's end, its exit code, and the signal with which the parent ends itself then.
+CHILD, ORDERED, FOLLOWS = frozenset({"subprocess-crashed", "child-ended"}), frozenset({"-15", "-2"}), "sigquit"
+SOON = 30.0  # seconds after an order to end within which children end of the same order
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,16 @@ def end(events: Iterable[Event], last: float | None) -> End:
     rows = _of_last_start(tuple(events))
     first = next((event.row.id for event in rows if event.row.id in ORDERS | CRASHES), "")
     return End(last, first in ORDERS, first in CRASHES, rows)
+
+
+def of_the_order(event: Event, order: Event | None) -> bool:
+    """Whether a crash line tells of a child that ended of the order to its parent, which came before.
+
+    `kill -- -GROUP`, systemd and Slurm send SIGTERM to every process: SGLang then says "crashed with exit code -15".
+    """
+    if order is None or (event.t is not None and order.t is not None and event.t > order.t + SOON):
+        return False
+    return event.row.id == FOLLOWS or (event.row.id in CHILD and event.values.get("code") in ORDERED)
 
 
 def _of_last_start(events: Sequence[Event]) -> tuple[Event, ...]:

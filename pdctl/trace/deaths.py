@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.dialect.row import Level
-from pdctl.logs.ends import ORDERS
+from pdctl.logs.ends import ORDERS, of_the_order
 from pdctl.trace.addresses import parse
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ MISSED_URL = {
     "decode-leg-failed": "decode", "prefill-leg-failed": "prefill", "worker-health-failed": "url",
     "worker-unusable": "url", "health-check-missed": "url",
 }  # fmt: skip
-# A parent's word of a child's end, its exit code, and the signal the parent ends itself with then.
-CHILD, ORDERED, FOLLOWS = frozenset({"subprocess-crashed", "child-ended"}), frozenset({"-15", "-2"}), "sigquit"
-SOON = 30.0  # seconds after an order to end within which children end of the same order
 NOBODY = ("refused", "no connection", "reset")  # a worker that answers badly is there
 ANSWERED = frozenset({"worker-unusable", "health-check-missed"})
 MISSED_BOOTSTRAP = frozenset(
@@ -83,24 +80,15 @@ def crashes(event: Event) -> bool:
 
 
 def unordered(events: Iterable[Event]) -> list[Event]:
-    """The crash lines among an instance's. `kill -- -GROUP`, systemd and Slurm send SIGTERM to every process of it:
-
-    that its children then end of signal 15 (SGLang: "crashed with exit code -15") is the order, and no crash.
-    """
+    """The crash lines among an instance's, without those of an order to end."""
     found: list[Event] = []
     order: Event | None = None
     for event in events:
         if event.row.id in ORDERS:
             order = event
-        elif crashes(event) and not (order is not None and _ordered(event, order)):
+        elif crashes(event) and not of_the_order(event, order):
             found.append(event)
     return found
-
-
-def _ordered(event: Event, order: Event) -> bool:
-    if event.t is not None and order.t is not None and event.t > order.t + SOON:
-        return False
-    return event.row.id == FOLLOWS or (event.row.id in CHILD and event.values.get("code") in ORDERED)
 
 
 def mismatches(event: Event) -> bool:

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.launch import ports
 from tests.launch.conftest import DEADLINE, STANDIN, eventually
-from tests.ports import free_ports
+from tests.ports import free_block, free_ports
 
 TOPOLOGY = """
 version: pdctl/v1
@@ -29,15 +28,6 @@ ports: {{http: {http}, bootstrap: {bootstrap}}}
 """
 
 
-def block(count: int) -> int:
-    """The first of `count` free neighbours."""
-    for _ in range(100):
-        (first,) = free_ports(1)
-        if all(ports.is_free(first + offset, "127.0.0.1") for offset in range(count)):
-            return first
-    raise AssertionError("no free block of ports")
-
-
 class Shell:
     """A user's shell in a home and a directory of its own."""
 
@@ -49,7 +39,9 @@ class Shell:
         self.router = f"http://127.0.0.1:{router}"
         self.file = folder / "blue.yaml"
         self.file.write_text(
-            TOPOLOGY.format(python=sys.executable, standin=STANDIN, router=router, http=block(2), bootstrap=bootstrap)
+            TOPOLOGY.format(
+                python=sys.executable, standin=STANDIN, router=router, http=free_block(2), bootstrap=bootstrap
+            )
         )
 
     def start(self, *argv: str) -> subprocess.Popen[str]:

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "pdctl" / "checkpoints" / "tiny"
 
 
-def wait_for(what: str, check: Any, seconds: float = 30.0) -> Any:
+def wait_for(what: str, check: Any, seconds: float = 90.0) -> Any:
     """The first truthy answer of `check`, or a failure that names what was waited for."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -42,7 +42,7 @@ class Deployment:
     prefills: tuple[str, ...]
     decodes: tuple[str, ...]
 
-    def pdctl(self, *argv: str, check: bool = True, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def pdctl(self, *argv: str, check: bool = True, timeout: float = 240) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "PDCTL_HOME": str(self.home)}
         done = subprocess.run(
             [sys.executable, "-m", "pdctl", *argv], env=env, capture_output=True, text=True, timeout=timeout, cwd=ROOT
@@ -97,7 +97,7 @@ def unified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [sys.executable, "-m", "pdctl.engine", "--model-path", str(TINY), "--port", str(port)]
     process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
     url = f"http://127.0.0.1:{port}"
-    wait_for("unified engine", lambda: httpx.get(f"{url}/health", timeout=5).status_code == 200, 60)
+    wait_for("unified engine", lambda: httpx.get(f"{url}/health", timeout=5).status_code == 200, 180)
     yield url
     process.terminate()
     assert process.wait(30) in (0, -15)

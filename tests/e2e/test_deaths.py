@@ -22,7 +22,7 @@ from tests.ports import free_block
 CLIENTS = 32
 BEFORE, AFTER = 2 * CLIENTS, 10 * CLIENTS  # requests that have ended when a process dies, and from then on
 # No client may wait longer than this for an answer or an error, whichever process dies.
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def answers(deployment: Deployment) -> bool:
     [("prefill-0", False), ("prefill-1", True), ("decode-0", True), ("decode-0", False), ("router", False)],
 )
 def test_kill_under_load(restarting: Deployment, name: str, rank: bool) -> None:
-    wait_for("an answer before the kill", lambda: answers(restarting), 60)
+    wait_for("an answer before the kill", lambda: answers(restarting), 120)
     outcomes: Counter[str] = Counter()
     before = restarting.processes()[name]
 
@@ -106,9 +106,9 @@ def test_kill_under_load(restarting: Deployment, name: str, rank: bool) -> None:
         assert not outcomes["connection"], outcomes
     if name == "prefill-0":
         assert outcomes["200"] > 0.9 * sum(outcomes.values()), f"the other prefill should have served: {outcomes}"
-    wait_for(f"restart of {name}", lambda: restarting.processes()[name] != before, 60)
-    wait_for("an answer after the kill", lambda: answers(restarting), 60)
-    wait_for("return of every page", restarting.all_pages_free, 60)
+    wait_for(f"restart of {name}", lambda: restarting.processes()[name] != before, 120)
+    wait_for("an answer after the kill", lambda: answers(restarting), 120)
+    wait_for("return of every page", restarting.all_pages_free, 120)
 
 
 def test_sigkill_of_the_launcher_leaves_nothing(tmp_path: Path) -> None:
@@ -122,11 +122,11 @@ def test_sigkill_of_the_launcher_leaves_nothing(tmp_path: Path) -> None:
         stderr=subprocess.STDOUT,
         cwd=ROOT,
     )
-    wait_for("serving", lambda: httpx.get(f"http://127.0.0.1:{router}/readiness", timeout=2).status_code == 200, 90)
+    wait_for("serving", lambda: httpx.get(f"http://127.0.0.1:{router}/readiness", timeout=2).status_code == 200, 180)
     family = psutil.Process(launcher.pid).children(recursive=True)
     assert len(family) >= 5  # two servers, two ranks, one router
     launcher.kill()
     launcher.wait()
-    _, alive = psutil.wait_procs(family, timeout=2)
-    assert not alive, [process.cmdline() for process in alive if process.is_running()]
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert not alive, [str(process) for process in alive]
     log.close()

@@ -20,8 +20,8 @@ from pdctl.launch.run import Run, State
 from tests.ports import free_ports
 
 STANDIN = str(Path(__file__).with_name("standin.py"))
-DEADLINE = 20.0  # seconds: generous, the machine may be shared
-QUICK = Options(timeout=15.0, interval=0.05, backoff=0.05, drain=2.0, grace=2.0)
+DEADLINE = 90.0  # seconds: generous, the machine may be shared
+QUICK = Options(timeout=60.0, interval=0.05, backoff=0.05, drain=2.0, grace=2.0)
 
 
 def eventually(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> None:

@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 
+from pdctl.engine.thread_death import ThreadEndedError
 from pdctl.engine.transfer import shard, workers
 from pdctl.engine.transfer.base import Op, OpState, TransferPlan
 from tests.engine.transfer.far import PATIENCE
@@ -132,7 +133,7 @@ def test_a_thread_that_ends_on_an_unknown_error_takes_the_loop_with_it(monkeypat
     monkeypatch.setattr(shard.Worker, "_due", lambda worker: [][0])
     with rig() as one:
         one.transport.post(one.plan("a"), SRC, DST)
-        with pytest.raises(RuntimeError, match="a thread of the KV transfer has ended"):
+        with pytest.raises(ThreadEndedError, match="thread kv-transfer-0 ended on IndexError"):
             one.turns.until("nothing", lambda: False)
 
 
