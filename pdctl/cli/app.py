@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, NamedTuple
+import sys
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import typer
 
-from pdctl.errors import UsageError
+from pdctl.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +76,13 @@ def build(argv: Sequence[str]) -> typer.Typer:
             app.command(verb.name, help=verb.help)(_stub)
         return app
     if chosen not in known:
-        import difflib  # only a mistake needs it
+        import difflib  # only a mistake needs these
+        import shlex
+
+        verb_at = next((at for at, word in enumerate(argv) if word in known), None)
+        if verb_at is not None and argv[0].startswith("-"):  # `-o json status`
+            words = [argv[verb_at], *argv[:verb_at], *argv[verb_at + 1 :]]
+            raise UsageError(f"`{argv[0]}` stands before the verb", f"pdctl {shlex.join(words)}")
 
         near = difflib.get_close_matches(chosen, known, n=1)
         hint = f"did you mean `pdctl {near[0]}`?" if near else "`pdctl --help` lists them."
@@ -87,6 +94,24 @@ def build(argv: Sequence[str]) -> typer.Typer:
     else:
         app.command(verb.name, help=module.command.__doc__ or verb.help, epilog=EPILOG)(module.command)
     return app
+
+
+def call(app: typer.Typer, argv: Sequence[str]) -> int:
+    """Run it and say with which code to leave. UsageError for words that cannot be."""
+    command = typer.main.get_command(app)
+    refusal = cast(
+        "type[Exception]", typer.BadParameter.__bases__[0]
+    )  # click's UsageError, which Typer does not name itself
+    try:
+        code = command.main(args=list(argv), prog_name="pdctl", standalone_mode=False)
+    except refusal as error:
+        from pdctl.cli import usage  # late: only a mistake needs it
+
+        if type(error).__name__ == "NoArgsIsHelpError":
+            sys.stderr.write(f"{error}\n")
+            return int(ExitCode.USAGE)
+        raise usage.error_of(error, command, argv) from None
+    return code if isinstance(code, int) else int(ExitCode.OK)
 
 
 def _stub() -> None:

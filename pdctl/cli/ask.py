@@ -11,10 +11,11 @@ import typer
 
 from pdctl.cli.exits import reraise
 from pdctl.cli.keys import key_of
-from pdctl.errors import UsageError
+from pdctl.errors import NotFoundError, UsageError
 from pdctl.fleet import completions
 from pdctl.launch import credentials
-from pdctl.launch.state import home, pick
+from pdctl.launch.run import State
+from pdctl.launch.state import ended, home, pick
 from pdctl.render import answer, term
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ TIMEOUT = 600.0  # seconds without a single byte
 
 
 def command(
-    prompt: Annotated[str | None, typer.Argument(help="What to ask; `-` or nothing reads it from stdin.")] = None,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PROMPT]...", help="What to ask; `-` or nothing reads it from stdin."),
+    ] = None,
     run: Annotated[
         str | None, typer.Option("--run", metavar="RUN", help="Name of the run; not needed for a single one.")
     ] = None,
@@ -44,7 +48,7 @@ def command(
     echo "The capital of France" | pdctl ask --raw --max-tokens 8
     pdctl ask --url http://127.0.0.1:8000 Hello -v
     """
-    text = sys.stdin.read() if prompt in (None, "-") else prompt
+    text = sys.stdin.read() if prompt in (None, [], ["-"]) else " ".join(prompt or ())  # a sentence without quotes too
     if not text:
         raise UsageError("the prompt is empty", 'pdctl ask "Repeat: the red fox"')
     source, key = _source(run, url, key_env)
@@ -71,5 +75,7 @@ def _source(name: str | None, url: str | None, key_env: str) -> tuple[Source, st
         base = url.rstrip("/")
         return answer.Source("", base, completions.first_model(base, key=key)), key
     run = pick(home(os.environ), name)
+    if run.state in (State.FAILED, State.STOPPED):  # it was named, or none would have been found
+        raise NotFoundError(f"run `{run.name}` {ended(run)}: nobody is left to ask", f"pdctl diagnose --run {run.name}")
     source = answer.Source(run.name, run.deployment.url, run.deployment.served_name)
     return source, key or credentials.api_key(run.deployment)

@@ -25,11 +25,13 @@ SURROUNDINGS = frozenset({
     errno.EFBIG, errno.ETXTBSY,
 })  # fmt: skip
 
+INTERRUPTED = 130  # what Typer makes of a KeyboardInterrupt that no verb took
+
 
 def run(argv: Sequence[str]) -> None:
     """Run one verb and leave with the code of docs/cli.md; never returns normally except for code 0."""
     try:
-        from pdctl.cli.app import build
+        from pdctl.cli.app import build, call
 
         app = build(argv)
         gc.enable()
@@ -39,9 +41,12 @@ def run(argv: Sequence[str]) -> None:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            app(args=list(argv), prog_name="pdctl")
+            code = call(app, argv)
         finally:
             sys.stdout.flush()  # here, where a full disk or a closed pipe still gets an answer
+        if code == INTERRUPTED:
+            reraise(signal.SIGINT)
+        _leave(code)
     except PdctlError as error:
         _say(error)
         _leave(error.exit_code)
@@ -122,6 +127,6 @@ def _report() -> None:
     sys.stderr.write(f"  report: {name}\n  fix: file it with that report\n")
 
 
-def _leave(code: ExitCode) -> None:
+def _leave(code: int) -> None:
     sys.stdout.flush()
     raise SystemExit(int(code))

@@ -10,9 +10,9 @@ import typer
 
 from pdctl.cli import elsewhere
 from pdctl.cli.exits import reraise
-from pdctl.errors import UsageError
+from pdctl.errors import NotFoundError, PdctlError, UsageError
 from pdctl.launch.run import OVER
-from pdctl.launch.state import RunDir, home, pick
+from pdctl.launch.state import RunDir, home, load_all, pick
 from pdctl.render import logs, term
 
 if TYPE_CHECKING:
@@ -79,7 +79,14 @@ def _with_instance(root: Path, word: str) -> Run:
     """The single run, if it has an instance called `word`; otherwise `word` was meant to be a run."""
     try:
         run = pick(root, None, OVER)
-    except UsageError:
+    except (UsageError, NotFoundError):
         return pick(root, word)
-    has = any(process.name == word for process in run.processes)
-    return run if has else pick(root, word)
+    names = [process.name for process in run.processes]
+    if word in names:
+        return run
+    try:
+        return pick(root, word)
+    except PdctlError as error:
+        what = f"`{word}` is no run, and no instance of {run.name}"
+        known = ", ".join(each.name for each in load_all(root)[0])
+        raise NotFoundError(what, f"{run.name} has {', '.join(names)}; the runs are {known}") from error

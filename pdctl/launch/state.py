@@ -162,7 +162,18 @@ def pick(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Run:
     if stale:
         what = f"no run is alive; `{stale[0].name}` is stale: its supervisor died"
         raise NotFoundError(what, f"pdctl down {stale[0].name}")
-    raise NotFoundError("no run is alive", "pdctl launch topologies/2p1d.yaml")
+    if not runs:
+        raise NotFoundError("no run is alive", "pdctl launch topologies/2p1d.yaml")
+    latest = runs[0]
+    fix = f"pdctl diagnose --run {latest.name}" if latest.state is State.FAILED else "pdctl launch topologies/2p1d.yaml"
+    raise NotFoundError(f"no run is alive; the latest, `{latest.name}`, {ended(latest)}", fix)
+
+
+def ended(run: Run) -> str:
+    """That a run is over, and why, in one line: its outcome without the tail of a log."""
+    what = "failed" if run.state is State.FAILED else "was stopped"
+    why = run.outcome.message.partition("\n")[0].partition(". Last ")[0].rstrip(".:") if run.outcome is not None else ""
+    return f"{what}: {why}" if why else what
 
 
 def _named(root: Path, name: str) -> Run:

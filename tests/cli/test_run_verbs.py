@@ -135,6 +135,7 @@ def test_ask_streams_the_answer_and_names_the_pair(detached: Shell) -> None:
     assert document["text"] == "the red fox"
     assert document["completion_tokens"] == 3
     assert detached.run("ask", "--url", detached.router, "hi").stdout == "the red fox\n"
+    assert detached.run("ask", "Repeat:", "the", "red", "fox").stdout == "the red fox\n"
 
 
 def test_ls_lists_it(detached: Shell) -> None:
@@ -272,7 +273,7 @@ def test_a_run_whose_supervisor_was_killed_is_stale_until_down(shell: Shell) -> 
     assert "no run is alive; `blue` is stale: its supervisor died" in asked.stderr
     assert "pdctl down blue" in asked.stderr
     assert shell.run("down").stdout == "blue is stopped; its supervisor had died\n"
-    assert shell.run("down").stderr == "no run is alive\n"
+    assert shell.run("down").stderr.startswith("no run is alive; the latest, `blue`, was stopped: ")
 
 
 def test_after_a_death_status_and_doctor_say_the_recorded_cause_and_the_last_lines(shell: Shell) -> None:
@@ -286,6 +287,18 @@ def test_after_a_death_status_and_doctor_say_the_recorded_cause_and_the_last_lin
     assert status.returncode == 8
     assert "decode-0 was killed by SIGKILL (from outside, or OOM-killed: see dmesg)" in status.stdout
     assert "\n    decode-0 | [" in status.stdout
+    why = "failed: decode-0 was killed by SIGKILL (from outside, or OOM-killed: see dmesg)"
+    for words, said in (((), "no run is alive; the latest, `blue`,"), (("--run", "blue"), "run `blue`")):
+        asked = shell.run("ask", "Hello", *words)
+        assert (asked.returncode, asked.stdout) == (5, "")
+        assert asked.stderr.startswith(f"error: {said} {why}")
+        assert asked.stderr.endswith("\n  fix: pdctl diagnose --run blue\n")
+    missing = shell.run("logs", "prefill-7")
+    assert missing.returncode == 5
+    assert missing.stderr == (
+        "error: `prefill-7` is no run, and no instance of blue\n"
+        "  fix: blue has prefill-0, decode-0, router; the runs are blue\n"
+    )
     doctor = shell.run("doctor", "--select", "PD604", "-o", "json")
     assert doctor.returncode == 1
     found = {one["instance"]: one for one in json.loads(doctor.stdout)["findings"]}

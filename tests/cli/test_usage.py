@@ -1,0 +1,98 @@
+"""What cannot be typed is answered in pdctl's own form, for every verb and every option."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import typer
+
+from pdctl.cli import exits
+from pdctl.cli.app import VERBS, build
+
+FORM = re.compile(r"error: [^\n]+\n  fix: [^\n]+\n")
+
+
+def commands() -> dict[str, typer.core.TyperCommand]:
+    """Every verb that does something, by the words that name it."""
+    found = {}
+    for verb in VERBS:
+        leaf = typer.main.get_command(build([verb.name])).commands[verb.name]
+        below = getattr(leaf, "commands", None)
+        found.update({f"{verb.name} {name}": one for name, one in below.items()} if below else {verb.name: leaf})
+    return found
+
+
+LEAVES = commands()
+
+
+def said(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """What goes to the standard error of a command line that is refused."""
+    with pytest.raises(SystemExit) as left:
+        exits.run(argv)
+    printed = capsys.readouterr()
+    assert (left.value.code, printed.out) == (2, "")
+    return printed.err
+
+
+@pytest.mark.parametrize("path", LEAVES)
+def test_every_verb_answers_an_unknown_option(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, *path.split(), "--qqqq") == (
+        f"error: pdctl {path} has no option `--qqqq`\n  fix: pdctl {path} --help\n"
+    )
+
+
+@pytest.mark.parametrize("path", LEAVES)
+def test_every_option_answers_a_typo_a_missing_value_and_a_wrong_one(
+    path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [one for one in LEAVES[path].params if one.param_type_name == "option" and one.name != "help"]
+    for option in options:
+        long = next(name for name in option.opts if name.startswith("--"))
+        typo = f"{long[:-1]}{long[-1]}{long[-1]}x"
+        assert re.fullmatch(
+            rf"error: pdctl {path} has no option `{typo}`\n  fix: (did you mean `-.*`\?|pdctl {path} --help)\n",
+            said(capsys, *path.split(), typo),
+        )
+        if option.is_flag:
+            assert said(capsys, *path.split(), f"{long}=1") == (
+                f"error: {long} takes no value\n  fix: write {long} alone\n"
+            )
+            continue
+        assert re.fullmatch(rf"error: {long} needs a value\n  fix: {long} \S.*\n", said(capsys, *path.split(), long)), (
+            long
+        )
+        if option.type.name not in ("text", "str", "path", "filename"):
+            told = said(capsys, *path.split(), f"{long}=wrong")
+            assert re.fullmatch(rf"error: {long} `wrong`: [^\n]+\n  fix: [^\n]+\n", told), told
+
+
+def test_it_says_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "did you mean `--output json`?" in said(capsys, "status", "--jsn")
+    assert "did you mean `--verify`?" in said(capsys, "launch", "--verfy", "1p1d")
+    assert "did you mean `error`? choose one of error," in said(capsys, "doctor", "--fail-on", "eror")
+    assert "did you mean `pdctl dialect flags`?" in said(capsys, "dialect", "flag")
+    assert "did you mean `pdctl status`?" in said(capsys, "stauts")
+    assert said(capsys, "ask", "--max-tokens", "0", "hi").endswith("fix: give a whole number of at least 1\n")
+    assert said(capsys, "-o", "json", "status").endswith("fix: pdctl status -o json\n")
+    assert said(capsys, "launch") == "error: pdctl launch needs FILE|NAME\n  fix: pdctl launch 2p1d\n"
+    assert said(capsys, "status", "blue", "now").startswith(
+        "error: pdctl status takes [RUN] and no more: what is `now`"
+    )
+
+
+@pytest.mark.parametrize("words", [("topology",), ("render",), ("dialect",), ()])
+def test_a_verb_without_the_one_below_it_shows_what_there_is(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(capsys, *words).startswith("Usage: pdctl")
+
+
+@pytest.mark.parametrize("path", LEAVES)
+def test_words_that_are_too_many_are_named(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    params = LEAVES[path].params
+    needed = [word for one in params if one.param_type_name == "option" and one.required for word in (one.opts[0], "x")]
+    if all(one.nargs == 1 for one in params if one.param_type_name == "argument"):
+        told = said(capsys, *path.split(), *needed, *["zzz"] * 4)
+        assert FORM.fullmatch(told), told
+        assert path == "role-switch" or "zzz" in told, told
