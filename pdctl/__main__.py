@@ -6,7 +6,23 @@ import os
 import sys
 
 
+def open_closed_streams() -> None:
+    """Open standard streams that the caller closed (`<&-`, `>&-`, cron, daemons) on /dev/null.
+
+    A closed one is None in Python, and its number would go to the next file or socket that is opened.
+    """
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is `fd`
+            os.set_inheritable(opened, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
+
+
 def main() -> None:
+    open_closed_streams()
     argv = sys.argv[1:]
     if argv in (["--version"], ["-V"]):
         from pdctl import __version__

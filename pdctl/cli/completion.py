@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 from pdctl.cli.completion_table import OPTIONS, RUN_VERBS
+from pdctl.errors import UsageError
+from pdctl.user_path import state_directory
 
 SCRIPTS = {
     "bash": """_pdctl() {
@@ -55,11 +56,10 @@ def candidates(verbs: list[str], last: str) -> list[str]:
 
 def runs() -> list[str]:
     """Names of the runs on this machine (the directory names under the state directory)."""
-    home = (
-        os.environ.get("PDCTL_HOME")
-        or Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "pdctl"
-    )
-    folder = Path(home) / "runs"
+    try:
+        folder = state_directory(os.environ) / "runs"
+    except UsageError:  # no home directory
+        return []
     return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import gc
@@ -12,10 +13,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from pdctl import __version__
-from pdctl.errors import ExitCode, PdctlError, StorageError, TopologyError
+from pdctl.errors import ExitCode, MissingExtraError, PdctlError, StorageError, TopologyError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import NoReturn, TextIO
 
 
 # Errors of what is around pdctl: full, read-only, broken or forbidden places, limits of this process.
@@ -28,6 +30,15 @@ SURROUNDINGS = frozenset({
 INTERRUPTED = 130  # what Typer makes of a KeyboardInterrupt that no verb took
 
 
+# What our own letters become where the terminal's encoding lacks them; others are escaped.
+PLAIN = {
+    "…": "...", "→": "->", "×": "x", "─": "-", "±": "+-", "✗": "x", "✓": "ok", "–": "-", "│": "|", "├": "|", "└": "`",
+    "━": "=", "╌": "-", "┊": ":", "╭": ",", "░": ".", "○": "o",
+    "●": "*", "·": ".", "▶": ">", "µ": "u", "²": "^2", "³": "^3", "⁰": "^0", "⁵": "^5", "⁹": "^9",
+}  # fmt: skip
+WITHOUT_LETTERS = "pdctl.plain"
+
+
 def run(argv: Sequence[str]) -> None:
     """Run one verb and leave with the code of docs/cli.md; never returns normally except for code 0."""
     try:
@@ -35,9 +46,10 @@ def run(argv: Sequence[str]) -> None:
 
         app = build(argv)
         gc.enable()
+        codecs.register_error(WITHOUT_LETTERS, plain)
         for stream in (sys.stdout, sys.stderr):  # names and logs hold letters that not every terminal has
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="backslashreplace")
+                stream.reconfigure(errors=WITHOUT_LETTERS)
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
@@ -63,6 +75,17 @@ def run(argv: Sequence[str]) -> None:
         _leave(ExitCode.NOT_PROBED)
     except KeyboardInterrupt:
         reraise(signal.SIGINT)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").split(".")[0]
+        if missing in {"", "pdctl"}:
+            _report()
+            _leave(ExitCode.BUG)
+        refusal = MissingExtraError(
+            f"{sys.executable} has no module `{missing}`, which pdctl needs",
+            "use the Python that pdctl was installed for, or install pdctl for this one with pip",
+        )
+        _say(refusal)
+        _leave(refusal.exit_code)
     except Exception:  # noqa: BLE001 - the exit policy is the one blanket handler: a bug becomes a report
         _report()
         _leave(ExitCode.BUG)
@@ -76,10 +99,34 @@ def reraise(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def _silence() -> None:
+def leave_unheard(code: int, number: int = 0) -> NoReturn:
+    """End now, by signal `number` if there is one, where a thread still waits for a terminal that takes nothing.
+
+    That thread holds the stream: whatever flushes it, the end of the interpreter too, would wait for ever.
+    """
+    if number:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(code)
+
+
+def plain(error: UnicodeError) -> tuple[str, int]:
+    """Encode what the stream's encoding lacks (an error handler of codecs): `PLAIN`, bytes of file names, escapes."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(map(_plain, error.object[error.start : error.end])), error.end
+
+
+def _plain(letter: str) -> str:
+    if "\udc80" <= letter <= "\udcff":  # a byte of a name that is not text in this locale (PEP 383)
+        return f"\\x{ord(letter) - 0xDC00:02x}"
+    return PLAIN.get(letter) or letter.encode("ascii", "backslashreplace").decode()
+
+
+def _silence(stream: TextIO | None = None) -> None:
     """What could not be written is not tried again when the interpreter ends."""
     with contextlib.suppress(OSError, ValueError):  # standard output may be no file, or closed
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
 def _refused(error: OSError) -> StorageError:
@@ -95,6 +142,14 @@ def _refused(error: OSError) -> StorageError:
 
 
 def _say(error: PdctlError) -> None:
+    try:
+        _print(error)
+        sys.stderr.flush()
+    except OSError:  # a full disk behind it, or nobody reads: the exit code still tells
+        _silence(sys.stderr)
+
+
+def _print(error: PdctlError) -> None:
     if isinstance(error, TopologyError) and error.diagnostics:
         from pdctl.render import diagnostics, term
 

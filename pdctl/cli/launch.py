@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from pdctl.cli.durations import seconds
-from pdctl.cli.exits import reraise
+from pdctl.cli.exits import leave_unheard, reraise
 from pdctl.launch import assemble, remote
 from pdctl.launch.deployment import OnDeath  # noqa: TC001 - Typer evaluates the annotations
 from pdctl.launch.prepare import Opened, open_run
@@ -183,8 +183,10 @@ def _stay(opened: Opened, target: Local, progress: Progress, follow: bool) -> No
     try:
         outcome = Supervisor(opened.directory, opened.run, target, shown.event).run()
     finally:
-        shown.close()
+        heard = shown.close()
     os.close(opened.lock)
+    if not heard:
+        leave_unheard(outcome.code, outcome.signal)
     if outcome.signal:
         reraise(outcome.signal)
     raise remote.failure(outcome)
@@ -206,5 +208,6 @@ def _leave_running(opened: Opened, progress: Progress) -> None:
         raise
     finally:
         view.close()
+    remote.release(supervisor)
     serving.banner(run, term.out())
     term.out().write(f"  {shlex.join(['pdctl', 'down', run.name])}")

@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.cli.exits import reraise
+from pdctl.cli.exits import leave_unheard, reraise
 from pdctl.launch import assemble, remote
 from pdctl.launch.preflight import refuse
 from pdctl.launch.prepare import open_run
@@ -108,11 +108,15 @@ def _wait(directory: RunDir, run: Run, wish: Wish, view: View) -> None:
         reraise(signal.SIGINT)
         raise
     finally:
+        heard = True
         if shown is not None:
-            shown.close()
+            heard = shown.close()
         else:
             view.close()
-    raise remote.failure(ended.outcome or submit.gone(ended))
+    outcome = ended.outcome or submit.gone(ended)
+    if not heard:
+        leave_unheard(outcome.code, outcome.signal)
+    raise remote.failure(outcome)
 
 
 def _scripts(topology: Topology, plan: Plan, name: str) -> dict[str, str]:

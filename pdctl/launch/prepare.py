@@ -15,6 +15,7 @@ from pdctl.errors import LaunchError
 from pdctl.launch import credentials, preflight, relay, storage, verdict
 from pdctl.launch.run import Process, Run
 from pdctl.launch.state import RunDir, check_name
+from pdctl.user_path import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,7 +54,7 @@ def open_run(
     """
     directory = RunDir.of(root, check_name(name))
     with storage.written_to(directory.path):
-        directory.create(Path(logs).expanduser().absolute() / name if logs else None)
+        directory.create(expanded(logs).absolute() / name if logs else None)
         lock = directory.lock()
     if lock is None:
         raise _alive(directory)

@@ -43,6 +43,11 @@ def detach(directory: RunDir, lock: int) -> subprocess.Popen[bytes]:
         )
 
 
+def release(supervisor: subprocess.Popen[bytes]) -> None:
+    """Let it go on after this process; a Popen whose process lives warns when it is collected (`python -X dev`)."""
+    supervisor.returncode = 0
+
+
 def await_serving(directory: RunDir, ended: Callable[[], bool], emit: Callable[[Event], None]) -> Run:
     """Hand on every event until the detached run serves or is over. Raises what kept it from serving.
 

@@ -17,9 +17,9 @@ import dataclasses
 import fcntl
 import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pdctl import user_path
 from pdctl.errors import NotFoundError, PdctlError, StorageError, UsageError
 from pdctl.launch import record, relay, roles, storage
 from pdctl.launch.relay import Tail
@@ -27,13 +27,11 @@ from pdctl.launch.run import OVER, SCHEMA, Run, State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 
 def home(environ: Mapping[str, str]) -> Path:
-    if environ.get("PDCTL_HOME"):
-        return Path(environ["PDCTL_HOME"]).expanduser()
-    state = environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "pdctl"
+    return user_path.state_directory(environ)
 
 
 class RunDir:

@@ -12,6 +12,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pdctl.errors import UsageError
+from pdctl.user_path import expanded
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -26,7 +29,10 @@ def directory(part: Part, environ: Mapping[str, str]) -> Path:
     if Path(part.path).parent.name == "logs" and (beside / "run.json").is_file():
         return beside / "index"
     cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "pdctl" / "logs"
+    try:
+        return expanded(cache) / "pdctl" / "logs"
+    except UsageError:  # no home directory: nothing is kept
+        return Path(os.devnull) / "pdctl"
 
 
 def read(file: Path) -> bytes | None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import queue
+import threading
+import time
 from typing import TYPE_CHECKING
 
+from pdctl.errors import PdctlError
 from pdctl.launch.events import Event, Kind
 from pdctl.launch.relay import PROBE, Follower, Line
 from pdctl.render import serving, term
@@ -15,10 +19,14 @@ if TYPE_CHECKING:
     from pdctl.render.live import View
 
 HINT = "the logs follow; Ctrl-C ends the run, and waits for the requests in flight"
+BLOCKED = 5.0  # seconds without a line taken after which the terminal counts as blocked
 
 
 class Foreground:
-    """Hand `event` to the supervisor; `close` when it is done. `follow`: show the logs once it serves."""
+    """Hand `event` to the supervisor; `close` when it is done. `follow`: show the logs once it serves.
+
+    A thread of its own writes: a terminal that takes nothing (Ctrl-S, a pipe nobody reads) must not stop supervision.
+    """
 
     def __init__(self, directory: RunDir, run: Run, view: View, follow: bool) -> None:
         self._directory = directory
@@ -27,8 +35,35 @@ class Foreground:
         self._follow = follow
         self._follower: Follower | None = None
         self._served = False
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._progress = 0.0
+        self._thread = threading.Thread(target=self._show, name="display", daemon=True)
+        self._thread.start()
 
     def event(self, event: Event) -> None:
+        self._events.put(event)
+
+    def close(self) -> bool:
+        """Return once everything is shown; False if the terminal has taken nothing for BLOCKED seconds."""
+        self._progress = time.monotonic()
+        self._events.put(None)
+        while self._thread.is_alive():
+            self._thread.join(0.1)
+            if time.monotonic() - self._progress > BLOCKED:
+                return False
+        return True
+
+    def _show(self) -> None:
+        with contextlib.suppress(OSError):  # the terminal or the pipe is gone: the run goes on unwatched
+            while (event := self._events.get()) is not None:
+                self._one(event)
+                self._progress = time.monotonic()
+        if self._follower:
+            self._follower.close()
+        with contextlib.suppress(OSError):  # the exit code still tells
+            self._view.close()
+
+    def _one(self, event: Event) -> None:
         if event.kind is Kind.ENDED and self._follower:
             self._follower.close()  # the last words of the processes go before the last word
         self._view.event(event)
@@ -41,7 +76,10 @@ class Foreground:
                 term.err().write(f"serving again at {self._run.deployment.url}")
             return
         self._served = True
-        serving.banner(self._directory.load(), term.out())  # with the addresses that a cluster gave
+        with contextlib.suppress(PdctlError):
+            self._run = self._directory.load()  # with the addresses that a cluster gave
+        serving.banner(self._run, term.out())
+        term.out().stream.flush()  # to a pipe, too: it is what a script waits for
         if self._follow:
             term.err().write(term.err().style(HINT, "dim"))
             self._follower = Follower(self._directory.ends(self._run), self._line)
@@ -50,9 +88,4 @@ class Foreground:
     def _line(self, line: Line) -> None:
         if not PROBE.search(line.text):  # questions about health; `pdctl logs` has them
             self._view.line(line)
-
-    def close(self) -> None:
-        if self._follower:
-            self._follower.close()
-        with contextlib.suppress(OSError):  # the terminal may be gone; the exit code still tells
-            self._view.close()
+            self._progress = time.monotonic()

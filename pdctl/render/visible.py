@@ -30,8 +30,10 @@ def as_json(value: object, indent: int | None = 2) -> str:
 
 
 def escape(letter: str) -> str:
-    r"""`\x1b`, `\u202e`: as a Python or JSON reader would write it."""
+    r"""`\x1b`, `\u202e`: as a Python or JSON reader would write it; a byte of a name that is no UTF-8: `\xff`."""
     code = ord(letter)
+    if 0xDC80 <= code <= 0xDCFF:  # PEP 383
+        code -= 0xDC00
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -90,6 +91,63 @@ def catches(pid: int) -> bool:
     status = Path(f"/proc/{pid}/status").read_text()
     caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
     return bool(int(caught.split()[1], 16) >> (signal.SIGINT - 1) & 1)
+
+
+@pytest.mark.parametrize(
+    ("closed", "argv", "code"),
+    [
+        ("<&-", "plan 1p1d", 0),
+        (">&-", "plan 1p1d", 0),
+        (">&-", "--version", 0),
+        ("<&- >&- 2>&-", "plan 1p1d", 0),
+        ("2>&-", "plan nothing.yaml", 2),
+        ("<&- >&- 2>&-", "plan nothing.yaml", 2),
+        ("<&-", "diagnose -", 4),
+        ("2>/dev/full", "plan nothing.yaml", 2),
+        ("2>/dev/full", "nonsense", 2),
+    ],
+)
+def test_streams_that_the_caller_closed_or_that_are_full(closed: str, argv: str, code: int) -> None:
+    command = f"{shlex.quote(sys.executable)} -m pdctl {argv} {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "bug" not in done.stderr
+
+
+def test_a_closed_stream_keeps_its_number() -> None:
+    """The next file or socket would become standard output, and be printed to."""
+    code = "import os; from pdctl import __main__ as m; m.open_closed_streams(); print(os.open('.', os.O_RDONLY) > 2)"
+    command = f'{shlex.quote(sys.executable)} -c "{code}; import sys; sys.exit(os.fstat(1).st_rdev)" <&- >&-'
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (os.stat(os.devnull).st_rdev & 0xFF, "")
+
+
+def test_our_own_letters_have_plain_ones() -> None:
+    error = UnicodeEncodeError("ascii", "a → b… \udcff€", 0, 12, "")
+    assert exits.plain(error) == ("a -> b... \\xff\\u20ac", 12)
+
+
+def test_no_letter_of_ours_is_escaped() -> None:
+    """Every one that a module of the terminal's writes has a plain one."""
+    root = Path(exits.__file__).parents[1]
+    used = {
+        letter
+        for room in ("cli", "render", "launch", "doctor", "trace", "catalogue")
+        for file in (root / room).rglob("*.py")
+        for letter in file.read_text(encoding="utf-8")
+        if not letter.isascii()
+    }
+    assert used - set(exits.PLAIN) == set()
+
+
+def test_a_python_without_what_pdctl_needs() -> None:
+    argv = [sys.executable, "-S", "-m", "pdctl", "plan", "1p1d"]
+    env = {**os.environ, "PYTHONPATH": str(Path(exits.__file__).parents[2])}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {sys.executable} has no module `")
+    assert "fix: use the Python that pdctl was installed for" in done.stderr
 
 
 def test_an_interrupt_that_the_caller_ignores_stays_ignored() -> None:

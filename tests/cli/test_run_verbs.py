@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -243,6 +244,27 @@ def test_the_run_goes_on_when_nobody_reads_what_it_says(shell: Shell) -> None:
     launcher.terminate()
     launcher.communicate(timeout=DEADLINE)
     assert launcher.returncode == -signal.SIGTERM
+    assert shell.run("ls").stdout.splitlines()[1].split("\t")[1] == "stopped"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="fills the pipe through /proc")
+def test_a_terminal_that_takes_nothing_stops_neither_the_run_nor_its_end(shell: Shell) -> None:
+    """A pipe that nobody reads, or Ctrl-S: SIGTERM ends the run all the same."""
+    launcher = shell.start("launch", "blue.yaml")
+    assert launcher.stderr is not None
+    next(line for line in launcher.stderr if "started" in line)
+    full = os.open(f"/proc/self/fd/{launcher.stderr.fileno()}", os.O_WRONLY | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(full, b"\n" * 4096)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(full, b"\n")
+    ready = shell.run("status", "blue", "--wait", "--timeout", "15s")
+    assert ready.returncode == 0, ready.stderr
+    launcher.terminate()
+    assert launcher.wait(timeout=DEADLINE) == -signal.SIGTERM
+    os.close(full)
     assert shell.run("ls").stdout.splitlines()[1].split("\t")[1] == "stopped"
 
 

@@ -136,6 +136,16 @@ def test_a_home_that_cannot_be(home: str, verb: tuple[str, ...]) -> None:
         assert home in done.stderr
 
 
+@pytest.mark.parametrize("verb", [("launch", "2p1d", "--no-doctor"), ("ls",), ("status",), ("down",), ("logs",)])
+@pytest.mark.parametrize("home", ["~nobody-of-this-name/x", "~nobody-of-this-name"])
+def test_a_home_of_nobody(home: str, verb: tuple[str, ...]) -> None:
+    env = {**os.environ, "PDCTL_HOME": home}
+    argv = [sys.executable, "-m", "pdctl", *verb]
+    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {home}: there is no user `nobody-of-this-name` here\n  fix: ")
+
+
 def test_an_opened_run_needs_space_for_its_logs(tmp_path: Path) -> None:
     (tmp_path / "runs/blue").mkdir(parents=True)
     (tmp_path / "runs/blue/logs").symlink_to("/proc/self")

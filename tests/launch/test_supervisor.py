@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -288,3 +290,15 @@ def test_a_run_that_was_killed_frees_its_ports(launch: Launch) -> None:
     supervised.process.kill()
     taken = [port.port for spec in deployment.specs for port in spec.ports]
     eventually(lambda: all(ports.is_free(port, "127.0.0.1") for port in taken), "all ports are free", 2.0)
+
+
+def test_a_supervisor_that_goes_on_by_itself_is_no_leak() -> None:
+    """`python -X dev` prints a ResourceWarning for a Popen that is collected while its process lives."""
+    code = (
+        "import subprocess, sys; from pdctl.launch import remote; "
+        "child = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE); "
+        "pipe = child.stdin; remote.release(child); del child; pipe.close()"
+    )
+    argv = [sys.executable, "-X", "dev", "-c", code]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert "ResourceWarning" not in done.stderr

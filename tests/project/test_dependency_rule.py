@@ -38,7 +38,7 @@ ALLOWED = {
 }  # fmt: skip
 GROUND = {
     "errors", "lifeline", "deployment_secret", "http_auth", "input_file", "json_members", "log_stream", "name_lookup",
-    "__init__",
+    "user_path", "__init__",
 }  # fmt: skip
 HEAVY = {
     "torch",

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pdctl.render.visible import as_json
+from pdctl.render.visible import as_json, visible
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,7 @@ def test_nothing_steers_the_terminal(text: str) -> None:
     assert json.loads(document) == {"Zoë 模型": ["résumé", text]}
     assert "Zoë 模型" in document
     document.encode()
+
+
+def test_a_byte_of_a_name_that_is_not_text_is_shown_as_that_byte() -> None:
+    assert visible("rou\udcffter.log") == r"rou\xffter.log"

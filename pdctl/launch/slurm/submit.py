@@ -13,6 +13,7 @@ from pdctl.launch import verdict
 from pdctl.launch.events import Event, Kind
 from pdctl.launch.run import Allocation, Outcome, Run, State
 from pdctl.launch.slurm import queue
+from pdctl.user_path import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,7 @@ SCRIPT = "job.sh"
 def folder(topology: Topology, name: str) -> Path:
     """Where the run's directory is: seen by the login host and by every host of the job."""
     given = topology.targets.slurm.get("shared-dir")
-    return (Path(str(given)).expanduser() if given else Path(RUNS)).absolute() / name
+    return (expanded(str(given)) if given else Path(RUNS)).absolute() / name
 
 
 def link(registered: Path, real: Path) -> None:
