@@ -63,7 +63,7 @@ ENTRIES: tuple[Entry, ...] = (
         "or a timeout; those are echoes. One that broke in a role switch answers 503 until it is started again; a "
         'prefill of sglang 0.5.23 that keeps a prefix cache and became a decode dies of "pool memory leak detected" '
         "(start it with --disable-radix-cache). Next: the last lines of its own log.",
-        "{look|pdctl logs INSTANCE --tail 50}",
+        "{look|pdctl status}",
         (Needs.ENDPOINT, Needs.LOG),
         "every engine",
         "observed",
@@ -211,11 +211,12 @@ ENTRIES: tuple[Entry, ...] = (
         "public-bind",
         Severity.WARNING,
         "{instance|an engine} listens on {observed|every address}: whoever reaches that port can use it",
-        "Neither the bootstrap server nor the ranks' ports know any authentication. A stranger can register ranks, "
+        "Neither the bootstrap server of SGLang nor its ranks' ports know any authentication (pdctl's own engine asks "
+        "for proof there where it has a deployment secret: docs/security.md). A stranger can register ranks, "
         "read addresses, announce rooms for which prefill never has a request and which it keeps for ever, or crash "
         "a thread with junk. --api-key protects the HTTP API alone. Only the router and the other engines need to "
         "reach an engine. Next: who can reach the port, not only who is meant to.",
-        "start {instance} with --host <address of the private network>",
+        "start {instance} with the address of its private network as --host",
         (Needs.TOPOLOGY, Needs.ENDPOINT, Needs.HOST),
         "every SGLang",
         "sglang 0.5.3 to 0.5.23 source",

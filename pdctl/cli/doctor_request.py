@@ -62,7 +62,8 @@ def subject(words: Words) -> Subject:
         found = _of_run(words.run, words.static)
     manifest = manifests.load(kept) if kept else None
     live = bool(names or endpoints or router or found.run)
-    depth = Depth.STATIC if words.static or not live else Depth.CANARY if words.canary else Depth.LIVE
+    over = found.run is not None and _over(found.run)
+    depth = Depth.STATIC if words.static or over or not live else Depth.CANARY if words.canary else Depth.LIVE
     request = replace(
         found.request,
         depth=depth,
@@ -131,7 +132,7 @@ def _of_run(name: str | None, static: bool) -> Subject:
     from pdctl.launch import credentials
     from pdctl.launch.relay import parts
     from pdctl.launch.run import State
-    from pdctl.launch.state import RunDir, home, pick
+    from pdctl.launch.state import RunDir, ended, home, pick
 
     cluster = elsewhere.find(name)
     if cluster is not None:
@@ -148,6 +149,7 @@ def _of_run(name: str | None, static: bool) -> Subject:
     if run.state is State.STOPPED and not static:
         why = run.outcome.message if run.outcome is not None else "it was stopped"
         raise NotProbedError(f"run {run.name} is over ({why}): nothing of it can be asked", f"pdctl logs {run.name}")
+    over = _over(run)
     directory = RunDir.of(root, run.name)
     kept = directory.path / "topology.yaml"
     found = _of_file(kept, run) if kept.exists() else Subject(Request(), run.name)
@@ -162,17 +164,23 @@ def _of_run(name: str | None, static: bool) -> Subject:
     request = replace(
         found.request,
         topology=_as_running(topology, deployment) if topology is not None else None,
-        endpoints=() if static else endpoints,
+        endpoints=() if static or over else endpoints,
         router=deployment.router.url if deployment.router is not None else "",
         model=deployment.served_name,
         logs=tuple(logs),
         names=logs,
-        own={} if static else _own(run),
+        own={} if static or over else _own(run),
         ended=() if static else _ended(run, directory),
         key=credentials.api_key(deployment),
         since=run.created,  # a run of the same name before it wrote into the same files
     )
-    return Subject(request, f"run {run.name}", found.suppressions, run)
+    title = f"run {run.name} {ended(run)}" if over else f"run {run.name}"
+    return Subject(request, title, found.suppressions, run)
+
+
+def _over(run: Run) -> bool:
+    """Nobody of it is left to ask: how it ended is recorded, and the rest is judged by what is written."""
+    return run.state.value == "failed" and not run.survivors
 
 
 def _own(run: Run) -> dict[int, str]:

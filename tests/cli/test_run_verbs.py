@@ -323,6 +323,13 @@ def test_after_a_death_status_and_doctor_say_the_recorded_cause_and_the_last_lin
     )
     doctor = shell.run("doctor", "--select", "PD604", "-o", "json")
     assert doctor.returncode == 1
+    everything = shell.run("doctor")
+    assert everything.returncode == 1
+    assert everything.stdout.startswith(f"doctor run blue {why}"), everything.stdout
+    assert everything.stdout.splitlines()[0].endswith("  (static)")
+    errors = [line.split()[1] for line in everything.stdout.splitlines() if line.startswith("✗ ")]
+    assert errors == ["PD604"]
+    assert "connection refused" not in everything.stdout
     found = {one["instance"]: one for one in json.loads(doctor.stdout)["findings"]}
     assert found["decode-0"]["headline"].startswith("decode-0 is not running: it was killed by SIGKILL (from outside")
     assert found["decode-0"]["severity"] == "error"

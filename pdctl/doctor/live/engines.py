@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor import reading
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
+from pdctl.doctor.facts import Depth
 from pdctl.doctor.ports import WILDCARD, address, agreement, machine
 from pdctl.doctor.words import few, names
 from pdctl.fleet.server_info import PATHS as INFO_PATHS
@@ -61,10 +62,17 @@ def down(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD604: its host answers and it does not, or it listens and is silent; and how it ended, where that is known."""
     ended = {one.instance: one for one in facts.ended}
     return [
-        _ended(engine, ended[engine.endpoint.name]) if engine.endpoint.name in ended else _down(engine)
+        _ended(engine.endpoint.name, ended[engine.endpoint.name]) if engine.endpoint.name in ended else _down(engine)
         for engine in facts.engines
         if not engine.reached and not _elsewhere(engine)
     ] or _asked(facts)
+
+
+def recorded(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD604: the run is over, and its supervisor recorded how each of its processes ended. Nobody is left to ask."""
+    if facts.depth is not Depth.STATIC or not facts.ended:
+        return Skipped("no run that ended")
+    return [_ended(one.instance, one) for one in facts.ended]
 
 
 def _down(engine: Engine) -> Finding:
@@ -78,9 +86,8 @@ def _down(engine: Engine) -> Finding:
     )
 
 
-def _ended(engine: Engine, ended: Ended) -> Finding:
+def _ended(name: str, ended: Ended) -> Finding:
     """What its supervisor recorded. A process that pdctl ended is no fault of its own."""
-    name = engine.endpoint.name
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.at))
     tail = [f"{name} | {line}" for line in ended.lines]
     found = finding(
@@ -369,6 +376,7 @@ LIVE = (Needs.ENDPOINT,)
 CHECKS = (
     Check("PD301", LIVE, roles),
     Check("PD604", LIVE, down),
+    Check("PD604", (Needs.LOG,), recorded),
     Check("PD604", (Needs.ENDPOINT, Needs.HOST), stopped),
     Check("PD605", LIVE, health_lies),
     Check("PD605", (Needs.ENDPOINT, Needs.CANARY), health_lies_canary),
