@@ -56,8 +56,9 @@ class Edges:
         raws = window.tail(log, TAIL, self._lines)
         raws = [*self._before(raws[0]), *raws] if raws else []
         reader = self._reader(log)
-        instants = (reader.instant(raw.line) for raw in reversed(raws))
-        last = next((instant.t for instant in instants if instant is not None), None)
+        instants = (reader.instant(raw.line) for raw in raws)
+        # Not that of the last line: behind it may stand what the next process of a merged stream printed at its start.
+        last = max((instant.t for instant in instants if instant is not None), default=None)
         return end((event for raw in raws for event in reader.known(raw)), last)
 
     def _begins(self, log: Log, raw: Raw) -> bool:

@@ -35,7 +35,7 @@ SOON = 30.0  # seconds after an order to end within which children end of the sa
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """last: stamp of the last line that has one. rows: the last known lines, those of the last start only.
+    """last: the latest stamp among its last lines. rows: the last known lines, those of the last start only.
 
     clean: an order to end stands among them, no crash before it; crashed: a crash does. Neither: the log just stops.
     """

@@ -166,7 +166,7 @@ def test_a_living_run_and_its_ports_are_in_the_way(detached: Shell) -> None:
         (("status", "red"), 5, "no run `red`"),
         (("status", "../x"), 2, "run name `../x` cannot be"),
         (("logs", "blue", "decode-7"), 2, "blue has no instance `decode-7`"),
-        (("logs", "red"), 5, "no run `red`"),
+        (("logs", "red"), 5, "`red` is no run"),
         (("logs", "--grep", "a("), 2, "is not a regular expression"),
         (("down", "red"), 5, "no run `red`"),
         (("down", "blue", "--timeout", "soon"), 2, "--timeout soon"),

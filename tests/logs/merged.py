@@ -37,11 +37,12 @@ def read(paths: Sequence[str]) -> dict[str, list[str]]:
 
 
 def stamped(name: str, lines: Sequence[str]) -> Iterator[Line]:
-    last = "2026-11-21T00:00:00"
-    for number, text in enumerate(lines, 1):
-        found = STAMP.search(text.encode(), 0, 60)
-        if found is not None:
-            last = max(last, f"{found[1].decode()}T{found[2].decode()}")
+    """A line without a time has that of the line above it; those above the first that has one, that one's."""
+    found = [STAMP.search(text.encode(), 0, 60) for text in lines]
+    times = [f"{one[1].decode()}T{one[2].decode()}" if one is not None else "" for one in found]
+    last = next(filter(None, times), "2026-11-21T00:00:00")
+    for number, (text, time) in enumerate(zip(lines, times, strict=True), 1):
+        last = max(last, time)
         yield Line(last, name, number, text)
 
 

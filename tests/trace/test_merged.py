@@ -77,6 +77,11 @@ def test_every_recording_in_every_form(scenario: str, form: Callable[..., str], 
     check(scenario, form, tmp_path)
 
 
+def test_what_the_next_process_prints_first_is_no_sign_of_life_of_the_one_before(tmp_path: Path) -> None:
+    """Lines without a time, older than the death: the dead prefill's last word is not among them."""
+    check("2p1d-prefill-killed-info-sgl0522", merged.cat_docker, tmp_path)
+
+
 def test_the_processes_of_a_unit_are_one_instance(tmp_path: Path) -> None:
     for scenario in BROAD[:2]:
         stream = tmp_path / f"{scenario}.log"
