@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,18 @@ def test_torch_stays_in_the_rank_process() -> None:
         parts = path.relative_to(ROOT / "engine").parts
         if parts[0] not in ranks_only:
             assert "torch" not in _packages(path), path
+
+
+def test_the_page_names_every_module_of_the_ground_floor_and_every_room() -> None:
+    page = (ROOT.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    ground = {path.stem for path in ROOT.glob("*.py")} - {"__init__", "__main__"}
+    assert ground == GROUND - {"__init__"}
+    assert {name for name in ground if f"| `{name}.py`" not in page and f"`{name}.py` |" not in page} == set()
+    assert {room for room in rooms() if not re.search(rf"\b{room}/", page)} == set()
+
+
+def test_every_file_the_page_names_is_there() -> None:
+    page = (ROOT.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)[` ]", page)
+    assert len(named) > 40
+    assert [name for name in named if not ((ROOT / name).exists() or (ROOT.parent / name).exists())] == []

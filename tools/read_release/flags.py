@@ -116,6 +116,10 @@ class _Reader:
 
     def _call(self, node: ast.Call, loop: ast.For | None) -> None:
         for names in self._bindings(loop):
+            if not node.args:
+                given = ", ".join(map(ast.unparse, node.keywords))
+                self._doubts.append(f"line {node.lineno}: add_argument({given}) names no constant")
+                return
             options = [value(each, names) for each in node.args]
             if any(not isinstance(one, str) for one in options):
                 self._doubts.append(
@@ -197,7 +201,13 @@ class _Reader:
                 continue
             note = statement.annotation
             if isinstance(note, ast.Constant) and isinstance(note.value, str):
-                note = ast.parse(note.value, mode="eval").body
+                try:
+                    note = ast.parse(note.value, mode="eval").body
+                except SyntaxError:
+                    self._doubts.append(
+                        f"line {statement.lineno}: the annotation of {statement.target.id} is no Python"
+                    )
+                    continue
             if not isinstance(note, ast.Subscript) or _dotted(note.value).rpartition(".")[2] not in ("A", "Annotated"):
                 continue
             parts = note.slice.elts if isinstance(note.slice, ast.Tuple) else [note.slice]

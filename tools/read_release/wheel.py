@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 import zipfile
+import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -43,19 +44,30 @@ class Wheel:
             if name.endswith(".py") and any(name == top or name.startswith(top.rstrip("/") + "/") for top in under)
         )
 
+    def bytes(self, path: str) -> bytes | None:
+        """One file; None when the wheel has no such file. Raise UnreadableError for one that cannot be unpacked."""
+        try:
+            return self.archive.read(path)
+        except KeyError:
+            return None
+        # RuntimeError: it asks for a password. NotImplementedError: a compression that zipfile does not know.
+        except (OSError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+            raise UnreadableError(
+                f"{self.name}: {path} cannot be unpacked: {error}; download the wheel again"
+            ) from None
+
     def module(self, path: str) -> ast.Module | None:
         """The syntax tree of one file; None when the wheel has no such file."""
         if path not in self.parsed:
-            try:
-                text = self.archive.read(path)
-            except KeyError:
+            text = self.bytes(path)
+            if text is None:
                 return None
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SyntaxWarning)  # "\d" in strings that are not ours
                 warnings.simplefilter("ignore", DeprecationWarning)
                 try:
                     self.parsed[path] = ast.parse(text)
-                except SyntaxError as error:
+                except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # ValueError: a zero byte
                     raise UnreadableError(f"{self.name}: {path} is no Python that this Python reads: {error}") from None
         return self.parsed[path]
 
@@ -63,7 +75,7 @@ class Wheel:
         """The files below these folders as trees; `naming` leaves out those whose text does not match it."""
         wanted = re.compile(naming.encode())
         for path in self.paths(*under):
-            if not naming or wanted.search(self.archive.read(path)):
+            if not naming or wanted.search(self.bytes(path) or b""):
                 module = self.module(path)
                 if module is not None:
                     yield path, module
@@ -82,7 +94,7 @@ def open_wheel(path: Path) -> Wheel:
     try:
         archive = zipfile.ZipFile(path)
     except (OSError, zipfile.BadZipFile) as error:
-        raise UnreadableError(f"{path}: {error}") from None
+        raise UnreadableError(f"{path} cannot be read as a wheel: {error}; download it again") from None
     package = found["package"].replace("_", "-")
     return Wheel(package, found["version"], path.name, hashlib.sha256(path.read_bytes()).hexdigest(), archive)
 
