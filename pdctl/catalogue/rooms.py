@@ -149,9 +149,10 @@ ENTRIES: tuple[Entry, ...] = (
         "A NIXL prefill rank reads announcements in one thread, and a frame it does not expect ends that thread "
         "while the process lives on. In 0.5.13 decode's own abort message is such a frame: one client that leaves, "
         'and this rank accepts no room any more. Only 0.5.23 says so ("prefill bootstrap_thread died on '
-        'engine_rank"); before it there is the traceback of a thread. Next: the first "Foreign traffic" or '
-        "assertion in the prefill's log.",
-        "restart {instance} and update SGLang to 0.5.18 or later",
+        'engine_rank"); before it there is the traceback of a thread. Where it is an older one, update SGLang to '
+        '0.5.18 or later; a bug of pdctl\'s own engine leaves "KV manager thread died". Next: the first "Foreign '
+        "traffic\" or assertion in the prefill's log.",
+        "restart {instance}",
         (Needs.LOG,),
         "NIXL, 0.5.3 to 0.5.23; common in 0.5.13",
         "sglang 0.5.13, 0.5.18 and 0.5.23 source",

@@ -74,3 +74,8 @@ def test_what_is_no_fix_is_told_so(fix: str) -> None:
 @pytest.mark.parametrize("expected", ["more room is", "its KV pool holds 8", "GLOO_SOCKET_IFNAME is not set"])
 def test_half_a_sentence_is_no_expectation(expected: str) -> None:
     assert shape.of_expected(expected)
+
+
+@pytest.mark.parametrize("code", ["PD710"])
+def test_what_pdctls_own_engine_can_have_asks_for_no_release_of_sglang(code: str) -> None:
+    assert "SGLang" not in book.find(code).fix
