@@ -102,10 +102,12 @@ class Fleet:
             process.send_signal(number)
 
 
-def start(net: Net, folder: Path, name: str, *words: str) -> subprocess.Popen[bytes]:
+def start(
+    net: Net, folder: Path, name: str, *words: str, more: dict[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     env = {
         **os.environ, "PYTHONPATH": str(ROOT), "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": str(PATIENCE),
-        "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": str(PATIENCE),
+        "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": str(PATIENCE), **(more or {}),
     }  # fmt: skip
     with (folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(

@@ -325,3 +325,31 @@ def test_a_message_that_lay_unread_names_who_did_not_read_it(tmp_path: Path) -> 
     assert code(one_pair(tmp_path, p0(*got_info(5, other), *got_info(70, ROOM)), decode)) == "PD717"
     ahead = one_pair(tmp_path, p0(*got_info(44, other), *got_info(70, ROOM)), decode)
     assert code(ahead) != "PD717"  # its clock is 39 s ahead: nothing was late
+
+
+@pytest.mark.parametrize(("missed", "wanted"), [(29, "p0"), (None, None)])
+def test_a_prefill_that_was_given_up_after_the_room(tmp_path: Path, missed: int | None, wanted: str | None) -> None:
+    """The first heartbeat was missed while the room waited, the last one later. Lost at once: that was later, too."""
+    tried = [f"{at(missed)} Attempting to reconnect to 127.0.0.1:8998..."] if missed else []
+    lost = f"{at(36)} Lost connection with prefill instance (bootstrap_addr: 127.0.0.1:8998), 0 requests affected"
+    alive = [f'{at(second)} INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 200 OK' for second in range(12, 60, 2)]
+    decode = d0(sending(11, ROOM), *tried, decode_timed_out(31, ROOM), lost)
+    room = one_pair(tmp_path, p0(*got_info(11, ROOM), *alive), decode)
+    assert (room.cause.instance if room.cause and room.cause.code == "PD717" else None) == wanted
+
+
+@pytest.mark.parametrize(("silent", "wanted"), [(True, "PD717"), (False, "PD210")])
+def test_a_rank_that_does_not_answer_is_the_prefills(tmp_path: Path, silent: bool, wanted: str) -> None:
+    """The decode writes it, the prefill is named; where that wrote nothing either, it hung: its address was right."""
+    why = "_register_kv_args to prefill 127.0.0.1:45795 failed: no answer within 5.0s (the rank announced itself there "
+    why += "to bootstrap_addr: 127.0.0.1:8998)"
+    alive = [f'{at(second)} INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 200 OK' for second in range(12, 50)]
+    asked = [received(11, ROOM, rid(ROOM + 1))]
+    room = one_pair(
+        tmp_path, p0(*asked, *(alive[-3:] if silent else alive), more=LOGGED),
+        d0(f"{at(11)} Room step: room={ROOM} rid='{rid(ROOM)}' phase=prealloc bootstrap_addr=127.0.0.1:8998",
+           decode_failed(20, ROOM, why, "handshake")),
+    )  # fmt: skip
+    assert code(room) == wanted
+    assert room.cause is not None
+    assert (room.cause.side, room.cause.instance) == ("prefill", "p0")

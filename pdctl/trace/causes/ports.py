@@ -139,6 +139,8 @@ def dialled(case: Case, failed: Event) -> tuple[Address, Event] | None:
     """The address the decode could not reach while the room waited; None when its lines name several."""
     assert failed.t is not None
     own = parse(failed.values.get("addr", ""))
+    if own is not None and failed.row.cause == "PD210":
+        return None  # a rank's own port, which the bootstrap server gave
     if own is not None:
         return own, failed
     span = case.story.span

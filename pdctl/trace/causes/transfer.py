@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.trace.case import Case, Finding, Proof
+from pdctl.trace.causes.unresponsive import hung
 from pdctl.trace.durations import moved
 from pdctl.trace.story import waited
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 # Codes whose lines only mean something next to others; the causes that know those ask for them.
 ELSEWHERE = frozenset({"PD205", "PD302", "PD303", "PD304", "PD706", "PD707", "PD709", "PD714", "PD715", "PD704"})
+UNREACHED = "PD210"  # written by the decode, about an address that the prefill gave
 SLOW = 1.0  # GB/s; a healthy transfer on any fabric is above it
 LONG = 2.0  # seconds; shorter ones nobody waits for
 
@@ -23,13 +25,20 @@ def spoken(case: Case) -> Finding | None:
         return None
     for event in case.story.events:
         if event.row.cause and not event.row.echo and event.row.cause not in ELSEWHERE:
+            owner = event.instance
+            if event.row.cause == UNREACHED:
+                if hung(case) is not None:
+                    continue  # its address was right
+                prefill = case.who.contacted or case.who.requested
+                owner = prefill.value if prefill is not None else ""
             fills = {
-                "instance": event.instance, "prefill": event.instance, "decode": event.instance,
+                "instance": owner, "prefill": event.instance, "decode": event.instance,
                 "observed": event.values.get("other_room") or event.values.get("addr") or _said(event),
                 "expected": event.values.get("limit", "all"), "other": "",
             }  # fmt: skip
             proof = Proof("its own line names the cause", event)
-            return Finding(event.row.cause, event.role or "prefill", _said(event), (proof,), event.instance, fills)
+            side = "prefill" if event.row.cause == UNREACHED else event.role or "prefill"
+            return Finding(event.row.cause, side, _said(event), (proof,), owner, fills)
     return None
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 STILL = 4.0  # seconds without any line of an instance in which a message to it lay unread
 INTERVAL = 5.0  # seconds between two heartbeats (SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL) or two health checks
 HEARTBEATS = re.compile(r"\b(\d{1,3}) heartbeats failed")
+TRIES = 2  # heartbeats missed in a row before a prefill is given up (SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE)
+RETRIED, GIVEN_UP = "prefill-reconnecting", "prefill-lost"  # after the first one, and after the last one
+CLOSED = "the client closed the connection"
 CHECKS = re.compile(r"\bHealth check (\d{1,3}) failed\b")
 
 
@@ -35,11 +40,15 @@ class Silence(NamedTuple):
 
 
 class Suspect(NamedTuple):
-    """missed: lines of others that it did not answer. silence: while this room waited for it."""
+    """missed: lines of others that it did not answer. silence: while this room waited for it; late: what was sent to
+
+    it meanwhile, it read behind that silence.
+    """
 
     instance: Instance
     missed: tuple[Event, ...]
     silence: Silence | None
+    late: bool
 
 
 def hung(case: Case) -> Finding | None:
@@ -52,6 +61,7 @@ def hung(case: Case) -> Finding | None:
         return None
     began, ended = span[0], min(stamps)
     suspects = [found for one in _met(case) if (found := _suspect(case, one, began, ended)) is not None]
+    suspects = [one for one in map(partial(_believed, suspects), suspects) if one.missed or one.late]
     missed = [one for one in suspects if one.missed]
     silent = [one for one in missed or suspects if one.silence is not None]
     chosen = silent if len(silent) == 1 else missed or suspects
@@ -80,9 +90,30 @@ def _suspect(case: Case, one: Instance, began: float, ended: float) -> Suspect |
         return None  # it died, and that has causes of its own
     silence = _silence(case, one, began, ended)
     late = silence is not None and _unread(case, one, silence, ended)
+    if silence is not None:
+        missed += tuple(event for event in case.story.events if _unregistered(event, one, case))
     if not missed and not late:
         return None
-    return Suspect(one, missed, silence)
+    return Suspect(one, missed, silence, late)
+
+
+def _believed(suspects: Sequence[Suspect], one: Suspect) -> Suspect:
+    """Without what others wrote behind a silence of their own: who stood still finds every answer overdue."""
+    behind = {
+        each.instance.name: each.silence.until
+        for each in suspects
+        if each.late and each.silence is not None and each is not one
+    }
+    kept = tuple(event for event in one.missed if (event.t or 0.0) < behind.get(event.instance, math.inf))
+    return one._replace(missed=kept)
+
+
+def _unregistered(event: Event, one: Instance, case: Case) -> bool:
+    """The decode could connect to a rank of it, and no answer came."""
+    if event.row.cause != "PD210" or "no answer" not in event.text:
+        return False
+    prefill = case.who.contacted or case.who.requested
+    return prefill is not None and prefill.value == one.name
 
 
 def _unanswered(event: Event, one: Instance, case: Case, began: float, ended: float) -> bool:
@@ -91,7 +122,22 @@ def _unanswered(event: Event, one: Instance, case: Case, began: float, ended: fl
         return False
     counted = HEARTBEATS.search(event.text) or CHECKS.search(event.text)
     tries = (numerals.whole(counted[1]) or 1) if counted else 0
-    return event.t - tries * INTERVAL <= ended + NEAR and misses(event, one, case.deployment)
+    first = event.t - tries * INTERVAL
+    if event.row.id == GIVEN_UP:
+        first = _first_miss(event, event.t, case)
+    return first <= ended + NEAR and misses(event, one, case.deployment)
+
+
+def _first_miss(event: Event, t: float, case: Case) -> float:
+    """When a decode that gave a prefill up had missed the first heartbeat; at once, where a connection broke."""
+    return min(
+        other.t
+        for other in (event, *case.around)
+        if other.t is not None
+        and (other is event or (other.row.id == RETRIED and other.instance == event.instance))
+        and (other is event or other.values.get("addr") == event.values.get("addr"))
+        and t - 2 * TRIES * INTERVAL <= other.t <= t
+    )
 
 
 def _silence(case: Case, one: Instance, began: float, ended: float) -> Silence | None:
@@ -159,6 +205,10 @@ MESSAGES: tuple[tuple[Callable[[Event], bool], Callable[[Event], bool]], ...] = 
     (_is(*signs.SENT), _is("transfer-info-arrived")),
     (_is("abort-sent"), _is("abort-received", "abort-ignored")),
     (lambda event: event.row.phase is Phase.DISPATCHED, _is(*signs.RECEIVED)),
+    (  # the router's connection, closed when the other leg had failed
+        lambda event: event.role == "router" and event.row.phase is Phase.FAILED,
+        lambda event: event.role != "router" and CLOSED in event.text,
+    ),
 )
 
 
