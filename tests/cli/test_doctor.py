@@ -149,7 +149,7 @@ def test_standard_input_that_is_not_there(tmp_path: Path) -> None:
     env = {**os.environ, "PDCTL_HOME": str(tmp_path)}
     done = subprocess.run(closed, capture_output=True, text=True, timeout=60, cwd=ROOT, env=env, check=False)
     assert done.returncode == 2
-    assert "there is no standard input" in done.stderr
+    assert "no line of it holds" in done.stderr
 
 
 # --- the list of checks

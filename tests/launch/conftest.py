@@ -21,7 +21,7 @@ from tests.ports import free_ports
 
 STANDIN = str(Path(__file__).with_name("standin.py"))
 DEADLINE = 90.0  # seconds: generous, the machine may be shared
-QUICK = Options(timeout=60.0, interval=0.05, backoff=0.05, drain=2.0, grace=2.0)
+QUICK = Options(timeout=60.0, interval=0.05, backoff=0.05, drain=2.0, grace=8.0)
 
 
 def eventually(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> None:

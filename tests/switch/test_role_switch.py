@@ -153,7 +153,7 @@ def test_ctrl_c_puts_it_back(fleet: Fleet) -> None:
     wait_for("the router to let it go", lambda: turning.url not in fleet.workers())
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGINT
+    assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
     assert f"interrupted; {turning.url} serves as a decode as before" in err
     assert fleet.workers() == fleet.expected()
 
@@ -168,7 +168,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_says_what_nobody_has_seen(fleet: Fle
     wait_for("the router to list it again", lambda: turning.url in httpx.get(f"{fleet.router}/workers").text)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
-    assert process.returncode == 128 + signal.SIGINT
+    assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
     assert "interrupted twice. It was being put back into its router; whether it got there nobody has seen" in err
     assert f"curl -s {fleet.router}/workers; if it is not there, add it as a decode" in err
 
