@@ -32,6 +32,12 @@ class Report(str, Enum):
     JSON = "json"
 
 
+class Package(str, Enum):
+    SGLANG = "sglang"
+    SGLANG_ROUTER = "sglang-router"
+    SMG = "smg"
+
+
 class Side(str, Enum):
     PREFILL = "prefill"
     DECODE = "decode"
@@ -47,9 +53,7 @@ Dialects = Annotated[
     ),
 ]  # fmt: skip
 
-Of = Annotated[
-    str | None, typer.Argument(metavar="[V]", help="A release of SGLang (default: the newest pdctl has read).")
-]
+Of = Annotated[str | None, typer.Argument(metavar="[V]", help="A release (default: the newest pdctl has read).")]
 AlsoOf = Annotated[str | None, typer.Option("--version", metavar="V", help="The same.")]
 
 
@@ -121,14 +125,20 @@ def check(
 
 
 @app.command(epilog=EPILOG)
-def flags(release: Of = None, version: AlsoOf = None, output: Output = Report.TEXT) -> None:
-    """List the flags of one release of SGLang, and since when and until when they exist.
+def flags(
+    release: Of = None,
+    version: AlsoOf = None,
+    package: Annotated[Package, typer.Option("--package", help="Whose flags.")] = Package.SGLANG,
+    output: Output = Report.TEXT,
+) -> None:
+    """List the flags of one release of SGLang or of its routers, and since when and until when they exist.
 
     \b
     pdctl dialect flags 0.5.10
     pdctl dialect flags --version 0.5.22 -o json
+    pdctl dialect flags --package sglang-router 0.3.1
     """
-    _items("flags", release, version, output)
+    _items("flags", release, version, output, package)
 
 
 @app.command(epilog=EPILOG)
@@ -142,18 +152,20 @@ def env(release: Of = None, version: AlsoOf = None, output: Output = Report.TEXT
     _items("env", release, version, output)
 
 
-def _items(kind: str, given: str | None, version: str | None, output: Report) -> None:
+def _items(
+    kind: str, given: str | None, version: str | None, output: Report, package: Package = Package.SGLANG
+) -> None:
     if given is not None and version is not None and given != version:
         raise UsageError(f"two releases are given: {given} and --version {version}", "give one of them")
-    release = resolve(given if version is None else version)
-    found = render.items(kind, release.known)
+    release = resolve(given if version is None else version, package.value)
+    found = render.items(kind, release.known, package.value)
     stream = term.out()
     if release.note:
         term.err().write(f"note: {release.note}")
     if output is Report.JSON:
-        stream.write(render.items_json(kind, release, found))
+        stream.write(render.items_json(kind, release, found, package.value))
         return
-    render.items_text(kind, release, found, stream)
+    render.items_text(kind, release, found, stream, package.value)
 
 
 def _writes(row: Row, role: Side) -> bool:

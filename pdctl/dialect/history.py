@@ -45,12 +45,12 @@ def has(version: Version, kind: str, *cells: str) -> bool:
     return any(one.holds(version) for one in spans(kind, *cells))
 
 
-def names(kind: str, version: Version, *cells: str) -> tuple[str, ...]:
+def names(kind: str, version: Version, *cells: str, package: str = "sglang") -> tuple[str, ...]:
     """The next cell of every item of this release that begins with these cells, sorted."""
     width = len(cells)
     return tuple(
         sorted({
-            name[width] for name, held in _index(kind, width + 1, "sglang").items()
+            name[width] for name, held in _index(kind, width + 1, package).items()
             if name[:width] == cells and any(one.holds(version) for one in held)
         })
     )  # fmt: skip

@@ -15,7 +15,7 @@ DIGITS = 6  # of one number of a version; more are somebody's build number or ga
 POST = re.compile(rf"[.-]?post(\d{{1,{DIGITS}}})")
 
 
-def parse(text: str) -> Version:
+def parse(text: str, package: str = "sglang") -> Version:
     """`0.5.18`, `v0.5.18` and `0.5.18rc1` alike: the three leading numbers, and that of a post release."""
     numbers: list[int] = []
     rest = text.strip().removeprefix("v")
@@ -25,17 +25,27 @@ def parse(text: str) -> Version:
             break
         numbers.append(int(digits))
     if len(numbers) != 3:
-        raise UsageError(f"`{text}` is not an sglang version", f"write it as {spell(NEWEST)}")
+        raise UsageError(f"`{text}` is not an {package} version", f"write it as {newest(package)}")
     post = POST.search(rest)
     return (*numbers, int(post[1])) if post is not None and int(post[1]) else tuple(numbers)
+
+
+def newest(package: str) -> str:
+    """The newest release that was read, as it is written."""
+    return tables.sources(package)[-1].version
 
 
 def spell(version: Version) -> str:
     return ".".join(map(str, version[:3])) + "".join(f".post{number}" for number in version[3:])
 
 
+def released(package: str) -> tuple[Version, ...]:
+    """The releases of a package whose sources were read, the oldest first."""
+    return tuple(parse(source.version) for source in tables.sources(package))
+
+
 # The releases whose sources were read, the oldest first (dialect/releases/sglang/releases.tsv).
-SGLANG: tuple[Version, ...] = tuple(parse(source.version) for source in tables.sources())
+SGLANG: tuple[Version, ...] = released("sglang")
 OLDEST, NEWEST = SGLANG[0], SGLANG[-1]
 
 V0_5_3: Version = (0, 5, 3)
@@ -87,33 +97,35 @@ class Span(NamedTuple):
         return self.since <= version and (self.until is None or version < self.until)
 
 
-def resolve(text: str | None) -> Release:
-    """The rows that answer for SGLang `text` (None: the newest known); UsageError for older than the oldest known."""
+def resolve(text: str | None, package: str = "sglang") -> Release:
+    """The rows that answer for release `text` (None: the newest known); UsageError for older than the oldest known."""
+    known = released(package)
     if text is None:
-        return Release(spell(NEWEST), NEWEST)
-    version = parse(text)
-    if version < OLDEST:
+        return Release(spell(known[-1]), known[-1])
+    version = parse(text, package)
+    if version < known[0]:
         raise UsageError(
-            f"sglang {text} is older than {spell(OLDEST)}, the oldest release pdctl has read",
-            f"give {spell(OLDEST)} or a newer one, up to {spell(NEWEST)}",
+            f"{package} {text} is older than {spell(known[0])}, the oldest release pdctl has read",
+            f"give {spell(known[0])} or a newer one, up to {spell(known[-1])}",
         )
-    known = max(candidate for candidate in SGLANG if candidate <= version)
-    return Release(spell(version), known, unread(version))
+    nearest = max(candidate for candidate in known if candidate <= version)
+    return Release(spell(version), nearest, unread(version, package))
 
 
-def unread(version: Version) -> str:
+def unread(version: Version, package: str = "sglang") -> str:
     """What to know about a release that is not in the tables, as one sentence; "" for one that is."""
-    if version in SGLANG:
+    known = released(package)
+    if version in known:
         return ""
-    if version < OLDEST:
-        return f"sglang {spell(version)} is older than the oldest release pdctl has read ({spell(OLDEST)})"
-    known = max(candidate for candidate in SGLANG if candidate <= version)
-    if known == NEWEST:
-        what = f"newer than the newest release pdctl has read ({spell(NEWEST)})"
+    if version < known[0]:
+        return f"{package} {spell(version)} is older than the oldest release pdctl has read ({spell(known[0])})"
+    nearest = max(candidate for candidate in known if candidate <= version)
+    if nearest == known[-1]:
+        what = f"newer than the newest release pdctl has read ({spell(nearest)})"
     else:
-        after = SGLANG[SGLANG.index(known) + 1]
-        what = f"not among the releases pdctl has read (it lies between {spell(known)} and {spell(after)})"
-    return f"sglang {spell(version)} is {what}: the rules of {spell(known)} are used"
+        after = known[known.index(nearest) + 1]
+        what = f"not among the releases pdctl has read (it lies between {spell(nearest)} and {spell(after)})"
+    return f"{package} {spell(version)} is {what}: the rules of {spell(nearest)} are used"
 
 
 def span_of(item: tables.Item) -> Span:

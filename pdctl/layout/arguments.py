@@ -61,11 +61,14 @@ def router(args: Mapping[str, FlagValue], kind: str) -> Iterator[Problem | Cauti
             continue
         takes = known.get(name)
         if takes is None:
-            near = routers.near(name, kind)
-            message = f"router.args.{name}: {routers.RELEASES[kind]} has no --{name}"
+            near, last = routers.near(name, kind), routers.last_release_with(name, kind)
+            message = f"router.args.{name}: {routers.release(kind)} has no --{name}"
+            message += f" (the last release with it was {last})" if last else ""
             message += f"; did you mean --{near}?" if near else ""
         elif not _fits(takes, value):
-            message = f"router.args.{name}: --{name} takes {TAKES[takes]} ({routers.RELEASES[kind]})"
+            message = f"router.args.{name}: --{name} takes {TAKES[takes]} ({routers.release(kind)})"
+        elif allowed := _not_among(value, routers.choices(name, kind)):
+            message = f"router.args.{name}: {value} is none of {', '.join(allowed)} ({routers.release(kind)})"
         else:
             continue
         yield Problem("router-flag", message) if kind == "pdctl" else Caution("router-flag", message)
@@ -83,6 +86,11 @@ def _value(name: str, value: FlagValue, where: str, version: Version) -> Iterato
     if allowed and str(value) not in allowed:
         message = f"{where}.{name}: {value} is none of {', '.join(allowed)} (sglang {spell(version)})"
         yield Problem("flag-value", message, (f"--set {where}.{name}={allowed[0]}",))
+
+
+def _not_among(value: FlagValue, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """The values that are allowed, where this is none of them."""
+    return allowed if allowed and str(value) not in allowed else ()
 
 
 def _fits(takes: str, value: FlagValue) -> bool:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.dialect import history
-from pdctl.dialect.versions import OLDEST, spell
+from pdctl.dialect.versions import released, spell
 from pdctl.render import columns
 from pdctl.render.visible import as_json
 
@@ -91,28 +91,30 @@ class Dated(NamedTuple):
 KINDS = {"flags": ("flags", "flag", "--"), "env": ("environment", "name", "")}
 
 
-def items(kind: str, version: Version) -> list[Dated]:
+def items(kind: str, version: Version, package: str = "sglang") -> list[Dated]:
     """The flags (`flags`) or environment variables (`env`) of a release, by name."""
     table, _, dashes = KINDS[kind]
     found = []
-    for name in history.names(table, version):
-        span = next(span for span in history.spans(table, name) if span.holds(version))
+    for name in history.names(table, version, package=package):
+        span = next(span for span in history.spans(table, name, package=package) if span.holds(version))
         found.append(Dated(dashes + name, span))
     return found
 
 
-def items_json(kind: str, release: Release, found: Sequence[Dated]) -> str:
+def items_json(kind: str, release: Release, found: Sequence[Dated], package: str = "sglang") -> str:
     """`until` null: the newest release that was read has it. `note` stands there for a release that was not read."""
     _, word, _ = KINDS[kind]
     rows = [{word: one.name, "since": spell(one.span.since), "until": _spelt(one.span.until)} for one in found]
     document: dict[str, object] = {"schema": f"pdctl.{kind}/1", "version": release.asked}
+    if package != "sglang":
+        document["package"] = package
     if release.note:
         document["note"] = release.note
     document[kind] = rows
     return as_json(document)
 
 
-def items_text(kind: str, release: Release, found: Sequence[Dated], term: Term) -> None:
+def items_text(kind: str, release: Release, found: Sequence[Dated], term: Term, package: str = "sglang") -> None:
     """A table on a terminal; in a pipe one line per item: name, since, until, separated by tabs."""
     _, word, _ = KINDS[kind]
     cells = [(one.name, spell(one.span.since), _spelt(one.span.until) or "-") for one in found]
@@ -123,9 +125,8 @@ def items_text(kind: str, release: Release, found: Sequence[Dated], term: Term) 
     for text in columns.table(term, (word.upper(), "SINCE", "UNTIL"), cells):
         term.write(text)
     what = "flags" if kind == "flags" else "environment variables"
-    term.write(
-        f"{len(found)} {what} of sglang {spell(release.known)}; {spell(OLDEST)} is the oldest release that was read"
-    )
+    oldest = spell(released(package)[0])
+    term.write(f"{len(found)} {what} of {package} {spell(release.known)}; {oldest} is the oldest release that was read")
 
 
 def _summary(found: Sequence[Checked], term: Term) -> None:

@@ -193,3 +193,27 @@ def test_a_newer_release_is_answered_for_by_the_newest_and_says_so(verb: str) ->
     assert document["version"] == "0.9.1"
     assert f"the rules of {spell(NEWEST)} are used" in document["note"]
     assert document[verb] == json.loads(pdctl(verb, "-o", "json").stdout)[verb]
+
+
+@pytest.mark.parametrize(
+    ("package", "release", "has", "lacks"),
+    [
+        ("sglang-router", "0.1.4", "--eviction-interval", "--eviction-interval-secs"),
+        ("sglang-router", "0.3.2", "--prefill-policy", "--eviction-interval"),
+        ("smg", "1.13.0", "--upstream-http2", "--mini-lb"),
+    ],
+)
+def test_the_flags_of_a_router(package: str, release: str, has: str, lacks: str) -> None:
+    done = pdctl("flags", "--package", package, release, "-o", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    assert list(document) == ["schema", "version", "package", "flags"]
+    flags = {row["flag"] for row in document["flags"]}
+    assert has in flags
+    assert lacks not in flags
+
+
+def test_a_router_too_old_is_refused_by_its_own_name() -> None:
+    done = pdctl("flags", "--package", "smg", "0.3.2")
+    assert done.returncode == 2
+    assert "smg 0.3.2 is older than 1.1.0, the oldest release pdctl has read" in done.stderr

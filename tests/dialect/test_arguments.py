@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pdctl.dialect import history, tables
+from pdctl.dialect.routers import arguments as routers
 from pdctl.dialect.sglang.arguments import SUCCESSORS, argument, arguments, choices, gap
 from pdctl.dialect.sglang.flags import SPELLINGS
 from pdctl.dialect.versions import SGLANG, Release, Version, parse, resolve, spell
@@ -132,6 +134,41 @@ def test_the_table_is_the_installed_releases_own(version: Version) -> None:
     for name in ours:
         known = choices(name, version)
         assert not known or set(known) == set(installed[name][1]), name
+
+
+ROUTER_DUMP = """
+import argparse, json
+from sglang_router.router_args import RouterArgs
+from sglang_router.version import __version__
+parser = argparse.ArgumentParser()
+RouterArgs.add_cli_args(parser)
+nargs = {"+": "=*", "*": "=*", "?": "=?", 0: ""}
+found = {
+    option[2:]: nargs.get(action.nargs, "=") for action in parser._actions for option in action.option_strings
+    if option.startswith("--") and option != "--help"
+}
+print("FLAGS", json.dumps([__version__, found]))
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("version", SGLANG, ids=spell)
+def test_the_table_is_the_installed_routers_own(version: Version) -> None:
+    """The sglang-router that stands beside an installed release of SGLang, whichever that is."""
+    python = HOME / spell(version) / "bin" / "sglang-python"
+    if not python.is_file():
+        pytest.skip(f"PDCTL_TEST_SGLANG_HOME has no {spell(version)}/bin/sglang-python")
+    done = subprocess.run([python, "-c", ROUTER_DUMP], capture_output=True, text=True, timeout=500)
+    if "No module named 'sglang_router'" in done.stderr:
+        pytest.skip(f"sglang {spell(version)} stands there without a router")
+    line = next((line for line in done.stdout.splitlines() if line.startswith("FLAGS ")), "")
+    assert line, done.stderr[-2000:]
+    release, installed = json.loads(line.removeprefix("FLAGS "))
+    names = history.names("flags", parse(release), package="sglang-router")
+    if release == tables.sources("sglang-router")[-1].version:
+        assert routers.arguments("sglang-router") == installed
+    assert set(names) == set(installed)
 
 
 def test_a_release_is_what_it_says() -> None:

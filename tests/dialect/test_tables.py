@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pdctl.dialect import arguments, history, tables
+from pdctl.dialect.routers import arguments as routers
 from pdctl.dialect.sglang import http, metrics, server_info
 from pdctl.dialect.sglang.bootstrap import SHAPE_KEYS
 from pdctl.dialect.versions import SGLANG, Span, parse, spell
+from pdctl.topology.schema import POLICIES, PREFILL_ONLY
 
 
 @pytest.mark.parametrize("kind", ["flags", "environment", "routes", "metrics", "records"])
@@ -40,6 +42,23 @@ def test_the_keys_of_a_topology_answer_are_those_of_the_record_that_reads_them()
     for key in SHAPE_KEYS:
         if not key.name.startswith("prefill_") or key.name == "prefill_http_port":
             assert history.spans("records", "common/conn.py PrefillServerInfo", key.name) == (key.span,), key
+
+
+@pytest.mark.parametrize("package", ["sglang-router", "smg"])
+def test_the_flags_of_the_routers(package: str) -> None:
+    read = [source.version for source in tables.sources(package)]
+    assert len(read) >= 18
+    for item in tables.items("flags", package):
+        assert item.since in read, item
+        assert not item.until or read.index(item.since) < read.index(item.until), item
+
+
+@pytest.mark.parametrize("kind", ["sglang-router", "smg"])
+def test_the_policies_of_a_topology_are_those_of_the_router(kind: str) -> None:
+    """The schema keeps them so that a topology is read without the tables."""
+    for flag in ("policy", "prefill-policy", "decode-policy"):
+        only = () if flag == "prefill-policy" else PREFILL_ONLY
+        assert {name for name in POLICIES[kind] if name not in only} == set(routers.choices(flag, kind)), flag
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,12 @@ def test_the_environment_is_checked_once_for_both_roles(sheet: Sheet) -> None:
         ("sglang-router", "{cache-threshold: 0.3, dp-aware: true, ca-cert-paths: [a, b]}", ""),
         ("smg", "{pd-admission-wait-secs: 5}", ""),
         ("sglang-router", "{pd-admission-wait-secs: 5}", "sglang-router 0.3.2 has no --pd-admission-wait-secs"),
+        (
+            "sglang-router",
+            "{eviction-interval: 5}",
+            "--eviction-interval (the last release with it was 0.1.9)",
+        ),
+        ("sglang-router", "{history-backend: disk}", "disk is none of memory, none, oracle, postgres, redis"),
         ("mini-lb", "{cache-treshold: 1}", "did you mean --cache-threshold?"),
         ("smg", "{dp-aware: 1}", "--dp-aware takes no value (smg 1.13.0)"),
         ("smg", "{queue-size: true}", "--queue-size takes one value (smg 1.13.0)"),

@@ -64,6 +64,9 @@ def test_it_waits_until_nothing_is_held(fleet: Fleet) -> None:
     turning.busy = 3
     process = fleet.start(turning.url, "--to", "prefill", "--router", fleet.router)
     wait_for("the router to let it go", lambda: turning.url not in fleet.workers())
+    asked = len(turning.of("/v1/loads"))
+    # The second question is asked only when the first has been answered with 3.
+    wait_for("role-switch to ask it twice", lambda: len(turning.of("/v1/loads")) >= asked + 2)
     assert not turning.of("/pd_role_switch")
     turning.busy = 0
     _, err = process.communicate(timeout=60)

@@ -314,3 +314,38 @@ def test_a_damaged_file_is_named_by_readers_that_search_first(tmp_path: Path) ->
     path.write_bytes(data)
     with pytest.raises(UnreadableError, match=r"sglang/srt/a\.py cannot be unpacked"):
         environment.read(open_wheel(path))
+
+
+ROUTER = """
+import argparse
+class RouterArgs:
+    policy: str = "random"
+    @staticmethod
+    def add_cli_args(parser, use_router_prefix=False, exclude_host_port=False):
+        prefix = "router-" if use_router_prefix else ""
+        group = parser.add_argument_group("x")
+        if use_router_prefix:
+            parser.add_argument("--only-with-prefix")
+        if not exclude_host_port:
+            group.add_argument("--host", type=str, default="0.0.0.0")
+        group.add_argument(f"--{prefix}policy", f"--{prefix}way", choices=["random"], default=RouterArgs.policy)
+        group.add_argument(f"--{prefix}prefill", nargs="+", action="append")
+"""
+
+
+def test_the_flags_of_a_router_are_those_it_takes_without_a_prefix(tmp_path: Path) -> None:
+    files = {"sglang_router/router_args.py": ROUTER}
+    found = flags.read_router(open_wheel(built(tmp_path, files, "0.3.2", "sglang_router")), "sglang_router")
+    assert found.doubts == ()
+    assert list(found.flags) == [
+        Flag("host", "=", "str", "", "'0.0.0.0'"),
+        Flag("policy", "=", "str", "random", "'random'"),
+        Flag("prefill", "=*", "str", "", ""),
+        Flag("way", "=", "str", "random", "'random'"),
+    ]
+
+
+def test_a_router_without_its_arguments_is_said(tmp_path: Path) -> None:
+    found = flags.read_router(open_wheel(built(tmp_path, {"smg/a.py": "x = 1"}, "1.1.0", "smg")), "smg")
+    assert found.flags == ()
+    assert "has 0 RouterArgs.add_cli_args" in found.doubts[0]

@@ -33,7 +33,7 @@ def read(wheel: Wheel) -> tuple[dict[str, list[Row]], list[str]]:
             "records": list(records.read(wheel)),
             "logs": list(logs.read(wheel)),
         }, list(found.doubts)
-    found = flags.read_calls(wheel, LAUNCHERS[wheel.package])
+    found = flags.read_router(wheel, LAUNCHERS[wheel.package])
     return {"flags": list(found.flags)}, list(found.doubts)
 
 

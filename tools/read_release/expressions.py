@@ -11,7 +11,7 @@ UNKNOWN: Any = object()  # what only a running program knows
 class Names(dict[str, ast.expr]):
     """Module-level names and the expression each is bound to; a second binding replaces the first."""
 
-    def take(self, module: ast.Module) -> None:
+    def take(self, module: ast.Module | ast.FunctionDef) -> None:
         for statement in module.body:
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
                 target, value = statement.targets[0], statement.value
@@ -21,6 +21,16 @@ class Names(dict[str, ast.expr]):
                 continue
             if isinstance(target, ast.Name):
                 self[target.id] = value
+
+    def call(self, function: ast.FunctionDef) -> None:
+        """The names inside a function that is called with its defaults: parameters, and what its body binds first."""
+        given = function.args
+        for each, default in zip(reversed(given.args), reversed(given.defaults), strict=False):
+            self[each.arg] = default
+        for each, one in zip(given.kwonlyargs, given.kw_defaults, strict=True):
+            if one is not None:
+                self[each.arg] = one
+        self.take(function)
 
 
 def value(node: ast.expr | None, names: Names, depth: int = 0) -> Any:
@@ -36,6 +46,9 @@ def value(node: ast.expr | None, names: Names, depth: int = 0) -> Any:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         left, right = value(node.left, names, depth + 1), value(node.right, names, depth + 1)
         return left + right if type(left) is type(right) and isinstance(left, (str, list, int)) else UNKNOWN
+    if isinstance(node, ast.IfExp):
+        test = truth(node.test, names, depth)
+        return UNKNOWN if test is None else value(node.body if test else node.orelse, names, depth + 1)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         number = value(node.operand, names, depth + 1)
         return -number if isinstance(number, (int, float)) else UNKNOWN
@@ -44,6 +57,15 @@ def value(node: ast.expr | None, names: Names, depth: int = 0) -> Any:
     if isinstance(node, ast.JoinedStr):
         return _joined(node, names, depth)
     return UNKNOWN
+
+
+def truth(node: ast.expr, names: Names, depth: int = 0) -> bool | None:
+    """Whether a condition holds; None where only a running program knows."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        inner = truth(node.operand, names, depth + 1)
+        return None if inner is None else not inner
+    known = value(node, names, depth + 1)
+    return None if known is UNKNOWN else bool(known)
 
 
 def _listed(nodes: list[ast.expr], names: Names, depth: int) -> Any:

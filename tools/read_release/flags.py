@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tools.read_release.expressions import UNKNOWN, Names, spelled, value
+from tools.read_release.expressions import UNKNOWN, Names, spelled, truth, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,16 +76,40 @@ def _defaults(modules: list[ast.Module]) -> dict[str, ast.expr]:
     return found
 
 
-def read_calls(wheel: Wheel, *paths: str) -> Reading:
-    """The flags of a parser that is built by `add_argument` alone, in these files."""
-    modules = [module for _, module in wheel.modules(*paths)]
+def read_router(wheel: Wheel, package: str) -> Reading:
+    """The flags of `python -m PACKAGE.launch_router`: RouterArgs.add_cli_args as called with its defaults.
+
+    `launch_server` calls it with use_router_prefix=True; those spellings are not read.
+    """
+    modules = [module for _, module in wheel.modules(package)]
+    builders = [
+        method
+        for module in modules
+        for node in module.body
+        if isinstance(node, ast.ClassDef) and node.name == "RouterArgs"
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and method.name == "add_cli_args"
+    ]
+    if len(builders) != 1:
+        return Reading((), (f"{wheel.name} has {len(builders)} RouterArgs.add_cli_args; the reader knows one",))
     names = Names()
     for each in modules:
         names.take(each)
+    names.call(builders[0])
     reader = _Reader(names, modules)
-    for each in modules:
-        reader.calls(each)
+    for statement in _taken(builders[0].body, names):
+        reader.calls(statement)
     return reader.reading()
+
+
+def _taken(body: list[ast.stmt], names: Names) -> Iterator[ast.stmt]:
+    """The statements that run: of an `if` whose condition is known, the branch that is taken."""
+    for statement in body:
+        holds = truth(statement.test, names) if isinstance(statement, ast.If) else None
+        if isinstance(statement, ast.If) and holds is not None:
+            yield from _taken(statement.body if holds else statement.orelse, names)
+        else:
+            yield statement
 
 
 def _is_namespace(node: ast.ClassDef) -> bool:
