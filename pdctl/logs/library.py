@@ -19,6 +19,7 @@ from pdctl.logs.numbering import Lines
 from pdctl.logs.reader import Reader
 from pdctl.logs.scan import Raw, find
 from pdctl.logs.table import Tables
+from pdctl.logs.torn import torn
 from pdctl.logs.worker_lists import unwrapped
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pdctl.logs.source import Log
 
 WHOLE = 16 << 20  # bytes of logs up to which nothing is left out of a context, and every start is looked for
+TORN = 1 << 20  # bytes of a log's beginning in which lines that are not all there are looked for
 LIMIT = 3 << 15  # bytes of each log a context is read from when there are more
 
 
@@ -86,6 +88,7 @@ class Library:
         self._progress = progress
         self._environ = environ
         self._noted: dict[str, None] = {}
+        self._torn: dict[str, bool] = {}
 
     # --- who
 
@@ -259,6 +262,14 @@ class Library:
             if raw.place.offset > event.place.offset:
                 parts = cut(raw.line)  # a collector may stamp each line; a message begins with a stamp of its own
                 yield Behind(raw.place, spell(raw.line, parts).message, parts.layout is not None)
+
+    def torn(self, log: Log) -> bool:
+        """Whether a line of its first MiB, of its end or of two samples between is not all there."""
+        if log.instance not in self._torn:
+            raws = unwrapped(window.head(log, TORN, self._lines))
+            seen = (*(raw.line for raw in raws), *self.glance(log).rest)
+            self._torn[log.instance] = any(map(torn, seen))
+        return self._torn[log.instance]
 
     def instant(self, log: Log, line: bytes) -> Instant | None:
         """When a line of the log was written."""

@@ -58,9 +58,9 @@ class Tracer:
         self.deployment = Deployment.of(library)
         self.mixed = mixed.names(library)
         self._whole: Surroundings | None = None
-        self._begins = {
-            log.instance: first(library, log) for log in library.logs if library.identity(log).role == "router"
-        }
+        routers = [log for log in library.logs if library.identity(log).role == "router"]
+        self._begins = {log.instance: first(library, log) for log in routers}
+        self._torn = frozenset(log.instance for log in routers if library.torn(log))
 
     def trace(self, room: int) -> Room:
         story = gather(self._library, room)
@@ -102,7 +102,7 @@ class Tracer:
         rooms = glimpses(found, self.deployment)
         # Counting needs the logs from their starts on.
         ledger = Ledger(found, rooms, (one.name for one in self.deployment.decodes)) if whole else None
-        tried = dispatched(found, self.deployment, self._begins, whole=whole) if complete else ()
+        tried = dispatched(found, self.deployment, self._begins, self._torn, whole=whole) if complete else ()
         joins = Joins(rooms, tried, self.deployment, self._slack())
         return Surroundings(found, rooms, joins, ledger, doubts(found, self.deployment.decodes))
 

@@ -1,7 +1,8 @@
 """The attempts of all routers, and what their logs may lack of them.
 
 Which attempt a room was is told by ruling the others out. That holds only where none is missing: where a router's log
-began late, ended early or has a hole, the attempts that may have stood there are put beside those that are there.
+began late, ended early, has a hole or a line that is not all there, the attempts that may have stood there are put
+beside those that are there.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pdctl.trace.attempts import Attempt, attempts, lost
 from pdctl.trace.ledger import answers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from pdctl.logs.event import Event
     from pdctl.logs.library import Library
@@ -24,15 +25,23 @@ HEAD = 200  # lines in which the first stamp of a log is looked for
 
 
 def dispatched(
-    around: Sequence[Event], deployment: Deployment, begins: Mapping[str, float | None], *, whole: bool
+    around: Sequence[Event],
+    deployment: Deployment,
+    begins: Mapping[str, float | None],
+    torn: Container[str] = (),
+    *,
+    whole: bool,
 ) -> tuple[Attempt, ...]:
     """All attempts in `around`, and those that may be missing. begins: router → the stamp of its log's first line.
+
+    torn: routers in whose logs lines are not all there, so that others may be missing.
 
     whole: `around` is all there is of the logs, so that what the engines answered can be counted against it.
     """
     routers = [one for one in deployment.instances.values() if one.role == "router"]
     found = attempts(around, {one.name: one.last for one in routers})
     missing = [each for one in routers for each in _outside(one, begins.get(one.name))]
+    missing += [lost(one.name) for one in routers if one.name in torn]
     if whole and not any(one.lost for one in found):
         missing += [lost(one.name) for one in routers if _outnumbered(one, found, around, deployment)]
     return tuple(sorted((*found, *missing), key=lambda attempt: attempt.start))

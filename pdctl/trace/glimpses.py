@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pdctl.trace import signs
@@ -49,7 +50,14 @@ def glimpses(events: Iterable[Event], deployment: Deployment) -> dict[int, Glimp
                 seen.first, seen.coarse, seen.early = begun, event.uncertainty_s, early
             seen.last = max(seen.last, event.t)
             _note(seen, event, deployment)
-    return found
+    short = _cut_short(found)
+    return {room: seen for room, seen in found.items() if room not in short}
+
+
+def _cut_short(rooms: Iterable[int]) -> frozenset[int]:
+    """Numbers another one begins with: of a line that ends within the number of its room."""
+    spelt = sorted(map(str, rooms))
+    return frozenset(int(short) for short, long in pairwise(spelt) if long.startswith(short))
 
 
 def _ends(event: Event) -> bool:

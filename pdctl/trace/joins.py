@@ -71,8 +71,10 @@ class Joins:
         """As logged, or the only one the router has."""
         if attempt.prefill:
             return attempt.prefill
-        lists = [one.prefills for starts in self._deployment.history for one in starts if one.name == attempt.router]
-        return lists[0][0].url if len(lists) == 1 and len(lists[0]) == 1 else None
+        lists = [one for starts in self._deployment.history for one in starts if one.name == attempt.router]
+        if len(lists) != 1 or lists[0].cut or len(lists[0].prefills) != 1:
+            return None
+        return lists[0].prefills[0].url
 
     def _closed(self, attempt: Attempt) -> bool:
         router = self._deployment.instances.get(attempt.router)

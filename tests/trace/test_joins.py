@@ -114,3 +114,23 @@ def test_smg_closes_nothing(tmp_path: Path) -> None:
     assert found.outcome.value == "unknown"
     sglang = [came(10, "a"), *sent(10, "a", P0), *answered(12, "a"), left(12, "a")]
     assert traced(tmp_path, FIRST, sglang, [sending(11, FIRST)]).outcome.value == "ok"
+
+
+def test_no_attempt_is_ruled_out_by_a_log_with_half_lines(tmp_path: Path) -> None:
+    """Where one line was cut, others may be gone: the room can be an attempt of which nothing is left."""
+    router = [came(10, "a"), *sent(10, "a", P1), *answered(31, "a", 500), left(31, "a", 500)]
+    router.insert(1, came(10, "b")[:-80] + " {")
+    found = traced(tmp_path, FIRST, router, [sending(11, FIRST), decode_timed_out(31, FIRST)])
+    assert found.prefill_requested is None
+
+
+def test_half_of_a_rooms_number_is_no_other_room(tmp_path: Path) -> None:
+    """It would take an attempt of its own, and leave the real room another one's."""
+    router = [
+        came(10, "a"), *sent(10, "a", P1), *answered(31, "a", 500), left(31, "a", 500),
+        came(10, "b"), *sent(10, "b", P0), *answered(31, "b", 500), left(31, "b", 500),
+    ]  # fmt: skip
+    cut = decode_timed_out(31, FIRST).replace(str(FIRST), str(FIRST)[:15])
+    decode = [sending(11, FIRST), decode_timed_out(31, FIRST), cut]
+    found = traced(tmp_path, FIRST, router, decode)
+    assert found.prefill_requested is None

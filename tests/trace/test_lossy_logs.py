@@ -28,6 +28,8 @@ FOUND = {
     "no line of any start": Copy("pdctl-killed-prefill", "kinds", 0.6, 1858),
     # No line says who had the request, while the router's attempts name prefills: a traceback.
     "attempts that name prefills": Copy("2p1d-missing-ports-debug-sgl0518", "holes", 0.6, 1009),
+    # The router's list ended within its second prefill: the first one was taken for the only one.
+    "half of a list of workers": Copy("2p1d-missing-ports-info-sgl0522", "half_lines", 0.6, 53937),
 }
 
 
