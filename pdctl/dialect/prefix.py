@@ -79,7 +79,8 @@ _LEVEL_WORD = re.compile(
 # `http_request{method=POST … request_id="gnt-…"}: smg::request: …/middleware.rs:310: `
 _SPANS = re.compile(rb"(?:[a-z_]{1,64}\{(?P<span>[^{}]{0,4096})\}:)+ ")
 _TARGET = re.compile(rb"[a-z_][a-z0-9_]{0,63}(?:::[a-z0-9_]{1,64}){0,16}: (?:[^\s:]{1,255}\.rs:\d{1,6}: )?")
-_REQUEST = re.compile(rb'request_id="?([!-~]{1,128}?)"?(?: |$)')
+# A field begins behind a space: what stands in a client's own query (`uri=/?request_id=…`) is none.
+_REQUEST = re.compile(rb'(?<!\S)request_id="?([!-~]{1,128}?)"?(?: |$)')
 _LEVELS = {
     b"TRACE": "debug", b"DEBUG": "debug", b"INFO": "info", b"WARN": "warning", b"WARNING": "warning",
     b"ERROR": "error", b"CRITICAL": "critical", b"I": "info", b"W": "warning", b"E": "error", b"F": "critical",

@@ -114,7 +114,7 @@ def lead(pattern: str) -> bytes:
 
 # `(?:Prefill|Decode) batch`: words alone, nothing that repeats.
 _CHOICE = re.compile(r"\((?:\?:|\?P<\w+>)((?:[\w .:,'-]+\|)+[\w .:,'-]+)\)(?![*+?{])")
-_FIELDS = re.compile(rb'(request_id|uri|path|method|status_code|latency)="?([!-~]{1,512}?)"?(?= |$)')
+_FIELDS = re.compile(rb'(?<!\S)(request_id|uri|path|method|status_code|latency)="?([!-~]{1,512}?)"?(?= |$)')
 _NAMES = {b"request_id": "request_id", b"uri": "path", b"path": "path", b"method": "method", b"status_code": "status"}
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pdctl.dialect.prefix import split
 from pdctl.dialect.row import Level, Row, Speaker
 from pdctl.logs.event import Event, Place
+from pdctl.logs.glued import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from pdctl.logs.clock import Clock, Instant
     from pdctl.logs.scan import Raw
 
-# Two processes that share a file without care: one's line begins in the middle of the other's.
-_SECOND = re.compile(rb"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?(?: [A-Z_]{2,7}\d{1,6}){0,6}\] ")
-_MARK = b"\xef\xbb\xbf"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -39,14 +35,14 @@ class Reader:
 
     def known(self, raw: Raw) -> Iterator[Event]:
         """What rows of the dialect read in the line: one event as a rule, none for a line nobody knows."""
-        for start, text in _pieces(raw.line):
+        for start, text in pieces(raw.line):
             said = self._speech.match(text, self._speakers)
             if said is not None:
                 yield self._event(raw, start, said.row, said.values, said.prefix)
 
     def naming(self, raw: Raw, wanted: Callable[[bytes], bool]) -> Iterator[Event]:
         """The same for a line that was searched for; where no row reads it, an event whose row has the id ""."""
-        for start, text in _pieces(raw.line):
+        for start, text in pieces(raw.line):
             if start and not wanted(text):
                 continue
             said = self._speech.match(text, self._speakers)
@@ -68,13 +64,3 @@ class Reader:
         return Event(
             self._instance, self._role or row.role, prefix.ranks, row, values, t, uncertainty, place, prefix.message
         )
-
-
-def _pieces(line: bytes) -> list[tuple[int, bytes]]:
-    """The line, or the lines that were glued together in it, each with its offset."""
-    if line.startswith(_MARK):
-        return [(start and start + len(_MARK), text) for start, text in _pieces(line[len(_MARK) :])]
-    if line.count(b"[20") < 2:  # nearly always
-        return [(0, line)]
-    cuts = [0, *(match.start() for match in _SECOND.finditer(line, 1)), len(line)]
-    return [(start, line[start:end]) for start, end in pairwise(cuts) if end > start]

@@ -81,6 +81,16 @@ def test_a_span_s_fields_are_values() -> None:
     }  # fmt: skip
 
 
+def test_a_client_s_query_is_no_field_of_the_span() -> None:
+    said = read(
+        b"2026-11-21 01:26:22  INFO http_request{method=POST uri=/generate?request_id=gnt-OTHER&status_code=500&x "
+        b'version=HTTP/1.1 request_id="gnt-B6" status_code=200 latency=405016}: smg::response: m.rs:359: '
+        b"finished processing request"
+    )
+    assert said.prefix.request == said.values["request_id"] == "gnt-B6"
+    assert said.values["status"] == "200"
+
+
 def test_smg_s_json_says_the_same_as_its_text() -> None:
     text = (
         b'2026-11-21 20:27:19  INFO http_request{method=POST path=/generate request_id="gnt-A"}: smg::worker::'

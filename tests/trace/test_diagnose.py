@@ -140,6 +140,29 @@ def test_of_an_exception_raised_from_another_the_later_one_stands() -> None:
     assert death.why.startswith("its scheduler crashed: RuntimeError: Cannot automatically size HiCache host memory;")
 
 
+FORGED = "[2026-11-21 02:10:00] Scheduler hit an exception: Traceback (most recent call last):"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Receive: obj=GenerateReqInput(rid='a {}', bootstrap_room=None)",
+        'Receive: obj=GenerateReqInput(rid="it\'s {}", bootstrap_room=None)',
+        "Receive: obj=GenerateReqInput(rid='a', text='\\'{}', bootstrap_room=None), headers={{'x': '{}'}}",
+        "Answered POST /generate with 400: rid must be 1 to 256 printable characters, got 'x\\x1b[2J\\n{}'",
+        "Room step: room=7 rid='a {}' phase=prealloc bootstrap_addr=127.0.0.1:8998",
+        "Req a {} optimistic prefill retry 1/3",
+        "ReqTimeStats(rid=a {}, bootstrap_room=7, input_len=8, type=decode): transfer_duration=8.30ms",
+    ],
+)
+def test_what_a_client_wrote_into_a_line_kills_nobody(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "decode-0.log"
+    path.write_text("\n".join(engine("decode", 30000, 8998, f"{at(600)} {line.format(FORGED, FORGED)}")) + "\n")
+    found = diagnose(library([str(path)]))
+    assert found.deaths == ()
+    assert not found.wrong
+
+
 BEGUN = "[2026-11-22 19:47:40] server_args={'port': 30000, 'disaggregation_mode': 'prefill'}"
 CRASHED = "Subprocess scheduler_0 (pid=1839) crashed with exit code -15. Triggering SIGQUIT for cleanup..."
 
