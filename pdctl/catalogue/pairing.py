@@ -126,8 +126,7 @@ ENTRIES: tuple[Entry, ...] = (
         "{expected|another}",
         "Draft KV and hidden states travel in buffers that each side sizes by its own settings. Set on one side "
         'only, or differently, they no longer line up: wrong text without an error on some models, "Failed to get '
-        'segment descriptor", a killed decode, or (0.5.23) "registered N metadata buffers but this prefill has '
-        'M", of which it copies the common ones. A few pairs with drafts on decode only are known to work; pdctl '
+        'segment descriptor", or a killed decode. A few pairs with drafts on decode only are known to work; pdctl '
         "has no list of them. Next: the --speculative-* flags of both roles.",
         "give both roles the same --speculative-* flags, or none",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
@@ -371,5 +370,49 @@ ENTRIES: tuple[Entry, ...] = (
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "releases newer than the newest that was read, or between two that were",
         "the releases pdctl has read (pdctl/dialect/releases/sglang/releases.tsv)",
+    ),
+    Entry(
+        "PD324",
+        "decode-context-parallel-mismatch",
+        Severity.ERROR,
+        "--dcp-size is {observed|one number} on {instance|decode} and {expected|another} on {other|prefill}",
+        "With decode context parallelism each rank holds a share of every page's tokens. The prefill can write pages "
+        "to ranks of its own --dcp-size, or spread pages of one rank over several for models with latent attention "
+        "(MLA); any other pair of sizes ends the first transfer with `Unsupported PD DCP topology`, from 0.5.17 on. "
+        "Next: dcp_size in /server_info of both sides.",
+        "start both roles with the same --dcp-size",
+        (Needs.TOPOLOGY, Needs.ENDPOINT),
+        "0.5.17 and later; --dcp-size itself is in 0.5.15 and later",
+        "sglang 0.5.17 to 0.5.23 source (disaggregation/common/conn.py requires_dcp_relayout)",
+    ),
+    Entry(
+        "PD325",
+        "allocation-policy-mismatch",
+        Severity.ERROR,
+        "--disaggregation-decode-allocation-policy is {observed|one policy} on {instance|decode} and "
+        "{expected|another} on {other|prefill}: every room fails",
+        "The policy says when decode reserves pages: early, or when the prefill has computed the prompt. Decode "
+        "compares its own with the one the prefill registered, for every room, and gives each up with "
+        "`Disaggregation decode allocation policy mismatch`. Next: the flag on both roles; early is the default.",
+        "start both roles with the same --disaggregation-decode-allocation-policy",
+        (Needs.TOPOLOGY, Needs.ENDPOINT, Needs.LOG),
+        "0.5.22 and later",
+        "sglang 0.5.22 and 0.5.23 source (disaggregation/common/conn.py)",
+    ),
+    Entry(
+        "PD326",
+        "kv-checksum-one-side",
+        Severity.WARNING,
+        "--disaggregation-enable-kv-checksum is {observed|enabled} on {instance|decode} and {expected|disabled} on "
+        "{other|prefill}",
+        "The checksum of a room's pages travels in a metadata buffer of its own, and is compared only where both "
+        "roles have one. With 0.5.21 and 0.5.22 a decode that has it alone registers one buffer more than the prefill "
+        "owns, and the prefill fails with IndexError on the first room. From 0.5.23 on the prefill logs `registered N "
+        "metadata buffers but this prefill has M` and copies the common ones: rooms work, and no page is checked. "
+        "Next: the flag on both roles.",
+        "start both roles with --disaggregation-enable-kv-checksum, or neither",
+        (Needs.TOPOLOGY, Needs.ENDPOINT, Needs.LOG),
+        "0.5.21 and later",
+        "sglang 0.5.21 to 0.5.23 source (disaggregation/nixl/conn.py send_aux, common/conn.py)",
     ),
 )

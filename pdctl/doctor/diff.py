@@ -1,15 +1,14 @@
-"""Prefill against decode: which settings must agree, which may differ and which must, as rows of data.
+"""Prefill against decode, as running engines tell: the settings of the table of agreements, read and compared.
 
-A row reads one value from each engine and says whether two values clash; None means that cannot be told. The same rows
-make the findings (live/pairs.py) and the table a person can read (docs/doctor.md).
+A row reads one value from each engine and says whether two values clash; None means that cannot be told.
 """
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pdctl.dialect.sglang.agreement import SETTINGS, Rule, Setting, setting
 from pdctl.dialect.versions import V0_5_10, V0_5_17
 from pdctl.doctor import reading
 from pdctl.doctor.families import Family, family, recurrent
@@ -22,21 +21,28 @@ if TYPE_CHECKING:
     from pdctl.fleet.facts import Engine
 
 
-class Rule(str, Enum):
-    MUST_EQUAL = "must equal"
-    MAY_DIFFER = "may differ"
-    MUST_DIFFER = "must differ"
-
-
 class Row(NamedTuple):
-    """`key` is the /server_info key, or what is derived from several. `code` "": nothing is ever found by it."""
+    """One setting of the table, with how it is read from /server_info and when two values of it clash."""
 
-    key: str
-    rule: Rule
-    why: str
-    code: str = ""
+    setting: Setting
     read: Callable[[Engine], Hashable] | None = None  # None: the key itself
     clash: Callable[[Any, Any], bool | None] | None = None  # prefill's value, decode's; None: unequal ones do
+
+    @property
+    def key(self) -> str:
+        return self.setting.key
+
+    @property
+    def code(self) -> str:
+        return self.setting.code
+
+    @property
+    def why(self) -> str:
+        return self.setting.why
+
+    @property
+    def rule(self) -> Rule:
+        return self.setting.rule
 
     def value(self, engine: Engine) -> Hashable:
         return self.read(engine) if self.read is not None else reading.value(engine, self.key)
@@ -45,6 +51,13 @@ class Row(NamedTuple):
         if HERE in (prefill, decode):
             return None
         return self.clash(prefill, decode) if self.clash is not None else prefill != decode
+
+
+class ContextWidth(NamedTuple):
+    """Ranks that share the tokens of a page on decode, and whose model it is; architecture "": not known."""
+
+    size: int
+    architecture: str
 
 
 class Difference(NamedTuple):
@@ -70,6 +83,8 @@ def _weight(one: Difference) -> int:
 def show(value: Hashable) -> str:
     if isinstance(value, Widths):
         return str(value.attn_tp)
+    if isinstance(value, ContextWidth):
+        return str(value.size)
     if isinstance(value, KvType):
         return f"auto (model dtype {value.dtype})" if value.flag == "auto" else value.flag
     if isinstance(value, tuple):
@@ -118,6 +133,28 @@ def _layout(engine: Engine) -> Hashable:
 def _flag(engine: Engine, key: str) -> Hashable:
     said = reading.value(engine, key)
     return HERE if said is HERE else f"{key} {said}"
+
+
+def _since(engine: Engine, key: str, default: Hashable) -> Hashable:
+    """`default` for pdctl's own engine and for a release that does not have the setting yet."""
+    said, release = reading.value(engine, key), reading.release(engine)
+    if said is not HERE or release is None:
+        return said
+    return default if reading.embedded(engine) or not setting(key).span.holds(release) else HERE
+
+
+def _decode_context(engine: Engine) -> Hashable:
+    size = _since(engine, "dcp_size", 1)
+    return ContextWidth(size, reading.architecture(engine)) if isinstance(size, int) else HERE
+
+
+def _allocation(engine: Engine) -> Hashable:
+    return _since(engine, "disaggregation_decode_allocation_policy", "early")
+
+
+def _checksums(engine: Engine) -> Hashable:
+    said = _since(engine, "disaggregation_enable_kv_checksum", False)
+    return HERE if said is HERE else "enabled" if said else "disabled"
 
 
 def _stages(engine: Engine) -> Hashable:
@@ -197,54 +234,38 @@ def _unequal_stages(prefill: tuple[int, int], decode: tuple[int, int]) -> bool |
     return decode_pp not in (1, pp) or decode_cp > 1
 
 
+def _unequal_context(prefill: ContextWidth, decode: ContextWidth) -> bool | None:
+    """From 1 to more is MLA's alone; any other pair of sizes ends in `Unsupported PD DCP topology`."""
+    if prefill.size == decode.size:
+        return False
+    if prefill.size != 1:
+        return True
+    kinds = {family(side.architecture) for side in (prefill, decode) if side.architecture}
+    if kinds == {Family.MLA}:
+        return False
+    return True if Family.GQA in kinds else None  # a hybrid may have MLA in it
+
+
 def _unequal_devices(prefill: tuple[str, ...], decode: tuple[str, ...]) -> bool | None:
     return bool(prefill and decode) and len(prefill) != len(decode)
 
 
-MUST, MAY = Rule.MUST_EQUAL, Rule.MAY_DIFFER
-ROWS: tuple[Row, ...] = (
-    Row("disaggregation_mode", Rule.MUST_DIFFER, "one reads prompts, the other writes answers", "PD301",
-        clash=lambda prefill, decode: prefill == decode),
-    Row("page_size", MUST, "pages are copied whole: from 0.5.8 on the decode refuses the first request, 0.5.3 copies "
-        "the wrong bytes", "PD302"),
-    Row("kv_cache_dtype", MUST, "pages are copied as bytes; 0.5.10 to 0.5.16 compare the flag's words, 0.5.17 on what "
-        "type", "PD303", reading.kv_type, _unequal_kv),
-    Row("KV layout", MUST, "the same type in another byte order is a short or wrong copy", "PD304", _layout,
-        _unequal_layout),
-    Row("attention TP", MUST, "a GQA rank holds a share of the heads, which must be cut anew for another width; MLA "
-        "ranks hold it whole", "PD305", reading.widths, _unequal_tp),
-    Row("attention TP (hybrid)", MUST, "sliding-window and recurrent state is not cut anew", "PD306", reading.widths,
-        _unequal_tp_hybrid),
-    Row("attention TP (divides)", MUST, "ranks are paired by integer division: 3 against 2 pairs the wrong groups",
-        "PD316", reading.widths, _uneven),
-    Row("context_length", MUST, "the decode refuses what the prefill took, and the prefill waits for it", "PD307",
-        clash=_unequal_length),
-    Row("speculative_*", MUST, "the auxiliary row carries hidden states of the draft: its width must be the same",
-        "PD308", _speculation),
-    Row("disaggregation_transfer_backend", MUST, "two engines do not talk to each other", "PD309"),
-    Row("version", MUST, "bootstrap answers and frames changed between releases", "PD310", reading.version),
-    Row("model", MUST, "another checkpoint, or other weights of it, reads the cache as its own", "PD311", _model,
-        _unequal_model),
-    Row("mamba_ssm_dtype", MUST, "recurrent state is copied with the prefill's stride", "PD312", _recurrent_dtype,
-        _unequal_recurrent),
-    Row("pp_size", MUST, "a decode has as many stages as the prefill, or one; its context parallel size is 1", "PD315",
-        _stages, _unequal_stages),
-    Row("disaggregation_ib_device", MUST, "rails are paired one by one", "PD414", reading.ib_devices,
-        _unequal_devices),
-    Row("tp_size", MAY, "what counts is the attention TP"),
-    Row("dp_size", MAY, "the room, not the rank number, joins the two sides"),
-    Row("ep_size", MAY, "experts are not handed over"),
-    Row("chunked_prefill_size", MAY, "only prefill cuts prompts; there it must be a multiple of the page size"),
-    Row("max_running_requests", MAY, "a role's own limit"),
-    Row("max_total_num_tokens", MAY, "a role's own pool"),
-    Row("mem_fraction_static", MAY, "a role's own memory"),
-    Row("num_reserved_decode_tokens", MAY, "decode only"),
-    Row("load_balance_method", MAY, "follow_bootstrap_room on prefill; decode balances as it likes"),
-    Row("disable_radix_cache", MAY, "decode forces it off"),
-    Row("deepep_mode", MAY, "normal on prefill, low_latency on decode"),
-    Row("disable_cuda_graph", MAY, "a role's own choice"),
-    Row("log_level", MAY, "what is written, not what is done"),
-)  # fmt: skip
+# What is put together from several keys, and what clashes though it is equal, or does not though it is not.
+READ: dict[str, Callable[[Engine], Hashable]] = {
+    "kv_cache_dtype": reading.kv_type, "KV layout": _layout, "attention TP": reading.widths,
+    "attention TP (hybrid)": reading.widths, "attention TP (divides)": reading.widths, "speculative_*": _speculation,
+    "version": reading.version, "model": _model, "mamba_ssm_dtype": _recurrent_dtype, "pp_size": _stages,
+    "dcp_size": _decode_context, "disaggregation_decode_allocation_policy": _allocation,
+    "disaggregation_enable_kv_checksum": _checksums, "disaggregation_ib_device": reading.ib_devices,
+}  # fmt: skip
+CLASH: dict[str, Callable[[Any, Any], bool | None]] = {
+    "disaggregation_mode": lambda prefill, decode: prefill == decode, "kv_cache_dtype": _unequal_kv,
+    "KV layout": _unequal_layout, "attention TP": _unequal_tp, "attention TP (hybrid)": _unequal_tp_hybrid,
+    "attention TP (divides)": _uneven, "context_length": _unequal_length, "model": _unequal_model,
+    "mamba_ssm_dtype": _unequal_recurrent, "pp_size": _unequal_stages, "dcp_size": _unequal_context,
+    "disaggregation_ib_device": _unequal_devices,
+}  # fmt: skip
+ROWS: tuple[Row, ...] = tuple(Row(one, READ.get(one.key), CLASH.get(one.key)) for one in SETTINGS)
 
 
 def rows(codes: Iterable[str]) -> tuple[Row, ...]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Codes of a process that ended itself, and of what it can have fallen over: its line stands in the traceback.
 CRASH = "PD709"
 KILLED = frozenset({"process-killed", "process-lost"})  # written by whoever launched it
-MISMATCH = frozenset({"PD302", "PD303", "PD304", "PD306", "PD308", "PD712"})
+MISMATCH = frozenset({"PD302", "PD303", "PD304", "PD306", "PD308", "PD325", "PD712"})
 # Lines of others that say this one does not answer any more, by the value that holds its address.
 MISSED_URL = {
     "decode-leg-failed": "decode", "prefill-leg-failed": "prefill", "worker-health-failed": "url",

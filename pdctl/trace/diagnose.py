@@ -34,6 +34,7 @@ KEPT = 2000  # lines of one row and instance that are kept: the first and the la
 STANDING = frozenset(
     {
         "PD204", "PD218", "PD302", "PD303", "PD304", "PD306", "PD308", "PD309", "PD311", "PD315", "PD316", "PD318",
+        "PD325",
         "PD408", "PD710", "PD711",
     }
 )  # fmt: skip

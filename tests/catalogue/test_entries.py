@@ -26,6 +26,7 @@ PD310 version-differs PD311 model-differs PD312 mamba-dtype-differs PD313 dp-ran
 PD314 chunked-prefill-not-page-multiple PD315 pp-mismatch PD316 tp-not-divisible PD317 known-bad-version
 PD318 refused-flags PD319 parallel-sampling-shares-room PD320 vllm-side-channel PD321 vllm-handshake-hash
 PD322 bootstrap-info-dropped PD323 release-not-read
+PD324 decode-context-parallel-mismatch PD325 allocation-policy-mismatch PD326 kv-checksum-one-side
 PD401 hca-missing PD402 hca-port-down PD403 roce-gid PD404 memlock-low PD405 no-gpudirect PD406 silent-tcp
 PD407 ucx-environment PD408 nixl-missing PD409 transfer-error PD410 page-size-one PD411 dead-transfer-settings
 PD412 slow-transfer PD413 mnnvl-settings PD414 ib-devices-differ PD415 nixl-stalls-after-first-chunk

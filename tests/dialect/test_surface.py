@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 
 from pdctl.catalogue import book
-from pdctl.dialect.sglang import bootstrap, http, metrics, quirks, server_info
-from pdctl.dialect.sglang.server_info import Agreement
+from pdctl.dialect.sglang import agreement, bootstrap, http, metrics, quirks
 from pdctl.dialect.versions import SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Version, spell
 
 CODES = {entry.code for entry in book.ENTRIES}
@@ -20,7 +19,7 @@ def test_every_release_has_one_answer(version: Version) -> None:
     for names in (
         [key.name for key in bootstrap.shape_keys(version)],
         [sent.name for sent in bootstrap.REGISTERED if sent.span.holds(version)],
-        [row.name for row in server_info.fields(version)],
+        [row.key for row in agreement.settings(version)],
         [row.name for row in metrics.METRICS if row.span.holds(version)],
         [row.id for row in quirks.quirks(version, "nixl")],
         [row.name for row in http.BODY if row.span.holds(version)],
@@ -33,7 +32,7 @@ def test_every_release_has_one_answer(version: Version) -> None:
 def test_every_row_holds_for_some_release() -> None:
     rows = (
         *http.ROUTES, *http.BODY, *bootstrap.QUERIES, *bootstrap.SHAPE_KEYS, *bootstrap.REGISTERED, *bootstrap.ANSWERS,
-        *server_info.FIELDS, *server_info.ATTENTION_WIDTH, *metrics.METRICS, *quirks.QUIRKS,
+        *agreement.SETTINGS, *metrics.METRICS, *quirks.QUIRKS,
     )  # fmt: skip
     for row in rows:
         assert any(row.span.holds(version) for version in SGLANG), row
@@ -82,13 +81,7 @@ def test_the_renamed_queue_has_one_meaning() -> None:
 
 def test_every_code_of_a_row_is_in_the_catalogue() -> None:
     assert {code for row in quirks.QUIRKS for code in row.codes} - CODES == set()
-    assert {row.code for row in server_info.FIELDS if row.code} - CODES == set()
-
-
-def test_what_must_agree_has_a_code() -> None:
-    for row in server_info.FIELDS:
-        if row.agreement in (Agreement.EQUAL, Agreement.SHAPE, Agreement.OPPOSITE):
-            assert row.code, row.name
+    assert {row.code for row in agreement.SETTINGS if row.code} - CODES == set()
 
 
 def test_quirks_by_backend() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from pdctl.dialect import arguments, history, tables
 from pdctl.dialect.routers import arguments as routers
-from pdctl.dialect.sglang import http, metrics, server_info
+from pdctl.dialect.sglang import agreement, http, metrics
 from pdctl.dialect.sglang.bootstrap import SHAPE_KEYS
 from pdctl.dialect.versions import SGLANG, Span, parse, spell
 from pdctl.topology.schema import POLICIES, PREFILL_ONLY
@@ -32,8 +32,11 @@ def test_rows_that_are_dated_by_a_table_are_in_it() -> None:
         assert route.path == "/metrics" or history.spans("routes", "server", route.path, route.method), route
     for metric in metrics.METRICS:
         assert not metric.name.startswith("sglang:") or history.spans("metrics", metric.name, metric.type), metric
-    for field in server_info.FIELDS:
-        assert field.name in server_info.OTHERS or history.spans("records", "ServerArgs", field.name), field
+    for row in agreement.SETTINGS:
+        derived = not row.key.isidentifier() or row.key == "model"
+        assert derived or row.key in agreement.OTHERS or history.spans("records", "ServerArgs", row.key), row
+        for flag in row.flags:
+            assert history.spans("flags", flag), (row.key, flag)
     for name in arguments.MARKED:
         assert history.spans("records", "ServerArgs", name), name
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.entry import Severity
+from pdctl.dialect.sglang import agreement
+from pdctl.dialect.sglang.agreement import ENGINES_OWN
 from pdctl.dialect.versions import V0_5_10, V0_5_17
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.deployed import behind
@@ -13,11 +16,11 @@ from pdctl.doctor.static.question import written
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pdctl.dialect.sglang.agreement import Setting
     from pdctl.doctor.check import Verdict
     from pdctl.doctor.finding import Finding
     from pdctl.doctor.static.servers import Server, Servers
 
-ENGINES_OWN = "left to the engine"
 EMBEDDED_PAGE = "16"  # pdctl.engine's default page size
 
 
@@ -38,12 +41,21 @@ def flag(server: Server, *names: str, default: str = "", unset: str = ENGINES_OW
     return Value(default or unset, bool(default))
 
 
+def setting(server: Server, key: str, default: str = "") -> Value:
+    """A setting as the table of agreements says it is written."""
+    row = agreement.setting(key)
+    return flag(server, *row.flags, default=default or row.default, unset=row.unset)
+
+
 def page_size(server: Server) -> Value:
-    return flag(server, "page-size", default=EMBEDDED_PAGE if server.engine == "embedded" else "")
+    return setting(server, "page_size", EMBEDDED_PAGE if server.engine == "embedded" else "")
 
 
-def kv_dtype(server: Server) -> Value:
-    return flag(server, "kv-cache-dtype", default="auto")
+def checksums(server: Server) -> Value:
+    """A flag without a value."""
+    row = agreement.setting("disaggregation_enable_kv_checksum")
+    said = next((found for name in row.flags if (found := server.flags.find(name)) is not None), None)
+    return Value("enabled", True, (said.evidence,)) if said is not None else Value(row.default, True)
 
 
 def layout(server: Server) -> Value:
@@ -74,23 +86,7 @@ def speculation(server: Server) -> Value:
 
 
 def backend(server: Server) -> Value:
-    return flag(server, "disaggregation-transfer-backend", default=server.backend)
-
-
-def devices(server: Server) -> Value:
-    return flag(server, "disaggregation-ib-device", unset="auto discovery")
-
-
-def model_path(server: Server) -> Value:
-    return flag(server, "model-path")
-
-
-def context_length(server: Server) -> Value:
-    return flag(server, "context-length", unset="the checkpoint's")
-
-
-def mamba_dtype(server: Server) -> Value:
-    return flag(server, "mamba-ssm-dtype")
+    return setting(server, "disaggregation_transfer_backend", server.backend)
 
 
 def release(server: Server) -> Value:
@@ -101,28 +97,29 @@ def release(server: Server) -> Value:
     return Value(server.release or image, bool(server.release), (f"{server.place(line)}: image: {image}",))
 
 
-class Term(NamedTuple):
-    """`doubt`: how bad it is when one side's value cannot be told from what is written; None: as bad as any other."""
+# How a value is put together where the setting's flags alone do not tell it.
+READ: dict[str, Callable[[Server], Value]] = {
+    "page_size": page_size,
+    "KV layout": layout,
+    "speculative_*": speculation,
+    "disaggregation_transfer_backend": backend,
+    "version": release,
+    "disaggregation_enable_kv_checksum": checksums,
+}
+# How bad it is when one side's value cannot be told from what is written; not here: as bad as any other difference.
+DOUBT = {
+    "page_size": Severity.WARNING,
+    "KV layout": Severity.INFO,
+    "version": Severity.WARNING,
+    "mamba_ssm_dtype": Severity.WARNING,
+    "disaggregation_ib_device": Severity.INFO,
+}
+# Judged by more than two values: roles and kv_types below, the widths and stages in arithmetic.py.
+ELSEWHERE = frozenset({"PD301", "PD303", "PD305", "PD306", "PD315", "PD316", "PD324"})
+TERMS = tuple(row for row in agreement.SETTINGS if row.code and row.code not in ELSEWHERE)
 
-    code: str
-    read: Callable[[Server], Value]
-    doubt: Severity | None = None
 
-
-TERMS: tuple[Term, ...] = (
-    Term("PD302", page_size, Severity.WARNING),
-    Term("PD304", layout, Severity.INFO),
-    Term("PD307", context_length),
-    Term("PD308", speculation),
-    Term("PD309", backend),
-    Term("PD310", release, Severity.WARNING),
-    Term("PD311", model_path),
-    Term("PD312", mamba_dtype, Severity.WARNING),
-    Term("PD414", devices, Severity.INFO),
-)
-
-
-def differing(term: Term) -> Callable[[Servers], Verdict]:
+def differing(term: Setting) -> Callable[[Servers], Verdict]:
     def judge(servers: Servers) -> Verdict:
         if not (servers.of("prefill") and servers.of("decode")):
             return Skipped("there is no prefill with a decode to compare")
@@ -131,11 +128,12 @@ def differing(term: Term) -> Callable[[Servers], Verdict]:
     return judge
 
 
-def _compared(term: Term, prefill: Server, decode: Server) -> Iterator[Finding]:
-    one, other = term.read(prefill), term.read(decode)
+def _compared(term: Setting, prefill: Server, decode: Server) -> Iterator[Finding]:
+    read = READ.get(term.key, partial(setting, key=term.key))
+    one, other = read(prefill), read(decode)
     if one.text is None or other.text is None or one.text == other.text:
         return
-    doubt = None if one.given and other.given else term.doubt
+    doubt = None if one.given and other.given else DOUBT.get(term.key)
     yield _said(term.code, prefill, decode, one, other, doubt)
 
 
@@ -151,13 +149,23 @@ def _said(
 def kv_types(servers: Servers) -> Iterator[Finding]:
     """`auto` may come to what the other side says; 0.5.10 to 0.5.16 compare the words all the same."""
     for prefill, decode in servers.pairs():
-        one, other = kv_dtype(prefill), kv_dtype(decode)
+        one, other = (setting(side, "kv_cache_dtype") for side in (prefill, decode))
         if one.text is None or other.text is None or one.text == other.text:
             continue
         version = decode.version
         by_word = version is not None and V0_5_10 <= version < V0_5_17
         maybe = "auto" in (one.text, other.text) and not by_word
         yield _said("PD303", prefill, decode, one, other, Severity.WARNING if maybe else None)
+
+
+def decode_context(servers: Servers) -> Iterator[Finding]:
+    """From 1 to more is for MLA models alone, which a command line does not tell."""
+    for prefill, decode in servers.pairs():
+        one, other = (setting(side, "dcp_size") for side in (prefill, decode))
+        if one.text is None or other.text is None or one.text == other.text:
+            continue
+        spread = one.text == "1"
+        yield _said("PD324", prefill, decode, one, other, Severity.WARNING if spread else None)
 
 
 def roles(servers: Servers) -> Iterator[Finding]:
@@ -177,4 +185,5 @@ CHECKS = (
     written("PD301", roles),
     *(written(term.code, differing(term)) for term in TERMS),
     written("PD303", kv_types, embedded=False),
+    written("PD324", decode_context),
 )

@@ -19,6 +19,7 @@ VALUES = {
     "PD302": ("prefill_page_size", "decode_page_size", "--page-size"),
     "PD303": ("prefill_dtype", "decode_dtype", "--kv-cache-dtype"),
     "PD304": ("prefill_layout", "decode_layout", "--attention-backend"),
+    "PD325": ("prefill_policy", "decode_policy", "--disaggregation-decode-allocation-policy"),
 }
 
 

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
 
 # Codes whose lines only mean something next to others; the causes that know those ask for them.
-ELSEWHERE = frozenset({"PD205", "PD302", "PD303", "PD304", "PD706", "PD707", "PD709", "PD714", "PD715", "PD704"})
+ELSEWHERE = frozenset(
+    {"PD205", "PD302", "PD303", "PD304", "PD325", "PD706", "PD707", "PD709", "PD714", "PD715", "PD704"}
+)
 UNREACHED = "PD210"  # written by the decode, about an address that the prefill gave
 SLOW = 1.0  # GB/s; a healthy transfer on any fabric is above it
 LONG = 2.0  # seconds; shorter ones nobody waits for

@@ -141,9 +141,10 @@ TAILS = (
     ),
     Tail(
         "policy-mismatch", Phase.FAILED, "Disaggregation decode allocation policy mismatch",
-        r"Disaggregation decode allocation policy mismatch: .*",
+        r"Disaggregation decode allocation policy mismatch: prefill=(?P<prefill_policy>\w+), "
+        r"decode=(?P<decode_policy>\w+)",
         "Disaggregation decode allocation policy mismatch: prefill=early, decode=prefill_complete. Set "
-        "--disaggregation-decode-allocation-policy identically on both roles.", "decode", Span(V0_5_22),
+        "--disaggregation-decode-allocation-policy identically on both roles.", "decode", Span(V0_5_22), cause="PD325",
     ),
     Tail(
         "room-reused", Phase.FAILED, " bootstrap room", r"Duplicate (?:or cancelled|decode) bootstrap room",

@@ -193,7 +193,7 @@ ROWS = (
         r"Decode (?P<peer>\S+) registered (?P<theirs>\d+) metadata buffers but this prefill has (?P<ours>\d+)",
         "[2026-11-21 02:06:50] Decode 127.0.0.1:41011 registered 12 metadata buffers but this prefill has 10; only the "
         "first 10 are transferred, and misaligned if the extra buffer is not the last.",
-        Span(V0_5_23), cause="PD308",
+        Span(V0_5_23), cause="PD326",
     ),
     Row(
         "tp-sizes-differ", Speaker.SGLANG, Level.WARNING, "", b"Performance is NOT guaranteed when using different TP",
