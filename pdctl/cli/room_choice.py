@@ -79,8 +79,10 @@ def find(library: Library, wanted: Wanted) -> list[Room]:
     return [assemble.trace(library, each) for each in numbers]
 
 
-def not_found(room: Room) -> NotFoundError:
+def not_found(room: Room, typed: str | None = None) -> NotFoundError:
+    """typed: the word the room was read from."""
     hint = "`pdctl rooms` with the same paths lists the rooms there are"
     if len(str(room.room)) == HEX:
         hint += f"; if it is hex, write 0x{room.room}"
-    return NotFoundError(f"no line of these logs names room {room.room}", hint)
+    read = "" if typed in (None, str(room.room)) else f" (`{typed}`, read as hex)"
+    return NotFoundError(f"no line of these logs names room {room.room}{read}", hint)

@@ -39,7 +39,7 @@ Filter = typer.Option(
     "--filter", metavar="KEY=VALUE", help=f"Only rooms whose {', '.join(FILTERS)} is that; `*` is a wildcard."
 )
 Outcomes = typer.Option(
-    "--outcome", metavar="OUTCOME", help="Only ok, failed, hung, refused, incomplete or unknown; repeatable."
+    "--outcome", metavar="OUTCOME", help="Only ok, failed, hung, aborted, refused, incomplete or unknown; repeatable."
 )
 Least = typer.Option("--min-duration", metavar="TIME", help="Only rooms that took at least that long.")
 

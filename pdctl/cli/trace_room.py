@@ -33,6 +33,7 @@ CODES = {
     "ok": ExitCode.OK,
     "failed": ExitCode.FINDINGS,
     "hung": ExitCode.FINDINGS,
+    "aborted": ExitCode.OK,
     "refused": ExitCode.OK,
     "incomplete": ExitCode.FINDINGS,
     "unknown": ExitCode.NOT_PROBED,
@@ -77,7 +78,7 @@ def command(
     pdctl trace-room --slowest 3 logs/ --since -10m -o json
     kubectl logs decode-0 | pdctl trace-room --rid 67bb508ed39b4c6c9db20b4beddf121a -
 
-    Exit code 0: the room is fine, or its request was refused;
+    Exit code 0: the room is fine, its request was refused, or its client left;
     1: it failed, hangs or is incomplete; 4: the logs do not tell; 5: no line names it.
     """
     wanted, paths = chosen(words or [], rid, last_failed, slowest)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Whoever had the room was gone before it ended.
 FATAL = frozenset({"PD704", "PD705", "PD707", "PD709", "PD302", "PD303", "PD304", "PD306", "PD308"})
+CLIENT_LEFT = "PD706"
 
 
 def outcome(case: Case, rooms: Mapping[int, Glimpse], finding: Finding | None) -> tuple[Outcome, Event | None]:
@@ -30,6 +31,8 @@ def outcome(case: Case, rooms: Mapping[int, Glimpse], finding: Finding | None) -
     refused = next((event for event in case.story.by("router") if event.row.phase in ends), None)
     if refused is not None and refused.row.phase is Phase.ABORTED and case.done is not None:
         refused = None  # the client left when its answer was complete
+    if finding is not None and finding.code == CLIENT_LEFT:
+        return Outcome.ABORTED, case.decode_failed or case.prefill_failed or refused
     broken = case.decode_failed or case.prefill_failed or refused
     if broken is not None:
         return Outcome.FAILED, broken

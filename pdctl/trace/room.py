@@ -16,6 +16,7 @@ class Outcome(str, Enum):
     OK = "ok"
     FAILED = "failed"
     HUNG = "hung"  # still waiting when its server was stopped, or when everybody had long given up
+    ABORTED = "aborted"  # its client left, or gave up through the router, before anything had failed
     REFUSED = "refused"  # the request itself was answered 4xx: nothing of the deployment failed
     INCOMPLETE = "incomplete"  # the logs end before the room does
     UNKNOWN = "unknown"

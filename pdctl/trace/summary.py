@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 TRACED = 200  # rooms that are traced in full where the logs are small; a few milliseconds each
 # What a list is read for comes first.
-URGENT = (Outcome.FAILED, Outcome.HUNG, Outcome.INCOMPLETE, Outcome.UNKNOWN, Outcome.REFUSED, Outcome.OK)
+URGENT = (
+    Outcome.FAILED, Outcome.HUNG, Outcome.INCOMPLETE, Outcome.UNKNOWN, Outcome.ABORTED, Outcome.REFUSED, Outcome.OK,
+)  # fmt: skip
 
 
 def summaries(library: Library) -> tuple[Summary, ...]:

@@ -64,7 +64,7 @@ TOLD: dict[str, dict[str, dict[str, Any]]] = {
     "1p1d-page-size-debug-sgl0523": {"3896826970203387824": {"phase_reached": "bootstrap"}},
     "2p1d-healthy-info-log-requests-sgl0523": {
         # The client left after two seconds, in the middle of the answer.
-        "1482288733883066936": {"outcome": "failed", "cause": "PD706", "phase_reached": "decode"},
+        "1482288733883066936": {"outcome": "aborted", "cause": "PD706", "phase_reached": "decode"},
     },
     "2p1d-missing-ports-spawn-debug-sgl058": {
         "1986147538845602196": {

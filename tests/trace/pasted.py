@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def library(folder: Path, **files: Iterable[str] | bytes) -> Library:
     """One log of each name."""
     paths = []
+    folder.mkdir(exist_ok=True)
     for name, lines in files.items():
         path = folder / f"{name}.log"
         path.write_bytes(lines if isinstance(lines, bytes) else "".join(f"{line}\n" for line in lines).encode())

@@ -225,7 +225,7 @@ def test_an_answer_in_full_is_an_answer(tmp_path: Path) -> None:
         tmp_path, p0(received(11, ROOM, rid(ROOM + 1)), more=LOGGED),
         d0(asked, finished(12, ROOM, rid(ROOM), "{'type': 'abort', 'message': 'Aborted'}"), more=LOGGED),
     )  # fmt: skip
-    assert cut.outcome is Outcome.FAILED
+    assert (cut.outcome, code(cut)) == (Outcome.ABORTED, "PD706")
 
 
 def test_consequences_follow_the_cause(tmp_path: Path) -> None:

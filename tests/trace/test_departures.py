@@ -76,7 +76,7 @@ def test_the_routers_line_is_enough_while_the_logs_still_grow(tmp_path: Path) ->
     room = pasted.room(
         tmp_path, ROOM, router=router(gone(12, 501.5)), p0=p0(*prefill, until=12), d0=d0(*decode, closed(12), until=12)
     )
-    assert room.outcome is Outcome.FAILED
+    assert room.outcome is Outcome.ABORTED
     assert room.cause is not None
     assert room.cause.code == "PD706"
     assert room.cause.headline.endswith("after 0.501 s")
@@ -85,7 +85,7 @@ def test_the_routers_line_is_enough_while_the_logs_still_grow(tmp_path: Path) ->
 def test_the_routers_line_alone_ends_the_room(tmp_path: Path) -> None:
     prefill, decode = began(11)
     room = pasted.room(tmp_path, ROOM, router=router(gone(12, 1500.0)), p0=p0(*prefill), d0=d0(*decode))
-    assert room.outcome is Outcome.FAILED
+    assert room.outcome is Outcome.ABORTED
     assert code(room) == "PD706"
 
 
@@ -195,3 +195,20 @@ def test_a_canary_that_hung_is_what_failed_where_no_user_has(tmp_path: Path) -> 
     failed = [received(40, ROOM, canary.rid(ROOM)), sending(40, ROOM), decode_timed_out(60, ROOM, 20)]
     library = pasted.library(tmp_path, p0=p0(*mine, *prefill), d0=d0(*failed, *decode))
     assert lookup.last_failed(library) == ROOM
+
+
+def test_a_client_that_left_is_no_failure_of_the_deployment(tmp_path: Path) -> None:
+    """An outcome of its own in every list; what a reader looks for behind --last-failed is a room that broke."""
+    prefill, decode = began(11)
+    lines = {"router": router(gone(12, 501.5)), "p0": p0(*prefill), "d0": d0(*decode, closed(12))}
+    left = pasted.library(tmp_path / "left", **lines)
+    assert [(one.outcome, one.code) for one in summaries(left)] == [(Outcome.ABORTED, "PD706")]
+    with pytest.raises(NotFoundError, match="no room failed"):
+        lookup.last_failed(left)
+    told = diagnose(left)
+    assert ([(one.code, one.grave) for one in told.findings], told.tally.broken, told.wrong) == (
+        [("PD706", False)], 0, False,
+    )  # fmt: skip
+    users = (decode_timed_out(5, ROOM + 1, 3), sending(2, ROOM + 1))
+    both = pasted.library(tmp_path / "both", **{**lines, "d0": d0(*users, *decode, closed(12))})
+    assert lookup.last_failed(both) == ROOM + 1

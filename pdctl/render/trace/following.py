@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pdctl.trace.room import Room, Step
 
 POLL = 0.2  # seconds between looks at files that do not grow
-OVER = frozenset({"ok", "failed"})
+OVER = frozenset({"ok", "failed", "aborted", "refused"})
 
 
 class Follower:

@@ -21,6 +21,7 @@ MARKS = {
     "ok": Mark("✓", "+", "green", "the KV pages arrived and the decode finished"),
     "failed": Mark("✗", "x", "red", "no line says why"),
     "hung": Mark("✗", "x", "red", "no line says why"),
+    "aborted": Mark("-", "-", "yellow", "the client left: nothing of the deployment failed"),
     "refused": Mark("-", "-", "yellow", "the request itself was refused: nothing of the deployment failed"),
     "incomplete": Mark("!", "!", "yellow", "the logs end before the room does"),
     "unknown": Mark("?", "?", "yellow", "the logs do not tell how the room ended"),

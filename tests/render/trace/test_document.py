@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from pdctl.render.trace import document
-from pdctl.trace.room import Room
+from pdctl.trace.room import Outcome, Room
 from tests.render.trace import samples
 
 NAME = {"type": ["string", "null"]}
@@ -24,7 +24,7 @@ SCHEMA = {
         "schema": {"const": "pdctl.room/1"},
         "room": {"type": "integer", "minimum": 0},
         "rids": {"type": "object", "additionalProperties": {"type": "string"}},
-        "outcome": {"enum": ["ok", "failed", "hung", "incomplete", "unknown"]},
+        "outcome": {"enum": [one.value for one in Outcome]},
         "prefill_requested": NAME,
         "prefill_contacted": NAME,
         "decode": NAME,
