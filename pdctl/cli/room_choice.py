@@ -22,12 +22,13 @@ RID = re.compile(
 
 
 class Wanted(NamedTuple):
-    """One of them is given."""
+    """One of the first four is given. typed: the room as it was."""
 
     room: int | None = None
     rid: str | None = None
     last_failed: bool = False
     slowest: int | None = None
+    typed: str = ""
 
     @property
     def selection(self) -> bool:
@@ -52,7 +53,7 @@ def chosen(words: list[str], rid: str | None, last_failed: bool, slowest: int | 
         raise UsageError("which room?", hint)
     if RID.fullmatch(words[0]):
         return Wanted(None, words[0]), words[1:]
-    return Wanted(number(words[0])), words[1:]
+    return Wanted(number(words[0]), typed=words[0]), words[1:]
 
 
 def number(text: str) -> int:
@@ -79,10 +80,14 @@ def find(library: Library, wanted: Wanted) -> list[Room]:
     return [assemble.trace(library, each) for each in numbers]
 
 
-def not_found(room: Room, typed: str | None = None) -> NotFoundError:
-    """typed: the word the room was read from."""
+def unnamed(room: Room, typed: str = "") -> str:
+    """That no line names it. typed: the word it was read from."""
+    read = f" (`{typed}` read as hex)" if typed and not typed.isdigit() else ""
+    return f"no line of these logs names room {room.room}{read}"
+
+
+def not_found(room: Room, typed: str = "") -> NotFoundError:
     hint = "`pdctl rooms` with the same paths lists the rooms there are"
     if len(str(room.room)) == HEX:
         hint += f"; if it is hex, write 0x{room.room}"
-    read = "" if typed in (None, str(room.room)) else f" (`{typed}`, read as hex)"
-    return NotFoundError(f"no line of these logs names room {room.room}{read}", hint)
+    return NotFoundError(unnamed(room, typed), hint)

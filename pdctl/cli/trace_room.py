@@ -13,7 +13,7 @@ from pdctl.cli import log_sources
 from pdctl.cli.durations import seconds
 from pdctl.cli.exits import reraise
 from pdctl.cli.log_sources import Reading
-from pdctl.cli.room_choice import chosen, find, not_found
+from pdctl.cli.room_choice import chosen, find, not_found, unnamed
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.render import term
 from pdctl.render.trace.forms import Form, write
@@ -22,7 +22,7 @@ from pdctl.render.trace.progress import Scanning, read_stats
 from pdctl.render.visible import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pdctl.cli.room_choice import Wanted
     from pdctl.logs.source import Log
@@ -93,13 +93,26 @@ def command(
         rooms, interrupted = [ended.room], ended.interrupted
     else:
         rooms, interrupted = _read(wanted, sources, reading, verbose), False
+    found = any(room.events for room in rooms)
     with to_file(output_file) as stream:
-        write(output, rooms, wanted.selection, stream, zone, told=shown is not None)
+        if found or output is not Form.TEXT:
+            write(output, rooms, wanted.selection, stream, zone, told=shown is not None)
+        else:
+            stream.write("".join(f"{line}\n" for line in _absent(rooms[0], wanted.typed)))
     if interrupted:
         reraise(signal.SIGINT)
-    if not any(room.events for room in rooms):
-        raise not_found(rooms[0])
+    if not found:
+        raise not_found(rooms[0], wanted.typed)
     raise typer.Exit(int(exit_code(rooms)))
+
+
+def _absent(room: Room, typed: str) -> Iterator[str]:
+    """In place of a page about a room of which there is nothing to draw."""
+    yield unnamed(room, typed)
+    flags = list(dict.fromkeys(one.enable_with for one in room.missing_evidence))
+    if flags:
+        yield "if it was sent here, these would have shown it:"
+        yield from (f"  {visible(flag, term.out())}" for flag in flags)
 
 
 def exit_code(rooms: Sequence[Room]) -> ExitCode:

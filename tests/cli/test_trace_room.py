@@ -59,6 +59,15 @@ def test_every_form_ends_with_the_same_code(form: Form, room: str, code: int, ve
     assert ("no line of these logs names room 123456789012" in verb.err) == (code == 5)
 
 
+@pytest.mark.parametrize(("typed", "read"), [("abc", "2748 (`abc` read as hex)"), ("0x1F", "31 (`0x1F` read as hex)")])
+def test_a_room_no_line_names_is_said_first_and_how_it_was_read(typed: str, read: str, verb: Verb) -> None:
+    assert verb("trace-room", typed, BROKEN) == 5
+    lines = verb.out.splitlines()
+    assert lines[0] == f"no line of these logs names room {read}"
+    assert len(lines) < 8
+    assert f"no line of these logs names room {read}" in verb.err
+
+
 def test_the_seed_incident_is_named_and_its_fix_is_one_line(verb: Verb) -> None:
     assert verb("trace-room", FAILED, BROKEN, "--tz", "UTC") == 1
     lines = verb.out.splitlines()
