@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.sglang.quirks import quirks
+from pdctl.dialect.sglang.faults import Release, hits
 from pdctl.doctor import reading
 from pdctl.doctor.ports import agreement
 from pdctl.doctor.request import Progress
@@ -30,7 +30,8 @@ LEAST, MANY = (
 )  # an extra is waited for as long as this many of the pair's requests, but these seconds at least
 BEYOND = 64  # tokens above a limit
 LONGEST = 1_000_000  # tokens of an over-long prompt; a limit above it is not tried
-# What must not be sent to a release with that quirk, because it ends a thread or a process of the prefill.
+# What must not be sent to a release with that fault (dialect/sglang/faults.py): it ends a thread or a process of the
+# prefill.
 HARM: dict[str, tuple[str, ...]] = {
     "abort-kills-bootstrap-thread": (canary.CANCEL, canary.N2),
     "samples-end-prefill": (canary.N2,),
@@ -79,8 +80,9 @@ def kinds(engines: Sequence[Engine]) -> tuple[str, ...]:
     for engine in engines:
         release = None if reading.embedded(engine) else reading.release(engine)
         if release is not None:
-            known = {quirk.id for quirk in quirks(release, reading.backend(engine))}
-            harmful.update(kind for quirk, some in HARM.items() if quirk in known for kind in some)
+            # The prefill is the one that takes harm, and both sides run the same release.
+            faulty = {hit.fault.id for hit in hits(Release(release, "prefill", reading.backend(engine)))}
+            harmful.update(kind for fault, some in HARM.items() if fault in faulty for kind in some)
     return tuple(kind for kind in canary.EXTRAS if kind not in harmful)
 
 

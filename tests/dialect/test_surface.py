@@ -1,4 +1,4 @@
-"""HTTP routes, bootstrap words and keys, server_info fields, metrics and quirks: one answer for every known release."""
+"""HTTP routes, bootstrap words and keys, settings that must agree and metrics: one answer for every known release."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from pdctl.catalogue import book
-from pdctl.dialect.sglang import agreement, bootstrap, http, metrics, quirks
+from pdctl.dialect.sglang import agreement, bootstrap, http, metrics
 from pdctl.dialect.versions import SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Version, spell
 
 CODES = {entry.code for entry in book.ENTRIES}
@@ -21,7 +21,6 @@ def test_every_release_has_one_answer(version: Version) -> None:
         [sent.name for sent in bootstrap.REGISTERED if sent.span.holds(version)],
         [row.key for row in agreement.settings(version)],
         [row.name for row in metrics.METRICS if row.span.holds(version)],
-        [row.id for row in quirks.quirks(version, "nixl")],
         [row.name for row in http.BODY if row.span.holds(version)],
     ):
         assert [name for name, count in Counter(names).items() if count > 1] == []
@@ -32,7 +31,7 @@ def test_every_release_has_one_answer(version: Version) -> None:
 def test_every_row_holds_for_some_release() -> None:
     rows = (
         *http.ROUTES, *http.BODY, *bootstrap.QUERIES, *bootstrap.SHAPE_KEYS, *bootstrap.REGISTERED, *bootstrap.ANSWERS,
-        *agreement.SETTINGS, *metrics.METRICS, *quirks.QUIRKS,
+        *agreement.SETTINGS, *metrics.METRICS,
     )  # fmt: skip
     for row in rows:
         assert any(row.span.holds(version) for version in SGLANG), row
@@ -80,13 +79,4 @@ def test_the_renamed_queue_has_one_meaning() -> None:
 
 
 def test_every_code_of_a_row_is_in_the_catalogue() -> None:
-    assert {code for row in quirks.QUIRKS for code in row.codes} - CODES == set()
     assert {row.code for row in agreement.SETTINGS if row.code} - CODES == set()
-
-
-def test_quirks_by_backend() -> None:
-    nixl = {row.id for row in quirks.quirks(V0_5_13, "nixl")}
-    mooncake = {row.id for row in quirks.quirks(V0_5_13, "mooncake")}
-    assert "abort-kills-bootstrap-thread" in nixl - mooncake
-    assert "null-port-is-own-port" in nixl & mooncake
-    assert {row.id for row in quirks.quirks(V0_5_23)} <= {row.id for row in quirks.quirks(V0_5_23, "nixl")}

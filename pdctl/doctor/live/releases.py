@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
+from pdctl.dialect.sglang import faults
+from pdctl.dialect.sglang.faults import Release
 from pdctl.dialect.versions import parse, unread
 from pdctl.doctor import reading
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
-from pdctl.doctor.static import releases
-from pdctl.doctor.static.releases import Release
+from pdctl.doctor.static.releases import of
 from pdctl.doctor.words import few, names
 from pdctl.errors import UsageError
 
@@ -49,12 +50,12 @@ def _release(engine: Engine) -> Release | None:
 def _features(engine: Engine) -> frozenset[str]:
     found: set[str] = set()
     if (reading.width(engine) or 1) > 1:
-        found.add(releases.ATTENTION_DP)
+        found.add(faults.ATTENTION_DP)
     if engine.text("speculative_algorithm"):
-        found.add(releases.SPECULATION)
+        found.add(faults.SPECULATION)
     balance = engine.text("load_balance_method")
     if reading.dp_ranks(engine) == 1 and balance not in (None, "auto", "follow_bootstrap_room"):
-        found.add(releases.ONE_RANK_BALANCE)
+        found.add(faults.ONE_RANK_BALANCE)
     return frozenset(found)
 
 
@@ -62,7 +63,7 @@ def _found(release: Release, engines: list[Engine]) -> list[Finding]:
     who = [engine.endpoint.name for engine in engines]
     evidence = few([f"{one.endpoint.url}/server_info: version {one.version}" for one in engines])
     instance = who[0] if len(who) == 1 else ""
-    return [replace(one, instance=instance) for one in releases.of("PD317", names(who), release, evidence)]
+    return [replace(one, instance=instance) for one in of("PD317", names(who), release, evidence)]
 
 
 def not_read(facts: Facts) -> list[Finding] | Skipped | Unknown:

@@ -6,9 +6,11 @@ import pytest
 
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import Severity
+from pdctl.dialect.sglang.faults import ATTENTION_DP, FAULTS, NIXL_131, SPECULATION, Release, hits
 from pdctl.dialect.versions import SGLANG, spell
+from pdctl.doctor.canaries import HARM
 from pdctl.doctor.static.refusals import REFUSALS, TERM, Refusal
-from pdctl.doctor.static.releases import ATTENTION_DP, FAULTS, NIXL_131, SPECULATION, Release, hits, numbers
+from pdctl.doctor.static.releases import numbers
 from tests.doctor.written import ENGINE, doubt, embedded, found, manifest, pair, pods, topology
 
 
@@ -222,3 +224,9 @@ def test_a_release_that_was_not_read_is_said_so() -> None:
     assert told.severity is Severity.INFO
     for version in SGLANG:
         assert found(topology(f"engine.version={spell(version)}"), "PD323") == []
+
+
+def test_every_fault_has_a_name_of_its_own_and_what_harms_a_prefill_is_one() -> None:
+    names = [fault.id for fault in FAULTS]
+    assert len(set(names)) == len(names)
+    assert set(HARM) <= set(names)
