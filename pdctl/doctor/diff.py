@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pdctl.dialect.sglang.agreement import SETTINGS, Rule, Setting, setting
-from pdctl.dialect.versions import V0_5_10, V0_5_17
+from pdctl.dialect.sglang.behaviour import KV_DTYPE_COMPARED_BY_WORD
 from pdctl.doctor import reading
 from pdctl.doctor.families import Family, family, recurrent
 from pdctl.doctor.reading import HERE, KvType, Widths
@@ -168,7 +168,7 @@ def _stages(engine: Engine) -> Hashable:
 def _unequal_kv(prefill: KvType, decode: KvType) -> bool | None:
     if prefill.flag == decode.flag:
         return False
-    by_word = [side.release is not None and V0_5_10 <= side.release < V0_5_17 for side in (prefill, decode)]
+    by_word = [side.release is not None and KV_DTYPE_COMPARED_BY_WORD.holds(side.release) for side in (prefill, decode)]
     if any(by_word) or "auto" not in (prefill.flag, decode.flag):
         return True
     auto, given = (prefill, decode) if prefill.flag == "auto" else (decode, prefill)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.versions import V0_5_3_POST2
+from pdctl.dialect.sglang.behaviour import INPUTS_BEHIND_THE_DIST_PORT
 from pdctl.layout.hosts import LOCAL, NOWHERE, Seat, Wish, assign, local, pods
 from pdctl.layout.instance import Instance
 from pdctl.layout.ranks import place
@@ -126,8 +126,6 @@ def _numbers(side: Side, seat: Seat, bases: Bases) -> Numbers:
         numbers = numbers._replace(dist=block)
     # Replicas need an NCCL port each: sglang's controller holds the port of one to find the next a free one.
     if bases.fixed_nccl and shape.replicas == 1:
-        inputs = (
-            shape.dp if side.serving.version < V0_5_3_POST2 else 0
-        )  # scheduler inputs stood at D + 6 + dp rank then
+        inputs = shape.dp if INPUTS_BEHIND_THE_DIST_PORT.holds(side.serving.version) else 0
         numbers = numbers._replace(nccl=block + max(bases.stride - 1, HANDSHAKE + 1, 6 + inputs))
     return numbers

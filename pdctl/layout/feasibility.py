@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.versions import NEWEST, V0_5_22, Version, spell
+from pdctl.dialect.sglang.behaviour import ATTENTION_WIDTH_HAS_A_FIELD
+from pdctl.dialect.versions import NEWEST, Version, spell
 from pdctl.layout.ranks import gpu_id, on_node
 from pdctl.layout.shape import Problem, Shape
 
@@ -73,7 +74,7 @@ def _findings(shape: Shape, version: Version, model: ModelShape | None, redundan
 
 
 def _attention(shape: Shape, version: Version) -> Iterator[Finding]:
-    width = "attn_dp_size" if version >= V0_5_22 else "dp_size"
+    width = "attn_dp_size" if ATTENTION_WIDTH_HAS_A_FIELD.holds(version) else "dp_size"
     if shape.tp % shape.dp:
         yield "attn-dp-divides-tp", f"tp_size {shape.tp} is not divisible by {width} {shape.dp}"
     if shape.dp > 1 and shape.replicas > 1:

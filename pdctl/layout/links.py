@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.versions import NEWEST, V0_5_6_POST1, Version
+from pdctl.dialect.sglang.behaviour import DECODE_PULLS_FROM_EVERY_STAGE
+from pdctl.dialect.versions import NEWEST, Version
 
 if TYPE_CHECKING:
     from pdctl.layout.shape import Shape
@@ -64,7 +65,7 @@ def targets(
         waits = 1
     real = ranks[:1] if mla else ranks  # every rank of an MLA prefill holds the whole latent: one of them is enough
     cp_ranks = tuple(range(prefill_cp)) if all_cp_ranks else (0,)
-    if version < V0_5_6_POST1:
+    if DECODE_PULLS_FROM_EVERY_STAGE.holds(version):
         pp_ranks = tuple(range(prefill_pp))
     else:  # equal pipelines: stage to stage; one decode stage: every prefill stage, the last first
         pp_ranks = (decode_pp_rank,) if decode_pp == prefill_pp else tuple(reversed(range(prefill_pp)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.versions import V0_5_13
+from pdctl.dialect.sglang.behaviour import MOE_DENSE_TP_MAY_BE_TP
 from pdctl.errors import UsageError
 from pdctl.layout import arguments
 from pdctl.layout.feasibility import explain
@@ -155,7 +155,7 @@ def flag_problems(role: Role, reading: Reading, release: Release) -> Iterator[Pr
     where, version = f"roles.{role.name}.args", release.known
     yield from arguments.check(reading.args, where, release)
     shape, dense = reading.shape, reading.placement.moe_dense_tp
-    allowed = (None, 1) if version < V0_5_13 else (None, 1, shape.tp)
+    allowed = (None, 1, shape.tp) if MOE_DENSE_TP_MAY_BE_TP.holds(version) else (None, 1)
     if dense not in allowed:
         what = f"{where}.moe-dense-tp-size {dense}"
         fix = f"--set {where}.moe-dense-tp-size=1"

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+import pdctl
 from pdctl.dialect.tables import sources
 from pdctl.dialect.versions import NEWEST, SGLANG, Span, parse, resolve, spell
 from pdctl.errors import UsageError
@@ -73,3 +77,10 @@ def test_span_ends_before_until() -> None:
     span = Span((0, 5, 8), (0, 5, 18))
     held = [version for version in SGLANG if span.holds(version)]
     assert (held[0], held[-1]) == ((0, 5, 8), (0, 5, 17))
+
+
+def test_releases_are_named_in_the_dialect_alone() -> None:
+    """A comparison with a release elsewhere is a fact about SGLang outside its tables."""
+    package = Path(pdctl.__file__).parent
+    outside = [path for path in package.rglob("*.py") if package / "dialect" not in path.parents]
+    assert [str(path) for path in outside if re.search(r"\bV0_\d", path.read_text(encoding="utf-8"))] == []

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from pdctl.catalogue.entry import Severity
+from pdctl.dialect.sglang import mixing
 from pdctl.dialect.sglang.agreement import Rule
 from pdctl.dialect.versions import SGLANG, Version, spell
-from pdctl.doctor import diff, mixing, reading, runner
+from pdctl.doctor import diff, reading, runner
 from pdctl.doctor.diff import ROWS
 from pdctl.doctor.facts import Facts
 from pdctl.doctor.finding import Finding, Status

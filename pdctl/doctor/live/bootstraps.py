@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
-from pdctl.dialect.versions import V0_5_14, V0_5_19
+from pdctl.dialect.sglang.behaviour import STALE_RANKS_KEPT_BEHIND_A_SERVICE, WILDCARD_REGISTERS_ITSELF
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.live.ports import undecided, unread
 from pdctl.doctor.ports import LOOPBACK, WILDCARD, address, agreement, machine, plain, workers
@@ -220,7 +220,7 @@ def _replaced(claim: Claims, seen: Bootstrap, engine: Engine) -> Iterator[Findin
     more = seen.registered is not None and seen.expected is not None and seen.registered > seen.expected
     if more:
         why = f"{seen.registered} registrations for {seen.expected} ranks: some have registered again"
-    elif claim.host.endswith(SERVICE) and (known is None or known < V0_5_19):
+    elif claim.host.endswith(SERVICE) and (known is None or STALE_RANKS_KEPT_BEHIND_A_SERVICE.holds(known)):
         why = f"{claim.host} is a Service: it stays when the pod behind it is replaced"
     else:
         return
@@ -248,7 +248,7 @@ def wildcard(facts: Facts) -> list[Finding] | Skipped | Unknown:
         known = release(engine)
         if known is None:
             unknown.append(engine.endpoint.name)
-        elif known < V0_5_14 and not _complete(owned.get(engine.endpoint.name)):
+        elif WILDCARD_REGISTERS_ITSELF.holds(known) and not _complete(owned.get(engine.endpoint.name)):
             found.append(_wildcard(engine))
     if found or not unknown:
         return found or _read(facts.engines)

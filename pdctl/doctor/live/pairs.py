@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.entry import Needs, Severity
-from pdctl.dialect.versions import V0_5_8, V0_5_10
-from pdctl.doctor import diff, mixing, reading
+from pdctl.dialect.sglang import behaviour, mixing
+from pdctl.doctor import diff, reading
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.words import few, names
 
@@ -138,8 +138,9 @@ def page_sizes(facts: Facts) -> list[Finding] | Skipped | Unknown:
     verdict = compare(row, facts)
     if not isinstance(verdict, list):
         return verdict
-    oldest = min((known for engine in facts.engines if (known := reading.release(engine)) is not None), default=V0_5_8)
-    note = "this release does not compare them: the cache is corrupted in silence" if oldest < V0_5_8 else ""
+    releases = [known for engine in facts.engines if (known := reading.release(engine)) is not None]
+    silent = not all(behaviour.PAGE_SIZES_COMPARED.holds(known) for known in releases)
+    note = "this release does not compare them: the cache is corrupted in silence" if silent else ""
     return [replace(one, evidence=(*one.evidence, note)) if note else one for one in verdict]
 
 
@@ -158,10 +159,11 @@ def _dp(engine: Engine) -> list[Finding]:
     method = engine.text("load_balance_method")
     if ranks is None or ranks < 2 or known is None:
         return []
-    if known >= V0_5_10 and copies is not None and copies > 1 and method in (None, "auto", "follow_bootstrap_room"):
+    follows = method in (None, "auto", "follow_bootstrap_room")
+    if behaviour.RANK_OF_ROOM_CHECKED.holds(known) and copies is not None and copies > 1 and follows:
         what = f"dp_size {copies} without DP attention, and this release checks the attention rank of the room"
         fix = "use DP attention on prefill, or export SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK=1 on both roles"
-    elif known < V0_5_8 and method != "round_robin":
+    elif behaviour.ONLY_ROUND_ROBIN_FOLLOWS_ROOM.holds(known) and method != "round_robin":
         what = f"load_balance_method {method}: before 0.5.8 only round_robin follows the room"
         fix = "start prefill with --load-balance-method round_robin and decode with --prefill-round-robin-balance"
     else:

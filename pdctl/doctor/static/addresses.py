@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.entry import Severity
-from pdctl.dialect.versions import V0_5_14
+from pdctl.dialect.sglang.behaviour import WILDCARD_REGISTERS_ITSELF
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.bootstrap import claims
 from pdctl.doctor.static.deployed import LOOPBACK, behind, service_of, split
@@ -47,7 +47,8 @@ def loopback(servers: Servers) -> Iterator[Finding]:
 def wildcard(servers: Servers) -> Iterator[Finding]:
     for engine in servers.of("prefill"):
         listens = engine.flags.find("host")
-        old = engine.version is not None and engine.version < V0_5_14 and not engine.flags.has("dist-init-addr")
+        old = engine.version is not None and WILDCARD_REGISTERS_ITSELF.holds(engine.version)
+        old = old and not engine.flags.has("dist-init-addr")
         if old and listens is not None and engine.flags.text("host") in WILDCARD:
             yield finding("PD212", engine.name, listens.values[0], "its own address", [listens.evidence])
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.catalogue.entry import Severity
 from pdctl.dialect.sglang import agreement
 from pdctl.dialect.sglang.agreement import ENGINES_OWN
-from pdctl.dialect.versions import V0_5_10, V0_5_17
+from pdctl.dialect.sglang.behaviour import KV_DTYPE_COMPARED_BY_WORD
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.deployed import behind
 from pdctl.doctor.static.question import written
@@ -153,7 +153,7 @@ def kv_types(servers: Servers) -> Iterator[Finding]:
         if one.text is None or other.text is None or one.text == other.text:
             continue
         version = decode.version
-        by_word = version is not None and V0_5_10 <= version < V0_5_17
+        by_word = version is not None and KV_DTYPE_COMPARED_BY_WORD.holds(version)
         maybe = "auto" in (one.text, other.text) and not by_word
         yield _said("PD303", prefill, decode, one, other, Severity.WARNING if maybe else None)
 

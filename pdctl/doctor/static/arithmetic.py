@@ -7,8 +7,8 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs, Severity
+from pdctl.dialect.sglang import behaviour
 from pdctl.dialect.sglang.rules import STAGING_ENV, STAGING_SPAN
-from pdctl.dialect.versions import V0_5_9, V0_5_11, V0_5_22
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.families import Family
 from pdctl.doctor.static.models import NO_CONFIG, model
@@ -130,15 +130,15 @@ def heads(known: Model, prefill: Server, decode: Server, sizes: tuple[int, int])
 
 
 def hybrid(known: Model, prefill: Server, decode: Server, sizes: tuple[int, int]) -> Finding | None:
-    """Releases that slice the state: Mamba's with Mooncake since 0.5.9 and with NIXL since 0.5.11; sliding windows
-    since 0.5.22, without pipeline stages."""
+    """Some releases cut the state anew: Mamba's by backend, sliding windows without pipeline stages."""
     if known.family is not Family.HYBRID:
         return None
-    recurrent = V0_5_11 if decode.backend == "nixl" else V0_5_9
-    since = recurrent if known.recurrent else V0_5_22
+    nixl = decode.backend == "nixl"
+    recurrent = behaviour.RECURRENT_STATE_CUT_BY_NIXL if nixl else behaviour.RECURRENT_STATE_CUT_BY_MOONCAKE
+    cut = recurrent if known.recurrent else behaviour.WINDOW_STATE_CUT
     one_stage = (prefill.flags.number("pp-size") or 1) == 1 and decode.backend in SLICING
     version = decode.version
-    sliced = version is not None and version >= since and (known.recurrent or one_stage)
+    sliced = version is not None and cut.holds(version) and (known.recurrent or one_stage)
     said = _unequal("PD306", prefill, decode, sizes, Severity.WARNING if sliced else None, known.architecture)
     return said
 

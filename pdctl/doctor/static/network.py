@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.entry import Severity
-from pdctl.dialect.versions import V0_5_23, Span
+from pdctl.dialect.sglang import behaviour
+from pdctl.dialect.versions import Span
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.question import written
 
@@ -136,11 +137,11 @@ def dead(servers: Servers) -> Iterator[Finding]:
 
 
 def _dead_device(side: Server) -> Iterator[Finding]:
-    """mooncake_tcp clears the flag; NIXL reads it since 0.5.23, unless UCX_NET_DEVICES is set."""
+    """mooncake_tcp clears the flag; NIXL reads it in newer releases, unless UCX_NET_DEVICES is set."""
     said = side.flags.find("disaggregation-ib-device")
     if said is None:
         return
-    before = side.version is not None and side.version < V0_5_23
+    before = side.version is not None and not behaviour.NIXL_READS_IB_DEVICE.holds(side.version)
     overruled = side.env.get("UCX_NET_DEVICES")
     if side.backend == "mooncake_tcp" or (side.backend == "nixl" and (before or overruled is not None)):
         evidence = [said.evidence, *([overruled.evidence] if overruled is not None and not before else [])]

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pdctl.dialect.phase import Phase
-from pdctl.dialect.versions import V0_5_9
+from pdctl.dialect.sglang import behaviour
 from pdctl.trace import signs
 from pdctl.trace.case import NEAR, Case, Finding, Proof
 from pdctl.trace.causes.mismatches import described
@@ -52,7 +52,7 @@ def zero(case: Case) -> Finding | None:
     decode = case.decode
     if case.story.room != 0 or first is None or decode is None or case.done is not None:
         return None
-    if decode.identity.since is None or decode.identity.since < V0_5_9:
+    if decode.identity.since is None or not behaviour.ROOM_ZERO_IS_UNWRITTEN.holds(decode.identity.since):
         return None
     why = "a request used room 0, which the decode takes for nothing written yet"
     proof = Proof("room 0 in a real transfer", first)

@@ -7,9 +7,10 @@ import pytest
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import Severity
 from pdctl.dialect.sglang.faults import ATTENTION_DP, FAULTS, NIXL_131, SPECULATION, Release, hits
+from pdctl.dialect.sglang.refusals import REFUSALS, Refusal
 from pdctl.dialect.versions import SGLANG, spell
 from pdctl.doctor.canaries import HARM
-from pdctl.doctor.static.refusals import REFUSALS, TERM, Refusal
+from pdctl.doctor.static.refusals import TERM
 from pdctl.doctor.static.releases import numbers
 from tests.doctor.written import ENGINE, doubt, embedded, found, manifest, pair, pods, topology
 
