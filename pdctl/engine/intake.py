@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pdctl.client_text import rid_problem
 from pdctl.engine import clock
 from pdctl.engine.jobs import Job, Options, Prompt
 from pdctl.engine.messages import Generate
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pdctl.engine.tokenizer import Tokenizer
 
 MAX_BATCH = 4096
-MAX_RID_CHARS = 256
 # Longer texts are tokenized on a thread (the tokenizer releases the GIL), so that streams keep flowing meanwhile.
 INLINE_CHARS = 2048
 BREATH = 1 << 16  # tokens between two turns of the event loop
@@ -167,8 +167,9 @@ def _rids(given: str | list[str] | None, prompts: int, samples: int) -> list[str
         return [uuid.uuid4().hex for _ in range(prompts * samples)]
     names = [given] if isinstance(given, str) else given
     for name in names:
-        if not name or len(name) > MAX_RID_CHARS or not name.isprintable():
-            raise Refusal(400, f"rid must be 1 to {MAX_RID_CHARS} printable characters, got {name[:64]!r}")
+        problem = rid_problem(name)
+        if problem:
+            raise Refusal(400, problem)
     if isinstance(given, str):
         return [given] if prompts * samples == 1 else [f"{given}_{index}" for index in range(prompts * samples)]
     if len(given) != prompts:

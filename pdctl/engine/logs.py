@@ -10,9 +10,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from pdctl.client_text import escaped, traceback_text
 from pdctl.log_stream import LogStream
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from pdctl.engine.args import ServerArgs
     from pdctl.layout.ranks import Rank
 
@@ -35,11 +38,25 @@ def decorations(args: ServerArgs, rank: Rank | None) -> str:
     return "".join(f" {name}{number}" for name, number, size in wide if size > 1)
 
 
+class OneLine(logging.Formatter):
+    """A record is one line behind our head, whatever a client sent; a traceback's own lines follow it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        head, end, text = super().formatMessage(record).partition("] ")
+        return head + end + escaped(text)
+
+    def formatException(
+        self,
+        ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None],
+    ) -> str:
+        return traceback_text(ei[1]) if ei[1] is not None else ""
+
+
 def configure(args: ServerArgs, rank: Rank | None = None) -> None:
     """Send every record of this process to stderr, one flushed write for a line, at `--log-level` and above."""
     handler = logging.StreamHandler(STREAM)
     prefix = decorations(args, rank)
-    handler.setFormatter(logging.Formatter(f"[{STAMP}{prefix}] %(message)s", datefmt=TIME_FORMAT))
+    handler.setFormatter(OneLine(f"[{STAMP}{prefix}] %(message)s", datefmt=TIME_FORMAT))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     # Libraries below WARNING say nothing about a room; their debug lines would drown ours.
@@ -51,9 +68,15 @@ def configure_access(args: ServerArgs) -> None:
     """uvicorn's own loggers, inside our prefix: `[…] INFO:     127.0.0.1:49348 - "POST /generate HTTP/1.1" 200 OK`."""
     from uvicorn.logging import AccessFormatter, DefaultFormatter
 
+    class Lines(OneLine, DefaultFormatter):
+        pass
+
+    class Access(OneLine, AccessFormatter):
+        pass
+
     formats = {
-        "uvicorn": DefaultFormatter(f"[{STAMP}] %(levelprefix)s %(message)s", TIME_FORMAT, use_colors=False),
-        "uvicorn.access": AccessFormatter(
+        "uvicorn": Lines(f"[{STAMP}] %(levelprefix)s %(message)s", TIME_FORMAT, use_colors=False),
+        "uvicorn.access": Access(
             f'[{STAMP}] %(levelprefix)s %(client_addr)s - "%(request_line)s" %(status_code)s',
             TIME_FORMAT,
             use_colors=False,

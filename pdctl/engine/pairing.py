@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MAX_ROOM = (1 << 63) - 1
 MAX_HOST_CHARS = 255  # a DNS name's limit
+NOT_IN_HOST = frozenset(" '\"\\<>(){}")  # it stands in log lines
 SAMPLE_STRIDE = 0x1E3779B97F4A7C15  # odd: no two samples of a prompt come to the same room
 
 
@@ -118,7 +119,7 @@ def _check(pairing: Pairing, rid: str, portless: bool) -> Pairing:
         )
     if host == FAKE_BOOTSTRAP_HOST:
         return pairing
-    if len(host) > MAX_HOST_CHARS or not host.isprintable():
+    if len(host) > MAX_HOST_CHARS or not host.isprintable() or not NOT_IN_HOST.isdisjoint(host):
         raise Refusal(400, f"bootstrap_host {host[:64]!r} is not a host name or address.")
     if port is None and not portless:
         raise Refusal(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from pdctl.client_text import rid_problem
 from pdctl.json_members import BadBody
 
 if TYPE_CHECKING:
@@ -71,9 +72,7 @@ class Body:
         self.logprobs = fields.get("return_logprob") is True
         self.samples = samples_of(path, fields)
         self.items = check_items(items_of(path, fields, self.samples))
-        rid = fields.get("rid")
-        found = rid if isinstance(rid, list) else (rid,)
-        self.rids: tuple[str, ...] = tuple(one for one in found if isinstance(one, str) and one)
+        self.rids: tuple[str, ...] = rids_of(fields)
 
     def rooms(self) -> tuple[int, ...]:
         """Fresh rooms, one per item; for a scalar request with n samples, the n rooms sglang will make of the first."""
@@ -172,6 +171,17 @@ def samples_of(path: bytes, fields: dict[str, Any]) -> int:
     source = fields.get("sampling_params") if path == b"/generate" else fields
     value = source.get("n") if isinstance(source, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and 1 < value <= 4096 else 1
+
+
+def rids_of(fields: dict[str, Any]) -> tuple[str, ...]:
+    """A client's own names of the request. What is no text is the engines' to refuse, and so is an empty one."""
+    rid = fields.get("rid")
+    found = tuple(one for one in (rid if isinstance(rid, list) else (rid,)) if isinstance(one, str) and one)
+    for one in found:
+        problem = rid_problem(one)
+        if problem:
+            raise BadBody(problem)
+    return found
 
 
 def items_of(path: bytes, fields: dict[str, Any], samples: int) -> int | None:

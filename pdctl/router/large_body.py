@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from pdctl.json_members import BadBody, Scan, Value, after_space
-from pdctl.router.body import BOOTSTRAP_FIELDS, PROMPT_LIMIT, Body, check_bootstrap, check_items, samples_of
+from pdctl.router.body import BOOTSTRAP_FIELDS, PROMPT_LIMIT, Body, check_bootstrap, check_items, rids_of, samples_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,9 +60,7 @@ class LargeBody(Body):
         self.logprobs = small.get("return_logprob") is True
         self.samples = samples_of(path, small)
         self.items = check_items(self._batch(path))
-        rid = small.get("rid")
-        found = rid if isinstance(rid, list) else (rid,)
-        self.rids = tuple(one for one in found if isinstance(one, str) and one)
+        self.rids = rids_of(small)
 
     def _small(self, raw: bytes | bytearray, name: str) -> object:
         start, end, _ = self._values[name]

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 
+from pdctl.client_text import escaped, traceback_text
 from pdctl.log_stream import LogStream
 
 logger = logging.getLogger("pdctl.router")
@@ -28,18 +29,17 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level = "" if record.levelno <= logging.INFO else record.levelname + " "
-        text = level + record.getMessage()
-        if record.exc_info:
-            text += "\n" + logging.Formatter().formatException(record.exc_info)
-        self.line(text)
+        error = record.exc_info[1] if record.exc_info else None
+        self.line(level + record.getMessage(), "\n" + traceback_text(error) if error is not None else "")
 
-    def line(self, text: str) -> None:
+    def line(self, text: str, behind: str = "") -> None:
+        """One line, whatever a client sent; `behind` it the lines of a traceback."""
         now = time.time()
         second = int(now)
         if second != self._second:
             self._second = second
             self._prefix = time.strftime("[%Y-%m-%d %H:%M:%S.", time.localtime(second))
-        self._lines.append(f"{self._prefix}{int((now - second) * 1000):03d}] {text}\n")
+        self._lines.append(f"{self._prefix}{int((now - second) * 1000):03d}] {escaped(text)}{behind}\n")
         if len(self._lines) > 1:
             return  # the write is on its way
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs, quote, unquote
 
 import orjson
 
@@ -240,12 +240,15 @@ class Management:
         exchange.json(200, {**head, **found, "internal_states": states})
 
     async def _flush_cache(self, exchange: Exchange, rest: str) -> None:
-        query = "?" + exchange.query.decode() if exchange.query else ""
+        query = "?" + quote(exchange.query, safe=QUERY) if exchange.query else ""
         _report(exchange, await self._fanout.every("POST", "/flush_cache" + query))
 
     async def _abort_request(self, exchange: Exchange, rest: str) -> None:
         body = bytes(exchange.body)
         _report(exchange, await self._fanout.every("POST", "/abort_request", body, admin=exchange.admin))
+
+
+QUERY = "!$%&'()*+,;=:@/?-._~"  # characters that stay what they are in a query (RFC 3986 §3.4)
 
 
 def refuse_method(exchange: Exchange, allowed: list[str]) -> None:

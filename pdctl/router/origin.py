@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from pdctl.errors import UsageError
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+NOT_IN_HOST = frozenset(" '\"\\<>(){}|,=")  # it stands in log lines, between spaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class Origin:
         parts = urlsplit(text)
         if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
             raise UsageError(f"{text!r} is not a worker's URL", "write http://HOST:PORT")
+        if not parts.hostname.isprintable() or not NOT_IN_HOST.isdisjoint(parts.hostname):
+            raise UsageError(f"{text!r} is not a worker's URL: {parts.hostname!r} is no host", "write http://HOST:PORT")
         if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
             raise UsageError(f"{text!r}: a worker's URL is scheme, host and port alone", "write http://HOST:PORT")
         try:

@@ -214,3 +214,18 @@ def test_a_room_that_is_no_number_reaches_no_worker() -> None:
             assert (await made.generate({"text": "hi", "bootstrap_room": 5})).status == 200
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "rid", ["a\n[2026-11-22 21:00:00] Finish room=1", "a b", "a'b", "x" * 257, ["r-1", "a\x1b[2J"]]
+)
+@pytest.mark.parametrize("padding", [0, 1 << 19])
+def test_a_rid_that_could_poison_a_log_reaches_no_worker(rid: object, padding: int) -> None:
+    async def scenario() -> None:
+        async with fleet() as made:
+            answer = await made.generate({"text": "hi" + " " * padding, "rid": rid})
+            assert answer.status == 400
+            assert answer.json()["error"]["message"].startswith("rid must be 1 to 256 printable characters without")
+            assert not any(worker.generations for worker in made.workers)
+
+    asyncio.run(scenario())

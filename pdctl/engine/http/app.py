@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from pdctl.client_text import word
 from pdctl.engine.http import answers, chat, completions, control, generate, info
 from pdctl.engine.http.guard import Guard
 from pdctl.engine.refusal import Refusal
@@ -38,7 +39,8 @@ def build(instance: Instance, keys: Keys = NO_KEYS) -> ASGIApp:
 async def _refused(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, Refusal)
     if problem.status >= 400 and problem.status != 499:
-        log.warning("Answered %s %s with %d: %s", request.method, request.url.path, problem.status, problem.message)
+        path = word(request.url.path)
+        log.warning("Answered %s %s with %d: %s", request.method, path, problem.status, problem.message)
     return answers.error(problem)
 
 

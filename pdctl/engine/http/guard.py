@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from pdctl.client_text import word
 from pdctl.engine.http import answers
 from pdctl.engine.refusal import Refusal
 from pdctl.http_auth import SIGNATURE, Level
@@ -55,7 +56,7 @@ class Guard:
                     body,
                 )
                 if judged.refusal:
-                    log.warning("Answered %s %s with 401: %s", scope["method"], scope["path"], judged.refusal)
+                    log.warning("Answered %s %s with 401: %s", scope["method"], word(scope["path"]), judged.refusal)
                     refused = answers.error(Refusal(401, judged.refusal))
                     refused.headers["WWW-Authenticate"] = "Bearer"
                     await refused(scope, receive, send)

@@ -6,9 +6,9 @@ uvicorn 0.4x waits for the rest of a head without end and keeps every header it 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,6 +20,22 @@ MAX_HEAD = 64 << 10  # bytes of request line and headers
 PATIENCE = 60.0  # seconds for a head; for a body on top of its time at MIN_RATE
 MIN_RATE = 64 << 10  # bytes per second
 MAX_CONNECTIONS, SHARE = 4096, 2  # of one address a half
+
+
+class Outgoing:
+    """A transport on which an answer to a client that has left goes nowhere: uvloop's own raises once it is closed."""
+
+    __slots__ = ("_transport",)
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -39,9 +55,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head = 0  # bytes of a head that is not whole
         self._in_head = True
         self._peer = ""
+        self._asked: list[RequestResponseCycle] = []  # whose answer is not whole, oldest first
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", Outgoing(transport)))
         peer = self.client[0] if self.client else ""
         if sum(self.held.values()) >= MAX_CONNECTIONS or self.held[peer] >= MAX_CONNECTIONS // SHARE:
             idle = next((one for one in list(self.connections) if _idle(one, peer)), None)
@@ -61,6 +78,12 @@ class BoundedProtocol(HttpToolsProtocol):
                 del self.held[self._peer]
             self._peer = ""
         super().connection_lost(exc)
+        # uvicorn tells the newest request alone; of several sent at once (pipelined) the first is the one that runs.
+        for cycle in self._asked:
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        self._asked.clear()
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
@@ -79,7 +102,11 @@ class BoundedProtocol(HttpToolsProtocol):
         length = next((value for name, value in self.headers if name == b"content-length"), b"0")
         size = min(int(length), 1 << 30) if length.isdigit() and len(length) < 16 else 0
         self._expect(PATIENCE + size / MIN_RATE)
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not None and self.cycle is not before:
+            self._asked = [cycle for cycle in self._asked if not cycle.response_complete]
+            self._asked.append(self.cycle)
 
     def on_message_complete(self) -> None:
         self._unexpect()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import uvicorn
+import uvloop
 
 from pdctl.engine.http import protocol
 from pdctl.engine.http.protocol import MAX_HEAD, BoundedProtocol
@@ -27,7 +31,7 @@ async def app(scope, receive, send) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving() -> AsyncIterator[int]:
+async def serving(app: Any = app) -> AsyncIterator[int]:
     config = uvicorn.Config(app, port=0, http=BoundedProtocol, lifespan="off", log_level="critical", ws="none")
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
@@ -113,3 +117,52 @@ def test_one_address_holds_a_part_of_the_connections(monkeypatch: pytest.MonkeyP
             assert await asyncio.wait_for(idle.read(), 10) == b""
 
     asyncio.run(scenario())
+
+
+MESSAGES: list[dict[str, Any]] = [
+    {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]},
+    {"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True},
+    {"type": "http.response.body", "body": b"data: 2\n\n", "more_body": True},
+    {"type": "http.response.body", "body": b""},
+]
+ASK = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nab"
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["listening", "not listening"])
+@pytest.mark.parametrize("before", range(4))
+@pytest.mark.parametrize("behind", [b"", ASK, ASK + b"GET", b"garbage"])
+def test_what_is_sent_to_a_client_that_left_raises_nothing(before: int, behind: bytes, told: bool) -> None:
+    """The client resets its connection before each message; more requests may wait behind the one that is answered."""
+    ends: list[BaseException | None] = []
+    left = asyncio.Event()
+
+    async def leaving(scope, receive, send) -> None:
+        try:
+            assert not (await receive())["more_body"]
+            for number, message in enumerate(MESSAGES):
+                if number == before:
+                    left.set()
+                    while BoundedProtocol.held:
+                        await asyncio.sleep(0)
+                    if told:
+                        assert (await asyncio.wait_for(receive(), 20))["type"] == "http.disconnect"
+                await send(message)
+        except (RuntimeError, TimeoutError) as error:
+            ends.append(error)
+            return
+        ends.append(None)
+
+    async def scenario() -> None:
+        async with serving(leaving) as port:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(ASK + behind)
+            await asyncio.wait_for(left.wait(), 20)
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            writer.transport.abort()
+            while not ends:
+                await asyncio.sleep(0.001)
+
+    with contextlib.closing(uvloop.new_event_loop()) as loop:
+        loop.run_until_complete(asyncio.wait_for(scenario(), 60))
+    assert ends == [None]
