@@ -251,7 +251,9 @@ ENTRIES: tuple[Entry, ...] = (
         "(SIGSTOP, a debugger, a frozen container), its host had no time for it, or the network between the two was "
         'down. The other side says so by heartbeats ("Lost connection with prefill instance") and health checks '
         "without an answer; messages to it are read late, all at once. Its log tells the two apart: it stands still "
-        "when the process did, and goes on when only the network was gone. Next: the host's load and kernel log at "
+        "when the process did, and goes on when only the network was gone. A stopped process counts on when it goes "
+        "on: its own time-outs come far beyond their limit, and what it then says of others is void. Next: the host's "
+        "load and kernel log at "
         "that time, then the way between the two hosts.",
         "pdctl doctor --canary",
         (Needs.LOG,),

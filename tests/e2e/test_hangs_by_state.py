@@ -1,17 +1,20 @@
 """A peer that hangs (SIGSTOP) or is cut off (a partition, either way) while rooms stand in a known state.
 
 test_hangs.py leaves to the load which state a room is in. Here a fault at a named step holds the rooms there,
-/debug/rooms of both sides shows that they are there, before and after the peer hangs, and each of those rooms is
-traced. Needs root and iproute2:
+/debug/rooms of both sides shows that they are there, before and after the peer hangs, and every room that fails is
+traced. Needs root and iproute2; the second form also keeps the logs, for tests/trace/test_hangs.py:
 
     pytest -m heavy tests/e2e/test_hangs_by_state.py -s
+    PDCTL_TEST_RECORD=tests/data/hangs pytest -m heavy tests/e2e/test_hangs_by_state.py -s
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +22,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
@@ -28,7 +32,8 @@ from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
 from pdctl.trace.assemble import Tracer
 from pdctl.trace.room import Outcome
-from tests.e2e.conftest import TINY, wait_for
+from pdctl.trace.summary import summaries
+from tests.e2e.conftest import ROOT, TINY, wait_for
 from tests.e2e.test_hangs import ENGINES, LEAST, MATRIX, Fleet, Net, start
 
 PATIENCE = 6  # seconds both sides wait for each other
@@ -53,24 +58,30 @@ class State(NamedTuple):
     tokens: int  # of an answer
     prefill: Callable[[dict[str, Any]], bool] | None
     decode: Callable[[dict[str, Any]], bool] | None
-    fails: bool = True  # whether a room in it needs its peers any more
+    left: str  # what the decode's log says of a room that has left the state
+    waits: bool = False  # whether the decode's row names the prefill it waits for, and only prefill-0's count
+    finish: frozenset[str] = frozenset()  # faults under which its rooms may finish: they need nothing that is lost
+    timeout: int = 30  # seconds the router waits for an answer
 
 
 STATES = {
     "bootstrapping": State(
         {"prefill": "delay:registered=4s@when={here}"}, 8,
-        None, lambda row: row["queue"] == "prealloc" and row["state"] == "KVPoll.Bootstrapping",
+        None, lambda row: row["queue"] == "prealloc" and row["state"] == "KVPoll.Bootstrapping", " done rid=",
+        waits=True,
     ),
     "waiting for input": State(
         {"decode": "delay:transfer_info=4s@when={here}"}, 8,
-        lambda row: row["queue"] == "bootstrap", lambda row: row["queue"] == "transfer",
+        lambda row: row["queue"] == "bootstrap", lambda row: row["queue"] == "transfer", " KV cache arrived ",
     ),
-    "transferring": State(
+    "transferring": State(  # a decode that goes on again may find its cache there: the router must have given up before
         {"prefill": "stall:post=4s@when={here}"}, 8,
-        lambda row: row["queue"] == "inflight", lambda row: row["queue"] == "transfer",
+        lambda row: row["queue"] == "inflight", lambda row: row["queue"] == "transfer", " KV cache arrived ",
+        finish=frozenset({"decode's frames to prefill lost"}), timeout=10,
     ),
-    "streaming": State(
-        {}, 3000, None, lambda row: row["queue"] == "running" and row["output_tokens"] > 1, fails=False,
+    "streaming": State(  # only the decode has to do with it, and only the router waits for that
+        {}, 400, None, lambda row: row["queue"] == "running" and row["output_tokens"] > 1, "Finish: ",
+        finish=frozenset(MATRIX) - {"SIGSTOP decode"}, timeout=10,
     ),
 }  # fmt: skip
 PLACES = {
@@ -105,7 +116,7 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         made.started["router"] = start(
             net, folder, "router", "pdctl.router", "--host", net.address("router"), "--port", "8000", *prefills,
             "--decode", url["decode-0"], "--retries", "0", "--cb-failure-threshold", "100000",
-            "--policy", "round_robin", "--request-timeout", "30",
+            "--policy", "round_robin", "--request-timeout", str(state.timeout),
         )  # fmt: skip
         wait_for("engines", lambda: len(look(made, "/health")) == len(ENGINES), 120)
         router = f"http://{net.address('router')}:8000/readiness"
@@ -160,16 +171,24 @@ def rooms(fleet: Fleet) -> dict[str, Rooms]:
 
 
 def standing(fleet: Fleet, state: State) -> set[int]:
-    """The rooms of prefill-0 and decode-0 that both show in the state; a side that does not answer stands still."""
+    """The rooms of prefill-0 and decode-0 that both show in the state, of the sides that answer."""
     seen = rooms(fleet)
     sides: list[set[int]] = []
     for name, fits in (("prefill-0", state.prefill), ("decode-0", state.decode)):
         if fits is not None and name in seen:
             sides.append({number for number, row in seen[name].items() if fits(row)})
-    if state.prefill is None and state.fails and "decode-0" in seen:  # prefill-1 is shown in the same words
+    if state.waits and "decode-0" in seen:
         address = f"{fleet.net.address('prefill-0')}:"
         sides.append({number for number, row in seen["decode-0"].items() if address in row["waiting_for"]})
     return set.intersection(*sides) if sides else set()
+
+
+def still(fleet: Fleet, state: State, before: set[int], stopped: str) -> set[int]:
+    """Those of `before` that stand in the state when the fault has begun. A stopped decode is asked by its log."""
+    if stopped != "decode-0":
+        return before & standing(fleet, state)
+    lines = [line for line in (fleet.folder / "decode-0.log").read_text().splitlines() if state.left in line]
+    return {number for number in before if not any(f"room={number}" in line for line in lines)}
 
 
 CLIENT = """
@@ -211,25 +230,29 @@ def test_the_peer_that_hangs_is_named_in_every_state(fleet: tuple[str, Fleet], f
     begin = fleet_.folder / "begin"
     if name != "bootstrapping":
         wait_for("answers of all before the fault", lambda: answers(fleet_, 4) == {"200"}, 120)
+    asked = time.time()
     begin.touch()
     load = asking(fleet_, REQUESTS, state.tokens)
     before = wait_for(f"rooms {name}", lambda: len(held := standing(fleet_, state)) >= ENOUGH and held, 30)
     began = time.time()
     try:
         fleet_.net.cut(source, target) if target else fleet_.stop(source, signal.SIGSTOP)
-        held = before & standing(fleet_, state)
-        begin.unlink()
+        held = still(fleet_, state, before, "" if target else source)
+        begin.unlink()  # what it held back goes its way
         assert len(held) >= ENOUGH, (
             f"{len(before)} rooms were {name} before the fault, {len(held)} still after it began"
         )
         time.sleep(max(0.0, began + HELD - time.time()))
     finally:
+        begin.unlink(missing_ok=True)
         fleet_.net.heal(source, target) if target else fleet_.stop(source, signal.SIGCONT)
     said = json.loads(load.communicate(timeout=150)[0])
     codes, late = Counter(code for code, _ in said), sum(seconds > DEADLINE for _, seconds in said)
     wait_for("answers of all after the fault", lambda: answers(fleet_, 4) == {"200"}, 120)
     wait_for("free pages on all", lambda: free(fleet_), 60)
-    named = verdicts(fleet_, held)
+    if os.environ.get("PDCTL_TEST_RECORD"):
+        record(fleet_, Path(os.environ["PDCTL_TEST_RECORD"]) / f"{name} {fault}".replace(" ", "-"), asked)
+    named = verdicts(fleet_, asked)
     right = {source, target} - {""}
     rightly = sum(count for who, count in named.items() if who in right)
     others = sum(count for who, count in named.items() if who and who not in right)
@@ -239,16 +262,39 @@ def test_the_peer_that_hangs_is_named_in_every_state(fleet: tuple[str, Fleet], f
     )
     assert late == 0, said
     assert set(codes) <= {"200", "500", "502", "503", "504"}, said
-    assert named.total() > 0 or not state.fails
+    assert named.total() >= ENOUGH or fault in state.finish
     assert others == 0, named
     assert rightly >= LEAST * named.total(), named
 
 
-def verdicts(fleet: Fleet, held: set[int]) -> Counter[str]:
-    """Instance the verdict names → how many of the rooms `held` failed or hung."""
+def verdicts(fleet: Fleet, since: float) -> Counter[str]:
+    """Instance the verdict names → how many of the rooms that failed or hung and were asked for since `since`."""
     paths = sorted(str(path) for path in fleet.folder.glob("*.log"))
-    tracer = Tracer(Library(open_logs(paths), tz=dt.datetime.now().astimezone().tzinfo, index=False))
-    traced = [tracer.trace(number) for number in sorted(held)]
-    return Counter(
-        one.cause.instance if one.cause else "" for one in traced if one.outcome in (Outcome.FAILED, Outcome.HUNG)
-    )
+    library = Library(open_logs(paths), tz=dt.datetime.now().astimezone().tzinfo, index=False)
+    tracer = Tracer(library)
+    failed = [
+        one.room for one in summaries(library)
+        if one.outcome in (Outcome.FAILED, Outcome.HUNG) and (one.first_seen or 0.0) >= since
+    ]  # fmt: skip
+    traced = [tracer.trace(room) for room in failed]
+    return Counter(one.cause.instance if one.cause else "" for one in traced)
+
+
+START = re.compile(r"ready to roll|Router listening")  # the last line of a start
+STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+)")
+
+
+def record(fleet: Fleet, folder: Path, since: float) -> None:
+    """The logs' start lines and all lines since a second before `since`; no path of this machine."""
+    folder.mkdir(parents=True, exist_ok=True)
+    begin = dt.datetime.fromtimestamp(since - 1).strftime("%Y-%m-%d %H:%M:%S")
+    for path in sorted(fleet.folder.glob("*.log")):
+        kept, started, new = [], False, False
+        for line in path.read_text().splitlines():
+            stamp = STAMP.match(line)
+            new = stamp[1] >= begin if stamp else new
+            if new or not started:
+                kept.append(line)
+            started = started or START.search(line) is not None
+        text = "\n".join([*kept, ""]).replace(str(ROOT), "/opt/pdctl").replace(str(fleet.folder), "/tmp/hangs")
+        (folder / f"{path.name}.gz").write_bytes(gzip.compress(text.encode(), mtime=0))

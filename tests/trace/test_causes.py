@@ -338,6 +338,54 @@ def test_a_prefill_that_was_given_up_after_the_room(tmp_path: Path, missed: int 
     assert (room.cause.instance if room.cause and room.cause.code == "PD717" else None) == wanted
 
 
+def overdue(second: int, room: int, waited: float, limit: float | None) -> str:
+    said = f" (limit {limit}s): no transfer-done signal" if limit else ""
+    return decode_failed(second, room, f"Request {room} timed out after {waited}s in KVPoll.WaitingForInput{said}")
+
+
+@pytest.mark.parametrize(
+    ("waited", "limit", "before", "wanted"),
+    [
+        (32.0, 6.0, None, "d0"),  # its own limit
+        (32.0, None, 6.0, "d0"),  # SGLang names none, but gave up another room after as long
+        (32.0, None, None, None),
+        (32.0, 30.0, None, None),  # hardly late
+        (320.0, 300.0, None, None),  # late, and the room had had most of its time before the process stood still
+    ],
+)
+def test_whoever_gives_up_far_too_late_stood_still_itself(
+    tmp_path: Path, waited: float, limit: float | None, before: float | None, wanted: str | None
+) -> None:
+    """A stopped decode counts on when it goes on: what it says of the prefill then is void."""
+    since, until = (380, 412) if waited < 100 else (100, 420)
+    other = 8463976258232842567
+    earlier = [sending(20, other), overdue(26, other, before, None)] if before else []
+    beats = [f'{at(second)} INFO:     127.0.0.1:1 - "GET /health HTTP/1.1" 200 OK' for second in range(100, 398, 2)]
+    lost = f"{at(until)} Lost connection with prefill instance (bootstrap_addr: 127.0.0.1:8998), 1 requests affected"
+    room = one_pair(
+        tmp_path, p0(*got_info(since, ROOM), *beats[:3]),
+        d0(*earlier, sending(since, ROOM), *(beats if waited > 100 else ()), overdue(until, ROOM, waited, limit),
+           *([lost] if wanted else ())),
+    )  # fmt: skip
+    assert (room.cause.instance if room.cause and room.cause.code == "PD717" else None) == wanted
+
+
+@pytest.mark.parametrize(("waiting", "wanted"), [("decode", None), ("prefill", "p0")])
+def test_a_prefill_that_has_handed_over_its_cache_hung_for_nobody(
+    tmp_path: Path, waiting: str, wanted: str | None
+) -> None:
+    """Its heartbeats fail, and this room needs it no more: unless the router still waits for its answer."""
+    came_over = f"{at(32)} Room step: room={ROOM} rid='{rid(ROOM)}' phase=running transfer=0.012"
+    where = "prefill=http://127.0.0.1:30000 decode=http://127.0.0.1:30002"
+    url = "http://127.0.0.1:30000" if waiting == "prefill" else "http://127.0.0.1:30002"
+    ended = (
+        f"{at(61)} WARNING Finish room={ROOM} rid=r request_id=r attempt=1 {where} status=- outcome=failed "
+        f"prefill_ms=30000.0 first_byte_ms=- total_ms=30000.0: {waiting} {url} did not finish within --request-timeout"
+    )
+    room = one_pair(tmp_path, p0(*got_info(31, ROOM)), d0(sending(31, ROOM), came_over, STOPPED, until=1800), [ended])
+    assert (room.cause.instance if room.cause and room.cause.code == "PD717" else None) == wanted
+
+
 @pytest.mark.parametrize(("silent", "wanted"), [(True, "PD717"), (False, "PD210")])
 def test_a_rank_that_does_not_answer_is_the_prefills(tmp_path: Path, silent: bool, wanted: str) -> None:
     """The decode writes it, the prefill is named; where that wrote nothing either, it hung: its address was right."""

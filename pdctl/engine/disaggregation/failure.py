@@ -56,10 +56,11 @@ def given_up(code: str, reason: str) -> Failure:
     return Failure(code, reason) if code in SHARED and reason else aborted(ABORTED_BY_DECODE)
 
 
-def timed_out(room: int, seconds: float, state: KVPoll, missing: str) -> Failure:
-    """`missing` names what did not come and from where."""
+def timed_out(room: int, seconds: float, limit: float, state: KVPoll, missing: str) -> Failure:
+    """`missing` names what did not come and from where. A wait far beyond its limit shows that this process hung."""
     code = FailureCode.BOOTSTRAP_TIMEOUT if state == KVPoll.BOOTSTRAPPING else FailureCode.WAITING_TIMEOUT
-    return Failure(code.value, f"Request {room} timed out after {seconds:.1f}s in {state.label}: {missing}")
+    waited = f"Request {room} timed out after {seconds:.1f}s in {state.label} (limit {limit:.1f}s)"
+    return Failure(code.value, f"{waited}: {missing}")
 
 
 def bootstrap_unreachable(address: str, detail: str) -> Failure:

@@ -179,8 +179,8 @@ class PrefillManager(Manager):
                 "indices from the decode instance of this request. SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT sets how "
                 "many seconds a prefill waits for them."
             )
-            failure = failures.timed_out(sender.room, sender.age, KVPoll.BOOTSTRAPPING, sender.waiting_for)
-            sender.fail(failure)
+            limit = self.config.bootstrap_timeout
+            sender.fail(failures.timed_out(sender.room, sender.age, limit, KVPoll.BOOTSTRAPPING, sender.waiting_for))
 
     def concluded(self, sender: KvSender) -> None:
         """A room became final: remember how, for frames that are still on their way."""

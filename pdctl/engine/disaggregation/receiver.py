@@ -175,7 +175,8 @@ class KvReceiver:
             "SGLANG_DISAGGREGATION_WAITING_TIMEOUT sets how many seconds a decode waits for it."
         )
         suspects = list(self._writers)
-        self.fail(failures.timed_out(self.room, seconds, KVPoll.WAITING_FOR_INPUT, missing))
+        limit = self._manager.config.waiting_timeout
+        self.fail(failures.timed_out(self.room, seconds, limit, KVPoll.WAITING_FOR_INPUT, missing))
         for connection in suspects:
             connection.retire()
 

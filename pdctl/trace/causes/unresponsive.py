@@ -14,6 +14,7 @@ from pdctl.trace import signs
 from pdctl.trace.case import NEAR, Case, Finding, Proof
 from pdctl.trace.causes.ports import dialled
 from pdctl.trace.deaths import misses
+from pdctl.trace.story import waited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
     from pdctl.trace.deployment import Instance
 
 STILL = 4.0  # seconds without any line of an instance in which a message to it lay unread
+BUSY = 1.0  # the same of an instance that had work to do
 INTERVAL = 5.0  # seconds between two heartbeats (SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL) or two health checks
 HEARTBEATS = re.compile(r"\b(\d{1,3}) heartbeats failed")
 TRIES = 2  # heartbeats missed in a row before a prefill is given up (SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE)
 RETRIED, GIVEN_UP = "prefill-reconnecting", "prefill-lost"  # after the first one, and after the last one
 CLOSED = "the client closed the connection"
+PREFILL_LEG = re.compile(r"total_ms=\S*: prefill \S+ did not finish within ")  # the router's reason for a room's end
 CHECKS = re.compile(r"\bHealth check (\d{1,3}) failed\b")
 
 
@@ -40,15 +43,21 @@ class Silence(NamedTuple):
 
 
 class Suspect(NamedTuple):
-    """missed: lines of others that it did not answer. silence: while this room waited for it; late: what was sent to
+    """missed: lines of others that it did not answer. silence: while this room waited for it.
 
-    it meanwhile, it read behind that silence.
+    late: what was sent to it meanwhile, it read behind that silence. overdue: its own time-out, which should have
+    come in that silence and came behind it. Either shows that the process stood still.
     """
 
     instance: Instance
     missed: tuple[Event, ...]
     silence: Silence | None
     late: bool
+    overdue: Event | None
+
+    @property
+    def stood_still(self) -> bool:
+        return self.late or self.overdue is not None
 
 
 def hung(case: Case) -> Finding | None:
@@ -61,7 +70,7 @@ def hung(case: Case) -> Finding | None:
         return None
     began, ended = span[0], min(stamps)
     suspects = [found for one in _met(case) if (found := _suspect(case, one, began, ended)) is not None]
-    suspects = [one for one in map(partial(_believed, suspects), suspects) if one.missed or one.late]
+    suspects = [one for one in map(partial(_believed, suspects), suspects) if one.missed or one.stood_still]
     missed = [one for one in suspects if one.missed]
     silent = [one for one in missed or suspects if one.silence is not None]
     chosen = silent if len(silent) == 1 else missed or suspects
@@ -74,13 +83,20 @@ def _met(case: Case) -> Iterator[Instance]:
     """The engines this room was with, or was sent to."""
     names = [known.value for known in (case.who.contacted, case.who.requested) if known is not None]
     names += [one.name for one in (case.prefill, case.decode) if one is not None]
+    handed_over = _handed_over(case)
     found = dialled(case, case.decode_failed) if case.decode_failed is not None else None
     owner = found and case.deployment.bootstrap_owner(found[0])
     names += [owner.name] if owner else []
     for name in dict.fromkeys(names):
         instance = case.deployment.instances.get(name)
-        if instance is not None:
+        if instance is not None and not (handed_over and instance.role == "prefill"):
             yield instance
+
+
+def _handed_over(case: Case) -> bool:
+    """The KV cache was on the decode before the room ended, and the router did not wait for the prefill's answer."""
+    arrived = any(event.row.id in signs.ARRIVED for event in case.story.by("decode"))
+    return arrived and not any(PREFILL_LEG.search(event.text) for event in case.story.by("router"))
 
 
 def _suspect(case: Case, one: Instance, began: float, ended: float) -> Suspect | None:
@@ -90,11 +106,12 @@ def _suspect(case: Case, one: Instance, began: float, ended: float) -> Suspect |
         return None  # it died, and that has causes of its own
     silence = _silence(case, one, began, ended)
     late = silence is not None and _unread(case, one, silence, ended)
+    overdue = _overdue(case, one, silence) if silence is not None else None
     if silence is not None:
         missed += tuple(event for event in case.story.events if _unregistered(event, one, case))
-    if not missed and not late:
+    if not missed and not late and overdue is None:
         return None
-    return Suspect(one, missed, silence, late)
+    return Suspect(one, missed, silence, late, overdue)
 
 
 def _believed(suspects: Sequence[Suspect], one: Suspect) -> Suspect:
@@ -102,7 +119,7 @@ def _believed(suspects: Sequence[Suspect], one: Suspect) -> Suspect:
     behind = {
         each.instance.name: each.silence.until
         for each in suspects
-        if each.late and each.silence is not None and each is not one
+        if each.stood_still and each.silence is not None and each is not one
     }
     kept = tuple(event for event in one.missed if (event.t or 0.0) < behind.get(event.instance, math.inf))
     return one._replace(missed=kept)
@@ -160,40 +177,82 @@ def _silence(case: Case, one: Instance, began: float, ended: float) -> Silence |
 def _unread(case: Case, one: Instance, silence: Silence, ended: float) -> bool:
     """A message about this room had been sent to it, and was read behind the silence, when all was over.
 
-    A clock that is ahead looks the same: messages of other rooms must have come at once.
+    A clock that is ahead looks the same: messages of other rooms must have come sooner. A decode that ran the room had
+    work to do in that silence, so less will do.
     """
     if silence.before is None or silence.until < ended - 1.0:
         return False
-    lag = _lag(case.story.events, one, silence)
-    return lag is not None and lag >= STILL and _clocks_agree(case, one)
+    lag, error = _lag(case.story.events, one, silence), _clock_error(case, one)
+    return lag is not None and error is not None and lag - error >= (BUSY if _ran(case, one) else STILL)
+
+
+def _ran(case: Case, one: Instance) -> bool:
+    """The room was running there."""
+    return any(event.instance == one.name and event.row.id in signs.ARRIVED for event in case.story.by("decode"))
+
+
+def _overdue(case: Case, one: Instance, silence: Silence) -> Event | None:
+    """Its own time-out of this room, behind the silence: it came late, and it was awake for little of the limit."""
+    for event in case.story.events:
+        seconds = waited(event)
+        if event.instance != one.name or event.t is None or event.t < silence.until or not seconds:
+            continue
+        limit = _limit(case, event, seconds)
+        awake = seconds - (silence.until - max(silence.since, event.t - seconds))
+        if limit is not None and seconds - limit >= STILL and awake <= limit / 2:
+            return event
+    return None
+
+
+def _limit(case: Case, event: Event, seconds: float) -> float | None:
+    """After how many seconds this process gives up a room: as the line says it, or after as many as it did so before.
+
+    SGLang's lines do not name the limit; none of them comes before it has passed.
+    """
+    said = numerals.real(event.values.get("limit"))
+    if said is not None:
+        return said
+    others = (
+        waited(other)
+        for other in case.around
+        if (other.instance, other.row.id) == (event.instance, event.row.id)
+        and other.values.get("state") == event.values.get("state")
+    )
+    return min((other for other in others if 0 < other < seconds), default=None)
 
 
 def _lag(events: Sequence[Event], one: Instance, silence: Silence) -> float | None:
-    """Of the messages that came behind the silence, the longest way."""
+    """Of the messages that came behind the silence, the longest way, at the least."""
     lags = []
     for sent, came in MESSAGES:
-        out = [event.t for event in events if event.instance != one.name and event.t is not None and sent(event)]
+        out = [event for event in events if event.instance != one.name and event.t is not None and sent(event)]
         back = [event.t for event in events if event.instance == one.name and event.t is not None and came(event)]
-        if out and back and min(back) >= silence.until > min(out):
-            lags.append(min(back) - min(out))
+        if out and back:
+            first = min(out, key=lambda event: event.t or 0.0)
+            if first.t is not None and min(back) >= silence.until > first.t:
+                lags.append(min(back) - first.t - first.uncertainty_s)
     return max(lags, default=None)
 
 
-def _clocks_agree(case: Case, one: Instance) -> bool:
-    """Some other room's message reached it within two seconds, by the two stamps."""
+def _clock_error(case: Case, one: Instance) -> float | None:
+    """Seconds by which its clock may differ from the others': the shortest way of another room's message, either sign.
+
+    None where no message came within two seconds, by the two stamps.
+    """
+    ways = []
     for sent, came in MESSAGES:
         out: dict[int, float] = {}
+        back: dict[int, float] = {}
         for event in case.around:
-            if event.room is None or event.t is None:
+            if event.room is None or event.t is None or event.room == case.story.room:
                 continue
             if event.instance != one.name and sent(event):
                 out.setdefault(event.room, event.t)
-            elif event.instance == one.name and came(event) and abs(event.t - out.get(event.room, -1e9)) <= NEAR:
-                return True
-        back = {e.room: e.t for e in case.around if e.instance == one.name and e.room and e.t is not None and came(e)}
-        if any(room in back and abs((back[room] or 0.0) - t) <= NEAR for room, t in out.items()):
-            return True
-    return False
+            elif event.instance == one.name and came(event):
+                back[event.room] = event.t
+        ways += [abs(back[room] - t) for room, t in out.items() if room in back]
+    shortest = min(ways, default=None)
+    return shortest if shortest is not None and shortest <= NEAR else None
 
 
 def _is(*rows: str) -> Callable[[Event], bool]:
@@ -203,6 +262,7 @@ def _is(*rows: str) -> Callable[[Event], bool]:
 # What one side sends, and what the other writes when it has come.
 MESSAGES: tuple[tuple[Callable[[Event], bool], Callable[[Event], bool]], ...] = (
     (_is(*signs.SENT), _is("transfer-info-arrived")),
+    (_is("transfer-done"), _is("kv-arrived")),
     (_is("abort-sent"), _is("abort-received", "abort-ignored")),
     (lambda event: event.row.phase is Phase.DISPATCHED, _is(*signs.RECEIVED)),
     (  # the router's connection, closed when the other leg had failed
@@ -221,6 +281,8 @@ def _finding(found: Suspect, failed: Event) -> Finding:
         told.append(f"no line of its log for {seconds:.0f} s")
         proofs.append(Proof(f"{name}'s last line before {seconds:.0f} s of silence", silence.after))
         proofs += [Proof(f"{name}'s first line after it", silence.before)] if silence.before is not None else []
+        if found.overdue is not None:
+            told.append(f"its own time-out came only after {waited(found.overdue):g} s")
         why = f"{name} stood still while the room waited for it: {' and '.join(told)}"
     else:
         why = f"{name} was not reached while its own log went on: {' and '.join(told)}"

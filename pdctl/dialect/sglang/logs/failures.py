@@ -70,7 +70,8 @@ _CAUSE = r"KVTransferError\(bootstrap_room=\d+\): "
 TAILS = (
     Tail(
         "timed-out", Phase.TIMED_OUT, " timed out after ",
-        r"Request \d+ timed out after (?P<seconds>[\d.]+)s in KVPoll\.(?P<state>\w+)",
+        r"Request \d+ timed out after (?P<seconds>[\d.]+)s in KVPoll\.(?P<state>\w+)"
+        r"(?: \(limit (?P<limit>[\d.]+)s\))?",  # the limit: pdctl's own engine
         "Request {room} timed out after 20.0s in KVPoll.{state}",
     ),
     Tail("aborted", Phase.ABORTED, "Aborted by AbortReq.", r"Aborted by AbortReq\.", "Aborted by AbortReq.", echo=True),
