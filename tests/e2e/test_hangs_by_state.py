@@ -251,7 +251,9 @@ def test_the_peer_that_hangs_is_named_in_every_state(fleet: tuple[str, Fleet], f
     wait_for("answers of all after the fault", lambda: answers(fleet_, 4) == {"200"}, 120)
     wait_for("free pages on all", lambda: free(fleet_), 60)
     if os.environ.get("PDCTL_TEST_RECORD"):
-        record(fleet_, Path(os.environ["PDCTL_TEST_RECORD"]) / f"{name} {fault}".replace(" ", "-"), asked)
+        record(
+            fleet_, Path(os.environ["PDCTL_TEST_RECORD"]) / f"{name} {fault}".replace("'s", "").replace(" ", "-"), asked
+        )
     named = verdicts(fleet_, asked)
     right = {source, target} - {""}
     rightly = sum(count for who, count in named.items() if who in right)

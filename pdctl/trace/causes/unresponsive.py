@@ -14,7 +14,6 @@ from pdctl.trace import signs
 from pdctl.trace.case import NEAR, Case, Finding, Proof
 from pdctl.trace.causes.ports import dialled
 from pdctl.trace.deaths import misses
-from pdctl.trace.story import waited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +29,9 @@ TRIES = 2  # heartbeats missed in a row before a prefill is given up (SGLANG_DIS
 RETRIED, GIVEN_UP = "prefill-reconnecting", "prefill-lost"  # after the first one, and after the last one
 CLOSED = "the client closed the connection"
 PREFILL_LEG = re.compile(r"total_ms=\S*: prefill \S+ did not finish within ")  # the router's reason for a room's end
+TIMED_OUT = re.compile(
+    r" timed out after (?P<seconds>[\d.]+)s in KVPoll\.(?P<state>\w+)(?: \(limit (?P<limit>[\d.]+)s\))?"
+)
 CHECKS = re.compile(r"\bHealth check (\d{1,3}) failed\b")
 
 
@@ -194,31 +196,27 @@ def _ran(case: Case, one: Instance) -> bool:
 def _overdue(case: Case, one: Instance, silence: Silence) -> Event | None:
     """Its own time-out of this room, behind the silence: it came late, and it was awake for little of the limit."""
     for event in case.story.events:
-        seconds = waited(event)
-        if event.instance != one.name or event.t is None or event.t < silence.until or not seconds:
+        spent = TIMED_OUT.search(event.text)
+        if event.instance != one.name or event.t is None or event.t < silence.until or spent is None:
             continue
-        limit = _limit(case, event, seconds)
+        seconds = numerals.real(spent["seconds"]) or 0.0
+        limit = _limit(case, event, spent)
         awake = seconds - (silence.until - max(silence.since, event.t - seconds))
         if limit is not None and seconds - limit >= STILL and awake <= limit / 2:
             return event
     return None
 
 
-def _limit(case: Case, event: Event, seconds: float) -> float | None:
+def _limit(case: Case, event: Event, spent: re.Match[str]) -> float | None:
     """After how many seconds this process gives up a room: as the line says it, or after as many as it did so before.
 
     SGLang's lines do not name the limit; none of them comes before it has passed.
     """
-    said = numerals.real(event.values.get("limit"))
-    if said is not None:
-        return said
-    others = (
-        waited(other)
-        for other in case.around
-        if (other.instance, other.row.id) == (event.instance, event.row.id)
-        and other.values.get("state") == event.values.get("state")
-    )
-    return min((other for other in others if 0 < other < seconds), default=None)
+    if spent["limit"]:
+        return numerals.real(spent["limit"])
+    others = (TIMED_OUT.search(other.text) for other in case.around if other.instance == event.instance)
+    waits = [numerals.real(other["seconds"]) for other in others if other and other["state"] == spent["state"]]
+    return min((wait for wait in waits if wait), default=None)
 
 
 def _lag(events: Sequence[Event], one: Instance, silence: Silence) -> float | None:
@@ -282,7 +280,8 @@ def _finding(found: Suspect, failed: Event) -> Finding:
         proofs.append(Proof(f"{name}'s last line before {seconds:.0f} s of silence", silence.after))
         proofs += [Proof(f"{name}'s first line after it", silence.before)] if silence.before is not None else []
         if found.overdue is not None:
-            told.append(f"its own time-out came only after {waited(found.overdue):g} s")
+            spent = TIMED_OUT.search(found.overdue.text)
+            told.append(f"its own time-out came only after {spent['seconds'] if spent else '?'} s")
         why = f"{name} stood still while the room waited for it: {' and '.join(told)}"
     else:
         why = f"{name} was not reached while its own log went on: {' and '.join(told)}"
