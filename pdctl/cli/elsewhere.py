@@ -44,10 +44,18 @@ def status(of: Cluster, as_json: bool, wait: bool, limit: float) -> None:
     in_cluster.status(of, as_json, wait, limit)
 
 
-def logs(of: Cluster, instances: Sequence[str], follow: bool, tail: int | None, grep: str | None, raw: bool) -> None:
+def logs(
+    of: Cluster,
+    instances: Sequence[str],
+    follow: bool,
+    tail: int | None,
+    since: float | None,
+    grep: str | None,
+    raw: bool,
+) -> None:
     from pdctl.cli import in_cluster
 
-    in_cluster.logs(of, instances, follow, tail, grep, raw)
+    in_cluster.logs(of, instances, follow, tail, since, grep, raw)
 
 
 def down(of: Cluster, force: bool, limit: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import re
 import subprocess
@@ -41,12 +42,23 @@ def status(of: Cluster, as_json: bool, wait: bool, limit: float) -> None:
         raise typer.Exit(int(ExitCode.NOT_READY))
 
 
-def logs(of: Cluster, instances: Sequence[str], follow: bool, tail: int | None, grep: str | None, raw: bool) -> None:
+def logs(
+    of: Cluster,
+    instances: Sequence[str],
+    follow: bool,
+    tail: int | None,
+    since: float | None,
+    grep: str | None,
+    raw: bool,
+) -> None:
     """kubectl's own, of all pods or of those of the named instances."""
     wanted = pattern(grep)
     through = kubernetes.kubectl(of, os.environ)
     options = [f"--tail={-1 if tail is None else tail}", f"--max-log-requests={AT_ONCE}"]
     options += [] if raw else ["--prefix"]
+    if since is not None:
+        moment = dt.datetime.fromtimestamp(since, dt.timezone.utc)
+        options.append(f"--since-time={moment.isoformat(timespec='seconds')}")
     options += ["--follow"] if follow else []
     for selected in [_selected(of, each) for each in instances] or [kubernetes.selector(of)]:
         _print([through.program(), *through.words("logs", f"--selector={selected}", *options)[1:]], wanted)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pdctl.cli import elsewhere
+from pdctl.cli import elsewhere, log_sources
 from pdctl.cli.exits import reraise
 from pdctl.errors import NotFoundError, PdctlError, UsageError
 from pdctl.launch.run import OVER
@@ -16,6 +17,7 @@ from pdctl.launch.state import RunDir, home, load_all, pick
 from pdctl.render import logs, term
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pdctl.launch.run import Run
@@ -30,6 +32,7 @@ def command(
     tail: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Only the last N lines of each instance.")
     ] = None,
+    since: Annotated[str | None, log_sources.Since] = None,
     grep: Annotated[
         str | None, typer.Option(metavar="REGEX", help="Only lines that match a regular expression.")
     ] = None,
@@ -40,23 +43,38 @@ def command(
     \b
     pdctl logs -f                                 # the only run alive, or the latest
     pdctl logs blue decode-0 --tail 50
+    pdctl logs blue --since -10m                  # the ten minutes before the last line
     pdctl logs blue --grep 'room=123|ERROR'
     """
     cluster, instances = elsewhere.meant(words or [])
     if cluster is not None:
-        elsewhere.logs(cluster, instances, follow, tail, grep, raw)
+        # Against now: kubectl does not tell when the last line was written.
+        begins = None if since is None else log_sources.moment("--since", since, None, time.time)
+        elsewhere.logs(cluster, instances, follow, tail, begins, grep, raw)
         return
     root = home(os.environ)
     run, names = _select(root, words or [])
     directory = RunDir.of(root, run.name)
     files = {name: file for name, file in directory.tails(run).items() if name in names}
     printer = logs.Printer(run, term.out(), logs.pattern(grep), raw)
+    begins = None if since is None else log_sources.moment("--since", since, None, _last(run.name))
     try:
-        logs.show(files, printer, tail)
+        logs.show(files, printer, tail, begins)
         if follow:
             logs.follow(files, printer, over=lambda: not directory.load().alive)
     except KeyboardInterrupt:
         reraise(signal.SIGINT)
+
+
+def _last(run: str) -> Callable[[], float]:
+    """The time of the run's last line, looked for when it is asked for."""
+
+    def last() -> float:
+        from pdctl.logs.library import Library
+
+        return log_sources.Last(Library(log_sources.opened(log_sources.sources((), run))))()
+
+    return last
 
 
 def _select(root: Path, words: list[str]) -> tuple[Run, set[str]]:

@@ -21,7 +21,8 @@ POLL = 0.1  # seconds between looks at a file that does not grow
 # What our own and the router's questions leave in an engine's access log.
 ASKED = "health|route|readiness|workers|server_info|get_server_info|model_info|v1/loads|metrics"
 PROBE = re.compile(rf'"GET /({ASKED})\b[^"]* HTTP/1')
-STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?)")  # sglang: local time
+# Local time, as sglang ([…]) and sglang-router and smg (after a colour) write it.
+STAMP = re.compile(r"(?:\[|(?:\x1b\[\d{0,3}m)?(?=20))(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +112,27 @@ def last_lines(path: Path, count: int, start: int = 0) -> tuple[str, ...]:
     return tuple(lines[-count:])
 
 
-def history(files: Mapping[str, Tail], tail: int | None = None) -> Iterator[Line]:
-    """What the files hold, in order of the lines' own times; a line without one stays with the line before it."""
+def history(files: Mapping[str, Tail], tail: int | None = None, since: str = "") -> Iterator[Line]:
+    """What the files hold, in order of the lines' own times; a line without one stays with the line before it.
+
+    since: local time down to the millisecond, as `2026-11-22 20:01:59.000`; lines of before are left out, those in
+    front of a file's first time with them. A line of a whole second may have been written at its end.
+    """
+
+    def late(stamp: str) -> bool:
+        return not since or (stamp if "." in stamp or not stamp else f"{stamp}.999") >= since
 
     def stamped(source: str, file: Tail) -> Iterator[tuple[str, str, str]]:
+        entries = dated(source, file)
+        yield from entries if tail is None else deque(entries, maxlen=tail)
+
+    def dated(source: str, file: Tail) -> Iterator[tuple[str, str, str]]:
         stamp = ""
-        for text in file.lines() if tail is None else deque(file.lines(), maxlen=tail):
+        for text in file.lines():
             found = STAMP.match(text)
             stamp = found[1] if found else stamp
-            yield stamp, source, text
+            if late(stamp):
+                yield stamp, source, text
 
     streams = [stamped(source, file) for source, file in files.items()]
     for _, source, text in merge(*streams, key=lambda entry: entry[0]):

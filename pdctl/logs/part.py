@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import time
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 SNIFF = 4096  # bytes looked at to tell the form of a file
 _READ = 1 << 17  # bytes of a compressed file read at once
 SWOLLEN = 64 << 20  # decompressed bytes from which on RATIO counts
+LINELESS = 64 << 20  # bytes without a line after which a file is no log; a log that was truncated may begin with zeros
 RATIO = 100  # logs are compressed to a tenth, those of one line over and over to a fiftieth
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -117,6 +119,42 @@ def open_part(part: Part, start: int = 0, note: Note | None = None, end: int | N
     if part.form is Form.ZSTD:
         return _skip(_Zstd(handle, part, say), start)
     return _Plain(handle, start, part.size if end is None else min(end, part.size))
+
+
+def lineless(part: Part) -> str:
+    """Why the part is no log: nothing was ever written to it, or no line ends in its first 64 MiB. "" for all others.
+
+    A file that was emptied while its process went on writing begins with a hole, which is stepped over.
+    """
+    start = _written(part) if part.plain and part.spool is None else 0
+    if part.size and start >= part.size:
+        return f"{part.path} is no log: nothing was ever written to its {part.size} bytes"
+    stream = open_part(part, start)
+    scrap = bytearray(_READ)
+    seen = 0
+    try:
+        while seen < LINELESS:
+            got = stream.readinto(memoryview(scrap))
+            if not got or scrap.find(b"\n", 0, got) >= 0:
+                return ""
+            seen += got
+    finally:
+        stream.close()
+    return f"{part.path} is no log: no line ends in its first {LINELESS >> 20} MiB"
+
+
+def _written(part: Part) -> int:
+    """The first byte of a plain part that was ever written; its size when none was. 0 where the system cannot tell."""
+    try:
+        handle = _handle(part)
+    except OSError:
+        return 0
+    try:
+        return os.lseek(handle, 0, os.SEEK_DATA)
+    except OSError as error:
+        return part.size if error.errno == errno.ENXIO else 0
+    finally:
+        os.close(handle)
 
 
 def modified(part: Part) -> float:

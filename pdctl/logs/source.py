@@ -7,14 +7,14 @@ import os
 import re
 import stat
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from pdctl import input_file
 from pdctl.errors import StorageError, UsageError
 from pdctl.logs import frames, speakers
-from pdctl.logs.part import Part, Spool, examine
+from pdctl.logs.part import Form, Part, Spool, examine, lineless
 from pdctl.logs.rotation import generation, is_log, stem
 from pdctl.logs.split import UNNAMED, Piece, by_name, head
 
@@ -84,6 +84,9 @@ def open_logs(
 
 def _apart(found: _Found) -> Sequence[_Found]:
     """The sources of a merged stream, by the names its lines carry or by who speaks; the log itself where it is one."""
+    why = lineless(found.part)
+    if why:
+        return [found._replace(part=replace(found.part, form=Form.PLAIN, size=0), notes=(f"{why}: it was not read",))]
     form = frames.form_of(head(found.part))
     said: list[str] = []
     pieces: tuple[Piece, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import time
 from typing import TYPE_CHECKING
@@ -45,11 +46,16 @@ class Printer:
         self._term.stream.flush()
 
 
-def show(files: Mapping[str, Tail], printer: Printer, tail: int | None = None) -> None:
-    """What the files hold now; called again, what was added since."""
-    for line in history(files, tail):
+def show(files: Mapping[str, Tail], printer: Printer, tail: int | None = None, since: float | None = None) -> None:
+    """What the files hold now, from `since` (epoch) on; called again, what was added since then."""
+    for line in history(files, tail, "" if since is None else _local(since)):
         printer(line)
     printer.flush()
+
+
+def _local(moment: float) -> str:
+    """As lines have it: in the zone of this machine, down to the millisecond."""
+    return dt.datetime.fromtimestamp(moment).isoformat(" ", "milliseconds")
 
 
 def follow(files: Mapping[str, Tail], printer: Printer, over: Callable[[], bool]) -> None:

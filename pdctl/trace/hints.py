@@ -38,7 +38,8 @@ class Hints:
             if one.identity.level is not Level.DEBUG and not (one.identity.log_requests or one.identity.time_stats)
         )
         found = sources(library, deployment)
-        self.strange = tuple(f"{one.instance}: {one.said}" for one in found if one.said)
+        unread = {log.instance: log.notes[0] for log in library.logs if log.notes and not log.size}
+        self.strange = tuple(unread.get(one.instance, f"{one.instance}: {one.said}") for one in found if one.said)
         self.known = any(one.kind in (Kind.ENGINE, Kind.ROUTER, Kind.MIXED) for one in found)
 
     def lines(self, listed: bool) -> tuple[str, ...]:

@@ -114,6 +114,12 @@ def test_logs_are_prefixed_filtered_and_followed(detached: Shell) -> None:
     )
     raw = detached.run("logs", "decode-0", "--raw", "--tail", "1").stdout
     assert raw.startswith("[")
+    stamp = raw[1:20]
+    assert raw in detached.run("logs", "decode-0", "--raw", "--since", stamp.replace(" ", "T")).stdout
+    assert detached.run("logs", "decode-0", "--since", "2100-01-01").stdout == ""
+    refused = detached.run("logs", "decode-0", "--since", "yesterday")
+    assert (refused.returncode, "--since yesterday: this is not a time" in refused.stderr) == (2, True)
+    assert detached.run("logs", "decode-0", "--since", "-10m").stdout
     follower = detached.start("logs", "-f", "decode-0", "--grep", "stream-me")
     detached.run("ask", "stream-me", "--json")
     log = detached.folder / "state/runs/blue/logs/decode-0.log"

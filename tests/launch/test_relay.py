@@ -54,6 +54,24 @@ def test_history_is_merged_by_time_and_tracebacks_stay_together(tmp_path: Path) 
     assert told == [("a", "a1"), ("a", "Traceback"), ("a", "  File x"), ("b", "b1"), ("b", "b2"), ("a", "a2")]
 
 
+def test_since_leaves_out_what_was_written_before(tmp_path: Path) -> None:
+    """A whole second counts to its end; a line without a time goes with the one above it."""
+    (tmp_path / "a").write_text(
+        "started\n[2026-01-02 10:00:01] a1\nTraceback\n[2026-01-02 10:00:02 TP0] a2\n  File x\n"
+        "[2026-01-02 10:00:03] a3\n"
+    )
+    (tmp_path / "b").write_text(
+        "[2026-01-02 10:00:02.499] b1\n[2026-01-02 10:00:02.500] b2\n\x1b[2m2026-01-02 10:00:04\x1b[0m b3\n"
+    )
+
+    def told(tail: int | None = None) -> list[str]:
+        files = {name: Tail(tmp_path / name) for name in ("a", "b")}
+        return [line.text.split()[-1] for line in history(files, tail, "2026-01-02 10:00:02.500")]
+
+    assert told() == ["a2", "x", "b2", "a3", "b3"]
+    assert told(1) == ["a3", "b3"]
+
+
 def test_tail_is_per_instance(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_text("".join(f"{name}{number}\n" for number in range(9)))

@@ -9,6 +9,7 @@ import pytest
 
 from pdctl.logs import part
 from pdctl.logs.part import examine, open_part
+from pdctl.logs.source import open_logs
 
 
 def read(path: Path) -> tuple[int, list[str]]:
@@ -44,3 +45,33 @@ def test_a_log_of_one_line_over_and_over_is_read_whole(tmp_path: Path, monkeypat
     lines = "".join(line.format(at // 60 % 60, at % 60, at % 9, 40_000 + at % 977) for at in range(40_000))
     path.write_bytes(gzip.compress(lines.encode()))
     assert read(path) == (len(lines), [])
+
+
+@pytest.mark.parametrize("form", ["sparse", "zeros", "gz"])
+def test_a_file_without_a_line_is_looked_at_once_and_said_to_be_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr(part, "LINELESS", 1 << 20)
+    path = tmp_path / ("x.log.gz" if form == "gz" else "x.log")
+    if form == "sparse":
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    else:
+        path.write_bytes(gzip.compress(b"\0" * (4 << 20)) if form == "gz" else b"\0" * (4 << 20))
+    (tmp_path / "y.log").write_text("[2026-11-22 10:00:00] one line\n")
+    logs = open_logs([str(tmp_path)])
+    assert [log.size > 0 for log in logs] == [False, True]
+    (note,) = logs[0].notes
+    assert note.startswith(f"{path} is no log: ")
+    assert note.endswith(": it was not read")
+
+
+def test_a_log_that_was_emptied_while_it_was_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process goes on at its old offset: in front of that is a hole."""
+    monkeypatch.setattr(part, "LINELESS", 1 << 20)
+    path = tmp_path / "x.log"
+    with path.open("wb") as file:
+        file.seek(8 << 20)
+        file.write(b"[2026-11-22 10:00:00] one line\n")
+    (log,) = open_logs([str(path)])
+    assert (log.size > 0, log.notes) == (True, ())
