@@ -73,7 +73,7 @@ def build(argv: Sequence[str]) -> typer.Typer:
     known = {verb.name: verb for verb in VERBS}
     if chosen is None:
         for verb in VERBS:
-            app.command(verb.name, help=verb.help)(_stub)
+            app.command(verb.name, help=verb.help, short_help=verb.help)(_stub)
         return app
     if chosen not in known:
         import difflib  # only a mistake needs these
@@ -90,6 +90,8 @@ def build(argv: Sequence[str]) -> typer.Typer:
     verb = known[chosen]
     module = importlib.import_module(verb.module)
     if hasattr(module, "app"):
+        for sub in module.app.registered_commands:  # its whole first line in the list: Typer would cut it
+            sub.short_help = sub.short_help or _first_line(sub.callback.__doc__)
         app.add_typer(module.app, name=verb.name, help=verb.help)
     else:
         app.command(verb.name, help=module.command.__doc__ or verb.help, epilog=EPILOG)(module.command)
@@ -112,6 +114,10 @@ def call(app: typer.Typer, argv: Sequence[str]) -> int:
             return int(ExitCode.USAGE)
         raise usage.error_of(error, command, argv) from None
     return code if isinstance(code, int) else int(ExitCode.OK)
+
+
+def _first_line(text: str | None) -> str:
+    return " ".join((text or "").strip().partition("\n\n")[0].split())
 
 
 def _stub() -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -27,6 +29,9 @@ def test_the_two_commands() -> None:
     assert "pip install -e '.[engine,test]' && pytest" in README
 
 
-def test_every_page_it_names_exists() -> None:
-    for page in re.findall(r"\]\((docs/[\w.-]+)\)", README):
-        assert (ROOT / page).is_file(), page
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_every_page_it_names_exists(page: str) -> None:
+    """Links inside docs/ are checked where the site is built (`mkdocs build --strict`)."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = [target for target in re.findall(r"\]\(([^)#]+)", text) if not target.startswith("http")]
+    assert [target for target in named if not (ROOT / target).exists()] == []

@@ -1,0 +1,70 @@
+"""docs/cli.md is what `--help` says. After a verb changed: `PDCTL_UPDATE=1 pytest tests/cli/test_page.py`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from pdctl.cli.app import VERBS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "cli.md"
+# Prints the help of every command, each behind a form feed and its words.
+PRINT = """
+import importlib, typer
+from pdctl.cli.app import VERBS, build
+def show(words, command, parent=None):
+    context = command.make_context(words[-1], [], parent=parent, resilient_parsing=True, terminal_width=100)
+    print("\\f" + " ".join(words))
+    print(command.get_help(context))
+    for name, sub in getattr(command, "commands", {}).items() if len(words) > 1 else ():
+        show([*words, name], sub, context)
+root = typer.main.get_command(build([]))
+show(["pdctl"], root)
+for verb in VERBS:
+    whole = typer.main.get_command(build([verb.name]))
+    context = whole.make_context("pdctl", [], resilient_parsing=True, terminal_width=100)
+    show(["pdctl", verb.name], whole.commands[verb.name], context)
+"""
+HEAD = """# The command line
+
+Every verb and its options, as `--help` prints them. Exit codes are the same for all verbs and in every form of output:
+
+| code | means |
+|---|---|
+| 0 | fine |
+| 1 | findings at or above the threshold, an infeasible plan, a room that failed or is incomplete |
+| 2 | usage, or a topology that is wrong |
+| 3 | a bug of pdctl; a report was written |
+| 4 | too little could be probed to decide, or the logs do not tell |
+| 5 | not found: a run, a room, a file |
+| 8 | still starting at the timeout |
+| 130, 143 | ended by SIGINT, by SIGTERM: the signal itself |
+"""
+
+
+def page() -> str:
+    env = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", PRINT], env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    parts = [HEAD]
+    for one in done.stdout.split("\f")[1:]:
+        words, _, text = one.partition("\n")
+        depth = "##" if len(words.split()) < 3 else "###"
+        body = "\n".join(line.rstrip() for line in text.split("  Exit codes: 0 fine")[0].strip("\n").split("\n"))
+        parts.append(f"{depth} {words}\n\n```text\n{body.rstrip()}\n```\n")
+    return "\n".join(parts)
+
+
+def test_the_page_is_what_help_says() -> None:
+    now = page()
+    if os.environ.get("PDCTL_UPDATE"):
+        PAGE.write_text(now, encoding="utf-8")
+    assert PAGE.read_text(encoding="utf-8") == now
+
+
+def test_every_verb_has_its_section() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert [verb.name for verb in VERBS if f"\n## pdctl {verb.name}\n" not in text] == []
