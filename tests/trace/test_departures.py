@@ -212,3 +212,12 @@ def test_a_client_that_left_is_no_failure_of_the_deployment(tmp_path: Path) -> N
     users = (decode_timed_out(5, ROOM + 1, 3), sending(2, ROOM + 1))
     both = pasted.library(tmp_path / "both", **{**lines, "d0": d0(*users, *decode, closed(12))})
     assert lookup.last_failed(both) == ROOM + 1
+
+
+@pytest.mark.parametrize("sides", ["decode", "prefill", "both"])
+def test_a_canary_that_doctor_has_just_left_is_no_finding_of_a_diagnosis(sides: str, tmp_path: Path) -> None:
+    """Asked within the second: one side has not written its line yet, and neither has written another one since."""
+    prefill, decode = left_on_purpose(100, ROOM)
+    prefill, decode = (prefill[:-1] if sides == "decode" else prefill), (decode[:-1] if sides == "prefill" else decode)
+    found = diagnose(pasted.library(tmp_path, p0=p0(*prefill, until=100), d0=d0(*decode, until=100)))
+    assert (found.findings, found.tally.rooms, found.tally.canaries, found.wrong) == ((), {}, 1, False)

@@ -38,7 +38,8 @@ def client_left(case: Case) -> Finding | None:
     others = [event for event in ends if event not in aborts and not signs.notice(event) and event not in gone]
     engines = [event for event in aborts if event.role != "router"]
     first = next(iter(engines or aborts), None)
-    if first is None or others or not _alive(case, first, told=at_router):
+    told = at_router or (bool(gone) and canaries.ours(case.story))  # doctor leaves some, and asks at once what is there
+    if first is None or others or not _alive(case, first, told=told):
         return None
     left = after(case, gone, first)
     fills = {"observed": left, "instance": first.instance}
@@ -73,8 +74,8 @@ def after(case: Case, gone: Iterable[Event], abort: Event) -> str:
 def _alive(case: Case, abort: Event, *, told: bool) -> bool:
     """Both sides went on after it: nobody was waiting for one that was gone, or whose log is not here.
 
-    told: the router's own line says that the client left. Then a side needs no later line, only one of that moment; and
-    the prefill none where the cache had arrived.
+    told: the router's own line says that the client left, or an engine's that doctor's canary did. Then a side needs no
+    later line, only one of that moment; and the prefill none where the cache had arrived.
     """
     decode, prefill = case.decode, case.prefill
     if prefill is None and not told and any(one.instance.role == "prefill" for one in case.deaths.values()):
