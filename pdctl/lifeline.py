@@ -40,10 +40,10 @@ class Lifeline:
 def inherited_fds() -> tuple[int, ...]:
     """The read end this process was given, to hand on to its own children; empty when started by hand."""
     value = os.environ.get(ENV, "")
-    return (int(value),) if value.isdigit() and _is_pipe(int(value)) else ()
+    return (int(value),) if value.isdigit() and is_pipe(int(value)) else ()
 
 
-def _is_pipe(fd: int) -> bool:
+def is_pipe(fd: int) -> bool:
     """Not so where a wrapper such as sudo closed it and left the variable: nobody's death can be read there."""
     try:
         return stat.S_ISFIFO(os.fstat(fd).st_mode)

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING
 import zmq
 
 from pdctl import lifeline
-from pdctl.engine import faults
+from pdctl.engine import end_reason, faults
 from pdctl.engine.args import ServerArgs
 from pdctl.engine.channels import Channels, keys_of, local_input
 from pdctl.engine.logs import configure
 from pdctl.engine.meeting import Here, meet
 from pdctl.engine.messages import Died, Done, Generate, Request, Stop, SwitchRole, reply_codec, request_codec
-from pdctl.engine.thread_death import in_words
 from pdctl.engine.whereabouts import Whereabouts
 from pdctl.engine.wire import FrameError
 from pdctl.errors import NotReadyError
+from pdctl.thread_death import in_words
 
 if TYPE_CHECKING:
     Socket = zmq.Socket[bytes]
@@ -173,6 +173,7 @@ def main() -> None:
         control(args, channels, context, options.ipc_dir)
     except Exception as error:  # noqa: BLE001  # a process's last words, whatever ends it
         log.error("DataParallelController hit an exception: %s", traceback.format_exc())  # sglang's line
+        end_reason.tell(in_words(error))
         alarms.send(reply_codec.encode(Died(0, 0, in_words(error), who="DP controller")))
         code = 1
     context.destroy(linger=1000)
@@ -199,6 +200,7 @@ def control(args: ServerArgs, channels: Channels, context: zmq.Context[Socket], 
         addresses = inputs(args, channels, ipc_dir)
     except NotReadyError as error:
         log.error("DP controller: %s", error)
+        end_reason.tell(error.message)
         sys.exit(1)
     for address in addresses:
         group = opened(zmq.PUSH)

@@ -22,8 +22,8 @@ from pdctl.engine import faults
 from pdctl.engine.channels import Channels
 from pdctl.engine.nodes import Hello, Leaving, Lost, Refused, Up, Wire, reach
 from pdctl.engine.ranks import STOP_WITHIN
-from pdctl.engine.thread_death import guard_task, guard_threads, in_words
 from pdctl.errors import PdctlError
+from pdctl.thread_death import guard_task, guard_threads, in_words
 
 if TYPE_CHECKING:
     import socket

@@ -49,9 +49,9 @@ from pdctl.engine.pace import Pace
 from pdctl.engine.pending import GONE, Group, Pending
 from pdctl.engine.questions import Questions
 from pdctl.engine.refusal import Refusal
-from pdctl.engine.thread_death import guard_task, guarded, in_words
 from pdctl.engine.whereabouts import Whereabouts
 from pdctl.engine.wire import FrameError
+from pdctl.thread_death import guard_task, guarded, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

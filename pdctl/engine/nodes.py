@@ -24,9 +24,9 @@ from msgspec import Meta
 from pdctl.deployment_secret import ENV, MAC_BYTES
 from pdctl.engine import faults
 from pdctl.engine.log_rate import LogRate
-from pdctl.engine.thread_death import in_words
 from pdctl.engine.wire import HEADER, Codec, FrameError
 from pdctl.errors import PdctlError
+from pdctl.thread_death import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable

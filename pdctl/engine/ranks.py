@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pdctl.engine import faults
+from pdctl.engine.end_reason import EndReason
 from pdctl.engine.logs import decorations
 from pdctl.engine.whereabouts import Key, Whereabouts
 from pdctl.errors import PdctlError
@@ -39,7 +40,6 @@ CONTROLLER = "pdctl.engine.dp_controller"
 # What a launcher waits for at most by default (topology: readiness.timeout); large checkpoints take minutes to load.
 READY_WITHIN = 1800.0
 STOP_WITHIN = 5.0
-LAST_MESSAGE = 0.2  # seconds in which what an ended process had sent is read
 REHEARSED_LOOK = 0.1  # seconds between looks of a watch that shall end on an error
 
 
@@ -49,6 +49,7 @@ class Child:
 
     name: str
     process: subprocess.Popen[bytes]
+    reason: EndReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +116,15 @@ class Ranks:
 
     def _start(self, name: str, module: str, options: list[str]) -> None:
         argv = [sys.executable, "-m", module, "--args-json", self._args.to_json(), "--ipc-dir", str(self._ipc_dir)]
+        reason = EndReason()
         process = subprocess.Popen(
             [*argv, *options],
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **self._lifeline.env},
-            pass_fds=self._lifeline.fds,
+            env={**os.environ, **self._lifeline.env, **reason.env},
+            pass_fds=(*self._lifeline.fds, *reason.fds),
         )
-        self._children.append(Child(name, process))
+        reason.started()
+        self._children.append(Child(name, process, reason))
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Watch the processes from here on: a sleeping thread for each is a portable way to learn of deaths."""
@@ -141,17 +144,17 @@ class Ranks:
                 time.sleep(REHEARSED_LOOK)
                 reach()
             code = polled
+        reason = child.reason.read()
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._gone, child, code)
+            self._loop.call_soon_threadsafe(self._gone, child, code, reason)
 
-    def _gone(self, child: Child, code: int) -> None:
+    def _gone(self, child: Child, code: int, reason: str) -> None:
         self._exited += 1
         if self._exited == len(self._children):
             self._all_exited.set()
-        if not self._stopping:
-            # One that left by itself may have said why: its message is read first.
-            wait = LAST_MESSAGE if code > 0 else 0.0
-            self._loop.call_later(wait, self.lose, f"{child.name} (pid {child.process.pid}) {ending(code)}")
+        self.lose(
+            cannot_go_on(child.name, reason) if reason else f"{child.name} (pid {child.process.pid}) {ending(code)}"
+        )
 
     def lose(self, reason: str) -> None:
         """The instance cannot go on: what it waits for, and what serves it, ends with this reason."""
@@ -174,7 +177,7 @@ class Ranks:
 
     def on_died(self, message: Died) -> None:
         name = message.who or self._name((message.dp_rank, message.pp_rank, message.tp_rank))
-        self._die(f"{name} cannot go on: {message.reason.rstrip('.')}")
+        self._die(cannot_go_on(name, message.reason))
 
     async def ready(self, seconds: float = READY_WITHIN) -> None:
         """Until every rank has said so. Raises PdctlError naming the ranks that have not, or the one that died."""
@@ -216,6 +219,10 @@ class Ranks:
         for child in self._children:
             if child.process.poll() is None:
                 child.process.kill()
+
+
+def cannot_go_on(name: str, reason: str) -> str:
+    return f"{name} cannot go on: {reason.rstrip('.')}"
 
 
 def ending(code: int) -> str:

@@ -34,10 +34,10 @@ from pdctl.engine.refusal import Refusal
 from pdctl.engine.role_switch import RoleSwitch
 from pdctl.engine.socket_keys import SocketKeys
 from pdctl.engine.spans import Spans
-from pdctl.engine.thread_death import guard_task, guard_threads
 from pdctl.engine.whereabouts import Whereabouts
 from pdctl.errors import PdctlError
 from pdctl.http_auth import Keys
+from pdctl.thread_death import guard_task, guard_threads
 
 if TYPE_CHECKING:
     import socket

@@ -64,10 +64,19 @@ class Paired:
 
 
 @dataclass(frozen=True, slots=True)
+class ThreadEnded:
+    """A thread of the supervisor's process ended on an error that nobody foresaw."""
+
+    thread: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Interrupt:
     number: int
 
 
-Message = Union[Exited, Reached, Paired, Interrupt, Located, Told]  # noqa: UP007 - evaluated at run time on Python 3.10
+# A union of `|` would be evaluated at run time, which Python 3.10 cannot.
+Message = Union[Exited, Reached, Paired, Interrupt, Located, Told, ThreadEnded]  # noqa: UP007
 # SimpleQueue.put may be called from a signal handler that interrupted a get (documented as reentrant).
 Mailbox = SimpleQueue[Message]

@@ -13,13 +13,14 @@ from pdctl.launch import credentials, roles, routing, verdict, verify
 from pdctl.launch.deployment import OnDeath, Role
 from pdctl.launch.events import Event, Kind, Stage
 from pdctl.launch.journal import Journal
-from pdctl.launch.mailbox import Exited, Interrupt, Located, Mailbox, Message, Paired, Reached, Told
+from pdctl.launch.mailbox import Exited, Interrupt, Located, Mailbox, Message, Paired, Reached, ThreadEnded, Told
 from pdctl.launch.readiness import Watch
 from pdctl.launch.relay import Tail, part
 from pdctl.launch.run import Outcome, Run, State
 from pdctl.launch.signals import Signals
 from pdctl.launch.storage import CrashNotice, refused
 from pdctl.launch.winddown import AFTER_KILL, WindDown
+from pdctl.thread_death import told_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,9 @@ STEADY = 600.0  # seconds of readiness after which earlier restarts are forgiven
 TICK = 1.0  # seconds between looks at what has no message of its own
 MERCY = 3.0  # seconds for the other nodes of a dead instance to leave by themselves
 WARN = 600.0  # seconds before the end of an allocation that it is told of
+# Threads without which the supervisor would wait for what nobody tells: each process, its stages, a step, the pairs.
+WATCHES = ("wait ", "watch ", "step ", "hosts", "verify")
+ROUTING = ("announce ", "forget ")  # without them the router does not know of a move, and the run goes on
 WIND_DOWN = 10.0  # seconds an allocation must leave beyond draining and grace, so that nothing is cut off
 
 
@@ -81,7 +85,8 @@ class Supervisor:
     def run(self) -> Outcome:
         """Returns when nothing of the run is left."""
         directory = self._journal.directory.path
-        with CrashNotice(directory, self._journal.run.name), Signals(self._mailbox):
+        notice = CrashNotice(directory, self._journal.run.name)
+        with notice, Signals(self._mailbox), told_threads(self._thread_ended):
             try:
                 self._credentials = routing.Credentials(
                     credentials.api_key(self._deployment), credentials.read(directory)
@@ -99,6 +104,10 @@ class Supervisor:
             with contextlib.suppress(OSError):  # read-only by now
                 credentials.forget(directory)
         return outcome
+
+    def _thread_ended(self, thread: str, reason: str) -> None:
+        """On that thread."""
+        self._mailbox.put(ThreadEnded(thread, reason))
 
     def _work(self) -> None:
         while self._serve_until_a_death():
@@ -250,6 +259,12 @@ class Supervisor:
             self._results.append(message)
             detail = message.problem or "answered"
             self._journal.note(Kind.PAIR, f"{message.prefill} → {message.decode}", detail, seconds=message.seconds)
+            return
+        if isinstance(message, ThreadEnded):
+            if message.thread.startswith(WATCHES):
+                raise Ending(verdict.blind(message.thread, message.reason))
+            if message.thread.startswith(ROUTING):
+                self._journal.note(Kind.ROUTED, message.thread.partition(" ")[2], f"not told: {message.reason}")
             return
         handle = self._handles[message.name]
         if message.generation != handle.generation:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TAIL = 20
 REASON_WITHIN = 200  # lines: every client that waited leaves one after it
 LONGEST_REASON = 400  # characters
-ENDS = "Instance ends: "  # engine/server.py
+ENDS = ("Instance ends: ", "Router ends: ")  # engine/server.py, router/app.py
 START_AGAIN = ". A rank cannot be replaced alone; start the instance again."
 ENDED_BY_US = "pdctl ended it"
 BY_ITSELF = "its own: it was asked to leave"  # SGLang's way, 0.5.3 to 0.5.23
@@ -58,6 +58,13 @@ def in_words(exit: Exit) -> str:
 
 def stopped(number: int) -> Outcome:
     return Outcome(f"stopped by {signal.Signals(number).name}", signal=number)
+
+
+def blind(thread: str, reason: str) -> Outcome:
+    """A thread that watches for the supervisor has ended: what it would have told stays unknown."""
+    message = f"the supervisor's thread {thread} ended on {reason}: what it watched is watched no more"
+    fix = "launch again, and report the traceback: a detached run has it in logs/supervisor.log"
+    return Outcome(message, code=int(ExitCode.BUG), fix=fix)
 
 
 def out_of_time(ends_at: float) -> Outcome:
@@ -106,11 +113,12 @@ def telling_lines(directory: RunDir, process: Process, count: int) -> tuple[str,
 
 
 def own_reason(directory: RunDir, process: Process) -> str:
-    """Why this generation ended, as pdctl's engine says in a line of its own; empty where there is none."""
+    """Why this generation ended, as pdctl's engine or router says in a line of its own; empty where there is none."""
     for line in reversed(telling_lines(directory, process, REASON_WITHIN)):
-        _, ends, reason = line.partition(ENDS)
-        if ends:
-            return reason.removesuffix(START_AGAIN)[:LONGEST_REASON]
+        for words in ENDS:
+            _, ends, reason = line.partition(words)
+            if ends:
+                return reason.removesuffix(START_AGAIN)[:LONGEST_REASON]
     return ""
 
 

@@ -23,6 +23,7 @@ from pdctl.router.monitor import Monitor
 from pdctl.router.policy import Chooser, Policy, make
 from pdctl.router.registry import PortSource, Registry, Role
 from pdctl.router.server import Exchange, Limits, Screened, Server, error_body
+from pdctl.thread_death import guard_threads
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -45,7 +46,8 @@ class Router:
         self._stats = RouterStats()
         self._ledger = Ledger(args.ledger_size)
         self._registry = Registry(args)
-        self._monitor = Monitor(args, self._registry)
+        self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._monitor = Monitor(args, self._registry, self.lose)
         limits = Limits(
             max_payload=args.max_payload_size,
             read_timeout=args.read_timeout,
@@ -53,9 +55,9 @@ class Router:
             max_payload_memory=args.max_payload_memory,
             max_connections=connections(args.max_connections),
         )
-        self._server = Server(limits, self._handle, self._screen)
+        self._server = Server(limits, self._handle, self._screen, self.lose)
         roles = (make_policy(args, Role.PREFILL), make_policy(args, Role.DECODE))
-        self._dispatcher = Dispatcher(args, self._registry, Chooser(*roles), self._ledger, self._stats)
+        self._dispatcher = Dispatcher(args, self._registry, Chooser(*roles), self._ledger, self._stats, self.lose)
         fanout = Fanout(args, self._registry, self._ledger)
         self._gate = Gate(Keys(args.api_key, args.admin_api_key, args.secret))
         self._management = Management(
@@ -87,22 +89,37 @@ class Router:
         )  # fmt: skip
         return port
 
+    def lose(self, reason: str) -> None:
+        """Something that serves every request has ended: the router drains and ends with this reason."""
+        if not self._lost.done():
+            self._lost.set_result(reason)
+
     async def serve(self) -> int:
-        """Until SIGTERM or SIGINT; the exit status: 0 after a drain, 128 + signal when a second one cut it short."""
+        """Until SIGTERM or SIGINT; the exit status: 0 after a drain, 128 + signal when a second one cut it short.
+
+        1 where one of its own tasks or threads ended on an error.
+        """
         loop = asyncio.get_running_loop()
         signals: asyncio.Queue[int] = asyncio.Queue()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, signals.put_nowait, number)
+        guard_threads(lambda reason: loop.call_soon_threadsafe(self.lose, reason))
         await self.start()
         # What lives now lives on, and a request leaves no cycle behind: the collector need not look often.
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
-        await signals.get()
+        told = loop.create_task(signals.get())
+        ends: set[asyncio.Future[Any]] = {told, self._lost}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        status = 0
+        if not told.done():
+            told.cancel()
+            logger.error("Router ends: %s", self._lost.result())
+            status = 1
         logger.info("Draining: no new connections, %d rooms in flight", self._ledger.running)
         drain = loop.create_task(self._server.drain(self._args.shutdown_grace))
         second = loop.create_task(signals.get())
         await asyncio.wait((drain, second), return_when=asyncio.FIRST_COMPLETED)
-        status = 0
         if drain.done():
             second.cancel()
             if drain.result():

@@ -19,12 +19,14 @@ from pdctl.router.leg import Call, Cause, Failure
 from pdctl.router.log import line, logger, requests_shown
 from pdctl.router.server import JSON, Exchange, error_body
 from pdctl.router.upstream import Headers, UpstreamError, ask
+from pdctl.thread_death import guarded
 
 if TYPE_CHECKING:
     from pdctl.router.args import RouterArgs
     from pdctl.router.metrics import RouterStats
     from pdctl.router.policy import Chooser
     from pdctl.router.registry import Pair, Registry, Worker
+    from pdctl.thread_death import Tell
 
 # Between two hops only (RFC 9110 §7.6.1), or said by the router itself.
 NOT_FORWARDED = frozenset(
@@ -39,14 +41,16 @@ RETRY_AFTER = b"retry-after: 2\r\n"
 
 class Dispatcher:
     def __init__(
-        self, args: RouterArgs, registry: Registry, chooser: Chooser, ledger: Ledger, stats: RouterStats
+        self, args: RouterArgs, registry: Registry, chooser: Chooser, ledger: Ledger, stats: RouterStats, lose: Tell
     ) -> None:
+        """`lose`: told when nobody looks after the deadlines of requests any more."""
         self._args, self._registry, self._chooser, self._ledger, self._stats = args, registry, chooser, ledger, stats
         self._loop = asyncio.get_running_loop()
         self._auth = f"authorization: Bearer {args.api_key}\r\n".encode() if args.api_key else b""
         self._aborts: set[asyncio.Task[None]] = set()
         self._running: set[Attempt] = set()
         self._checking = False
+        self._guarded_check = guarded(self._check_deadlines, "check of deadlines", lose)
         self._shown = requests_shown()
         self._reader = Reader()
 
@@ -130,7 +134,7 @@ class Dispatcher:
         self._running.add(attempt)
         if not self._checking:
             self._checking = True
-            self._loop.call_later(DEADLINE_CHECK, self._check_deadlines)
+            self._loop.call_later(DEADLINE_CHECK, self._guarded_check)
         return attempt
 
     def _close(self, call: Call, attempt: Attempt, outcome: Outcome) -> None:
@@ -175,7 +179,7 @@ class Dispatcher:
             attempt.check(now)
         self._checking = bool(self._running)
         if self._checking:
-            self._loop.call_later(DEADLINE_CHECK, self._check_deadlines)
+            self._loop.call_later(DEADLINE_CHECK, self._guarded_check)
 
     # Ending what was begun on workers.
 

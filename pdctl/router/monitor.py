@@ -10,9 +10,11 @@ from pdctl.router.log import logger
 from pdctl.router.probe import Rejected, check_health, examine
 from pdctl.router.registry import Registry, Role, Worker
 from pdctl.router.upstream import Unreachable, UpstreamError, ask
+from pdctl.thread_death import guard_task
 
 if TYPE_CHECKING:
     from pdctl.router.args import RouterArgs
+    from pdctl.thread_death import Tell
 
 
 OWN = "pdctl-"  # how the version of pdctl's engine begins, in its /server_info
@@ -20,7 +22,9 @@ READY = "/ready"  # its own route: from memory, without a forward pass
 
 
 class Monitor:
-    def __init__(self, args: RouterArgs, registry: Registry) -> None:
+    def __init__(self, args: RouterArgs, registry: Registry, lose: Tell) -> None:
+        """`lose`: told when a worker is watched no more although it is still listed."""
+        self._lose = lose
         self._args = args
         self._registry = registry
         self._auth = f"authorization: Bearer {args.api_key}\r\n".encode() if args.api_key else b""
@@ -30,18 +34,14 @@ class Monitor:
         """From now until the worker is removed."""
         task = asyncio.get_running_loop().create_task(self._watch(worker), name=f"monitor {worker.url}")
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._tasks.discard)
+        guard_task(task, f"monitor of {worker.url}", self._lose, may_end=True)
 
     async def close(self) -> None:
         """After the workers were removed: a cancellation alone can be lost in `wait_for` before Python 3.12."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("%s ended: this is a bug", task.get_name(), exc_info=task.exception())
 
     async def _watch(self, worker: Worker) -> None:
         while worker.id in self._registry.workers:

@@ -18,9 +18,12 @@ import orjson
 
 from pdctl.name_lookup import look_up
 from pdctl.router.upstream import Connection, Headers, no_delay
+from pdctl.thread_death import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pdctl.thread_death import Tell
 
 MAX_HEAD = 64 * 1024  # bytes of request line and headers
 MAX_PIPELINED = 16  # requests waiting behind one in progress on the same connection
@@ -378,9 +381,16 @@ class Server:
     """Listens, keeps the set of clients, and gives up on silent ones."""
 
     def __init__(
-        self, limits: Limits, handler: Callable[[Exchange], None], screen: Callable[[bytes, bytes, Headers], Screened]
+        self,
+        limits: Limits,
+        handler: Callable[[Exchange], None],
+        screen: Callable[[bytes, bytes, Headers], Screened],
+        lose: Tell,
     ) -> None:
-        """`screen` sees method, path and headers of a request before its body is read."""
+        """`screen` sees method, path and headers of a request before its body is read.
+
+        `lose`: told when nobody gives up on silent clients any more.
+        """
         self.limits = limits
         self.screen = screen
         self.handle = handler
@@ -391,6 +401,7 @@ class Server:
         self._held_by: Counter[str] = Counter()  # the same of one address
         self._connected: Counter[str] = Counter()
         self.draining = False
+        self._guarded_sweep = guarded(self._sweep, "sweep over silent clients", lose)
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -453,7 +464,7 @@ class Server:
         now = self.now()
         for connection in [one for one in self.connections if 0.0 < one.deadline < now]:
             connection.expire()
-        self._sweeper = self.loop.call_later(1.0, self._sweep)
+        self._sweeper = self.loop.call_later(1.0, self._guarded_sweep)
 
     async def drain(self, grace: float) -> int:
         """Refuse new connections, let requests in flight finish; how many were left when `grace` ended."""

@@ -302,3 +302,48 @@ def test_a_supervisor_that_goes_on_by_itself_is_no_leak() -> None:
     argv = [sys.executable, "-X", "dev", "-c", code]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert "ResourceWarning" not in done.stderr
+
+
+# Put before the supervisor by hand: what nobody foresaw, once, in the thread that watches one process.
+RAISING = """
+import pathlib, sys
+def raising(owner, name, wanted):
+    before = getattr(owner, name)
+    def call(*words):
+        if pathlib.Path({mark!r}).exists() and wanted(*words):
+            pathlib.Path({mark!r}).unlink()
+            raise KeyError("nobody foresaw")
+        return before(*words)
+    setattr(owner, name, call)
+if sys.orig_argv[1:3] == ["-m", "pdctl.launch"]:
+    from pdctl.launch import process, readiness
+    if {what!r} == "watch":
+        raising(readiness.Watch, "_probe", lambda watch: watch._spec.name == "decode-0")
+    else:
+        raising(process, "clear_sockets", lambda pid: True)
+"""
+
+
+@pytest.mark.parametrize("what", ["watch", "wait"])
+def test_a_thread_of_the_supervisor_that_ends_on_an_error_ends_the_run_and_is_named(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """It would wait for ever: for a stage that nobody looks for, for a death that nobody tells."""
+    mark, here = tmp_path / "raise", tmp_path / "site"
+    here.mkdir()
+    (here / "sitecustomize.py").write_text(RAISING.format(mark=str(mark), what=what))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(here), os.environ.get("PYTHONPATH", "")))))
+    if what == "watch":
+        mark.touch()
+    supervised = launch(deploy(), grace=2.0)
+    if what == "wait":
+        run = supervised.serving()
+        mark.touch()
+        os.kill(run.process("decode-0").pid, signal.SIGKILL)
+    run = supervised.ended()
+    assert supervised.process.returncode == 3
+    assert run.state is State.FAILED
+    assert run.outcome is not None
+    assert f"the supervisor's thread {what} decode-0 ended on KeyError: 'nobody foresaw'" in run.outcome.message
+    assert "Traceback" in supervised.directory.log("supervisor").read_text()
+    assert alive(run) == []

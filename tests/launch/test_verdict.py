@@ -47,12 +47,13 @@ def test_last_words_are_not_our_own_questions(tmp_path: Path) -> None:
     assert verdict.telling_lines(directory, run.process("decode-0"), 2) == ("out of memory",)
 
 
-def test_the_reason_an_engine_gave_for_its_end_is_found_behind_the_answers_of_its_clients(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends", verdict.ENDS)
+def test_the_reason_given_for_an_end_is_found_behind_the_answers_of_its_clients(tmp_path: Path, ends: str) -> None:
     directory, run, lock = open_run(tmp_path, "blue", deploy(), QUICK, check=preflight.check, argv=())
     os.close(lock)
     why = "rank TP0 cannot go on: its thread kv-transfer-0 ended on KeyError: 7"
     answer = "[2026-01-02 10:00:01.001] Answered POST /generate with 503: The engine lost a rank\n"
-    end = f"[2026-01-02 10:00:01.000] {verdict.ENDS}{why}{verdict.START_AGAIN}\n"
+    end = f"[2026-01-02 10:00:01.000] {ends}{why}{verdict.START_AGAIN}\n"
     directory.log("decode-0").write_text("one\n" + end + answer * 50)
     assert verdict.own_reason(directory, run.process("decode-0")) == why
     directory.log("decode-0").write_text(answer)

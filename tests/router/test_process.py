@@ -50,10 +50,12 @@ class Process:
 
 
 @contextlib.asynccontextmanager
-async def router(*flags: str, line: Lifeline | None = None) -> AsyncIterator[Process]:
+async def router(
+    *flags: str, line: Lifeline | None = None, program: tuple[str, ...] = ("-m", "pdctl.router")
+) -> AsyncIterator[Process]:
     env = {**os.environ, **(line.env if line else {})}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "pdctl.router", *flags, stderr=asyncio.subprocess.PIPE, env=env,
+        sys.executable, *program, *flags, stderr=asyncio.subprocess.PIPE, env=env,
         pass_fds=line.fds if line else (),
     )  # fmt: skip
     made = Process(process)
@@ -120,6 +122,72 @@ def test_a_second_signal_ends_it_at_once() -> None:
                 assert await process.wait() == 128 + signal.SIGINT
                 assert time.monotonic() - began < 5
                 await until(lambda: decode.generations[0].hung_up, "the leg to be closed")
+
+    asyncio.run(scenario())
+
+
+# What nobody foresaw, put into the router by hand: the method raises from its second call on, or a thread at once.
+RAISING = """
+import sys, threading
+from pdctl.router import __main__, monitor, dispatch, server, app
+def raising(owner, name, first):
+    before, calls = getattr(owner, name), []
+    def call(*words):
+        calls.append(None)
+        if len(calls) > first:
+            raise KeyError("nobody foresaw")
+        return before(*words)
+    setattr(owner, name, call)
+def fail():
+    raise KeyError("nobody foresaw")
+what = sys.argv.pop(1)
+if what == "monitor":
+    raising(monitor.Monitor, "_examine", 2)
+elif what == "sweep":
+    raising(server.Server, "_sweep", 1)
+elif what == "deadlines":
+    raising(dispatch.Dispatcher, "_check_deadlines", 0)
+else:
+    before = app.Router.start
+    async def start(self):
+        threading.Thread(target=fail, name="reader").start()
+        return await before(self)
+    app.Router.start = start
+sys.exit(__main__.main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "named"),
+    [
+        ("monitor", r"the monitor of http://127\.0\.0\.1:\d+ ended"), ("sweep", "the sweep over silent clients ended"),
+        ("deadlines", "the check of deadlines ended"), ("thread", "its thread reader ended"),
+    ],
+)  # fmt: skip
+def test_it_ends_with_code_1_when_what_serves_all_has_ended(what: str, named: str) -> None:
+    """It would go on: with a worker nobody looks at, requests nobody ends, clients nobody gives up."""
+
+    async def scenario() -> None:
+        prefill, decode = await Worker("prefill").start(), await Worker("decode").start()
+        prefill.usual = decode.usual = hang
+        flags = ("--port", "0", "--prefill", prefill.url, "--decode", decode.url, "--shutdown-grace", "0.2")
+        try:
+            async with router(what, *flags, "--probe-interval", "0.1", program=("-c", RAISING)) as process:
+                if what == "deadlines":
+                    await process.listening()
+                    await until(lambda: process.log.count(" usable") == 2, "both workers to be usable")
+                    async with Client(process.port) as client:
+                        client.send("POST", "/generate", {"text": "x"})
+                        await until(lambda: "Router ends: " in process.log, "the router to say why it ends")
+                if what == "monitor":
+                    await prefill.stop()
+                assert await process.wait() == 1
+                (line,) = re.findall(r"Router ends: (.*)", process.log)
+                assert re.search(rf"{named} on KeyError: 'nobody foresaw'", line)
+                assert "Traceback" in process.log
+        finally:
+            await prefill.stop()
+            await decode.stop()
 
     asyncio.run(scenario())
 

@@ -16,8 +16,8 @@ from pdctl.engine.disaggregation.admission import Admission, foreign
 from pdctl.engine.disaggregation.bootstrap_http import Answer, AnswerFaults, Exchange, Request, text
 from pdctl.engine.disaggregation.bootstrap_table import RankTable
 from pdctl.engine.faults import arm, raiser
-from pdctl.engine.thread_death import guard_task
 from pdctl.errors import LaunchError
+from pdctl.thread_death import guard_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from pdctl.engine.disaggregation.channel import Bell, Inbox, Link, LinkEvent
 from pdctl.engine.disaggregation.first_questions import FirstQuestions
 from pdctl.engine.disaggregation.timers import Timer, Timers
 from pdctl.engine.socket_keys import NOT_ALIKE
-from pdctl.engine.thread_death import ThreadEndedError, in_words
+from pdctl.thread_death import ThreadEndedError, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pdctl.engine import thread_death
+from pdctl import thread_death
+from pdctl.engine import end_reason
 from pdctl.engine.cache.allocator import PageAllocator
 from pdctl.engine.cache.metadata import MetadataBuffers
 from pdctl.engine.cache.table import PageTable
@@ -47,7 +48,12 @@ def serve(args: ServerArgs, here: Whereabouts, ipc_dir: Path, dist_init: str) ->
     channels = Channels.of(args, ipc_dir)
     mailbox = Mailbox(args.shape, here.rank, channels.tokenizer, log, keys_of(channels))
     dp_rank, pp_rank, tp_rank = here.key
-    thread_death.guard_threads(lambda reason: mailbox.alarm(Died(tp_rank, dp_rank, reason, pp_rank)))
+
+    def alarm(reason: str) -> None:
+        end_reason.tell(reason)
+        mailbox.alarm(Died(tp_rank, dp_rank, reason, pp_rank))
+
+    thread_death.guard_threads(alarm)
     try:
         if channels.meeting:
             mailbox.join_nodes(channels, args.dist_timeout)
@@ -70,6 +76,7 @@ def serve(args: ServerArgs, here: Whereabouts, ipc_dir: Path, dist_init: str) ->
 
 
 def _last_words(mailbox: Mailbox, here: Whereabouts, reason: str) -> None:
+    end_reason.tell(reason)
     dp_rank, pp_rank, tp_rank = here.key
     mailbox.send(Died(tp_rank, dp_rank, reason, pp_rank))
 
@@ -107,6 +114,7 @@ class Rank:
     def _manager_died(self, reason: str) -> None:
         """On the KV manager's thread. The scheduler may be in a long pass, and without the manager it serves nobody."""
         thread_death.end_later(reason)
+        end_reason.tell(reason)
         self._mailbox.alarm(Died(self._tp_rank, self._dp_rank, reason, self._pp_rank))
 
     def _tell_place(self, on_cpu: bool) -> None:

@@ -15,12 +15,12 @@ import os
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from pdctl.engine.thread_death import ThreadEndedError, in_words
 from pdctl.engine.transfer import shard as orders
 from pdctl.engine.transfer.around import Around
 from pdctl.engine.transfer.base import Op, OpState
 from pdctl.engine.transfer.pages import require_pairs
 from pdctl.engine.transfer.shard import GIVEN_UP, GONE, Job, Order, Shard, Worker
+from pdctl.thread_death import ThreadEndedError, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,6 +2,7 @@
 
 `seed` is the milliseconds of a step. A prompt that begins with `!` is a command:
     !die            the process exits with code 7        !last words     it says why first
+    !reason         it leaves the reason for its starter, and exits at once with code 1
     !fail CODE      aborted with that HTTP status        !late CODE      the same, a while after two tokens
     !mute           no answer at all                     !raw            a foreign frame, then the answer
 
@@ -20,6 +21,7 @@ from pathlib import Path
 import zmq
 
 from pdctl import lifeline
+from pdctl.engine import end_reason
 from pdctl.engine.args import ServerArgs
 from pdctl.engine.channels import Channels, local_line
 from pdctl.engine.meeting import Here, meet
@@ -171,6 +173,10 @@ class EchoRank:
         command = text[1:].split() if text.startswith("!") else []
         if command[:1] == ["die"]:
             os._exit(7)
+        if command[:1] == ["reason"]:
+            end_reason.tell("out of luck.\nNot a second line")
+            end_reason.tell("nor a second reason")
+            os._exit(1)
         if command[:1] == ["last"]:
             self.say(Died(self.tp_rank, self.dp_rank, "out of luck", self.pp_rank))
         if command[:1] == ["raw"]:

@@ -180,7 +180,11 @@ def test_sigint_before_the_start_is_over(model: Path, gate: Path) -> None:
 
 @pytest.mark.parametrize(
     ("prompt", "reason"),
-    [("!die", "exited with code 7"), ("!last words", "cannot go on: out of luck")],
+    [
+        ("!die", "exited with code 7"),
+        ("!last words", "cannot go on: out of luck"),
+        ("!reason", "cannot go on: out of luck. Not a second line"),
+    ],
 )
 def test_a_rank_that_dies_ends_the_instance_and_says_why(model: Path, prompt: str, reason: str) -> None:
     with running(model, "--tp-size", "2", "--dp-size", "2") as engine:

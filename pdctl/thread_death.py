@@ -1,12 +1,13 @@
 """What follows when a thread or task that serves everybody ends on an error: the process ends, and says of what.
 
-A process that goes on without one of them answers /health and serves nobody. So each such death is told to the server
-process, which answers 503 from then on and ends with code 1, and a restart policy acts on that. A process of which
-nobody hears ends by itself after `PATIENCE`.
+A process that goes on without one of them answers /health and serves nobody. So each such death is told: an engine's to
+its server process, a router's to its main task, a supervisor's to its mailbox. Each refuses what comes from then on and
+ends with code 1, and a restart policy acts on that. A process of which nobody hears ends by itself after `PATIENCE`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -15,11 +16,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     Tell = Callable[[str], object]
 
-log = logging.getLogger("pdctl.engine")
+log = logging.getLogger("pdctl")
 
 PATIENCE = 3.0  # seconds for the server process to answer its clients before this process ends by itself
 
@@ -62,15 +63,34 @@ def guard_threads(tell: Tell) -> None:
     threading.excepthook = ended
 
 
-def guard_task(task: asyncio.Task[None], what: str, tell: Tell) -> None:
-    """Tell when `task`, which shall run until it is cancelled, ends in any other way."""
+@contextlib.contextmanager
+def told_threads(tell: Callable[[str, str], object]) -> Iterator[None]:
+    """Within, an error that ends a thread is told with the thread's name; its traceback goes where it went before."""
+    before = threading.excepthook
+
+    def ended(args: threading.ExceptHookArgs) -> None:
+        before(args)
+        if args.thread is not None and args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
+            tell(args.thread.name, in_words(args.exc_value))
+
+    threading.excepthook = ended
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+
+
+def guard_task(task: asyncio.Task[None], what: str, tell: Tell, *, may_end: bool = False) -> None:
+    """Tell when `task` ends in another way than by being cancelled. `may_end`: it returns when its work is done."""
 
     def ended(task: asyncio.Task[None]) -> None:
         if task.cancelled():
             return
         error = task.exception()
+        if error is None and may_end:
+            return
         if error is not None:
-            log.critical("The %s hit an exception; this instance ends", what, exc_info=error)
+            log.critical("The %s hit an exception; this process ends", what, exc_info=error)
         tell(f"the {what} ended" + (f" on {in_words(error)}" if error is not None else " without an error"))
 
     task.add_done_callback(ended)
@@ -83,7 +103,7 @@ def guarded(action: Callable[[], None], what: str, tell: Tell) -> Callable[[], N
         try:
             action()
         except Exception as error:
-            log.critical("The %s hit an exception; this instance ends", what, exc_info=error)
+            log.critical("The %s hit an exception; this process ends", what, exc_info=error)
             tell(f"the {what} ended on {in_words(error)}")
 
     return call
