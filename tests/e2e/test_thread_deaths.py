@@ -25,6 +25,7 @@ PREFILL = {
     "kv-manager": "rank TP0 cannot go on: its KV manager thread ended on RuntimeError: ",
     "kv-transfer": "rank TP0 cannot go on: its thread kv-transfer-",
     "scheduler": "rank TP0 cannot go on: RuntimeError: ",
+    "forward": "rank TP0 cannot go on: RuntimeError: ",
     "tokenizer-manager": "the tokenizer manager ended on RuntimeError: ",
     "bootstrap-server": "the bootstrap server on port ",
     "http-server": "the HTTP server ended on RuntimeError: ",

@@ -35,12 +35,12 @@ class Overlap:
         groups = resources.groups
         self._enabled = not resources.args.disable_overlap_schedule and groups.attn_dp.size == 1 and groups.pp.size == 1
         self._weights = sum(file.stat().st_size for file in Path(resources.args.model_path).glob("*.safetensors"))
-        self.threshold = WORTH_A_THREAD
+        self._reach = faults.raiser("thread.forward", resources.tp_rank)
+        self.threshold = WORTH_A_THREAD if self._reach is None else 0  # a rehearsed fault meets small models, too
         self.lone = False  # whether the last pass of everything the rank holds is taken too
         # OpenMP counts threads per thread: without this a pass here would take every core, whatever --num-threads says.
         self._thread = ThreadPoolExecutor(1, "forward", torch.set_num_threads, (torch.get_num_threads(),))
         self._pass: tuple[Pass, Future[Sampled | None]] | None = None
-        self._reach = faults.raiser("thread.forward", resources.tp_rank)
 
     @property
     def under_way(self) -> bool:
