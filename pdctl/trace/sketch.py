@@ -9,9 +9,10 @@ from pdctl.logs.event import Event, Place
 from pdctl.trace import canaries, signs
 from pdctl.trace.attribution import attribute
 from pdctl.trace.case import Case
-from pdctl.trace.causes import ends, ports
+from pdctl.trace.causes import departures, ends, ports
 from pdctl.trace.joins import NOTHING
-from pdctl.trace.outcomes import outcome, phase_reached
+from pdctl.trace.outcomes import CLIENT_LEFT, outcome, phase_reached
+from pdctl.trace.room import Outcome
 from pdctl.trace.story import Story
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from pdctl.dialect.row import Row
     from pdctl.logs import rooms
     from pdctl.trace.deployment import Deployment
-    from pdctl.trace.room import Outcome
 
 # Causes that need no more than the room's own lines and the start lines; the others hang on what happened around it.
 CAUSES = (ends.reused, ports.crossed)
@@ -43,6 +43,11 @@ def sketch(told: rooms.Story, deployment: Deployment) -> Sketch:
     case = Case(story, who, deployment, (), NOTHING)
     ended, _ = outcome(case, {}, None)
     found = next((finding for check in CAUSES if (finding := check(case)) is not None), None)
+    if found is None and ended is Outcome.FAILED and departures.only_aborted(case):
+        return Sketch(
+            who.requested.value if who.requested else None, who.decode.value if who.decode else None,
+            phase_reached(case, Outcome.ABORTED), Outcome.ABORTED, CLIENT_LEFT, canaries.ours(story),
+        )  # fmt: skip
     return Sketch(
         who.requested.value if who.requested else None, who.decode.value if who.decode else None,
         phase_reached(case, ended), ended, found.code if found else "",

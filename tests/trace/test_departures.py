@@ -8,7 +8,7 @@ import pytest
 
 from pdctl.dialect.own import canary
 from pdctl.errors import NotFoundError
-from pdctl.trace import lookup
+from pdctl.trace import lookup, summary
 from pdctl.trace.assemble import trace
 from pdctl.trace.diagnose import diagnose
 from pdctl.trace.room import Outcome
@@ -212,6 +212,23 @@ def test_a_client_that_left_is_no_failure_of_the_deployment(tmp_path: Path) -> N
     users = (decode_timed_out(5, ROOM + 1, 3), sending(2, ROOM + 1))
     both = pasted.library(tmp_path / "both", **{**lines, "d0": d0(*users, *decode, closed(12))})
     assert lookup.last_failed(both) == ROOM + 1
+
+
+@pytest.mark.parametrize("traced", [200, 0], ids=["traced", "own lines alone"])
+def test_what_the_engines_give_up_because_the_client_left_is_no_failure(
+    traced: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both managers say `failed … code=aborted` of a transfer that was under way."""
+    monkeypatch.setattr(summary, "TRACED", traced)
+    prefill, decode = began(11)
+    given_up = f"failed rid='{rid(ROOM)}' code=aborted: Aborted by AbortReq."
+    found = pasted.library(
+        tmp_path,
+        router=router(gone(12, 501.5)),
+        p0=p0(*prefill, f"{at(12)} room={ROOM} sender {given_up}"),
+        d0=d0(*decode, f"{at(12)} room={ROOM} receiver {given_up}", closed(12)),
+    )
+    assert [(one.outcome, one.code) for one in summaries(found)] == [(Outcome.ABORTED, "PD706")]
 
 
 @pytest.mark.parametrize("sides", ["decode", "prefill", "both"])

@@ -117,6 +117,21 @@ ROWS = (
         "bytes=32768 seconds=0.000497",
         phase=Phase.FINISHED,
     ),
+    # The other side, the router or doctor let the request go: no failure of this side's.
+    Row(
+        "sender-aborted", ENGINE, Level.INFO, "prefill", b" code=aborted: ",
+        _ROOM + r"sender failed " + _RID + r" code=aborted: (?P<reason>.*)",
+        "[2026-11-22 23:29:59.591] room=8450206250617173 sender failed rid='5332f331be23420395c8dd81b6f86d9a' "
+        "code=aborted: Aborted by AbortReq.",
+        phase=Phase.ABORTED,
+    ),
+    Row(
+        "receiver-aborted", ENGINE, Level.INFO, "decode", b" code=aborted: ",
+        _ROOM + r"receiver failed " + _RID + r" code=aborted: (?P<reason>.*)",
+        "[2026-11-22 23:29:59.591] room=8450206250617173 receiver failed rid='5006b13cb7b645288a5da65df2c0e7cf' "
+        "code=aborted: Aborted by AbortReq.",
+        phase=Phase.ABORTED,
+    ),
     Row(
         "sender-failed", ENGINE, Level.INFO, "prefill", b" sender failed rid=",
         _ROOM + r"sender failed " + _RID + r" code=(?P<code>\S*): (?P<reason>.*)",

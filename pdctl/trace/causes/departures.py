@@ -54,6 +54,16 @@ def client_left(case: Case) -> Finding | None:
     return Finding("PD706", "client", why, tuple(proofs), "", fills)
 
 
+def only_aborted(case: Case) -> bool:
+    """The router says that the client left, nothing failed, and the page list met the request, in whatever order."""
+    events = case.story.events
+    told = any(event.role == "router" and event.row.id in GONE for event in events)
+    ends = [event for event in events if signs.failed(event) and not signs.notice(event)]
+    asked, met = case.who.requested, case.who.contacted
+    met_each_other = case.who.arrived is not None or bool(asked and met and asked.value == met.value)
+    return told and met_each_other and all(event.row.phase is Phase.ABORTED for event in ends)
+
+
 def after(case: Case, gone: Iterable[Event], abort: Event) -> str:
     """How long after the request came the client left, as near as its lines tell."""
     began = case.story.span[0] if case.story.span else None
