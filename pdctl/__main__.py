@@ -29,6 +29,11 @@ def main() -> None:
 
         sys.stdout.write(f"pdctl {__version__}\n")
         return
+    if argv[:1] == ["-m"]:  # how a one-file build starts its own modules
+        from pdctl.program import run_module
+
+        run_module(argv)
+        return
     import signal  # late: it costs a third of what `--version` takes
 
     # Until the verb runs, Ctrl-C ends this process as it ends any other, without a traceback of half an import.

@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from pdctl import __version__
+from pdctl import __version__, program
 from pdctl.errors import ExitCode, MissingExtraError, PdctlError, StorageError, TopologyError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def run(argv: Sequence[str]) -> None:
             _report()
             _leave(ExitCode.BUG)
         refusal = MissingExtraError(
-            f"{sys.executable} has no module `{missing}`, which pdctl needs",
+            f"{program.FILE or sys.executable} has no module `{missing}`, which pdctl needs",
             "use the Python that pdctl was installed for, or install pdctl for this one with pip",
         )
         _say(refusal)

@@ -8,10 +8,14 @@ may be older. A line: since, until (exclusive; empty: the newest has it), name, 
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-FOLDER = Path(__file__).with_name("releases")
+from pdctl.package_data import data
+
+if TYPE_CHECKING:
+    from pdctl.package_data import Data
+
+FOLDER = data("dialect/releases")
 
 
 class Source(NamedTuple):
@@ -30,7 +34,7 @@ class Item(NamedTuple):
     cells: tuple[str, ...]
 
 
-def lines(path: Path) -> list[list[str]]:
+def lines(path: Data) -> list[list[str]]:
     """The cells of each line but comments; [] for a file that is not there."""
     try:
         text = path.read_text(encoding="utf-8")

@@ -11,12 +11,12 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pdctl import program
 from pdctl.engine import faults
 from pdctl.engine.end_reason import EndReason
 from pdctl.engine.logs import decorations
@@ -115,7 +115,7 @@ class Ranks:
         return "rank" + (decorations(self._args, self._all[key].rank) or " TP0")
 
     def _start(self, name: str, module: str, options: list[str]) -> None:
-        argv = [sys.executable, "-m", module, "--args-json", self._args.to_json(), "--ipc-dir", str(self._ipc_dir)]
+        argv = [*program.command(module), "--args-json", self._args.to_json(), "--ipc-dir", str(self._ipc_dir)]
         reason = EndReason()
         process = subprocess.Popen(
             [*argv, *options],

@@ -6,7 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pdctl import package_data
 from pdctl.errors import InfeasibleError, LaunchError
+from pdctl.launch import interpreter
 from pdctl.launch.deployment import Deployment, OnDeath, Options, Port, Role, Spec
 from pdctl.layout.commands import METRICS_FLAG
 from pdctl.layout.hosts import LOCAL
@@ -51,7 +53,10 @@ def deployment(topology: Topology, plan: Plan) -> Deployment:
     router = _router(plan.router) if plan.router else None
     checkpoint = str(Path(model.path).absolute()) if local else ""
     release = plan.version if plan.engine == "sglang" else ""
-    return Deployment(topology.name, plan.engine, model.served_name, checkpoint, roles, router, release)
+    if topology.engine.kind == "embedded":
+        package_data.unpack(Path(checkpoint))
+    found = Deployment(topology.name, plan.engine, model.served_name, checkpoint, roles, router, release)
+    return interpreter.equipped(found)
 
 
 def options(topology: Topology, timeout: float | None, on_death: OnDeath | None, verify: bool) -> Options:

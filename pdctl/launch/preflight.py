@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pdctl import program
 from pdctl.errors import LaunchError, MissingExtraError, PdctlError
-from pdctl.launch import packages, ports, procfs
+from pdctl.launch import interpreter, packages, ports, procfs
 from pdctl.launch.deployment import Role
 from pdctl.launch.process import RUN
 from pdctl.launch.targets import Obstacle
@@ -20,20 +20,6 @@ if TYPE_CHECKING:
 
     from pdctl.launch.deployment import Deployment, Port, Spec
 
-# What `pip install 'pdctl[engine]'` brings and the started processes import; NIXL is optional (shm is used without it).
-ENGINE_PARTS = (
-    "torch",
-    "zmq",
-    "msgspec",
-    "safetensors",
-    "tokenizers",
-    "numpy",
-    "jinja2",
-    "fastapi",
-    "uvicorn",
-    "orjson",
-)
-ROUTER_PARTS = ("orjson", "httptools")
 PORT_TAKEN = "port-taken"
 INSTALL = "pip install 'pdctl[engine]'"
 
@@ -65,15 +51,19 @@ def refuse(name: str, obstacles: Sequence[Obstacle]) -> PdctlError:
 
 
 def _missing_parts(deployment: Deployment) -> Iterator[Obstacle]:
-    modules = {spec.argv[2] for spec in deployment.specs if spec.argv[1:2] == ("-m",)}
-    needed = dict.fromkeys(
-        [*(ENGINE_PARTS if "pdctl.engine" in modules else ()), *(ROUTER_PARTS if "pdctl.router" in modules else ())]
-    )
-    missing = [name for name in needed if find_spec(name) is None]
-    if missing:
-        what = "engine" if "pdctl.engine" in modules else "router"
-        message = f"the {what} is not installed here: {', '.join(missing)} missing"
-        yield Obstacle("extra-missing", message, INSTALL, missing_extra=True)
+    modules = {program.module_of(spec.argv) for spec in deployment.specs}
+    found = interpreter.find(interpreter.parts(modules))
+    if not found.missing:
+        return
+    what = "engine" if "pdctl.engine" in modules else "router"
+    message = f"the {what} is not installed here: {', '.join(found.missing)} missing"
+    fix = INSTALL
+    if program.FILE:
+        message = f"no Python here has the {what}"
+        if found.python:
+            message = f"{found.python} does not have the {what}: {', '.join(found.missing)} missing"
+        fix = f"{found.python or 'python3'} -m {INSTALL}, or set {program.PYTHON} to a Python that has it"
+    yield Obstacle("extra-missing", message, fix, missing_extra=True)
 
 
 def _missing_commands(deployment: Deployment) -> Iterator[Obstacle]:

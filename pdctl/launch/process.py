@@ -8,13 +8,13 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from pdctl import program
 from pdctl.http_auth import masked
 from pdctl.launch import procfs
 from pdctl.launch.mailbox import Exited
@@ -155,7 +155,7 @@ def _output(log: Path) -> BinaryIO:
 
 def wrapped(argv: tuple[str, ...]) -> list[str]:
     """The command as it is really started: our own hold the lifeline themselves, others are held by a keeper."""
-    keeper = [sys.executable, "-m", KEEPER]
+    keeper = program.command(KEEPER)
     if not speaks_lifeline(argv):
         return [*keeper, "--", *argv]
     if procfs.LINUX:
@@ -164,7 +164,7 @@ def wrapped(argv: tuple[str, ...]) -> list[str]:
 
 
 def speaks_lifeline(argv: tuple[str, ...]) -> bool:
-    return argv[1:2] == ("-m",) and argv[2:3] != () and argv[2].split(".")[0] == "pdctl"
+    return program.module_of(argv).split(".")[0] == "pdctl"
 
 
 def open_generation(log: Path, spec: Spec, generation: int) -> int:

@@ -7,7 +7,6 @@ import dataclasses
 import os
 import signal
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from pdctl.errors import ExitCode, LaunchError, NotReadyError
 from pdctl.launch import credentials, procfs, storage, verdict
 from pdctl.launch.relay import last_lines
 from pdctl.launch.run import OVER, Outcome, Run, State
+from pdctl.program import command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ def detach(directory: RunDir, lock: int) -> subprocess.Popen[bytes]:
     """Start the supervisor of a prepared run in a session of its own; it inherits the run's lock."""
     with directory.log(SUPERVISOR_LOG).open("ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "pdctl.launch", str(directory.path), str(lock)],
+            [*command("pdctl.launch"), str(directory.path), str(lock)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

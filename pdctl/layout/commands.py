@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.dialect.sglang.flags import words
 from pdctl.layout.ports import node_http
 from pdctl.layout.serving import Command, Pairs
+from pdctl.program import served_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pdctl.topology.model import FlagValue, Router
 
 SGLANG = ("python", "-m", "sglang.launch_server")
-EMBEDDED = (sys.executable, "-m", "pdctl.engine")
+EMBEDDED = served_command("pdctl.engine")
 
 
 class Program(NamedTuple):
@@ -35,7 +35,7 @@ class Program(NamedTuple):
 LAUNCH_ROUTER = ("python", "-m", "sglang_router.launch_router")
 # Checked against sglang-router 0.3.2 and smg 1.13.0 as installed from their wheels.
 ROUTERS = {
-    "pdctl": Program((sys.executable, "-m", "pdctl.router")),
+    "pdctl": Program(served_command("pdctl.router")),
     "sglang-router": Program(LAUNCH_ROUTER, ("--pd-disaggregation",), 29000),
     "smg": Program(("smg", "launch"), ("--pd-disaggregation",), 29000),
     "mini-lb": Program(LAUNCH_ROUTER, ("--pd-disaggregation", "--mini-lb")),

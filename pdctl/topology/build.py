@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pdctl import package_data
 from pdctl.topology.model import (
     Engine,
     Ignore,
@@ -95,7 +96,6 @@ def build(values: Values, spans: Mapping[str, Span], source: str) -> Topology:
     )
 
 
-CHECKPOINTS = Path(__file__).resolve().parent.parent / "checkpoints"
 SHIPPED = ("tiny", "tiny-moe")  # they come with pdctl and go by their bare names
 
 
@@ -112,7 +112,8 @@ def _model(values: Values, spans: Mapping[str, Span], environ: Mapping[str, str]
     model = values["model"]
     name = model["path"] or "tiny"
     if values["engine"]["kind"] == "embedded" and name in SHIPPED:
-        model["path"] = str(CHECKPOINTS / name)
+        # A plan reads its config.json; its weights are unpacked by who starts an engine.
+        model["path"] = str(package_data.unpack(package_data.location(f"checkpoints/{name}"), ".safetensors"))
     elif model["path"]:
         model["path"] = _located(model["path"], spans.get("model.path"), environ, always=False)
     model["path"] = model["path"] or ""

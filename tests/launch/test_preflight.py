@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.errors import LaunchError, MissingExtraError
-from pdctl.launch import ports, preflight, procfs
+from pdctl.launch import interpreter, ports, preflight, procfs
 from pdctl.launch.deployment import Deployment
 from pdctl.launch.targets import Obstacle
 from tests.launch.conftest import deploy
@@ -90,7 +90,7 @@ def test_a_missing_extra_is_said_with_the_line_that_installs_it() -> None:
 def test_missing_modules_are_found_without_importing_them(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = dataclasses.replace(deploy().roles[0], argv=("sh", "-m", "pdctl.engine"))
     deployment = dataclasses.replace(deploy(), roles=(engine,), router=None)
-    monkeypatch.setattr(preflight, "ENGINE_PARTS", ("json", "no_such_module"))
+    monkeypatch.setattr(interpreter, "ENGINE_PARTS", ("json", "no_such_module"))
     (found,) = preflight.check(deployment)
     assert found.missing_extra
     assert found.message == "the engine is not installed here: no_such_module missing"

@@ -39,7 +39,7 @@ ALLOWED = {
 }  # fmt: skip
 GROUND = {
     "client_text", "errors", "lifeline", "deployment_secret", "http_auth", "input_file", "json_members", "log_stream",
-    "name_lookup", "thread_death", "user_path", "__init__",
+    "name_lookup", "package_data", "program", "thread_death", "user_path", "__init__",
 }  # fmt: skip
 HEAVY = {
     "torch",

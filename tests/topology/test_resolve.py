@@ -241,12 +241,12 @@ def test_an_unknown_name_is_answered_with_a_known_one() -> None:
 
 
 def test_a_packed_copy_is_found_where_there_is_no_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pdctl.topology import shelves
+    from pdctl import package_data
 
     package = tmp_path / "site-packages" / "pdctl"
     (package / "topologies").mkdir(parents=True)
     (package / "topologies" / "2p1d.yaml").write_text("")
-    monkeypatch.setattr(shelves, "__file__", str(package / "topology" / "shelves.py"))
+    monkeypatch.setattr(package_data, "PACKAGE", package)
     assert find("2p1d", {}) == package / "topologies" / "2p1d.yaml"
 
 

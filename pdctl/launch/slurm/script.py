@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from typing import TYPE_CHECKING
 
+from pdctl import program
 from pdctl.errors import UsageError
 from pdctl.launch.run import Allocation
 from pdctl.launch.slurm import placement
@@ -29,14 +29,14 @@ def batch(topology: Topology, components: Sequence[Component], name: str, folder
     lines = ["#!/bin/sh", *(f"#SBATCH {word}" for word in [*common, *parts[0]])]
     for part in parts[1:]:
         lines += ["#SBATCH hetjob", *(f"#SBATCH {word}" for word in [common[0], *common[3:], *part])]
-    command = shlex.join([sys.executable, "-m", "pdctl.launch.slurm", str(folder)])
+    command = shlex.join([*program.command("pdctl.launch.slurm"), str(folder)])
     return "\n".join([*lines, "", f"exec {command}", ""])
 
 
 def holder(topology: Topology, component: Component, name: str, folder: Path) -> str:
     """A job beside the supervisor's, which does nothing but have hosts; it is given the supervisor's number."""
     words = [*_common(topology, name, folder), *_component(topology, component)]
-    command = shlex.join([sys.executable, "-m", "pdctl.launch.slurm.hold"])
+    command = shlex.join(program.command("pdctl.launch.slurm.hold"))
     return "\n".join(["#!/bin/sh", *(f"#SBATCH {word}" for word in words), "", f'exec {command} "$1"', ""])
 
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import signal
 import subprocess
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from pdctl.launch.mailbox import Exited, Located
 from pdctl.launch.process import close_generation, open_generation
 from pdctl.launch.run import Exit
 from pdctl.launch.slurm import queue
+from pdctl.program import command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,7 +82,7 @@ class Step:
         """`words`: srun and its flags."""
         with self._output.open("ab") as output:
             self._popen = subprocess.Popen(
-                [*words, sys.executable, "-m", "pdctl.launch.slurm.rank", str(self.file)],
+                [*words, *command("pdctl.launch.slurm.rank"), str(self.file)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -8,12 +8,11 @@ from __future__ import annotations
 import difflib
 import json
 from functools import cache
-from pathlib import Path as File
 from typing import TYPE_CHECKING, Any
 
 from jsonschema import Draft202012Validator
-from referencing import Registry, Resource
-from referencing.jsonschema import DRAFT202012
+
+from pdctl.package_data import data
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from pdctl.manifests.validate.path import Path
 
-SCHEMAS = File(__file__).resolve().parent.parent / "schemas"
+SCHEMAS = data("manifests/schemas")
 VERSIONS = tuple(f"1.{minor}" for minor in range(27, 38))
 CORE = {
     ("v1", "Service"): "Service",
@@ -104,32 +103,19 @@ def _bound(error: ValidationError) -> str:
 
 @cache
 def _validator(kind: tuple[str, str], version: str) -> Draft202012Validator:
-    definitions = _definitions(version)
+    """Of one schema that holds every definition: jsonschema before 4.18, which is pure Python, can resolve that too."""
     if kind in CORE:
-        schema: dict[str, Any] = {"$ref": f"core#/$defs/{CORE[kind]}"}
+        schema: dict[str, Any] = {"$ref": f"#/$defs/{CORE[kind]}"}
     else:
-        schema = _local(json.loads((SCHEMAS / CUSTOM[kind]).read_text(encoding="utf-8")))
+        schema = json.loads((SCHEMAS / CUSTOM[kind]).read_text(encoding="utf-8"))
         schema.pop("source")
-    core = Resource.from_contents({"$id": "core", "$defs": definitions}, default_specification=DRAFT202012)
-    registry: Registry[Any] = Registry().with_resource("core", core)
-    return Draft202012Validator({**schema, **_required(kind)}, registry=registry)
+    return Draft202012Validator({**schema, **_required(kind), "$defs": _definitions(version)})
 
 
 def _required(kind: tuple[str, str]) -> dict[str, Any]:
     """An object without a name can be made only by `kubectl create` with generateName."""
     named = {"type": "object", "required": ["name"]}
     return {"allOf": [{"required": ["metadata"], "properties": {"metadata": named}}]} if kind in KINDS else {}
-
-
-def _local(schema: dict[str, Any]) -> dict[str, Any]:
-    """References of a CRD's schema lead to the built-in kinds."""
-    found: dict[str, Any] = {}
-    for key, value in schema.items():
-        if key == "$ref":
-            found[key] = f"core{value}"
-        else:
-            found[key] = _local(value) if isinstance(value, dict) else value
-    return found
 
 
 @cache

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.errors import UsageError
+from pdctl.program import portable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -51,14 +51,10 @@ def _words(command: Command, instance: Instance, variables: Variables) -> Iterat
     }
     if instance.serving.kind == "embedded":  # its nodes count ports as if they shared a host
         places["--port"] = str(instance.http_port)
-    yield portable(command.argv[0])
-    for before, word in pairwise(command.argv):
+    argv = portable(command.argv)
+    yield escaped(argv[0])
+    for before, word in pairwise(argv):
         yield places.get(before) or escaped(word)
-
-
-def portable(program: str) -> str:
-    """The interpreter of this machine is not the image's."""
-    return "python" if program == sys.executable else escaped(program)
 
 
 def escaped(word: str) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.manifests.write.command import environment, escaped, portable
+from pdctl.manifests.write.command import environment, escaped
 from pdctl.manifests.write.objects import Object, labels, metadata
 from pdctl.manifests.write.pods import GRACE, shared_spec
 from pdctl.manifests.write.services import front
+from pdctl.program import portable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -74,7 +75,7 @@ def _probe(path: str, period: int, failures: int) -> Object:
 def _words(router: RouterPlan, groups: Sequence[Group], settings: Settings, flavour: Flavour) -> tuple[str, ...]:
     """The plan's command; where the router looks for pods, without the list of servers."""
     argv = router.command.argv
-    words = [portable(argv[0]), *map(escaped, argv[1:])]
+    words = [*map(escaped, portable(argv))]
     if settings.discovery == "urls":
         return tuple(words)
     kept: list[str] = []

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl import __version__
+from pdctl.package_data import data
 from pdctl.render.trace import measures
 from pdctl.render.trace.chart import chart
 from pdctl.render.trace.markup import safe
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pdctl.trace.room import Room
 
-HERE = Path(__file__).parent
+HERE = data("render/trace")
 
 
 def to_html(rooms: Sequence[Room], zone: dt.tzinfo | None = None) -> str:

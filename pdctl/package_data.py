@@ -1,0 +1,104 @@
+"""Files that come with pdctl and are no modules: tables, schemas, the page's style, topologies, checkpoints.
+
+They are read alike from a directory and from a one-file build. `importlib.resources` does that too, but loads tempfile
+and shutil on the way, which costs a tenth of what `pdctl plan` takes.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from pdctl import program
+from pdctl.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from importlib.abc import ResourceLoader
+    from zipfile import ZipFile
+
+PACKAGE = Path(__file__).parent  # in a one-file build a path behind the archive's, of which only the text counts
+
+
+class Data(Protocol):
+    """A directory or a file of the package; a `pathlib.Path` where there are directories."""
+
+    def __truediv__(self, name: str) -> Data: ...
+
+    def read_text(self, encoding: str = "utf-8") -> str: ...
+
+
+class Member:
+    """The same in an archive. `path` begins with the archive's own."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __truediv__(self, name: str) -> Member:
+        return Member(self._path / name)
+
+    def read_text(self, encoding: str = "utf-8") -> str:
+        """Raise FileNotFoundError where there is no such file."""
+        loader = cast("ResourceLoader", __spec__.loader)
+        try:
+            return loader.get_data(str(self._path)).decode(encoding)
+        except FileNotFoundError:
+            raise
+        except OSError as error:  # zipimport knows no ENOENT
+            raise FileNotFoundError(2, "not in this build", str(self._path)) from error
+
+
+def data(name: str) -> Data:
+    """`name`: a directory or file below the package, such as `dialect/releases`."""
+    return cast("Data", Member(PACKAGE / name) if program.FILE else PACKAGE / name)
+
+
+def location(name: str) -> Path:
+    """Where a directory of the package lies as files: in the package, or where a one-file build unpacks it to."""
+    return cache() / name if program.FILE else PACKAGE / name
+
+
+def unpack(path: Path, without: str = "") -> Path:
+    """Write the files below `path`, a `location`, unless they are there; leave out names that end in `without`.
+
+    Does nothing where pdctl lies in files. Raise StorageError where they cannot be written.
+    """
+    if program.FILE and path.is_relative_to(cache()):
+        try:
+            for name, file in _members(path.relative_to(cache()).as_posix()):
+                if not (without and name.endswith(without)):
+                    _write(file, name, cache() / name)
+        except OSError as error:
+            fix = "set TMPDIR or XDG_CACHE_HOME to a directory that can be written"
+            raise StorageError(f"cannot unpack {path.name} to {path}: {error.strerror}", fix) from error
+    return path
+
+
+def cache() -> Path:
+    """Where a one-file build unpacks to. Raise StorageError where nothing can be written."""
+    found = program.cache()
+    if not found:
+        fix = "set TMPDIR or XDG_CACHE_HOME to a directory that can be written"
+        raise StorageError("no directory to unpack files of this build to: neither ~/.cache nor /tmp can be used", fix)
+    return Path(found)
+
+
+def _members(name: str) -> Iterator[tuple[str, ZipFile]]:
+    from zipfile import ZipFile
+
+    head = f"{PACKAGE.relative_to(program.FILE).as_posix()}/"
+    with ZipFile(program.FILE) as archive:
+        for each in archive.namelist():
+            if each.startswith(f"{head}{name}/") and not each.endswith("/"):
+                yield each.removeprefix(head), archive
+
+
+def _write(archive: ZipFile, name: str, target: Path) -> None:
+    """Whole or not at all, whoever else does it at the same time."""
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    draft.write_bytes(archive.read(f"{PACKAGE.relative_to(program.FILE).as_posix()}/{name}"))
+    draft.replace(target)

@@ -1,0 +1,95 @@
+"""How a module of pdctl is started again, from a source tree and from a one-file build."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from pdctl import program
+from pdctl.layout.commands import EMBEDDED
+
+FILE = "/opt/pdctl.pyz"
+
+
+@pytest.fixture
+def pyz(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "FILE", FILE)
+
+
+@pytest.fixture
+def executable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "FILE", FILE)
+    monkeypatch.setattr(sys, "executable", FILE)
+
+
+def test_a_source_tree_starts_modules_with_its_own_python() -> None:
+    assert program.kind() is program.Kind.SOURCE
+    assert program.command("pdctl.launch") == (sys.executable, "-m", "pdctl.launch")
+    assert (sys.executable, "-m", "pdctl.engine") == EMBEDDED
+
+
+@pytest.mark.usefixtures("pyz")
+def test_a_zip_file_starts_modules_through_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(program.PYTHON, raising=False)
+    assert program.kind() is program.Kind.PYZ
+    assert program.command("pdctl.launch") == (sys.executable, FILE, "-m", "pdctl.launch")
+    assert program.served_command("pdctl.engine") == ("python3", FILE, "-m", "pdctl.engine")
+    monkeypatch.setenv(program.PYTHON, "/srv/venv/bin/python")
+    assert program.served_command("pdctl.engine")[0] == "/srv/venv/bin/python"
+    assert program.pythons() == ("/srv/venv/bin/python",)
+
+
+@pytest.mark.usefixtures("executable")
+def test_an_executable_starts_modules_alone_but_not_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(program.PYTHON, raising=False)
+    assert program.kind() is program.Kind.EXECUTABLE
+    assert program.command("pdctl.launch") == (FILE, "-m", "pdctl.launch")
+    assert program.served_command("pdctl.engine") == ("python3", FILE, "-m", "pdctl.engine")
+
+
+@pytest.mark.usefixtures("pyz")
+@pytest.mark.parametrize("build", ["pyz", "executable"])
+def test_our_own_commands_are_recognised_and_written_for_other_machines(
+    build: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if build == "executable":
+        monkeypatch.setattr(sys, "executable", FILE)
+    for argv in (program.command("pdctl.launch"), program.served_command("pdctl.launch")):
+        assert program.module_of((*argv, "--port", "1")) == "pdctl.launch"
+        assert program.portable((*argv, "--port", "1")) == ("python", "-m", "pdctl.launch", "--port", "1")
+
+
+@pytest.mark.parametrize(
+    "argv", [(), ("python",), ("python", "-m"), ("python", "other.pyz", "-m", "pdctl.engine"), ("smg", "launch")]
+)
+def test_other_commands_start_no_module(argv: tuple[str, ...]) -> None:
+    assert program.module_of(argv) == ""
+    assert program.portable(argv) == argv
+
+
+def test_only_modules_of_pdctl_can_be_started() -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-m", "pdctl", "-m", *words], capture_output=True, text=True, timeout=60)
+
+    done = run("pdctl.launch.keeper", "--", "sh", "-c", "echo kept")
+    assert (done.returncode, done.stdout) == (0, "kept\n"), done.stderr
+    refused = run("http.server")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("error: -m starts modules of pdctl, not `http.server`\n")
+
+
+def test_the_cache_is_of_this_user_alone(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "pdctl.pyz"
+    file.write_bytes(b"")
+    monkeypatch.setattr(program, "FILE", str(file))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    assert program.cache().startswith(str(tmp_path / "cache" / "pdctl"))
+    (tmp_path / "cache" / "pdctl").chmod(0o777)
+    assert program.cache().startswith(str(tmp_path / "temporary"))
+    top = next((tmp_path / "temporary").iterdir())
+    top.rmdir()
+    top.symlink_to(tmp_path)
+    assert program.cache() == ""

@@ -1,0 +1,101 @@
+"""pdctl as one file that a Python reads: built from what is installed here, run with nothing else to import."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.one_file.archive import zipped
+
+ROOT = Path(__file__).parents[2]
+ROOM = "tests/data/rooms/pdctl-missing-bootstrap-port"
+
+
+@pytest.fixture(scope="module")
+def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("one-file") / "pdctl.pyz"
+    command = [sys.executable, "-m", "tools.build_pyz", "--installed", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def run(command: list[str], *words: str, **env: str) -> tuple[int, str, str]:
+    settings = {"PATH": os.environ["PATH"], "TZ": "UTC", "COLUMNS": "200", "PDCTL_HOME": "/nowhere", **env}
+    done = subprocess.run(
+        [*command, *words], cwd=ROOT, env=settings, capture_output=True, text=True, timeout=120, check=False
+    )
+    return done.returncode, re.sub(r"(?<=skipped, )[\d.]+ s", "TIME", done.stdout), done.stderr
+
+
+def alone(pyz: Path) -> list[str]:
+    """No site-packages, no PYTHONPATH, not this directory: only the file and the standard library."""
+    return [sys.executable, "-I", "-S", str(pyz)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--version",),
+        ("plan", "--tp", "16", "--dp", "8"),
+        ("doctor", "--static", "topologies/incidents/swapped-bootstrap-ports.yaml"),
+        ("trace-room", "--last-failed", ROOM, "--no-index"),
+        ("trace-room", "--last-failed", ROOM, "--no-index", "-o", "html"),
+        ("dialect", "flags", "0.5.10"),
+        ("explain", "PD201"),
+        ("topology", "schema"),
+        ("plan", "nowhere.yaml"),
+    ],
+    ids=" ".join,
+)
+def test_it_prints_what_the_source_tree_prints(pyz: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    expected = run([sys.executable, "-m", "pdctl"], *words, PYTHONPATH=str(ROOT))
+    assert run(alone(pyz), *words, XDG_CACHE_HOME=str(tmp_path)) == expected
+
+
+def test_a_shipped_topology_and_its_checkpoint_come_out_of_the_file(pyz: Path, tmp_path: Path) -> None:
+    """A plan needs no weights; the command names the file and the directory they are unpacked to for a launch."""
+    _, expected, _ = run([sys.executable, "-m", "pdctl"], "plan", "2p1d", "-o", "shell", PYTHONPATH=str(ROOT))
+    code, told, err = run(alone(pyz), "plan", "2p1d", "-o", "shell", XDG_CACHE_HOME=str(tmp_path))
+    assert (code, err) == (0, "")
+    (checkpoint,) = tmp_path.glob("pdctl/*/checkpoints/tiny")
+    assert sorted(path.suffix for path in checkpoint.iterdir()) == [".json"] * 4
+    told = told.replace(f"python3 {pyz}", sys.executable).replace(str(checkpoint), str(ROOT / "pdctl/checkpoints/tiny"))
+    assert told == expected
+
+
+def test_it_keeps_compiled_modules_and_works_where_it_cannot(pyz: Path, tmp_path: Path) -> None:
+    cache = {"XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    first = run(alone(pyz), "explain", "PD201", **cache)
+    kept = {path.name for path in tmp_path.glob(f"pdctl/*/{sys.implementation.cache_tag}/*")}
+    assert {"pdctl.cli.explain", "typer", "typer._click.core"} <= kept
+    assert run(alone(pyz), "explain", "PD201", **cache) == first
+    blocked = tmp_path / "file"
+    blocked.write_text("not a directory")
+    nowhere = {"XDG_CACHE_HOME": str(blocked), "TMPDIR": str(blocked)}
+    assert run(alone(pyz), "explain", "PD201", **nowhere) == first
+    code, out, err = run(alone(pyz), "plan", "2p1d", **nowhere)
+    assert (code, out) == (4, "")
+    assert err.endswith("fix: set TMPDIR or XDG_CACHE_HOME to a directory that can be written\n"), err
+
+
+def test_a_launch_names_the_python_that_lacks_the_engine(pyz: Path, tmp_path: Path) -> None:
+    """It looks for one that has it, and says in one line how to get one."""
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    python.chmod(0o755)
+    places = {"XDG_CACHE_HOME": str(tmp_path), "PDCTL_HOME": str(tmp_path), "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    code, out, err = run(alone(pyz), "launch", "2p1d", **{**places, "PDCTL_PYTHON": str(python)})
+    assert (code, out) == (2, "")
+    assert f"{python} does not have the engine: torch, zmq" in err
+    assert f"fix: {python} -m pip install 'pdctl[engine]', or set PDCTL_PYTHON to a Python that has it\n" in err
+
+
+def test_equal_files_give_equal_bytes() -> None:
+    files = {"b.py": b"b" * 100, "a/c.json": b"{}", "a.py": b""}
+    assert zipped(files) == zipped(dict(reversed(files.items())))
