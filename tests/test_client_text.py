@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pdctl.client_text import escaped, rid_problem, traceback_text, word
-from pdctl.dialect.prefix import SGLANG, split
+from pdctl.engines.prefix import SGLANG, split
 
 HOSTILE = (
     "a\n[2026-11-22 21:00:00] Scheduler hit an exception: Traceback",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pdctl import input_file
-from pdctl.dialect import custom
+from pdctl.engines import custom
 from pdctl.errors import UsageError
 from pdctl.logs.source import open_logs
 from pdctl.manifests import read as manifests

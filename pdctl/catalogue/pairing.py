@@ -369,7 +369,7 @@ ENTRIES: tuple[Entry, ...] = (
         "update pdctl to a version that has read this release",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "releases newer than the newest that was read, or between two that were",
-        "the releases pdctl has read (pdctl/dialect/releases/sglang/releases.tsv)",
+        "the releases pdctl has read (pdctl/engines/releases/sglang/releases.tsv)",
     ),
     Entry(
         "PD324",

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pdctl.cli.app import EPILOG, SETTINGS
-from pdctl.dialect.identify import identify
-from pdctl.dialect.row import Row, Speaker
-from pdctl.dialect.survey import survey
-from pdctl.dialect.versions import resolve
-from pdctl.dialect.vocabulary import speech
+from pdctl.engines.identify import identify
+from pdctl.engines.row import Row, Speaker
+from pdctl.engines.survey import survey
+from pdctl.engines.versions import resolve
+from pdctl.engines.vocabulary import speech
 from pdctl.errors import ExitCode, UsageError
 from pdctl.render import dialect as render
 from pdctl.render import term

@@ -109,7 +109,7 @@ def _called(part: Part, shown: Mapping[str, str]) -> Part:
 
 def library(logs: tuple[Log, ...], reading: Reading, progress: Callable[[int, int], None] | None = None) -> Library:
     """The logs, limited to the window in time where one was asked for."""
-    from pdctl.dialect.vocabulary import speech
+    from pdctl.engines.vocabulary import speech
     from pdctl.logs.library import Library
 
     zone = timezone(reading.tz)

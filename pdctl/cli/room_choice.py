@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect import numerals
+from pdctl.engines import numerals
 from pdctl.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.sglang.faults import Release, hits
 from pdctl.doctor import reading
 from pdctl.doctor.ports import agreement
 from pdctl.doctor.request import Progress
+from pdctl.engines.sglang.faults import Release, hits
 from pdctl.fleet import canary, queues
 from pdctl.fleet.canary import Prompt, Side
 
@@ -30,7 +30,7 @@ LEAST, MANY = (
 )  # an extra is waited for as long as this many of the pair's requests, but these seconds at least
 BEYOND = 64  # tokens above a limit
 LONGEST = 1_000_000  # tokens of an over-long prompt; a limit above it is not tried
-# What must not be sent to a release with that fault (dialect/sglang/faults.py): it ends a thread or a process of the
+# What must not be sent to a release with that fault (engines/sglang/faults.py): it ends a thread or a process of the
 # prefill.
 HARM: dict[str, tuple[str, ...]] = {
     "abort-kills-bootstrap-thread": (canary.CANCEL, canary.N2),

@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pdctl.dialect.sglang.agreement import SETTINGS, Rule, Setting, setting
-from pdctl.dialect.sglang.behaviour import KV_DTYPE_COMPARED_BY_WORD
 from pdctl.doctor import reading
 from pdctl.doctor.families import Family, family, recurrent
 from pdctl.doctor.reading import HERE, KvType, Widths
+from pdctl.engines.sglang.agreement import SETTINGS, Rule, Setting, setting
+from pdctl.engines.sglang.behaviour import KV_DTYPE_COMPARED_BY_WORD
 from pdctl.fleet import document
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-from pdctl.dialect import numerals
 from pdctl.doctor.finding import PortRow
+from pdctl.engines import numerals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -6,13 +6,13 @@ import math
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.versions import resolve
+from pdctl.engines.versions import resolve
 from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from pdctl.dialect.versions import Version
+    from pdctl.engines.versions import Version
     from pdctl.fleet.facts import Engine
 
 

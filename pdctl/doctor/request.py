@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect import numerals
 from pdctl.doctor.facts import Depth
 from pdctl.doctor.ports import address, plain, workers
+from pdctl.engines import numerals
 from pdctl.errors import UsageError
 from pdctl.fleet.address import LAST_PORT, Unanswered, parse
 from pdctl.fleet.facts import Endpoint

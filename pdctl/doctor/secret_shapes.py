@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from pdctl.dialect.environment import FAMILIES
+from pdctl.engines.environment import FAMILIES
 
 _ISSUED = (
     r"(?:AKIA|ASIA|ABIA|ACCA|AROA|AIDA)[A-Z0-9]{12,}",  # AWS key ids

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect import numerals
-from pdctl.dialect.sglang import bootstrap as rows
+from pdctl.engines import numerals
+from pdctl.engines.sglang import bootstrap as rows
 from pdctl.fleet import address, document, http
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pdctl.dialect import numerals
+from pdctl.engines import numerals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

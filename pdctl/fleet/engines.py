@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.sglang.http import paths
+from pdctl.engines.sglang.http import paths
 from pdctl.fleet import document, exposition, prober
 from pdctl.fleet.deadline import Deadline, each
 from pdctl.fleet.facts import Engine, Reply

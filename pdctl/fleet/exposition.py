@@ -6,7 +6,7 @@ import re
 from sys import intern
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect import numerals
+from pdctl.engines import numerals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.own import canary
+from pdctl.engines.pdctl import canary
 from pdctl.fleet import document, http, sse
 from pdctl.fleet.address import Unanswered, bracketed, parse
 from pdctl.fleet.call import Call, wait

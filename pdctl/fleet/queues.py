@@ -6,8 +6,8 @@ import threading
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.sglang.http import paths
-from pdctl.dialect.sglang.metrics import METRICS
+from pdctl.engines.sglang.http import paths
+from pdctl.engines.sglang.metrics import METRICS
 from pdctl.fleet import document, exposition
 from pdctl.fleet.deadline import Deadline, each
 from pdctl.fleet.facts import Queues

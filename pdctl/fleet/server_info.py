@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pdctl.dialect.sglang.http import paths
+from pdctl.engines.sglang.http import paths
 from pdctl.fleet import document, http
 
 PATHS = paths("server_info")

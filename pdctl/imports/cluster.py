@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pdctl.dialect import numerals
+from pdctl.engines import numerals
 from pdctl.imports.found import ROLES
 from pdctl.manifests.images import pinned
 from pdctl.topology.units import UnitError, parse_size

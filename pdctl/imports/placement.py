@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect import numerals
+from pdctl.engines import numerals
 from pdctl.imports.found import GPU_LISTS, ROLES
 
 if TYPE_CHECKING:

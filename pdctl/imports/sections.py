@@ -6,9 +6,9 @@ import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from pdctl.dialect import numerals
-from pdctl.dialect.routers import arguments as routers
-from pdctl.dialect.sglang.arguments import arguments
+from pdctl.engines import numerals
+from pdctl.engines.routers import arguments as routers
+from pdctl.engines.sglang.arguments import arguments
 from pdctl.imports.found import bare
 from pdctl.imports.settings import VARIABLE, scalar, values
 from pdctl.topology import schema

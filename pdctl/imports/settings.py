@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect import numerals
+from pdctl.engines import numerals
 from pdctl.imports.found import OF_NODE, PLACEMENT
 from pdctl.imports.instances import said
 

@@ -6,7 +6,7 @@ import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.sglang.arguments import arguments
+from pdctl.engines.sglang.arguments import arguments
 from pdctl.imports.found import ROLES, Engine, Router
 from pdctl.manifests.flags import Flags, parse, worker
 from pdctl.manifests.manifest import SCRIPT, Said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.versions import NEWEST, SGLANG, spell
+from pdctl.engines.versions import NEWEST, SGLANG, spell
 from pdctl.errors import PdctlError, TopologyError
 from pdctl.imports import document
 from pdctl.imports.found import ROLES

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.versions import parse, resolve, spell
+from pdctl.engines.versions import parse, resolve, spell
 from pdctl.errors import UsageError
 from pdctl.launch.targets import Obstacle
 

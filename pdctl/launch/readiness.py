@@ -1,6 +1,6 @@
 """Watches one process become ready, stage by stage, from what it logs and what it answers.
 
-The log lines are sglang's (dialect/sglang/logs/life.py). A file that lacks them (another engine, another format)
+The log lines are sglang's (engines/sglang/logs/life.py). A file that lacks them (another engine, another format)
 delays nothing: what is answered over HTTP decides.
 """
 
@@ -10,7 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.sglang.logs import life
+from pdctl.engines.sglang.logs import life
 from pdctl.fleet import bootstrap, bootstraps, http, router
 from pdctl.launch.deployment import Role, Spec
 from pdctl.launch.events import Stage

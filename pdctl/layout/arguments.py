@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.routers import arguments as routers
-from pdctl.dialect.sglang.arguments import argument, choices, gap
-from pdctl.dialect.sglang.rules import rule
-from pdctl.dialect.versions import spell
+from pdctl.engines.routers import arguments as routers
+from pdctl.engines.sglang.arguments import argument, choices, gap
+from pdctl.engines.sglang.rules import rule
+from pdctl.engines.versions import spell
 from pdctl.layout.feasibility import explain
 from pdctl.layout.instance import Caution
 from pdctl.layout.shape import Problem
@@ -15,7 +15,7 @@ from pdctl.layout.shape import Problem
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pdctl.dialect.versions import Release, Version
+    from pdctl.engines.versions import Release, Version
     from pdctl.topology.model import FlagValue
 
 TAKES = {"": "no value", "=": "one value", "=*": "a value", "=?": "at most one value"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.sglang.behaviour import INPUTS_BEHIND_THE_DIST_PORT
+from pdctl.engines.sglang.behaviour import INPUTS_BEHIND_THE_DIST_PORT
 from pdctl.layout.hosts import LOCAL, NOWHERE, Seat, Wish, assign, local, pods
 from pdctl.layout.instance import Instance
 from pdctl.layout.ranks import place

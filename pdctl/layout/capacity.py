@@ -11,7 +11,7 @@ from pdctl.layout.model_config import DTYPE_BYTES, load
 from pdctl.layout.shape import Problem
 
 if TYPE_CHECKING:
-    from pdctl.dialect.versions import Version
+    from pdctl.engines.versions import Version
     from pdctl.layout.model_config import ModelShape
     from pdctl.layout.shape import Placement, Shape, Words
     from pdctl.layout.workload import Budget, Demand

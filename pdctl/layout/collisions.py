@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.sglang.ports import LAST_PORT
+from pdctl.engines.sglang.ports import LAST_PORT
 from pdctl.layout.shape import Problem
 
 if TYPE_CHECKING:

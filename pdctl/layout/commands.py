@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.sglang.flags import words
+from pdctl.engines.sglang.flags import words
 from pdctl.layout.ports import node_http
 from pdctl.layout.serving import Command, Pairs
 from pdctl.program import served_command

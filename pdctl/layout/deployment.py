@@ -10,7 +10,7 @@ from pdctl.layout.workload import NO_WORKLOAD, UNMEASURED, Budget, Measured, Nic
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdctl.dialect.versions import Release
+    from pdctl.engines.versions import Release
     from pdctl.layout.assembly import Bases, Side
     from pdctl.layout.hosts import Site
     from pdctl.layout.instance import Caution

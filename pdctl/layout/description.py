@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.environment import lint
-from pdctl.dialect.versions import resolve
+from pdctl.engines.environment import lint
+from pdctl.engines.versions import resolve
 from pdctl.errors import UsageError
 from pdctl.layout import arguments
 from pdctl.layout.assembly import Bases, Side
@@ -22,7 +22,7 @@ from pdctl.layout.workload import MEM_FRACTION, NO_WORKLOAD, Budget, Measured, N
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pdctl.dialect.versions import Release, Version
+    from pdctl.engines.versions import Release, Version
     from pdctl.layout.hosts import Site
     from pdctl.layout.model_config import ModelShape
     from pdctl.layout.roles import Reading

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.sglang.behaviour import ATTENTION_WIDTH_HAS_A_FIELD
-from pdctl.dialect.versions import NEWEST, Version, spell
+from pdctl.engines.sglang.behaviour import ATTENTION_WIDTH_HAS_A_FIELD
+from pdctl.engines.versions import NEWEST, Version, spell
 from pdctl.layout.ranks import gpu_id, on_node
 from pdctl.layout.shape import Problem, Shape
 
@@ -30,7 +30,7 @@ def check(
     found = list(_findings(shape, version, model, redundant_experts))
     if not found:
         return ()
-    from pdctl.dialect.sglang.rules import rule  # late: a shape that works needs no words about it
+    from pdctl.engines.sglang.rules import rule  # late: a shape that works needs no words about it
 
     return tuple(
         Problem(code, explain(code, what, version, engine)) for code, what in found if rule(code, version) is not None
@@ -39,7 +39,7 @@ def check(
 
 def explain(code: str, what: str, version: Version, engine: str = "sglang") -> str:
     """`what` with the rule in SGLang's terms, the release, and how that release answers."""
-    from pdctl.dialect.sglang.rules import Enforced, rule  # late, as above
+    from pdctl.engines.sglang.rules import Enforced, rule  # late, as above
 
     row = rule(code, version)
     if row is None:

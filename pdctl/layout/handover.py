@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.sglang.rules import ALL_CP_RANKS_ENV
+from pdctl.engines.sglang.rules import ALL_CP_RANKS_ENV
 from pdctl.layout import commands
 from pdctl.layout.collisions import Claim, claims, collisions
 from pdctl.layout.feasibility import check

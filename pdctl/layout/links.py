@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.sglang.behaviour import DECODE_PULLS_FROM_EVERY_STAGE
-from pdctl.dialect.versions import NEWEST, Version
+from pdctl.engines.sglang.behaviour import DECODE_PULLS_FROM_EVERY_STAGE
+from pdctl.engines.versions import NEWEST, Version
 
 if TYPE_CHECKING:
     from pdctl.layout.shape import Shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.sglang.rules import HETEROGENEOUS_TP, STAGING_ENV, STAGING_SPAN, rule
+from pdctl.engines.sglang.rules import HETEROGENEOUS_TP, STAGING_ENV, STAGING_SPAN, rule
 from pdctl.layout.feasibility import explain
 from pdctl.layout.instance import Caution
 from pdctl.layout.links import Link, pull
@@ -13,7 +13,7 @@ from pdctl.layout.shape import Problem, Shape
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pdctl.dialect.versions import Version
+    from pdctl.engines.versions import Version
     from pdctl.layout.instance import Instance
 
 

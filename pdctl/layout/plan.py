@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.versions import resolve
+from pdctl.engines.versions import resolve
 from pdctl.layout.assembly import Bases, Side
 from pdctl.layout.deployment import Case, Deployment
 from pdctl.layout.hosts import NOWHERE

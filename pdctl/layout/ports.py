@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.sglang.ports import (
+from pdctl.engines.sglang.ports import (
     BASE_FALLBACK,
     DIST_FALLBACK,
     DIST_OFFSET,
@@ -14,11 +14,11 @@ from pdctl.dialect.sglang.ports import (
     PortRow,
     When,
 )
-from pdctl.dialect.versions import NEWEST
+from pdctl.engines.versions import NEWEST
 from pdctl.layout.serving import Numbers, Port
 
 if TYPE_CHECKING:
-    from pdctl.dialect.versions import Version
+    from pdctl.engines.versions import Version
     from pdctl.layout.shape import Shape
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.sglang.behaviour import MOE_DENSE_TP_MAY_BE_TP
+from pdctl.engines.sglang.behaviour import MOE_DENSE_TP_MAY_BE_TP
 from pdctl.errors import UsageError
 from pdctl.layout import arguments
 from pdctl.layout.feasibility import explain
@@ -14,7 +14,7 @@ from pdctl.layout.shape import Placement, Problem, Shape
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pdctl.dialect.versions import Release, Version
+    from pdctl.engines.versions import Release, Version
     from pdctl.layout.instance import Caution
     from pdctl.topology.model import FlagValue, Role, Topology
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.versions import NEWEST, Version
+from pdctl.engines.versions import NEWEST, Version
 
 if TYPE_CHECKING:
     from pdctl.layout.shape import Shape

@@ -13,9 +13,9 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from pdctl.dialect import numerals
-from pdctl.dialect.prefix import split
-from pdctl.dialect.speech import Speech
+from pdctl.engines import numerals
+from pdctl.engines.prefix import split
+from pdctl.engines.speech import Speech
 from pdctl.logs.block import SIZE, blocks
 from pdctl.logs.buffer import Buffer
 from pdctl.logs.clock import Clock
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterator
 
-    from pdctl.dialect.row import Row, Speaker
+    from pdctl.engines.row import Row, Speaker
     from pdctl.logs.part import Part
 
 RECORD = struct.Struct("<QddQI")  # room, first (inf: untimed), last (-inf: untimed), kinds (one bit each), lines

@@ -10,12 +10,12 @@ import datetime as dt
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect import numerals
+from pdctl.engines import numerals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pdctl.dialect.prefix import Stamp
+    from pdctl.engines.prefix import Stamp
 
 DAY = 86400.0
 # Years a host's clock shows: one that was never set, at the earliest. Nearer to where the calendar of datetime ends, a

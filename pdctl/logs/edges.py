@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.routers.worker_lists import BYTES as LIST
-from pdctl.dialect.routers.worker_lists import opens
+from pdctl.engines.routers.worker_lists import BYTES as LIST
+from pdctl.engines.routers.worker_lists import opens
 from pdctl.logs import window
 from pdctl.logs.block import SIZE
 from pdctl.logs.buffer import Buffer
@@ -18,7 +18,7 @@ from pdctl.logs.worker_lists import unwrapped
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from pdctl.dialect.row import Row
+    from pdctl.engines.row import Row
     from pdctl.logs.event import Event
     from pdctl.logs.part import Part
     from pdctl.logs.reader import Reader

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pdctl.dialect import numerals
+from pdctl.engines import numerals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdctl.dialect.phase import Phase
-    from pdctl.dialect.row import Row
+    from pdctl.engines.phase import Phase
+    from pdctl.engines.row import Row
 
 
 @dataclass(frozen=True, slots=True)

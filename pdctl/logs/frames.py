@@ -12,8 +12,8 @@ import json
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect import prefix
-from pdctl.dialect.wrapping import COLOUR
+from pdctl.engines import prefix
+from pdctl.engines.wrapping import COLOUR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

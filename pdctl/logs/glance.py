@@ -6,8 +6,8 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.identify import Identity, identify
-from pdctl.dialect.prefix import split
+from pdctl.engines.identify import Identity, identify
+from pdctl.engines.prefix import split
 from pdctl.logs import window
 from pdctl.logs.ends import BEGINNINGS
 from pdctl.logs.worker_lists import unwrapped
@@ -15,8 +15,8 @@ from pdctl.logs.worker_lists import unwrapped
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pdctl.dialect.prefix import Stamp
-    from pdctl.dialect.speech import Speech
+    from pdctl.engines.prefix import Stamp
+    from pdctl.engines.speech import Speech
     from pdctl.logs.source import Log
     from pdctl.logs.window import Numbers
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from pdctl.dialect.prefix import SGLANG, Stamp, cut, split
+from pdctl.engines.prefix import SGLANG, Stamp, cut, split
 
 _SECOND = re.compile(rb"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?(?: [A-Z_]{2,7}\d{1,6}){0,6}\] ")
 _MARK = b"\xef\xbb\xbf"

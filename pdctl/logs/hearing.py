@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.speech import ANCESTRY, Said, Speech
+from pdctl.engines.speech import ANCESTRY, Said, Speech
 
 if TYPE_CHECKING:
-    from pdctl.dialect.row import Speaker
+    from pdctl.engines.row import Speaker
 
 MOST = 8192  # lines
 

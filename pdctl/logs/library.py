@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.prefix import cut, spell
-from pdctl.dialect.speech import ANCESTRY
-from pdctl.dialect.vocabulary import speech as shipped
+from pdctl.engines.prefix import cut, spell
+from pdctl.engines.speech import ANCESTRY
+from pdctl.engines.vocabulary import speech as shipped
 from pdctl.logs import needle, window
 from pdctl.logs.clocks import Clocks
 from pdctl.logs.edges import Edges
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pdctl.dialect.identify import Identity
-    from pdctl.dialect.row import Row, Speaker
-    from pdctl.dialect.speech import Speech
+    from pdctl.engines.identify import Identity
+    from pdctl.engines.row import Row, Speaker
+    from pdctl.engines.speech import Speech
     from pdctl.logs.clock import Clock, Instant
     from pdctl.logs.ends import End
     from pdctl.logs.event import Event

@@ -10,7 +10,7 @@ from pdctl.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pdctl.dialect.row import Row
+    from pdctl.engines.row import Row
 
 LONGEST = 512  # bytes; block.OVERLAP leaves room for it and its neighbours
 _DIGITS = b"0123456789"

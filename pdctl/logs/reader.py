@@ -5,17 +5,17 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.prefix import split
-from pdctl.dialect.row import Level, Row, Speaker
+from pdctl.engines.prefix import split
+from pdctl.engines.row import Level, Row, Speaker
 from pdctl.logs.event import Event, Place
 from pdctl.logs.glued import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pdctl.dialect.identify import Identity
-    from pdctl.dialect.prefix import Prefix
-    from pdctl.dialect.speech import Speech
+    from pdctl.engines.identify import Identity
+    from pdctl.engines.prefix import Prefix
+    from pdctl.engines.speech import Speech
     from pdctl.logs.clock import Clock, Instant
     from pdctl.logs.scan import Raw
 

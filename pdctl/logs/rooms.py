@@ -13,8 +13,8 @@ from pdctl.logs.needle import announced
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pdctl.dialect.identify import Identity
-    from pdctl.dialect.row import Row
+    from pdctl.engines.identify import Identity
+    from pdctl.engines.row import Row
     from pdctl.logs.census import Counted, Task
 
 PARALLEL = 1 << 28  # bytes below which starting more processes costs more than it brings

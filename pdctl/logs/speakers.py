@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.wrapping import COLOUR
+from pdctl.engines.wrapping import COLOUR
 from pdctl.logs.numbering import Lines
 from pdctl.logs.part import open_part
 from pdctl.logs.split import LIMIT, Piece, Sink, lines_of
@@ -17,7 +17,7 @@ from pdctl.logs.split import LIMIT, Piece, Sink, lines_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pdctl.dialect.identify import Identity
+    from pdctl.engines.identify import Identity
     from pdctl.logs.part import Part
 
 WHOLE = 1 << 23  # bytes of a file up to which all of it is searched for roles; of a longer one WINDOWS of it
@@ -118,8 +118,8 @@ def by_speaker(part: Part, note: Callable[[str], None]) -> tuple[Piece, ...]:
 
 def _segments(part: Part) -> list[_Segment]:
     """Cut where time jumps back, and at a start line of somebody else. [] for too many."""
-    from pdctl.dialect.identify import identify  # late: files that are one log need no dialect yet
-    from pdctl.dialect.vocabulary import speech
+    from pdctl.engines.identify import identify  # late: files that are one log need no dialect yet
+    from pdctl.engines.vocabulary import speech
 
     speaker = speech()
     found: list[_Segment] = []

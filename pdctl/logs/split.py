@@ -22,7 +22,7 @@ from pdctl.logs.part import Form, Part, Spool, modified, open_part
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from pdctl.dialect.identify import Identity
+    from pdctl.engines.identify import Identity
     from pdctl.logs.frames import Framed
 
 LIMIT = 1 << 32  # bytes of a merged stream that are taken apart (decompressed)
@@ -240,8 +240,8 @@ def _of_one_unit(unit: list[_Strand]) -> list[_Strand]:
 
     All of them as one that is `mixed`, where a process that speaks could be of several servers.
     """
-    from pdctl.dialect.identify import identify  # late: only journals need it
-    from pdctl.dialect.vocabulary import speech
+    from pdctl.engines.identify import identify  # late: only journals need it
+    from pdctl.engines.vocabulary import speech
 
     known = [identify(each.sink.head().split(b"\n"), speech()) for each in unit]
     servers: dict[tuple[str, int | None], list[_Strand]] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from pdctl.dialect.prefix import cut
+from pdctl.engines.prefix import cut
 
 # The time a line begins with, as far as it was written: `20`, `2026-11`, `[2026-11-22 20:0`.
 _HEAD = re.compile(rb"\[?20(?:\d{1,2}(?:-(?:\d{1,2}(?:-(?:\d{1,2}(?:[T ][\d:.,]{0,15})?)?)?)?)?)?")

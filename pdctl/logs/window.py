@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.prefix import split
+from pdctl.engines.prefix import split
 from pdctl.logs.block import LINE, SIZE, blocks
 from pdctl.logs.buffer import Buffer
 from pdctl.logs.numbering import Lines, Unnumbered

@@ -6,7 +6,7 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.routers import worker_lists
+from pdctl.engines.routers import worker_lists
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

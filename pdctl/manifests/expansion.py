@@ -7,7 +7,7 @@ import operator
 import re
 from typing import TYPE_CHECKING
 
-from pdctl.dialect import numerals
+from pdctl.engines import numerals
 from pdctl.manifests.manifest import Said
 from pdctl.manifests.quoting import DOUBLE, LITERAL, SUM
 

@@ -8,7 +8,7 @@ import yaml
 from yaml.events import CollectionEndEvent, CollectionStartEvent
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from pdctl.dialect import numerals
+from pdctl.engines import numerals
 from pdctl.errors import UsageError
 
 if TYPE_CHECKING:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect import history
-from pdctl.dialect.versions import released, spell
+from pdctl.engines import history
+from pdctl.engines.versions import released, spell
 from pdctl.render import columns
 from pdctl.render.visible import as_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.dialect.identify import Identity
-    from pdctl.dialect.row import Row
-    from pdctl.dialect.survey import Survey
-    from pdctl.dialect.versions import Release, Span, Version
+    from pdctl.engines.identify import Identity
+    from pdctl.engines.row import Row
+    from pdctl.engines.survey import Survey
+    from pdctl.engines.versions import Release, Span, Version
     from pdctl.render.term import Term
 
-ROWS, CHECK = "pdctl.dialect-rows/1", "pdctl.dialect-check/1"
+ROWS, CHECK = "pdctl.engines-rows/1", "pdctl.engines-check/1"
 HEAD = ("ROW", "SPEAKER", "LEVEL", "ROLE", "RELEASES", "PROVES", "CODE", "NEEDS")
 SHOWN = 12  # rows of one log on a terminal; a pipe gets all
 

@@ -54,8 +54,8 @@ def show(entry: Entry, term: Term) -> None:
 
 def faults() -> list[tuple[str, str, str, str]]:
     """The table behind PD317: releases, where, report, fault."""
-    from pdctl.dialect.sglang.faults import FAULTS as ROWS  # late: one code of a hundred has it
-    from pdctl.dialect.versions import spell
+    from pdctl.engines.sglang.faults import FAULTS as ROWS  # late: one code of a hundred has it
+    from pdctl.engines.versions import spell
 
     return [
         (

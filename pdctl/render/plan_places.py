@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.sglang.ports import EPHEMERAL
+from pdctl.engines.sglang.ports import EPHEMERAL
 from pdctl.render.columns import table
 from pdctl.render.plan_document import shell_line, shell_words
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.sglang.http import paths
+from pdctl.engines.sglang.http import paths
 from pdctl.fleet import bootstrap, document, http
 from pdctl.fleet.facts import Endpoint
 from pdctl.fleet.queues import queues

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pdctl.dialect import numerals
+from pdctl.engines import numerals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.own.canary import PREFIX
+from pdctl.engines.pdctl.canary import PREFIX
 
 if TYPE_CHECKING:
     from pdctl.trace.room import Room

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import floor
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.phase import Phase
+from pdctl.engines.phase import Phase
 from pdctl.trace import signs
 from pdctl.trace.room import Clock
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect import numerals
-from pdctl.dialect.row import Speaker
+from pdctl.engines import numerals
+from pdctl.engines.row import Speaker
 from pdctl.trace import signs
 from pdctl.trace.addresses import Address, parse
 from pdctl.trace.known import Known

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import fill
-from pdctl.dialect import numerals
+from pdctl.engines import numerals
 from pdctl.logs.ends import ORDERS
 from pdctl.trace import deaths as ends
 from pdctl.trace.causes.mismatches import VALUES
@@ -18,7 +18,7 @@ from pdctl.trace.room import Evidence
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pdctl.dialect.row import Row
+    from pdctl.engines.row import Row
     from pdctl.logs.event import Event
     from pdctl.logs.library import Library
     from pdctl.trace.deployment import Deployment, Instance

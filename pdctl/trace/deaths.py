@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect.row import Level
+from pdctl.engines.row import Level
 from pdctl.logs.ends import ORDERS, of_the_order
 from pdctl.trace.addresses import parse
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pdctl.dialect import numerals
+from pdctl.engines import numerals
 from pdctl.logs.ends import BEGINNINGS
 from pdctl.trace.addresses import WILDCARDS, Address, parse, same_host
 from pdctl.trace.upstreams import Router, routers_of
@@ -14,7 +14,7 @@ from pdctl.trace.upstreams import Router, routers_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pdctl.dialect.identify import Identity
+    from pdctl.engines.identify import Identity
     from pdctl.logs.ends import End
     from pdctl.logs.event import Event
     from pdctl.logs.library import Library

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import Severity, fill
-from pdctl.dialect.row import Level
+from pdctl.engines.row import Level
 from pdctl.trace import crashes
 from pdctl.trace.assemble import WHOLE, Tracer
 from pdctl.trace.canaries import left_on_purpose
@@ -21,7 +21,7 @@ from pdctl.trace.summary import summaries
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pdctl.dialect.row import Row
+    from pdctl.engines.row import Row
     from pdctl.logs.event import Event
     from pdctl.logs.library import Library
     from pdctl.trace.diagnosis import Death

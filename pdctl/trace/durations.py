@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pdctl.dialect import numerals
-from pdctl.dialect.phase import Phase
+from pdctl.engines import numerals
+from pdctl.engines.phase import Phase
 from pdctl.trace import signs
 from pdctl.trace.room import Duration
 from pdctl.trace.story import waited

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.row import Level
+from pdctl.engines.row import Level
 from pdctl.trace import crashes
 from pdctl.trace.deployment import Deployment
 from pdctl.trace.diagnosis import Kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from pdctl.dialect.row import Speaker
+from pdctl.engines.row import Speaker
 from pdctl.trace.matching import Assignments
 
 if TYPE_CHECKING:

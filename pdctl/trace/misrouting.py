@@ -14,7 +14,7 @@ from pdctl.trace.upstreams import sent_address
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.dialect.identify import Target
+    from pdctl.engines.identify import Target
     from pdctl.trace.deployment import Deployment, Instance
     from pdctl.trace.upstreams import Router
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.row import Level, Speaker
+from pdctl.engines.row import Level, Speaker
 from pdctl.trace import signs
 from pdctl.trace.case import NEAR
 from pdctl.trace.room import Missing, Outcome

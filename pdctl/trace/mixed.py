@@ -10,7 +10,7 @@ from pdctl.trace.room import Missing, Outcome
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pdctl.dialect.identify import Identity
+    from pdctl.engines.identify import Identity
     from pdctl.logs.library import Library
     from pdctl.logs.source import Log
     from pdctl.trace.room import Room

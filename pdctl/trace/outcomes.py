@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.phase import Phase
+from pdctl.engines.phase import Phase
 from pdctl.trace import signs
 from pdctl.trace.room import Outcome
 

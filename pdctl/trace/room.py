@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdctl.dialect.phase import Phase
+    from pdctl.engines.phase import Phase
 
 
 class Outcome(str, Enum):

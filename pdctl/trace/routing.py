@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.row import Speaker
+from pdctl.engines.row import Speaker
 from pdctl.layout.commands import ROUTERS
 
 if TYPE_CHECKING:

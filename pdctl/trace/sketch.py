@@ -18,8 +18,8 @@ from pdctl.trace.story import Story
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.dialect.phase import Phase
-    from pdctl.dialect.row import Row
+    from pdctl.engines.phase import Phase
+    from pdctl.engines.row import Row
     from pdctl.logs import rooms
     from pdctl.trace.deployment import Deployment
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.versions import spell
+from pdctl.engines.versions import spell
 from pdctl.trace.diagnosis import Kind, Source
 from pdctl.trace.mixed import APART, mixed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.dialect.identify import Identity
+    from pdctl.engines.identify import Identity
     from pdctl.logs.library import Library
     from pdctl.logs.source import Log
     from pdctl.trace.deployment import Deployment

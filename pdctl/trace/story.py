@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pdctl.dialect import numerals
-from pdctl.dialect.phase import Phase
+from pdctl.engines import numerals
+from pdctl.engines.phase import Phase
 from pdctl.logs import needle
 from pdctl.trace import signs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect import numerals
+from pdctl.engines import numerals
 from pdctl.trace.ledger import answers, tokenised
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pdctl.trace.addresses import LOOPBACKS, Address, parse
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pdctl.dialect.identify import Identity, Target
+    from pdctl.engines.identify import Identity, Target
     from pdctl.logs.event import Event
 
 REHEARSED = "rehearsal-starting"  # has the ports that are really sent; the usual line behind it has the right ones

@@ -225,5 +225,5 @@ def test_a_shape_alone_loads_no_figures_and_no_topology() -> None:
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True)
     late = {"json", "yaml", "dataclasses", "pdctl.topology", "pdctl.layout.memory", "pdctl.layout.weights"}
-    late |= {"pdctl.layout.handover", "pdctl.layout.commands", "pdctl.dialect.sglang.rules"}
+    late |= {"pdctl.layout.handover", "pdctl.layout.commands", "pdctl.engines.sglang.rules"}
     assert not set(done.stderr.split()) & late

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from pdctl.catalogue.entry import Severity
-from pdctl.dialect.sglang import mixing
-from pdctl.dialect.sglang.agreement import Rule
-from pdctl.dialect.versions import SGLANG, Version, spell
 from pdctl.doctor import diff, reading, runner
 from pdctl.doctor.diff import ROWS
 from pdctl.doctor.facts import Facts
 from pdctl.doctor.finding import Finding, Status
+from pdctl.engines.sglang import mixing
+from pdctl.engines.sglang.agreement import Rule
+from pdctl.engines.versions import SGLANG, Version, spell
 from tests.doctor.fixtures import recorded as real
 from tests.doctor.fixtures.live import dp_attention, hybrid, mla
 from tests.doctor.fixtures.recorded import healthy

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import httpx
 
-from pdctl.dialect.prefix import SGLANG
+from pdctl.engines.prefix import SGLANG
 from tests.e2e.conftest import Deployment
 
 FORGED = (

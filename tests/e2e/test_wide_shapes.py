@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pdctl.dialect.own.engine import ROWS
+from pdctl.engines.pdctl.engine import ROWS
 from tests.e2e.conftest import ROOT, Deployment, wait_for
 from tests.e2e.test_two_prefills_one_decode import answers, prompts
 from tests.ports import free_block

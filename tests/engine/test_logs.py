@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from pdctl.dialect.prefix import split
+from pdctl.engines.prefix import split
 from pdctl.log_stream import stamp
 
 SAY = """

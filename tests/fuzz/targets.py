@@ -14,18 +14,18 @@ from xml.etree import ElementTree
 
 from pdctl.catalogue.entry import Needs
 from pdctl.cli import doctor_bundle
-from pdctl.dialect import custom
-from pdctl.dialect.identify import identify
-from pdctl.dialect.prefix import split
-from pdctl.dialect.row import Speaker
-from pdctl.dialect.speech import Speech
-from pdctl.dialect.vocabulary import speech
 from pdctl.doctor import elsewhere, redaction, runner
 from pdctl.doctor import request as asking
 from pdctl.doctor.facts import Depth, Facts
 from pdctl.doctor.finding import Report
 from pdctl.doctor.gather import gather
 from pdctl.doctor.request import Request
+from pdctl.engines import custom
+from pdctl.engines.identify import identify
+from pdctl.engines.prefix import split
+from pdctl.engines.row import Speaker
+from pdctl.engines.speech import Speech
+from pdctl.engines.vocabulary import speech
 from pdctl.errors import NotProbedError, PdctlError, UsageError
 from pdctl.fleet import address, bootstrap, completions, exposition, from_host, http, legs, queues, router, server_info
 from pdctl.fleet.address import Unanswered

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.dialect.routers.arguments import arguments
+from pdctl.engines.routers.arguments import arguments
 from pdctl.layout.plan import Plan
 from pdctl.router import command_line
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.dialect.versions import SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_23, Version, spell
+from pdctl.engines.versions import SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_23, Version, spell
 from pdctl.layout.collisions import Claim, collisions
 from pdctl.layout.ports import occupied
 from pdctl.layout.serving import Numbers

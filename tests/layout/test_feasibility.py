@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.dialect.sglang.rules import RULES
-from pdctl.dialect.versions import NEWEST, SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, Version
+from pdctl.engines.sglang.rules import RULES
+from pdctl.engines.versions import NEWEST, SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, Version
 from pdctl.layout.feasibility import check
 from pdctl.layout.model_config import load
 from pdctl.layout.pairing import check_pair

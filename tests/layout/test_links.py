@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from pdctl.dialect.versions import V0_5_3, V0_5_8
+from pdctl.engines.versions import V0_5_3, V0_5_8
 from pdctl.layout.links import head_slices, held_heads, pull, targets
 from pdctl.layout.shape import Shape
 

@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from pdctl.dialect.prefix import split
+from pdctl.engines.prefix import split
 from pdctl.logs.clock import DAY, Clock, Instant, undated_since, zone_of
 
 BERLIN = ZoneInfo("Europe/Berlin")

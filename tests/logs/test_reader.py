@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import datetime as dt
 
-from pdctl.dialect.identify import Identity
-from pdctl.dialect.row import Speaker
-from pdctl.dialect.vocabulary import speech
+from pdctl.engines.identify import Identity
+from pdctl.engines.row import Speaker
+from pdctl.engines.vocabulary import speech
 from pdctl.logs.clock import Clock
 from pdctl.logs.event import Event, Place
 from pdctl.logs.hearing import Hearing

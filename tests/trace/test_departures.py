@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdctl.dialect.own import canary
+from pdctl.engines.pdctl import canary
 from pdctl.errors import NotFoundError
 from pdctl.trace import lookup, summary
 from pdctl.trace.assemble import trace

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from pdctl.dialect.wrapping import COLOUR
+from pdctl.engines.wrapping import COLOUR
 from pdctl.trace import crashes
 from pdctl.trace.deployment import Deployment
 from pdctl.trace.diagnose import diagnose

@@ -1,1 +1,1 @@
-"""Read one release of SGLang or of a router from its wheel, without installing it, into pdctl/dialect/releases."""
+"""Read one release of SGLang or of a router from its wheel, without installing it, into pdctl/engines/releases."""

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl import dialect
-from pdctl.dialect.tables import lines
+from pdctl import engines
+from pdctl.engines.tables import lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ KINDS: dict[str, str] = {
     "records": "record field frame",
     "logs": "template level function",
 }
-FOLDER = Path(dialect.__file__).with_name("releases")
+FOLDER = Path(engines.__file__).with_name("releases")
 LOGS = Path(__file__).with_name("logs")
 Row = tuple[str, ...]
 

@@ -6,12 +6,12 @@ import re
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
-from pdctl.dialect.sglang.behaviour import STALE_RANKS_KEPT_BEHIND_A_SERVICE, WILDCARD_REGISTERS_ITSELF
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.live.ports import undecided, unread
 from pdctl.doctor.ports import LOOPBACK, WILDCARD, address, agreement, machine, plain, workers
 from pdctl.doctor.reading import ranks, release
 from pdctl.doctor.words import few, names
+from pdctl.engines.sglang.behaviour import STALE_RANKS_KEPT_BEHIND_A_SERVICE, WILDCARD_REGISTERS_ITSELF
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

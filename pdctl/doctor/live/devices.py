@@ -10,11 +10,11 @@ import re
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs, Severity
-from pdctl.dialect import numerals
 from pdctl.doctor import reading
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.ports import address, machine
 from pdctl.doctor.words import names
+from pdctl.engines import numerals
 from pdctl.fleet import document
 
 if TYPE_CHECKING:

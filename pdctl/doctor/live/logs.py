@@ -41,7 +41,7 @@ def signature(entry: Entry, facts: Facts) -> list[Finding] | Skipped | Unknown:
 @lru_cache(maxsize=1)
 def _signed() -> frozenset[str]:
     """The codes that a row of a dialect names as its cause."""
-    from pdctl.dialect.vocabulary import speech  # late: all dialects; who reads logs has them already
+    from pdctl.engines.vocabulary import speech  # late: all dialects; who reads logs has them already
 
     return frozenset(row.cause for row in speech().rows if row.cause and not row.echo)
 

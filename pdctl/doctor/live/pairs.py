@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.entry import Needs, Severity
-from pdctl.dialect.sglang import behaviour, mixing
 from pdctl.doctor import diff, reading
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.words import few, names
+from pdctl.engines.sglang import behaviour, mixing
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

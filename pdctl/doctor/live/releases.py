@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
-from pdctl.dialect.sglang import faults
-from pdctl.dialect.sglang.faults import Release
-from pdctl.dialect.versions import parse, unread
 from pdctl.doctor import reading
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.static.releases import of
 from pdctl.doctor.words import few, names
+from pdctl.engines.sglang import faults
+from pdctl.engines.sglang.faults import Release
+from pdctl.engines.versions import parse, unread
 from pdctl.errors import UsageError
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.entry import Severity
-from pdctl.dialect.sglang.behaviour import WILDCARD_REGISTERS_ITSELF
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.bootstrap import claims
 from pdctl.doctor.static.deployed import LOOPBACK, behind, service_of, split
 from pdctl.doctor.static.question import written
+from pdctl.engines.sglang.behaviour import WILDCARD_REGISTERS_ITSELF
 from pdctl.manifests.manifest import COMPOSE, SCRIPT
 
 if TYPE_CHECKING:

@@ -6,20 +6,20 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.entry import Severity
-from pdctl.dialect.sglang import agreement
-from pdctl.dialect.sglang.agreement import ENGINES_OWN
-from pdctl.dialect.sglang.behaviour import KV_DTYPE_COMPARED_BY_WORD
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.deployed import behind
 from pdctl.doctor.static.question import written
+from pdctl.engines.sglang import agreement
+from pdctl.engines.sglang.agreement import ENGINES_OWN
+from pdctl.engines.sglang.behaviour import KV_DTYPE_COMPARED_BY_WORD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pdctl.dialect.sglang.agreement import Setting
     from pdctl.doctor.check import Verdict
     from pdctl.doctor.finding import Finding
     from pdctl.doctor.static.servers import Server, Servers
+    from pdctl.engines.sglang.agreement import Setting
 
 EMBEDDED_PAGE = "16"  # pdctl.engine's default page size
 

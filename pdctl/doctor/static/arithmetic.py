@@ -7,12 +7,12 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs, Severity
-from pdctl.dialect.sglang import behaviour
-from pdctl.dialect.sglang.rules import STAGING_ENV, STAGING_SPAN
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.families import Family
 from pdctl.doctor.static.models import NO_CONFIG, model
 from pdctl.doctor.static.question import NO_TEXT, written
+from pdctl.engines.sglang import behaviour
+from pdctl.engines.sglang.rules import STAGING_ENV, STAGING_SPAN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

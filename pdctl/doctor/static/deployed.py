@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from pdctl.dialect.versions import resolve
 from pdctl.doctor.static.servers import HTTP, RouterLine, Server, Servers, Setting
+from pdctl.engines.versions import resolve
 from pdctl.errors import UsageError
 from pdctl.manifests.flags import Flags, parse, worker
 from pdctl.manifests.manifest import COMPOSE, SCRIPT
@@ -17,7 +17,7 @@ from pdctl.manifests.programs import Program, program
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.dialect.versions import Version
+    from pdctl.engines.versions import Version
     from pdctl.manifests.manifest import Container, Manifest, Pod, Service
 
 TAG = re.compile(r":v?(\d+\.\d+\.\d+\w*(?:\.post\d+)?)[^/@:]*(?:@|$)")  # lmsysorg/sglang:v0.5.18-cu126

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.entry import Severity
-from pdctl.dialect.sglang import behaviour
-from pdctl.dialect.versions import Span
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.question import written
+from pdctl.engines.sglang import behaviour
+from pdctl.engines.versions import Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pdctl.dialect import numerals
-from pdctl.dialect.versions import resolve
 from pdctl.doctor.static.servers import RouterLine, Server, Servers, Setting
+from pdctl.engines import numerals
+from pdctl.engines.versions import resolve
 from pdctl.manifests.flags import Flags, Listed, parse, worker
 from pdctl.manifests.manifest import Word
 from pdctl.manifests.programs import program

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.sglang.arguments import gap
-from pdctl.dialect.sglang.behaviour import ONLY_ROUND_ROBIN_FOLLOWS_ROOM, RANK_OF_ROOM_CHECKED
-from pdctl.dialect.sglang.refusals import REFUSALS
-from pdctl.dialect.versions import resolve
 from pdctl.doctor.check import Unknown, finding
 from pdctl.doctor.static.question import written
+from pdctl.engines.sglang.arguments import gap
+from pdctl.engines.sglang.behaviour import ONLY_ROUND_ROBIN_FOLLOWS_ROOM, RANK_OF_ROOM_CHECKED
+from pdctl.engines.sglang.refusals import REFUSALS
+from pdctl.engines.versions import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

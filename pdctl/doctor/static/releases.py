@@ -6,18 +6,18 @@ import re
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Severity
-from pdctl.dialect.sglang.faults import ATTENTION_DP, ONE_RANK_BALANCE, SPECULATION, Release, hits
-from pdctl.dialect.versions import parse, spell, unread
 from pdctl.doctor.check import Skipped, Unknown, finding
 from pdctl.doctor.static.question import written
+from pdctl.engines.sglang.faults import ATTENTION_DP, ONE_RANK_BALANCE, SPECULATION, Release, hits
+from pdctl.engines.versions import parse, spell, unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.dialect.versions import Version
     from pdctl.doctor.check import Verdict
     from pdctl.doctor.finding import Finding
     from pdctl.doctor.static.servers import Server, Servers
+    from pdctl.engines.versions import Version
 
 NUMBERS = re.compile(r"(?<!\d)\d{1,6}\.\d{1,6}\.\d{1,6}(?:\.post\d{1,6})?")
 

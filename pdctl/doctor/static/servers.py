@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect import numerals
+from pdctl.engines import numerals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pdctl.dialect.versions import Version
+    from pdctl.engines.versions import Version
     from pdctl.layout.instance import Instance, Plan
     from pdctl.manifests.flags import Flags, Listed
     from pdctl.manifests.manifest import Container, Manifest, Pod

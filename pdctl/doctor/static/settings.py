@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.environment import lint
-from pdctl.dialect.versions import NEWEST
 from pdctl.doctor.check import finding
 from pdctl.doctor.static.question import written
+from pdctl.engines.environment import lint
+from pdctl.engines.versions import NEWEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

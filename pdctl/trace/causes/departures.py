@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pdctl.dialect import numerals
-from pdctl.dialect.phase import Phase
+from pdctl.engines import numerals
+from pdctl.engines.phase import Phase
 from pdctl.trace import canaries, signs
 from pdctl.trace.case import NEAR, Case, Finding, Proof
 from pdctl.trace.upstreams import sent_address

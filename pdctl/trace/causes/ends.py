@@ -6,8 +6,8 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pdctl.dialect.phase import Phase
-from pdctl.dialect.sglang import behaviour
+from pdctl.engines.phase import Phase
+from pdctl.engines.sglang import behaviour
 from pdctl.trace import signs
 from pdctl.trace.case import NEAR, Case, Finding, Proof
 from pdctl.trace.causes.mismatches import described

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect import numerals
-from pdctl.dialect.phase import Phase
+from pdctl.engines import numerals
+from pdctl.engines.phase import Phase
 from pdctl.trace import signs
 from pdctl.trace.case import Case, Finding, Proof
 from pdctl.trace.story import waited

@@ -15,7 +15,7 @@ from pdctl.trace.upstreams import apart, sent_address
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.dialect.identify import Target
+    from pdctl.engines.identify import Target
     from pdctl.logs.event import Event
     from pdctl.trace.deployment import Instance
     from pdctl.trace.upstreams import Router

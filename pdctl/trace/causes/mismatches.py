@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect import numerals
+from pdctl.engines import numerals
 from pdctl.trace.case import NEAR, Case, Finding, Proof
 from pdctl.trace.deaths import mismatches
 from pdctl.trace.story import waited

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.dialect import numerals
+from pdctl.engines import numerals
 from pdctl.trace import signs
 from pdctl.trace.addresses import Address, parse
 from pdctl.trace.case import NEAR, Case, Finding, Proof
@@ -12,7 +12,7 @@ from pdctl.trace.deaths import REFUSED
 from pdctl.trace.routing import router_command
 
 if TYPE_CHECKING:
-    from pdctl.dialect.identify import Target
+    from pdctl.engines.identify import Target
     from pdctl.logs.event import Event
     from pdctl.trace.deployment import Instance
 

@@ -8,8 +8,8 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.dialect import numerals
-from pdctl.dialect.phase import Phase
+from pdctl.engines import numerals
+from pdctl.engines.phase import Phase
 from pdctl.trace import signs
 from pdctl.trace.case import NEAR, Case, Finding, Proof
 from pdctl.trace.causes.ports import dialled

@@ -6,12 +6,12 @@ import pytest
 
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import Severity
-from pdctl.dialect.sglang.faults import ATTENTION_DP, FAULTS, NIXL_131, SPECULATION, Release, hits
-from pdctl.dialect.sglang.refusals import REFUSALS, Refusal
-from pdctl.dialect.versions import SGLANG, spell
 from pdctl.doctor.canaries import HARM
 from pdctl.doctor.static.refusals import TERM
 from pdctl.doctor.static.releases import numbers
+from pdctl.engines.sglang.faults import ATTENTION_DP, FAULTS, NIXL_131, SPECULATION, Release, hits
+from pdctl.engines.sglang.refusals import REFUSALS, Refusal
+from pdctl.engines.versions import SGLANG, spell
 from tests.doctor.written import ENGINE, doubt, embedded, found, manifest, pair, pods, topology
 
 

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from pdctl.dialect.phase import Phase
+from pdctl.engines.phase import Phase
 from pdctl.render.trace.forms import Form, write
 from pdctl.render.trace.mermaid import escaped
 from pdctl.render.visible import cells, fitted, padded, visible

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.dialect.phase import Phase
+from pdctl.engines.phase import Phase
 from pdctl.render.trace import measures
 from pdctl.render.trace.axis import GAP_SHARE, Axis
 from pdctl.render.trace.gaps import gap_row

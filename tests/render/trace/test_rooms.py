@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pdctl.cli.room_filter import FIELDS, matcher
-from pdctl.dialect.phase import Phase
+from pdctl.engines.phase import Phase
 from pdctl.errors import UsageError
 from pdctl.render import rooms
 from pdctl.trace.room import Outcome, Summary

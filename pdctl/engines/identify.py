@@ -1,0 +1,361 @@
+"""Who wrote a log: speaker, role, releases, backend, level and ports, from its lines alone.
+
+Role detection: most engine rows are written by one role only (row.role); a log names its role as soon as one such
+line stands in it. Version detection: every row and a few details of some lines (HINTS) hold for a span of the releases
+that were read; what all of them allow is the answer.
+Nothing is assumed: what no line shows is None.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.engines import arguments, numerals
+from pdctl.engines.pdctl.engine import AT_INFO
+from pdctl.engines.pdctl.launcher import ROWS as LAUNCHER
+from pdctl.engines.row import Level, Speaker
+from pdctl.engines.versions import (
+    V0_5_3,
+    V0_5_4,
+    V0_5_4_POST2,
+    V0_5_8,
+    V0_5_10,
+    V0_5_11,
+    V0_5_12,
+    V0_5_16,
+    V0_5_23,
+    Span,
+    Version,
+    spell,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pdctl.engines.speech import Said, Speech
+
+DEBUG_FLAG = "--log-level debug"
+_LEVELS = tuple(Level)
+
+
+class Target(NamedTuple):
+    """A prefill as a router was told of it. port None: it will send null."""
+
+    url: str
+    port: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """since inclusive, until exclusive: the known releases it can be; both None when nothing bounds them.
+
+    role: prefill, decode, router, unified, or "" when no line tells. level: the lowest level seen.
+    port: of its HTTP server. bootstrap_port: of the bootstrap server it runs; a decode's own flag, which is the port it
+    takes when a request brings none, is facts["disaggregation_bootstrap_port"].
+    timeouts: "bootstrap", "waiting" → seconds, as seen in time-outs.
+    facts: arguments by field name; of a router "prefill" and "decode" as its start line has them; "utc_offset".
+    """
+
+    speaker: Speaker | None = None
+    role: str = ""
+    since: Version | None = None
+    until: Version | None = None
+    backend: str = ""
+    level: Level | None = None
+    port: int | None = None
+    bootstrap_port: int | None = None
+    log_requests: bool | None = None
+    time_stats: bool | None = None
+    timeouts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    facts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def prefills(self) -> tuple[Target, ...]:
+        """The prefills of a router's start line; () when it is not in the log.
+
+        Without those whose port is no number: what the router sends for them is not known.
+        """
+        pairs = _PAIR.findall(self.facts.get("prefill", ""))
+        told = ((url, port, numerals.whole(port)) for url, port in pairs)
+        return tuple(Target(url, number) for url, port, number in told if port == "None" or number is not None)
+
+    @property
+    def decodes(self) -> tuple[str, ...]:
+        return tuple(_URL.findall(self.facts.get("decode", "")))
+
+
+# ("http://…", Some(8998)) of the Rust routers, ('http://…', 8998) of pdctl's.
+_PAIR = re.compile(r"""["'](https?://[^"']+)["'], (?:Some\()?(\d+|None)""")
+_URL = re.compile(r"""["'](https?://[^"']+)["']""")
+
+
+class Hint(NamedTuple):
+    """A detail of a row's values that only some releases write."""
+
+    row: str
+    value: str
+    pattern: str
+    span: Span
+
+
+_LAUNCHERS = frozenset(row.id for row in LAUNCHER)
+HINTS = (
+    # A decode asks in its own release's words, whatever the answer.
+    Hint("shape-called", "path", r"/route\?engine_rank", Span(V0_5_3, V0_5_10)),
+    Hint("shape-called", "path", r"/route\?prefill_dp_rank", Span(V0_5_10)),
+    Hint("rank-called", "path", r"/route\?engine_rank", Span(V0_5_3, V0_5_10)),
+    Hint("rank-called", "path", r"/route\?prefill_dp_rank", Span(V0_5_10)),
+    # A prefill is asked by anybody; what it does not understand it answers with 400.
+    Hint("bootstrap-shape-answered", "asked", r"/route\?engine_rank\S* (?:200|5)", Span(V0_5_3, V0_5_10)),
+    Hint("bootstrap-shape-answered", "asked", r"/route\?engine_rank\S* 400", Span(V0_5_10)),
+    Hint("bootstrap-shape-answered", "asked", r"/route\?prefill_dp_rank\S* (?:200|503)", Span(V0_5_10)),
+    Hint("bootstrap-shape-answered", "asked", r"/route\?prefill_dp_rank\S* 400", Span(V0_5_3, V0_5_10)),
+    # repr() of the record as the decode's own release defines it.
+    Hint("prefill-shape-fetched", "info", r"PrefillServerInfo\((?!.*prefill_http_port)", Span(V0_5_10, V0_5_16)),
+    Hint(
+        "prefill-shape-fetched",
+        "info",
+        r"PrefillServerInfo\((?!.*kv_layout).*prefill_http_port",
+        Span(V0_5_16, V0_5_23),
+    ),
+    Hint("prefill-shape-fetched", "info", r".*kv_layout", Span(V0_5_23)),
+    Hint("prefill-shape-fetched-old", "page_size", r"\d", Span(V0_5_8, V0_5_10)),
+    Hint("prefill-warm-up-ended-old", "resp", r".*'total_retractions'", Span(V0_5_4_POST2, V0_5_11)),
+    Hint("decode-warm-up-ended-old", "resp", r".*'total_retractions'", Span(V0_5_4_POST2, V0_5_11)),
+    Hint("prefill-times", "attempts", r"\d", Span(V0_5_16)),
+    Hint("prefill-times", "attempts", r"$", Span(V0_5_12, V0_5_16)),
+    Hint("decode-times", "attempts", r"\d", Span(V0_5_16)),
+    Hint("decode-times", "attempts", r"$", Span(V0_5_12, V0_5_16)),
+    Hint("prefill-batch-old", "dot", r"\.", Span(V0_5_3, V0_5_4)),
+    Hint("prefill-batch-old", "dot", r",", Span(V0_5_4, V0_5_11)),
+    Hint("decode-batch", "dot", r"\.", Span(V0_5_3, V0_5_4)),
+    Hint("decode-batch", "dot", r",", Span(V0_5_4)),
+)
+_HINTS = {row: tuple(hint for hint in HINTS if hint.row == row) for row in {hint.row for hint in HINTS}}
+
+
+def identify(lines: Iterable[bytes], speech: Speech) -> Identity:
+    """What the lines given say; they may be a whole log, its head and tail, or three lines of an excerpt."""
+    notes = _Notes()
+    for raw in lines:
+        said = speech.match(raw)
+        if said is not None:
+            notes.take(said)
+    return notes.identity()
+
+
+class _Notes:
+    """What has been seen so far; the first line that showed something is its reason."""
+
+    def __init__(self) -> None:
+        self.speakers: Counter[Speaker] = Counter()
+        self.launchers = 0  # lines `pdctl launch` added to the log, whoever wrote the others
+        self.roles: dict[str, str] = {}
+        self.levels: set[Level] = set()
+        self.debug_shared: str = ""  # a line SGLang writes at DEBUG but pdctl's engine at INFO
+        self.since: tuple[Version, str] | None = None
+        self.until: tuple[Version, str] | None = None
+        self.backends: dict[str, str] = {}
+        self.facts: dict[str, str] = {}
+        self.found: dict[str, str] = {}  # what else was seen → why
+        self.ports: dict[str, int] = {}
+        self.timeouts: dict[str, float] = {}
+
+    def take(self, said: Said) -> None:
+        row, values = said.row, said.values
+        why = f"`{said.prefix.message[:72]}` ({row.id})"
+        self.speakers[row.speaker] += 1
+        self.launchers += row.id in _LAUNCHERS
+        if row.role:
+            self.roles.setdefault(row.role, why)
+        if row.backend:
+            self.backends.setdefault(row.backend, why)
+        self._level(said)
+        if row.speaker is Speaker.SGLANG:
+            self._bound(row.span, why)
+            for hint in _HINTS.get(row.id, ()):
+                if re.match(hint.pattern, _detail(hint.value, said)):
+                    self._bound(hint.span, why)
+        if row.needs in ("--log-requests", "--enable-request-time-stats-logging"):
+            self.found.setdefault(row.needs, why)
+        read = _READERS.get(row.id)
+        if read is not None:
+            read(self, said, why)
+        if "state" in values and "seconds" in values:
+            name = "bootstrap" if values["state"] == "Bootstrapping" else "waiting"
+            seconds = numerals.real(values["seconds"])
+            if seconds is not None:
+                self.timeouts[name] = min(seconds, self.timeouts.get(name, seconds))
+
+    def _level(self, said: Said) -> None:
+        row = said.row
+        level = Level.DEBUG if row.needs == DEBUG_FLAG else row.level
+        if level is Level.DEBUG and row.id in AT_INFO:
+            self.debug_shared = row.id
+        else:
+            self.levels.add(level)
+
+    def _bound(self, span: Span, why: str) -> None:
+        if span.since > V0_5_3 and (self.since is None or span.since > self.since[0]):
+            self.since = (span.since, why)
+        if span.until is not None and (self.until is None or span.until < self.until[0]):
+            self.until = (span.until, why)
+
+    # --- what single rows tell
+
+    def arguments(self, said: Said, why: str) -> None:
+        text = said.values["args"]
+        self.facts.update(arguments.read(text))
+        for mark in arguments.marks(text):
+            self._bound(mark.span, f"{why}: it has {mark.field}")
+        self._mode(why)
+
+    def command(self, said: Said, why: str) -> None:
+        self.facts.update(arguments.words(said.values["args"]))
+        self._mode(why)
+
+    def _mode(self, why: str) -> None:
+        mode = self.facts.get("disaggregation_mode", "")
+        if mode in ("prefill", "decode"):
+            self.roles.setdefault(mode, why)
+        elif mode == "null":
+            self.roles.setdefault("unified", why)
+        backend = self.facts.get("disaggregation_transfer_backend")
+        if backend and mode in ("prefill", "decode"):
+            self.backends.setdefault(backend, why)
+
+    def served(self, said: Said, why: str) -> None:
+        self._listens("http", said.values["port"])
+
+    def bootstrapped(self, said: Said, why: str) -> None:
+        self._listens("bootstrap", said.values.get("port") or said.values["addr"].rpartition(":")[2])
+
+    def _listens(self, what: str, told: str) -> None:
+        port = numerals.port(told)
+        if port is not None:
+            self.ports[what] = port
+
+    def routed(self, said: Said, why: str) -> None:
+        if said.row.id == "rehearsal-starting":
+            self.found["rehearsal"] = why
+        elif "rehearsal" in self.found:
+            return  # that line has the ports which are really sent
+        self.facts.update({name: said.values[name] for name in ("prefill", "decode") if name in said.values})
+        if "port" in said.values:
+            self.served(said, why)
+
+    def clock(self, said: Said, why: str) -> None:
+        self.facts.setdefault("utc_offset", said.values["clock"].rpartition(" ")[2])
+
+    def named_backend(self, said: Said, why: str) -> None:
+        self.backends.setdefault(said.values["backend"], why)
+
+    # --- the answer
+
+    def identity(self) -> Identity:
+        speaker, said = self._speaker()
+        role, why_role = self._role()
+        reasons = [said, why_role]
+        since, until, why_version = self._version(speaker)
+        reasons.append(why_version)
+        backend, why_backend = next(iter(self.backends.items())) if len(self.backends) == 1 else ("", "")
+        if backend:
+            reasons.append(f"backend {backend}: {why_backend}")
+        return Identity(
+            speaker, role, since, until, backend, self._lowest(speaker), self._port("port", "http"),
+            self._port("disaggregation_bootstrap_port", "bootstrap") if role == "prefill" else None,
+            self._switch("log_requests", "--log-requests"),
+            self._switch("enable_request_time_stats_logging", "--enable-request-time-stats-logging"),
+            MappingProxyType(self.timeouts), MappingProxyType(self.facts), tuple(filter(None, reasons)),
+        )  # fmt: skip
+
+    def _speaker(self) -> tuple[Speaker | None, str]:
+        seen = dict(self.speakers)
+        if len(seen) > 1 and seen.get(Speaker.SGLANG, 0) == self.launchers:
+            seen.pop(Speaker.SGLANG, None)
+        for own, shared in ((Speaker.PDCTL_ENGINE, Speaker.SGLANG), (Speaker.SMG, Speaker.SGLANG_ROUTER)):
+            if own in seen:
+                seen[own] += seen.pop(shared, 0)
+        # Routers written in Python serve over uvicorn too: its lines are then theirs.
+        if Speaker.MINI_LB in seen:
+            seen.pop(Speaker.SGLANG, None)
+        if len(seen) == 1:
+            speaker, count = next(iter(seen.items()))
+            return speaker, f"{speaker.value}: {count} line{'s' * (count != 1)} of its own"
+        if not seen:
+            return None, "no line is known"
+        return None, "several speakers: " + ", ".join(f"{name.value} {count}" for name, count in sorted(seen.items()))
+
+    def _role(self) -> tuple[str, str]:
+        if len(self.roles) == 1:
+            role, why = next(iter(self.roles.items()))
+            return role, f"{role}: {why}"
+        if not self.roles:
+            return "", ""
+        return "", "several roles: " + "; ".join(f"{role}: {why}" for role, why in sorted(self.roles.items()))
+
+    def _version(self, speaker: Speaker | None) -> tuple[Version | None, Version | None, str]:
+        if speaker is not Speaker.SGLANG:
+            return None, None, ""
+        since, until = self.since, self.until
+        if since is not None and until is not None and since[0] >= until[0]:
+            return None, None, f"lines of several releases: {since[1]} is {spell(since[0])}+, {until[1]} is older"
+        parts = [f"since {spell(since[0])}: {since[1]}"] if since else []
+        parts += [f"before {spell(until[0])}: {until[1]}"] if until else []
+        return since[0] if since else None, until[0] if until else None, "; ".join(parts)
+
+    def _lowest(self, speaker: Speaker | None) -> Level | None:
+        levels = set(self.levels)
+        if self.debug_shared:
+            levels.add(Level.INFO if speaker is Speaker.PDCTL_ENGINE else Level.DEBUG)
+        return min(levels, key=_LEVELS.index, default=None)
+
+    def _port(self, name: str, seen: str) -> int | None:
+        if seen in self.ports:
+            return self.ports[seen]
+        return numerals.port(self.facts.get(name))
+
+    def _switch(self, name: str, flag: str) -> bool | None:
+        if flag in self.found:
+            return True
+        told = self.facts.get(name)
+        return None if told is None else told == "True"
+
+
+def _detail(name: str, said: Said) -> str:
+    if name == "asked":
+        return f"{said.values['path']} {said.values['status']}"
+    if name == "dot":
+        return said.prefix.message.partition(" batch")[2].lstrip(" [0123456789]")[:1]
+    if name == "resp":
+        return said.prefix.message
+    return said.values.get(name, "")
+
+
+_READERS = {
+    "server-args": _Notes.arguments,
+    "server-args-resolved": _Notes.arguments,
+    "launched-engine": _Notes.command,
+    "launched-router": _Notes.command,
+    "uvicorn-running": _Notes.served,
+    "bootstrap-server-started": _Notes.bootstrapped,
+    "register-called": _Notes.bootstrapped,
+    "router-starting": _Notes.routed,
+    "workers-initialising": _Notes.routed,
+    "router-targets": _Notes.routed,
+    "router-prefills": _Notes.routed,
+    "router-decodes": _Notes.routed,
+    "server-starting": _Notes.served,
+    "listening": _Notes.routed,
+    "rehearsal-starting": _Notes.routed,
+    "bootstrap-register-answered": _Notes.clock,
+    "bootstrap-shape-answered": _Notes.clock,
+    "bootstrap-rank-answered": _Notes.clock,
+    "bootstrap-answered": _Notes.clock,
+    "kv-backend": _Notes.named_backend,
+}

@@ -1,0 +1,144 @@
+"""pdctl's own router: two lines for a request, at INFO, that name room, request, pair and bootstrap address."""
+
+from __future__ import annotations
+
+from pdctl.engines.phase import Phase
+from pdctl.engines.row import Level, Row, Speaker
+
+ROUTER = Speaker.PDCTL_ROUTER
+_WHERE = (
+    r"room=(?P<room>\d+)(?:,(?P<rooms>[\d,]+))? rid=(?P<rid>\S+) request_id=(?P<request_id>\S+) "
+    r"attempt=(?P<attempt>\d+) prefill=(?P<prefill>\S+) decode=(?P<decode>\S+)"
+)
+_END = (
+    r" status=(?P<status>\S+) outcome=(?P<outcome>\w+) prefill_ms=(?P<prefill_ms>\S+) first_byte_ms=(?P<first_ms>\S+) "
+)
+_TOTAL = r"total_ms=(?P<total_ms>[\d.]+|-)"
+_EXAMPLE = (
+    "room=4079256317657669 rid=b75047d78420881489aec0bc3e8271c4 request_id=b75047d78420881489aec0bc3e8271c4 attempt=1 "
+    "prefill=http://127.0.0.1:30000 decode=http://127.0.0.1:30002"
+)
+
+ROWS = (
+    Row(
+        "dispatch", ROUTER, Level.INFO, "router", b"Dispatch room=",
+        r"Dispatch " + _WHERE + r" bootstrap=(?P<addr>\S+) path=(?P<path>\S+)",
+        f"[2026-11-21 19:44:40] Dispatch {_EXAMPLE} bootstrap=127.0.0.1:8998 path=/v1/chat/completions",
+        phase=Phase.DISPATCHED,
+    ),
+    Row(
+        "finish-ok", ROUTER, Level.INFO, "router", b"Finish room=",
+        r"Finish " + _WHERE + r" status=(?P<status>\S+) outcome=(?P<outcome>ok) prefill_ms=(?P<prefill_ms>\S+) "
+        r"first_byte_ms=(?P<first_ms>\S+) " + _TOTAL,
+        f"[2026-11-21 19:44:40] Finish {_EXAMPLE} status=200 outcome=ok prefill_ms=93.5 first_byte_ms=117.6 "
+        "total_ms=117.7",
+        phase=Phase.FINISHED,
+    ),
+    Row(
+        "finish-client-gone", ROUTER, Level.INFO, "router", b"Finish room=",
+        r"Finish " + _WHERE + r" status=(?P<status>\S+) outcome=(?P<outcome>client_gone) "
+        r"prefill_ms=(?P<prefill_ms>\S+) first_byte_ms=(?P<first_ms>\S+) " + _TOTAL,
+        f"[2026-11-21 19:44:40] Finish {_EXAMPLE} status=- outcome=client_gone prefill_ms=- first_byte_ms=- "
+        "total_ms=1000.2",
+        phase=Phase.ABORTED, cause="PD706",
+    ),
+    Row(
+        "finish-refused", ROUTER, Level.INFO, "router", b"Finish room=",
+        r"Finish " + _WHERE + r" status=(?P<status>4\d\d) outcome=(?P<outcome>refused) prefill_ms=(?P<prefill_ms>\S+) "
+        r"first_byte_ms=(?P<first_ms>\S+) " + _TOTAL,
+        f"[2026-11-21 19:44:40] Finish {_EXAMPLE} status=400 outcome=refused prefill_ms=2.2 first_byte_ms=2.2 "
+        "total_ms=2.3",
+        phase=Phase.REFUSED, cause="PD718",
+    ),
+    Row(
+        "finish-failed", ROUTER, Level.WARNING, "router", b"Finish room=",
+        r"Finish " + _WHERE + _END + _TOTAL + r"(?:: (?P<reason>.*))?",
+        f"[2026-11-21 19:44:40] WARNING Finish {_EXAMPLE} status=- outcome=failed prefill_ms=3.1 first_byte_ms=- "
+        "total_ms=4.0: decode http://127.0.0.1:30002 answered 500",
+        phase=Phase.FAILED,
+    ),
+    Row(
+        "late-failure", ROUTER, Level.WARNING, "router", b"Late failure room=",
+        r"Late failure " + _WHERE + r": (?P<leg>\w+) (?P<reason>.*)",
+        f"[2026-11-21 19:44:40] WARNING Late failure {_EXAMPLE}: prefill answered 500",
+        phase=Phase.FAILED,
+    ),
+    Row(
+        "canary", ROUTER, Level.INFO, "router", b"Canary room=",
+        r"Canary room=(?P<room>\d+) prefill=(?P<prefill>\S+) decode=(?P<decode>\S+) (?P<outcome>\w+)",
+        "[2026-11-21 19:44:40] Canary room=4079256317657669 prefill=http://127.0.0.1:30000 "
+        "decode=http://127.0.0.1:30002 ok",
+        phase=Phase.DISPATCHED,
+    ),
+    Row(
+        "listening", ROUTER, Level.INFO, "router", b"Router listening on http",
+        r"Router listening on http://(?P<host>[^\s:]+|\[[^\]\s]+\]):(?P<port>\d+) policy=(?P<policy>\w+) "
+        r"prefill=\[(?P<prefill>[^\]]*)\] decode=\[(?P<decode>[^\]]*)\]",
+        "[2026-11-21 19:44:33] Router listening on http://127.0.0.1:8000 policy=round_robin "
+        "prefill=[('http://127.0.0.1:30000', 8998), ('http://127.0.0.1:30001', 8999)] "
+        "decode=['http://127.0.0.1:30002']",
+    ),
+    # A rehearsal sends other ports than it was told (docs/rehearsals.md): this line has what it sends.
+    Row(
+        "rehearsal-starting", ROUTER, Level.WARNING, "router", b"REHEARSAL: Starting router on ",
+        r"REHEARSAL: Starting router on (?P<host>[^\s:]+|\[[^\]\s]+\]):(?P<port>\d+) \| mode: PrefillDecode "
+        r"\{ prefill_urls: \[(?P<prefill>[^\]]*)\], decode_urls: \[(?P<decode>[^\]]*)\]",
+        "[2026-11-21 19:44:33] WARNING REHEARSAL: Starting router on 127.0.0.1:8000 | mode: PrefillDecode { "
+        'prefill_urls: [("http://127.0.0.1:30000", None), ("http://127.0.0.1:30001", None)], decode_urls: '
+        '["http://127.0.0.1:30002"], prefill_policy: None, decode_policy: None } | policy: RoundRobin | '
+        "max_payload: 512MB",
+    ),
+    Row(
+        "router-rehearsal", ROUTER, Level.WARNING, "router", b"REHEARSAL: ",
+        r"REHEARSAL: (?P<incident>missing-bootstrap-port|wrong-bootstrap-port|swapped-bootstrap-ports|"
+        r"wait-for-both-legs)",
+        "[2026-11-21 19:44:33] WARNING REHEARSAL: missing-bootstrap-port: every prefill's port is sent as null",
+    ),
+    Row(
+        "worker-usable", ROUTER, Level.INFO, "router", b" usable",
+        r"Worker (?P<worker_role>\w+) (?P<url>\S+) usable(?: bootstrap_port=(?P<port>\S+) source=(?P<source>\S+))?",
+        "[2026-11-21 19:44:33] Worker prefill http://127.0.0.1:30000 usable bootstrap_port=8998 source=flag",
+    ),
+    Row(
+        "worker-unusable", ROUTER, Level.WARNING, "router", b" not routed to",
+        r"Worker (?P<worker_role>\w+) (?P<url>\S+) not routed to"
+        r"(?: bootstrap_port=(?P<port>\S+) source=(?P<source>\w+))?(?:: (?P<reason>.*))?",
+        "[2026-11-21 19:44:33] WARNING Worker prefill http://127.0.0.1:30000 not routed to bootstrap_port=8998 "
+        "source=flag: 3 health checks failed in a row: connection refused",
+        cause="PD604",
+    ),
+    Row(
+        "pair-breaker-open", ROUTER, Level.WARNING, "router", b"Breaker open for ",
+        r"Breaker open for (?P<seconds>[\d.]+) s after (?P<failures>\d+) failures in a row: prefill=(?P<prefill>\S+) "
+        r"decode=(?P<decode>\S+)",
+        "[2026-11-21 19:44:33] WARNING Breaker open for 30 s after 3 failures in a row: "
+        "prefill=http://127.0.0.1:30000 decode=http://127.0.0.1:30002",
+        cause="PD601",
+    ),
+    Row(
+        "health-check-missed", ROUTER, Level.INFO, "router", b"Health check ",
+        r"Health check (?P<failures>\d+) failed: (?P<worker_role>\w+) (?P<url>\S+) (?P<reason>.*)",
+        "[2026-11-21 19:44:33] Health check 1 failed: prefill http://127.0.0.1:30000 connection refused",
+    ),
+    Row(
+        "request-not-taken", ROUTER, Level.INFO, "router", b"Refuse request_id=",
+        r"Refuse request_id=(?P<request_id>\S+) path=(?P<path>[^\s:]+): (?P<reason>.*)",
+        "[2026-11-21 19:44:33] WARNING Refuse request_id=b75047d78420881489aec0bc3e8271c4 path=/generate: no prefill "
+        "is usable",
+    ),
+    Row(
+        "draining-rooms", ROUTER, Level.INFO, "router", b"Draining: no new connections, ",
+        r"Draining: no new connections, (?P<rooms_running>\d+) rooms in flight",
+        "[2026-11-21 19:44:40] Draining: no new connections, 0 rooms in flight",
+    ),
+    Row(
+        "router-stopped", ROUTER, Level.INFO, "router", b"Router stopped", r"Router stopped",
+        "[2026-11-21 19:44:40] Router stopped",
+    ),
+    Row(
+        "launched-router", ROUTER, Level.INFO, "router", b" -m pdctl.router ",
+        r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+): \S+ -m pdctl\.router (?P<args>.*)",
+        "[2026-11-21 19:44:33] pdctl: router generation 1: python3 -m pdctl.router --host 127.0.0.1 --port 8000 "
+        "--policy round_robin --prefill http://127.0.0.1:30000 8998 --decode http://127.0.0.1:30002",
+    ),
+)  # fmt: skip

@@ -1,0 +1,186 @@
+"""What stands in front of a log line's message: the collector's words, the time, the ranks, the level, the request.
+
+Knows the layouts of sglang 0.5.3 to 0.5.23, uvicorn inside them, tracing-subscriber (sglang-router, smg, its
+--log-json too), NIXL and glog (mooncake); and outside of all these what a collector puts in front: pdctl's own
+`name │ `, docker compose, `kubectl logs --prefix`, CRI, RFC 3339 stamps, syslog, docker's json-file.
+Pure: no clock, no time zone of the reader. Work grows with the line's length at most linearly.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from pdctl.engines import wrapping
+
+
+class Stamp(NamedTuple):
+    """The time as written. year 0, or month and day 0 too: the layout leaves them out.
+
+    zone: seconds east of UTC, None when not written (then local time of the writer). resolution_s: the written step;
+    the line was written in [stamp, stamp + resolution_s).
+    """
+
+    year: int
+    month: int
+    day: int
+    hour: int
+    minute: int
+    second: int
+    micro: int
+    zone: int | None
+    resolution_s: float
+
+
+class Prefix(NamedTuple):
+    """ranks: "DP0 TP1", "" when none. level: a value of row.Level, "" when not written (SGLang writes none).
+
+    request: the request id a tracing span names. message: text without colour codes, as rows' patterns read it.
+    start: offset of the message's first byte in the raw line. span: `key=value …` of the tracing span, as written.
+    """
+
+    stamp: Stamp | None
+    ranks: str
+    level: str
+    request: str
+    message: str
+    start: int
+    span: str = ""
+
+
+# A stray digit group of another width is no stamp: every number is checked by its width and range here.
+_DATE = rb"(?P<y>\d{4})-(?P<mo>0[1-9]|1[0-2])-(?P<d>0[1-9]|[12]\d|3[01])"
+_CLOCK = rb"(?P<h>[01]\d|2[0-3]):(?P<mi>[0-5]\d):(?P<s>[0-5]\d|60)(?:[.,](?P<f>\d{1,9}))?"
+_ZONE = rb"(?P<z>Z|[+-]\d\d:?\d\d)?"
+_RANKS = rb"(?P<ranks>(?: (?:DP|PP|TP|EP|ATTN_CP|MOE_DP)\d{1,6})*)"
+
+SGLANG = re.compile(rb"\[(?:" + _DATE + rb" )?" + _CLOCK + _RANKS + rb"\] ?")
+TRACING = re.compile(_DATE + rb"[T ]" + _CLOCK + _ZONE + rb" {1,2}(?P<level>TRACE|DEBUG|INFO|WARN|ERROR) ")
+NIXL = re.compile(_DATE + rb" " + _CLOCK + rb" NIXL (?P<level>[A-Z]{4,8}) +(?:\S{1,120}:\d{1,6} )?")
+GLOG = re.compile(
+    rb"(?P<level>[IWEF])(?P<y>\d{4})?(?P<mo>0[1-9]|1[0-2])(?P<d>0[1-9]|[12]\d|3[01]) " + _CLOCK
+    + rb" +\d{1,10} [^\s:\]]{1,200}:\d{1,6}\] "
+)  # fmt: skip
+# Not a collector's when a level and a target follow: then it is tracing's own.
+RFC3339 = re.compile(
+    _DATE + rb"T" + _CLOCK + rb"(?P<z>Z|[+-]\d\d:?\d\d) (?! ?(?:TRACE|DEBUG|INFO|WARN|ERROR) [a-z])"
+    rb"(?:std(?:out|err) [FP] )?"
+)
+SYSLOG = re.compile(
+    rb"(?P<mon>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) (?P<d>[ 0-3]\d) " + _CLOCK
+    + rb" \S{1,253} [^\s:\[]{1,128}(?:\[\d{1,10}\])?: "
+)  # fmt: skip
+
+# uvicorn's `INFO:     `, and the level with which sglang 0.5.8 (warnings) and pdctl's router begin a message.
+_LEVEL_WORD = re.compile(
+    rb"(?:(?P<uvicorn>DEBUG|INFO|WARNING|ERROR|CRITICAL): +"
+    rb"|(?P<plain>WARNING|ERROR|CRITICAL)(?: \w{1,64}\.py:\d{1,6}:)? )"
+)
+# `http_request{method=POST … request_id="gnt-…"}: smg::request: …/middleware.rs:310: `
+_SPANS = re.compile(rb"(?:[a-z_]{1,64}\{(?P<span>[^{}]{0,4096})\}:)+ ")
+_TARGET = re.compile(rb"[a-z_][a-z0-9_]{0,63}(?:::[a-z0-9_]{1,64}){0,16}: (?:[^\s:]{1,255}\.rs:\d{1,6}: )?")
+# A field begins behind a space: what stands in a client's own query (`uri=/?request_id=…`) is none.
+_REQUEST = re.compile(rb'(?<!\S)request_id="?([!-~]{1,128}?)"?(?: |$)')
+_LEVELS = {
+    b"TRACE": "debug", b"DEBUG": "debug", b"INFO": "info", b"WARN": "warning", b"WARNING": "warning",
+    b"ERROR": "error", b"CRITICAL": "critical", b"I": "info", b"W": "warning", b"E": "error", b"F": "critical",
+}  # fmt: skip
+_MONTHS = {name: at for at, name in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
+
+
+class Cut(NamedTuple):
+    """Where a line's parts lie: what a search for the message needs, before anything is decoded."""
+
+    line: bytes  # without collector, colour and line end
+    at: int  # the message's first byte in `line`
+    layout: re.Match[bytes] | None
+    outer: re.Match[bytes] | None
+    level: bytes
+    span: bytes
+    dropped: int  # bytes of the raw line in front of `line`, colour not counted; -1: `line` was unpacked from JSON
+
+
+def split(raw: bytes) -> Prefix:
+    """The parts of one line, whatever it is: a line of no known layout is all message."""
+    return spell(raw, cut(raw))
+
+
+def cut(raw: bytes) -> Cut:
+    """The cheap half of `split`."""
+    line = raw.rstrip(b"\r\n")
+    if line[:1] == b"[":  # by far the commonest: SGLang's own, neither wrapped nor coloured in front
+        layout = SGLANG.match(line)
+        if layout is not None and b"\x1b" not in line:
+            return _behind(wrapping.Peeled(line, None, 0), layout)
+    peeled = wrapping.peel(line, (RFC3339, SYSLOG))
+    line = peeled.line
+    layout = SGLANG.match(line)
+    if layout is not None:
+        return _behind(peeled, layout)
+    layout = TRACING.match(line)
+    if layout is not None:
+        return _behind_target(peeled, layout)
+    layout = NIXL.match(line) or GLOG.match(line)
+    if layout is not None:
+        return Cut(line, layout.end(), layout, peeled.outer, layout["level"], b"", peeled.dropped)
+    return _behind(peeled, None)
+
+
+def _behind(peeled: wrapping.Peeled, layout: re.Match[bytes] | None) -> Cut:
+    at = layout.end() if layout is not None else 0
+    word = _LEVEL_WORD.match(peeled.line, at)
+    if word is None:
+        return Cut(peeled.line, at, layout, peeled.outer, b"", b"", peeled.dropped)
+    level = word["uvicorn"] or word["plain"]
+    return Cut(peeled.line, word.end(), layout, peeled.outer, level, b"", peeled.dropped)
+
+
+def _behind_target(peeled: wrapping.Peeled, layout: re.Match[bytes]) -> Cut:
+    line, at, span = peeled.line, layout.end(), b""
+    spans = _SPANS.match(line, at)
+    if spans is not None:
+        at, span = spans.end(), spans["span"]
+    target = _TARGET.match(line, at)
+    if target is not None:
+        at = target.end()
+    return Cut(line, at, layout, peeled.outer, layout["level"], span, peeled.dropped)
+
+
+def spell(raw: bytes, parts: Cut) -> Prefix:
+    """The dear half of `split`: numbers, text, and the way back to the raw line."""
+    layout, outer = parts.layout, parts.outer
+    # The collector's clock has a zone and finer steps; where it wrote a stamp, it wrote it as the line came.
+    stamp = _stamp(outer) if outer is not None and outer.re is RFC3339 else None
+    if stamp is None and layout is not None:
+        stamp = _stamp(layout)
+    if stamp is None and outer is not None:
+        stamp = _stamp(outer)
+    ranks = layout["ranks"].strip().decode("ascii") if layout is not None and layout.re is SGLANG else ""
+    message = parts.line[parts.at :]
+    request = _REQUEST.search(parts.span)
+    return Prefix(
+        stamp, ranks, _LEVELS.get(parts.level, ""), request[1].decode("ascii") if request else "",
+        message.decode("utf-8", "replace"),
+        wrapping.origin(raw, parts.dropped + parts.at) if parts.dropped >= 0 else 0,
+        parts.span.decode("utf-8", "replace"),
+    )  # fmt: skip
+
+
+def _stamp(match: re.Match[bytes]) -> Stamp:
+    found = match.groupdict()
+    fraction = found["f"] or b""
+    month = _MONTHS[found["mon"]] if found.get("mon") else int(found.get("mo") or 0)
+    return Stamp(
+        int(found.get("y") or 0), month, int(found.get("d") or 0), int(found["h"]), int(found["mi"]), int(found["s"]),
+        int(fraction[:6].ljust(6, b"0")) if fraction else 0, _zone(found.get("z")),
+        max(10.0 ** -len(fraction), 1e-6) if fraction else 1.0,
+    )  # fmt: skip
+
+
+def _zone(text: bytes | None) -> int | None:
+    if text is None:
+        return None
+    if text == b"Z":
+        return 0
+    seconds = int(text[1:3]) * 3600 + int(text[-2:]) * 60
+    return -seconds if text[:1] == b"-" else seconds

@@ -1,0 +1,62 @@
+"""Every flag of a router: of sglang-router and smg as their newest release that was read has them, and of our own."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from pdctl.engines import tables
+
+_PDCTL = """
+admin-api-key-file= admin-api-key= allow-unauthenticated-workers api-key-file= api-key= balance-abs-threshold=
+balance-rel-threshold= bootstrap-check= cache-threshold= cb-failure-threshold= cb-timeout-duration-secs= cb-timeout=
+connect-timeout= decode-policy= decode=* deployment-secret-file= first-byte-timeout= health-check-endpoint=
+health-check-interval-secs= health-check-timeout-secs= health-failure-threshold= health-interval= health-path=
+health-success-threshold= health-timeout= host= idle-timeout= ledger-size= liveness-interval= log-level=
+max-connections= max-payload-memory= max-payload-size= pd-disaggregation policy= port= prefill-policy=
+prefill-timeout= prefill=* probe-interval= probe-timeout= read-timeout= rehearse= request-timeout-secs=
+request-timeout= retries= retry-backoff= shutdown-grace-period-secs= shutdown-grace= upstream-idle-timeout=
+"""
+PACKAGES = {"sglang-router": "sglang-router", "mini-lb": "sglang-router", "smg": "smg"}  # mini-lb is in sglang-router
+
+
+def release(kind: str) -> str:
+    """The release these flags are of, for a message."""
+    package = PACKAGES.get(kind)
+    return f"{package} {tables.sources(package)[-1].version}" if package else "pdctl's router"
+
+
+@cache
+def arguments(kind: str) -> dict[str, str]:
+    """Name without dashes → what it takes: "" nothing, "=" one value, "=*" one or more. `kind` as in `router.kind`."""
+    if kind in PACKAGES:
+        return {item.cells[0]: item.cells[1] for item in _newest(kind)}
+    return {name: equals + more for name, equals, more in (word.partition("=") for word in _PDCTL.split())}
+
+
+def choices(name: str, kind: str) -> tuple[str, ...]:
+    """The values a flag may have; empty where it takes any, or where only the router itself knows."""
+    if kind not in PACKAGES:
+        return ()
+    words = next((item.cells[3] for item in _newest(kind) if item.cells[0] == name), "")
+    return tuple(words.split("|")) if words not in ("", "?") else ()
+
+
+def _newest(kind: str) -> list[tables.Item]:
+    return [item for item in tables.items("flags", PACKAGES[kind]) if not item.until]
+
+
+def last_release_with(name: str, kind: str) -> str:
+    """The last release that had a flag which the newest has not, "" for one that none had."""
+    if kind not in PACKAGES or name in arguments(kind):
+        return ""
+    package = PACKAGES[kind]
+    gone = [item.until for item in tables.items("flags", package) if item.cells[0] == name]
+    read = [source.version for source in tables.sources(package)]
+    return read[max(map(read.index, gone)) - 1] if gone else ""
+
+
+def near(name: str, kind: str) -> str:
+    """The known flag a person most likely had in mind, "" for none."""
+    from difflib import get_close_matches  # late: only a mistake needs it
+
+    return next(iter(get_close_matches(name, arguments(kind), 1, 0.75)), "")

@@ -1,0 +1,61 @@
+"""One log line an engine or router writes, as a row: what must stand in it, how it reads, what it proves."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.engines.versions import Span
+
+if TYPE_CHECKING:
+    from pdctl.engines.phase import Phase
+
+
+class Speaker(str, Enum):
+    """Who writes the line."""
+
+    SGLANG = "sglang"
+    SGLANG_ROUTER = "sglang-router"
+    SMG = "smg"
+    MINI_LB = "mini_lb"
+    PDCTL_ENGINE = "pdctl-engine"
+    PDCTL_ROUTER = "pdctl-router"
+
+
+class Level(str, Enum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+    CRITICAL = "critical"
+
+
+class Row(NamedTuple):
+    """`literal` stands in every line the row matches and is searched first; `pattern` reads the rest.
+
+    pattern: matched at the start of the message, that is after prefix and colour codes are gone. Named groups are the
+    row's variables; the agreed names are room, rid, rank, reason, host, port, addr, prefill, decode, request_id,
+    attempt, status, seconds, bytes, pages, speed, rank_ip, rank_port, other_room, path; a row may add its own.
+    role: prefill, decode, router, or "" when both kinds of engine write it. A line with a role tells the role of the
+    file it stands in (engines/identify.py).
+    phase: what it proves about its room; None when it says nothing about one room.
+    cause: catalogue code whose cause this line proves or suggests; "" for none.
+    echo: it names an effect, never a cause.
+    needs: the flag or level without which the line is not written ("--log-level debug", "--log-requests", …), "" when
+    it always is.
+    example: one whole real line with its prefix. It is a test.
+    """
+
+    id: str
+    speaker: Speaker
+    level: Level
+    role: str
+    literal: bytes
+    pattern: str
+    example: str
+    span: Span = Span()
+    phase: Phase | None = None
+    backend: str = ""
+    cause: str = ""
+    echo: bool = False
+    needs: str = ""

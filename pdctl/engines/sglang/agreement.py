@@ -1,0 +1,112 @@
+"""What a prefill and a decode of SGLang must agree in, what they may differ in, and how both are written down.
+
+One table: the live checks read the /server_info keys, the static ones the flags, docs/doctor.md prints it. How values
+that follow from several settings are put together stands with those who read them.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from pdctl.engines import history
+from pdctl.engines.versions import V0_5_17, V0_5_20, Span, Version
+
+ENGINES_OWN = "left to the engine"
+
+
+class Rule(str, Enum):
+    MUST_EQUAL = "must equal"
+    MAY_DIFFER = "may differ"
+    MUST_DIFFER = "must differ"
+
+
+class Setting(NamedTuple):
+    """`key` is the /server_info key, or what is derived from several. `code` "": nothing is ever found by it.
+
+    flags: how a command line says it, the first that is given counts; () where it follows from more than one flag or
+    cannot be written. unset: what a reader is told where no flag is given. default: SGLang's own value, where it is
+    always the same.
+    """
+
+    key: str
+    rule: Rule
+    why: str
+    code: str = ""
+    flags: tuple[str, ...] = ()
+    default: str = ""
+    unset: str = ENGINES_OWN
+
+    @property
+    def span(self) -> Span:
+        """The releases whose /server_info has the key; every release for what is derived."""
+        return OTHERS.get(self.key) or next(iter(history.spans("records", "ServerArgs", self.key)[-1:]), Span())
+
+
+# What the server adds to its arguments (srt/entrypoints/http_server.py, and the scheduler's state).
+OTHERS: dict[str, Span] = {
+    "version": Span(),
+    "max_total_num_tokens": Span(),
+    "startup_time": Span(V0_5_17),
+    "launch_command": Span(V0_5_20),
+}
+
+MUST, MAY = Rule.MUST_EQUAL, Rule.MAY_DIFFER
+SETTINGS: tuple[Setting, ...] = (
+    Setting("disaggregation_mode", Rule.MUST_DIFFER, "one reads prompts, the other writes answers", "PD301",
+        ("disaggregation-mode",)),
+    Setting("page_size", MUST, "pages are copied whole: from 0.5.8 on the decode refuses the first request, 0.5.3 "
+        "copies the wrong bytes", "PD302", ("page-size",)),
+    Setting("kv_cache_dtype", MUST, "pages are copied as bytes; 0.5.10 to 0.5.16 compare the flag's words, 0.5.17 on "
+        "what type", "PD303", ("kv-cache-dtype",), "auto"),
+    Setting("KV layout", MUST, "the same type in another byte order is a short or wrong copy", "PD304"),
+    Setting("attention TP", MUST, "a GQA rank holds a share of the heads, which must be cut anew for another width; "
+        "MLA ranks hold it whole", "PD305"),
+    Setting("attention TP (hybrid)", MUST, "sliding-window and recurrent state is not cut anew", "PD306"),
+    Setting("attention TP (divides)", MUST, "ranks are paired by integer division: 3 against 2 pairs the wrong groups",
+        "PD316"),
+    Setting("context_length", MUST, "the decode refuses what the prefill took, and the prefill waits for it", "PD307",
+        ("context-length",), unset="the checkpoint's"),
+    Setting("speculative_*", MUST, "the auxiliary row carries hidden states of the draft: its width must be the same",
+        "PD308"),
+    Setting("disaggregation_transfer_backend", MUST, "two engines do not talk to each other", "PD309",
+        ("disaggregation-transfer-backend",)),
+    Setting("version", MUST, "bootstrap answers and frames changed between releases", "PD310"),
+    Setting("model", MUST, "another checkpoint, or other weights of it, reads the cache as its own", "PD311",
+        ("model-path",)),
+    Setting("mamba_ssm_dtype", MUST, "recurrent state is copied with the prefill's stride", "PD312",
+        ("mamba-ssm-dtype",)),
+    Setting("pp_size", MUST, "a decode has as many stages as the prefill, or one; its context parallel size is 1",
+        "PD315"),
+    Setting("dcp_size", MUST, "the ranks of a page's tokens are paired one by one; only MLA is spread from 1 to more",
+        "PD324", ("dcp-size", "decode-context-parallel-size"), "1"),
+    Setting("disaggregation_decode_allocation_policy", MUST, "the decode compares it with the prefill's for every room",
+        "PD325", ("disaggregation-decode-allocation-policy",), "early"),
+    Setting("disaggregation_enable_kv_checksum", MUST, "the checksum is one more metadata buffer, and only where both "
+        "have it is it compared", "PD326", ("disaggregation-enable-kv-checksum",), "disabled"),
+    Setting("disaggregation_ib_device", MUST, "rails are paired one by one", "PD414", ("disaggregation-ib-device",),
+        unset="auto discovery"),
+    Setting("tp_size", MAY, "what counts is the attention TP"),
+    Setting("dp_size", MAY, "the room, not the rank number, joins the two sides"),
+    Setting("ep_size", MAY, "experts are not handed over"),
+    Setting("chunked_prefill_size", MAY, "only prefill cuts prompts; there it must be a multiple of the page size"),
+    Setting("max_running_requests", MAY, "a role's own limit"),
+    Setting("max_total_num_tokens", MAY, "a role's own pool"),
+    Setting("mem_fraction_static", MAY, "a role's own memory"),
+    Setting("num_reserved_decode_tokens", MAY, "decode only"),
+    Setting("load_balance_method", MAY, "follow_bootstrap_room on prefill; decode balances as it likes"),
+    Setting("disable_radix_cache", MAY, "decode forces it off"),
+    Setting("deepep_mode", MAY, "normal on prefill, low_latency on decode"),
+    Setting("disable_cuda_graph", MAY, "a role's own choice"),
+    Setting("log_level", MAY, "what is written, not what is done"),
+)  # fmt: skip
+_BY_KEY = {setting.key: setting for setting in SETTINGS}
+
+
+def setting(key: str) -> Setting:
+    return _BY_KEY[key]
+
+
+def settings(version: Version | None = None) -> tuple[Setting, ...]:
+    """Those that this release has (None: all)."""
+    return tuple(one for one in SETTINGS if version is None or one.span.holds(version))

@@ -1,0 +1,160 @@
+"""Every flag of `python -m sglang.launch_server`, release by release, and what became of those that are gone.
+
+The flags, what they take and the values they allow come from the table that was read from the releases' wheels
+(pdctl/engines/releases/sglang/flags.tsv); what stands in a flag's place when it is gone is written here.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+from pdctl.engines import tables
+from pdctl.engines.versions import Release, Span, Version, span_of, spell
+
+
+class Argument(NamedTuple):
+    """takes: "" no value, "=" one, "=*" one or more, "=?" one or none."""
+
+    name: str
+    takes: str
+    span: Span
+
+
+class Gap(NamedTuple):
+    """A flag a release does not have. `instead`: what it has, or "". `sure` False: only a neighbour was read."""
+
+    why: str
+    instead: str
+    sure: bool
+
+
+# A flag's nearest successor, where there is one: the flag, or the words to write instead.
+SUCCESSORS: dict[str, str] = {
+    "collect-tokens-histogram": "enable-metrics",
+    "cuda-graph-bs": "cuda-graph-bs-decode",
+    "cuda-graph-max-bs": "cuda-graph-max-bs-decode",
+    "dsa-prefill-cp-mode": "cp-strategy",
+    "elastic-ep-rejoin": "elastic-ep-join-mode: recover",
+    "enable-deepep-moe": "moe-a2a-backend: deepep",
+    "enable-dsa-prefill-context-parallel": "enable-prefill-cp",
+    "enable-ep-moe": "the key `ep`",
+    "enable-expert-distribution-metrics": "expert-balancedness-report-mode",
+    "enable-flashinfer-cutedsl-moe": "moe-runner-backend: flashinfer_cutedsl",
+    "enable-flashinfer-cutlass-moe": "moe-runner-backend: flashinfer_cutlass",
+    "enable-flashinfer-mxfp4-moe": "moe-runner-backend: flashinfer_mxfp4",
+    "enable-flashinfer-trtllm-moe": "moe-runner-backend: flashinfer_trtllm",
+    "enable-gdn-replayssm-spec": "enable-linear-replayssm-spec",
+    "enable-nsa-prefill-context-parallel": "enable-prefill-cp",
+    "enable-prefill-context-parallel": "enable-prefill-cp",
+    "enable-triton-kernel-moe": "moe-runner-backend: triton_kernel",
+    "enforce-piecewise-cuda-graph": "cuda-graph-backend-prefill: tc_piecewise",
+    "hybrid-kvcache-ratio": "swa-full-tokens-ratio",
+    "keep-mm-feature-on-device": "mm-feature-transport: cuda_ipc",
+    "mamba-scheduler-strategy": "mamba-radix-cache-strategy",
+    "max-micro-batch-size": "pp-max-micro-batch-size",
+    "nsa-decode": "nsa-decode-backend",
+    "nsa-decode-backend": "dsa-decode-backend",
+    "nsa-prefill": "nsa-prefill-backend",
+    "nsa-prefill-backend": "dsa-prefill-backend",
+    "nsa-prefill-cp-mode": "cp-strategy",
+    "oltp-traces-endpoint": "otlp-traces-endpoint",
+    "optimistic-prefill-retries": "optimistic-prefill-attempts",
+    "piecewise-cuda-graph-max-tokens": "cuda-graph-max-bs-prefill",
+    "piecewise-cuda-graph-tokens": "cuda-graph-bs-prefill",
+    "prefill-cp-mode": "cp-strategy",
+    "speculative-dflash-draft-window-size": "speculative-draft-window-size",
+    "speculative-ngram-max-match-window-size": "speculative-ngram-max-trie-depth",
+    "stream-output": "incremental-streaming-output",
+}
+
+
+@cache
+def arguments() -> dict[str, tuple[Argument, ...]]:
+    """By name without dashes; more than one where a flag was away for some releases, or came to take something else."""
+    spans: dict[str, list[Argument]] = {}
+    for item in tables.items("flags"):
+        name, takes = item.cells[0], item.cells[1]
+        spans.setdefault(name, []).append(Argument(name, takes, span_of(item)))
+    return {name: tuple(_joined(sorted(found, key=lambda one: one.span.since))) for name, found in spans.items()}
+
+
+def _joined(found: list[Argument]) -> list[Argument]:
+    """Lines that follow each other and differ in choices or default alone are one."""
+    out: list[Argument] = []
+    for one in found:
+        last = out[-1] if out else None
+        if last is not None and last.takes == one.takes and last.span.until == one.span.since:
+            out[-1] = Argument(one.name, one.takes, Span(last.span.since, one.span.until))
+        else:
+            out.append(one)
+    return out
+
+
+@cache
+def _choices() -> dict[str, tuple[tuple[Span, tuple[str, ...]], ...]]:
+    found: dict[str, tuple[tuple[Span, tuple[str, ...]], ...]] = {}
+    for item in tables.items("flags"):
+        name, allowed = item.cells[0], item.cells[3]
+        if allowed and allowed != "?":  # "?": the values are gathered when the server starts
+            found[name] = (*found.get(name, ()), (span_of(item), tuple(allowed.split("|"))))
+    return found
+
+
+def argument(name: str, version: Version) -> Argument | None:
+    """The flag as this release has it."""
+    return next((one for one in arguments().get(name, ()) if one.span.holds(version)), None)
+
+
+def choices(name: str, version: Version) -> tuple[str, ...]:
+    """The values a flag may have in this release; empty where it takes any, or where only the running server knows."""
+    return next((allowed for span, allowed in _choices().get(name, ()) if span.holds(version)), ())
+
+
+def gap(name: str, release: Release) -> Gap | None:
+    """None for a flag the release has."""
+    version, exact = release.known, not release.note
+    if argument(name, version) is not None or len(_abbreviated(name, version)) == 1:
+        return None
+    rows = arguments().get(name)
+    if rows is None:
+        near = _near(name, version)
+        return Gap("no release pdctl knows has it", f"did you mean --{near}?" if near else "", exact)
+    later = min((row.span.since for row in rows if row.span.since > version), default=None)
+    if later is not None:
+        before = next((old for old in SUCCESSORS if _leads_to(old, name) and argument(old, version)), "")
+        return Gap(f"since {spell(later)}", f"it has --{before}" if before else "", exact)
+    last = max(row.span.until for row in rows if row.span.until is not None)
+    return Gap(f"only until {spell(last)}", _successor(name, version), True)
+
+
+def _abbreviated(name: str, version: Version) -> list[str]:
+    """The flags that begin so: argparse takes a beginning for the flag where only one has it."""
+    return [known for known in arguments() if known.startswith(name) and argument(known, version) is not None]
+
+
+def _successor(name: str, version: Version) -> str:
+    """What the release has in its place, in words."""
+    while name in SUCCESSORS:
+        words = SUCCESSORS[name]
+        name = words.partition(":")[0]
+        if " " in name:
+            return f"it has {words}"
+        if argument(name, version) is not None:
+            return f"it has --{name}" if name == words else f"write `{words}`"
+    return ""
+
+
+def _leads_to(old: str, new: str) -> bool:
+    while old in SUCCESSORS:
+        old = SUCCESSORS[old]
+        if old == new:
+            return True
+    return False
+
+
+def _near(name: str, version: Version) -> str:
+    from difflib import get_close_matches  # late: only a mistake needs it
+
+    here = [known for known in arguments() if argument(known, version) is not None]
+    return next(iter(get_close_matches(name, here, 1, 0.8)), "")

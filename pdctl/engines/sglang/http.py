@@ -1,0 +1,95 @@
+"""The HTTP surface of an engine that serves a PD role (srt/entrypoints/http_server.py).
+
+Which release has which path is in the table that was read from the wheels (engines/releases/sglang/routes.tsv).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pdctl.engines import history
+from pdctl.engines.versions import V0_5_6_POST2, V0_5_10, Span, Version
+
+
+class Route(NamedTuple):
+    """`purpose` names what is asked for; of two routes with one purpose the earlier row is the better one.
+
+    proves: what a 200 proves about serving PD, "" for nothing beyond a living process.
+    """
+
+    purpose: str
+    method: str
+    path: str
+    proves: str = ""
+    note: str = ""
+
+    @property
+    def span(self) -> Span:
+        """/metrics is no route of the server: prometheus_client's own application is mounted there."""
+        return Span() if self.path == "/metrics" else history.span("routes", "server", self.path)
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("health", "GET", "/health", proves="a scheduler answers a one-token request to a fake peer"),
+    Route(
+        "health_generate", "GET", "/health_generate", proves="any scheduler message arrived",
+        note="bootstrap_host 2.2.2.2: no KV cache moves",
+    ),
+    Route("ready", "GET", "/ready"),
+    Route("ping", "GET", "/ping"),
+    Route("server_info", "GET", "/server_info", note="asks the scheduler: hangs when that is stuck"),
+    Route("server_info", "GET", "/get_server_info", note="deprecated since 0.5.6; each call writes a warning there"),
+    Route("model_info", "GET", "/model_info"),
+    Route("model_info", "GET", "/get_model_info"),
+    Route("loads", "GET", "/v1/loads"),
+    Route("loads", "GET", "/get_load"),
+    Route("metrics", "GET", "/metrics", note="only with --enable-metrics"),
+    Route("models", "GET", "/v1/models"),
+    Route("generate", "POST", "/generate"),
+    Route("completions", "POST", "/v1/completions"),
+    Route("chat", "POST", "/v1/chat/completions"),
+    Route("abort", "POST", "/abort_request", note="body {rid, abort_all}; rid is a prefix"),
+    Route("flush_cache", "POST", "/flush_cache", note="400 while requests run"),
+    Route("pause", "POST", "/pause_generation"),
+    Route("continue", "POST", "/continue_generation"),
+    Route("internal_state", "POST", "/set_internal_state"),
+    Route("logging", "POST", "/configure_logging", note="turns --log-requests on without a restart"),
+    Route("trace_level", "POST", "/set_trace_level"),
+    Route("role_switch", "POST", "/pd_role_switch"),
+)  # fmt: skip
+
+
+class Body(NamedTuple):
+    """A field of a /generate body that PD reads; the OpenAI routes take the bootstrap fields at top level too."""
+
+    name: str
+    type: str
+    span: Span = Span()
+    note: str = ""
+
+
+BODY: tuple[Body, ...] = (
+    Body("bootstrap_host", "str", note="null: 0.5.10 and later raise AttributeError in the decode's scheduler"),
+    Body("bootstrap_port", "int", note="null: the receiving server's own --disaggregation-bootstrap-port, silently"),
+    Body("bootstrap_room", "int", note="never 0, which means `not written` from 0.5.9 on; unique per request"),
+    Body("bootstrap_pair_key", "str"),
+    Body("decode_tp_size", "int", Span(V0_5_6_POST2)),
+    Body("data_parallel_rank", "int", note="from 0.5.10 an alias of routed_dp_rank"),
+    Body("routed_dp_rank", "int", Span(V0_5_10)),
+    Body("disagg_prefill_dp_rank", "int", Span(V0_5_10), "tells a decode which prefill DP rank has the room"),
+    Body("rid", "str"),
+)
+
+FAKE_HOST = "2.2.2.2"  # as bootstrap_host: both sides use a peer that is not there (warm-up, health, probes)
+DEFAULT_BOOTSTRAP_PORT = 8998
+DEFAULT_PORT = 30000
+
+
+def paths(purpose: str, version: Version | None = None) -> tuple[str, ...]:
+    """Paths for one purpose, the better first; version None: every release's, to be tried in turn."""
+    return tuple(
+        dict.fromkeys(
+            route.path for route in ROUTES
+            if route.purpose == purpose and (version is None or route.span.holds(version))
+        )
+    )  # fmt: skip

@@ -1,0 +1,178 @@
+"""From the first line of a process to its last: arguments, weights, ports, warm-up, ready, drain, stop."""
+
+from __future__ import annotations
+
+from pdctl.engines.phase import Phase
+from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.versions import V0_5_3, V0_5_6, V0_5_11, V0_5_13, V0_5_16, V0_5_22, Span
+
+ROWS = (
+    Row(
+        "server-args", Speaker.SGLANG, Level.INFO, "", b"server_args=ServerArgs(",
+        r"server_args=ServerArgs\((?P<args>.*)",
+        "[2026-11-21 01:19:11] server_args=ServerArgs(model_path='/srv/model', tokenizer_mode='auto', "
+        "host='127.0.0.1', port=30002, tp_size=1, dp_size=1, page_size=1, kv_cache_dtype='auto', log_level='debug', "
+        "disaggregation_mode='decode', disaggregation_transfer_backend='nixl', disaggregation_bootstrap_port=8998)",
+        Span(V0_5_3, V0_5_22),
+    ),
+    Row(
+        "server-args-resolved", Speaker.SGLANG, Level.INFO, "", b"server_args={",
+        r"server_args=\{(?P<args>.*)",
+        "[2026-11-21 02:06:24] server_args={'model_path': '/srv/model', 'host': '127.0.0.1', 'port': 30000, "
+        "'tp_size': 1, 'page_size': 1, 'log_level': 'debug', 'disaggregation_mode': 'prefill', "
+        "'disaggregation_transfer_backend': 'nixl', 'disaggregation_bootstrap_port': 8998}",
+        Span(V0_5_22),
+    ),
+    Row(
+        "uvicorn-running", Speaker.SGLANG, Level.INFO, "", b"Uvicorn running on http",
+        r"Uvicorn running on https?://(?P<host>\S+):(?P<port>\d+) ",
+        "[2026-11-21 02:06:33] INFO:     Uvicorn running on http://127.0.0.1:30000 (Press CTRL+C to quit)",
+    ),
+    Row(
+        "process-started", Speaker.SGLANG, Level.INFO, "", b"Started server process [",
+        r"Started server process \[(?P<pid>\d+)\]", "[2026-11-21 02:06:33] INFO:     Started server process [26936]",
+    ),
+    Row(
+        "application-started", Speaker.SGLANG, Level.INFO, "", b"Application startup complete.",
+        r"Application startup complete\.", "[2026-11-21 02:06:33] INFO:     Application startup complete.",
+    ),
+    Row(
+        "weights-loading", Speaker.SGLANG, Level.INFO, "", b"Load weight begin.", r"Load weight begin\.",
+        "[2026-11-21 02:06:31] Load weight begin. avail mem=20.08 GB",
+    ),
+    Row(
+        "weights-loaded", Speaker.SGLANG, Level.INFO, "", b"Load weight end.", r"Load weight end\.",
+        "[2026-11-21 02:06:31] Load weight end. elapsed=0.02 s, type=LlamaForCausalLM, avail mem=20.08 GB, "
+        "mem usage=0.00 GB.",
+    ),
+    Row(
+        "pool-allocated", Speaker.SGLANG, Level.INFO, "", b"KV Cache is allocated. ",
+        r"KV Cache is allocated\. (?P<rest>.*)",
+        "[2026-11-21 02:06:32] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 4096, K size: 0.00 GB, V size: "
+        "0.00 GB",
+    ),
+    Row(
+        "pool-sized", Speaker.SGLANG, Level.INFO, "", b"max_total_num_tokens=",
+        r"max_total_num_tokens=(?P<max_total_num_tokens>\d+), chunked_prefill_size=(?P<chunked_prefill_size>-?\d+), "
+        r"(?:max_prefill_tokens=\d+, )?max_running_requests=(?P<max_running_requests>\d+), "
+        r"context_len=(?P<context_len>\d+)",
+        "[2026-11-21 02:06:32] max_total_num_tokens=4096, chunked_prefill_size=4096, max_prefill_tokens=16384, "
+        "max_running_requests=8, context_len=1024, available_cpu_mem=19.87 GB",
+    ),
+    Row(
+        "warm-up-started", Speaker.SGLANG, Level.INFO, "", b"Start of pd disaggregation warmup ...",
+        r"Start of pd disaggregation warmup \.\.\.", "[2026-11-21 02:06:34] Start of pd disaggregation warmup ...",
+    ),
+    # The prefill's warm-up request ends after its first token, the decode's after eight.
+    Row(
+        "prefill-warm-up-ended-old", Speaker.SGLANG, Level.INFO, "prefill",
+        b"End of prefill disaggregation mode warmup with status",
+        r"End of prefill disaggregation mode warmup with status (?P<status>\d+), resp: "
+        r"(?=.{0,400}?'finish_reason': \{'type': 'length', 'length': 0\})",
+        "[2026-11-21 01:18:27] End of prefill disaggregation mode warmup with status 200, resp: [{'text': 'J', "
+        "'output_ids': [46], 'meta_info': {'id': 'e90ff0044cf54b4089cadfc7733d8bab', "
+        "'finish_reason': {'type': 'length', 'length': 0}, 'prompt_tokens': 4}}]",
+        Span(V0_5_3, V0_5_11),
+    ),
+    Row(
+        "decode-warm-up-ended-old", Speaker.SGLANG, Level.INFO, "decode",
+        b"End of prefill disaggregation mode warmup with status",
+        r"End of prefill disaggregation mode warmup with status (?P<status>\d+), resp: "
+        r"(?=.{0,400}?'finish_reason': \{'type': 'length', 'length': [1-9])",
+        "[2026-11-21 01:21:55] End of prefill disaggregation mode warmup with status 200, resp: [{'text': ' the the', "
+        "'output_ids': [0, 296, 0, 296, 0, 296, 0, 296], 'meta_info': {'id': 'ba39cd33fbb6432d9bfa3c9c3bde30ef', "
+        "'finish_reason': {'type': 'length', 'length': 8}, 'prompt_tokens': 4}}]",
+        Span(V0_5_3, V0_5_11),
+    ),
+    Row(
+        "warm-up-ended-old", Speaker.SGLANG, Level.INFO, "", b"End of prefill disaggregation mode warmup with status",
+        r"End of prefill disaggregation mode warmup with status (?P<status>\d+)",
+        "[2026-11-21 01:21:55] End of prefill disaggregation mode warmup with status 503, resp: {'error': 'starting'}",
+        Span(V0_5_3, V0_5_11),
+    ),
+    Row(
+        "warm-up-ranks-done", Speaker.SGLANG, Level.INFO, "", b"Disaggregation warmup requests completed for all ",
+        r"Disaggregation warmup requests completed for all (?P<dp_size>\d+) DP ranks",
+        "[2026-11-21 02:06:36] Disaggregation warmup requests completed for all 1 DP ranks", Span(V0_5_16),
+    ),
+    Row(
+        "warm-up-ended", Speaker.SGLANG, Level.INFO, "", b"End of disaggregation warmup",
+        r"End of disaggregation warmup", "[2026-11-21 02:06:36] End of disaggregation warmup", Span(V0_5_11),
+    ),
+    Row(
+        "ready", Speaker.SGLANG, Level.INFO, "", b"The server is fired up and ready to roll!",
+        r"The server is fired up and ready to roll!",
+        "[2026-11-21 02:06:38] The server is fired up and ready to roll!",
+    ),
+    Row(
+        "decode-radix-cache-off", Speaker.SGLANG, Level.WARNING, "decode", b"Radix cache is disabled for decode server",
+        r"Radix cache is disabled for decode server",
+        "[2026-11-21 02:06:23] Radix cache is disabled for decode server", Span(V0_5_22),
+    ),
+    Row(
+        "decode-chunk-cache", Speaker.SGLANG, Level.WARNING, "decode", b"KV cache is forced as chunk cache for decode",
+        r"KV cache is forced as chunk cache for decode server",
+        "[2026-11-21 01:19:09] WARNING server_args.py:2326: KV cache is forced as chunk cache for decode server",
+        Span(V0_5_3, V0_5_22),
+    ),
+    Row(
+        "prefill-graph-off", Speaker.SGLANG, Level.WARNING, "prefill", b"Cuda graph is disabled for prefill server",
+        r"Cuda graph is disabled for prefill server",
+        "[2026-11-21 01:17:44] WARNING server_args.py:2339: Cuda graph is disabled for prefill server when piecewise "
+        "cuda graph is not enabled.",
+        Span(V0_5_3, V0_5_13),
+    ),
+    Row(
+        "metrics-on", Speaker.SGLANG, Level.DEBUG, "", b"PROMETHEUS_MULTIPROC_DIR: ",
+        r"PROMETHEUS_MULTIPROC_DIR: (?P<directory>\S+)",
+        "[2026-11-21 02:06:23] PROMETHEUS_MULTIPROC_DIR: /srv/run/promi4v2c0ib",
+    ),
+    Row(
+        "old-info-path-asked", Speaker.SGLANG, Level.WARNING, "", b"Endpoint '/get_",
+        r"Endpoint '(?P<path>/get_\w+)' is deprecated and will be removed in a future version\.",
+        "[2026-11-21 02:01:34] Endpoint '/get_server_info' is deprecated and will be removed in a future version. "
+        "Please use '/server_info' instead.",
+        Span(V0_5_6),
+    ),
+    Row(
+        "sigterm", Speaker.SGLANG, Level.WARNING, "", b"SIGTERM received. ",
+        r"SIGTERM received\. signum=(?P<signum>\w+) frame=(?P<frame>\S+)\. (?:Draining requests and s|S)hutting down",
+        "[2026-11-21 01:21:23] SIGTERM received. signum=None frame=None. Draining requests and shutting down...",
+    ),
+    Row(
+        "draining", Speaker.SGLANG, Level.INFO, "", b"Gracefully exiting... Remaining number of requests ",
+        r"Gracefully exiting\.\.\. Remaining number of requests (?P<left>\d+)\. Remaining requests "
+        r"remaining_rids=\[(?P<rids>[^\]]*)\]",
+        "[2026-11-21 01:21:24] Gracefully exiting... Remaining number of requests 1. Remaining requests "
+        "remaining_rids=['ba39cd33fbb6432d9bfa3c9c3bde30ef'].",
+    ),
+    Row(
+        "uvicorn-stopping", Speaker.SGLANG, Level.INFO, "", b"Shutting down", r"Shutting down$",
+        "[2026-11-21 02:07:07] INFO:     Shutting down",
+    ),
+    Row(
+        "process-finished", Speaker.SGLANG, Level.INFO, "", b"Finished server process [",
+        r"Finished server process \[(?P<pid>\d+)\]", "[2026-11-21 02:07:07] INFO:     Finished server process [26938]",
+    ),
+    Row(
+        "process-tree-killed", Speaker.SGLANG, Level.INFO, "", b"kill_process_tree called: ",
+        r"kill_process_tree called: parent_pid=(?P<parent_pid>\w+), include_parent=(?P<include_parent>\w+), "
+        r"pid=(?P<pid>\d+)",
+        "[2026-11-21 02:07:07] kill_process_tree called: parent_pid=26938, include_parent=False, pid=26938",
+        Span(V0_5_13),
+    ),
+    # Not in the sets we recorded.
+    Row(
+        "forced-exit", Speaker.SGLANG, Level.ERROR, "", b"Signal SIGTERM received while ",
+        r"Signal SIGTERM received while (?P<reason>[^.]*)\. Force exiting\.",
+        "[2026-11-21 02:07:07] Signal SIGTERM received while health check failed. Force exiting.", cause="PD605",
+    ),
+    Row(
+        "client-disconnected", Speaker.SGLANG, Level.INFO, "", b"[http_server] Client disconnected: ",
+        r"\[http_server\] Client disconnected: (?=(?:.{0,400}?\(type (?P<kind>\d)\))?"
+        r"(?:.{0,400}?obj\.rid='(?P<rid>[^']*)')?)(?P<reason>.*)",
+        "[2026-11-21 02:07:07] [http_server] Client disconnected: Request is disconnected from the client side "
+        "(type 1). Abort request obj.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
+        Span(V0_5_13), Phase.ABORTED, cause="PD706",
+    ),
+)  # fmt: skip

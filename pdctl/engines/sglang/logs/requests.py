@@ -1,0 +1,224 @@
+"""A request as the HTTP side sees it: what came, what left, and the times one room took."""
+
+from __future__ import annotations
+
+from pdctl.engines.phase import Phase
+from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.versions import V0_5_3, V0_5_7, V0_5_10, V0_5_12, V0_5_22, Span
+
+LOG_REQUESTS = "--log-requests"
+TIME_STATS = "--enable-request-time-stats-logging"
+
+# Fields stand in the dataclass's order, which differs by release. A batch shows lists: rids and rooms, to be zipped.
+_RID = r"(?=.{0,400}?\brid=(?:'(?P<rid>[^']*)'|\[(?P<rids>[^\]]*)\]))?"
+_ROOM = (
+    r"(?=.*?\bbootstrap_host='(?P<host>[^']*)')?(?=.*?\bbootstrap_port=(?P<port>\d+|None))?"
+    r"(?=.*?\bbootstrap_room=(?:(?P<room>\d+)|\[(?P<rooms>[\d, ]*)\]))?"
+)
+# --log-requests-format json (0.5.8+): one object behind the usual prefix.
+_EVENT = r'\{"timestamp": "[^"]*", "event": '
+_JSON = (
+    r'(?=.{0,400}?"rid": (?:"(?P<rid>[^"]*)"|\[(?P<rids>[^\]]*)\]))?'
+    r'(?=.*?"bootstrap_host": "(?P<host>[^"]*)")?(?=.*?"bootstrap_port": (?P<port>\d+|null))?'
+    r'(?=.*?"bootstrap_room": (?:(?P<room>\d+)|\[(?P<rooms>[\d, ]*)\]))?'
+)
+
+ROWS = (
+    Row(
+        "request-received", Speaker.SGLANG, Level.INFO, "", b"Receive: obj=GenerateReqInput(",
+        r"Receive: obj=GenerateReqInput\(" + _RID + _ROOM,
+        "[2026-11-21 02:21:40] Receive: obj=GenerateReqInput(rid='2bfafc2472b4467383402a55ee1d31d5', "
+        "bootstrap_host='127.0.0.1', bootstrap_port=8998, bootstrap_room=7707449254856086911, stream=False)",
+        phase=Phase.RECEIVED, needs=LOG_REQUESTS,
+    ),
+    Row(
+        "request-cut-short", Speaker.SGLANG, Level.INFO, "", b"Finish: obj=GenerateReqInput(",
+        r"Finish: obj=GenerateReqInput\((?=.*'finish_reason': (?P<finish>'abort'|\{'type': 'abort'))" + _RID + _ROOM,
+        "[2026-11-21 20:06:40] Finish: obj=GenerateReqInput(rid='0d753e34541c404799530b67fa9b6fdc', "
+        "bootstrap_host='127.0.0.1', bootstrap_port=None, bootstrap_room=8493053644715138183, stream=False), "
+        "out={'meta_info': {'finish_reason': {'type': 'abort', 'message': 'Aborted by AbortReq.'}}}",
+        phase=Phase.ABORTED, needs=LOG_REQUESTS,
+    ),
+    Row(
+        "request-finished", Speaker.SGLANG, Level.INFO, "", b"Finish: obj=GenerateReqInput(",
+        r"Finish: obj=GenerateReqInput\(" + _RID + _ROOM + r"(?=.*?'finish_reason': (?P<finish>'\w+'|\{[^}]*\}))?",
+        "[2026-11-21 19:44:33] Finish: obj=GenerateReqInput(rid='ae84787d41d54e459c79ecd0bd1f5177', "
+        "bootstrap_host='127.0.0.1', bootstrap_port=8998, bootstrap_room=3931829090235125), "
+        "out={'finish_reason': 'length', 'prompt_tokens': 1, 'completion_tokens': 1, 'e2e_latency': 0.029422}",
+        phase=Phase.FINISHED, needs=LOG_REQUESTS,
+    ),
+    # Not in the sets we recorded.
+    Row(
+        "openai-request-received", Speaker.SGLANG, Level.INFO, "", b"Receive OpenAI: obj=",
+        r"Receive OpenAI: obj=(?P<kind>\w+)\(" + _RID + _ROOM,
+        "[2026-11-21 02:06:48] Receive OpenAI: obj=ChatCompletionRequest(model='default', "
+        "rid='2bfafc2472b4467383402a55ee1d31d5', bootstrap_host='127.0.0.1', bootstrap_port=8998, "
+        "bootstrap_room=7707449254856086911)",
+        Span(V0_5_10), Phase.RECEIVED, needs=LOG_REQUESTS,
+    ),
+    Row(
+        "request-received-json", Speaker.SGLANG, Level.INFO, "", b'"event": "request.received"',
+        _EVENT + r'"request\.received"' + _JSON,
+        '[2026-11-21 02:06:48] {"timestamp": "2026-11-21T02:06:48.123456", "event": "request.received", "rid": '
+        '"2bfafc2472b4467383402a55ee1d31d5", "obj": {"stream": false, "bootstrap_host": "127.0.0.1", "bootstrap_port": '
+        '8998, "bootstrap_room": 7707449254856086911}}',
+        Span(V0_5_7), Phase.RECEIVED, needs=LOG_REQUESTS,
+    ),
+    Row(
+        "request-cut-short-json", Speaker.SGLANG, Level.INFO, "", b'"event": "request.finished"',
+        _EVENT + r'"request\.finished"(?=.*"finish_reason": (?P<finish>\{"type": "abort"))' + _JSON,
+        '[2026-11-21 02:06:49] {"timestamp": "2026-11-21T02:06:49.123456", "event": "request.finished", "rid": '
+        '"2bfafc2472b4467383402a55ee1d31d5", "obj": {"bootstrap_room": 7707449254856086911}, "out": {"meta_info": '
+        '{"finish_reason": {"type": "abort", "message": "Aborted by AbortReq."}}}}',
+        Span(V0_5_7), Phase.ABORTED, needs=LOG_REQUESTS,
+    ),
+    Row(
+        "request-finished-json", Speaker.SGLANG, Level.INFO, "", b'"event": "request.finished"',
+        _EVENT + r'"request\.finished"' + _JSON,
+        '[2026-11-21 02:06:49] {"timestamp": "2026-11-21T02:06:49.123456", "event": "request.finished", "rid": '
+        '"2bfafc2472b4467383402a55ee1d31d5", "obj": {"bootstrap_room": 7707449254856086911}, "out": {}}',
+        Span(V0_5_7), Phase.FINISHED, needs=LOG_REQUESTS,
+    ),
+    Row(
+        "prefill-times-old", Speaker.SGLANG, Level.INFO, "prefill", b"Req Time Stats(rid=",
+        r"Req Time Stats\(rid=(?P<rid>[^,)]+), bootstrap_room=(?P<room>\d+), input len=(?P<input>\d+), "
+        r"output len=(?P<output>\d+), type=prefill\): (?P<times>.*)",
+        "[2026-11-21 01:26:22] Req Time Stats(rid=2bfafc2472b4467383402a55ee1d31d5, "
+        "bootstrap_room=7707449254856086911, input len=5, output len=1, type=prefill): bootstrap_duration=12.10ms, "
+        "queue_duration=0.41ms, forward_duration=88.20ms, start_time=42.123",
+        Span(V0_5_3, V0_5_12), Phase.FINISHED, needs=TIME_STATS,
+    ),
+    Row(
+        "decode-times-old", Speaker.SGLANG, Level.INFO, "decode", b"Req Time Stats(rid=",
+        r"Req Time Stats\(rid=(?P<rid>[^,)]+), bootstrap_room=(?P<room>\d+), input len=(?P<input>\d+), "
+        r"output len=(?P<output>\d+), type=decode\): (?P<times>.*)",
+        "[2026-11-21 01:26:22] Req Time Stats(rid=2bfafc2472b4467383402a55ee1d31d5, "
+        "bootstrap_room=7707449254856086911, input len=5, output len=8, type=decode): prealloc_duration=1.10ms, "
+        "transfer_duration=92.41ms, queue_duration=0.10ms, forward_duration=310.22ms, start_time=42.123",
+        Span(V0_5_3, V0_5_12), Phase.FINISHED, needs=TIME_STATS,
+    ),
+    Row(
+        "times-old", Speaker.SGLANG, Level.INFO, "", b"Req Time Stats(rid=",
+        r"Req Time Stats\(rid=(?P<rid>[^,)]+)(?:, bootstrap_room=\w+)?, input len=(?P<input>\d+), "
+        r"output len=(?P<output>\d+), type=(?P<kind>\w+)\): (?P<times>.*)",
+        "[2026-11-21 01:26:22] Req Time Stats(rid=2bfafc2472b4467383402a55ee1d31d5, input len=5, output len=8, "
+        "type=unified): queue_duration=0.10ms, forward_duration=310.22ms, start_time=42.123",
+        Span(V0_5_3, V0_5_12), needs=TIME_STATS,
+    ),
+    Row(
+        "prefill-times", Speaker.SGLANG, Level.INFO, "prefill", b"ReqTimeStats(rid=",
+        r"ReqTimeStats\(rid=(?P<rid>[^,)]+), bootstrap_room=(?P<room>\d+), input_len=(?P<input>\d+), "
+        r"cached_input_len=(?P<cached>\d+), output_len=(?P<output>\d+)(?:, attempts=(?P<attempts>\d+))?, "
+        r"type=prefill\): (?P<times>.*)",
+        "[2026-11-21 19:44:33] ReqTimeStats(rid=ae84787d41d54e459c79ecd0bd1f5177, bootstrap_room=3931829090235125, "
+        "input_len=1, cached_input_len=0, output_len=1, type=prefill): bootstrap_duration=20.88ms, "
+        "queue_duration=0.14ms, forward_duration=2.50ms, transfer_duration=5.40ms, entry_time=1795290273.746, "
+        "transfer_speed=0.07 GB/s, transfer_total=0.03 MB",
+        Span(V0_5_12), Phase.FINISHED, needs=TIME_STATS,
+    ),
+    Row(
+        "decode-times", Speaker.SGLANG, Level.INFO, "decode", b"ReqTimeStats(rid=",
+        r"ReqTimeStats\(rid=(?P<rid>[^,)]+), bootstrap_room=(?P<room>\d+), input_len=(?P<input>\d+), "
+        r"cached_input_len=(?P<cached>\d+), output_len=(?P<output>\d+)(?:, attempts=(?P<attempts>\d+))?, "
+        r"type=decode\): (?P<times>.*)",
+        "[2026-11-21 19:44:33] ReqTimeStats(rid=74ad9ff27b00454c94b557ddc4eed3f7, bootstrap_room=3931829090235125, "
+        "input_len=1, cached_input_len=0, output_len=1, type=decode): prealloc_queue_duration=13.96ms, "
+        "transfer_duration=4.60ms, entry_time=1795290273.752, transfer_speed=0.01 GB/s, transfer_total=0.03 MB",
+        Span(V0_5_12), Phase.FINISHED, needs=TIME_STATS,
+    ),
+    Row(
+        "times", Speaker.SGLANG, Level.INFO, "", b"ReqTimeStats(rid=",
+        r"ReqTimeStats\(rid=(?P<rid>[^,)]+)(?:, bootstrap_room=\w+)?, input_len=(?P<input>\d+), "
+        r"cached_input_len=(?P<cached>\d+), output_len=(?P<output>\d+)(?:, attempts=(?P<attempts>\d+))?, "
+        r"type=(?P<kind>\w+)\): (?P<times>.*)",
+        "[2026-11-21 02:06:50] ReqTimeStats(rid=74ad9ff27b00454c94b557ddc4eed3f7, input_len=1, cached_input_len=0, "
+        "output_len=1, attempts=0, type=unified): queue_duration=0.14ms, forward_duration=2.50ms",
+        Span(V0_5_12), needs=TIME_STATS,
+    ),
+    Row(
+        "request-without-room", Speaker.SGLANG, Level.ERROR, "", b"Disaggregated request received without boo",
+        r"Invalid request: Disaggregated request received without boot?strap room id\. req\.rid='(?P<rid>[^']*)'",
+        "[2026-11-21 01:48:06] Invalid request: Disaggregated request received without boostrap room id. "
+        "req.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
+        cause="PD712",
+    ),
+    Row(
+        "client-left", Speaker.SGLANG, Level.ERROR, "", b"Request is disconnected from the client side",
+        r"\[http_server\] Error: Request is disconnected from the client side \((?P<kind>type \d)\)\. Abort request "
+        r"obj\.rid='(?P<rid>[^']*)'",
+        "[2026-11-21 20:09:51] [http_server] Error: Request is disconnected from the client side (type 1). Abort "
+        "request obj.rid='b8a24d9b2a4e445ab98cf7187ca3eb9e'",
+        phase=Phase.ABORTED, cause="PD706",
+    ),
+    Row(
+        "request-refused", Speaker.SGLANG, Level.ERROR, "", b"[http_server] Error: ",
+        r"\[http_server\] Error: (?P<reason>.*)",
+        "[2026-11-21 01:48:06] [http_server] Error: Invalid request: Disaggregated request received without boostrap "
+        "room id. req.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
+        echo=True,
+    ),
+    Row(
+        "request-too-long", Speaker.SGLANG, Level.ERROR, "", b" exceeds the maximum number of tokens: ",
+        r"Request (?P<rid>\S+) exceeds the maximum number of tokens: (?P<tokens>\d+) > (?P<limit>\d+)",
+        "[2026-11-21 01:48:06] Request badac3cbd6c54ba4b02bc9c9299da2db exceeds the maximum number of tokens: "
+        "5000 > 4091",
+        cause="PD505",
+    ),
+    Row(
+        "request-tokenized", Speaker.SGLANG, Level.DEBUG, "", b"Using regular tokenizer for ",
+        r"Using regular tokenizer for (?P<inputs>\d+) inputs",
+        "[2026-11-21 02:06:48] Using regular tokenizer for 1 inputs", needs="--log-level debug",
+    ),
+    Row(
+        "rank-argument-ignored", Speaker.SGLANG, Level.DEBUG, "", b"is ignored because num_dp_ranks=",
+        r"routed_dp_rank=(?P<dp_rank>\d+) is ignored because num_dp_ranks=(?P<dp_size>\d+)",
+        "[2026-11-21 02:06:34] routed_dp_rank=0 is ignored because num_dp_ranks=1", Span(V0_5_22),
+        needs="--log-level debug",
+    ),
+    Row(
+        "rank-argument-ignored-old", Speaker.SGLANG, Level.DEBUG, "", b"is ignored because dp_size=",
+        r"routed_dp_rank=(?P<dp_rank>\d+) is ignored because dp_size=(?P<dp_size>\d+)",
+        "[2026-11-21 02:04:22] routed_dp_rank=0 is ignored because dp_size=1", Span(V0_5_10, V0_5_22),
+        needs="--log-level debug",
+    ),
+    Row(
+        "client-gone", Speaker.SGLANG, Level.ERROR, "", b"Request is disconnected from the client side",
+        r"ValueError: Request is disconnected from the client side \((?P<kind>type \d)\)\. Abort request "
+        r"obj\.rid='(?P<rid>[^']*)'",
+        "ValueError: Request is disconnected from the client side (type 1). Abort request "
+        "obj.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
+        cause="PD706",
+    ),
+    # The rid is all they name; within one instance it leads to the room.
+    Row(
+        "aborted-in-bootstrap", Speaker.SGLANG, Level.DEBUG, "prefill", b"Abort bootstrap queue request.",
+        r"Abort bootstrap queue request\. req\.rid='(?P<rid>[^']*)'",
+        "[2026-11-21 01:48:06] Abort bootstrap queue request. req.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
+        phase=Phase.ABORTED, cause="PD706", needs="--log-level debug",
+    ),
+    Row(
+        "aborted-in-flight", Speaker.SGLANG, Level.DEBUG, "prefill", b"Abort inflight queue request.",
+        r"Abort inflight queue request\. req\.rid='(?P<rid>[^']*)'",
+        "[2026-11-21 01:48:06] Abort inflight queue request. req.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
+        phase=Phase.ABORTED, cause="PD706", needs="--log-level debug",
+    ),
+    Row(
+        "aborted-in-prealloc", Speaker.SGLANG, Level.DEBUG, "decode", b"Abort prealloc queue request.",
+        r"Abort prealloc queue request\. decode_req\.req\.rid='(?P<rid>[^']*)'",
+        "[2026-11-21 01:48:06] Abort prealloc queue request. decode_req.req.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
+        phase=Phase.ABORTED, cause="PD706", needs="--log-level debug",
+    ),
+    Row(
+        "aborted-in-transfer", Speaker.SGLANG, Level.DEBUG, "decode", b"Abort transfer queue request.",
+        r"Abort transfer queue request\. decode_req\.req\.rid='(?P<rid>[^']*)'",
+        "[2026-11-21 01:48:06] Abort transfer queue request. decode_req.req.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
+        phase=Phase.ABORTED, cause="PD706", needs="--log-level debug",
+    ),
+    Row(
+        "aborted-queued", Speaker.SGLANG, Level.DEBUG, "", b" request. req.rid=",
+        r"Abort (?P<queue>queued|running|grammar queue|chunked prefill|dLLM queued) request\. "
+        r"req\.rid='(?P<rid>[^']*)'",
+        "[2026-11-21 01:48:06] Abort running request. req.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
+        phase=Phase.ABORTED, cause="PD706", needs="--log-level debug",
+    ),
+)  # fmt: skip

@@ -1,0 +1,126 @@
+"""Which row a log line is, and what it says: one look at its first bytes, then only the rows that begin so.
+
+A line nobody knows costs the search for its message and one look-up; a known one costs its row's pattern besides.
+"""
+
+from __future__ import annotations
+
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.engines import numerals
+from pdctl.engines.prefix import Prefix, cut, spell
+from pdctl.engines.row import Row, Speaker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+HEAD = 4  # bytes of the message by which rows are found
+# A speaker writes its own rows and those of the one whose code or words it shares; its own are looked at first.
+ANCESTRY: Mapping[Speaker, tuple[Speaker, ...]] = MappingProxyType(
+    {
+        Speaker.SMG: (Speaker.SGLANG_ROUTER,),
+        Speaker.MINI_LB: (Speaker.SGLANG,),
+        Speaker.PDCTL_ENGINE: (Speaker.SGLANG,),
+    }
+)
+
+
+class Said(NamedTuple):
+    """values: the groups that took part, and of a tracing span request_id, method, path, status, latency_us."""
+
+    row: Row
+    values: Mapping[str, str]
+    prefix: Prefix
+
+
+class _Entry:
+    """A row whose pattern is compiled when a line first needs it: compiling all takes longer than most commands."""
+
+    __slots__ = ("_pattern", "literal", "row", "speaker")
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        self.speaker = row.speaker
+        self.literal = row.literal
+        self._pattern: re.Pattern[str] | None = None
+
+    def read(self, message: str) -> re.Match[str] | None:
+        if self._pattern is None:
+            self._pattern = re.compile(self.row.pattern)
+        return self._pattern.match(message)
+
+
+class Speech:
+    """Rows, ready to be asked. Earlier rows win over later ones."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self.rows = tuple(rows)
+        entries = [(_Entry(row), heads(row.pattern)) for row in self.rows]
+        # Rows without a fixed beginning are tried on every line, in their place among the others.
+        self._floating = tuple(entry for entry, keys in entries if not keys)
+        self._by_head = {
+            key: tuple(entry for entry, keys in entries if not keys or key in keys)
+            for key in {key for _, keys in entries for key in keys}
+        }
+
+    def match(self, raw: bytes, speakers: frozenset[Speaker] | None = None) -> Said | None:
+        """The row this line is, or None. speakers: only rows these write (see ANCESTRY); None: any."""
+        parts = cut(raw)
+        line, at = parts.line, parts.at
+        message: str | None = None
+        for entry in self._by_head.get(line[at : at + HEAD], self._floating):
+            if line.find(entry.literal, at) < 0:
+                continue
+            if speakers is not None and not _may_say(speakers, entry.speaker):
+                continue
+            if message is None:
+                message = line[at:].decode("utf-8", "replace")
+            found = entry.read(message)
+            if found is not None:
+                values = {name: value for name, value in found.groupdict().items() if value is not None}
+                if "room" in values and numerals.whole(values["room"]) is None:
+                    return None  # no room has such a number: the line is somebody's garbage
+                if parts.span:
+                    values = {**_span(parts.span), **values}
+                return Said(entry.row, MappingProxyType(values), spell(raw, parts))
+        return None
+
+
+def heads(pattern: str) -> frozenset[bytes]:
+    """The first HEAD bytes of whatever `pattern` matches; empty when it does not fix them."""
+    group = _CHOICE.match(pattern)
+    starts = [lead(word + pattern[group.end() :]) for word in group[1].split("|")] if group else [lead(pattern)]
+    return frozenset(start[:HEAD] for start in starts) if min(map(len, starts)) >= HEAD else frozenset()
+
+
+def lead(pattern: str) -> bytes:
+    """The literal text every match of `pattern` begins with."""
+    out: list[str] = []
+    at = 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "\\" and at + 1 < len(pattern) and not pattern[at + 1].isalnum():
+            char, at = pattern[at + 1], at + 1
+        elif char in "\\.^$*+?{}[]|()":
+            break
+        at += 1
+        if pattern[at : at + 1] in ("*", "?", "{"):  # the character itself may be missing
+            break
+        out.append(char)
+    return "".join(out).encode()
+
+
+# `(?:Prefill|Decode) batch`: words alone, nothing that repeats.
+_CHOICE = re.compile(r"\((?:\?:|\?P<\w+>)((?:[\w .:,'-]+\|)+[\w .:,'-]+)\)(?![*+?{])")
+_FIELDS = re.compile(rb'(?<!\S)(request_id|uri|path|method|status_code|latency)="?([!-~]{1,512}?)"?(?= |$)')
+_NAMES = {b"request_id": "request_id", b"uri": "path", b"path": "path", b"method": "method", b"status_code": "status"}
+
+
+def _span(text: bytes) -> dict[str, str]:
+    return {_NAMES.get(name, "latency_us"): value.decode("ascii") for name, value in _FIELDS.findall(text)}
+
+
+def _may_say(speakers: frozenset[Speaker], speaker: Speaker) -> bool:
+    return speaker in speakers or any(speaker in ANCESTRY.get(one, ()) for one in speakers)

@@ -1,0 +1,140 @@
+"""Which releases of an engine the tables know, and which of them answers for any other release."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from pdctl.engines import tables
+from pdctl.errors import UsageError
+
+# Major, minor, micro; a post release has its number behind them: 0.5.10 < 0.5.10.post1 < 0.5.11.
+Version = tuple[int, ...]
+
+DIGITS = 6  # of one number of a version; more are somebody's build number or garbage
+POST = re.compile(rf"[.-]?post(\d{{1,{DIGITS}}})")
+
+
+def parse(text: str, package: str = "sglang") -> Version:
+    """`0.5.18`, `v0.5.18` and `0.5.18rc1` alike: the three leading numbers, and that of a post release."""
+    numbers: list[int] = []
+    rest = text.strip().removeprefix("v")
+    for part in rest.split(".")[:3]:
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not 0 < len(digits) <= DIGITS:
+            break
+        numbers.append(int(digits))
+    if len(numbers) != 3:
+        raise UsageError(f"`{text}` is not an {package} version", f"write it as {newest(package)}")
+    post = POST.search(rest)
+    return (*numbers, int(post[1])) if post is not None and int(post[1]) else tuple(numbers)
+
+
+def newest(package: str) -> str:
+    """The newest release that was read, as it is written."""
+    return tables.sources(package)[-1].version
+
+
+def spell(version: Version) -> str:
+    return ".".join(map(str, version[:3])) + "".join(f".post{number}" for number in version[3:])
+
+
+def released(package: str) -> tuple[Version, ...]:
+    """The releases of a package whose sources were read, the oldest first."""
+    return tuple(parse(source.version) for source in tables.sources(package))
+
+
+# The releases whose sources were read, the oldest first (engines/releases/sglang/releases.tsv).
+SGLANG: tuple[Version, ...] = released("sglang")
+OLDEST, NEWEST = SGLANG[0], SGLANG[-1]
+
+V0_5_3: Version = (0, 5, 3)
+V0_5_3_POST2: Version = (0, 5, 3, 2)
+V0_5_3_POST3: Version = (0, 5, 3, 3)
+V0_5_4: Version = (0, 5, 4)
+V0_5_4_POST2: Version = (0, 5, 4, 2)
+V0_5_5: Version = (0, 5, 5)
+V0_5_5_POST1: Version = (0, 5, 5, 1)
+V0_5_5_POST2: Version = (0, 5, 5, 2)
+V0_5_5_POST3: Version = (0, 5, 5, 3)
+V0_5_6: Version = (0, 5, 6)
+V0_5_6_POST1: Version = (0, 5, 6, 1)
+V0_5_6_POST2: Version = (0, 5, 6, 2)
+V0_5_7: Version = (0, 5, 7)
+V0_5_8: Version = (0, 5, 8)
+V0_5_9: Version = (0, 5, 9)
+V0_5_10: Version = (0, 5, 10)
+V0_5_11: Version = (0, 5, 11)
+V0_5_12: Version = (0, 5, 12)
+V0_5_13: Version = (0, 5, 13)
+V0_5_14: Version = (0, 5, 14)
+V0_5_15: Version = (0, 5, 15)
+V0_5_16: Version = (0, 5, 16)
+V0_5_17: Version = (0, 5, 17)
+V0_5_18: Version = (0, 5, 18)
+V0_5_19: Version = (0, 5, 19)
+V0_5_20: Version = (0, 5, 20)
+V0_5_21: Version = (0, 5, 21)
+V0_5_22: Version = (0, 5, 22)
+V0_5_23: Version = (0, 5, 23)
+
+
+class Release(NamedTuple):
+    """`known` is the release whose rows are used; `note` says why when that is not the one asked for."""
+
+    asked: str
+    known: Version
+    note: str = ""
+
+
+class Span(NamedTuple):
+    """The releases a row holds for: `since` inclusive, `until` exclusive (None: still true in the newest)."""
+
+    since: Version = V0_5_3
+    until: Version | None = None
+
+    def holds(self, version: Version) -> bool:
+        return self.since <= version and (self.until is None or version < self.until)
+
+
+def resolve(text: str | None, package: str = "sglang") -> Release:
+    """The rows that answer for release `text` (None: the newest known); UsageError for older than the oldest known."""
+    known = released(package)
+    if text is None:
+        return Release(spell(known[-1]), known[-1])
+    version = parse(text, package)
+    if version < known[0]:
+        raise UsageError(
+            f"{package} {text} is older than {spell(known[0])}, the oldest release pdctl has read",
+            f"give {spell(known[0])} or a newer one, up to {spell(known[-1])}",
+        )
+    nearest = max(candidate for candidate in known if candidate <= version)
+    return Release(spell(version), nearest, unread(version, package))
+
+
+def unread(version: Version, package: str = "sglang") -> str:
+    """What to know about a release that is not in the tables, as one sentence; "" for one that is."""
+    known = released(package)
+    if version in known:
+        return ""
+    if version < known[0]:
+        return f"{package} {spell(version)} is older than the oldest release pdctl has read ({spell(known[0])})"
+    nearest = max(candidate for candidate in known if candidate <= version)
+    if nearest == known[-1]:
+        what = f"newer than the newest release pdctl has read ({spell(nearest)})"
+    else:
+        after = known[known.index(nearest) + 1]
+        what = f"not among the releases pdctl has read (it lies between {spell(nearest)} and {spell(after)})"
+    return f"{package} {spell(version)} is {what}: the rules of {spell(nearest)} are used"
+
+
+def span_of(item: tables.Item) -> Span:
+    """The releases of a table's line."""
+    return Span(_written(item.since), _written(item.until) if item.until else None)
+
+
+_WRITTEN = {source.version: version for source, version in zip(tables.sources(), SGLANG, strict=True)}
+
+
+def _written(text: str) -> Version:
+    return _WRITTEN.get(text) or parse(text)

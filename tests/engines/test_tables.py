@@ -1,0 +1,80 @@
+"""The tables read from released wheels: every row of a dialect that names an item names one they have."""
+
+from __future__ import annotations
+
+import pytest
+
+from pdctl.engines import arguments, history, tables
+from pdctl.engines.routers import arguments as routers
+from pdctl.engines.sglang import agreement, http, metrics
+from pdctl.engines.sglang.bootstrap import SHAPE_KEYS
+from pdctl.engines.versions import SGLANG, Span, parse, spell
+from pdctl.topology.schema import POLICIES, PREFILL_ONLY
+
+
+@pytest.mark.parametrize("kind", ["flags", "environment", "routes", "metrics", "records"])
+def test_every_line_stands_between_releases_that_were_read(kind: str) -> None:
+    read = {source.version for source in tables.sources()}
+    for item in tables.items(kind):
+        assert item.since in read, item
+        assert not item.until or (item.until in read and parse(item.since) < parse(item.until)), item
+
+
+def test_a_table_holds_every_release() -> None:
+    for version in SGLANG:
+        assert len(history.names("flags", version)) > 250, spell(version)
+        assert len(history.names("environment", version)) > 150, spell(version)
+        assert len(history.names("metrics", version)) > 50, spell(version)
+
+
+def test_rows_that_are_dated_by_a_table_are_in_it() -> None:
+    for route in http.ROUTES:
+        assert route.path == "/metrics" or history.spans("routes", "server", route.path, route.method), route
+    for metric in metrics.METRICS:
+        assert not metric.name.startswith("sglang:") or history.spans("metrics", metric.name, metric.type), metric
+    for row in agreement.SETTINGS:
+        derived = not row.key.isidentifier() or row.key == "model"
+        assert derived or row.key in agreement.OTHERS or history.spans("records", "ServerArgs", row.key), row
+        for flag in row.flags:
+            assert history.spans("flags", flag), (row.key, flag)
+    for name in arguments.MARKED:
+        assert history.spans("records", "ServerArgs", name), name
+
+
+def test_the_keys_of_a_topology_answer_are_those_of_the_record_that_reads_them() -> None:
+    for key in SHAPE_KEYS:
+        if not key.name.startswith("prefill_") or key.name == "prefill_http_port":
+            assert history.spans("records", "common/conn.py PrefillServerInfo", key.name) == (key.span,), key
+
+
+@pytest.mark.parametrize("package", ["sglang-router", "smg"])
+def test_the_flags_of_the_routers(package: str) -> None:
+    read = [source.version for source in tables.sources(package)]
+    assert len(read) >= 18
+    for item in tables.items("flags", package):
+        assert item.since in read, item
+        assert not item.until or read.index(item.since) < read.index(item.until), item
+
+
+@pytest.mark.parametrize("kind", ["sglang-router", "smg"])
+def test_the_policies_of_a_topology_are_those_of_the_router(kind: str) -> None:
+    """The schema keeps them so that a topology is read without the tables."""
+    for flag in ("policy", "prefill-policy", "decode-policy"):
+        only = () if flag == "prefill-policy" else PREFILL_ONLY
+        assert {name for name in POLICIES[kind] if name not in only} == set(routers.choices(flag, kind)), flag
+
+
+@pytest.mark.parametrize(
+    ("kind", "cells", "expected"),
+    [
+        ("flags", ("disaggregation-decode-tp",), (Span((0, 5, 3), (0, 5, 10)),)),
+        ("flags", ("attn-dp-size",), (Span((0, 5, 22)),)),
+        ("environment", ("SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE",), (Span((0, 5, 19)),)),
+        ("routes", ("server", "/pd_role_switch"), (Span((0, 5, 21)),)),
+        ("metrics", ("sglang:kv_transfer_latency_ms", "gauge"), (Span((0, 5, 3), (0, 5, 10)),)),
+        ("records", ("nixl/conn.py KVArgsRegisterInfo", "gpu_id", "8"), (Span((0, 5, 9)),)),
+        ("flags", ("warp-drive",), ()),
+    ],
+)
+def test_when_an_item_came_and_went(kind: str, cells: tuple[str, ...], expected: tuple[Span, ...]) -> None:
+    assert history.spans(kind, *cells) == expected
