@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 OPENED = frozenset({"room-bootstrapped", "transfer-info-arrived"})  # either may be lost: both open the room
 STARTED = "sender-started"
 TOKENISED = "request-tokenized"
+DRAINED = "draining"
 ANSWERED = frozenset({"generate-answered", "api-answered"})
 GENERATES = ("/generate", "/v1/completions", "/v1/chat/completions")
 
@@ -49,12 +50,15 @@ class Ledger:
         written = any(event.row.id in signs.SENT for event in lines)
         named: set[int] = set()
         failed: set[int] = set()
+        given_up: set[int] = set()  # it told the prefill so; the line that says why may be lost
         took = answered = refused = 0
         for event in lines[begun:]:
             if event.role == "decode" and event.room:
                 named.add(event.room)
                 if signs.failed(event) and not signs.notice(event):
                     failed.add(event.room)
+                elif signs.notice(event):
+                    given_up.add(event.room)
             took += tokenised(event)
             if answers(event):
                 answered += 1
@@ -67,7 +71,9 @@ class Ledger:
                 continue
             if not took or took != len(so_far) or refused != len(failed & so_far):
                 continue
-            self._settle(decode, event, so_far - failed, answered == took)
+            if event.row.id == DRAINED and answered != took:
+                continue  # all has been answered by then: lines are lost
+            self._settle(decode, event, so_far - failed - given_up, answered == took)
 
     def _settle(self, decode: str, proof: Event, good: set[int], all_answered: bool) -> None:
         """The answer of a stream begins before its cache has come: an answered room needs a second sign that it has."""
@@ -126,6 +132,6 @@ def answers(event: Event) -> bool:
 
 
 def _nothing_pending(event: Event) -> bool:
-    if event.row.id == "draining":
+    if event.row.id == DRAINED:
         return event.values.get("left") == "0"
     return event.row.id == "decode-batch" and event.values.get("prealloc") == event.values.get("transfer") == "0"
