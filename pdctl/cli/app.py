@@ -40,6 +40,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("dialect", "pdctl.cli.dialect", "Show what an engine or router writes; check which dialect a log speaks."),
     Verb("import", "pdctl.cli.import_", "Turn scripts, compose files, recipes or manifests into a topology."),
     Verb("topology", "pdctl.cli.topology", "Check a topology file, show it resolved, export its JSON Schema."),
+    Verb("self", "pdctl.cli.self_", "Say what this pdctl is, and what it can do here."),
     Verb("completion", "pdctl.cli.completion", "Print the shell completion script."),
 )
 

@@ -175,6 +175,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "--follow",
         "--grep",
         "--raw",
+        "--since",
         "--tail",
     ),
     "down": (
@@ -199,6 +200,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     ),
     "dialect flags": (
         "--output",
+        "--package",
         "--version",
     ),
     "dialect env": (
@@ -224,5 +226,6 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         "--set",
     ),
     "topology schema": ("--output",),
+    "self check": ("--output",),
     "completion": (),
 }

@@ -99,3 +99,11 @@ def test_a_launch_names_the_python_that_lacks_the_engine(pyz: Path, tmp_path: Pa
 def test_equal_files_give_equal_bytes() -> None:
     files = {"b.py": b"b" * 100, "a/c.json": b"{}", "a.py": b""}
     assert zipped(files) == zipped(dict(reversed(files.items())))
+
+
+def test_it_knows_what_it_is(pyz: Path, tmp_path: Path) -> None:
+    places = {"XDG_CACHE_HOME": str(tmp_path), "PDCTL_PYTHON": sys.executable}
+    code, out, err = run(alone(pyz), "self", "check", **places)
+    assert (code, err) == (0, "")
+    assert f", one file for a Python: {pyz}\n" in out
+    assert f"engine  {sys.executable} has what it needs\n" in out
