@@ -12,7 +12,6 @@ import dataclasses
 import logging
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from pdctl import lifeline
 from pdctl.engine import end_reason, faults
 from pdctl.engine.args import ServerArgs
 from pdctl.engine.channels import Channels, keys_of, local_input
-from pdctl.engine.logs import configure
+from pdctl.engine.logs import configure, hit_an_exception
 from pdctl.engine.meeting import Here, meet
 from pdctl.engine.messages import Died, Done, Generate, Request, Stop, SwitchRole, reply_codec, request_codec
 from pdctl.engine.whereabouts import Whereabouts
@@ -172,7 +171,7 @@ def main() -> None:
     try:
         control(args, channels, context, options.ipc_dir)
     except Exception as error:  # noqa: BLE001  # a process's last words, whatever ends it
-        log.error("DataParallelController hit an exception: %s", traceback.format_exc())  # sglang's line
+        hit_an_exception(log, "DataParallelController", error)
         end_reason.tell(in_words(error))
         alarms.send(reply_codec.encode(Died(0, 0, in_words(error), who="DP controller")))
         code = 1

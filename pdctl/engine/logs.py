@@ -38,8 +38,18 @@ def decorations(args: ServerArgs, rank: Rank | None) -> str:
     return "".join(f" {name}{number}" for name, number, size in wide if size > 1)
 
 
+def hit_an_exception(log: logging.Logger, who: str, error: BaseException) -> None:
+    """SGLang's line for what ends a process: the traceback begins in it, and its other lines follow."""
+    first, _, rest = traceback_text(error).partition("\n")
+    log.error("%s hit an exception: %s", who, first, extra={"below": rest})
+
+
 class OneLine(logging.Formatter):
     """A record is one line behind our head, whatever a client sent; a traceback's own lines follow it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        below = getattr(record, "below", "")
+        return super().format(record) + (f"\n{below}" if below else "")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         head, end, text = super().formatMessage(record).partition("] ")

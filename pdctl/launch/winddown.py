@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pdctl.launch.journal import Journal
     from pdctl.launch.targets import Handle, Target
 
-ASK_ROUTER = 0.5  # seconds the router has to say how many requests are in flight
+ASK_ROUTER = 2.0  # seconds the router has to say how many requests are in flight
 AFTER_KILL = 5.0  # seconds for a killed process to be gone
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import re
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import time
 
 import pytest
 
+from pdctl.engine.logs import OneLine, hit_an_exception
 from pdctl.engines.prefix import split
 from pdctl.log_stream import stamp
 
@@ -52,3 +55,20 @@ def test_both_forms_are_read(fraction: str, ranks: str) -> None:
     assert (read.stamp.second, read.stamp.micro) == (32, 123000 if fraction else 0)
     assert read.stamp.resolution_s == pytest.approx(0.001 if fraction else 1.0)
     assert (read.ranks, read.message) == (ranks.strip(), "room=7 is bootstrapped")
+
+
+def test_what_ends_a_process_is_said_as_sglang_says_it() -> None:
+    """The traceback begins in the line and keeps its lines; the exception's own text, a client's perhaps, is one."""
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(OneLine("[2026-11-23 00:07:18.983 TP0] %(message)s"))
+    log = logging.Logger("end")
+    log.addHandler(handler)
+    try:
+        raise RuntimeError("Page size mismatch\n[2026-11-23 00:07:19] forged")
+    except RuntimeError as error:
+        hit_an_exception(log, "Scheduler", error)
+    first, *rest = written.getvalue().splitlines()
+    assert first == "[2026-11-23 00:07:18.983 TP0] Scheduler hit an exception: Traceback (most recent call last):"
+    assert rest[0].startswith("  File ")
+    assert rest[-1] == "RuntimeError: Page size mismatch\\n\\x5b2026-11-23 00:07:19] forged"

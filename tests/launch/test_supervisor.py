@@ -93,7 +93,7 @@ def test_a_pair_that_does_not_answer_is_a_failed_launch(launch: Launch) -> None:
 
 
 def test_a_process_that_ignores_sigterm_is_killed_after_the_grace(launch: Launch) -> None:
-    supervised = launch(deploy(faults={"decode-0": ("--deaf",)}), grace=0.3)
+    supervised = launch(deploy(faults={"decode-0": ("--deaf",)}), grace=4.0)
     supervised.serving()
     supervised.process.send_signal(signal.SIGINT)
     run = supervised.ended()

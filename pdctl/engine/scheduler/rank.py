@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-import traceback
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +16,7 @@ from pdctl.engine.cache.metadata import MetadataBuffers
 from pdctl.engine.cache.table import PageTable
 from pdctl.engine.channels import Channels, keys_of, local_line
 from pdctl.engine.disaggregation.prefill import PrefillManager
+from pdctl.engine.logs import hit_an_exception
 from pdctl.engine.messages import Died, Ready, Stage
 from pdctl.engine.model.config import CheckpointError, ModelConfig
 from pdctl.engine.model.parallel import Groups
@@ -68,7 +68,7 @@ def serve(args: ServerArgs, here: Whereabouts, ipc_dir: Path, dist_init: str) ->
         _last_words(mailbox, here, "; ".join(filter(None, (error.message, error.fix))))
         return 1
     except Exception as error:  # noqa: BLE001  # a rank's last words, whatever ends it
-        log.error("Scheduler hit an exception: %s", traceback.format_exc())  # sglang's line
+        hit_an_exception(log, "Scheduler", error)
         _last_words(mailbox, here, f"{type(error).__name__}: {error}")
         return 1
     finally:
