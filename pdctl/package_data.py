@@ -64,11 +64,17 @@ def unpack(path: Path, without: str = "") -> Path:
 
     Does nothing where pdctl lies in files. Raise StorageError where they cannot be written.
     """
-    if program.FILE and path.is_relative_to(cache()):
+    top = cache() if program.FILE else None
+    if top is not None and path.is_relative_to(top):
+        folder = path.relative_to(top).as_posix()
+        done = top / f"{folder.replace('/', '.')}.without{without}"  # reading what the archive holds takes a while
+        if done.exists():
+            return path
         try:
-            for name, file in _members(path.relative_to(cache()).as_posix()):
+            for name, file in _members(folder):
                 if not (without and name.endswith(without)):
-                    _write(file, name, cache() / name)
+                    _write(file, name, top / name)
+            done.touch()
         except OSError as error:
             fix = "set TMPDIR or XDG_CACHE_HOME to a directory that can be written"
             raise StorageError(f"cannot unpack {path.name} to {path}: {error.strerror}", fix) from error

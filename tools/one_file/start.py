@@ -25,6 +25,11 @@ def keep_bytecode() -> None:
     class Importer(zipimport.zipimporter):
         """Reads the archive, but for modules that were compiled before."""
 
+        def get_filename(self, fullname: str) -> str:
+            """Without the module's code, which zipimport compiles to tell whether it is a .pyc."""
+            tail = "/__init__.py" if self.is_package(fullname) else ".py"
+            return os.path.join(self.archive, self.prefix + fullname.rpartition(".")[2] + tail)
+
         def get_code(self, fullname: str) -> types.CodeType:
             path = os.path.join(folder, fullname)
             try:

@@ -1,0 +1,79 @@
+"""pdctl as one executable: which modules go into it, and what it does on a machine without Python.
+
+The build takes minutes: `PDCTL_BUILD_WORK=DIR pytest -n0 -m heavy tests/tools/test_build_executable.py` keeps the
+interpreter's objects in DIR. It needs root, for the bare root directory it is run in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.build_executable import _compiled
+from tools.one_file.standard import closure
+
+ROOT = Path(__file__).parents[2]
+# The root is read-only, and only /tmp can be written to.
+BARE = (
+    'mount --bind "$0" "$0"; mount -t proc proc "$0/proc"; mount -t tmpfs tmp "$0/tmp"; mount -o remount,bind,ro "$0"; '
+    'exec env -i HOME=/nowhere COLUMNS=100 TZ=UTC PDCTL_HOME=/tmp/home "$(command -v chroot)" "$0" /pdctl "$@"'
+)
+
+
+def test_modules_are_found_through_imports_of_every_form(tmp_path: Path) -> None:
+    files = {
+        "first.py": "import os.path\ndef late():\n    from group import member\n",
+        "group/__init__.py": "",
+        "group/member.py": "from . import sibling\nfrom .deep.down import name\n",
+        "group/sibling.py": "",
+        "group/unused.py": "",
+        "group/deep/__init__.py": "",
+        "group/deep/down.py": "import tkinter\n",
+        "tkinter/__init__.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = closure(tmp_path, {"pdctl/a.py": b"import first\n"})
+    assert set(found) == set(files) - {"group/unused.py", "tkinter/__init__.py"}
+
+
+def test_compiled_modules_do_not_depend_on_when_they_were_made() -> None:
+    files = {"a.py": b"def f():\n    'what it does'\n", "b.json": b"{}"}
+    assert _compiled(files, 0) == _compiled(files, 0)
+    assert b"what it does" in _compiled(files, 0)["a.pyc"]
+    assert b"what it does" not in _compiled(files, 2)["a.pyc"]
+    assert _compiled(files, 2)["b.json"] == b"{}"
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(7200)
+def test_it_runs_in_a_root_that_holds_nothing_else(tmp_path: Path) -> None:
+    kept = ["--work", os.environ["PDCTL_BUILD_WORK"]] if os.environ.get("PDCTL_BUILD_WORK") else []
+    root = tmp_path / "root"
+    for name in ("proc", "tmp"):
+        (root / name).mkdir(parents=True)
+    command = [sys.executable, "-m", "tools.build_executable", *kept, str(root / "pdctl")]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=7000)
+    again = tmp_path / "again"
+    subprocess.run([*command[:-1], str(again)], cwd=ROOT, check=True, timeout=7000)
+    assert (root / "pdctl").read_bytes() == again.read_bytes()
+    assert again.stat().st_size <= 15_000_000
+
+    def bare(*words: str) -> str:
+        argv = ["unshare", "--mount", "sh", "-ec", BARE, str(root), *words]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True).stdout
+
+    here = subprocess.run(
+        [sys.executable, "-m", "pdctl", "plan", "--tp", "16", "--dp", "8"],
+        cwd=ROOT, env={**os.environ, "COLUMNS": "100"}, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert bare("plan", "--tp", "16", "--dp", "8") == here.stdout
+    assert "prefill-1  localhost" in bare("plan", "2p1d")
+    told = json.loads(bare("self", "check", "-o", "json"))
+    assert (told["kind"], told["file"]) == ("executable", "/pdctl")
