@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pdctl.engines.versions import Release, Span, Version
     from pdctl.render.term import Term
 
-ROWS, CHECK = "pdctl.engines-rows/1", "pdctl.engines-check/1"
+ROWS, CHECK = "pdctl.dialect-rows/1", "pdctl.dialect-check/1"
 HEAD = ("ROW", "SPEAKER", "LEVEL", "ROLE", "RELEASES", "PROVES", "CODE", "NEEDS")
 SHOWN = 12  # rows of one log on a terminal; a pipe gets all
 

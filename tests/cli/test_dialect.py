@@ -36,7 +36,7 @@ def test_check_says_who_wrote_what() -> None:
     done = pdctl("check", *(str(LOGS / f"{name}.log") for name in names), "-o", "json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert document["schema"] == "pdctl.engines-check/1"
+    assert document["schema"] == "pdctl.dialect-check/1"
     decode, router, smg = document["logs"]
     assert (decode["speaker"], decode["role"], decode["since"], decode["until"]) == (
         "sglang",
@@ -83,7 +83,7 @@ def test_a_log_nobody_knows_is_a_finding(tmp_path: Path) -> None:
 
 def test_show_lists_what_is_asked_for() -> None:
     rows = json.loads(pdctl("show", "-o", "json").stdout)
-    assert rows["schema"] == "pdctl.engines-rows/1"
+    assert rows["schema"] == "pdctl.dialect-rows/1"
     assert [row["id"] for row in rows["rows"]] == [row.id for row in ROWS]
     some = json.loads(pdctl("show", "sglang", "--version", "0.5.18", "--role", "prefill", "-o", "json").stdout)["rows"]
     ids = {row["id"] for row in some}
