@@ -36,7 +36,7 @@ def _source(library: Library, deployment: Deployment, log: Log) -> Source:
         log.instance, kind, identity.role, identity.speaker.value if identity.speaker else "", release(identity),
         identity.level.value if identity.level else "", files(log), log.size,
         library.lines(log), len(lines), known, min(began, default=None), one.last if one else None,
-        _said(kind, identity, lines, known, library.lines(log)),
+        _said(kind, identity, lines, known, library.lines(log), log.size),
     )  # fmt: skip
 
 
@@ -70,7 +70,9 @@ def release(identity: Identity) -> str:
     return f"before {spell(until)}" if until is not None else ""
 
 
-def _said(kind: Kind, identity: Identity, lines: Sequence[bytes], known: int, total: int) -> str:
+def _said(kind: Kind, identity: Identity, lines: Sequence[bytes], known: int, total: int, size: int) -> str:
+    if kind is Kind.EMPTY and size:
+        return f"no line of text in its {size} bytes: it is no log"
     if kind is Kind.EMPTY:
         return "no line in it: its process wrote nothing here, or its output goes elsewhere"
     if kind is Kind.BINARY:
