@@ -63,6 +63,8 @@ def _headline(found: Diagnosis, term: Term) -> list[str]:
             why = "lines of several processes alternate without names"
         elif any(each.kind is Kind.ROUTER for each in found.sources):
             why = f"a router's log alone was understood, not {_some_names(found.unread)}"
+        elif any(each.kind is Kind.ENGINE for each in found.sources):
+            why = "no line tells whether they are a prefill's or a decode's"
         mark, said = MARKS["unknown"], f"these logs do not tell what happened: {why}"
     elif not found.wrong:
         mark, said = MARKS["ok"], "nothing wrong was found"

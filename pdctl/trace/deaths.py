@@ -70,6 +70,9 @@ def death(
     if not others or max(others) < instance.last + QUIET:
         return None
     missed = [event for event in around if _missed(event, instance, deployment)]
+    # Whoever launched it would have written its end, and a process that is stopped still takes connections.
+    if instance.watched and not any("refused" in event.text for event in missed):
+        return None
     if not missed:
         return None
     return Death(instance, instance.last, None, (*instance.final[-1:], missed[0]))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 RANK_ROWS = frozenset({"rank-registered", "rank-registered-old"})
 BOUND_ROWS = frozenset({"kv-manager-bound"})
 # Its servers' own lines of where they listen, for logs without arguments.
+LAUNCHED = frozenset({"launched-engine", "launched-router"})
 LISTENS = frozenset({"uvicorn-running", "bootstrap-server-started"})
 RANKS = 4096  # more data parallel ranks than that nobody has
 GRACE = 30.0  # seconds of log behind a line from which silence after it is not the log's end
@@ -33,7 +34,8 @@ class Instance:
     """One log's process. hosts: addresses it is known by; ranks: `host:port` of its KV managers; agents: NIXL names.
 
     default_port: what it puts in where a request brings no bootstrap port. started, last: stamps of its start lines and
-    of its last line. clean: it ended as it was told to. final: the last known lines of its log.
+    of its last line. clean: it ended as it was told to. final: the last known lines of its log. watched: pdctl launched
+    it, and writes its end into its log.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Instance:
     last: float | None
     clean: bool
     final: tuple[Event, ...]
+    watched: bool = False
 
     def listens_on(self, host: str) -> bool | None:
         """Whether `host` is this process's address; None: it listens on every address and names none."""
@@ -194,4 +197,5 @@ def _instance(name: str, identity: Identity, starts: list[Event], end: End | Non
         identity.bootstrap_port if told is None else told, frozenset(hosts), frozenset(ranks), frozenset(agents),
         tuple(event.t for event in starts if event.row.id in BEGINNINGS and event.t is not None),
         end.last if end else None, bool(end and end.clean), end.rows if end else (),
+        any(event.row.id in LAUNCHED for event in starts),
     )  # fmt: skip

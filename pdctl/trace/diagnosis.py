@@ -132,8 +132,11 @@ class Diagnosis:
 
     @property
     def told(self) -> bool:
-        """Whether any source is one that can be judged; a router's is not enough beside logs nobody could read."""
-        kinds = {source.kind for source in self.sources}
+        """Whether any source is one that can be judged: it is known to be a prefill, a decode or a router.
+
+        A router's is not enough beside logs nobody could read.
+        """
+        kinds = {source.kind for source in self.sources if source.kind is not Kind.ENGINE or source.role}
         return Kind.ENGINE in kinds or (Kind.ROUTER in kinds and not self.unread)
 
     @property

@@ -15,6 +15,7 @@ from pdctl.trace.deployment import Deployment
 from pdctl.trace.diagnose import diagnose
 from pdctl.trace.diagnosis import Kind
 from pdctl.trace.hints import Hints
+from tests.trace import pasted
 from tests.trace.engines import at, engine
 from tests.trace.recordings import SCENARIOS, library, logs, truth
 
@@ -280,3 +281,44 @@ def test_hints_are_silent_only_where_there_is_nothing_to_say(tmp_path: Path) -> 
     (tmp_path / "x.log").write_bytes(b"\0\1\2\3" * 4000)
     (said,) = Hints(library([str(tmp_path / "x.log")])).lines(listed=False)
     assert "binary" in said
+
+
+@pytest.mark.parametrize(
+    ("reason", "dead"), [("no connection within 3 s", False), ("connection refused", True)], ids=["silent", "refused"]
+)
+def test_a_process_whose_launcher_wrote_no_end_is_dead_only_where_nobody_takes_connections(
+    reason: str, dead: bool, tmp_path: Path
+) -> None:
+    """One that was stopped (SIGSTOP) writes nothing and answers nobody, and takes connections all the same."""
+    begin = f"{at(0)} pdctl: prefill-0 generation 1: python3 -m pdctl.engine --host 127.0.0.1 --port 30000 "
+    silent = [
+        begin + "--disaggregation-mode prefill --disaggregation-bootstrap-port 8998",
+        *engine("prefill", 30000, 8998, until=20),
+    ]
+    checks = [
+        f"{at(second)} Health check {number} failed: prefill http://127.0.0.1:30000 {reason}"
+        for number, second in enumerate((30, 40, 50), 1)
+    ]
+    router = [
+        f"{at(1)} Router listening on http://127.0.0.1:8000 policy=round_robin "
+        "prefill=[('http://127.0.0.1:30000', 8998)] decode=['http://127.0.0.1:30002']",
+        *checks,
+        f"{at(51)} WARNING Worker prefill http://127.0.0.1:30000 not routed to bootstrap_port=8998 source=flag: "
+        f"3 health checks failed in a row: {reason}",
+    ]
+    found = diagnose(pasted.library(tmp_path, p0=silent, d0=engine("decode", 30002, 8998), router=router))
+    assert [death.instance for death in found.deaths] == (["p0"] if dead else [])
+
+
+def test_a_log_that_tells_no_role_proves_nothing_fine(tmp_path: Path) -> None:
+    """The first lines of an engine's log, without its arguments."""
+    found = diagnose(
+        pasted.library(
+            tmp_path,
+            half=[
+                f"{at(0)} Load weight begin. avail mem=21.00 GB",
+                f"{at(1)} max_total_num_tokens=4096, chunked_prefill_size=-1",
+            ],
+        )
+    )
+    assert (found.wrong, found.told) == (False, False)
