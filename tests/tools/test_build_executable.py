@@ -6,16 +6,19 @@ interpreter's objects in DIR. It needs root, for the bare root directory it is r
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
-from tools.build_executable import _compiled
-from tools.one_file.standard import closure
+from tools.build_executable import ELSEWHERE, _compiled
+from tools.one_file.archive import installed, package
+from tools.one_file.standard import UNREACHED, closure
 
 ROOT = Path(__file__).parents[2]
 # The root is read-only, and only /tmp can be written to.
@@ -41,6 +44,23 @@ def test_modules_are_found_through_imports_of_every_form(tmp_path: Path) -> None
         (tmp_path / name).write_text(text)
     found = closure(tmp_path, {"pdctl/a.py": b"import first\n"})
     assert set(found) == set(files) - {"group/unused.py", "tkinter/__init__.py"}
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the executable holds CPython 3.11's library")
+def test_nothing_is_left_out_that_a_module_imports_when_it_is_loaded() -> None:
+    library = Path(sysconfig.get_path("stdlib"))
+    ours = {name: text for name, text in package().items() if not name.startswith(ELSEWHERE)}
+    found = closure(library, {**ours, **installed()})
+    there = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in found}
+    lacking: dict[str, list[str]] = {}
+    for name, text in found.items():
+        for node in ast.parse(text).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            absent = [each for each in names if each in UNREACHED and each not in there]
+            if absent:
+                lacking[name] = absent
+    assert not lacking, f"UNREACHED names what these import at once: {lacking}"
 
 
 def test_compiled_modules_do_not_depend_on_when_they_were_made() -> None:

@@ -28,7 +28,7 @@ UNREACHED = (
     "turtle",
     "unittest", "venv", "webbrowser", "winreg", "wsgiref", "xml.dom", "xmlrpc", "__phello__", "imaplib", "optparse",
     "_pydecimal", "_pyio", "_osx_support", "_aix_support", "_bootsubprocess", "http.cookiejar", "http.cookies",
-    "importlib._bootstrap", "importlib._bootstrap_external", "plistlib", "py_compile", "pty", "html.entities",
+    "importlib._bootstrap", "importlib._bootstrap_external", "plistlib", "py_compile", "pty",
 )  # fmt: skip
 
 
