@@ -24,6 +24,7 @@ MISSED_URL = {
     "worker-unusable": "url", "health-check-missed": "url",
 }  # fmt: skip
 NOBODY = ("refused", "no connection", "reset")  # a worker that answers badly is there
+CLOSED = ("refused", "reset", "disconnected", "closed the connection")  # by the kernel, for a process that is gone
 ANSWERED = frozenset({"worker-unusable", "health-check-missed"})
 MISSED_BOOTSTRAP = frozenset(
     {
@@ -70,8 +71,8 @@ def death(
     if not others or max(others) < instance.last + QUIET:
         return None
     missed = [event for event in around if _missed(event, instance, deployment)]
-    # Whoever launched it would have written its end, and a process that is stopped still takes connections.
-    if instance.watched and not any("refused" in event.text for event in missed):
+    # Whoever launched it writes its end, a moment later; one that is stopped takes connections and closes none.
+    if instance.watched and not any(word in event.text for event in missed for word in CLOSED):
         return None
     if not missed:
         return None

@@ -284,7 +284,9 @@ def test_hints_are_silent_only_where_there_is_nothing_to_say(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("reason", "dead"), [("no connection within 3 s", False), ("connection refused", True)], ids=["silent", "refused"]
+    ("reason", "dead"),
+    [("no connection within 3 s", False), ("connection refused", True), ("connection reset by peer", True)],
+    ids=["silent", "refused", "reset"],
 )
 def test_a_process_whose_launcher_wrote_no_end_is_dead_only_where_nobody_takes_connections(
     reason: str, dead: bool, tmp_path: Path
