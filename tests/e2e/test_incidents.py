@@ -158,6 +158,10 @@ def play(home: Path, incident: Incident, ports: Ports) -> Played:
         rooms = tuple(httpx.get(f"{deployment.router}/rooms", timeout=10).json()["rooms"])
         if incident.dies:
             wait_for(f"death of {incident.dies}", lambda: not psutil.pid_exists(deployment.processes()[incident.dies]))
+            # Whoever launched it writes its end a moment after it is gone.
+            ended = re.compile(rf"pdctl: {incident.dies} generation 1 (was killed|left)")
+            last = home / "runs" / incident.name / "logs" / f"{incident.dies}.log"
+            wait_for(f"the end of {incident.dies} in its log", lambda: ended.search(last.read_text()) is not None, 60)
         else:
             wait_for("return of every page", deployment.all_pages_free)
         if incident.ends:
