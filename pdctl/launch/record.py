@@ -10,12 +10,14 @@ from functools import lru_cache
 from typing import TypeVar, cast
 
 T = TypeVar("T")
+UNWRITTEN = types.MappingProxyType({"written": False})  # metadata of a field that stays out of the JSON
 
 
 def encode(value: object) -> object:
     """Dataclasses to dicts, tuples to lists, enums to their values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        written = [field for field in dataclasses.fields(value) if field.metadata.get("written", True)]
+        return {field.name: encode(getattr(value, field.name)) for field in written}
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
     if isinstance(value, Enum):

@@ -53,26 +53,48 @@ def await_serving(directory: RunDir, ended: Callable[[], bool], emit: Callable[[
 
     `ended`: whether its supervisor is gone.
     """
-    run = directory.load()
-    options = run.options
+    reader = _Reader(directory, emit)
+    options = reader.run.options
     deadline = time.monotonic() + options.timeout + options.drain + options.grace + MARGIN
-    seen = 0
     while time.monotonic() < deadline:
-        gone = ended()  # read before the file: what it wrote last is then in it
-        run = directory.load()
-        for event in run.events[seen:]:
-            emit(event)
-        seen = len(run.events)
+        gone = ended()  # asked before the file is read: what it wrote last is then in it
+        run = reader.read()
         if run.state is State.SERVING or run.state in OVER:
             break
         if gone:
             raise _crashed(directory, run)
         time.sleep(POLL)
     else:
-        raise NotReadyError(f"{run.name}: its supervisor has not said anything for too long", f"pdctl logs {run.name}")
+        name = reader.run.name
+        raise NotReadyError(f"{name}: its supervisor has not said anything for too long", f"pdctl logs {name}")
     if run.state is State.SERVING:
         return run
     raise failure(run.outcome or Outcome("it ended without a word", int(ExitCode.FINDINGS)))
+
+
+class _Reader:
+    """Reads run.json again and again, and hands on each event once: those that `run` lacks, without it all."""
+
+    def __init__(self, directory: RunDir, emit: Callable[[Event], None], run: Run | None = None) -> None:
+        self._directory = directory
+        self._emit = emit
+        self._seen = 0 if run is None else len(run.events)
+        self.run = directory.load() if run is None else run
+
+    def read(self) -> Run:
+        self.run = self._directory.load()
+        for event in self.run.events[self._seen :]:
+            self._emit(event)
+        self._seen = len(self.run.events)
+        return self.run
+
+    def ended(self) -> bool:
+        """Whether nothing more can come, with everything read: a supervisor writes its last word, and then it leaves.
+
+        So it is asked for before the file is read. The other way round its last word would be missed.
+        """
+        gone = not self.run.alive
+        return self.read().state in OVER or gone
 
 
 def failure(outcome: Outcome) -> LaunchError | NotReadyError:
@@ -82,15 +104,10 @@ def failure(outcome: Outcome) -> LaunchError | NotReadyError:
 
 def watch(directory: RunDir, emit: Callable[[Event], None]) -> Run:
     """Hand on every event until the run is over."""
-    run = directory.load()
-    seen = len(run.events)
-    while run.state not in OVER and run.alive:
+    reader = _Reader(directory, emit, directory.load())
+    while not reader.ended():
         time.sleep(POLL)
-        run = directory.load()
-        for event in run.events[seen:]:
-            emit(event)
-        seen = len(run.events)
-    return directory.load()
+    return reader.run
 
 
 def patience(run: Run) -> float:
@@ -112,28 +129,28 @@ def _crashed(directory: RunDir, run: Run) -> LaunchError:
 
 def stop(directory: RunDir, run: Run, force: bool, timeout: float, emit: Callable[[Event], None]) -> Run:
     """End `run` and return it as it is then. `force` skips the draining. Does nothing to a run that is over."""
-    seen = len(run.events)
+    reader = _Reader(directory, emit, run)
     asked = False
     deadline = time.monotonic() + timeout
-    while run.alive and time.monotonic() < deadline:
+    while (living := reader.run.alive) and time.monotonic() < deadline:
+        run = reader.run
         if not asked and (run.supervisor is not None or run.allocation is not None):
             asked = True
             _signal(run, signal.SIGTERM)
             if force:
                 _signal(run, signal.SIGINT)  # the second one means now; another number, so that the two cannot merge
         time.sleep(POLL)
-        run = directory.load()
-        for event in run.events[seen:]:
-            emit(event)
-        seen = len(run.events)
-    if run.alive and not force:
+        reader.read()
+    if living and not force:
         fix = f"pdctl down {run.name} --force"
         raise NotReadyError(f"{run.name} is still stopping after {verdict.span(timeout)}", fix)
-    return _bury(directory, directory.load())
+    reader.read()
+    return _bury(directory, reader)
 
 
-def _bury(directory: RunDir, run: Run) -> Run:
+def _bury(directory: RunDir, reader: _Reader) -> Run:
     """End what a vanished (or deaf) supervisor left, and write down that the run is over."""
+    run = reader.run
     _signal(run, signal.SIGKILL)
     deadline = time.monotonic() + (AFTER_KILL if run.allocation is None else AFTER_CANCEL)
     while (run.alive or run.survivors) and time.monotonic() < deadline:
@@ -149,6 +166,7 @@ def _bury(directory: RunDir, run: Run) -> Run:
         job = run.allocation.job
         raise LaunchError(f"{run.name}: job {job} was cancelled and is still in the queue", f"scontrol show job {job}")
     credentials.forget(directory.path)
+    run = reader.read()  # what it wrote before it was killed stands
     if run.state not in OVER:
         outcome = Outcome("ended from outside: its supervisor was gone", int(ExitCode.FINDINGS))
         run = dataclasses.replace(run, state=State.STOPPED, outcome=outcome)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from pdctl.launch import procfs
 from pdctl.launch.deployment import Deployment, Options  # noqa: TC001 - record.decode evaluates the annotations
 from pdctl.launch.events import Event  # noqa: TC001
+from pdctl.launch.record import UNWRITTEN
 
 SCHEMA = "pdctl.run/1"
 BIRTH = 10.0  # seconds
@@ -121,6 +122,7 @@ class Run:
     events: tuple[Event, ...] = ()
     outcome: Outcome | None = None
     allocation: Allocation | None = None
+    gone: bool | None = field(default=None, compare=False, metadata=UNWRITTEN)  # its supervisor, when it was looked at
 
     @property
     def alive(self) -> bool:
@@ -136,8 +138,10 @@ class Run:
     @property
     def condition(self) -> State:
         """What the file says, unless nobody is left to keep it true."""
-        over = self.state in (State.STOPPED, State.FAILED)
-        return self.state if over or self.alive else State.STALE
+        if self.state in (State.STOPPED, State.FAILED):
+            return self.state
+        gone = not self.alive if self.gone is None else self.gone
+        return State.STALE if gone else self.state
 
     @property
     def survivors(self) -> tuple[Process, ...]:

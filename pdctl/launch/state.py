@@ -101,6 +101,18 @@ class RunDir:
                 f"{file} cannot be read: {error}", f"if nothing of that run is left: rm -r {self.path}"
             ) from None
 
+    def look(self) -> Run:
+        """`load` from outside its supervisor: `gone` says whether that had left before the file was read.
+
+        A supervisor writes how the run ended, and then it leaves. Whoever reads first and asks later takes a run that
+        ended in order between the two for one whose supervisor died.
+        """
+        run = self.load()
+        if run.state in OVER or run.alive:
+            return dataclasses.replace(run, gone=False)
+        again = self.load()
+        return dataclasses.replace(again, gone=not again.alive)
+
     def save(self, run: Run) -> None:
         """Whole or not at all: readers in other shells never see half a file."""
         text = json.dumps({"schema": SCHEMA, **as_document(run)}, indent=1)
@@ -135,7 +147,7 @@ def load_all(root: Path) -> tuple[tuple[Run, ...], tuple[str, ...]]:
 
 def _try_load(directory: RunDir) -> Run | str:
     try:
-        return directory.load()
+        return directory.look()
     except PdctlError as error:
         return error.message
 
@@ -177,7 +189,7 @@ def ended(run: Run) -> str:
 def _named(root: Path, name: str) -> Run:
     directory = RunDir.of(root, check_name(name))
     if (directory.path / "run.json").exists():
-        return directory.load()
+        return directory.look()
     known = [run.name for run in load_all(root)[0]]
     hint = (
         f"known runs: {', '.join(known)}" if known else "no run was ever launched here; `pdctl launch FILE` starts one"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -148,3 +149,84 @@ def test_what_a_vanished_supervisor_left_is_ended_and_written_down(tmp_path: Pat
     assert left.wait(timeout=5) == -9
     assert ended.state is State.STOPPED
     assert directory.load().outcome == Outcome("ended from outside: its supervisor was gone", 1)
+
+
+def ends_when_asked(monkeypatch: pytest.MonkeyPatch, directory: state.RunDir, run: Run) -> Run:
+    """Let the supervisor of `run` write its last word and leave in the moment between a reading and the question."""
+    last = Event(9.0, Kind.ENDED, "", None, "stopped by SIGTERM", 0.0, 0)
+    over = dataclasses.replace(
+        run, state=State.STOPPED, events=(*run.events, last), outcome=Outcome("stopped by SIGTERM", signal=15)
+    )
+
+    def asked(pid: int | None, identity: str) -> bool:
+        if pid == run.supervisor:
+            directory.save(over)
+        return False
+
+    monkeypatch.setattr(procfs, "is_alive", asked)
+    return over
+
+
+@pytest.mark.parametrize("how", ["watch", "stop", "await_serving"])
+def test_the_last_word_of_a_supervisor_is_heard_by_whoever_reads_while_it_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    run = dataclasses.replace(
+        living(tmp_path, "blue"), state=State.SERVING if how != "await_serving" else State.STARTING
+    )
+    directory = state.RunDir.of(tmp_path, "blue")
+    directory.save(run)
+    over = ends_when_asked(monkeypatch, directory, run)
+    heard: list[Event] = []
+    if how == "watch":
+        assert remote.watch(directory, heard.append) == over
+    elif how == "stop":
+        assert remote.stop(directory, run, force=False, timeout=5.0, emit=heard.append) == over
+    else:
+        with pytest.raises(LaunchError, match="stopped by SIGTERM"):
+            remote.await_serving(directory, lambda: not directory.load().alive, heard.append)
+    assert [event.detail for event in heard] == ["stopped by SIGTERM"]
+
+
+def test_a_run_that_ends_in_order_while_it_is_looked_at_is_not_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = dataclasses.replace(living(tmp_path, "blue"), state=State.SERVING)
+    directory = state.RunDir.of(tmp_path, "blue")
+    directory.save(run)
+    ends_when_asked(monkeypatch, directory, run)
+    assert state.pick(tmp_path, "blue").condition is State.STOPPED
+    directory.save(run)
+    assert [one.condition for one in state.load_all(tmp_path)[0]] == [State.STOPPED]
+    directory.save(run)
+    assert state.pick(tmp_path, None, (State.STOPPED,)).condition is State.STOPPED
+
+
+def test_a_run_that_was_looked_at_keeps_its_condition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = dataclasses.replace(living(tmp_path, "blue"), state=State.SERVING)
+    directory = state.RunDir.of(tmp_path, "blue")
+    directory.save(run)
+    seen = directory.look()
+    monkeypatch.setattr(procfs, "is_alive", lambda pid, identity: False)
+    assert seen.condition is State.SERVING
+    assert "gone" not in json.loads((directory.path / "run.json").read_text())
+
+
+def test_what_a_supervisor_wrote_before_it_was_killed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, run, lock = opened(tmp_path)
+    os.close(lock)
+    deaf = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    run = dataclasses.replace(
+        run, state=State.SERVING, supervisor=deaf.pid, supervisor_started=procfs.identity(deaf.pid)
+    )
+    directory.save(run)
+    over = dataclasses.replace(run, state=State.FAILED, outcome=Outcome("decode-0 died", 1))
+    signal_sent = remote._signal
+
+    def write_and_die(found: Run, number: int) -> None:
+        directory.save(over)
+        signal_sent(found, signal.Signals(number))
+        deaf.wait(5)
+
+    monkeypatch.setattr(remote, "_signal", write_and_die)
+    assert remote.stop(directory, run, force=True, timeout=0.0, emit=lambda event: None).outcome == over.outcome
