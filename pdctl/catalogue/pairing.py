@@ -280,8 +280,10 @@ ENTRIES: tuple[Entry, ...] = (
         "refused-flags",
         Severity.ERROR,
         "{instance|an engine} will not start: {observed|this release refuses its flags}",
-        "SGLang refuses combinations of flags when it starts, some of them only after the model has loaded, and "
-        "what it refuses differs by release: flags that do not exist in this one, decode radix cache with "
+        'A flag that the parser of an engine or a router does not know ends the start with "unrecognized '
+        'arguments": a typing error, an underscore for a dash, a flag of another release. The beginning of a flag is '
+        "taken where no other begins so. SGLang refuses combinations as well, some of them only after the model has "
+        "loaded, and what it refuses differs by release: decode radix cache with "
         "speculation, prefill_complete with anything but Mooncake, role switching with parallel or speculative "
         "features, pipeline stages with speculation, a fake backend on prefill, the same IB device named twice. "
         "pdctl applies the release's own rules before anything starts. Next: the named flags.",

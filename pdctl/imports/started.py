@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.sglang.arguments import arguments
 from pdctl.imports.found import ROLES, Engine, Router
-from pdctl.manifests.flags import Flags, parse, worker
+from pdctl.manifests.flags import Flags, in_full, parse, worker
 from pdctl.manifests.manifest import SCRIPT, Said
 from pdctl.manifests.programs import program
 
@@ -119,7 +119,7 @@ def _flags(start: Start, known: Mapping[str, str]) -> Flags:
     def filled(text: str) -> str:
         return EXPANSION.sub(lambda each: values.get(each[1], each[0]), text)
 
-    given = parse((filled(word.text), pod.at(word.line)) for word in found.flags)
+    given = parse(((filled(word.text), pod.at(word.line)) for word in found.flags), full=in_full(found.kind))
     return Flags(tuple(_settled(flag) for flag in given.given))
 
 

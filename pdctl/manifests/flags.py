@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
+from pdctl.engines.routers import arguments as routers
+from pdctl.engines.sglang import arguments as sglang
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from pdctl.engines.versions import Version
 
 MOST = 10**18 - 1  # larger ones are no setting of any engine
 # Spellings that mean the same to sglang 0.5.3 to 0.5.23 and to sglang_router 0.3.2.
@@ -30,14 +34,15 @@ ALIASES = {
 
 
 class Flag(NamedTuple):
-    """`place` is file:line, or "" when only the command is known."""
+    """place: file:line, or "" when only the command is known. written: without dashes, "" where it is the name."""
 
     name: str
     values: tuple[str, ...]
     place: str = ""
+    written: str = ""
 
     def __str__(self) -> str:
-        return " ".join((f"--{self.name}", *self.values))
+        return " ".join((f"--{self.written or self.name}", *self.values))
 
     @property
     def evidence(self) -> str:
@@ -73,18 +78,51 @@ class Flags(NamedTuple):
         return flag is not None and any("$" in value for value in flag.values)
 
 
-def parse(words: Iterable[tuple[str, str]], place: Callable[[str], str] | None = None) -> Flags:
-    """From (word, place) pairs; `place` finds a better place for a flag by its name."""
+def parse(
+    words: Iterable[tuple[str, str]],
+    place: Callable[[str], str] | None = None,
+    full: Callable[[str], str] | None = None,
+) -> Flags:
+    """From (word, place) pairs.
+
+    place: finds a better place for a flag by its name. full: what a name stands for that is the beginning of another.
+    """
     found: list[tuple[str, list[str], str]] = []  # the place is the value's, where that stands on a line of its own
     for word, where in words:
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
-            name = name.replace("_", "-")
-            found.append((ALIASES.get(name, name), [value] if equals else [], where))
+            found.append((name, [value] if equals else [], where))
         elif found:
             name, values, before = found[-1]
             found[-1] = (name, [*values, word], before if values else where)
-    return Flags(tuple(Flag(name, tuple(values), (place(name) if place else "") or at) for name, values, at in found))
+    return Flags(tuple(_flag(written, values, at, place, full) for written, values, at in found))
+
+
+def _flag(
+    written: str,
+    values: list[str],
+    at: str,
+    place: Callable[[str], str] | None,
+    full: Callable[[str], str] | None,
+) -> Flag:
+    name = written.replace("_", "-")
+    name = ALIASES.get(name, name)
+    if full is not None:
+        name = full(name)
+        name = ALIASES.get(name, name)
+    return Flag(name, tuple(values), (place(name) if place else "") or at, "" if written == name else written)
+
+
+def in_full(kind: str, version: Version | None = None) -> Callable[[str], str]:
+    """For `parse`: what the parser of a program (`kind` as in Program) takes a beginning for.
+
+    version None: the release is not known. Dynamo's flags are not known, so its beginnings stay as they are.
+    """
+    if kind == "sglang":
+        return lambda name: sglang.full_name(name, version)
+    if kind in routers.KINDS:
+        return lambda name: routers.full_name(name, kind)
+    return lambda name: name
 
 
 class Listed(NamedTuple):

@@ -188,7 +188,7 @@ def test_what_hangs_on_an_unknown_variable_is_left_out_and_can_be_given() -> Non
     assert made.said(Sort.LEFT_OUT) == [
         "a.sh:1: --max-running-requests ${MOST}: nobody says what that is; give it with --var NAME=VALUE"
     ]
-    assert "a.sh:1: --tp-size $GPUS: taken as 1; give it with --var NAME=VALUE" in made.said(Sort.ASSUMED)
+    assert "a.sh:1: --tp $GPUS: taken as 1; give it with --var NAME=VALUE" in made.said(Sort.ASSUMED)
     given = imported(text, known={"GPUS": "4", "MOST": "64"})
     assert given.values["roles"]["prefill"] == {
         "instances": 1, "tp": 4, "args": {"max-running-requests": 64, "enable-metrics": True}

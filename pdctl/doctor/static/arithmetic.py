@@ -43,7 +43,7 @@ PROBLEMS: Mapping[str, str] = {
     "backend-not-in-release": "PD318",
     "flag-value": "PD318",
     "served-name": "PD318",
-    "router-flag": "PD618",
+    "router-flag": "PD318",
     "moe-dense-tp": "PD318",
     "attn-cp-needs-release": "PD318",
     "moe-dp-needs-release": "PD318",
@@ -95,6 +95,8 @@ def _problem(code: str, problem: Problem) -> Finding:
         return finding(code, met["owner"], met["port"], "", evidence, other=met["other"], fix=fix, port="PORT")
     lead, _, rest = problem.message.partition(": ")
     role, what = (lead, rest) if lead in ("prefill", "decode") else ("the plan", problem.message)
+    if problem.code == "router-flag":
+        role, what = "router", problem.message
     return finding(code, role, what, "", evidence, fix=fix)
 
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pdctl.doctor.static.servers import HTTP, RouterLine, Server, Servers, Setting
 from pdctl.engines.versions import resolve
 from pdctl.errors import UsageError
-from pdctl.manifests.flags import Flags, parse, worker
+from pdctl.manifests.flags import Flags, in_full, parse, worker
 from pdctl.manifests.manifest import COMPOSE, SCRIPT
 from pdctl.manifests.programs import Program, program
 
@@ -138,7 +138,8 @@ def _flags(pod: Pod, container: Container, started: Program) -> Flags:
     def filled(text: str) -> str:
         return EXPANSION.sub(lambda found: values.get(found[1], found[0]), text)
 
-    return parse((filled(word.text), pod.at(word.line)) for word in started.flags)
+    words = ((filled(word.text), pod.at(word.line)) for word in started.flags)
+    return parse(words, full=in_full(started.kind, _release(container.image)[1]))
 
 
 def _env(pod: Pod, container: Container) -> dict[str, Setting]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Unknown, finding
 from pdctl.doctor.static.question import written
+from pdctl.engines.routers import arguments as routers
 from pdctl.engines.sglang.arguments import gap
 from pdctl.engines.sglang.behaviour import ONLY_ROUND_ROBIN_FOLLOWS_ROOM, RANK_OF_ROOM_CHECKED
 from pdctl.engines.sglang.refusals import REFUSALS
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
     from pdctl.doctor.check import Verdict
     from pdctl.doctor.finding import Finding
-    from pdctl.doctor.static.servers import Server, Servers
+    from pdctl.doctor.static.servers import RouterLine, Server, Servers
+    from pdctl.engines.sglang.arguments import Gap
+    from pdctl.manifests.flags import Flag
 
 
 TERM = re.compile(r"(?P<not>not )?(?P<env>env )?(?P<name>[\w-]+)(?: (?P<sign>=|!=|>) (?P<value>.+))?")
@@ -41,37 +45,104 @@ def holds(server: Server, term: str) -> bool:
 
 
 def refused(servers: Servers) -> Verdict:
-    """Combinations the release refuses, and flags of a manifest that it does not have (a plan finds those itself)."""
-    if servers.sides and not any(side.release for side in servers.sides):
+    """Combinations the release refuses, and flags that no parser takes (those of a topology the plan finds itself)."""
+    found = [*_combinations(servers), *_lacking(servers), *_unknown_to_routers(servers)]
+    if not found and servers.sides and not any(side.release for side in servers.sides):
         return Unknown("nobody says which release runs, and what is refused differs by release")
-    return [found for side in servers.sides for found in _refused(servers, side)]
+    return found
 
 
-def _refused(servers: Servers, side: Server) -> Iterator[Finding]:
-    version = side.version
-    if version is None:
+def _combinations(servers: Servers) -> Iterator[Finding]:
+    for side in servers.sides:
+        version = side.version
+        if version is None:
+            continue
+        for row in REFUSALS:
+            if row.role in ("", side.role) and row.span.holds(version) and all(holds(side, term) for term in row.when):
+                terms = [term for term in row.when if not term.startswith(("not", "env", "backend", "attention"))]
+                said = [side.flags.find(term.split()[0]) for term in terms]
+                evidence = [each.evidence for each in said if each is not None] or [side.name]
+                observed = f"sglang {side.release} refuses {' with '.join(row.when)}"
+                yield finding("PD318", side.name, observed, "a combination it takes", evidence, fix=row.fix)
+
+
+FLAG = re.compile(r"[a-z0-9][a-z0-9_-]*")  # what hangs on a variable or a template is no flag yet
+SERVE = ("model-type",)  # of `sglang serve` alone, beside the engine's own
+
+
+def _lacking(servers: Servers) -> Iterator[Finding]:
+    """Flags the release does not have; where nobody says which it is, those that none has.
+
+    Every engine is asked, for a worker may have what its leader has not. Dynamo takes flags of its own, and of an image
+    that is a branch nobody knows which it has.
+    """
+    if servers.plan is not None:
         return
-    for row in REFUSALS:
-        if row.role in ("", side.role) and row.span.holds(version) and all(holds(side, term) for term in row.when):
-            names = [
-                term.split()[0] for term in row.when if not term.startswith(("not", "env", "backend", "attention"))
-            ]
-            evidence = [said.evidence for name in names if (said := side.flags.find(name)) is not None]
-            observed = f"sglang {side.release} refuses {' with '.join(row.when)}"
-            yield finding("PD318", side.name, observed, "", evidence or [side.name], fix=row.fix)
-    if servers.plan is None and side.engine == "sglang":
-        yield from _lacking(side)
+    for side in servers.engines:
+        if side.engine != "sglang" or (side.release and side.version is None):
+            continue
+        release = resolve(side.release) if side.release else None
+        for said in side.flags.given:
+            if FLAG.fullmatch(said.written or said.name) is None or said.name in SERVE:
+                continue
+            missing = gap(said.name, release)
+            if missing is None:
+                yield from _underscores(side.name, said)
+            elif missing.sure or missing.write:
+                yield _missing(side, said, missing)
 
 
-def _lacking(side: Server) -> Iterator[Finding]:
-    """Dynamo takes flags of its own, and of an image that is a branch nobody knows which it has."""
-    release = resolve(side.release)
-    for said in side.flags.given:
-        missing = gap(said.name, release)
-        if missing is not None and missing.sure:
-            observed = f"sglang {side.release} has no --{said.name} ({missing.why})"
-            fix = f"drop --{said.name}" + (f"; {missing.instead}" if missing.instead else "")
-            yield finding("PD318", side.name, observed, "", [said.evidence], fix=fix)
+def _missing(side: Server, said: Flag, missing: Gap) -> Finding:
+    """Without a doubt where this release was read; of another one a typing error is a guess."""
+    written = f"--{said.written or said.name}"
+    if missing.ever:
+        observed, severity = f"sglang {side.release} has no {written} ({missing.why})", None
+    else:
+        whose = f"sglang {side.release} has no {written}" if side.release else f"no sglang release has {written}"
+        several = "" if missing.why.startswith("no release") else f": {missing.why}"
+        sure = missing.sure and bool(missing.write)
+        observed, severity = f"{whose}{several}", Severity.ERROR if sure else Severity.WARNING
+    return _refused(side.name, said, observed, missing.write, severity)
+
+
+def _underscores(name: str, said: Flag) -> Iterator[Finding]:
+    """Every parser of theirs takes dashes alone; vLLM's takes both."""
+    if "_" in said.written:
+        right = said.written.replace("_", "-")
+        yield _refused(name, said, f"its parser does not take --{said.written} for --{right}", right, Severity.ERROR)
+
+
+def _refused(name: str, said: Flag, observed: str, write: str, severity: Severity | None) -> Finding:
+    written = f"--{said.written or said.name}"
+    expected = f"--{write}" if write else "a flag that its parser takes"
+    fix = f"write --{write} instead of {written}" if write else f"drop {written}"
+    return finding("PD318", name, observed, expected, [said.evidence], severity, fix=fix)
+
+
+def _unknown_to_routers(servers: Servers) -> Iterator[Finding]:
+    """Nobody says which release a router is: what is told of are flags that none ever had."""
+    for router in servers.routers:
+        if servers.plan is not None and router.kind == "pdctl":
+            continue  # the plan refuses it already
+        for said in router.flags.given:
+            if FLAG.fullmatch(said.written or said.name) is None or _old_mini_lb(router):
+                continue
+            if said.name in routers.ever(router.kind) or said.name == "help":
+                yield from _underscores(router.name, said)
+                continue
+            several, near = routers.beginning_so(said.name, router.kind), routers.near(said.name, router.kind)
+            package = routers.PACKAGES.get(router.kind)
+            written = f"--{said.written or said.name}"
+            observed = f"no release of {package} has {written}" if package else f"pdctl's router has no {written}"
+            if several:
+                observed += f": {len(several)} flags begin so: {', '.join(f'--{each}' for each in several[:4])}"
+            write = several[0] if several else near
+            yield _refused(router.name, said, observed, write, Severity.ERROR if write else Severity.WARNING)
+
+
+def _old_mini_lb(router: RouterLine) -> bool:
+    """`python -m sglang.srt.disaggregation.mini_lb` of releases before 0.5.3 took flags of its own."""
+    return router.kind == "mini-lb" and not router.flags.has("mini-lb")
 
 
 FORCE = "SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK"

@@ -17,6 +17,7 @@ prefill-timeout= prefill=* probe-interval= probe-timeout= read-timeout= rehearse
 request-timeout= retries= retry-backoff= shutdown-grace-period-secs= shutdown-grace= upstream-idle-timeout=
 """
 PACKAGES = {"sglang-router": "sglang-router", "mini-lb": "sglang-router", "smg": "smg"}  # mini-lb is in sglang-router
+KINDS = (*PACKAGES, "pdctl")
 
 
 def release(kind: str) -> str:
@@ -53,6 +54,24 @@ def last_release_with(name: str, kind: str) -> str:
     gone = [item.until for item in tables.items("flags", package) if item.cells[0] == name]
     read = [source.version for source in tables.sources(package)]
     return read[max(map(read.index, gone)) - 1] if gone else ""
+
+
+@cache
+def ever(kind: str) -> frozenset[str]:
+    """Every flag that any release of the router had."""
+    if kind not in PACKAGES:
+        return frozenset(arguments(kind))
+    return frozenset(item.cells[0] for item in tables.items("flags", PACKAGES[kind]))
+
+
+def full_name(name: str, kind: str) -> str:
+    """The flag that `name` is a beginning of: argparse takes it where one flag alone begins so. Else `name` itself."""
+    found = beginning_so(name, kind)
+    return found[0] if name not in ever(kind) and len(found) == 1 else name
+
+
+def beginning_so(name: str, kind: str) -> list[str]:
+    return [known for known in arguments(kind) if known.startswith(name)]
 
 
 def near(name: str, kind: str) -> str:

@@ -7,10 +7,13 @@ The flags, what they take and the values they allow come from the table that was
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import tables
-from pdctl.engines.versions import Release, Span, Version, span_of, spell
+from pdctl.engines.versions import SGLANG, Release, Span, Version, span_of, spell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Argument(NamedTuple):
@@ -22,12 +25,21 @@ class Argument(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """A flag a release does not have. `instead`: what it has, or "". `sure` False: only a neighbour was read."""
+    """A flag a release does not have.
+
+    instead: what it has, in words, or "". sure False: only a neighbour was read. write: the flag to write in its
+    place (without dashes; with a value as `flag: value`), or "". ever False: no release that was read has it.
+    """
 
     why: str
     instead: str
     sure: bool
+    write: str = ""
+    ever: bool = True
 
+
+ALWAYS = ("help",)  # argparse's own
+MOST_LISTED = 4  # flags that begin alike, of a message
 
 # A flag's nearest successor, where there is one: the flag, or the words to write instead.
 SUCCESSORS: dict[str, str] = {
@@ -111,38 +123,72 @@ def choices(name: str, version: Version) -> tuple[str, ...]:
     return next((allowed for span, allowed in _choices().get(name, ()) if span.holds(version)), ())
 
 
-def gap(name: str, release: Release) -> Gap | None:
-    """None for a flag the release has."""
+def gap(name: str, release: Release | None) -> Gap | None:
+    """None for a flag the release has; `release` None: for one that any release has."""
+    if release is None:
+        return None if any(_taken(name, version) for version in SGLANG) else _never(name, SGLANG, True)
     version, exact = release.known, not release.note
-    if argument(name, version) is not None or len(_abbreviated(name, version)) == 1:
+    if _taken(name, version):
         return None
     rows = arguments().get(name)
     if rows is None:
-        near = _near(name, version)
-        return Gap("no release pdctl knows has it", f"did you mean --{near}?" if near else "", exact)
+        return _never(name, (version,), exact)
     later = min((row.span.since for row in rows if row.span.since > version), default=None)
     if later is not None:
         before = next((old for old in SUCCESSORS if _leads_to(old, name) and argument(old, version)), "")
-        return Gap(f"since {spell(later)}", f"it has --{before}" if before else "", exact)
+        return Gap(f"since {spell(later)}", f"it has --{before}" if before else "", exact, before)
     last = max(row.span.until for row in rows if row.span.until is not None)
-    return Gap(f"only until {spell(last)}", _successor(name, version), True)
+    return Gap(f"only until {spell(last)}", *_successor(name, version))
+
+
+def full_name(name: str, version: Version | None) -> str:
+    """The flag that `name` is a beginning of: argparse takes it where one flag alone begins so. Else `name` itself.
+
+    version None: the release is not known, and the newest that takes it so decides.
+    """
+    if name in arguments():
+        return name
+    for each in (version,) if version is not None else reversed(SGLANG):
+        found = _abbreviated(name, each)
+        if len(found) == 1:
+            return found[0]
+    return name
+
+
+def _taken(name: str, version: Version) -> bool:
+    return name in ALWAYS or argument(name, version) is not None or len(_abbreviated(name, version)) == 1
 
 
 def _abbreviated(name: str, version: Version) -> list[str]:
     """The flags that begin so: argparse takes a beginning for the flag where only one has it."""
-    return [known for known in arguments() if known.startswith(name) and argument(known, version) is not None]
+    return [known for known in _names(version) if known.startswith(name)]
 
 
-def _successor(name: str, version: Version) -> str:
-    """What the release has in its place, in words."""
+@cache
+def _names(version: Version) -> tuple[str, ...]:
+    return tuple(name for name in arguments() if argument(name, version) is not None)
+
+
+def _never(name: str, versions: tuple[Version, ...], exact: bool) -> Gap:
+    several = _abbreviated(name, versions[-1])
+    if several:
+        listed = ", ".join(f"--{each}" for each in several[:MOST_LISTED]) + (", …" if several[MOST_LISTED:] else "")
+        return Gap(f"{len(several)} flags begin so: {listed}", "write one of them in full", exact, several[0], False)
+    here = dict.fromkeys(known for version in reversed(versions) for known in _names(version))
+    near = nearest_flag(name, here)
+    return Gap("no release pdctl knows has it", f"did you mean --{near}?" if near else "", exact, near, False)
+
+
+def _successor(name: str, version: Version) -> tuple[str, bool, str]:
+    """What the release has in its place: in words, surely, and as it is written."""
     while name in SUCCESSORS:
         words = SUCCESSORS[name]
         name = words.partition(":")[0]
         if " " in name:
-            return f"it has {words}"
+            return f"it has {words}", True, ""
         if argument(name, version) is not None:
-            return f"it has --{name}" if name == words else f"write `{words}`"
-    return ""
+            return (f"it has --{name}" if name == words else f"write `{words}`"), True, words
+    return "", True, ""
 
 
 def _leads_to(old: str, new: str) -> bool:
@@ -153,8 +199,8 @@ def _leads_to(old: str, new: str) -> bool:
     return False
 
 
-def _near(name: str, version: Version) -> str:
+def nearest_flag(name: str, known: Iterable[str]) -> str:
+    """The flag a person most likely had in mind, "" for none."""
     from difflib import get_close_matches  # late: only a mistake needs it
 
-    here = [known for known in arguments() if argument(known, version) is not None]
-    return next(iter(get_close_matches(name, here, 1, 0.8)), "")
+    return next(iter(get_close_matches(name, tuple(known), 1, 0.8)), "")
