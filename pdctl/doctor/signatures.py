@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pdctl.doctor.request import Progress
+from pdctl.engines.sign import Sign
 from pdctl.fleet.facts import LogLine
-from pdctl.logs.ends import ORDERS, of_the_order
+from pdctl.logs.ends import of_the_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,7 +34,7 @@ def read(
 
     logs = open_logs(paths, names=names)
     progress(Progress("logs", 0, len(logs)))
-    events = Library(logs, since=since).said(lambda row: bool(row.cause) or row.id in ORDERS)
+    events = Library(logs, since=since).said(lambda row: bool(row.cause) or Sign.ORDERED_TO_END in row.proves)
     # A line without a time, of a traceback say, may be as old as any.
     found = counted(event for event in events if since is None or event.t is not None)
     progress(Progress("logs", len(logs), len(logs)))
@@ -49,7 +50,7 @@ def counted(events: Iterable[Event]) -> tuple[LogLine, ...]:
     kept: dict[tuple[str, str], LogLine] = {}
     orders: dict[str, Event] = {}
     for event in events:
-        if event.row.id in ORDERS:
+        if event.proves(Sign.ORDERED_TO_END):
             orders[event.instance] = event
         if not event.row.cause or event.row.echo or CANARY in event.text:
             continue

@@ -16,6 +16,7 @@ from pdctl.engines import pattern, versions
 from pdctl.engines.lexicon import ROWS
 from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.sign import Sign
 from pdctl.engines.speech import Speech
 from pdctl.engines.versions import V0_5_3, Span, Version
 from pdctl.errors import UsageError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 REQUIRED = ("id", "speaker", "level", "literal", "pattern", "example")
-OPTIONAL = ("role", "since", "until", "phase", "backend", "cause", "echo", "needs")
+OPTIONAL = ("role", "since", "until", "phase", "backend", "cause", "echo", "needs", "proves", "reached")
 ROLES = ("prefill", "decode", "router", "")
 LARGEST = 1 << 20  # bytes of one file
 
@@ -132,6 +133,8 @@ def _row(cells: dict[str, Cell], where: str) -> Row:
         text("cause"),
         _flag(cells.get("echo")),
         text("needs"),
+        _signs(cells.get("proves")),
+        Phase(_one_of(cells["reached"], Phase)) if text("reached") else None,
     )
     for weakness in pattern.weaknesses(row.pattern, row.literal):
         raise UsageError(f"{cells['pattern'].where}: pattern of {row.id}: {weakness}", "see docs/dialects.md, Rules")
@@ -163,6 +166,12 @@ def _role(cell: Cell | None) -> str:
     if cell is None or cell.text in ROLES:
         return cell.text if cell else ""
     raise UsageError(f"{cell.where}: {cell.text!r} is no role", "prefill, decode, router, or leave it out")
+
+
+def _signs(cell: Cell | None) -> tuple[Sign, ...]:
+    """One word, or several with commas between them."""
+    words = [] if cell is None else [word.strip() for word in cell.text.split(",")]
+    return tuple(Sign(_one_of(cell._replace(text=word), Sign)) for word in words if cell is not None)
 
 
 def _flag(cell: Cell | None) -> bool:

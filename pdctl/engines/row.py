@@ -9,6 +9,7 @@ from pdctl.engines.versions import Span
 
 if TYPE_CHECKING:
     from pdctl.engines.phase import Phase
+    from pdctl.engines.sign import Sign
 
 
 class Speaker(str, Enum):
@@ -30,6 +31,14 @@ class Level(str, Enum):
     CRITICAL = "critical"
 
 
+class Measure(NamedTuple):
+    """The value that tells how long a stretch of the room's life took, what stretch, and its unit in seconds."""
+
+    value: str
+    stretch: str
+    unit: float = 1.0
+
+
 class Row(NamedTuple):
     """`literal` stands in every line the row matches and is searched first; `pattern` reads the rest.
 
@@ -44,6 +53,9 @@ class Row(NamedTuple):
     needs: the flag or level without which the line is not written ("--log-level debug", "--log-requests", …), "" when
     it always is.
     example: one whole real line with its prefix. It is a test.
+    proves: what follows from the line besides (engines/sign.py); whoever reads logs asks for that, never for `id`.
+    reached: of a line that ends a room: the step it had come to; None when that does not follow.
+    measures: how long a part of the room's life took.
     """
 
     id: str
@@ -59,3 +71,6 @@ class Row(NamedTuple):
     cause: str = ""
     echo: bool = False
     needs: str = ""
+    proves: tuple[Sign, ...] = ()
+    reached: Phase | None = None
+    measures: Measure | None = None

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pdctl.engines.sglang.logs import life
+from pdctl.engines.sign import Sign
 from pdctl.fleet import bootstrap, bootstraps, http, router
 from pdctl.launch.deployment import Role, Spec
 from pdctl.launch.events import Stage
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
 
     from pdctl.launch.relay import Tail
 
-LITERALS = {row.id: row.literal.decode() for row in life.ROWS}
-BOUND_LINE, WEIGHTS_LINE, READY_LINE = (LITERALS[name] for name in ("uvicorn-running", "weights-loaded", "ready"))
+# What stands in the line of each stage.
+BOUND_LINE, WEIGHTS_LINE, READY_LINE = (
+    next(row.literal.decode() for row in life.ROWS if sign in row.proves)
+    for sign in (Sign.LISTENS, Sign.WEIGHTS_LOADED, Sign.READY)
+)
 EAGER = 0.1  # seconds between looks while a start is young
 EAGER_FOR = 20.0
 PROBE = 2.0  # seconds one probe may take

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.routers.worker_lists import BYTES as LIST
 from pdctl.engines.routers.worker_lists import opens
+from pdctl.engines.sign import Sign
 from pdctl.logs import window
 from pdctl.logs.block import SIZE
 from pdctl.logs.buffer import Buffer
-from pdctl.logs.ends import BEGINNINGS, CRASHES, ORDERS, End, end
+from pdctl.logs.ends import End, end
 from pdctl.logs.needle import Needle
 from pdctl.logs.numbering import Lines, Unnumbered
 from pdctl.logs.scan import Raw, Span, find, search
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 HEAD, TAIL = 1 << 19, 1 << 14  # bytes at most in which start lines and last words are looked for
 ENDINGS = 1 << 20  # bytes before the end in which crashes and orders to end are looked for
+_MARKS = frozenset({Sign.STARTED, Sign.ORDERED_TO_END, Sign.CRASHED})
 _REPEATED = 250  # lines without one of a new kind after which a log is taken to have begun
 
 
@@ -35,8 +37,8 @@ class Edges:
     def __init__(self, rows: Iterable[Row], reader: Callable[[Log], Reader], lines: Callable[[Part], Lines]) -> None:
         self._reader, self._lines = reader, lines
         known = tuple(rows)
-        self._begin = sorted({row.literal for row in known if row.id in BEGINNINGS})
-        self._mark = sorted({row.literal for row in known if row.id in BEGINNINGS | ORDERS | CRASHES})
+        self._begin = sorted({row.literal for row in known if Sign.STARTED in row.proves})
+        self._mark = sorted({row.literal for row in known if not _MARKS.isdisjoint(row.proves)})
 
     def starts(self, log: Log, throughout: bool) -> Iterator[Event]:
         """Known lines from the beginning to the first traffic; `throughout`: and from each later start in the log."""
@@ -65,7 +67,7 @@ class Edges:
         if opens(raw.line):
             behind = window.lines(raw.part, raw.place.offset, raw.place.offset + LIST, self._lines(raw.part))
             raw = next(unwrapped(behind), raw)
-        return any(event.row.id in BEGINNINGS for event in self._reader(log).known(raw))
+        return any(event.proves(Sign.STARTED) for event in self._reader(log).known(raw))
 
     def _until_traffic(self, log: Log, raws: Iterable[Raw]) -> Iterator[Event]:
         """Known lines for as long as new kinds of them keep coming: traffic repeats itself."""

@@ -5,31 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pdctl.engines.sign import Sign
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pdctl.logs.event import Event
 
-# A process says what it was started with, once in its life.
-BEGINNINGS = frozenset(
-    {
-        "server-args",
-        "server-args-resolved",
-        "router-starting",
-        "launched-engine",
-        "launched-router",
-    }
-)
-# Somebody told it to end.
-ORDERS = frozenset({"sigterm", "shutting-down", "router-stopped", "router-sigterm", "smg-stopped", "uvicorn-stopping"})
-CRASHES = frozenset(
-    {
-        "scheduler-crashed", "child-failed", "sigquit", "dp-controller-crashed", "child-ended", "subprocess-crashed",
-        "part-crashed", "watchdog", "pp-store-crashed", "forced-exit", "out-of-memory",
-    }
-)  # fmt: skip
-# A parent's word of a child's end, its exit code, and the signal with which the parent ends itself then.
-CHILD, ORDERED, FOLLOWS = frozenset({"subprocess-crashed", "child-ended"}), frozenset({"-15", "-2"}), "sigquit"
+ORDERED = frozenset({"-15", "-2"})  # exit codes of a child that was told to end
 SOON = 30.0  # seconds after an order to end within which children end of the same order
 
 
@@ -48,8 +31,9 @@ class End:
 
 def end(events: Iterable[Event], last: float | None) -> End:
     rows = _of_last_start(tuple(events))
-    first = next((event.row.id for event in rows if event.row.id in ORDERS | CRASHES), "")
-    return End(last, first in ORDERS, first in CRASHES, rows)
+    first = next((event for event in rows if event.proves(Sign.ORDERED_TO_END, Sign.CRASHED)), None)
+    clean = first is not None and first.proves(Sign.ORDERED_TO_END)
+    return End(last, clean, first is not None and not clean, rows)
 
 
 def of_the_order(event: Event, order: Event | None) -> bool:
@@ -59,9 +43,9 @@ def of_the_order(event: Event, order: Event | None) -> bool:
     """
     if order is None or (event.t is not None and order.t is not None and event.t > order.t + SOON):
         return False
-    return event.row.id == FOLLOWS or (event.row.id in CHILD and event.values.get("code") in ORDERED)
+    return event.proves(Sign.FOLLOWED_CHILD) or (event.proves(Sign.CHILD_ENDED) and event.values.get("code") in ORDERED)
 
 
 def _of_last_start(events: Sequence[Event]) -> tuple[Event, ...]:
-    starts = [at for at, event in enumerate(events) if event.row.id in BEGINNINGS]
+    starts = [at for at, event in enumerate(events) if event.proves(Sign.STARTED)]
     return tuple(events[starts[-1] :] if starts else events)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from pdctl.engines.phase import Phase
     from pdctl.engines.row import Row
+    from pdctl.engines.sign import Sign
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,10 @@ class Event:
     @property
     def phase(self) -> Phase | None:
         return self.row.phase
+
+    def proves(self, *signs: Sign) -> bool:
+        """Whether any of these follows from the line."""
+        return any(sign in self.row.proves for sign in signs)
 
     @property
     def room(self) -> int | None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.identify import Identity, identify
 from pdctl.engines.prefix import split
+from pdctl.engines.sign import Sign
 from pdctl.logs import window
-from pdctl.logs.ends import BEGINNINGS
 from pdctl.logs.worker_lists import unwrapped
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Glance:
     @cached_property
     def head(self) -> tuple[bytes, ...]:
         short = tuple(raw.line for raw in unwrapped(window.head(self._log, HEAD, self._numbers)))
-        literals = [row.literal for row in self._speech.rows if row.id in BEGINNINGS]
+        literals = [row.literal for row in self._speech.rows if Sign.STARTED in row.proves]
         if not any(literal in line for line in short for literal in literals):
             return short
         return tuple(raw.line for raw in unwrapped(window.head(self._log, START, self._numbers)))

@@ -66,6 +66,8 @@ def rows_json(found: Sequence[Row]) -> str:
             "cause": row.cause or None,
             "echo": row.echo,
             "needs": row.needs or None,
+            "proves": [sign.value for sign in row.proves],
+            "reached": row.reached.value if row.reached else None,
         }
         for row in found
     ]

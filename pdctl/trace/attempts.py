@@ -10,22 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
+from pdctl.engines.sign import Sign
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pdctl.logs.event import Event
 
-CAME = frozenset({"router-request-started"})
-CHOSEN = frozenset({"pair-chosen", "smg-pair-chosen"})
-SENT = frozenset({"both-legs-sent"})
-ANSWERED = frozenset(
-    {
-        "both-legs-answered", "decode-leg-status", "decode-leg-refused", "decode-leg-failed", "prefill-leg-refused",
-        "prefill-leg-failed", "retrying",
-    }
-)  # fmt: skip
-LEFT = frozenset({"router-request-finished", "router-request-failed"})
 ANSWERING = 600.0  # seconds an answer is taken to stream for at most
 MOST = 100  # attempts of one request; no router is told to try so often
 GENERATES = ("/generate", "/v1/completions", "/v1/chat/completions", "/v1/responses")
@@ -62,26 +53,25 @@ class _Request:
     def __init__(self, first: Event, at: float) -> None:
         self.router, self.id = first.instance, first.values["request_id"]
         # A request whose first lines are cut off began nobody knows when.
-        self.came = at if first.row.id in CAME | CHOSEN | SENT else float("-inf")
+        self.came = at if first.proves(Sign.REQUEST_CAME, Sign.PAIR_CHOSEN, Sign.LEGS_SENT) else float("-inf")
         self.attempts: list[Attempt] = []
         self.generates = False
         self.noticed = False  # the line with which it came is there
         self.gone = False  # and the one with which it left
 
     def hear(self, event: Event, at: float) -> None:
-        kind = event.row.id
-        if kind in CAME:
+        if event.proves(Sign.REQUEST_CAME):
             self.noticed = True
             self.generates = event.values.get("path", "").split("?")[0] in GENERATES
-        elif kind in CHOSEN:
+        elif event.proves(Sign.PAIR_CHOSEN):
             self._choose(event, at)
-        elif kind in SENT:
+        elif event.proves(Sign.LEGS_SENT):
             if not self.attempts or self.attempts[-1].end is not None:
                 self._open(at, len(self.attempts))
             self._name(event)
-        elif kind in ANSWERED:
+        elif event.proves(Sign.ATTEMPT_ENDED):
             self._answer(event, at)
-        elif kind in LEFT:
+        elif event.proves(Sign.REQUEST_LEFT):
             self.gone = True
             self._leave(event, at)
 
@@ -103,9 +93,9 @@ class _Request:
         if left and not self.gone and answered is not None and last is not None and last > answered + ANSWERING:
             return True
         for one in self.attempts:
-            kinds = {event.row.id for event in one.lines}
+            told = {sign for event in one.lines for sign in event.row.proves}
             ended = last is None or one.start >= last
-            if one.listed and not ended and "smg-pair-chosen" not in kinds and not (kinds & CHOSEN and kinds & SENT):
+            if one.listed and not ended and not {Sign.PAIR_CHOSEN, Sign.LEGS_SENT} <= told:
                 return True
         listed = [one.listed for one in self.attempts]
         return any(listed) and not all(listed)
@@ -140,9 +130,9 @@ class _Request:
         current.lines.append(event)
         current.end = at if current.end is None else current.end
         status = numerals.whole(event.values.get("leg_status"))
-        if status is not None and event.row.id.startswith("decode-"):
+        if status is not None and event.proves(Sign.DECODE_ANSWERED):
             current.status = status
-        elif event.row.id == "decode-leg-failed":
+        elif event.proves(Sign.DECODE_LEG_BROKE):
             current.status = 0
 
     def _leave(self, event: Event, at: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pdctl.engines.sign import Sign
 from pdctl.trace import signs
 from pdctl.trace.contact import Contact
 from pdctl.trace.known import Known
@@ -124,7 +125,7 @@ def _arrived(story: Story, found: Attribution, joined: Joined, settled: Known | 
     if found.crossed or signs.failed_on(story.events, "decode") or signs.failed_on(story.events, "prefill"):
         return None
     for event in story.by("decode"):
-        if event.row.id in signs.ARRIVED or signs.answered(event):
+        if event.proves(Sign.CACHE_ARRIVED) or signs.answered(event):
             return Known(event.instance, "its own line says so", (event,))
     if joined.closed and found.decode is not None:
         lines = tuple(event for attempt in joined.attempts for event in attempt.lines[-1:])

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.engines.pdctl.canary import PREFIX
+from pdctl.engines.sign import Sign
 
 if TYPE_CHECKING:
     from pdctl.trace.room import Room
     from pdctl.trace.story import Story
 
 LEFT = "PD706"
-ROUTERS = "canary"  # the row of the router's own
 
 
 def ours(story: Story) -> bool:
     """Its request ids begin as only those of canaries do, or the router's line calls it one."""
     named = any(rid.startswith(PREFIX) for rids in story.rids.values() for rid in rids)
-    return named or any(event.row.id == ROUTERS for event in story.events)
+    return named or any(event.proves(Sign.CANARY) for event in story.events)
 
 
 def left_on_purpose(room: Room) -> bool:

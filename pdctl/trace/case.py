@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.phase import Phase
 from pdctl.engines.sglang.http import FAKE_HOST
+from pdctl.engines.sign import Sign
 from pdctl.trace import signs
 from pdctl.trace.deaths import crashes, deaths
 
@@ -88,18 +89,18 @@ class Case:
             return None if self.failed or self.who.crossed else said
         decode = self.story.by("decode")
         for event in decode:
-            if event.row.id in signs.FINISHED:
+            if event.proves(Sign.REQUEST_FINISHED):
                 return event if signs.answered(event) else None
         if self.who.arrived is None or not self.who.arrived.events:
             return None
         proof = self.who.arrived.events[0]
-        if proof.row.id not in signs.ARRIVED:
+        if not proof.proves(Sign.CACHE_ARRIVED):
             return proof if (self.counted or self.joined.closed) and not self._doubtful else None
         # The times of a request are logged when it was cut short, too; with --log-requests its answer is as well.
         instance = self.deployment.instances.get(proof.instance)
         told = bool(instance and instance.identity.log_requests)
-        told = told or any(event.row.id in signs.RECEIVED for event in decode)
-        return proof if proof.row.id in signs.DECODE_TIMES and not told else None
+        told = told or any(event.proves(Sign.REQUEST_ARRIVED) for event in decode)
+        return proof if proof.proves(Sign.DECODE_TIMES) and not told else None
 
     @property
     def _doubtful(self) -> bool:
@@ -152,14 +153,14 @@ class Case:
         case.counted = self.counted
         return case
 
-    def lines(self, instance: str, ids: Iterable[str], since: float, until: float) -> list[Event]:
-        """Known lines of one instance with one of these rows, in [since, until]."""
-        wanted = frozenset(ids)
+    def lines(self, instance: str, signs: Iterable[Sign], since: float, until: float) -> list[Event]:
+        """Known lines of one instance that prove one of these, in [since, until]."""
+        wanted = tuple(signs)
         return [
             event
             for event in self.around
             if event.instance == instance
-            and event.row.id in wanted
+            and event.proves(*wanted)
             and event.t is not None
             and since <= event.t <= until
         ]
@@ -168,12 +169,12 @@ class Case:
 def warm_up(story: Story, deployment: Deployment) -> bool:
     """A request of the engines themselves or of a probe, with a peer that is not there; no line shows a real one."""
     hosts = {
-        event.values["host"] for event in story.events if event.row.id in signs.RECEIVED and "host" in event.values
+        event.values["host"] for event in story.events if event.proves(Sign.REQUEST_ARRIVED) and "host" in event.values
     }
     if story.room not in deployment.warm_ups and FAKE_HOST not in hosts:
         return False
     real = (
-        event.row.id in signs.SENT | signs.CONTACTED or (signs.failed(event) and event.room is not None)
+        event.proves(Sign.PAGE_LIST_SENDS) or signs.contacted(event) or (signs.failed(event) and event.room is not None)
         for event in story.events
     )
     return hosts <= {FAKE_HOST} and not any(real)

@@ -7,7 +7,7 @@ from math import floor
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.phase import Phase
-from pdctl.trace import signs
+from pdctl.engines.sign import Sign
 from pdctl.trace.room import Clock
 
 if TYPE_CHECKING:
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
     from pdctl.trace.room import Duration
 
-# Rows of one side, and of the other that come at once when its message has.
+# Lines of one side, and of the other that come at once when its message has.
 MESSAGES = (
-    (signs.SENT, frozenset({"transfer-info-arrived"})),
-    (frozenset({"abort-sent"}), frozenset({"abort-received", "abort-ignored"})),
+    (Sign.PAGE_LIST_SENDS, Sign.PAGE_LIST_ARRIVES),
+    (Sign.ABORT_SENDS, Sign.ABORT_ARRIVES),
 )
 WHOLE = 1.0  # seconds: the step of SGLang's stamps
 NEAR = 2.0  # seconds: what two stamps of whole seconds and a short way can differ by on one clock
@@ -112,9 +112,9 @@ def _shift(name: str, pairs: Iterable[Pair], known: Mapping[str, float]) -> tupl
 def _pairs(events: Sequence[Event]) -> Iterable[Pair]:
     """Page list sent → arrived, abort sent → received; a dispatch → whatever an engine writes about the room."""
     stamped = [event for event in events if event.t is not None]
-    for cause, effects in MESSAGES:
-        sent = [event for event in stamped if event.row.id in cause]
-        heard = [event for event in stamped if event.row.id in effects]
+    for cause, effect in MESSAGES:
+        sent = [event for event in stamped if event.proves(cause)]
+        heard = [event for event in stamped if event.proves(effect)]
         yield from (Pair(one, other, True) for one in sent[:1] for other in heard[:1])
     dispatched = [event for event in stamped if event.role == "router" and event.row.phase is Phase.DISPATCHED]
     firsts: dict[str, Event] = {}
@@ -122,4 +122,4 @@ def _pairs(events: Sequence[Event]) -> Iterable[Pair]:
         if event.role in ("prefill", "decode"):
             firsts.setdefault(event.instance, event)
     for other in firsts.values():
-        yield from (Pair(one, other, other.row.id in signs.RECEIVED) for one in dispatched[:1])
+        yield from (Pair(one, other, other.proves(Sign.REQUEST_ARRIVED)) for one in dispatched[:1])

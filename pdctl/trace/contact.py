@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
 from pdctl.engines.row import Speaker
-from pdctl.trace import signs
+from pdctl.engines.sign import Sign
 from pdctl.trace.addresses import Address, parse
 from pdctl.trace.known import Known
 from pdctl.trace.upstreams import sent_address
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from pdctl.trace.joins import Joined
     from pdctl.trace.story import Story
 
-# Lines of a decode that say the page list is out: the room is in its transfer queue, or has left it.
-QUEUED = (
-    "decode-transfer-", "waiting-timeout", "room-failed-with-", "failure-recorded-decode", "step-transfer",
-    "pages-announced", "kv-arrived",
-)  # fmt: skip
-# Lines about the room that name the bootstrap server it was given.
-GIVEN = ("decode-transfer-prefill-lost", "decode-transfer-prefill-down", "resolving", "handshake-done", "step-prealloc")
-
 
 class Contact:
     def __init__(self, story: Story, deployment: Deployment, around: Sequence[Event]) -> None:
@@ -39,7 +31,7 @@ class Contact:
         self._around = around
 
     def find(self, requested: Known | None, decode: Known | None, joined: Joined) -> Known | None:
-        sent = next((event for event in self._lines if sends(event)), None)
+        sent = next((event for event in self._lines if event.proves(Sign.PAGE_LIST_SENT)), None)
         if sent is None:
             return None
         return (
@@ -56,7 +48,7 @@ class Contact:
         between the two is lost, it is another room's, so it proves nothing.
         """
         for event in self._lines:
-            if event.row.id == "abort-sent":
+            if event.proves(Sign.ABORT_SENDS):
                 known = self._rank(event.values.get("addr", ""), (sent, event))
                 if known is not None:
                     return known
@@ -70,7 +62,7 @@ class Contact:
 
     def _by_given_address(self, sent: Event) -> Known | None:
         for event in self._lines:
-            if event.row.id.startswith(GIVEN) and event.values.get("addr"):
+            if event.proves(Sign.BOOTSTRAP_GIVEN) and event.values.get("addr"):
                 address = parse(event.values["addr"])
                 known = address and self._bootstrap(address, (event, sent))
                 if known:
@@ -80,7 +72,7 @@ class Contact:
     def _by_received_address(self, sent: Event, decode: Known | None) -> Known | None:
         """`Receive:` shows the address as the request had it: a null port is replaced later, by the decode's own."""
         for event in self._lines:
-            if event.row.id in signs.RECEIVED and event.values.get("host"):
+            if event.proves(Sign.REQUEST_ARRIVED) and event.values.get("host"):
                 port = event.values.get("port", "")
                 number = self._default(decode) if port == "None" else numerals.whole(port)
                 known = self._bootstrap(Address(event.values["host"], number), (event, sent))
@@ -131,8 +123,3 @@ class Contact:
     def _bootstrap(self, address: Address, events: tuple[Event, ...]) -> Known | None:
         owner = self._deployment.bootstrap_owner(address)
         return Known(owner.name, f"the bootstrap server at {address} is {owner.name}'s", events) if owner else None
-
-
-def sends(event: Event) -> bool:
-    """The line proves that the decode has sent its page list."""
-    return event.row.id in signs.SENT or event.row.id.startswith(QUEUED) or event.row.id in signs.DECODE_TIMES

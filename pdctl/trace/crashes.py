@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import fill
 from pdctl.engines import numerals
-from pdctl.logs.ends import ORDERS
+from pdctl.engines.sign import Sign
 from pdctl.trace import deaths as ends
 from pdctl.trace.causes.mismatches import VALUES
 from pdctl.trace.diagnosis import Death
@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     from pdctl.trace.deployment import Deployment, Instance
 
 GONE = {"prefill": "PD705", "decode": "PD704", "router": "PD602"}  # by role: it ended, and no line says of what
-BATCHES = frozenset({"decode-batch"})
+WANTED = frozenset(
+    {
+        Sign.DIED, Sign.REHEARSED, Sign.ORDERED_TO_END, Sign.RUNNING, Sign.BOOTSTRAP_MISSED, Sign.BOOTSTRAP_REFUSED,
+        *ends.MISSED,
+    }
+)  # fmt: skip
 NEAR = 10.0  # seconds before an end in which a batch line tells what ended with it
-REHEARSED = frozenset({"rehearsed-end"})
 # The last line of a Python traceback: `ValueError: …`, `torch.OutOfMemoryError: …`, `AssertionError`.
 RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Timeout|Failure)\b(?:: .*)?$")
 FROM = "The above exception was the direct cause of the following exception:"
@@ -43,9 +47,7 @@ class Ended(NamedTuple):
 
 def wanted(row: Row) -> bool:
     """Rows that can show that an instance is gone, or why: enough to judge deaths from a log of any length."""
-    named = row.id in ends.KILLED or row.id in ends.MISSED_URL or row.id in ends.MISSED_BOOTSTRAP
-    named = named or row.id in BATCHES | REHEARSED | ORDERS
-    return named or row.id in ends.REFUSED or row.cause == ends.CRASH or row.cause in ends.MISMATCH
+    return not WANTED.isdisjoint(row.proves) or row.cause == ends.CRASH or row.cause in ends.MISMATCH
 
 
 def ended(library: Library, deployment: Deployment, lines: Sequence[Event]) -> Iterator[Ended]:
@@ -114,7 +116,7 @@ def told(each: Ended, rooms: tuple[int, ...], running: int | None) -> Death:
 
 
 def _code(death: ends.Death) -> str:
-    if death.of is not None and death.of.row.id == "room-key-error":
+    if death.of is not None and death.of.proves(Sign.ROOM_USED_UP):
         return "PD707"
     if death.of is not None and death.of.row.cause:
         return death.of.row.cause
@@ -136,19 +138,19 @@ def _why(each: Ended) -> str:
 
 def _told(each: Ended) -> str:
     death, name = each.death, each.death.instance.name
-    if death.of is not None and death.of.row.id == "room-key-error":
+    if death.of is not None and death.of.proves(Sign.ROOM_USED_UP):
         return f"its scheduler looked for a room that was used up: {death.of.text.strip()[:SAID]}; two requests had it"
     if death.of is not None:
         return f"it crashed on: {death.of.text.strip()[:SAID]}"
     if each.reason is not None:
         return f"its scheduler crashed: {each.reason.text}"
     crash = next((event for event in death.evidence if ends.crashes(event)), None)
-    if crash is not None and crash.row.id == "instance-ends":
+    if crash is not None and crash.proves(Sign.ENDED_ITSELF):
         return f"it ended itself: {crash.values['reason'][:SAID]}"
     if crash is not None:
         return f"it crashed, and no line says of what: {crash.text.strip()[:SAID]}"
     first = death.evidence[0] if death.evidence else None
-    if first is not None and first.row.id in REHEARSED | ends.KILLED:
+    if first is not None and first.proves(Sign.REHEARSED, Sign.DIED):
         return f"{first.text.strip()[:SAID]}"
     return (
         f"the log of {name} stops without a word, and others found nobody there: killed, OOM-killed, or its host died"
@@ -196,6 +198,6 @@ def running(death: ends.Death, lines: Iterable[Event]) -> int | None:
     name, last = death.instance.name, None
     for event in lines:
         near = event.t is not None and death.at - NEAR <= event.t <= death.at
-        if near and event.instance == name and event.row.id in BATCHES:
+        if near and event.instance == name and event.proves(Sign.RUNNING):
             last = event
     return numerals.whole(last.values.get("running")) if last is not None else None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.row import Level
-from pdctl.logs.ends import ORDERS, of_the_order
+from pdctl.engines.sign import Sign
+from pdctl.logs.ends import of_the_order
 from pdctl.trace.addresses import parse
 
 if TYPE_CHECKING:
@@ -16,23 +17,11 @@ if TYPE_CHECKING:
 
 # Codes of a process that ended itself, and of what it can have fallen over: its line stands in the traceback.
 CRASH = "PD709"
-KILLED = frozenset({"process-killed", "process-lost"})  # written by whoever launched it
 MISMATCH = frozenset({"PD302", "PD303", "PD304", "PD306", "PD308", "PD325", "PD712"})
 # Lines of others that say this one does not answer any more, by the value that holds its address.
-MISSED_URL = {
-    "decode-leg-failed": "decode", "prefill-leg-failed": "prefill", "worker-health-failed": "url",
-    "worker-unusable": "url", "health-check-missed": "url",
-}  # fmt: skip
+MISSED = {Sign.DECODE_LEG_BROKE: "decode", Sign.PREFILL_LEG_BROKE: "prefill", Sign.WORKER_MISSED: "url"}
 NOBODY = ("refused", "no connection", "reset")  # a worker that answers badly is there
 CLOSED = ("refused", "reset", "disconnected", "closed the connection")  # by the kernel, for a process that is gone
-ANSWERED = frozenset({"worker-unusable", "health-check-missed"})
-MISSED_BOOTSTRAP = frozenset(
-    {
-        "prefill-lost", "prefill-losing", "decode-transfer-prefill-lost", "decode-transfer-prefill-down",
-        "shape-given-up", "decode-handshake-prefill-lost", "decode-handshake-prefill-down",
-    }
-)  # fmt: skip
-REFUSED = frozenset({"shape-fetch-error", "shape-fetch-error-old", "rank-fetch-error"})
 TRACEBACK = 1 << 16  # bytes
 QUIET = 3.0  # seconds others must have gone on for a log to have stopped before them
 
@@ -53,7 +42,7 @@ def death(
 
     until: of several generations that were killed, the last one before that counts; the first one without it.
     """
-    killed = [event for event in around if event.instance == instance.name and event.row.id in KILLED]
+    killed = [event for event in around if event.instance == instance.name and event.proves(Sign.DIED)]
     before = [event for event in killed if until is not None and event.t is not None and event.t <= until + 1.0]
     if killed:
         first = before[-1] if before else killed[0]
@@ -80,7 +69,7 @@ def death(
 
 
 def crashes(event: Event) -> bool:
-    return event.row.cause == CRASH and event.row.id != "room-key-error"
+    return event.row.cause == CRASH and not event.proves(Sign.ROOM_USED_UP)
 
 
 def unordered(events: Iterable[Event]) -> list[Event]:
@@ -88,7 +77,7 @@ def unordered(events: Iterable[Event]) -> list[Event]:
     found: list[Event] = []
     order: Event | None = None
     for event in events:
-        if event.row.id in ORDERS:
+        if event.proves(Sign.ORDERED_TO_END):
             order = event
         elif crashes(event) and not of_the_order(event, order):
             found.append(event)
@@ -102,7 +91,7 @@ def mismatches(event: Event) -> bool:
 
 def tells(event: Event, crash: Event) -> bool:
     """The line of a traceback that says what the crash was of."""
-    if not (mismatches(event) or event.row.id == "room-key-error") or event.place.file != crash.place.file:
+    if not (mismatches(event) or event.proves(Sign.ROOM_USED_UP)) or event.place.file != crash.place.file:
         return False
     return abs(event.place.offset - crash.place.offset) < TRACEBACK
 
@@ -111,19 +100,24 @@ def _missed(event: Event, instance: Instance, deployment: Deployment) -> bool:
     """Somebody looked for it where it listens, after its last line, and found nobody."""
     if event.t is None or instance.last is None or event.t < instance.last:
         return False
-    if event.row.id in ANSWERED and not any(word in event.text for word in NOBODY):
+    if event.proves(Sign.WORKER_UNWELL) and not any(word in event.text for word in NOBODY):
         return False
     return misses(event, instance, deployment)
 
 
+def missed_url(event: Event) -> str | None:
+    """The URL at which the line says nobody answers, "" when it does not name it; None for any other line."""
+    return next((event.values.get(name, "") for sign, name in MISSED.items() if event.proves(sign)), None)
+
+
 def misses(event: Event, instance: Instance, deployment: Deployment) -> bool:
     """The line says that this instance does not answer at the address where it listens."""
-    if event.row.id in MISSED_URL:
-        url = event.values.get(MISSED_URL[event.row.id], "")
+    url = missed_url(event)
+    if url is not None:
         return _same(deployment.at_url(url), instance)
-    if event.row.id in MISSED_BOOTSTRAP:
+    if event.proves(Sign.BOOTSTRAP_MISSED):
         address = parse(event.values.get("addr", ""))
-    elif event.row.id in REFUSED and "refused" in event.text:
+    elif event.proves(Sign.BOOTSTRAP_REFUSED) and "refused" in event.text:
         address = parse(f"{event.values.get('host', '')}:{event.values.get('port', '')}")
     else:
         return False

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
-from pdctl.logs.ends import BEGINNINGS
+from pdctl.engines.sign import Sign
 from pdctl.trace.addresses import WILDCARDS, Address, parse, same_host
 from pdctl.trace.upstreams import Router, routers_of
 
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
     from pdctl.logs.library import Library
 
-# Rows of a prefill's bootstrap server or rank that name an address its decodes will talk to.
-RANK_ROWS = frozenset({"rank-registered", "rank-registered-old"})
-BOUND_ROWS = frozenset({"kv-manager-bound"})
-# Its servers' own lines of where they listen, for logs without arguments.
-LAUNCHED = frozenset({"launched-engine", "launched-router"})
-LISTENS = frozenset({"uvicorn-running", "bootstrap-server-started"})
 RANKS = 4096  # more data parallel ranks than that nobody has
 GRACE = 30.0  # seconds of log behind a line from which silence after it is not the log's end
 
@@ -180,22 +174,22 @@ def _instance(name: str, identity: Identity, starts: list[Event], end: End | Non
     host = identity.facts.get("host", "")
     ranks, hosts, agents = set(), {host} - WILDCARDS, set()
     for event in starts:
-        if event.row.id in RANK_ROWS:
+        if event.proves(Sign.RANK_REGISTERED):
             ranks.add(f"{event.values['rank_ip']}:{event.values['rank_port']}")
-        elif event.row.id in BOUND_ROWS:
+        elif event.proves(Sign.RANK_LISTENS):
             bound = f"{event.values['rank_ip']}:{event.values['rank_port']}"
             ranks.add(bound)
             hosts.add(event.values["rank_ip"])
-        elif event.row.id == "nixl-agent":
+        elif event.proves(Sign.AGENT_NAMED):
             agents.add(event.values["agent"])
-        elif event.row.id in LISTENS:
+        elif event.proves(Sign.LISTENS):
             address = parse(event.values.get("addr") or event.values.get("host", ""))
             hosts |= {address.host} - WILDCARDS if address is not None else set()
     told = numerals.whole(identity.facts.get("disaggregation_bootstrap_port"))
     return Instance(
         name, identity.role, identity, host, identity.port, identity.bootstrap_port,
         identity.bootstrap_port if told is None else told, frozenset(hosts), frozenset(ranks), frozenset(agents),
-        tuple(event.t for event in starts if event.row.id in BEGINNINGS and event.t is not None),
+        tuple(event.t for event in starts if event.proves(Sign.STARTED) and event.t is not None),
         end.last if end else None, bool(end and end.clean), end.rows if end else (),
-        any(event.row.id in LAUNCHED for event in starts),
+        any(event.proves(Sign.LAUNCHED) for event in starts),
     )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import Severity, fill
 from pdctl.engines.row import Level
+from pdctl.engines.sign import Sign
 from pdctl.trace import crashes
 from pdctl.trace.assemble import WHOLE, Tracer
 from pdctl.trace.canaries import left_on_purpose
@@ -77,7 +78,7 @@ def diagnose(library: Library) -> Diagnosis:
 
 
 def _wanted(row: Row) -> bool:
-    return bool(row.cause) or crashes.wanted(row) or row.id == "generate-answered"
+    return bool(row.cause) or crashes.wanted(row) or Sign.REQUEST_ANSWERED in row.proves
 
 
 def _few(lines: Iterable[Event]) -> Iterable[Event]:
@@ -199,6 +200,6 @@ def _answered(lines: Iterable[Event]) -> Mapping[str, int]:
         Counter(
             event.instance
             for event in lines
-            if event.row.id == "generate-answered" and event.values.get("status") == "200"
+            if event.proves(Sign.REQUEST_ANSWERED) and event.values.get("status") == "200"
         )
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.logs.ends import BEGINNINGS
+from pdctl.engines.sign import Sign
 from pdctl.trace.attempts import Attempt, attempts, lost
 from pdctl.trace.ledger import answers
 
@@ -70,7 +70,7 @@ def _outnumbered(router: Instance, found: Sequence[Attempt], around: Iterable[Ev
         return False  # at INFO the router names no pair
     answered: dict[str, int] = {}
     for event in around:
-        if event.row.id in READY or event.row.id in BEGINNINGS:
+        if event.proves(Sign.READY) or event.proves(Sign.STARTED):
             answered[event.instance] = 0  # what came before was its own warm-up
         elif answers(event):
             answered[event.instance] = answered.get(event.instance, 0) + 1
@@ -79,6 +79,3 @@ def _outnumbered(router: Instance, found: Sequence[Attempt], around: Iterable[Ev
         if answered.get(engine.name, 0) > sent:
             return True
     return False
-
-
-READY = frozenset({"ready"})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
 from pdctl.engines.phase import Phase
-from pdctl.trace import signs
+from pdctl.engines.sign import Sign
 from pdctl.trace.room import Duration
 from pdctl.trace.story import waited
 
@@ -31,14 +31,6 @@ DECODE = {
     "alloc_wait_duration": "prealloc", "transfer_duration": "transfer", "queue_duration": "decode queue",
     "forward_duration": "decode",
 }  # fmt: skip
-MOVED = frozenset({"transfer-done", "kv-arrived", "chunk-sent"})
-# Our own engine's and router's lines: the value, and what it is the length of.
-STEPS = {
-    "step-waiting": ("seconds", "bootstrap wait", 1.0), "step-transfer": ("seconds", "prealloc", 1.0),
-    "step-running": ("seconds", "transfer", 1.0), "handshake-done": ("seconds", "handshake", 1.0),
-    "transfer-done": ("seconds", "transfer", 1.0), "kv-arrived": ("seconds", "transfer", 1.0),
-    "finish-ok": ("first_ms", "first token", 1e-3),
-}  # fmt: skip
 
 
 def durations(events: Iterable[Event], since_began: Callable[[Event], float | None]) -> tuple[Duration, ...]:
@@ -46,16 +38,16 @@ def durations(events: Iterable[Event], since_began: Callable[[Event], float | No
     found: list[Duration] = []
     for event in events:
         at = since_began(event)
-        if event.row.id in signs.PREFILL_TIMES or event.row.id in signs.DECODE_TIMES:
+        if event.proves(Sign.PREFILL_TIMES) or event.proves(Sign.DECODE_TIMES):
             found += _times(event, at)
         elif event.row.phase is Phase.TIMED_OUT and waited(event):
             name = "bootstrap wait" if event.role == "prefill" else "transfer wait"
             found.append(_duration(event, name, waited(event), at))
-        elif event.row.id in STEPS:
-            value, name, unit = STEPS[event.row.id]
-            seconds = numerals.real(event.values.get(value))
+        elif event.row.measures is not None:
+            measure = event.row.measures
+            seconds = numerals.real(event.values.get(measure.value))
             if seconds is not None:
-                found.append(_duration(event, name, seconds * unit, at))
+                found.append(_duration(event, measure.stretch, seconds * measure.unit, at))
     return _once(found)
 
 
@@ -78,18 +70,18 @@ def _alike(one: Duration, other: Duration) -> bool:
 
 def moved(event: Event) -> tuple[float, float] | None:
     """Bytes and seconds of the transfer a line of the room measures, from its first byte to its last."""
-    if event.row.id in signs.PREFILL_TIMES:
+    if event.proves(Sign.PREFILL_TIMES):
         text = event.values.get("times", "")
         speed, total = numerals.real(_group(_SPEED, text)), numerals.real(_group(_TOTAL, text))
         return (total * 1e6, total / 1000 / speed) if speed and total else None
     size, seconds = numerals.real(event.values.get("bytes")), numerals.real(event.values.get("seconds"))
-    return (size, seconds) if event.row.id in MOVED and size and seconds else None
+    return (size, seconds) if event.proves(Sign.TRANSFER_MEASURED) and size and seconds else None
 
 
 def _times(event: Event, at: float | None) -> Iterator[Duration]:
     """One after the other from the moment the request came in; releases before 0.5.13 do not write that down."""
     text = event.values.get("times", "")
-    names = PREFILL if event.row.id in signs.PREFILL_TIMES else DECODE
+    names = PREFILL if event.proves(Sign.PREFILL_TIMES) else DECODE
     entry = numerals.real(_group(_ENTRY, text))
     # entry_time is on the clock of the line's own stamp, so it moves with it.
     start = None if entry is None or at is None or event.t is None else at + (entry - event.t)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from pdctl.engines.sign import Sign
 from pdctl.trace import signs
 from pdctl.trace.story import waited
 
@@ -69,7 +70,7 @@ def _note(seen: Glimpse, event: Event, deployment: Deployment) -> None:
         seen.decode = event.instance
         if signs.failed(event) and not signs.notice(event):
             seen.failed = event.t if seen.failed is None else seen.failed
-        if event.row.id in signs.DECODE_TIMES or event.row.id in signs.FINISHED:
+        if event.proves(Sign.DECODE_TIMES) or event.proves(Sign.REQUEST_FINISHED):
             seen.done = True
     elif signs.requested(event):
         seen.requested = event.instance

@@ -78,13 +78,11 @@ def _elsewhere(deployment: Deployment, lines: Sequence[Event]) -> Iterator[Missi
                 )
     seen: set[str] = set()
     for event in lines:
-        if event.row.id not in ends.MISSED_URL:
+        missed = ends.missed_url(event)
+        if missed is None or missed in seen or parse(missed) is None:
             continue
-        url = event.values.get(ends.MISSED_URL[event.row.id], "")
-        if url in seen or parse(url) is None:
-            continue
-        seen.add(url)
-        if deployment.at_url(url) is None:
+        seen.add(missed)
+        if deployment.at_url(missed) is None:
             yield Missing(
-                f"what became of {url}: {event.instance} could not reach it, and none of these logs is its", GIVE
+                f"what became of {missed}: {event.instance} could not reach it, and none of these logs is its", GIVE
             )

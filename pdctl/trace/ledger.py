@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
+from pdctl.engines.sign import Sign
 from pdctl.trace import signs
 from pdctl.trace.known import Known
 
@@ -20,11 +21,6 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
     from pdctl.trace.glimpses import Glimpse
 
-OPENED = frozenset({"room-bootstrapped", "transfer-info-arrived"})  # either may be lost: both open the room
-STARTED = "sender-started"
-TOKENISED = "request-tokenized"
-DRAINED = "draining"
-ANSWERED = frozenset({"generate-answered", "api-answered"})
 GENERATES = ("/generate", "/v1/completions", "/v1/chat/completions")
 
 
@@ -43,11 +39,11 @@ class Ledger:
 
     def _read(self, decode: str, lines: Sequence[Event]) -> None:
         """Walk the decode's log; at each balance, the rooms since the last one are settled."""
-        begun = next((at for at, event in enumerate(lines) if event.row.id == "ready"), None)
+        begun = next((at for at, event in enumerate(lines) if event.proves(Sign.READY)), None)
         if begun is None:
             return
         mine = [seen for seen in self._rooms.values() if seen.decode == decode]
-        written = any(event.row.id in signs.SENT for event in lines)
+        written = any(event.proves(Sign.PAGE_LIST_SENDS) for event in lines)
         named: set[int] = set()
         failed: set[int] = set()
         given_up: set[int] = set()  # it told the prefill so; the line that says why may be lost
@@ -71,7 +67,7 @@ class Ledger:
                 continue
             if not took or took != len(so_far) or refused != len(failed & so_far):
                 continue
-            if event.row.id == DRAINED and answered != took:
+            if event.proves(Sign.DRAINED) and answered != took:
                 continue  # all has been answered by then: lines are lost
             self._settle(decode, event, so_far - failed - given_up, answered == took)
 
@@ -91,7 +87,7 @@ def _senders(around: Sequence[Event], rooms: Mapping[int, Glimpse]) -> Iterator[
     """Room → the line that shows a prefill sending its cache: its own, or the start of a sender only it can have."""
     by_rank: dict[tuple[str, str], list[Event]] = {}
     for event in around:
-        if event.row.id == "kv-chunk-sending" and event.values.get("last") == "1" and event.room:
+        if event.proves(Sign.CACHE_SENDS) and event.values.get("last") == "1" and event.room:
             yield event.room, event
         elif event.role == "prefill":
             by_rank.setdefault((event.instance, event.rank), []).append(event)
@@ -106,14 +102,14 @@ def _started(prefill: str, lines: Sequence[Event], rooms: Mapping[int, Glimpse])
     started = 0
     for event in lines:
         room = event.room
-        if event.row.id in OPENED and room and room not in served:
+        if event.proves(Sign.ROOM_OPENED) and room and room not in served:
             seen = rooms.get(room)
             if seen is None or seen.requested in (None, prefill):
                 candidates.add(room)
         elif room in candidates and signs.failed(event):
             candidates.discard(room)
             served.add(room)
-        elif event.row.id == STARTED:
+        elif event.proves(Sign.SENDER_STARTED):
             started += 1
         if started and started == len(candidates):
             yield from ((one, event) for one in candidates)
@@ -123,15 +119,15 @@ def _started(prefill: str, lines: Sequence[Event], rooms: Mapping[int, Glimpse])
 
 def tokenised(event: Event) -> int:
     """How many requests the line says were taken."""
-    return numerals.whole(event.values.get("inputs")) or 0 if event.row.id == TOKENISED else 0
+    return numerals.whole(event.values.get("inputs")) or 0 if event.proves(Sign.REQUEST_TOKENIZED) else 0
 
 
 def answers(event: Event) -> bool:
     """The decode's access log of a request: written when a stream begins, and when any other answer ends."""
-    return event.row.id in ANSWERED and event.values.get("path", "").split("?")[0] in GENERATES
+    return event.proves(Sign.REQUEST_ANSWERED) and event.values.get("path", "").split("?")[0] in GENERATES
 
 
 def _nothing_pending(event: Event) -> bool:
-    if event.row.id == DRAINED:
+    if event.proves(Sign.DRAINED):
         return event.values.get("left") == "0"
-    return event.row.id == "decode-batch" and event.values.get("prealloc") == event.values.get("transfer") == "0"
+    return event.proves(Sign.RUNNING) and event.values.get("prealloc") == event.values.get("transfer") == "0"

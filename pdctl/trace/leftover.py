@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdctl.engines.sign import Sign
 from pdctl.trace import signs
 from pdctl.trace.known import Known
 from pdctl.trace.story import waited
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from pdctl.trace.glimpses import Glimpse
     from pdctl.trace.story import Story
 
-ABORTED = "aborted-in-bootstrap"
 BESIDE = 3.0  # seconds
 
 
@@ -36,7 +36,7 @@ def leftover(
     failed = signs.failed_on(story.events, "decode")
     if contacted is None or failed is None or failed.t is None:
         return None
-    if not (waited(failed) or failed.row.id == "waiting-timeout"):
+    if not (waited(failed) or failed.proves(Sign.GAVE_UP_WAITING)):
         return None
     at = failed.t
     others = [
@@ -48,7 +48,7 @@ def leftover(
     found = {
         event.rid: event
         for event in around
-        if event.row.id == ABORTED
+        if event.proves(Sign.GAVE_UP_REQUEST)
         and event.rid not in taken
         and event.instance != contacted.value
         and event.t is not None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Speaker
+from pdctl.engines.sign import Sign
 from pdctl.trace import signs
 from pdctl.trace.case import NEAR
 from pdctl.trace.room import Missing, Outcome
@@ -42,7 +44,7 @@ def _missing(case: Case, outcome: Outcome, fix: str) -> Iterator[Missing]:
             yield Missing("which decode had the room", f"{LOG_REQUESTS} on {_names(quiet)}")
         else:
             yield Missing("which decode had the room: none of them logged it", "the logs of all decodes")
-    timed = next((event for event in case.story.by("decode") if event.row.id in signs.DECODE_TIMES), None)
+    timed = next((event for event in case.story.by("decode") if event.proves(Sign.DECODE_TIMES)), None)
     if PLACEHOLDER in fix:
         yield Missing("the bootstrap ports of the prefills", "their logs from the start on (server_args=…)")
     if outcome in (Outcome.UNKNOWN, Outcome.INCOMPLETE) and timed is not None:
@@ -81,7 +83,7 @@ def _routers(case: Case) -> Iterator[tuple[str, str]]:
 def _nobody(case: Case) -> bool:
     """No page list was sent: the decode had given up before, or was gone; or prefills that log each one had none."""
     failed = case.decode_failed
-    if failed is not None and failed.row.id.startswith("decode-handshake-"):
+    if failed is not None and signs.reached(failed) is Phase.PREALLOC:
         return True
     prefills = case.deployment.prefills
     told = bool(prefills) and all(one.identity.speaker is Speaker.PDCTL_ENGINE for one in prefills)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdctl.engines.sign import Sign
 from pdctl.trace import canaries
 from pdctl.trace.causes.listed import MOST, destinations
-from pdctl.trace.leftover import ABORTED
 from pdctl.trace.room import Outcome
 from pdctl.trace.upstreams import apart
 
@@ -78,7 +78,7 @@ def _given_up(case: Case) -> Iterator[str]:
         return
     named = {event.rid for event in case.around if event.rid and event.room}
     for event in case.around:
-        late = event.row.id == ABORTED and event.t is not None and span[0] <= event.t <= span[0] + HINT
+        late = event.proves(Sign.GAVE_UP_REQUEST) and event.t is not None and span[0] <= event.t <= span[0] + HINT
         if late and event.instance != met.value and event.rid not in named:
             assert event.t is not None
             yield (
@@ -95,5 +95,5 @@ def _retries(case: Case) -> Iterator[str]:
     one = listed[0]
     if one.number:
         yield f"PD715 router-retried: this was attempt {one.number} of {one.request}, under a room of its own"
-    elif any(event.row.id == "retrying" for event in one.lines):
+    elif any(event.proves(Sign.RETRIED) for event in one.lines):
         yield f"PD715 router-retried: {one.request} was tried again, under another room"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.engines.phase import Phase
+from pdctl.engines.sign import Sign
 from pdctl.trace import signs
 from pdctl.trace.room import Outcome
 
@@ -50,7 +51,7 @@ def _pending(case: Case, rooms: Mapping[int, Glimpse]) -> Event | None:
     """A shutdown found the room's request still there: by its id, or because no other can be meant."""
     for name in {event.instance for event in case.story.events if event.role in ("prefill", "decode")}:
         for event in case.around:
-            if event.instance != name or event.row.id != "draining":
+            if event.instance != name or not event.proves(Sign.DRAINED):
                 continue
             left = event.values.get("left", "0")
             if any(rid in event.values.get("rids", "") for rid in case.story.rids.get(name, ())):

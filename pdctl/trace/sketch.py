@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.engines.sign import Sign
 from pdctl.logs.event import Event, Place
-from pdctl.trace import canaries, signs
+from pdctl.trace import canaries
 from pdctl.trace.attribution import attribute
 from pdctl.trace.case import Case
 from pdctl.trace.causes import departures, ends, ports
@@ -67,6 +68,6 @@ def _values(row: Row) -> MappingProxyType[str, str]:
     values = {"room": "1"}
     if "(?P<rid>" in row.pattern:
         values["rid"] = "1"
-    if row.id in signs.FINISHED:
+    if Sign.REQUEST_FINISHED in row.proves:
         values["finish"] = "'length'"  # a request that was cut short has a row of its own
     return MappingProxyType(values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
+from pdctl.engines.sign import Sign
 from pdctl.trace.ledger import answers, tokenised
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from pdctl.trace.deployment import Instance
 
 LONGEST = 330.0  # seconds an answer is taken to stream for at most
-# A request that ran on a decode was cut short; its line names no room.
-CUT = frozenset({"aborted-queued", "client-left", "client-gone", "client-disconnected"})
 
 
 class Doubt(NamedTuple):
@@ -35,7 +34,7 @@ def _doubts(around: Sequence[Event], decode: Instance) -> Iterator[Doubt]:
     lines = [event for event in around if event.instance == decode.name]
     known = {event.rid for event in lines if event.rid and event.room}
     for event in lines:
-        if event.row.id in CUT and event.rid not in known and event.t is not None:
+        if event.proves(Sign.REQUEST_CUT) and event.rid not in known and event.t is not None:
             yield Doubt(decode.name, event.t - LONGEST, event.t + 1.0)
     if _stopped_running(lines, decode) and decode.last is not None:
         yield Doubt(decode.name, decode.last - LONGEST, decode.last + 1.0)
@@ -43,13 +42,13 @@ def _doubts(around: Sequence[Event], decode: Instance) -> Iterator[Doubt]:
 
 def _stopped_running(lines: Sequence[Event], decode: Instance) -> bool:
     """Its last words are of more running requests than had come without an answer: some answer was a stream."""
-    last = max((at for at, event in enumerate(lines) if event.row.id == "decode-batch"), default=None)
+    last = max((at for at, event in enumerate(lines) if event.proves(Sign.RUNNING)), default=None)
     if decode.clean or last is None:
         return False
     batch = lines[last]
     if batch.t is None or not decode.ends_behind(batch.t):
         return False
-    begun = max((at for at, event in enumerate(lines[:last]) if event.row.id == "ready"), default=0)
+    begun = max((at for at, event in enumerate(lines[:last]) if event.proves(Sign.READY)), default=0)
     took = sum(tokenised(event) for event in lines[begun:last])
     answered = sum(answers(event) for event in lines[begun:last])
     return (numerals.whole(batch.values["running"]) or 0) > max(0, took - answered)

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.engines.sign import Sign
 from pdctl.trace.addresses import LOOPBACKS, Address, parse
 
 if TYPE_CHECKING:
@@ -13,12 +14,6 @@ if TYPE_CHECKING:
 
     from pdctl.engines.identify import Identity, Target
     from pdctl.logs.event import Event
-
-REHEARSED = "rehearsal-starting"  # has the ports that are really sent; the usual line behind it has the right ones
-PRINTED, PRINTED_DECODES = "router-prefills", "router-decodes"  # the binary's own lines, before those of its log
-LISTS = frozenset(
-    {"router-starting", "workers-initialising", "router-targets", "listening", PRINTED, PRINTED_DECODES, REHEARSED}
-)
 
 
 class Router(NamedTuple):
@@ -37,15 +32,16 @@ def routers_of(name: str, identity: Identity, starts: Iterable[Event]) -> tuple[
         return ()
     found: list[Router] = []
     for event in starts:
-        if event.row.id not in LISTS:
+        if not event.proves(Sign.WORKERS):
             continue
         told = _told(name, identity, event)
         last = found[-1] if found else None
-        if event.row.id == PRINTED_DECODES:
+        if event.proves(Sign.DECODES_PRINTED):
             if last is not None and not last.decodes:
                 found[-1] = last._replace(decodes=told.decodes)
             continue
-        if last is not None and (last.start is None or last.start.row.id == REHEARSED) and event.row.id == "listening":
+        again = last is not None and (last.start is None or last.start.proves(Sign.WORKERS_REHEARSED))
+        if again and event.proves(Sign.WORKERS_AGAIN):
             continue
         if last is not None and _same(last, told):
             found[-1] = _fuller(last, told)
@@ -78,7 +74,7 @@ def _same(one: Router, other: Router) -> bool:
 def _fuller(one: Router, other: Router) -> Router:
     """The first line, unless the second one says more."""
     more = (one.cut and not other.cut) or (other.decodes and not one.decodes) or one.start is None
-    if more or (one.start is not None and one.start.row.id == PRINTED and other.start is not None):
+    if more or (one.start is not None and one.start.proves(Sign.WORKERS_PRINTED) and other.start is not None):
         return other._replace(decodes=other.decodes or one.decodes)
     return one
 

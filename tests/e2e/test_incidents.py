@@ -30,6 +30,8 @@ SIDE_BY_SIDE = 3  # each start occupies the cores for seconds
 WITHIN = 560
 pytestmark = pytest.mark.timeout(600)
 PATIENCE = 3  # seconds an engine waits for the other side; 20 in the files, 300 in real life
+# What it says then; on a busy machine it comes to it a little later than its limit, and says by how much.
+LATE, LIMIT = "Request {room} timed out after ", f"(limit {PATIENCE}.0s)"
 BOOTSTRAP = f"roles.prefill.env.SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT={PATIENCE}"
 WAITING = f"roles.decode.env.SGLANG_DISAGGREGATION_WAITING_TIMEOUT={PATIENCE}"
 PROMPT = "a prompt that is long enough to fill several pages of KV cache, so that there is a middle to die in " * 2
@@ -282,10 +284,11 @@ def test_its_file_names_the_finding(played: Played) -> None:
 def waited_in_vain(played: Played, room: Mapping[str, Any], asked: str, contacted: str) -> None:
     """The two halves of a room that never met, in SGLang's words, and the page list at the wrong prefill."""
     number = f"{room['room']}"
-    late = f"Request {number} timed out after {PATIENCE}.0s in KVPoll."
-    carried = f"with exception KVTransferError(bootstrap_room={number}): {late}"
+    carried = f"with exception KVTransferError(bootstrap_room={number}): {LATE.format(room=number)}"
     assert played.lines(asked, f"bootstrap_room={number})", "Receive: ")
-    assert played.lines(asked, "Prefill bootstrap failed for request rank=0 req.rid=", f"{carried}Bootstrapping")
+    assert played.lines(
+        asked, "Prefill bootstrap failed for request rank=0 req.rid=", carried, f"Bootstrapping {LIMIT}"
+    )
     assert not played.lines(asked, f"got info room={number} ")
     assert played.lines(contacted, f"got info room={number} agent_name=")
     assert played.lines(contacted, f"room={number} is bootstrapped")
@@ -294,7 +297,7 @@ def waited_in_vain(played: Played, room: Mapping[str, Any], asked: str, contacte
     assert played.lines("decode-0", f"Sending to prefill server with bootstrap room {number} is_dummy=False")
     assert played.lines("decode-0", f"Sent abort notification for room {number} to ")
     failed = "Decode transfer failed for request rank=0 decode_req.req.rid="
-    assert played.lines("decode-0", failed, f"{carried}WaitingForInput")
+    assert played.lines("decode-0", failed, carried, f"WaitingForInput {LIMIT}")
 
 
 @of("missing-bootstrap-port")
@@ -331,8 +334,8 @@ def test_wrong_bootstrap_port(played: Played) -> None:
     assert played.lines("decode-0", f"Could not fetch prefill parallel info from {address} after ")
     failed = "Decode handshake failed for request rank=0 decode_req.req.rid="
     assert played.lines("decode-0", failed, f"bootstrap_room={room['room']} with exception KVTransferError(")
-    late = f"Request {room['room']} timed out after {PATIENCE}.0s in KVPoll.Bootstrapping"
-    assert played.lines("prefill-0", "Prefill bootstrap failed for request", late)
+    late = LATE.format(room=room["room"])
+    assert played.lines("prefill-0", "Prefill bootstrap failed for request", late, f"Bootstrapping {LIMIT}")
     assert not played.lines("prefill-0", f"got info room={room['room']}")
 
 
@@ -377,8 +380,8 @@ def test_page_size_mismatch(played: Played) -> None:
     assert re.search(rf"^\[[^]]+\] {re.escape(text)}", played.log["decode-0"], re.MULTILINE)
     assert played.lines("decode-0", "Scheduler hit an exception: Traceback (most recent call last):")
     assert f"\nRuntimeError: {text}" in played.log["decode-0"]
-    late = f"Request {played.failed['room']} timed out after {PATIENCE}.0s in KVPoll.Bootstrapping"
-    assert played.lines("prefill-0", "Prefill bootstrap failed for request", late)
+    late = LATE.format(room=played.failed["room"])
+    assert played.lines("prefill-0", "Prefill bootstrap failed for request", late, f"Bootstrapping {LIMIT}")
     stays_dead(played, "decode-0")
 
 

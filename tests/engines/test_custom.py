@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pdctl.engines.custom import load
 from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Speaker
+from pdctl.engines.sign import Sign
 from pdctl.engines.versions import Span
 from pdctl.engines.vocabulary import speech
 from pdctl.errors import UsageError
@@ -31,6 +32,8 @@ GOOD = r"""
   cause: PD501
   echo: false
   needs: --log-level debug
+  proves: page-list-sent, abort-talk
+  reached: prealloc
 - id: fork-alive
   speaker: sglang-router
   level: info
@@ -67,6 +70,8 @@ def test_rows_are_read_and_used(directory: Path) -> None:
     assert (stuck.id, stuck.speaker, stuck.level, stuck.role) == ("fork-stuck", Speaker.SGLANG, Level.WARNING, "decode")
     assert (stuck.span, stuck.phase, stuck.backend) == (Span((0, 5, 8), (0, 5, 23)), Phase.PREALLOC, "nixl")
     assert (stuck.cause, stuck.echo, stuck.needs) == ("PD501", False, "--log-level debug")
+    assert (stuck.proves, stuck.reached) == ((Sign.PAGE_LIST_SENT, Sign.ABORT_TALK), Phase.PREALLOC)
+    assert (alive.proves, alive.reached) == ((), None)
     assert (alive.span, alive.phase, alive.role) == (Span(), None, "")
     said = speech(directory).match(b"[2026-11-21 02:00:00] fork: room 71 is stuck: no slot")
     assert said is not None

@@ -119,3 +119,20 @@ def test_a_mangled_request_id_is_not_looked_for(tmp_path: Path) -> None:
     )
     room = pasted.room(tmp_path, ROOM, p0=engine("prefill", 30000, 8998, f"[2026-11-21 02:06:24] {waits}"))
     assert room.room == ROOM
+
+
+@pytest.mark.parametrize(("how", "wanted"), [("length", Outcome.OK), ("stop", Outcome.OK), ("abort", Outcome.FAILED)])
+def test_a_request_logged_as_json_ends_as_it_says(tmp_path: Path, how: str, wanted: Outcome) -> None:
+    """--log-requests-format json: sglang 0.5.23 `srt/utils/request_logger.py`."""
+
+    def said(second: int, event: str, rest: str) -> str:
+        head = f'{{"timestamp": "2026-11-21T02:00:{second:02d}.123456", "event": "request.{event}", "rid": "json-1", '
+        return f'{at(second)} {head}"obj": {{"bootstrap_host": "127.0.0.1", "bootstrap_room": {ROOM}}}{rest}}}'
+
+    out = f', "out": {{"meta_info": {{"finish_reason": {{"type": "{how}", "length": 4}}, "e2e_latency": 0.1}}}}'
+    lines = [said(5, "received", ""), said(7, "finished", out)]
+    room = pasted.room(
+        tmp_path, ROOM, p0=engine("prefill", 30000, 8998, *lines, more=LOGGED),
+        d0=engine("decode", 30002, 8998, *lines, more=LOGGED),
+    )  # fmt: skip
+    assert room.outcome is wanted

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pdctl.engines.phase import Phase
-from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.row import Level, Measure, Row, Speaker
+from pdctl.engines.sign import Sign
 
 ENGINE = Speaker.PDCTL_ENGINE
 # Rows of SGLang's that it writes at DEBUG and this engine at INFO.
@@ -31,6 +32,7 @@ ROWS = (
         "[2026-11-21 19:44:33] Room step: room=3931829090235125 rid='ae84787d41d54e459c79ecd0bd1f5177' phase=waiting "
         "bootstrap=0.020884",
         phase=Phase.FORWARD,
+        measures=Measure("seconds", "bootstrap wait"),
     ),
     Row(
         "step-chunk", ENGINE, Level.INFO, "prefill", b"Room step: room=",
@@ -52,6 +54,7 @@ ROWS = (
         "[2026-11-21 19:44:33] Room step: room=5040244734350044 rid='fa188499a54a48c4b799960719393ab0' phase=prealloc "
         "bootstrap_addr=127.0.0.1:8999",
         phase=Phase.PREALLOC,
+        proves=(Sign.BOOTSTRAP_GIVEN,),
     ),
     Row(
         "step-transfer", ENGINE, Level.INFO, "decode", b"Room step: room=",
@@ -59,6 +62,7 @@ ROWS = (
         "[2026-11-21 19:44:33] Room step: room=5040244734350044 rid='fa188499a54a48c4b799960719393ab0' phase=transfer "
         "pages=1 prealloc=0.010603",
         phase=Phase.HANDSHAKE,
+        proves=(Sign.PAGE_LIST_SENT, Sign.WAITED_FOR_PAGES), measures=Measure("seconds", "prealloc"),
     ),
     Row(
         "step-running", ENGINE, Level.INFO, "decode", b"Room step: room=",
@@ -66,6 +70,7 @@ ROWS = (
         "[2026-11-21 19:44:33] Room step: room=3931829090235125 rid='74ad9ff27b00454c94b557ddc4eed3f7' phase=running "
         "transfer=0.004598",
         phase=Phase.DECODE,
+        proves=(Sign.CACHE_ARRIVED,), measures=Measure("seconds", "transfer"),
     ),
     Row(
         "step-retracted", ENGINE, Level.INFO, "decode", b"Room step: room=",
@@ -109,6 +114,7 @@ ROWS = (
         _ROOM + r"sent chunk pages=(?P<pages>\d+) last=(?P<last>\w+) bytes=(?P<bytes>\d+) seconds=(?P<seconds>[\d.]+)",
         "[2026-11-21 19:44:33] room=3931829090235125 sent chunk pages=1 last=True bytes=32768 seconds=0.000389",
         phase=Phase.TRANSFER,
+        proves=(Sign.TRANSFER_MEASURED,),
     ),
     Row(
         "transfer-done", ENGINE, Level.INFO, "prefill", b" KV transfer done rid=",
@@ -116,6 +122,7 @@ ROWS = (
         "[2026-11-21 19:44:33] room=3931829090235125 KV transfer done rid='ae84787d41d54e459c79ecd0bd1f5177' pages=1 "
         "bytes=32768 seconds=0.000497",
         phase=Phase.FINISHED,
+        proves=(Sign.TRANSFER_DONE, Sign.TRANSFER_MEASURED), measures=Measure("seconds", "transfer"),
     ),
     # The other side, the router or doctor let the request go: no failure of this side's.
     Row(
@@ -145,6 +152,7 @@ ROWS = (
         "[2026-11-21 19:44:33] room=3931829090235125 receiver failed rid='74ad9ff27b00454c94b557ddc4eed3f7' "
         "code=waiting_timeout: Request 3931829090235125 timed out after 20.0s in KVPoll.WaitingForInput",
         phase=Phase.FAILED,
+        proves=(Sign.GAVE_UP_UNMET,),
     ),
     Row(
         "resolving", ENGINE, Level.INFO, "decode", b" resolves prefill bootstrap_addr=",
@@ -152,6 +160,7 @@ ROWS = (
         "[2026-11-21 19:44:33] room=5040244734350044 rid='fa188499a54a48c4b799960719393ab0' resolves prefill "
         "bootstrap_addr=127.0.0.1:8999",
         phase=Phase.PREALLOC,
+        proves=(Sign.BOOTSTRAP_GIVEN,),
     ),
     Row(
         "handshake-done", ENGINE, Level.INFO, "decode", b" handshake with ",
@@ -159,6 +168,7 @@ ROWS = (
         "[2026-11-21 19:44:33] room=5040244734350044 handshake with 127.0.0.1:8999 done "
         "rid='fa188499a54a48c4b799960719393ab0' after=0.009147",
         phase=Phase.PREALLOC,
+        proves=(Sign.BOOTSTRAP_GIVEN,), measures=Measure("seconds", "handshake"),
     ),
     Row(
         "pages-announced", ENGINE, Level.INFO, "decode", b" announced pages=",
@@ -166,6 +176,7 @@ ROWS = (
         "[2026-11-21 19:44:33] room=5040244734350044 rid='fa188499a54a48c4b799960719393ab0' announced pages=1 "
         "to=tcp://127.0.0.1:45625",
         phase=Phase.HANDSHAKE,
+        proves=(Sign.PAGE_LIST_SENT,),
     ),
     Row(
         "kv-arrived", ENGINE, Level.INFO, "decode", b" KV cache arrived rid=",
@@ -174,6 +185,8 @@ ROWS = (
         "[2026-11-21 19:44:33] room=3931829090235125 KV cache arrived rid='74ad9ff27b00454c94b557ddc4eed3f7' pages=1 "
         "bytes=32768 seconds=0.004302 from=127.0.0.1:8998",
         phase=Phase.DECODE,
+        proves=(Sign.PAGE_LIST_SENT, Sign.CACHE_ARRIVES, Sign.CACHE_ARRIVED, Sign.TRANSFER_MEASURED),
+        measures=Measure("seconds", "transfer"),
     ),
     Row(
         "registers-again", ENGINE, Level.INFO, "decode", b" registers again with ",
@@ -266,12 +279,14 @@ ROWS = (
         "[2026-11-21 19:44:32] Instance ends: rank TP0 was killed by SIGKILL. A rank cannot be replaced alone; start "
         "the instance again.",
         cause="PD709",
+        proves=(Sign.ENDED_ITSELF,),
     ),
     Row(
         "shutting-down", ENGINE, Level.INFO, "", b"Shutting down",
         r"Shutting down(?:: (?P<running>\d+) request\(s\) running, grace (?P<seconds>[\d.]+) s| before the start was "
         r"over|: asking node 0 to stop the instance)",
         "[2026-11-21 19:44:40] Shutting down: 0 request(s) running, grace 30 s",
+        proves=(Sign.ORDERED_TO_END,),
     ),
     Row(
         "session-refused", ENGINE, Level.ERROR, "prefill", b"Refused decode session ",
@@ -330,6 +345,7 @@ ROWS = (
         "rehearsed-end", ENGINE, Level.WARNING, "", b"REHEARSAL: this instance ends itself by SIGKILL",
         r"REHEARSAL: this instance ends itself by SIGKILL now",
         "[2026-11-21 19:44:33] REHEARSAL: this instance ends itself by SIGKILL now, in the middle of a transfer",
+        proves=(Sign.REHEARSED,),
     ),
     Row(
         "fault-fired", ENGINE, Level.WARNING, "", b"REHEARSAL: fault ",
@@ -346,5 +362,6 @@ ROWS = (
         r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+): \S+ -m pdctl\.engine (?P<args>.*)",
         "[2026-11-21 19:44:26] pdctl: prefill-0 generation 1: python3 -m pdctl.engine --model-path /srv/tiny --host "
         "127.0.0.1 --port 30000 --disaggregation-mode prefill --disaggregation-bootstrap-port 8998",
+        proves=(Sign.STARTED, Sign.LAUNCHED, Sign.BOOTSTRAP_PORT),
     ),
 )  # fmt: skip

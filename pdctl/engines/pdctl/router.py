@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pdctl.engines.phase import Phase
-from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.row import Level, Measure, Row, Speaker
+from pdctl.engines.sign import Sign
 
 ROUTER = Speaker.PDCTL_ROUTER
 _WHERE = (
@@ -33,6 +34,7 @@ ROWS = (
         f"[2026-11-21 19:44:40] Finish {_EXAMPLE} status=200 outcome=ok prefill_ms=93.5 first_byte_ms=117.6 "
         "total_ms=117.7",
         phase=Phase.FINISHED,
+        measures=Measure("first_ms", "first token", 0.001),
     ),
     Row(
         "finish-client-gone", ROUTER, Level.INFO, "router", b"Finish room=",
@@ -41,6 +43,7 @@ ROWS = (
         f"[2026-11-21 19:44:40] Finish {_EXAMPLE} status=- outcome=client_gone prefill_ms=- first_byte_ms=- "
         "total_ms=1000.2",
         phase=Phase.ABORTED, cause="PD706",
+        proves=(Sign.CLIENT_LEFT,),
     ),
     Row(
         "finish-refused", ROUTER, Level.INFO, "router", b"Finish room=",
@@ -62,6 +65,7 @@ ROWS = (
         r"Late failure " + _WHERE + r": (?P<leg>\w+) (?P<reason>.*)",
         f"[2026-11-21 19:44:40] WARNING Late failure {_EXAMPLE}: prefill answered 500",
         phase=Phase.FAILED,
+        proves=(Sign.ABORT_TALK,),
     ),
     Row(
         "canary", ROUTER, Level.INFO, "router", b"Canary room=",
@@ -69,6 +73,7 @@ ROWS = (
         "[2026-11-21 19:44:40] Canary room=4079256317657669 prefill=http://127.0.0.1:30000 "
         "decode=http://127.0.0.1:30002 ok",
         phase=Phase.DISPATCHED,
+        proves=(Sign.CANARY,),
     ),
     Row(
         "listening", ROUTER, Level.INFO, "router", b"Router listening on http",
@@ -77,6 +82,7 @@ ROWS = (
         "[2026-11-21 19:44:33] Router listening on http://127.0.0.1:8000 policy=round_robin "
         "prefill=[('http://127.0.0.1:30000', 8998), ('http://127.0.0.1:30001', 8999)] "
         "decode=['http://127.0.0.1:30002']",
+        proves=(Sign.WORKERS, Sign.WORKERS_AGAIN),
     ),
     # A rehearsal sends other ports than it was told (docs/rehearsals.md): this line has what it sends.
     Row(
@@ -87,6 +93,7 @@ ROWS = (
         'prefill_urls: [("http://127.0.0.1:30000", None), ("http://127.0.0.1:30001", None)], decode_urls: '
         '["http://127.0.0.1:30002"], prefill_policy: None, decode_policy: None } | policy: RoundRobin | '
         "max_payload: 512MB",
+        proves=(Sign.WORKERS, Sign.WORKERS_REHEARSED),
     ),
     Row(
         "router-rehearsal", ROUTER, Level.WARNING, "router", b"REHEARSAL: ",
@@ -106,6 +113,7 @@ ROWS = (
         "[2026-11-21 19:44:33] WARNING Worker prefill http://127.0.0.1:30000 not routed to bootstrap_port=8998 "
         "source=flag: 3 health checks failed in a row: connection refused",
         cause="PD604",
+        proves=(Sign.WORKER_MISSED, Sign.WORKER_UNWELL),
     ),
     Row(
         "pair-breaker-open", ROUTER, Level.WARNING, "router", b"Breaker open for ",
@@ -119,6 +127,7 @@ ROWS = (
         "health-check-missed", ROUTER, Level.INFO, "router", b"Health check ",
         r"Health check (?P<failures>\d+) failed: (?P<worker_role>\w+) (?P<url>\S+) (?P<reason>.*)",
         "[2026-11-21 19:44:33] Health check 1 failed: prefill http://127.0.0.1:30000 connection refused",
+        proves=(Sign.WORKER_MISSED, Sign.WORKER_UNWELL),
     ),
     Row(
         "request-not-taken", ROUTER, Level.INFO, "router", b"Refuse request_id=",
@@ -134,11 +143,13 @@ ROWS = (
     Row(
         "router-stopped", ROUTER, Level.INFO, "router", b"Router stopped", r"Router stopped",
         "[2026-11-21 19:44:40] Router stopped",
+        proves=(Sign.ORDERED_TO_END,),
     ),
     Row(
         "launched-router", ROUTER, Level.INFO, "router", b" -m pdctl.router ",
         r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+): \S+ -m pdctl\.router (?P<args>.*)",
         "[2026-11-21 19:44:33] pdctl: router generation 1: python3 -m pdctl.router --host 127.0.0.1 --port 8000 "
         "--policy round_robin --prefill http://127.0.0.1:30000 8998 --decode http://127.0.0.1:30002",
+        proves=(Sign.STARTED, Sign.LAUNCHED),
     ),
 )  # fmt: skip

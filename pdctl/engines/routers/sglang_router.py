@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.sign import Sign
 
 ROUTER = Speaker.SGLANG_ROUTER
 DEBUG = "--log-level debug"
@@ -22,6 +23,7 @@ ROWS = (
         'decode_urls: ["http://127.0.0.1:30002"], prefill_policy: Some(RoundRobin), decode_policy: None } | policy: '
         "CacheAware { cache_threshold: 0.3, balance_abs_threshold: 64, balance_rel_threshold: 1.5, "
         "eviction_interval_secs: 60, max_tree_size: 67108864 } | max_payload: 512MB",
+        proves=(Sign.STARTED, Sign.WORKERS),
     ),
     Row(
         "workers-initialising", ROUTER, Level.INFO, "router", b"Initializing workers for routing mode: ",
@@ -30,17 +32,20 @@ ROWS = (
         "2026-11-21 01:59:33  INFO smg::server: " + _AT + "server.rs:833: Initializing workers for routing mode: "
         'PrefillDecode { prefill_urls: [("http://127.0.0.1:30000", Some(8998))], decode_urls: '
         '["http://127.0.0.1:30002"], prefill_policy: None, decode_policy: None }',
+        proves=(Sign.WORKERS,),
     ),
     # Its binary prints these two, without a stamp, before the first line it logs (so does smg's).
     Row(
         "router-prefills", ROUTER, Level.INFO, "router", b"Prefill nodes: [",
         r"Prefill nodes: \[(?P<prefill>[^\]]*)",
         'Prefill nodes: [("http://127.0.0.1:30000", None), ("http://127.0.0.1:30001", Some(8999))]',
+        proves=(Sign.WORKERS, Sign.WORKERS_PRINTED),
     ),
     Row(
         "router-decodes", ROUTER, Level.INFO, "router", b"Decode nodes: [",
         r"Decode nodes: \[(?P<decode>[^\]]*)",
         'Decode nodes: ["http://127.0.0.1:30002"]',
+        proves=(Sign.WORKERS, Sign.DECODES_PRINTED),
     ),
     # An excerpt of the start line, cut in front or behind.
     Row(
@@ -48,6 +53,7 @@ ROWS = (
         r"(?:prefill_urls|.{1,400}?prefill_urls): \[(?P<prefill>[^\]]*)(?:\](?:, decode_urls: \[(?P<decode>[^\]]*))?)?",
         'prefill_urls: [("http://10.0.0.1:30000", None), ("http://10.0.0.2:30000", None)], '
         'decode_urls: ["http://10.0.0.3:30000"]',
+        proves=(Sign.WORKERS,),
     ),
     Row(
         "router-starting-unpaired", ROUTER, Level.INFO, "router", b"Starting router on ",
@@ -71,6 +77,7 @@ ROWS = (
         '2026-11-21 01:26:21  INFO http_request{method=POST uri=/generate version=HTTP/1.1 module="smg" '
         'request_id="gnt-B6MCDJ7Uc3oQzQt8ATeohRd3"}: smg::request: ' + _AT + "middleware.rs:310: started processing "
         "request",
+        proves=(Sign.REQUEST_CAME,),
     ),
     Row(
         "router-request-finished", ROUTER, Level.INFO, "router", b"finished processing request",
@@ -78,6 +85,7 @@ ROWS = (
         '2026-11-21 01:26:22  INFO http_request{method=POST uri=/generate version=HTTP/1.1 module="smg" '
         'request_id="gnt-B6MCDJ7Uc3oQzQt8ATeohRd3" status_code=200 latency=405016}: smg::response: ' + _AT +
         "middleware.rs:359: finished processing request",
+        proves=(Sign.REQUEST_LEFT,),
     ),
     Row(
         "router-request-failed", ROUTER, Level.ERROR, "router", b"request failed with server error",
@@ -86,6 +94,7 @@ ROWS = (
         'request_id="gnt-5WSNt6aJlxw98QRXn9UKtFaB" status_code=503 latency=405016}: smg::response: ' + _AT +
         "middleware.rs:349: request failed with server error",
         echo=True,
+        proves=(Sign.REQUEST_LEFT,),
     ),
     Row(
         "pair-chosen", ROUTER, Level.DEBUG, "router", b"PD retry attempt ",
@@ -95,6 +104,7 @@ ROWS = (
         "routers/http/pd_router.rs:321: PD retry attempt 0 using prefill=http://127.0.0.1:30000 "
         "decode=http://127.0.0.1:30002",
         phase=Phase.DISPATCHED, needs=DEBUG,
+        proves=(Sign.PAIR_CHOSEN,),
     ),
     Row(
         "both-legs-sent", ROUTER, Level.DEBUG, "router", b"Sending concurrent requests",
@@ -104,6 +114,7 @@ ROWS = (
         "observability/events.rs:37: Sending concurrent requests prefill_url=http://127.0.0.1:30000 "
         "decode_url=http://127.0.0.1:30002",
         phase=Phase.DISPATCHED, needs=DEBUG,
+        proves=(Sign.LEGS_SENT,),
     ),
     Row(
         "both-legs-answered", ROUTER, Level.DEBUG, "router", b"Received concurrent requests",
@@ -112,6 +123,7 @@ ROWS = (
         'request_id="gnt-B6MCDJ7Uc3oQzQt8ATeohRd3"}: smg::observability::events: ' + _AT +
         "observability/events.rs:73: Received concurrent requests",
         needs=DEBUG,
+        proves=(Sign.ATTEMPT_ENDED,),
     ),
     Row(
         "decode-leg-status", ROUTER, Level.DEBUG, "router", b"Decode response status: ",
@@ -120,6 +132,7 @@ ROWS = (
         'request_id="gnt-B6MCDJ7Uc3oQzQt8ATeohRd3"}: smg::routers::http::pd_router: ' + _AT +
         "routers/http/pd_router.rs:587: Decode response status: 200 OK",
         needs=DEBUG,
+        proves=(Sign.ATTEMPT_ENDED, Sign.DECODE_ANSWERED),
     ),
     Row(
         "decode-leg-refused", ROUTER, Level.ERROR, "router", b"Decode server returned error status",
@@ -129,6 +142,7 @@ ROWS = (
         "routers/http/pd_router.rs:590: Decode server returned error status decode_url=http://127.0.0.1:30002 "
         "status=500 Internal Server Error",
         phase=Phase.FAILED, cause="PD714", echo=True,
+        proves=(Sign.ATTEMPT_ENDED, Sign.DECODE_ANSWERED),
     ),
     Row(
         "decode-leg-failed", ROUTER, Level.ERROR, "router", b"Decode request failed",
@@ -138,6 +152,7 @@ ROWS = (
         "routers/http/pd_router.rs:684: Decode request failed decode_url=http://127.0.0.1:30002 error=error sending "
         "request for url (http://127.0.0.1:30002/generate)",
         phase=Phase.FAILED, cause="PD704",
+        proves=(Sign.ATTEMPT_ENDED, Sign.DECODE_LEG_BROKE),
     ),
     Row(
         "no-prefill-worker", ROUTER, Level.ERROR, "router", b"Failed to select PD pair",
@@ -210,6 +225,7 @@ ROWS = (
         "routers/http/pd_router.rs:980: Prefill server returned error status prefill_url=http://127.0.0.1:41102 "
         'status=500 Internal Server Error body={"error": "boom"}',
         phase=Phase.FAILED, cause="PD713",
+        proves=(Sign.ATTEMPT_ENDED,),
     ),
     # In the binary, not in the sets we recorded.
     Row(
@@ -221,6 +237,7 @@ ROWS = (
         "error sending request for url (http://127.0.0.1:41102/generate). Decode will timeout without prefill KV "
         "cache.",
         phase=Phase.FAILED, cause="PD705",
+        proves=(Sign.ATTEMPT_ENDED, Sign.PREFILL_LEG_BROKE),
     ),
     Row(
         "router-request-refused", ROUTER, Level.WARNING, "router", b"request failed with client error",
@@ -303,6 +320,7 @@ ROWS = (
         'request_id="gnt-diZ9nccxPq6ZXUZ54coHSkJy"}: smg::core::retry: ' + _AT + "core/retry.rs:145: Retry backoff "
         "attempt=0 next_attempt=1 delay_ms=52",
         cause="PD715", needs=DEBUG,
+        proves=(Sign.ATTEMPT_ENDED, Sign.RETRIED),
     ),
     Row(
         "worker-health-failed", ROUTER, Level.WARNING, "router", b"HTTP health check failed for ",
@@ -312,12 +330,14 @@ ROWS = (
         'hyper_util::client::legacy::Error(Connect, ConnectError("tcp connect error", 127.0.0.1:30002, Os { code: '
         '111, kind: ConnectionRefused, message: "Connection refused" })) }',
         cause="PD604",
+        proves=(Sign.WORKER_MISSED,),
     ),
     Row(
         "router-sigterm", ROUTER, Level.INFO, "router", b"Received terminate signal, starting graceful",
         r"Received terminate signal, starting graceful shutdown",
         "2026-11-21 01:21:23  INFO smg::server: " + _AT + "server.rs:1088: Received terminate signal, starting "
         "graceful shutdown",
+        proves=(Sign.ORDERED_TO_END,),
     ),
     Row(
         "labels-conflict", ROUTER, Level.WARNING, "router", b" has conflicting ",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.sign import Sign
 
 SMG = Speaker.SMG
 DEBUG = "--log-level debug"
@@ -17,6 +18,7 @@ ROWS = (
         "model_gateway/src/routers/common/placement.rs:412: Selected PD pair prefill=http://127.0.0.1:41121 "
         "decode=http://127.0.0.1:41123",
         phase=Phase.DISPATCHED, needs=DEBUG,
+        proves=(Sign.PAIR_CHOSEN, Sign.LEGS_SENT),
     ),
     Row(
         "smg-pair-selecting", SMG, Level.DEBUG, "router", b"Selecting PD pair: model_id=",
@@ -78,6 +80,7 @@ ROWS = (
         "smg-stopped", SMG, Level.INFO, "router", b"Cleanup complete. Process exiting.",
         r"Cleanup complete\. Process exiting\.",
         "2026-11-21 20:27:13  INFO smg::server: model_gateway/src/server.rs:2111: Cleanup complete. Process exiting.",
+        proves=(Sign.ORDERED_TO_END,),
     ),
     Row(
         "smg-open-to-all", SMG, Level.WARNING, "router", b"SECURITY POSTURE: this gateway runs without",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
 from pdctl.engines.phase import Phase
+from pdctl.engines.sign import Sign
 from pdctl.trace import canaries, signs
 from pdctl.trace.case import NEAR, Case, Finding, Proof
 from pdctl.trace.upstreams import sent_address
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
     from pdctl.trace.deployment import Instance
 
-# Rows that say so outright; pdctl's engine says it in the line of the answer.
-GONE = frozenset({"client-left", "client-gone", "client-disconnected", "finish-client-gone"})
+# Where a line does not say it outright: pdctl's engine says it in the line of the answer.
 CLOSED = "'message': 'the client closed the connection'"
 # While nothing comes, sglang looks every so many seconds whether the client is still there (srt/environ.py,
 # SGLANG_REQUEST_STATE_WAIT_TIMEOUT, 0.5.3 to 0.5.23): its line is that much later than the client's leaving at most.
@@ -29,7 +29,7 @@ _LATENCY = re.compile(r"'e2e_latency': (\d+(?:\.\d+)?)")
 def client_left(case: Case) -> Finding | None:
     """The request was aborted from outside, before anything else went wrong."""
     events = case.story.events
-    gone = [event for event in events if event.row.id in GONE or CLOSED in event.text]
+    gone = [event for event in events if event.proves(Sign.CLIENT_LEFT) or CLOSED in event.text]
     at_router = any(event.role == "router" for event in gone)
     if case.done is not None or case.who.crossed or not (case.failed or at_router) or not _sound(case):
         return None
@@ -57,7 +57,7 @@ def client_left(case: Case) -> Finding | None:
 def only_aborted(case: Case) -> bool:
     """The router says that the client left, nothing failed, and the page list met the request, in whatever order."""
     events = case.story.events
-    told = any(event.role == "router" and event.row.id in GONE for event in events)
+    told = any(event.role == "router" and event.proves(Sign.CLIENT_LEFT) for event in events)
     ends = [event for event in events if signs.failed(event) and not signs.notice(event)]
     asked, met = case.who.requested, case.who.contacted
     met_each_other = case.who.arrived is not None or bool(asked and met and asked.value == met.value)
@@ -106,8 +106,8 @@ def _sound(case: Case) -> bool:
     asked, met = case.who.requested, case.who.contacted
     if case.who.arrived is not None or (asked and met and asked.value == met.value):
         return True
-    heads = {event.row.id.rpartition("-")[0] for event in case.story.events}
-    if "decode-transfer" in heads and "prefill-bootstrap" in heads:
+    ends = {(event.role, signs.reached(event)) for event in case.story.events if signs.failed(event)}
+    if ("decode", Phase.HANDSHAKE) in ends and ("prefill", Phase.BOOTSTRAP) in ends:
         return False  # the decode had sent a page list, and the prefill that waited for it had none
     router, decode = case.router, case.decode
     if router is None:

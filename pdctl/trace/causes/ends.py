@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.phase import Phase
 from pdctl.engines.sglang import behaviour
+from pdctl.engines.sign import Sign
 from pdctl.trace import signs
 from pdctl.trace.case import NEAR, Case, Finding, Proof
 from pdctl.trace.causes.mismatches import described
@@ -27,7 +28,7 @@ SAMPLES = re.compile(r"""['"]n['"]: ?(?:[2-9]|[1-9]\d)\b|\bn=(?:[2-9]|[1-9]\d)\b
 
 def reused(case: Case) -> Finding | None:
     """One room, two requests: the second finds the tables of the first."""
-    keyed = next((event for event in case.story.events if event.row.id == "room-key-error"), None)
+    keyed = next((event for event in case.story.events if event.proves(Sign.ROOM_USED_UP)), None)
     twice = {name: rids for name, rids in case.story.rids.items() if len(rids) > 1}
     spoken = next((event for event in case.story.events if event.row.cause == "PD707"), None)
     if keyed is None and spoken is None:
@@ -80,7 +81,7 @@ def _overlap(case: Case, name: str, rids: Iterable[str]) -> bool:
     for rid in rids:
         lines = [event for event in case.story.events if event.instance == name and event.rid == rid]
         times = [event.t - waited(event) for event in lines if event.t is not None]
-        ends = [event.t for event in lines if event.row.id in signs.FINISHED or signs.failed(event)]
+        ends = [event.t for event in lines if event.proves(Sign.REQUEST_FINISHED) or signs.failed(event)]
         if times:
             spans.append((min(times), max((t for t in ends if t is not None), default=float("inf"))))
     spans.sort()
@@ -91,7 +92,7 @@ def _overlap(case: Case, name: str, rids: Iterable[str]) -> bool:
 def sampled(case: Case) -> Finding | None:
     """One request with n > 1: every sample has the room, and an id of its own."""
     for name, rids in case.story.rids.items():
-        came = [event for event in case.story.events if event.instance == name and event.row.id in signs.RECEIVED]
+        came = [event for event in case.story.events if event.instance == name and event.proves(Sign.REQUEST_ARRIVED)]
         asked = [event for event in came if SAMPLES.search(event.text)]
         dispatched = [event for event in case.story.by("router") if event.row.phase is Phase.DISPATCHED]
         one_request = len(came) == 1 or (not came and len(dispatched) == 1)
@@ -119,7 +120,7 @@ def decode_gone(case: Case) -> Finding | None:
     missed = [Proof(f"{decode.name}'s last sign of life, and who missed it", event) for event in death.evidence]
     waiting = [Proof("the prefill waited for it in vain", case.prefill_failed)] if case.prefill_failed else []
     waiting += [Proof("the router's connection to it broke", event) for event in broken[:1]]
-    if death.of is not None and death.of.row.cause and death.of.row.id != "room-key-error":
+    if death.of is not None and death.of.row.cause and not death.of.proves(Sign.ROOM_USED_UP):
         return described(death.of, case, (*missed, *waiting), f"{decode.name} crashed on it")
     why = f"{decode.name} was gone{_of(death)}"
     fills = {"decode": decode.name, "instance": decode.name, "observed": _of(death).strip(" :") or "no word of it"}
@@ -136,7 +137,7 @@ def prefill_gone(case: Case) -> Finding | None:
     name = death.instance.name
     proofs = [Proof(f"{name}'s last sign of life, and who missed it", event) for event in death.evidence]
     proofs.append(Proof("so the decode gave the room up", failed))
-    if death.of is not None and death.of.row.cause and death.of.row.id != "room-key-error":
+    if death.of is not None and death.of.row.cause and not death.of.proves(Sign.ROOM_USED_UP):
         return described(death.of, case, tuple(proofs), f"{name} crashed on it")
     why = f"{name} was gone{_of(death)}"
     fills = {"prefill": name, "instance": name, "observed": _of(death).strip(" :") or "no word of it"}
@@ -149,15 +150,11 @@ def first_request(case: Case) -> Finding | None:
     if case.story.events or decode is None or decode.name not in case.deaths:
         return None
     death = case.deaths[decode.name]
-    served = [event for event in case.around if event.instance == decode.name and event.row.id in SERVED]
-    if death.of is None or death.of.row.id == "room-key-error" or not death.of.row.cause or served:
+    served = [event for event in case.around if event.instance == decode.name and event.proves(Sign.SERVES)]
+    if death.of is None or death.of.proves(Sign.ROOM_USED_UP) or not death.of.row.cause or served:
         return None
     how = f"{decode.name} crashed on the first request it had, before it could name a room"
     return described(death.of, case, tuple(Proof("the crash", event) for event in death.evidence), how)
-
-
-# Rows a decode writes only once it has done something for a room.
-SERVED = frozenset({"generate-answered", "decode-batch", "transfer-info-sent", "rank-known"})
 
 
 def _prefills(case: Case) -> Iterable[Death]:
@@ -181,7 +178,7 @@ def _lost(case: Case) -> set[str]:
     if failed is None or failed.t is None or failed.row.phase is not Phase.ABORTED:
         return set()
     near = [event for event in case.around if event.t is not None and abs(event.t - failed.t) <= AT_ONCE]
-    legs = [event for event in near if event.row.id == "prefill-leg-failed"]
+    legs = [event for event in near if event.proves(Sign.PREFILL_LEG_BROKE)]
     aborted = {room for event in near if event.row.phase is Phase.ABORTED and (room := event.values.get("room"))}
     owners = {
         one.name for event in legs if (one := case.deployment.at_url(event.values.get("prefill", ""))) is not None
@@ -211,7 +208,7 @@ def _in_time(case: Case, death: Death) -> bool:
 
 def _legs_broken(case: Case) -> list[Event]:
     """The lines in which the router lost the decode, when that is how every attempt this room can be ended."""
-    lost = [[event for event in one.lines if event.row.id == "decode-leg-failed"] for one in case.joined.attempts]
+    lost = [[event for event in one.lines if event.proves(Sign.DECODE_LEG_BROKE)] for one in case.joined.attempts]
     return [events[0] for events in lost] if lost and all(lost) else []
 
 

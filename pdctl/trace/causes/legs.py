@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
 from pdctl.engines.phase import Phase
+from pdctl.engines.sign import Sign
 from pdctl.trace import signs
 from pdctl.trace.case import Case, Finding, Proof
 from pdctl.trace.story import waited
@@ -28,7 +29,7 @@ def full(case: Case) -> Finding | None:
         return late
     if case.who.contacted:
         return None
-    batches = case.lines(decode.name, ("decode-batch",), *span)
+    batches = case.lines(decode.name, (Sign.RUNNING,), *span)
     held = [event for event in batches if event.values.get("prealloc", "0") != "0"]
     mine = [event for event in case.story.by("decode") if signs.reached(event) is Phase.PREALLOC]
     if not held or not (mine or case.who.decode is None):
@@ -49,7 +50,7 @@ def _queued(case: Case, failed: Event) -> Finding | None:
     """The decode's own line of how long the room stood in its prealloc queue: longer than the prefill waited."""
     for event in case.story.by("decode"):
         seconds = numerals.real(event.values.get("seconds")) or 0.0
-        if event.row.id != "step-transfer" or not seconds > waited(failed) > 0:
+        if not event.proves(Sign.WAITED_FOR_PAGES) or not seconds > waited(failed) > 0:
             continue
         name = event.instance
         fills = {

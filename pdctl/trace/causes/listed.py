@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.engines.sign import Sign
 from pdctl.trace import signs
 from pdctl.trace.case import Case, Finding, Proof
 from pdctl.trace.causes.mismatches import attention_tp
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from pdctl.trace.upstreams import Router
 
 
-STARTS = frozenset({"server-args", "server-args-resolved", "bootstrap-server-started", "launched-engine"})
 MOST = 4  # prefills named in one sentence
 
 
@@ -90,13 +90,13 @@ def misdirected(case: Case) -> Finding | None:
 def _met(case: Case) -> bool:
     """The decode looked for a prefill and found one: what it found nobody at has a cause of its own."""
     failed = case.decode_failed
-    return failed is None or not failed.row.id.startswith(("decode-handshake-", "receiver-failed"))
+    return failed is None or not failed.proves(Sign.GAVE_UP_UNMET)
 
 
 def _start(case: Case, instance: Instance | None) -> Event | None:
     """The line of its log that names its bootstrap port."""
     names = "" if instance is None else instance.name
-    return next((event for event in case.around if event.instance == names and event.row.id in STARTS), None)
+    return next((event for event in case.around if event.instance == names and event.proves(Sign.BOOTSTRAP_PORT)), None)
 
 
 def null_ports(case: Case) -> Finding | None:
@@ -107,7 +107,7 @@ def null_ports(case: Case) -> Finding | None:
     router, failed = case.router, case.decode_failed
     if case.who.requested is not None or router is None or failed is None or case.prefill_failed:
         return None
-    timed_out = bool(waited(failed)) or failed.row.id == "waiting-timeout"
+    timed_out = bool(waited(failed)) or failed.proves(Sign.GAVE_UP_WAITING)
     entries = router.prefills
     if not timed_out or any(one.port is not None for one in entries) or (len(entries) < 2 and not router.cut):
         return None

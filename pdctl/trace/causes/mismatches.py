@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
+from pdctl.engines.sign import Sign
 from pdctl.trace.case import NEAR, Case, Finding, Proof
 from pdctl.trace.deaths import mismatches
 from pdctl.trace.story import waited
@@ -59,7 +60,7 @@ def spoken(case: Case) -> Finding | None:
 def attention_tp(case: Case) -> Finding | None:
     """The transfer never completes, and the two sides cut their heads differently."""
     failed = case.decode_failed
-    if failed is None or not (waited(failed) or failed.row.id == "waiting-timeout") or case.who.crossed:
+    if failed is None or not (waited(failed) or failed.proves(Sign.GAVE_UP_WAITING)) or case.who.crossed:
         return None
     met = case.who.contacted
     prefill = case.deployment.instances.get(met.value) if met else None

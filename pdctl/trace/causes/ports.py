@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
-from pdctl.trace import signs
+from pdctl.engines.sign import Sign
 from pdctl.trace.addresses import Address, parse
 from pdctl.trace.case import NEAR, Case, Finding, Proof
-from pdctl.trace.deaths import REFUSED
 from pdctl.trace.routing import router_command
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def _misled(
 def _sent(case: Case, instance: Instance | None) -> tuple[str, tuple[Proof, ...]]:
     """The bootstrap port this prefill's requests carry: "null", digits, or "" when no line says."""
     for event in case.story.events:
-        if event.row.id in signs.RECEIVED and event.values.get("port"):
+        if event.proves(Sign.REQUEST_ARRIVED) and event.values.get("port"):
             port = "null" if event.values["port"] == "None" else event.values["port"]
             return port, (Proof(f"the request carried bootstrap port {port}", event),)
     own = [event for event in case.story.by("router") if "addr" in event.values]
@@ -97,7 +96,7 @@ def _listed(case: Case, instance: Instance | None) -> list[tuple[Target, Event |
 def unreachable(case: Case) -> Finding | None:
     """The decode found no bootstrap server where the request sent it."""
     failed = case.decode_failed
-    if failed is None or not failed.row.id.startswith(("decode-handshake-", "receiver-failed")) or failed.t is None:
+    if failed is None or not failed.proves(Sign.GAVE_UP_UNMET) or failed.t is None:
         return None
     found = dialled(case, failed)
     if found is None:
@@ -145,7 +144,7 @@ def dialled(case: Case, failed: Event) -> tuple[Address, Event] | None:
         return own, failed
     span = case.story.span
     since = (span[0] if span else failed.t) - NEAR
-    lines = case.lines(failed.instance, (*REFUSED, "shape-given-up", "shape-missing"), since, failed.t)
+    lines = case.lines(failed.instance, (Sign.BOOTSTRAP_DIALLED,), since, failed.t)
     found: dict[Address, Event] = {}
     for event in sorted(lines, key=lambda line: line.place.offset):
         if event.place.file == failed.place.file and event.place.offset > failed.place.offset and found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdctl.engines.sign import Sign
 from pdctl.trace.case import Case, Finding, Proof
 from pdctl.trace.causes.unresponsive import hung
 from pdctl.trace.durations import moved
@@ -49,9 +50,9 @@ def never_completed(case: Case) -> Finding | None:
     failed, asked, met = case.decode_failed, case.who.requested, case.who.contacted
     if failed is None or asked is None or met is None or asked.value != met.value:
         return None
-    if not (waited(failed) or failed.row.id == "waiting-timeout"):
+    if not (waited(failed) or failed.proves(Sign.GAVE_UP_WAITING)):
         return None
-    sent = next((event for event in case.story.by("prefill") if event.row.id == "kv-chunk-sending"), None)
+    sent = next((event for event in case.story.by("prefill") if event.proves(Sign.CACHE_SENDS)), None)
     seconds = waited(failed)
     fills = {
         "prefill": asked.value, "decode": failed.instance, "instance": asked.value,

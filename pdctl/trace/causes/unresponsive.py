@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
 from pdctl.engines.phase import Phase
-from pdctl.trace import signs
+from pdctl.engines.sign import Sign
 from pdctl.trace.case import NEAR, Case, Finding, Proof
 from pdctl.trace.causes.ports import dialled
 from pdctl.trace.deaths import misses
@@ -26,7 +26,6 @@ BUSY = 1.0  # the same of an instance that had work to do
 INTERVAL = 5.0  # seconds between two heartbeats (SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL) or two health checks
 HEARTBEATS = re.compile(r"\b(\d{1,3}) heartbeats failed")
 TRIES = 2  # heartbeats missed in a row before a prefill is given up (SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE)
-RETRIED, GIVEN_UP = "prefill-reconnecting", "prefill-lost"  # after the first one, and after the last one
 CLOSED = "the client closed the connection"
 PREFILL_LEG = re.compile(r"total_ms=\S*: prefill \S+ did not finish within ")  # the router's reason for a room's end
 TIMED_OUT = re.compile(
@@ -97,7 +96,7 @@ def _met(case: Case) -> Iterator[Instance]:
 
 def _handed_over(case: Case) -> bool:
     """The KV cache was on the decode before the room ended, and the router did not wait for the prefill's answer."""
-    arrived = any(event.row.id in signs.ARRIVED for event in case.story.by("decode"))
+    arrived = any(event.proves(Sign.CACHE_ARRIVED) for event in case.story.by("decode"))
     return arrived and not any(PREFILL_LEG.search(event.text) for event in case.story.by("router"))
 
 
@@ -142,7 +141,7 @@ def _unanswered(event: Event, one: Instance, case: Case, began: float, ended: fl
     counted = HEARTBEATS.search(event.text) or CHECKS.search(event.text)
     tries = (numerals.whole(counted[1]) or 1) if counted else 0
     first = event.t - tries * INTERVAL
-    if event.row.id == GIVEN_UP:
+    if event.proves(Sign.HEARTBEATS_LOST):
         first = _first_miss(event, event.t, case)
     return first <= ended + NEAR and misses(event, one, case.deployment)
 
@@ -153,7 +152,7 @@ def _first_miss(event: Event, t: float, case: Case) -> float:
         other.t
         for other in (event, *case.around)
         if other.t is not None
-        and (other is event or (other.row.id == RETRIED and other.instance == event.instance))
+        and (other is event or (other.proves(Sign.HEARTBEAT_MISSED) and other.instance == event.instance))
         and (other is event or other.values.get("addr") == event.values.get("addr"))
         and t - 2 * TRIES * INTERVAL <= other.t <= t
     )
@@ -190,7 +189,7 @@ def _unread(case: Case, one: Instance, silence: Silence, ended: float) -> bool:
 
 def _ran(case: Case, one: Instance) -> bool:
     """The room was running there."""
-    return any(event.instance == one.name and event.row.id in signs.ARRIVED for event in case.story.by("decode"))
+    return any(event.instance == one.name and event.proves(Sign.CACHE_ARRIVED) for event in case.story.by("decode"))
 
 
 def _overdue(case: Case, one: Instance, silence: Silence) -> Event | None:
@@ -253,16 +252,16 @@ def _clock_error(case: Case, one: Instance) -> float | None:
     return shortest if shortest is not None and shortest <= NEAR else None
 
 
-def _is(*rows: str) -> Callable[[Event], bool]:
-    return lambda event: event.row.id in rows
+def _is(sign: Sign) -> Callable[[Event], bool]:
+    return lambda event: event.proves(sign)
 
 
 # What one side sends, and what the other writes when it has come.
 MESSAGES: tuple[tuple[Callable[[Event], bool], Callable[[Event], bool]], ...] = (
-    (_is(*signs.SENT), _is("transfer-info-arrived")),
-    (_is("transfer-done"), _is("kv-arrived")),
-    (_is("abort-sent"), _is("abort-received", "abort-ignored")),
-    (lambda event: event.row.phase is Phase.DISPATCHED, _is(*signs.RECEIVED)),
+    (_is(Sign.PAGE_LIST_SENDS), _is(Sign.PAGE_LIST_ARRIVES)),
+    (_is(Sign.TRANSFER_DONE), _is(Sign.CACHE_ARRIVES)),
+    (_is(Sign.ABORT_SENDS), _is(Sign.ABORT_ARRIVES)),
+    (lambda event: event.row.phase is Phase.DISPATCHED, _is(Sign.REQUEST_ARRIVED)),
     (  # the router's connection, closed when the other leg had failed
         lambda event: event.role == "router" and event.row.phase is Phase.FAILED,
         lambda event: event.role != "router" and CLOSED in event.text,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.sign import Sign
 
 DEBUG = "--log-level debug"
 _WAS = r"\"(?P<method>[A-Z]+) (?P<path>/[^\s\"]*) HTTP/1\.\d\""
@@ -14,6 +15,7 @@ ROWS = (
         "generate-answered", Speaker.SGLANG, Level.INFO, "", b'"POST /generate HTTP/1.',
         _CLIENT + r" - \"(?P<method>POST) (?P<path>/generate) HTTP/1\.\d\" (?P<status>\d{3})",
         '[2026-11-21 02:06:36] INFO:     127.0.0.1:49348 - "POST /generate HTTP/1.1" 200 OK',
+        proves=(Sign.SERVES, Sign.REQUEST_ANSWERED),
     ),
     Row(
         "http2-preface", Speaker.SGLANG, Level.INFO, "", b'"PRI %2A HTTP/2.0"',
@@ -24,6 +26,7 @@ ROWS = (
         "api-answered", Speaker.SGLANG, Level.INFO, "", b' HTTP/1.',
         _CLIENT + r" - " + _WAS + r" (?P<status>\d{3})",
         '[2026-11-21 02:06:34] INFO:     127.0.0.1:49340 - "GET /model_info HTTP/1.1" 200 OK',
+        proves=(Sign.REQUEST_ANSWERED,),
     ),
     Row(
         "http2-preface-refused", Speaker.SGLANG, Level.WARNING, "", b"Invalid HTTP request received.",

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.sign import Sign
 from pdctl.engines.versions import V0_5_3, V0_5_11, V0_5_12, V0_5_16, Span
 
 _NEW = r"[,.] #new-seq: (?P<new_seq>\d+), #new-token: (?P<new_token>\d+), #cached-token: (?P<cached_token>\d+), "
@@ -46,6 +47,7 @@ ROWS = (
         "[2026-11-21 02:01:29] Decode batch, #running-req: 4, #token: 34, token usage: 0.01, pre-allocated usage: "
         "0.00, #prealloc-req: 0, #transfer-req: 0, #retracted-req: 0, cpu graph: False, gen throughput (token/s): "
         "3.55, #queue-req: 0, ",
+        proves=(Sign.RUNNING, Sign.SERVES),
     ),
     # Without pairing: an instance of no role, or a decode's own re-prefill.
     Row(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.sign import Sign
 from pdctl.engines.versions import V0_5_3, V0_5_4, V0_5_5_POST2, V0_5_10, V0_5_11, V0_5_12, V0_5_17, V0_5_23, Span
 
 DEBUG = "--log-level debug"
@@ -13,6 +14,7 @@ ROWS = (
         b"CommonKVBootstrapServer started successfully on ",
         r"CommonKVBootstrapServer started successfully on (?P<host>\S+):(?P<port>\d+)",
         "[2026-11-21 02:06:25] CommonKVBootstrapServer started successfully on 127.0.0.1:8998", Span(V0_5_10),
+        proves=(Sign.LISTENS, Sign.BOOTSTRAP_PORT),
     ),
     Row(
         "prefill-registered", Speaker.SGLANG, Level.DEBUG, "prefill", b"Prefill successfully registered to bootstrap",
@@ -26,6 +28,7 @@ ROWS = (
         "[2026-11-21 02:06:32] Register prefill bootstrap: DP0 CP0 TP0 PP0 with rank_ip: 127.0.0.1 and rank_port: "
         "35051 (1/1 registered)",
         Span(V0_5_10), needs=DEBUG,
+        proves=(Sign.RANK_REGISTERED,),
     ),
     Row(
         "rank-registered-old", Speaker.SGLANG, Level.DEBUG, "prefill", b"Register prefill bootstrap: DP",
@@ -33,6 +36,7 @@ ROWS = (
         r"and rank_port: (?P<rank_port>\d+)",
         "[2026-11-21 02:01:19] Register prefill bootstrap: DP0 TP0 PP0 with rank_ip: 127.0.0.1 and rank_port: 34873",
         Span(V0_5_3, V0_5_10), needs=DEBUG,
+        proves=(Sign.RANK_REGISTERED,),
     ),
     Row(
         "ranks-expected", Speaker.SGLANG, Level.DEBUG, "prefill", b" prefill servers to be registered, ",
@@ -44,6 +48,7 @@ ROWS = (
         "kv-manager-bound", Speaker.SGLANG, Level.DEBUG, "", b"kv manager bind to ",
         r"kv manager bind to (?P<rank_ip>\S+):(?P<rank_port>\d+)",
         "[2026-11-21 02:06:32] kv manager bind to 127.0.0.1:35051", Span(V0_5_5_POST2), needs=DEBUG,
+        proves=(Sign.RANK_LISTENS,),
     ),
     Row(
         "prefill-shape-fetched", Speaker.SGLANG, Level.DEBUG, "decode", b"Prefill parallel info for [",
@@ -85,6 +90,7 @@ ROWS = (
         "[2026-11-21 01:26:21] Fetched bootstrap info: {'rank_ip': '127.0.0.1', 'rank_port': 33435, "
         "'is_dummy': False} for engine rank: 0",
         Span(V0_5_3, V0_5_23), backend="nixl", needs=DEBUG,
+        proves=(Sign.SERVES,),
     ),
     Row(
         "prefill-dp-rank", Speaker.SGLANG, Level.DEBUG, "decode", b"prefill_dp_rank: ",
@@ -101,6 +107,7 @@ ROWS = (
         "target_pp_rank=-1 (Caused by NewConnectionError(\"HTTPConnection(host='127.0.0.1', port=9999): Failed to "
         'establish a new connection: [Errno 111] Connection refused"))',
         Span(V0_5_3, V0_5_10), cause="PD205",
+        proves=(Sign.BOOTSTRAP_DIALLED, Sign.BOOTSTRAP_REFUSED),
     ),
     # Not in the sets we recorded, from here to the end of the table.
     Row(
@@ -121,6 +128,7 @@ ROWS = (
         "target_tp_rank=-1&target_pp_rank=-1 (Caused by NewConnectionError(\"HTTPConnection(host='127.0.0.1', "
         'port=9999): Failed to establish a new connection: [Errno 111] Connection refused"))',
         Span(V0_5_10), cause="PD205",
+        proves=(Sign.BOOTSTRAP_DIALLED, Sign.BOOTSTRAP_REFUSED),
     ),
     Row(
         "shape-unreadable", Speaker.SGLANG, Level.ERROR, "decode", b"unexpected keyword argument",
@@ -139,10 +147,12 @@ ROWS = (
     ),
     Row(
         "rank-fetch-error", Speaker.SGLANG, Level.ERROR, "decode", b"Error fetching prefill info from bootstrap: ",
-        r"Error fetching prefill info from bootstrap: (?P<reason>.*)",
+        r"Error fetching prefill info from bootstrap: "
+        r"(?P<reason>(?:\w+\(host='(?P<host>[^']*)', port=(?P<port>\d+)\))?.*)",
         "[2026-11-21 01:42:39] Error fetching prefill info from bootstrap: HTTPConnectionPool(host='127.0.0.1', "
         "port=9999): Max retries exceeded with url: /route?engine_rank=0&target_dp_group=0&target_pp_rank=0",
         cause="PD205",
+        proves=(Sign.BOOTSTRAP_DIALLED, Sign.BOOTSTRAP_REFUSED),
     ),
     Row(
         "shape-refused", Speaker.SGLANG, Level.ERROR, "decode", b"Failed to get prefill ",
@@ -156,12 +166,14 @@ ROWS = (
         r"Could not fetch prefill parallel info from (?P<addr>\S+) after (?P<attempts>\d+) attempts",
         "[2026-11-21 02:04:47] Could not fetch prefill parallel info from 127.0.0.1:9999 after 15 attempts",
         Span(V0_5_10), cause="PD205",
+        proves=(Sign.BOOTSTRAP_DIALLED, Sign.BOOTSTRAP_MISSED),
     ),
     Row(
         "shape-missing", Speaker.SGLANG, Level.ERROR, "decode", b"Could not fetch prefill parallel info from ",
         r"Could not fetch prefill parallel info from bootstrap_addr: (?P<addr>\S+)",
         "[2026-11-21 01:42:39] Could not fetch prefill parallel info from bootstrap_addr: 127.0.0.1:9999",
         Span(V0_5_4, V0_5_23), backend="nixl", cause="PD205",
+        proves=(Sign.BOOTSTRAP_DIALLED,),
     ),
     Row(
         "register-attempt-failed", Speaker.SGLANG, Level.WARNING, "prefill", b"Prefill register attempt ",
@@ -202,6 +214,7 @@ ROWS = (
         "dp-rank-announced", Speaker.SGLANG, Level.DEBUG, "prefill", b"Registered dp_rank=",
         r"Registered dp_rank=(?P<dp_rank>\d+) for bootstrap_room=(?P<room>\d+)",
         "[2026-11-21 02:04:32] Registered dp_rank=1 for bootstrap_room=5111113946003395278", Span(V0_5_10), needs=DEBUG,
+        proves=(Sign.HAS_REQUEST,),
     ),
     Row(
         "dp-rank-not-announced", Speaker.SGLANG, Level.ERROR, "prefill", b"Failed to register prefill dp_rank: ",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.sign import Sign
 from pdctl.engines.versions import V0_5_3_POST3, V0_5_4, V0_5_8, V0_5_10, V0_5_18, V0_5_21, V0_5_23, Span
 
 ROWS = (
@@ -11,17 +12,20 @@ ROWS = (
         "scheduler-crashed", Speaker.SGLANG, Level.ERROR, "", b"Scheduler hit an exception",
         r"Scheduler hit an exception",
         "[2026-11-21 02:12:44] Scheduler hit an exception: Traceback (most recent call last):", cause="PD709",
+        proves=(Sign.CRASHED,),
     ),
     Row(
         "child-failed", Speaker.SGLANG, Level.ERROR, "", b"Received sigquit from a child process.",
         r"Received sigquit from a child process\.",
         "[2026-11-21 02:16:43] Received sigquit from a child process. It usually means the child failed.",
         cause="PD709", echo=True,
+        proves=(Sign.CRASHED,),
     ),
     Row(
         "sigquit", Speaker.SGLANG, Level.ERROR, "", b"SIGQUIT received. signum=", r"SIGQUIT received\. signum=",
         "[2026-11-21 02:12:44] SIGQUIT received. signum=None, frame=None. It usually means one child failed.",
         cause="PD709", echo=True,
+        proves=(Sign.CRASHED, Sign.FOLLOWED_CHILD),
     ),
     Row(
         "page-size-mismatch", Speaker.SGLANG, Level.ERROR, "decode", b"Page size mismatch: prefill server has page_",
@@ -43,6 +47,7 @@ ROWS = (
     Row(
         "room-key-error", Speaker.SGLANG, Level.ERROR, "", b"KeyError: ", r"KeyError: (?P<room>\d{4,20})$",
         "KeyError: 777001", phase=Phase.FAILED, cause="PD709",
+        proves=(Sign.ROOM_USED_UP,),
     ),
     Row(
         "traceback", Speaker.SGLANG, Level.ERROR, "", b"Traceback (most recent call last):",
@@ -138,11 +143,13 @@ ROWS = (
         r"DataParallelController hit an exception",
         "[2026-11-21 02:16:43] DataParallelController hit an exception: Traceback (most recent call last):",
         cause="PD709",
+        proves=(Sign.CRASHED,),
     ),
     Row(
         "child-ended", Speaker.SGLANG, Level.ERROR, "", b"Scheduler or DataParallelController ",
         r"Scheduler or DataParallelController (?P<pid>\d+) terminated with (?P<code>-?\d+)",
         "[2026-11-21 02:16:43] Scheduler or DataParallelController 26936 terminated with -9", cause="PD709",
+        proves=(Sign.CRASHED, Sign.CHILD_ENDED),
     ),
     Row(
         "subprocess-crashed", Speaker.SGLANG, Level.ERROR, "", b"Subprocess ",
@@ -150,18 +157,21 @@ ROWS = (
         "[2026-11-21 20:04:15] Subprocess sglang::scheduler (pid=26936) crashed with exit code -9. Triggering SIGQUIT "
         "for cleanup...",
         Span(V0_5_10), cause="PD709",
+        proves=(Sign.CRASHED, Sign.CHILD_ENDED),
     ),
     Row(
         "part-crashed", Speaker.SGLANG, Level.ERROR, "", b" hit an exception: ",
         r"(?P<name>TokenizerManager|DetokenizerManager|MultiTokenizerRouter|MultiDetokenizerRouter|TpModelWorkerClient)"
         r" hit an exception: ",
         "[2026-11-21 02:16:43] DetokenizerManager hit an exception: Traceback (most recent call last):", cause="PD709",
+        proves=(Sign.CRASHED,),
     ),
     Row(
         "watchdog", Speaker.SGLANG, Level.ERROR, "", b"atchdog timeout (self.watchdog_timeout=",
         r"(?:Watchdog|(?P<name>\w+) watchdog) timeout \(self\.watchdog_timeout=(?P<seconds>[\d.]+)",
         "[2026-11-21 02:16:43] Scheduler watchdog timeout (self.watchdog_timeout=300.0, self.soft=False)",
         cause="PD709",
+        proves=(Sign.CRASHED,),
     ),
     Row(
         "port-taken", Speaker.SGLANG, Level.ERROR, "", b"address already in use",
@@ -189,5 +199,6 @@ ROWS = (
         "out-of-memory", Speaker.SGLANG, Level.ERROR, "", b"out of memory",
         r"torch\.(?:cuda\.)?OutOfMemoryError: (?P<reason>.*out of memory.*)",
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", cause="PD709",
+        proves=(Sign.CRASHED,),
     ),
 )  # fmt: skip

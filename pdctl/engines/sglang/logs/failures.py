@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.sign import Sign
 from pdctl.engines.versions import V0_5_6, V0_5_10, V0_5_11, V0_5_13, V0_5_16, V0_5_17, V0_5_20, V0_5_22, V0_5_23, Span
 
 
 class Head(NamedTuple):
-    """`{room}` in an example's tail is the head's room."""
+    """`{room}` in an example's tail is the head's room. proves: that alone, whatever stands behind it."""
 
     id: str
     level: Level
@@ -23,6 +24,8 @@ class Head(NamedTuple):
     name: str  # the request in the line
     example: str
     room: str
+    reached: Phase
+    proves: tuple[Sign, ...] = ()
 
 
 class Tail(NamedTuple):
@@ -39,30 +42,34 @@ class Tail(NamedTuple):
     cause: str = ""
     echo: bool = False
     wrapped: bool = True  # inside `KVTransferError(bootstrap_room=N): `
+    proves: tuple[Sign, ...] = ()
 
 
 HEADS = (
     Head(
         "prefill-bootstrap", Level.WARNING, "prefill", "Prefill bootstrap failed for request rank=", "req",
         "[2026-11-21 02:02:46] Prefill bootstrap failed for request rank=0 req.rid='abe1c3f7dd2240329e71a4f2eb60f0ff' "
-        "req.bootstrap_room=8463976258232842567", "8463976258232842567",
+        "req.bootstrap_room=8463976258232842567", "8463976258232842567", Phase.BOOTSTRAP,
     ),
     Head(
         "prefill-transfer", Level.WARNING, "prefill", "Prefill transfer failed for request rank=", "req",
         "[2026-11-21 01:36:47 TP1] Prefill transfer failed for request rank=1 "
-        "req.rid='95c75f21626e43c88646e467f69120b9' req.bootstrap_room=3243084712043770366", "3243084712043770366",
+        "req.rid='95c75f21626e43c88646e467f69120b9' req.bootstrap_room=3243084712043770366",
+        "3243084712043770366", Phase.TRANSFER,
+        # A request leaves the bootstrap queue only when the list has come: its transfer can fail only then.
+        (Sign.PAGE_LIST_ARRIVED,),
     ),
     Head(
         "decode-handshake", Level.ERROR, "decode", "Decode handshake failed for request rank=", "decode_req.req",
         "[2026-11-21 01:42:39] Decode handshake failed for request rank=0 "
         "decode_req.req.rid='e5318587dee843209e9232a939844128' decode_req.req.bootstrap_room=3243084712043770366",
-        "3243084712043770366",
+        "3243084712043770366", Phase.PREALLOC, (Sign.GAVE_UP_UNMET,),
     ),
     Head(
         "decode-transfer", Level.ERROR, "decode", "Decode transfer failed for request rank=", "decode_req.req",
         "[2026-11-21 01:59:57] Decode transfer failed for request rank=0 "
         "decode_req.req.rid='2bfafc2472b4467383402a55ee1d31d5' decode_req.req.bootstrap_room=7707449254856086911",
-        "7707449254856086911",
+        "7707449254856086911", Phase.HANDSHAKE, (Sign.PAGE_LIST_SENT,),
     ),
 )  # fmt: skip
 
@@ -110,12 +117,14 @@ TAILS = (
         "prefill-lost", Phase.FAILED, " connection with prefill instance (bootstrap_addr: ",
         r"(?:Losing|Lost) connection with prefill instance \(bootstrap_addr: (?P<addr>[^)]+)\)",
         "Lost connection with prefill instance (bootstrap_addr: 127.0.0.1:8998)", "decode",
+        proves=(Sign.BOOTSTRAP_GIVEN, Sign.BOOTSTRAP_MISSED),
     ),
     Tail(
         "prefill-down", Phase.FAILED, "Prefill server with bootstrap_addr: ",
         r"Prefill server with bootstrap_addr: (?P<addr>\S+) is healthy before, but now it is down\.",
         "Prefill server with bootstrap_addr: 127.0.0.1:8998 is healthy before, but now it is down. "
         "Request (bootstrap_room: {room}) has been marked as failed.", "decode", Span(V0_5_10),
+        proves=(Sign.BOOTSTRAP_GIVEN, Sign.BOOTSTRAP_MISSED),
     ),
     Tail(
         "prefill-unknown", Phase.FAILED, "Could not fetch prefill parallel info from ",
@@ -194,6 +203,7 @@ def _row(head: Head, tail: Tail) -> Row:
         rf"with exception {cause}(?P<reason>{tail.pattern}{'' if tail.pattern.endswith('.*') else '.*'})",
         f"{head.example} with exception {outer}{said}",
         tail.span, tail.phase, tail.backend, tail.cause, tail.echo,
+        proves=(*head.proves, *tail.proves), reached=head.reached,
     )  # fmt: skip
 
 
@@ -203,7 +213,7 @@ def _bare(head: Head) -> Row:
     return Row(
         f"{head.id}-failed-silently", Speaker.SGLANG, head.level, head.role, head.text.encode(),
         head.text + rf"(?P<rank>\d+) {path}\.rid=(?:'(?P<rid>[^']*)'|\"[^\"]*\") {path}\.bootstrap_room=(?P<room>\d+)",
-        head.example, phase=Phase.FAILED,
+        head.example, phase=Phase.FAILED, proves=head.proves, reached=head.reached,
     )  # fmt: skip
 
 

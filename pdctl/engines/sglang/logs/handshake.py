@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.sign import Sign
 from pdctl.engines.versions import V0_5_3, V0_5_6, V0_5_10, V0_5_11, V0_5_13, V0_5_19, V0_5_22, V0_5_23, Span
 
 DEBUG = "--log-level debug"
@@ -18,18 +19,21 @@ ROWS = (
         "[2026-11-21 01:26:21] got info room=2144653258749356528 agent_name='0de217d9-44c2-4269-b7d5-008843baf441' "
         "required_dst_info_num=1",
         phase=Phase.HANDSHAKE, backend="nixl", needs=DEBUG,
+        proves=(Sign.ROOM_OPENED, Sign.PAGE_LIST_ARRIVES, Sign.PAGE_LIST_ARRIVED),
     ),
     Row(
         "room-bootstrapped", Speaker.SGLANG, Level.DEBUG, "prefill", b" is bootstrapped",
         r"room=(?P<room>\d+) is bootstrapped",
         "[2026-11-21 01:26:21] room=2144653258749356528 is bootstrapped",
         phase=Phase.HANDSHAKE, backend="nixl", needs=DEBUG,
+        proves=(Sign.ROOM_OPENED, Sign.PAGE_LIST_ARRIVED),
     ),
     Row(
         "transfer-info-sent", Speaker.SGLANG, Level.DEBUG, "decode", b"Sending to prefill server with bootstrap room ",
         r"Sending to prefill server with bootstrap room (?P<room>\d+) is_dummy=(?P<dummy>\w+)",
         "[2026-11-21 01:26:21] Sending to prefill server with bootstrap room 2144653258749356528 is_dummy=False",
         Span(V0_5_3, V0_5_23), Phase.HANDSHAKE, "nixl", needs=DEBUG,
+        proves=(Sign.SERVES, Sign.PAGE_LIST_SENDS, Sign.PAGE_LIST_SENT),
     ),
     Row(
         "kv-chunk-sending", Speaker.SGLANG, Level.DEBUG, "prefill", b"sending kvcache to ",
@@ -37,6 +41,7 @@ ROWS = (
         "[2026-11-21 01:26:21] sending kvcache to 0de217d9-44c2-4269-b7d5-008843baf441 with notif "
         "2144653258749356528_kv_0_1_0",
         Span(V0_5_3, V0_5_23), Phase.TRANSFER, "nixl", needs=DEBUG,
+        proves=(Sign.HAS_REQUEST, Sign.PAGE_LIST_ARRIVED, Sign.CACHE_SENDS),
     ),
     Row(
         "kv-chunk-sending-unnamed", Speaker.SGLANG, Level.DEBUG, "prefill", b"sending kvcache to ",
@@ -54,6 +59,7 @@ ROWS = (
         r"CommonKVSender init with num_kv_indices: (?P<pages>\d+) and aux_index: (?P<aux>\d+)",
         "[2026-11-21 02:06:49] CommonKVSender init with num_kv_indices: 5 and aux_index: 2",
         Span(V0_5_10), needs=DEBUG,
+        proves=(Sign.SENDER_STARTED,),
     ),
     Row(
         "kv-args-registered", Speaker.SGLANG, Level.DEBUG, "prefill", b"Register KVArgs from ",
@@ -70,12 +76,14 @@ ROWS = (
         r"Sent abort notification for room (?P<room>\d+) to (?P<addr>\S+)",
         "[2026-11-21 02:02:46] Sent abort notification for room 8463976258232842567 to 127.0.0.1:45579",
         Span(V0_5_13), Phase.ABORTED, echo=True, needs=DEBUG,
+        proves=(Sign.ABORT_SENDS, Sign.ABORT_TALK),
     ),
     Row(
         "abort-received", Speaker.SGLANG, Level.DEBUG, "prefill", b"Received abort notification for room ",
         r"Received abort notification for room (?P<room>\d+), marked as Failed",
         "[2026-11-21 02:02:46] Received abort notification for room 8463976258232842567, marked as Failed",
         Span(V0_5_13), Phase.ABORTED, echo=True, needs=DEBUG,
+        proves=(Sign.ABORT_ARRIVES, Sign.ABORT_TALK),
     ),
     Row(
         "abort-ignored", Speaker.SGLANG, Level.DEBUG, "prefill", b"Received abort notification for room ",
@@ -83,6 +91,7 @@ ROWS = (
         "[2026-11-21 02:02:46] Received abort notification for room 8463976258232842567, "
         "ignoring (already completed or unknown)",
         Span(V0_5_13), echo=True, needs=DEBUG,
+        proves=(Sign.ABORT_ARRIVES, Sign.ABORT_TALK),
     ),
     # 0.5.8's NIXL receiver says why in a line of its own, the failure line behind it does not.
     Row(
@@ -90,12 +99,14 @@ ROWS = (
         r"Request (?P<room>\d+) waiting_timeout",
         "[2026-11-21 01:34:40] Request 5111113946003395278 waiting_timeout",
         Span(V0_5_6, V0_5_13), Phase.TIMED_OUT, "nixl",
+        proves=(Sign.PAGE_LIST_SENT, Sign.GAVE_UP_WAITING), reached=Phase.HANDSHAKE,
     ),
     Row(
         "room-failed-with-prefill", Speaker.SGLANG, Level.ERROR, "decode", b" be failed due to prefill down",
         r"Let room (?P<room>\d+) be failed due to prefill down",
         "[2026-11-21 01:48:36] Let room 777001 be failed due to prefill down",
         Span(V0_5_6, V0_5_13), Phase.FAILED, "nixl",
+        proves=(Sign.PAGE_LIST_SENT,), reached=Phase.HANDSHAKE,
     ),
     # Not in the sets we recorded; the texts are the format strings of the releases named.
     Row(
@@ -103,6 +114,7 @@ ROWS = (
         r"Transfer for room (?P<room>\d+) failed due to node failure",
         "[2026-11-21 01:48:36] Transfer for room 5111113946003395278 failed due to node failure",
         Span(V0_5_3, V0_5_13), Phase.FAILED, "nixl",
+        proves=(Sign.PAGE_LIST_SENT,), reached=Phase.HANDSHAKE,
     ),
     Row(
         "abort-not-sent", Speaker.SGLANG, Level.DEBUG, "decode", b"Failed to send abort notification for room ",
@@ -110,30 +122,35 @@ ROWS = (
         "[2026-11-21 02:02:46] Failed to send abort notification for room 8463976258232842567: Resource temporarily "
         "unavailable",
         Span(V0_5_13), echo=True, needs=DEBUG,
+        proves=(Sign.ABORT_TALK,),
     ),
     Row(
         "abort-ack-received", Speaker.SGLANG, Level.DEBUG, "decode", b"Received ABORT_ACK for room ",
         r"Received ABORT_ACK for room (?P<room>\d+)",
         "[2026-11-21 02:02:46] Received ABORT_ACK for room 8463976258232842567",
         Span(V0_5_13, V0_5_22), Phase.ABORTED, "mooncake", echo=True, needs=DEBUG,
+        proves=(Sign.ABORT_TALK,),
     ),
     Row(
         "abort-ack-sent", Speaker.SGLANG, Level.DEBUG, "prefill", b"Sent ABORT_ACK for room ",
         r"Sent ABORT_ACK for room (?P<room>\d+) to (?P<addr>\S+)",
         "[2026-11-21 02:02:46] Sent ABORT_ACK for room 8463976258232842567 to 127.0.0.1:41011",
         Span(V0_5_13), Phase.ABORTED, "mooncake", echo=True, needs=DEBUG,
+        proves=(Sign.ABORT_TALK,),
     ),
     Row(
         "abort-ack-not-sent", Speaker.SGLANG, Level.DEBUG, "prefill", b"ABORT_ACK for room ",
         r"Failed to send (?:drained )?ABORT_ACK for room (?P<room>\d+): (?P<reason>.*)",
         "[2026-11-21 02:02:46] Failed to send ABORT_ACK for room 8463976258232842567: Resource temporarily unavailable",
         Span(V0_5_13), echo=True, needs=DEBUG,
+        proves=(Sign.ABORT_TALK,),
     ),
     Row(
         "abort-without-generation", Speaker.SGLANG, Level.DEBUG, "prefill", b"Generation-less ABORT for room ",
         r"Generation-less ABORT for room (?P<room>\d+); no deferred ACK",
         "[2026-11-21 02:02:46] Generation-less ABORT for room 8463976258232842567; no deferred ACK",
         Span(V0_5_22), cause="PD310", needs=DEBUG,
+        proves=(Sign.ABORT_TALK,),
     ),
     Row(
         "aux-data-received", Speaker.SGLANG, Level.DEBUG, "decode", b"Received AUX_DATA for bootstrap_room ",
@@ -159,6 +176,7 @@ ROWS = (
         "[2026-11-21 02:01:29] Skipping chunk for room 7707449254856086911 because it has already failed or been "
         "aborted",
         Span(V0_5_13), Phase.FAILED, echo=True, needs=DEBUG,
+        proves=(Sign.ABORT_TALK,),
     ),
     Row(
         "chunk-empty", Speaker.SGLANG, Level.INFO, "prefill", b"Skip sending kv chunk for request ",
@@ -178,5 +196,6 @@ ROWS = (
         "late-status-dropped", Speaker.SGLANG, Level.DEBUG, "decode", b"Dropping late status for cleared room ",
         r"Dropping late status for cleared room (?P<room>\d+)",
         "[2026-11-21 02:06:50] Dropping late status for cleared room 1707339780048244443", Span(V0_5_19), needs=DEBUG,
+        proves=(Sign.ABORT_TALK,),
     ),
 )  # fmt: skip

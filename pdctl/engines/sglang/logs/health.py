@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.sign import Sign
 from pdctl.engines.versions import V0_5_3, V0_5_10, V0_5_13, V0_5_14, V0_5_16, V0_5_23, Span
 
 ROWS = (
@@ -12,11 +13,13 @@ ROWS = (
         r"(?:requests|transfers) affected",
         "[2026-11-21 01:48:36] Lost connection with prefill instance (bootstrap_addr: 127.0.0.1:8998), "
         "0 transfers affected",
+        proves=(Sign.BOOTSTRAP_MISSED, Sign.HEARTBEATS_LOST),
     ),
     Row(
         "prefill-reconnecting", Speaker.SGLANG, Level.INFO, "decode", b"Attempting to reconnect to ",
         r"Attempting to reconnect to (?P<addr>\S+?)\.\.\.",
         "[2026-11-21 02:01:14] Attempting to reconnect to 127.0.0.1:8998...",
+        proves=(Sign.HEARTBEAT_MISSED,),
     ),
     Row(
         "bootstrap-timeouts-begin", Speaker.SGLANG, Level.WARNING, "prefill", b"Some requests timed out when bootstrap",
@@ -33,6 +36,7 @@ ROWS = (
         "greater mean TTFT is acceptable, you can 'export SGLANG_DISAGGREGATION_WAITING_TIMEOUT=600' (10 minutes) to "
         "relax the timeout condition. ",
         echo=True,
+        proves=(Sign.PAGE_LIST_SENT,),
     ),
     Row(
         "health-check-failed", Speaker.SGLANG, Level.ERROR, "", b"Health check failed. Server couldn't get a response",
@@ -50,6 +54,7 @@ ROWS = (
         "[2026-11-21 01:48:36] Losing connection with prefill instance (bootstrap_addr: 127.0.0.1:8998), "
         "2 requests affected",
         Span(V0_5_3, V0_5_14), backend="mooncake",
+        proves=(Sign.BOOTSTRAP_MISSED,),
     ),
     Row(
         "session-failed", Speaker.SGLANG, Level.ERROR, "prefill", b"Session ",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.sign import Sign
 from pdctl.engines.versions import V0_5_3, V0_5_6, V0_5_11, V0_5_13, V0_5_16, V0_5_22, Span
 
 ROWS = (
@@ -14,6 +15,7 @@ ROWS = (
         "host='127.0.0.1', port=30002, tp_size=1, dp_size=1, page_size=1, kv_cache_dtype='auto', log_level='debug', "
         "disaggregation_mode='decode', disaggregation_transfer_backend='nixl', disaggregation_bootstrap_port=8998)",
         Span(V0_5_3, V0_5_22),
+        proves=(Sign.STARTED, Sign.BOOTSTRAP_PORT),
     ),
     Row(
         "server-args-resolved", Speaker.SGLANG, Level.INFO, "", b"server_args={",
@@ -22,11 +24,13 @@ ROWS = (
         "'tp_size': 1, 'page_size': 1, 'log_level': 'debug', 'disaggregation_mode': 'prefill', "
         "'disaggregation_transfer_backend': 'nixl', 'disaggregation_bootstrap_port': 8998}",
         Span(V0_5_22),
+        proves=(Sign.STARTED, Sign.BOOTSTRAP_PORT),
     ),
     Row(
         "uvicorn-running", Speaker.SGLANG, Level.INFO, "", b"Uvicorn running on http",
         r"Uvicorn running on https?://(?P<host>\S+):(?P<port>\d+) ",
         "[2026-11-21 02:06:33] INFO:     Uvicorn running on http://127.0.0.1:30000 (Press CTRL+C to quit)",
+        proves=(Sign.LISTENS,),
     ),
     Row(
         "process-started", Speaker.SGLANG, Level.INFO, "", b"Started server process [",
@@ -44,6 +48,7 @@ ROWS = (
         "weights-loaded", Speaker.SGLANG, Level.INFO, "", b"Load weight end.", r"Load weight end\.",
         "[2026-11-21 02:06:31] Load weight end. elapsed=0.02 s, type=LlamaForCausalLM, avail mem=20.08 GB, "
         "mem usage=0.00 GB.",
+        proves=(Sign.WEIGHTS_LOADED,),
     ),
     Row(
         "pool-allocated", Speaker.SGLANG, Level.INFO, "", b"KV Cache is allocated. ",
@@ -103,6 +108,7 @@ ROWS = (
         "ready", Speaker.SGLANG, Level.INFO, "", b"The server is fired up and ready to roll!",
         r"The server is fired up and ready to roll!",
         "[2026-11-21 02:06:38] The server is fired up and ready to roll!",
+        proves=(Sign.READY,),
     ),
     Row(
         "decode-radix-cache-off", Speaker.SGLANG, Level.WARNING, "decode", b"Radix cache is disabled for decode server",
@@ -138,6 +144,7 @@ ROWS = (
         "sigterm", Speaker.SGLANG, Level.WARNING, "", b"SIGTERM received. ",
         r"SIGTERM received\. signum=(?P<signum>\w+) frame=(?P<frame>\S+)\. (?:Draining requests and s|S)hutting down",
         "[2026-11-21 01:21:23] SIGTERM received. signum=None frame=None. Draining requests and shutting down...",
+        proves=(Sign.ORDERED_TO_END,),
     ),
     Row(
         "draining", Speaker.SGLANG, Level.INFO, "", b"Gracefully exiting... Remaining number of requests ",
@@ -145,10 +152,12 @@ ROWS = (
         r"remaining_rids=\[(?P<rids>[^\]]*)\]",
         "[2026-11-21 01:21:24] Gracefully exiting... Remaining number of requests 1. Remaining requests "
         "remaining_rids=['ba39cd33fbb6432d9bfa3c9c3bde30ef'].",
+        proves=(Sign.DRAINED,),
     ),
     Row(
         "uvicorn-stopping", Speaker.SGLANG, Level.INFO, "", b"Shutting down", r"Shutting down$",
         "[2026-11-21 02:07:07] INFO:     Shutting down",
+        proves=(Sign.ORDERED_TO_END,),
     ),
     Row(
         "process-finished", Speaker.SGLANG, Level.INFO, "", b"Finished server process [",
@@ -166,6 +175,7 @@ ROWS = (
         "forced-exit", Speaker.SGLANG, Level.ERROR, "", b"Signal SIGTERM received while ",
         r"Signal SIGTERM received while (?P<reason>[^.]*)\. Force exiting\.",
         "[2026-11-21 02:07:07] Signal SIGTERM received while health check failed. Force exiting.", cause="PD605",
+        proves=(Sign.CRASHED,),
     ),
     Row(
         "client-disconnected", Speaker.SGLANG, Level.INFO, "", b"[http_server] Client disconnected: ",
@@ -174,5 +184,6 @@ ROWS = (
         "[2026-11-21 02:07:07] [http_server] Client disconnected: Request is disconnected from the client side "
         "(type 1). Abort request obj.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
         Span(V0_5_13), Phase.ABORTED, cause="PD706",
+        proves=(Sign.REQUEST_CUT, Sign.CLIENT_LEFT),
     ),
 )  # fmt: skip

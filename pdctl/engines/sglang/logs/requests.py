@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.sign import Sign
 from pdctl.engines.versions import V0_5_3, V0_5_7, V0_5_10, V0_5_12, V0_5_22, Span
 
 LOG_REQUESTS = "--log-requests"
@@ -30,6 +31,7 @@ ROWS = (
         "[2026-11-21 02:21:40] Receive: obj=GenerateReqInput(rid='2bfafc2472b4467383402a55ee1d31d5', "
         "bootstrap_host='127.0.0.1', bootstrap_port=8998, bootstrap_room=7707449254856086911, stream=False)",
         phase=Phase.RECEIVED, needs=LOG_REQUESTS,
+        proves=(Sign.REQUEST_ARRIVED,),
     ),
     Row(
         "request-cut-short", Speaker.SGLANG, Level.INFO, "", b"Finish: obj=GenerateReqInput(",
@@ -46,6 +48,7 @@ ROWS = (
         "bootstrap_host='127.0.0.1', bootstrap_port=8998, bootstrap_room=3931829090235125), "
         "out={'finish_reason': 'length', 'prompt_tokens': 1, 'completion_tokens': 1, 'e2e_latency': 0.029422}",
         phase=Phase.FINISHED, needs=LOG_REQUESTS,
+        proves=(Sign.REQUEST_FINISHED,),
     ),
     # Not in the sets we recorded.
     Row(
@@ -55,6 +58,7 @@ ROWS = (
         "rid='2bfafc2472b4467383402a55ee1d31d5', bootstrap_host='127.0.0.1', bootstrap_port=8998, "
         "bootstrap_room=7707449254856086911)",
         Span(V0_5_10), Phase.RECEIVED, needs=LOG_REQUESTS,
+        proves=(Sign.REQUEST_ARRIVED,),
     ),
     Row(
         "request-received-json", Speaker.SGLANG, Level.INFO, "", b'"event": "request.received"',
@@ -63,6 +67,7 @@ ROWS = (
         '"2bfafc2472b4467383402a55ee1d31d5", "obj": {"stream": false, "bootstrap_host": "127.0.0.1", "bootstrap_port": '
         '8998, "bootstrap_room": 7707449254856086911}}',
         Span(V0_5_7), Phase.RECEIVED, needs=LOG_REQUESTS,
+        proves=(Sign.REQUEST_ARRIVED,),
     ),
     Row(
         "request-cut-short-json", Speaker.SGLANG, Level.INFO, "", b'"event": "request.finished"',
@@ -74,10 +79,12 @@ ROWS = (
     ),
     Row(
         "request-finished-json", Speaker.SGLANG, Level.INFO, "", b'"event": "request.finished"',
-        _EVENT + r'"request\.finished"' + _JSON,
+        _EVENT + r'"request\.finished"(?=.*"finish_reason": (?P<finish>\{"type": "\w+"))?' + _JSON,
         '[2026-11-21 02:06:49] {"timestamp": "2026-11-21T02:06:49.123456", "event": "request.finished", "rid": '
-        '"2bfafc2472b4467383402a55ee1d31d5", "obj": {"bootstrap_room": 7707449254856086911}, "out": {}}',
+        '"2bfafc2472b4467383402a55ee1d31d5", "obj": {"bootstrap_room": 7707449254856086911}, "out": {"meta_info": '
+        '{"finish_reason": {"type": "length", "length": 16}}}}',
         Span(V0_5_7), Phase.FINISHED, needs=LOG_REQUESTS,
+        proves=(Sign.REQUEST_FINISHED,),
     ),
     Row(
         "prefill-times-old", Speaker.SGLANG, Level.INFO, "prefill", b"Req Time Stats(rid=",
@@ -87,6 +94,7 @@ ROWS = (
         "bootstrap_room=7707449254856086911, input len=5, output len=1, type=prefill): bootstrap_duration=12.10ms, "
         "queue_duration=0.41ms, forward_duration=88.20ms, start_time=42.123",
         Span(V0_5_3, V0_5_12), Phase.FINISHED, needs=TIME_STATS,
+        proves=(Sign.PREFILL_TIMES,),
     ),
     Row(
         "decode-times-old", Speaker.SGLANG, Level.INFO, "decode", b"Req Time Stats(rid=",
@@ -96,6 +104,7 @@ ROWS = (
         "bootstrap_room=7707449254856086911, input len=5, output len=8, type=decode): prealloc_duration=1.10ms, "
         "transfer_duration=92.41ms, queue_duration=0.10ms, forward_duration=310.22ms, start_time=42.123",
         Span(V0_5_3, V0_5_12), Phase.FINISHED, needs=TIME_STATS,
+        proves=(Sign.PAGE_LIST_SENT, Sign.CACHE_ARRIVED, Sign.DECODE_TIMES),
     ),
     Row(
         "times-old", Speaker.SGLANG, Level.INFO, "", b"Req Time Stats(rid=",
@@ -115,6 +124,7 @@ ROWS = (
         "queue_duration=0.14ms, forward_duration=2.50ms, transfer_duration=5.40ms, entry_time=1795290273.746, "
         "transfer_speed=0.07 GB/s, transfer_total=0.03 MB",
         Span(V0_5_12), Phase.FINISHED, needs=TIME_STATS,
+        proves=(Sign.PREFILL_TIMES,),
     ),
     Row(
         "decode-times", Speaker.SGLANG, Level.INFO, "decode", b"ReqTimeStats(rid=",
@@ -125,6 +135,7 @@ ROWS = (
         "input_len=1, cached_input_len=0, output_len=1, type=decode): prealloc_queue_duration=13.96ms, "
         "transfer_duration=4.60ms, entry_time=1795290273.752, transfer_speed=0.01 GB/s, transfer_total=0.03 MB",
         Span(V0_5_12), Phase.FINISHED, needs=TIME_STATS,
+        proves=(Sign.PAGE_LIST_SENT, Sign.CACHE_ARRIVED, Sign.DECODE_TIMES),
     ),
     Row(
         "times", Speaker.SGLANG, Level.INFO, "", b"ReqTimeStats(rid=",
@@ -149,6 +160,7 @@ ROWS = (
         "[2026-11-21 20:09:51] [http_server] Error: Request is disconnected from the client side (type 1). Abort "
         "request obj.rid='b8a24d9b2a4e445ab98cf7187ca3eb9e'",
         phase=Phase.ABORTED, cause="PD706",
+        proves=(Sign.REQUEST_CUT, Sign.CLIENT_LEFT),
     ),
     Row(
         "request-refused", Speaker.SGLANG, Level.ERROR, "", b"[http_server] Error: ",
@@ -168,6 +180,7 @@ ROWS = (
         "request-tokenized", Speaker.SGLANG, Level.DEBUG, "", b"Using regular tokenizer for ",
         r"Using regular tokenizer for (?P<inputs>\d+) inputs",
         "[2026-11-21 02:06:48] Using regular tokenizer for 1 inputs", needs="--log-level debug",
+        proves=(Sign.REQUEST_TOKENIZED,),
     ),
     Row(
         "rank-argument-ignored", Speaker.SGLANG, Level.DEBUG, "", b"is ignored because num_dp_ranks=",
@@ -188,6 +201,7 @@ ROWS = (
         "ValueError: Request is disconnected from the client side (type 1). Abort request "
         "obj.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
         cause="PD706",
+        proves=(Sign.REQUEST_CUT, Sign.CLIENT_LEFT),
     ),
     # The rid is all they name; within one instance it leads to the room.
     Row(
@@ -195,6 +209,7 @@ ROWS = (
         r"Abort bootstrap queue request\. req\.rid='(?P<rid>[^']*)'",
         "[2026-11-21 01:48:06] Abort bootstrap queue request. req.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
         phase=Phase.ABORTED, cause="PD706", needs="--log-level debug",
+        proves=(Sign.GAVE_UP_REQUEST,),
     ),
     Row(
         "aborted-in-flight", Speaker.SGLANG, Level.DEBUG, "prefill", b"Abort inflight queue request.",
@@ -220,5 +235,6 @@ ROWS = (
         r"req\.rid='(?P<rid>[^']*)'",
         "[2026-11-21 01:48:06] Abort running request. req.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
         phase=Phase.ABORTED, cause="PD706", needs="--log-level debug",
+        proves=(Sign.REQUEST_CUT,),
     ),
 )  # fmt: skip

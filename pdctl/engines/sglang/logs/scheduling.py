@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.sign import Sign
 from pdctl.engines.versions import V0_5_9, V0_5_11, V0_5_13, V0_5_16, V0_5_19, V0_5_20, V0_5_21, V0_5_22, V0_5_23, Span
 
 DEBUG = "--log-level debug"
@@ -128,6 +129,7 @@ ROWS = (
         r"Failed to notify KV sender of abort for (?P<rid>\S+)",
         "[2026-11-21 02:06:50] Failed to notify KV sender of abort for 2bfafc2472b4467383402a55ee1d31d5",
         Span(V0_5_20),
+        proves=(Sign.ABORT_TALK,),
     ),
     Row(
         "requests-retracted", Speaker.SGLANG, Level.WARNING, "", b"KV cache pool is full. Retract requests. ",
@@ -163,6 +165,7 @@ ROWS = (
         r"PPConsensusStore background thread crashed: (?P<reason>.*)",
         "[2026-11-21 02:06:50 PP1] PPConsensusStore background thread crashed: Connection reset by peer",
         Span(V0_5_22), cause="PD709",
+        proves=(Sign.CRASHED,),
     ),
     Row(
         "pp-store-dropped", Speaker.SGLANG, Level.WARNING, "", b"PPConsensusStore dropped a ",

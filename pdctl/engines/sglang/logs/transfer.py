@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.sign import Sign
 from pdctl.engines.versions import (
     V0_5_3,
     V0_5_5_POST1,
@@ -29,6 +30,7 @@ ROWS = (
         r"Unexpected transfer worker error for room (?P<room>\d+)",
         "[2026-11-21 02:06:50] Unexpected transfer worker error for room 1707339780048244443",
         Span(V0_5_12), Phase.FAILED, "nixl", "PD409",
+        proves=(Sign.HAS_REQUEST,),
     ),
     Row(
         "nixl-started", Speaker.SGLANG, Level.INFO, "", b"NIXL KVManager initialized with backend: ",
@@ -63,6 +65,7 @@ ROWS = (
         r"Initialized NIXL agent: (?P<agent>\S+)",
         "2026-11-21 02:06:32 NIXL INFO    _api.py:281 Initialized NIXL agent: 85e1ba84-ec63-435a-be40-cb9d8f185c2e",
         backend="nixl",
+        proves=(Sign.AGENT_NAMED,),
     ),
     Row(
         "nixl-plugin", Speaker.SGLANG, Level.INFO, "", b" was instantiated",
@@ -100,6 +103,7 @@ ROWS = (
         r"NIXL transport error for room (?P<room>\d+): (?P<reason>.*)",
         "[2026-11-21 02:06:50] NIXL transport error for room 1707339780048244443: NIXL_ERR_REMOTE_DISCONNECT",
         Span(V0_5_12), Phase.FAILED, "nixl", "PD409",
+        proves=(Sign.HAS_REQUEST,),
     ),
     Row(
         "status-not-synced", Speaker.SGLANG, Level.WARNING, "", b"Failed to sync status ",
@@ -358,6 +362,7 @@ ROWS = (
         "[04:46:19 TP0] Failure recorded for room 7707449254856086911: Request 7707449254856086911 timed out after "
         "300.0s in KVPoll.WaitingForInput",
         phase=Phase.TIMED_OUT,
+        proves=(Sign.PAGE_LIST_SENT,), reached=Phase.HANDSHAKE,
     ),
     Row(
         "failure-recorded-prefill", Speaker.SGLANG, Level.ERROR, "prefill", b"Failure recorded for room ",
@@ -366,6 +371,7 @@ ROWS = (
         "[04:46:19 TP0] Failure recorded for room 7707449254856086911: Request 7707449254856086911 timed out after "
         "300.0s in KVPoll.Bootstrapping",
         phase=Phase.TIMED_OUT,
+        reached=Phase.BOOTSTRAP,
     ),
     Row(
         "failure-recorded", Speaker.SGLANG, Level.ERROR, "", b"Failure recorded for room ",

@@ -1,0 +1,96 @@
+"""What a log line proves, in words of no engine: the rows of each engine say it of theirs, whoever reads logs asks it.
+
+A sign is about the moment of its line ("sends", "arrives") or about all that lies before it ("sent", "arrived"): a
+decode's failed transfer proves that the page list is out, and says nothing about when it went.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Sign(str, Enum):
+    """The value is the word of a user's own rows; docs/dialects.md lists all. `names`: of the line's values."""
+
+    meaning: str
+
+    def __new__(cls, word: str, meaning: str) -> Sign:
+        self = str.__new__(cls, word)
+        self._value_, self.meaning = word, meaning
+        return self
+
+    # A process, from its start to its end.
+    STARTED = "started", "it says what it was started with, once in its life"
+    LAUNCHED = "launched", "written into its log by whoever launched it, who will write its end there, too"
+    WEIGHTS_LOADED = "weights-loaded", "the checkpoint is in memory"
+    READY = "ready", "it takes requests; what it served before was its own warm-up"
+    LISTENS = "listens", "at `addr`, or on `host`"
+    BOOTSTRAP_PORT = "bootstrap-port", "it tells the port of its bootstrap server"
+    RANK_REGISTERED = "rank-registered", "a rank of this prefill, at `rank_ip` and `rank_port`"
+    RANK_LISTENS = "rank-listens", "the same, as the rank itself says it"
+    AGENT_NAMED = "agent-named", "the rank's name in the transfer library: `agent`"
+    RUNNING = "running", "how many requests a decode has: `running`, `prealloc`, `transfer`"
+    DRAINED = "drained", "it ends, and has `left` requests, `rids` of them"
+    SERVES = "serves", "what a decode writes only once it has done something for a room"
+    ORDERED_TO_END = "ordered-to-end", "somebody told it to end"
+    CRASHED = "crashed", "it is about to end, or a part of it has, and nobody ordered that"
+    CHILD_ENDED = "child-ended", "a parent's word of a child's end, with its exit `code`"
+    FOLLOWED_CHILD = "followed-child", "the parent ends itself because a child did"
+    DIED = "died", "whoever launched it says that it ended unordered"
+    REHEARSED = "rehearsed", "it ends itself because it was told to rehearse that"
+    ENDED_ITSELF = "ended-itself", "for the `reason` it gives"
+    # A router: its workers, and each request.
+    WORKERS = "workers", "its list of them: `prefill`, `decode`"
+    WORKERS_PRINTED = "workers-printed", "printed ahead of its log"
+    DECODES_PRINTED = "decodes-printed", "the decodes alone"
+    WORKERS_REHEARSED = "workers-rehearsed", "as it really hands them out; the list that follows has the right ports"
+    WORKERS_AGAIN = "workers-again", "where it listens, with the list once more"
+    REQUEST_CAME = "request-came", "to the router, at `path`"
+    PAIR_CHOSEN = "pair-chosen", "`prefill`, `decode`"
+    LEGS_SENT = "legs-sent", "the request went to both, `prefill` and `decode`"
+    ATTEMPT_ENDED = "attempt-ended", "the router's wait for both legs is over, however it ended"
+    DECODE_ANSWERED = "decode-answered", "with `leg_status`"
+    DECODE_LEG_BROKE = "decode-leg-broke", "the connection to `decode`"
+    PREFILL_LEG_BROKE = "prefill-leg-broke", "the connection to `prefill`"
+    RETRIED = "retried", "with another room"
+    REQUEST_LEFT = "request-left", "answered with `status`"
+    WORKER_MISSED = "worker-missed", "it does not answer at `url`"
+    WORKER_UNWELL = "worker-unwell", "or answers badly: the line's reason tells"
+    CANARY = "canary", "a request of the router's own"
+    # A request at an engine.
+    REQUEST_ARRIVED = "request-arrived", "with the bootstrap `host` and `port` it brought"
+    REQUEST_TOKENIZED = "request-tokenized", "`inputs` of them"
+    REQUEST_ANSWERED = "request-answered", "at `path` with `status`: when a stream begins, when any other answer ends"
+    REQUEST_FINISHED = "request-finished", "as `finish` says"
+    REQUEST_CUT = "request-cut", "one that ran was cut short"
+    CLIENT_LEFT = "client-left", "it closed its connection, or aborted the request"
+    GAVE_UP_REQUEST = "gave-up-request", "a prefill, one that waited for its page list; the line names no room"
+    ROOM_USED_UP = "room-used-up", "a scheduler fell over a room whose entry was gone: two requests had it"
+    # Prefill and decode of one room.
+    HAS_REQUEST = "has-request", "only a prefill that got the room's HTTP request writes it"
+    ROOM_OPENED = "room-opened", "the prefill has the room's page list, and waits for its request or has it"
+    BOOTSTRAP_GIVEN = "bootstrap-given", "`addr` is the bootstrap server the room's request brought"
+    PAGE_LIST_SENDS = "page-list-sends", "the decode sends the page list now"
+    PAGE_LIST_SENT = "page-list-sent", "it is out by now"
+    PAGE_LIST_ARRIVES = "page-list-arrives", "at the prefill, now"
+    PAGE_LIST_ARRIVED = "page-list-arrived", "the prefill has it by now"
+    SENDER_STARTED = "sender-started", "for a room the line does not name"
+    CACHE_SENDS = "cache-sends", 'a chunk, the `last` one is "1"'
+    TRANSFER_DONE = "transfer-done", "the prefill's half"
+    CACHE_ARRIVES = "cache-arrives", "the whole KV cache is on the decode, now"
+    CACHE_ARRIVED = "cache-arrived", "it is there by now"
+    TRANSFER_MEASURED = "transfer-measured", "`bytes` in `seconds`"
+    WAITED_FOR_PAGES = "waited-for-pages", "the decode's pages, for `seconds`"
+    PREFILL_TIMES = "prefill-times", "`times`"
+    DECODE_TIMES = "decode-times", "`times`"
+    GAVE_UP_UNMET = "gave-up-unmet", "a decode, before any page list went out"
+    GAVE_UP_WAITING = "gave-up-waiting", "a decode, by its time limit, which the line does not tell"
+    ABORT_SENDS = "abort-sends", "to the rank at `addr`"
+    ABORT_ARRIVES = "abort-arrives", "at the prefill"
+    ABORT_TALK = "abort-talk", "between the two sides, after one of them had given the room up"
+    # The bootstrap server of a prefill, as its decodes see it.
+    BOOTSTRAP_DIALLED = "bootstrap-dialled", "at `addr`, or `host` and `port`: no good answer"
+    BOOTSTRAP_REFUSED = "bootstrap-refused", "or none at all: the line's reason tells"
+    BOOTSTRAP_MISSED = "bootstrap-missed", "nobody answers at `addr`"
+    HEARTBEAT_MISSED = "heartbeat-missed", "the first of several"
+    HEARTBEATS_LOST = "heartbeats-lost", "as many as it takes to give a prefill up"
