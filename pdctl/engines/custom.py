@@ -171,7 +171,8 @@ def _role(cell: Cell | None) -> str:
 def _signs(cell: Cell | None) -> tuple[Sign, ...]:
     """One word, or several with commas between them."""
     words = [] if cell is None else [word.strip() for word in cell.text.split(",")]
-    return tuple(Sign(_one_of(cell._replace(text=word), Sign)) for word in words if cell is not None)
+    named = [_one_of(cell._replace(text=word), Sign) for word in words if cell is not None]
+    return tuple(sign for name in named for sign in Sign if sign.value == name)
 
 
 def _flag(cell: Cell | None) -> bool:

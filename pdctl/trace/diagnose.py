@@ -14,6 +14,7 @@ from pdctl.trace.assemble import WHOLE, Tracer
 from pdctl.trace.canaries import left_on_purpose
 from pdctl.trace.diagnosis import Diagnosis, Finding, Remark, Tally
 from pdctl.trace.lacking import lacking
+from pdctl.trace.ledger import answers
 from pdctl.trace.misrouting import misrouted
 from pdctl.trace.room import Outcome
 from pdctl.trace.sources import sources
@@ -196,10 +197,4 @@ def _said(event: Event) -> Finding:
 
 
 def _answered(lines: Iterable[Event]) -> Mapping[str, int]:
-    return dict(
-        Counter(
-            event.instance
-            for event in lines
-            if event.proves(Sign.REQUEST_ANSWERED) and event.values.get("status") == "200"
-        )
-    )
+    return dict(Counter(event.instance for event in lines if answers(event) and event.values.get("status") == "200"))
