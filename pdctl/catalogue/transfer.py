@@ -158,7 +158,7 @@ ENTRIES: tuple[Entry, ...] = (
         "SGLang's default for most attention backends, blocks are of a few kilobytes and Mooncake was reported to "
         "fall to tens of MB/s once the pool is fragmented, typically on the second benchmark run. Next: page_size "
         "in /server_info; MC_TE_METRIC=1 prints the throughput.",
-        "set --page-size 64 on both roles",
+        "set --page-size {expected|64} on both roles",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
         "every SGLang with mooncake",
         "public reports",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdctl.engines.sglang.agreement import common_page_size
 from pdctl.engines.sglang.rules import ALL_CP_RANKS_ENV
 from pdctl.layout import commands
 from pdctl.layout.collisions import Claim, claims, collisions
@@ -37,7 +38,7 @@ def hand_over(deployment: Deployment, plan: Plan, sides: Sequence[Side]) -> Plan
 
 
 def _pair_problems(deployment: Deployment) -> list[Problem]:
-    """What to change is the decode side: its shape to one that fits, its page size to the prefill's."""
+    """What to change is the decode side, to a shape that fits; the page size is the one doctor names too."""
     (prefill, decode), version = deployment.cases, deployment.release.known
     pages = prefill.side.serving.page_size, decode.side.serving.page_size
     found = check_pair(prefill.side.shape, decode.side.shape, version, pages, deployment.engine)
@@ -48,7 +49,9 @@ def _pair_problems(deployment: Deployment) -> list[Problem]:
 
     def ways(problem: Problem) -> tuple[str, ...]:
         if problem.code == "pair-page-size":
-            return (decode.words.setting("page-size", str(pages[0])),)
+            agreed = common_page_size(*pages)
+            sides = ((prefill, pages[0]), (decode, pages[1]))
+            return (" ".join(side.words.setting("page-size", str(agreed)) for side, page in sides if page != agreed),)
         return tuple(decode.words.shape(shape) for shape in nearest(decode.side.shape, works))
 
     return [Problem(problem.code, problem.message, ways(problem)) for problem in found]

@@ -9,6 +9,7 @@ from pdctl.catalogue.entry import Needs
 from pdctl.doctor import reading
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.words import names
+from pdctl.engines.sglang.agreement import common_page_size
 from pdctl.fleet import document
 
 if TYPE_CHECKING:
@@ -23,12 +24,13 @@ SHARE = 4  # at least one slot in so many must be usable
 
 def small_pages(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD410: page size 1 under a backend that sends page by page. On a CPU there is nothing to lose."""
+    expected = common_page_size(*(engine.number("page_size") for engine in facts.engines))
     found = [
         finding(
             "PD410",
             engine.endpoint.name,
             observed="page size 1",
-            expected="64",
+            expected=str(expected),
             evidence=(f"{engine.endpoint.url}/server_info: page_size 1",),
             backend=reading.backend(engine),
         )

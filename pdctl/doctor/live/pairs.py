@@ -12,6 +12,7 @@ from pdctl.doctor import diff, reading
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.words import few, names
 from pdctl.engines.sglang import behaviour, mixing
+from pdctl.engines.sglang.agreement import common_page_size
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -84,15 +85,14 @@ def _found(row: Row, clash: Clash, sides: Sequence[Groups]) -> Finding:
         evidence=(*few(evidence), row.why),
         other=_names(other),
         model=reading.architecture(odd[0]) or "its model",
-        size=_size(value, against),
+        size=_size(sides),
         fix="make one a multiple of the other: equal --tp-size and DP width on both roles",
     )
     return replace(found, instance=odd[0].endpoint.name if len(odd) == 1 else "")
 
 
-def _size(*values: Hashable) -> int:
-    """The larger one, which both roles can take; 64 where neither is a number."""
-    return max((value for value in values if isinstance(value, int)), default=64)
+def _size(sides: Sequence[Groups]) -> int:
+    return common_page_size(*(value for side in sides for value in side if isinstance(value, int)))
 
 
 def _decode_odd(row: Row, clash: Clash, sides: Sequence[Groups]) -> bool:

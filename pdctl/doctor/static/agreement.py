@@ -123,27 +123,33 @@ def differing(term: Setting) -> Callable[[Servers], Verdict]:
     def judge(servers: Servers) -> Verdict:
         if not (servers.of("prefill") and servers.of("decode")):
             return Skipped("there is no prefill with a decode to compare")
-        return [found for pair in servers.pairs() for found in _compared(term, *pair)]
+        return [found for pair in servers.pairs() for found in _compared(term, servers.page_size, *pair)]
 
     return judge
 
 
-def _compared(term: Setting, prefill: Server, decode: Server) -> Iterator[Finding]:
+def _compared(term: Setting, page: int, prefill: Server, decode: Server) -> Iterator[Finding]:
     read = READ.get(term.key, partial(setting, key=term.key))
     one, other = read(prefill), read(decode)
     if one.text is None or other.text is None or one.text == other.text:
         return
     doubt = None if one.given and other.given else DOUBT.get(term.key)
-    yield _said(term.code, prefill, decode, one, other, doubt)
+    yield _said(term.code, prefill, decode, one, other, doubt, page)
 
 
 def _said(
-    code: str, prefill: Server, decode: Server, one: Value, other: Value, severity: Severity | None = None
+    code: str,
+    prefill: Server,
+    decode: Server,
+    one: Value,
+    other: Value,
+    severity: Severity | None = None,
+    page: int = 0,
 ) -> Finding:
     evidence = [f"{side.name}: {each}" for side, value in ((prefill, one), (decode, other)) for each in value.evidence]
-    sizes = [int(value.text) for value in (one, other) if value.text and value.text.isdigit()]
-    values: dict[str, object] = {"other": prefill.name, "size": max(sizes, default=64)}
-    return finding(code, decode.name, other.text or "", one.text or "", evidence, severity, **values)
+    return finding(
+        code, decode.name, other.text or "", one.text or "", evidence, severity, other=prefill.name, size=page
+    )
 
 
 def kv_types(servers: Servers) -> Iterator[Finding]:

@@ -99,15 +99,16 @@ def _list(text: str | None) -> tuple[str, ...]:
 
 
 def small_pages(servers: Servers) -> Iterator[Finding]:
+    expected = str(servers.page_size)
     for side in servers.sides:
         if side.backend not in MOONCAKE or side.flags.unclear("page-size"):
             continue
         said, size = side.flags.find("page-size"), side.flags.number("page-size")
         if said is not None and size == 1:
-            yield finding("PD410", side.name, "page size 1", "64", [said.evidence], backend=side.backend)
+            yield finding("PD410", side.name, "page size 1", expected, [said.evidence], backend=side.backend)
         elif said is None:
             observed = "no --page-size (1, unless the attention backend wants more)"
-            yield finding("PD410", side.name, observed, "64", [side.name], Severity.INFO, backend=side.backend)
+            yield finding("PD410", side.name, observed, expected, [side.name], Severity.INFO, backend=side.backend)
 
 
 class Dead(NamedTuple):

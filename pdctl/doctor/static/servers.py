@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
+from pdctl.engines.sglang.agreement import common_page_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -155,6 +156,11 @@ class Servers:
         for prefill in self.of("prefill"):
             for decode in self.of("decode"):
                 yield prefill, decode
+
+    @property
+    def page_size(self) -> int:
+        """The one to set on both roles."""
+        return common_page_size(*(side.flags.number("page-size") for side in self.sides))
 
     @property
     def embedded(self) -> bool:

@@ -13,6 +13,13 @@ from pdctl.engines import history
 from pdctl.engines.versions import V0_5_17, V0_5_20, Span, Version
 
 ENGINES_OWN = "left to the engine"
+USUAL_PAGE = 64  # what sglang 0.5.3 to 0.5.23 set by themselves for FlashMLA and TRT-LLM MLA
+
+
+def common_page_size(*sizes: int | None) -> int:
+    """The one to set on both roles: the largest that any of them has; the usual one where none is above 1."""
+    largest = max((size for size in sizes if size is not None), default=1)
+    return largest if largest > 1 else USUAL_PAGE
 
 
 class Rule(str, Enum):

@@ -140,3 +140,21 @@ def test_without_the_model_nobody_can_tell_whether_unequal_widths_matter() -> No
             "attention TP differs (1 and 2), which matters by model family, and the model's config.json is not at hand "
             "(set model.config)"
         )
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "size"), [(1, 16, 16), (64, 32, 64), (16, 64, 64), (1, 1, 64), (32, 1, 32)]
+)
+def test_one_page_size_is_advised_whoever_is_asked(prefill: int, decode: int, size: int) -> None:
+    """PD302, PD410, the plan (and with it `pdctl import`): of a topology and of a script."""
+    sets = (f"roles.prefill.page-size={prefill}", f"roles.decode.page-size={decode}", "transfer.backend=mooncake")
+    facts = topology(*sets)
+    assert facts.plan is not None
+    ways = [way for problem in facts.plan.problems for way in problem.nearest]
+    assert all(f"page-size={size}" in way for way in ways), ways
+    if ways:
+        assert not topology(*sets, *ways[0].replace("--set ", "").split()).plan.problems  # type: ignore[union-attr]
+    for each in (facts, pair(f"--page-size {prefill}", f"--page-size {decode}")):
+        told = [one for code in ("PD302", "PD410") for one in found(each, code)]
+        assert {one.fix for one in told} == {f"set --page-size {size} on both roles"}
+        assert {one.expected for one in told if one.code == "PD410"} <= {str(size)}
