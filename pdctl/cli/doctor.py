@@ -70,7 +70,9 @@ def command(
     list_checks: Annotated[
         bool, typer.Option("--list-checks", help="Every code, and what it needs to be seen.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Every check on a line of its own.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Name every check, and why some were skipped.")
+    ] = False,
     output: Annotated[Form, typer.Option("--output", "-o", help="Form of the report.")] = Form.TEXT,
     output_file: Annotated[
         Path | None, typer.Option("--output-file", metavar="FILE", help="Write the report there.")

@@ -34,6 +34,9 @@ class Unknown:
     reason: str
 
 
+EMBEDDED = Skipped("the embedded engine has no such fault")
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """`judge` is pure. No findings means it looked and all is well.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor import ports
-from pdctl.doctor.check import Skipped, Unknown
+from pdctl.doctor.check import EMBEDDED, Skipped, Unknown
 from pdctl.doctor.checks import every
 from pdctl.doctor.facts import Depth
 from pdctl.doctor.finding import Cell, Checked, Report, Status
@@ -173,8 +173,9 @@ def _together(outcomes: Sequence[Outcome]) -> Outcome:
     for status in (Status.FINDING, Status.UNKNOWN, Status.OK, Status.SKIPPED):
         some = [outcome for outcome in outcomes if outcome.status is status]
         if some:
-            reasons = "; ".join(dict.fromkeys(outcome.reason for outcome in some if outcome.reason))
-            return Outcome(status, reasons, _merged([outcome.findings for outcome in some]))
+            reasons = dict.fromkeys(outcome.reason for outcome in some if outcome.reason)
+            first = sorted(reasons, key=lambda reason: reason != EMBEDDED.reason)  # no option would change that
+            return Outcome(status, "; ".join(first), _merged([outcome.findings for outcome in some]))
     return Outcome(Status.SKIPPED, "nothing to look at")
 
 

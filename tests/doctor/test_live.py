@@ -10,6 +10,7 @@ from pdctl.doctor import runner
 from pdctl.doctor.check import Skipped, Unknown
 from pdctl.doctor.checks import every
 from pdctl.doctor.finding import Status
+from tests.doctor.fixtures import recorded
 from tests.doctor.fixtures.live import FIXTURES, LOGGED
 from tests.doctor.fixtures.recorded import canaried, healthy
 
@@ -98,3 +99,20 @@ def test_checks_use_what_they_declare_and_nothing_else() -> None:
         declared = {need.value for need in check.needs}
         assert used[number] <= declared, check
         assert used[number] == declared or not used[number], check
+
+
+def test_no_look_at_the_embedded_engine_ends_in_a_doubt_of_its_own() -> None:
+    """Its release is pdctl's: what is asked of SGLang's releases alone does not apply, and is not unknown."""
+    sglang, embedded = canaried(), recorded.info(canaried(), sglang_compat="0.5.23")
+    status = {each.code: (each.status, each.reason) for each in runner.run(sglang).checks}
+    for each in runner.run(embedded).checks:
+        assert each.status is not Status.UNKNOWN or status[each.code][0] is Status.UNKNOWN, each
+    found = next(each for each in runner.run(embedded).checks if each.code == "PD323")
+    assert (found.status, found.reason.partition("; ")[0]) == (Status.SKIPPED, "the embedded engine has no such fault")
+
+
+def test_a_release_that_nobody_told_is_unknown_by_the_instances_name() -> None:
+    checks = runner.run(recorded.info(healthy(), version="nightly")).checks
+    told = next(each for each in checks if each.code == "PD323")
+    assert told.status is Status.UNKNOWN
+    assert "decode-0" in told.reason

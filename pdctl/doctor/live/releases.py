@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor import reading
-from pdctl.doctor.check import Check, Skipped, Unknown, finding
+from pdctl.doctor.check import EMBEDDED, Check, Skipped, Unknown, finding
 from pdctl.doctor.static.releases import of
 from pdctl.doctor.words import few, names
 from pdctl.engines.sglang import faults
@@ -35,7 +35,7 @@ def known_bad(facts: Facts) -> list[Finding] | Skipped | Unknown:
             groups.setdefault(release, []).append(engine)
     found = [one for release, some in groups.items() for one in _found(release, some)]
     if found or not dark:
-        return found or ([] if groups else Skipped("no SGLang engine was given"))
+        return found or ([] if groups else EMBEDDED if facts.engines else Skipped("no SGLang engine was given"))
     return Unknown(f"the release of {names(dark)} could not be read")
 
 
@@ -68,17 +68,18 @@ def _found(release: Release, engines: list[Engine]) -> list[Finding]:
 
 def not_read(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD323: releases that no table has; each once, with the instances that run it."""
+    if not facts.engines:
+        return Skipped("no SGLang engine was given")
+    engines = [engine for engine in facts.engines if not reading.embedded(engine)]
+    if not engines:
+        return EMBEDDED
     groups: dict[str, list[Engine]] = {}
-    known = 0
-    for engine in facts.engines:
-        if reading.embedded(engine):
-            continue
+    for engine in engines:
         release = _release(engine)
         if release is not None:
-            known += 1
             groups.setdefault(unread(release.version), []).append(engine)
-    if not known:
-        return Unknown("no release could be read") if facts.engines else Skipped("no SGLang engine was given")
+    if not groups:
+        return Unknown(f"the release of {names([engine.endpoint.name for engine in engines])} could not be read")
     found = []
     for observed, some in groups.items():
         if observed:

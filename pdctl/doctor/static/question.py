@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
-from pdctl.doctor.check import Check, Skipped, Unknown
+from pdctl.doctor.check import EMBEDDED, Check, Skipped, Unknown
 from pdctl.doctor.static import deployed, planned
 from pdctl.doctor.static.servers import Servers
 from pdctl.doctor.words import agreeing, few, names
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pdctl.doctor.finding import Finding
 
 NO_TEXT = Skipped("no topology and no manifest was given")
-NOT_SGLANG = Skipped("the embedded engine has no such fault")
 
 
 def written(code: str, judge: Callable[[Servers], Verdict], *, embedded: bool = True) -> Check:
@@ -32,7 +31,7 @@ def written(code: str, judge: Callable[[Servers], Verdict], *, embedded: bool = 
         if not isinstance(servers, Servers):
             return servers
         if servers.embedded and not embedded:
-            return NOT_SGLANG
+            return EMBEDDED
         verdict = judge(servers)
         return verdict if isinstance(verdict, (Skipped, Unknown)) else together(verdict)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MARKS = {Severity.ERROR: ("✗", "x", "red"), Severity.WARNING: ("!", "!", "yellow"), Severity.INFO: ("·", "-", "cyan")}
 COLUMNS = ("flag", "server_info", "bootstrap", "router", "annotation")
-SHOWN = 6  # reasons for skipping told without -v
+WAYS = ("needs ", "no load is given", "no workload is given")  # reasons for skipping that name what would answer
 FEW = 6  # codes named in one line
 NOT_CHECKABLE = "not checkable, because"
 NEVER = "not checkable (pdctl doctor --list-checks says why)"
@@ -37,7 +37,7 @@ FAMILIES = {
 
 
 def show(report: Report, term: Term, verbose: bool = False) -> None:
-    """`verbose`: every check on a line of its own, and info findings whole."""
+    """`verbose`: every check that was made on a line of its own, and why the others were not."""
     term.write(term.style(f"doctor {visible(report.title, term)}", "bold") + term.style(f"  ({report.depth})", "dim"))
     for found in report.findings:
         term.write()
@@ -144,11 +144,15 @@ def _cell(cell: Cell | None, term: Term) -> str:
 def _checks(report: Report, term: Term, verbose: bool) -> None:
     checks = report.checks
     worst = _worst(report.findings)
+    skipped = sorted(_by_reason(checks, Status.SKIPPED).items(), key=lambda group: -len(group[1]))
     if verbose:
         for each in checks:
-            slug = book.find(each.code).slug
-            reason = f"  {visible(each.reason, term)}" if each.reason else ""
-            term.write(f"  {_mark(each.status, term)} {each.code} {slug}{term.style(reason, 'dim')}")
+            if each.status is not Status.SKIPPED:
+                slug = book.find(each.code).slug
+                reason = f"  {visible(each.reason, term)}" if each.reason else ""
+                term.write(f"  {_mark(each.status, term)} {each.code} {slug}{term.style(reason, 'dim')}")
+        for reason, codes in skipped:
+            _lines("", f"{len(codes)} skipped: {reason}: {' '.join(codes)}", term, mark=_mark(Status.SKIPPED, term))
         return
     for prefix, name in FAMILIES.items():
         family = [each for each in checks if each.code.startswith(prefix)]
@@ -156,14 +160,15 @@ def _checks(report: Report, term: Term, verbose: bool) -> None:
             term.write(f"  {_family_mark(family, worst, term)} {name.ljust(24)}{term.style(_tally(family), 'dim')}")
     for reason, codes in _by_reason(checks, Status.UNKNOWN).items():
         _lines("", f"unknown {_few(codes)}: {reason}", term, mark=_mark(Status.UNKNOWN, term))
-    skipped = sorted(_by_reason(checks, Status.SKIPPED).items(), key=lambda group: -len(group[1]))
-    for reason, codes in skipped[:SHOWN]:
-        _lines("", f"{len(codes)} skipped: {reason}", term, mark=_mark(Status.SKIPPED, term))
-    rest = sum(len(codes) for _, codes in skipped[SHOWN:])
+    rest = 0
+    for reason, codes in skipped:
+        if reason.startswith(WAYS):
+            _lines("", f"{len(codes)} skipped: {reason}", term, mark=_mark(Status.SKIPPED, term))
+        else:
+            rest += len(codes)
     if rest:
-        more = len(skipped) - SHOWN
-        words = f"{rest} skipped for {more} other reason{'s' if more > 1 else ''} (-v)"
-        _lines("", words, term, mark=_mark(Status.SKIPPED, term))
+        what = "they do not apply" if rest > 1 else "it does not apply"
+        _lines("", f"{rest} skipped: {what} here (-v says why)", term, mark=_mark(Status.SKIPPED, term))
 
 
 def _few(codes: Sequence[str]) -> str:

@@ -77,7 +77,7 @@ prefill-1\t✗ 5.00 s
   ? capacity                1 unknown
   ! router and lifecycle    1 with findings
   ? unknown PD501: decode-0 did not answer
-  – 1 skipped: no RDMA device on this host
+  – 1 skipped: it does not apply here (-v says why)
 1 error, 1 warning, 1 ignored (4 checks, 1 skipped, 1 unknown, 1.8 s)
 """
 
@@ -226,3 +226,30 @@ def test_colours_reach_a_terminal_as_colours(report: Report, monkeypatch: pytest
         assert "\x1b[2J" not in shown
     text.show(report, Term(screen := Screen()))
     assert "\x1b[33m?\x1b[0m unknown PD501: decode-0 did not answer" in screen.getvalue()
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_of_skipped_checks_only_what_helps_is_told(report: Report, verbose: bool) -> None:
+    """Without -v the reasons that an option or a file would answer; with it each reason once, with its codes."""
+    reasons = {
+        "PD610": "needs real requests: --canary",
+        "PD611": "needs real requests: --canary",
+        "PD607": "no pods: this is no manifest",
+        "PD609": "no pods: this is no manifest",
+        "PD320": "not checkable, because it is vLLM's",
+    }
+    checks = tuple(Checked(code, Status.SKIPPED, reason) for code, reason in reasons.items())
+    out = Pipe()
+    text.show(dataclasses.replace(report, findings=(), checks=checks), Term(out), verbose)
+    told = [line.strip() for line in out.getvalue().splitlines() if " skipped: " in line]
+    if verbose:
+        assert sorted(told) == [
+            "– 1 skipped: not checkable (pdctl doctor --list-checks says why): PD320",
+            "– 2 skipped: needs real requests: --canary: PD610 PD611",
+            "– 2 skipped: no pods: this is no manifest: PD607 PD609",
+        ]
+    else:
+        assert told == [
+            "– 2 skipped: needs real requests: --canary",
+            "– 3 skipped: they do not apply here (-v says why)",
+        ]
