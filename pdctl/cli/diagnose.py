@@ -49,7 +49,8 @@ def command(
     pdctl diagnose prefill*.log decode.log router.log.gz -o json
     kubectl logs -l app=sglang --prefix --tail=-1 | pdctl diagnose -
 
-    Exit code 0: nothing wrong was found; 1: a death, a broken room or a misconfiguration; 4: the logs do not tell.
+    Exit code 0: requests were answered, and nothing wrong was found; 1: a death, a broken room or a misconfiguration;
+    4: the logs do not tell.
     """
     sources = log_sources.sources(paths or [], run)
     zone = log_sources.timezone(tz)
@@ -65,7 +66,7 @@ def command(
 def exit_code(found: Diagnosis) -> ExitCode:
     if found.wrong:
         return ExitCode.FINDINGS
-    return ExitCode.OK if found.told else ExitCode.NOT_PROBED
+    return ExitCode.OK if found.fine else ExitCode.NOT_PROBED
 
 
 def _read(sources: log_sources.Sources, reading: Reading, verbose: bool) -> Diagnosis:

@@ -45,7 +45,7 @@ def _blocks(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> Iterator[li
     places = Places([*files, *(remark.first.file for remark in found.remarks)], term)
     yield _headline(found, term)
     for death in found.deaths:
-        yield _death(death, term, places, zone)
+        yield _death(death, found, term, places, zone)
     for finding in found.findings:
         yield _finding(finding, term, places, zone)
     yield _rooms(found, term)
@@ -66,6 +66,8 @@ def _headline(found: Diagnosis, term: Term) -> list[str]:
         elif any(each.kind is Kind.ENGINE for each in found.sources):
             why = "no line tells whether they are a prefill's or a decode's"
         mark, said = MARKS["unknown"], f"these logs do not tell what happened: {why}"
+    elif not found.wrong and not found.served:
+        mark, said = MARKS["unknown"], f"nothing wrong was found, and nothing shows that it serves: {_unserved(found)}"
     elif not found.wrong:
         mark, said = MARKS["ok"], "nothing wrong was found"
         if found.unread:
@@ -84,6 +86,15 @@ def _headline(found: Diagnosis, term: Term) -> list[str]:
     return [*(term.style(line, mark.style, "bold") for line in prose(term, sign, said)), *_read(found, began)]
 
 
+def _unserved(found: Diagnosis) -> str:
+    """What is there instead of an answered request."""
+    rooms = {outcome: count for outcome, count in found.tally.rooms.items() if count}
+    if not rooms:
+        return "no line of these logs is about a request that was answered"
+    seen = ", ".join(f"{rooms[outcome]} {outcome}" for outcome in MARKS if outcome in rooms)
+    return f"of {_count(sum(rooms.values()), 'room')} in these logs none is known to have gone well ({seen})"
+
+
 def _some_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - ROOMS} more" if len(names) > ROOMS else ""
     return ", ".join(names[:ROOMS]) + more
@@ -94,7 +105,7 @@ def _read(found: Diagnosis, began: Sequence[float]) -> list[str]:
     return [f"{_count(len(found.sources), 'log')}, {_count(lines, 'line')}{'' if began else ', none with a time'}"]
 
 
-def _death(each: Death, term: Term, places: Places, zone: dt.tzinfo | None) -> list[str]:
+def _death(each: Death, found: Diagnosis, term: Term, places: Places, zone: dt.tzinfo | None) -> list[str]:
     when = measures.moment(each.at, zone).strftime("%Y-%m-%d %H:%M:%S")
     head = f"{each.instance} ({each.role or 'role unknown'}) died at {when}: {each.why}"
     took = []
@@ -104,9 +115,17 @@ def _death(each: Death, term: Term, places: Places, zone: dt.tzinfo | None) -> l
         took.append(f"{_count(each.running, 'running request')} by its last batch line")
     lines = [term.style(line, "red", "bold") for line in prose(term, term.symbol("✗", "x"), head)]
     lines += prose(term, "  code:", f"{each.code} {each.slug}: {each.headline}", "dim")
-    along = " and ".join(took) or "no line names a room that it had; healthy rooms leave none at this level"
+    along = " and ".join(took) or _spared(found)
     lines += prose(term, "  took along:", along, "bold")
     return [*lines, *_evidence(each.evidence, term, places), f"{term.style('  fix:', 'green', 'bold')} {each.fix}"]
+
+
+def _spared(found: Diagnosis) -> str:
+    """No room is known to have broken of a death: because none did, or because these logs name none."""
+    number = sum(found.tally.rooms.values())
+    if number:
+        return f"none of the {_count(number, 'room')} in these logs"
+    return "not told: these logs name no room"
 
 
 def _finding(each: Finding, term: Term, places: Places, zone: dt.tzinfo | None) -> list[str]:
@@ -153,7 +172,7 @@ def _rooms(found: Diagnosis, term: Term) -> list[str]:
         lines += prose(term, "  no cause found for:", _some(tally.unexplained), "bold")
     if tally.answered:
         said = ", ".join(f"{name} {count}" for name, count in tally.answered.items())
-        lines += prose(term, "  answered with 200:", f"{said} (POST /generate, its own warm-up included)")
+        lines += prose(term, "  answered with 200:", f"{said} (requests for tokens; its own warm-up is not counted)")
     return lines
 
 
@@ -235,7 +254,7 @@ def document(found: Diagnosis) -> dict[str, object]:
     """Contract `pdctl.diagnose/1`: fields are only ever added. Room ids are strings: jq rounds numbers above 2^53."""
     return {
         "schema": SCHEMA,
-        "verdict": "wrong" if found.wrong else "fine" if found.told else "unknown",
+        "verdict": "wrong" if found.wrong else "fine" if found.fine else "unknown",
         "deaths": [
             {
                 "instance": each.instance, "role": each.role or None, "at": each.at, "time": measures.rfc3339(each.at),

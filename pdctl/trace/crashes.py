@@ -10,6 +10,7 @@ from pdctl.catalogue.entry import fill
 from pdctl.engines import numerals
 from pdctl.engines.sign import Sign
 from pdctl.trace import deaths as ends
+from pdctl.trace import unexplained_ends
 from pdctl.trace.causes.mismatches import VALUES
 from pdctl.trace.diagnosis import Death
 from pdctl.trace.mixed import names
@@ -54,11 +55,20 @@ def ended(library: Library, deployment: Deployment, lines: Sequence[Event]) -> I
     """`lines`: those of `wanted` rows. The last end of each instance, and every crash of an earlier start."""
     last, several = ends.deaths(deployment, lines), names(library)
     for name, one in deployment.instances.items():
-        found = [*_earlier(one, lines, last.get(name)), *([last[name]] if name in last else [])]
         if one.role == "router":
-            found = []
+            continue
+        found = [
+            *_earlier(one, lines, last.get(name)),
+            *(_killed(one, lines) or ([last[name]] if name in last else [])),
+        ]
         for death in found:
             yield Ended(death, _reason(library, death), name in several)
+
+
+def _killed(one: Instance, lines: Sequence[Event]) -> list[ends.Death]:
+    """Every end of a start that its launcher wrote down."""
+    died = [event for event in lines if event.instance == one.name and event.proves(Sign.DIED)]
+    return [ends.Death(one, event.t, None, (event,)) for event in died if event.t is not None]
 
 
 def _earlier(one: Instance, lines: Sequence[Event], last: ends.Death | None) -> list[ends.Death]:
@@ -101,17 +111,17 @@ def told(each: Ended, rooms: tuple[int, ...], running: int | None) -> Death:
         evidence.append(each.reason)
     fix = fill(known.fix, fills)
     if code in GONE.values():
-        fix = f"restart {one.name}, and read the end of its log, dmesg and `kubectl describe pod` for what ended it"
+        fix = unexplained_ends.fix(death)
     elif differing is not None:
         fix = f"start {one.name} and its peers with the same {differing[2]}"
     elif code == ends.CRASH and death.evidence:
         fix = fix.replace("FILE", death.evidence[0].place.path)
     headline = fill(known.headline, fills)
     if code in GONE.values() and not rooms:
-        headline = f"{one.name} died; no line names a room that it had"
+        headline = f"{one.name} died; no room is known to have broken of it"
     return Death(
         one.name, one.role, death.at, code, known.slug, headline, why, rooms, running,
-        tuple(evidence), fix,
+        tuple(evidence), fix, unexplained_ends.untold(death) if code in GONE.values() else (),
     )  # fmt: skip
 
 

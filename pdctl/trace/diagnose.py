@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import Severity, fill
 from pdctl.engines.row import Level
-from pdctl.engines.sign import Sign
 from pdctl.trace import crashes
 from pdctl.trace.assemble import WHOLE, Tracer
 from pdctl.trace.canaries import left_on_purpose
 from pdctl.trace.diagnosis import Diagnosis, Finding, Remark, Tally
 from pdctl.trace.lacking import lacking
-from pdctl.trace.ledger import answers
 from pdctl.trace.misrouting import misrouted
 from pdctl.trace.room import Outcome
+from pdctl.trace.served import Served
+from pdctl.trace.served import wanted as counted
 from pdctl.trace.sources import sources
 from pdctl.trace.summary import summaries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pdctl.engines.row import Row
     from pdctl.logs.event import Event
@@ -37,7 +37,7 @@ STANDING = frozenset(
     {
         "PD204", "PD218", "PD302", "PD303", "PD304", "PD306", "PD308", "PD309", "PD311", "PD315", "PD316", "PD318",
         "PD325",
-        "PD408", "PD710", "PD711",
+        "PD408", "PD710", "PD711", "PD712",
     }
 )  # fmt: skip
 LOUD = (Level.ERROR, Level.CRITICAL)
@@ -55,7 +55,8 @@ def diagnose(library: Library) -> Diagnosis:
     traced = [room for room in traced if room.room not in left]
     found = tuple(one for one in found if one.room not in left)
     broken = [one for one in broken if one.room not in left]
-    lines = tuple(_few(library.said(_wanted)))
+    served = Served()
+    lines = tuple(_few(served.passing(library.said(_wanted))))
     gone = list(crashes.ended(library, tracer.deployment, [event for event in lines if crashes.wanted(event.row)]))
     died, others = _deaths(gone, lines, traced)
     findings = _findings(others)
@@ -68,7 +69,7 @@ def diagnose(library: Library) -> Diagnosis:
     unexplained = tuple(room.room for room in traced if room.cause is None and room.outcome in BROKEN)
     tally = Tally(
         dict(Counter(one.outcome.value for one in found)), sum(1 for one in broken if one.room not in harmless),
-        sum(1 for room in traced if room.outcome in BROKEN), unexplained, _answered(lines),
+        sum(1 for room in traced if room.outcome in BROKEN), unexplained, served.answered,
         len(left),
     )  # fmt: skip
     shown = sources(library, tracer.deployment)
@@ -79,7 +80,7 @@ def diagnose(library: Library) -> Diagnosis:
 
 
 def _wanted(row: Row) -> bool:
-    return bool(row.cause) or crashes.wanted(row) or Sign.REQUEST_ANSWERED in row.proves
+    return bool(row.cause) or crashes.wanted(row) or counted(row)
 
 
 def _few(lines: Iterable[Event]) -> Iterable[Event]:
@@ -194,7 +195,3 @@ def _said(event: Event) -> Finding:
         known.code, known.slug, fill(known.headline, fills), f"{event.instance} says so: {event.text.strip()[:200]}",
         event.instance, (), event.t, event.t, (crashes.shown(event, "its own line says so"),), fill(known.fix, fills),
     )  # fmt: skip
-
-
-def _answered(lines: Iterable[Event]) -> Mapping[str, int]:
-    return dict(Counter(event.instance for event in lines if answers(event) and event.values.get("status") == "200"))

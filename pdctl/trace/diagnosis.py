@@ -52,6 +52,7 @@ class Death:
     """An instance that ended without being told to. at: its last sign of life, epoch. why: one sentence.
 
     rooms: those that failed or hung because of it; running: requests its last batch line counted, None without one.
+    untold: what no log can say of its end.
     """
 
     instance: str
@@ -65,6 +66,7 @@ class Death:
     running: int | None
     evidence: tuple[Evidence, ...]
     fix: str
+    untold: tuple[Missing, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,8 @@ class Remark:
 class Tally:
     """rooms: outcome → how many; unexplained: broken rooms no line gives a cause for. traced: broken rooms looked into.
 
-    answered: instance → requests it answered with 200, as far as its access lines were read. canaries: rooms that
-    doctor left on purpose; none of the other numbers counts them.
+    answered: instance → requests for tokens it answered with 200 by its access lines, without its warm-up. canaries:
+    rooms that doctor left unfinished, to see that both sides let them go; none of the other numbers counts them.
     """
 
     rooms: Mapping[str, int]
@@ -138,6 +140,19 @@ class Diagnosis:
         """
         kinds = {source.kind for source in self.sources if source.kind is not Kind.ENGINE or source.role}
         return Kind.ENGINE in kinds or (Kind.ROUTER in kinds and not self.unread)
+
+    @property
+    def served(self) -> bool:
+        """Whether a line shows that a client got its answer: nothing wrong is no proof without one.
+
+        A prefill answers its router, and what becomes of that no line of its own tells.
+        """
+        prefills = {source.instance for source in self.sources if source.role == "prefill"}
+        return bool(self.tally.rooms.get("ok") or set(self.tally.answered) - prefills)
+
+    @property
+    def fine(self) -> bool:
+        return self.told and self.served and not self.wrong
 
     @property
     def unread(self) -> tuple[str, ...]:

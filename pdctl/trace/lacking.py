@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from pdctl.trace import deaths as ends
 from pdctl.trace.addresses import parse
-from pdctl.trace.crashes import GONE
 from pdctl.trace.diagnosis import Kind
 from pdctl.trace.missing import LOG_REQUESTS, TIME_STATS
 from pdctl.trace.mixed import APART
@@ -48,9 +47,7 @@ def _lacking(
         if source.kind is Kind.MIXED:
             yield Missing(f"which process wrote which line of {source.instance}", APART)
     for death in died:
-        if death.code in GONE.values():
-            what = f"what ended {death.instance}: its log stops without a word"
-            yield Missing(what, "dmesg on its host (OOM killer), `kubectl describe pod`, its exit code")
+        yield from death.untold
     engines = (*deployment.prefills, *deployment.decodes)
     if not engines and not any(source.kind is Kind.ROUTER for source in sources):
         return
@@ -64,7 +61,7 @@ def _lacking(
         yield from room.missing_evidence
     quiet = [one.name for one in engines if not (one.identity.log_requests or one.identity.time_stats)]
     if quiet and not any(one.outcome.value == "ok" for one in rooms):
-        what = f"how each room went that went well: at their level {', '.join(quiet)} write no line about one"
+        what = f"which rooms went well: at their log level {', '.join(quiet)} write no line about such a room"
         yield Missing(what, f"{LOG_REQUESTS} (or {TIME_STATS}) on {', '.join(quiet)}")
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from pdctl.cli.diagnose import exit_code
 from pdctl.engines.wrapping import COLOUR
+from pdctl.errors import ExitCode
 from pdctl.trace import crashes
 from pdctl.trace.deployment import Deployment
 from pdctl.trace.diagnose import diagnose
@@ -33,9 +35,10 @@ class Truth(NamedTuple):
 
 
 FINE = Truth()
+UNASKED = frozenset({"1p1d-spawn-mixed-sgl058"})  # started, warmed up and ended: nobody sent it a request
 NULL_PORTS = Truth(findings=("PD201",))
 HAPPENED = {
-    "1p0d-prefill-alone-debug-sgl058": FINE,
+    "1p0d-prefill-alone-debug-sgl058": Truth(findings=("PD712",)),
     "1p1d-decode-killed-debug-sgl058": Truth((("decode0", "PD704", 1),)),
     "1p1d-decode-killed-info-sgl0523": Truth((("decode0", "PD704", 5),)),
     "1p1d-dp-attention-crash-debug-sgl058": Truth((("prefill0", "PD709", 0),)),
@@ -95,6 +98,7 @@ def test_what_happened_is_named_and_nothing_else(scenario: str) -> None:
     assert tuple((one.instance, one.code, len(one.rooms)) for one in found.deaths) == happened.deaths
     assert tuple(sorted(one.code for one in found.findings)) == happened.findings
     assert found.wrong == (happened != FINE)
+    assert found.fine == (happened == FINE and scenario not in UNASKED)
     assert found.told
 
 
@@ -256,7 +260,7 @@ def test_a_log_that_merely_stops_is_no_death(tmp_path: Path) -> None:
 def test_a_death_without_a_room_speaks_of_none() -> None:
     told = library(logs("1p1d-decode-killed-info-sgl0523"))
     (gone,) = crashes.ended(told, Deployment.of(told), list(told.said(crashes.wanted)))
-    assert crashes.told(gone, (), None).headline == "decode0 died; no line names a room that it had"
+    assert crashes.told(gone, (), None).headline == "decode0 died; no room is known to have broken of it"
     assert crashes.told(gone, (1,), None).headline == "decode0 died while it had the room"
 
 
@@ -324,3 +328,115 @@ def test_a_log_that_tells_no_role_proves_nothing_fine(tmp_path: Path) -> None:
         )
     )
     assert (found.wrong, found.told) == (False, False)
+
+
+@pytest.mark.parametrize("scenario", [name for name, happened in HAPPENED.items() if happened == FINE])
+def test_logs_that_show_no_answered_request_prove_nothing_fine(scenario: str, tmp_path: Path) -> None:
+    """The first 40 lines of each: start-up, at most the warm-up."""
+    cut = []
+    for path in map(Path, logs(scenario)):
+        data = gzip.decompress(path.read_bytes()) if path.name.endswith(".gz") else path.read_bytes()
+        file = tmp_path / path.name.removesuffix(".gz")
+        file.write_bytes(b"\n".join(data.split(b"\n")[:40]) + b"\n")
+        cut.append(str(file))
+    found = diagnose(library(cut))
+    assert not found.wrong
+    assert not found.fine
+    assert exit_code(found) is ExitCode.NOT_PROBED
+
+
+def test_a_prefills_answers_alone_do_not_show_that_the_deployment_serves() -> None:
+    found = diagnose(library([path for path in logs("2p1d-healthy-info-sgl0523") if "prefill" in path]))
+    assert found.tally.answered
+    assert not found.wrong
+    assert not found.fine
+
+
+ACCESS = 'INFO:     127.0.0.1:5000{} - "POST {} HTTP/1.1" {}'
+
+
+def test_every_request_for_tokens_is_counted_and_no_warm_up(tmp_path: Path) -> None:
+    said = (
+        ACCESS.format(1, "/generate", "200 OK"),  # its own
+        "The server is fired up and ready to roll!",
+        ACCESS.format(2, "/generate", "200 OK"),
+        ACCESS.format(3, "/v1/chat/completions", "200 OK"),
+        ACCESS.format(4, "/v1/completions?x=1", "200 OK"),
+        ACCESS.format(5, "/v1/chat/completions", "500 Internal Server Error"),
+        ACCESS.format(6, "/v1/tokenize", "200 OK"),
+    )
+    lines = [f"{at(10 + number)} {text}" for number, text in enumerate(said)]
+    again = [line.replace(at(0), at(90)).replace(at(1), at(91)) for line in engine("decode", 30002, 8999)]
+    again += [f"{at(100)} {said[0]}", f"{at(101)} {said[1]}", f"{at(102)} {said[3]}"]
+    path = tmp_path / "decode.log"
+    path.write_text("\n".join([*engine("decode", 30002, 8999, *lines), *again]) + "\n")
+    found = diagnose(library([str(path)]))
+    assert dict(found.tally.answered) == {"decode": 4}
+    assert found.fine
+
+
+BY_PDCTL = "python3 -m pdctl.engine --host 127.0.0.1 --port 30002 --disaggregation-mode decode"
+
+
+def launched(tmp_path: Path, *ends: str) -> Diagnosis:
+    """A decode that pdctl launched, and started again after each of its ends."""
+    lines = []
+    for number, end in enumerate(ends, 1):
+        first = 100 * number
+        lines += [
+            f"{at(first)} pdctl: decode-0 generation {number}: {BY_PDCTL}",
+            *(line.replace(at(1), at(first + 1)) for line in engine("decode", 30002, 8999)[1:]),
+            f"{at(first + 50)} pdctl: decode-0 generation {number} {end}",
+        ]
+    path = tmp_path / "decode-0.log"
+    path.write_text("\n".join(lines) + "\n")
+    return diagnose(library([str(path)]))
+
+
+KILLED = "was killed by SIGKILL (from outside, or OOM-killed: see dmesg)"
+
+
+def test_a_kill_that_the_launcher_saw_is_not_said_to_be_unknown(tmp_path: Path) -> None:
+    found = launched(tmp_path, KILLED)
+    (death,) = found.deaths
+    assert "was killed by SIGKILL" in death.why
+    assert "dmesg" in death.fix
+    assert death.fix.startswith("start decode-0 again")
+    (asked,) = [one for one in found.unknowns if "SIGKILL" in one.what]
+    assert not any("what ended" in one.what for one in found.unknowns)
+    assert asked.what.startswith("who sent SIGKILL")
+    assert "kubectl" not in f"{death.fix} {asked.enable_with}"
+
+
+def test_every_start_that_was_killed_is_a_death(tmp_path: Path) -> None:
+    found = launched(tmp_path, KILLED, KILLED)
+    assert [one.instance for one in found.deaths] == ["decode-0", "decode-0"]
+    assert not found.deaths[0].fix.startswith("start decode-0 again")  # it was
+
+
+@pytest.mark.parametrize("why", ["pdctl ended it", "its own: it was asked to leave"])
+def test_an_end_that_pdctl_ordered_is_no_death(tmp_path: Path, why: str) -> None:
+    found = launched(tmp_path, f"was killed by SIGKILL ({why})")
+    assert not found.deaths
+    assert not found.unknowns or not any("decode-0" in one.what and "SIGKILL" in one.what for one in found.unknowns)
+
+
+@pytest.mark.parametrize(
+    ("end", "fix"),
+    [
+        ("was lost with its node n3 (DOWN+NOT_RESPONDING)", "scontrol show node n3"),
+        ("was killed by SIGSEGV (it crashed in native code)", "tail -n 50 "),
+    ],
+)
+def test_an_end_whose_reason_is_written_down_leaves_no_question(tmp_path: Path, end: str, fix: str) -> None:
+    found = launched(tmp_path, end)
+    (death,) = found.deaths
+    assert fix in death.fix
+    assert not death.untold
+
+
+def test_of_a_process_whose_launcher_is_not_known_both_places_are_named() -> None:
+    (death,) = diagnosis("1p1d-decode-killed-info-sgl0523").deaths
+    assert "dmesg" in death.fix
+    assert "kubectl describe pod" in death.fix
+    assert death.untold[0].what.startswith("what ended decode0")

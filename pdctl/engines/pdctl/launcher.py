@@ -7,10 +7,19 @@ from pdctl.engines.sign import Sign
 
 # Spoken as SGLang's, which pdctl's own engine speaks too: both kinds of engine are launched.
 ROWS = (
+    # Words of launch/verdict.py.
+    Row(
+        "process-killed-on-order", Speaker.SGLANG, Level.INFO, "", b" was killed by SIG",
+        r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+) was killed by (?P<signal>SIG\w+) "
+        r"\((?:pdctl ended it|its own: it was asked to leave)\)",
+        "[2026-11-21 19:44:33] pdctl: decode-0 generation 1 was killed by SIGKILL (pdctl ended it)",
+        proves=(Sign.ORDERED_TO_END,),
+    ),
     Row(
         "process-killed", Speaker.SGLANG, Level.ERROR, "", b" was killed by SIG",
         r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+) was killed by (?P<signal>SIG\w+)",
-        "[2026-11-21 19:44:33] pdctl: decode-0 generation 1 was killed by SIGKILL (pdctl ended it)",
+        "[2026-11-21 19:44:33] pdctl: decode-0 generation 1 was killed by SIGKILL (from outside, or OOM-killed: see "
+        "dmesg)",
         proves=(Sign.DIED,),
     ),
     Row(

@@ -18,6 +18,13 @@ ROWS = (
         proves=(Sign.SERVES, Sign.REQUEST_ANSWERED),
     ),
     Row(
+        "openai-answered", Speaker.SGLANG, Level.INFO, "", b'"POST /v1/',
+        _CLIENT + r" - \"(?P<method>POST) (?P<path>/v1/(?:(?:chat/)?completions|responses))(?:\?[^\s\"]*)? "
+        r"HTTP/1\.\d\" (?P<status>\d{3})",
+        '[2026-11-21 02:06:36] INFO:     127.0.0.1:49348 - "POST /v1/chat/completions HTTP/1.1" 200 OK',
+        proves=(Sign.SERVES, Sign.REQUEST_ANSWERED),
+    ),
+    Row(
         "http2-preface", Speaker.SGLANG, Level.INFO, "", b'"PRI %2A HTTP/2.0"',
         _CLIENT + r" - \"PRI %2A HTTP/2\.0\" (?P<status>\d{3})",
         '[2026-11-21 02:06:42] INFO:     127.0.0.1:59562 - "PRI %2A HTTP/2.0" 404 Not Found',
@@ -26,7 +33,6 @@ ROWS = (
         "api-answered", Speaker.SGLANG, Level.INFO, "", b' HTTP/1.',
         _CLIENT + r" - " + _WAS + r" (?P<status>\d{3})",
         '[2026-11-21 02:06:34] INFO:     127.0.0.1:49340 - "GET /model_info HTTP/1.1" 200 OK',
-        proves=(Sign.REQUEST_ANSWERED,),
     ),
     Row(
         "http2-preface-refused", Speaker.SGLANG, Level.WARNING, "", b"Invalid HTTP request received.",
