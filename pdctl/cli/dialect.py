@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from enum import Enum
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pdctl.cli.app import EPILOG, SETTINGS
+from pdctl.engines.adapters import adapter, adapters
 from pdctl.engines.identify import identify
-from pdctl.engines.row import Row, Speaker
 from pdctl.engines.survey import survey
 from pdctl.engines.versions import resolve
 from pdctl.engines.vocabulary import speech
@@ -22,9 +23,13 @@ from pdctl.render import term
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pdctl.engines.row import Row
     from pdctl.logs.source import Log
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings=SETTINGS)
+
+
+NAMES = tuple(str(one.speaker) for one in adapters())
 
 
 class Report(str, Enum):
@@ -59,7 +64,14 @@ AlsoOf = Annotated[str | None, typer.Option("--version", metavar="V", help="The 
 
 @app.command(epilog=EPILOG)
 def show(
-    speaker: Annotated[Speaker | None, typer.Argument(help="Whose rows; all if not given.")] = None,
+    speaker: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SPEAKER]",
+            help=f"Whose rows: {', '.join(NAMES)}; all if not given.",
+            autocompletion=lambda: list(NAMES),
+        ),
+    ] = None,
     version: Annotated[
         str | None, typer.Option("--version", metavar="V", help="Only what this release of SGLang writes.")
     ] = None,
@@ -74,10 +86,15 @@ def show(
     pdctl dialect show pdctl-router
     pdctl dialect show -o json
     """
-    rows = [row for row in speech(dialects).rows if speaker is None or row.speaker is speaker]
+    if speaker is not None and speaker not in NAMES:
+        near = difflib.get_close_matches(speaker, NAMES, n=1)
+        raise UsageError(
+            f"no speaker {speaker!r}", f"did you mean {near[0]}?" if near else f"one of {', '.join(NAMES)}"
+        )
+    rows = [row for row in speech(dialects).rows if speaker is None or row.speaker == speaker]
     release = None if version is None else resolve(version)
     if release is not None:
-        rows = [row for row in rows if row.speaker is not Speaker.SGLANG or row.span.holds(release.known)]
+        rows = [row for row in rows if not _dated(row) or row.span.holds(release.known)]
     if role is not None:
         rows = [row for row in rows if row.role in (role.value, "") and _writes(row, role)]
     stream = term.out()
@@ -87,6 +104,11 @@ def show(
     if release is not None and release.note:
         term.err().write(f"note: {release.note}")
     render.rows(rows, stream)
+
+
+def _dated(row: Row) -> bool:
+    known = adapter(row.speaker)
+    return known is not None and known.dated
 
 
 @app.command(epilog=EPILOG)

@@ -13,7 +13,7 @@ import yaml
 
 from pdctl import input_file
 from pdctl.engines import pattern, versions
-from pdctl.engines.lexicon import ROWS
+from pdctl.engines.adapters import adapters, rows
 from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
 from pdctl.engines.sign import Sign
@@ -22,7 +22,7 @@ from pdctl.engines.versions import V0_5_3, Span, Version
 from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from enum import Enum
     from pathlib import Path
 
@@ -47,16 +47,16 @@ def load(directory: Path) -> tuple[Row, ...]:
     files = sorted((*directory.glob("*.yaml"), *directory.glob("*.yml")))
     if not files:
         raise UsageError(f"{directory}: no *.yaml file in it", "put your rows into one, as docs/dialects.md shows")
-    taken = {row.id: "pdctl" for row in ROWS}
-    rows: list[Row] = []
+    taken = {row.id: "pdctl" for row in rows()}
+    found: list[Row] = []
     for file in files:
         for cells, where in _entries(file):
             row = _row(cells, where)
             if row.id in taken:
                 raise UsageError(f"{cells['id'].where}: id {row.id} is taken by {taken[row.id]}", "give it another id")
             taken[row.id] = where
-            rows.append(row)
-    return tuple(rows)
+            found.append(row)
+    return tuple(found)
 
 
 def _entries(file: Path) -> Iterable[tuple[dict[str, Cell], str]]:
@@ -121,7 +121,7 @@ def _row(cells: dict[str, Cell], where: str) -> Row:
 
     row = Row(
         text("id"),
-        Speaker(_one_of(cells["speaker"], Speaker)),
+        _speaker(cells["speaker"]),
         Level(_one_of(cells["level"], Level)),
         _role(cells.get("role")),
         text("literal").encode(),
@@ -151,13 +151,20 @@ def _prove(row: Row, where: str) -> None:
         )
 
 
+def _speaker(cell: Cell) -> Speaker:
+    return Speaker(_among(cell, [one.speaker for one in adapters()], "speaker"))
+
+
 def _one_of(cell: Cell, kind: type[Enum]) -> str:
-    known = [str(member.value) for member in kind]
+    return _among(cell, [str(member.value) for member in kind], kind.__name__.lower())
+
+
+def _among(cell: Cell, known: Sequence[str], what: str) -> str:
     if cell.text in known:
         return cell.text
     near = difflib.get_close_matches(cell.text, known, n=1)
     raise UsageError(
-        f"{cell.where}: {cell.text!r} is no {kind.__name__.lower()}",
+        f"{cell.where}: {cell.text!r} is no {what}",
         f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}",
     )
 

@@ -1,8 +1,8 @@
 """Who wrote a log: speaker, role, releases, backend, level and ports, from its lines alone.
 
 Role detection: most engine rows are written by one role only (row.role); a log names its role as soon as one such
-line stands in it. Version detection: every row and a few details of some lines (HINTS) hold for a span of the releases
-that were read; what all of them allow is the answer.
+line stands in it. Version detection: every row and a few details of some lines (Adapter.hints) hold for a span of the
+releases that were read; what all of them allow is the answer.
 Nothing is assumed: what no line shows is None.
 """
 
@@ -15,23 +15,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import arguments, numerals
-from pdctl.engines.pdctl.engine import AT_INFO
+from pdctl.engines.adapters import adapter, adapters, hints
 from pdctl.engines.pdctl.launcher import ROWS as LAUNCHER
 from pdctl.engines.row import Level, Speaker
-from pdctl.engines.versions import (
-    V0_5_3,
-    V0_5_4,
-    V0_5_4_POST2,
-    V0_5_8,
-    V0_5_10,
-    V0_5_11,
-    V0_5_12,
-    V0_5_16,
-    V0_5_23,
-    Span,
-    Version,
-    spell,
-)
+from pdctl.engines.sign import Sign
+from pdctl.engines.versions import V0_5_3, Span, Version, spell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -39,6 +27,8 @@ if TYPE_CHECKING:
     from pdctl.engines.speech import Said, Speech
 
 DEBUG_FLAG = "--log-level debug"
+# Lines `pdctl launch` adds to any log, and whose they look like.
+LAUNCHERS, LAUNCHED_AS = frozenset(row.id for row in LAUNCHER), LAUNCHER[0].speaker
 _LEVELS = tuple(Level)
 
 
@@ -94,51 +84,6 @@ _PAIR = re.compile(r"""["'](https?://[^"']+)["'], (?:Some\()?(\d+|None)""")
 _URL = re.compile(r"""["'](https?://[^"']+)["']""")
 
 
-class Hint(NamedTuple):
-    """A detail of a row's values that only some releases write."""
-
-    row: str
-    value: str
-    pattern: str
-    span: Span
-
-
-_LAUNCHERS = frozenset(row.id for row in LAUNCHER)
-HINTS = (
-    # A decode asks in its own release's words, whatever the answer.
-    Hint("shape-called", "path", r"/route\?engine_rank", Span(V0_5_3, V0_5_10)),
-    Hint("shape-called", "path", r"/route\?prefill_dp_rank", Span(V0_5_10)),
-    Hint("rank-called", "path", r"/route\?engine_rank", Span(V0_5_3, V0_5_10)),
-    Hint("rank-called", "path", r"/route\?prefill_dp_rank", Span(V0_5_10)),
-    # A prefill is asked by anybody; what it does not understand it answers with 400.
-    Hint("bootstrap-shape-answered", "asked", r"/route\?engine_rank\S* (?:200|5)", Span(V0_5_3, V0_5_10)),
-    Hint("bootstrap-shape-answered", "asked", r"/route\?engine_rank\S* 400", Span(V0_5_10)),
-    Hint("bootstrap-shape-answered", "asked", r"/route\?prefill_dp_rank\S* (?:200|503)", Span(V0_5_10)),
-    Hint("bootstrap-shape-answered", "asked", r"/route\?prefill_dp_rank\S* 400", Span(V0_5_3, V0_5_10)),
-    # repr() of the record as the decode's own release defines it.
-    Hint("prefill-shape-fetched", "info", r"PrefillServerInfo\((?!.*prefill_http_port)", Span(V0_5_10, V0_5_16)),
-    Hint(
-        "prefill-shape-fetched",
-        "info",
-        r"PrefillServerInfo\((?!.*kv_layout).*prefill_http_port",
-        Span(V0_5_16, V0_5_23),
-    ),
-    Hint("prefill-shape-fetched", "info", r".*kv_layout", Span(V0_5_23)),
-    Hint("prefill-shape-fetched-old", "page_size", r"\d", Span(V0_5_8, V0_5_10)),
-    Hint("prefill-warm-up-ended-old", "resp", r".*'total_retractions'", Span(V0_5_4_POST2, V0_5_11)),
-    Hint("decode-warm-up-ended-old", "resp", r".*'total_retractions'", Span(V0_5_4_POST2, V0_5_11)),
-    Hint("prefill-times", "attempts", r"\d", Span(V0_5_16)),
-    Hint("prefill-times", "attempts", r"$", Span(V0_5_12, V0_5_16)),
-    Hint("decode-times", "attempts", r"\d", Span(V0_5_16)),
-    Hint("decode-times", "attempts", r"$", Span(V0_5_12, V0_5_16)),
-    Hint("prefill-batch-old", "dot", r"\.", Span(V0_5_3, V0_5_4)),
-    Hint("prefill-batch-old", "dot", r",", Span(V0_5_4, V0_5_11)),
-    Hint("decode-batch", "dot", r"\.", Span(V0_5_3, V0_5_4)),
-    Hint("decode-batch", "dot", r",", Span(V0_5_4)),
-)
-_HINTS = {row: tuple(hint for hint in HINTS if hint.row == row) for row in {hint.row for hint in HINTS}}
-
-
 def identify(lines: Iterable[bytes], speech: Speech) -> Identity:
     """What the lines given say; they may be a whole log, its head and tail, or three lines of an excerpt."""
     notes = _Notes()
@@ -157,7 +102,7 @@ class _Notes:
         self.launchers = 0  # lines `pdctl launch` added to the log, whoever wrote the others
         self.roles: dict[str, str] = {}
         self.levels: set[Level] = set()
-        self.debug_shared: str = ""  # a line SGLang writes at DEBUG but pdctl's engine at INFO
+        self.debug_shared: set[str] = set()  # rows of one at DEBUG that another writes at INFO
         self.since: tuple[Version, str] | None = None
         self.until: tuple[Version, str] | None = None
         self.backends: dict[str, str] = {}
@@ -170,22 +115,24 @@ class _Notes:
         row, values = said.row, said.values
         why = f"`{said.prefix.message[:72]}` ({row.id})"
         self.speakers[row.speaker] += 1
-        self.launchers += row.id in _LAUNCHERS
+        self.launchers += row.id in LAUNCHERS
         if row.role:
             self.roles.setdefault(row.role, why)
         if row.backend:
             self.backends.setdefault(row.backend, why)
         self._level(said)
-        if row.speaker is Speaker.SGLANG:
+        known = adapter(row.speaker)
+        if known is not None and known.dated:
             self._bound(row.span, why)
-            for hint in _HINTS.get(row.id, ()):
-                if re.match(hint.pattern, _detail(hint.value, said)):
+            for hint in hints(row.speaker, row.id):
+                if re.match(hint.pattern, hint.detail(said)):
                     self._bound(hint.span, why)
         if row.needs in ("--log-requests", "--enable-request-time-stats-logging"):
             self.found.setdefault(row.needs, why)
-        read = _READERS.get(row.id)
-        if read is not None:
-            read(self, said, why)
+        for sign in row.proves:
+            read = _READERS.get(sign)
+            if read is not None:
+                read(self, said, why)
         if "state" in values and "seconds" in values:
             name = "bootstrap" if values["state"] == "Bootstrapping" else "waiting"
             seconds = numerals.real(values["seconds"])
@@ -195,8 +142,8 @@ class _Notes:
     def _level(self, said: Said) -> None:
         row = said.row
         level = Level.DEBUG if row.needs == DEBUG_FLAG else row.level
-        if level is Level.DEBUG and row.id in AT_INFO:
-            self.debug_shared = row.id
+        if level is Level.DEBUG and any(row.id in one.at_info for one in adapters() if one.shares is row.speaker):
+            self.debug_shared.add(row.id)
         else:
             self.levels.add(level)
 
@@ -241,7 +188,7 @@ class _Notes:
             self.ports[what] = port
 
     def routed(self, said: Said, why: str) -> None:
-        if said.row.id == "rehearsal-starting":
+        if Sign.WORKERS_REHEARSED in said.row.proves:
             self.found["rehearsal"] = why
         elif "rehearsal" in self.found:
             return  # that line has the ports which are really sent
@@ -276,14 +223,11 @@ class _Notes:
 
     def _speaker(self) -> tuple[Speaker | None, str]:
         seen = dict(self.speakers)
-        if len(seen) > 1 and seen.get(Speaker.SGLANG, 0) == self.launchers:
-            seen.pop(Speaker.SGLANG, None)
-        for own, shared in ((Speaker.PDCTL_ENGINE, Speaker.SGLANG), (Speaker.SMG, Speaker.SGLANG_ROUTER)):
-            if own in seen:
-                seen[own] += seen.pop(shared, 0)
-        # Routers written in Python serve over uvicorn too: its lines are then theirs.
-        if Speaker.MINI_LB in seen:
-            seen.pop(Speaker.SGLANG, None)
+        if len(seen) > 1 and seen.get(LAUNCHED_AS, 0) == self.launchers:
+            seen.pop(LAUNCHED_AS, None)
+        for one in adapters():
+            if one.speaker in seen and one.shares is not None:
+                seen[one.speaker] += seen.pop(one.shares, 0)
         if len(seen) == 1:
             speaker, count = next(iter(seen.items()))
             return speaker, f"{speaker.value}: {count} line{'s' * (count != 1)} of its own"
@@ -300,7 +244,8 @@ class _Notes:
         return "", "several roles: " + "; ".join(f"{role}: {why}" for role, why in sorted(self.roles.items()))
 
     def _version(self, speaker: Speaker | None) -> tuple[Version | None, Version | None, str]:
-        if speaker is not Speaker.SGLANG:
+        known = adapter(speaker)
+        if known is None or not known.dated:
             return None, None, ""
         since, until = self.since, self.until
         if since is not None and until is not None and since[0] >= until[0]:
@@ -312,7 +257,8 @@ class _Notes:
     def _lowest(self, speaker: Speaker | None) -> Level | None:
         levels = set(self.levels)
         if self.debug_shared:
-            levels.add(Level.INFO if speaker is Speaker.PDCTL_ENGINE else Level.DEBUG)
+            known = adapter(speaker)
+            levels.add(Level.INFO if known is not None and self.debug_shared <= known.at_info else Level.DEBUG)
         return min(levels, key=_LEVELS.index, default=None)
 
     def _port(self, name: str, seen: str) -> int | None:
@@ -327,35 +273,12 @@ class _Notes:
         return None if told is None else told == "True"
 
 
-def _detail(name: str, said: Said) -> str:
-    if name == "asked":
-        return f"{said.values['path']} {said.values['status']}"
-    if name == "dot":
-        return said.prefix.message.partition(" batch")[2].lstrip(" [0123456789]")[:1]
-    if name == "resp":
-        return said.prefix.message
-    return said.values.get(name, "")
-
-
 _READERS = {
-    "server-args": _Notes.arguments,
-    "server-args-resolved": _Notes.arguments,
-    "launched-engine": _Notes.command,
-    "launched-router": _Notes.command,
-    "uvicorn-running": _Notes.served,
-    "bootstrap-server-started": _Notes.bootstrapped,
-    "register-called": _Notes.bootstrapped,
-    "router-starting": _Notes.routed,
-    "workers-initialising": _Notes.routed,
-    "router-targets": _Notes.routed,
-    "router-prefills": _Notes.routed,
-    "router-decodes": _Notes.routed,
-    "server-starting": _Notes.served,
-    "listening": _Notes.routed,
-    "rehearsal-starting": _Notes.routed,
-    "bootstrap-register-answered": _Notes.clock,
-    "bootstrap-shape-answered": _Notes.clock,
-    "bootstrap-rank-answered": _Notes.clock,
-    "bootstrap-answered": _Notes.clock,
-    "kv-backend": _Notes.named_backend,
+    Sign.ARGUMENTS: _Notes.arguments,
+    Sign.COMMAND: _Notes.command,
+    Sign.HTTP_PORT: _Notes.served,
+    Sign.BOOTSTRAP_LISTENS: _Notes.bootstrapped,
+    Sign.WORKERS: _Notes.routed,
+    Sign.CLOCK: _Notes.clock,
+    Sign.BACKEND: _Notes.named_backend,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from pdctl.engines.versions import Span
 
@@ -12,15 +12,36 @@ if TYPE_CHECKING:
     from pdctl.engines.sign import Sign
 
 
-class Speaker(str, Enum):
-    """Who writes the line."""
+class Speaker(str):
+    """Who writes the line: the name of an adapter (engines/base.py). One object per name, so `is` may be asked."""
 
-    SGLANG = "sglang"
-    SGLANG_ROUTER = "sglang-router"
-    SMG = "smg"
-    MINI_LB = "mini_lb"
-    PDCTL_ENGINE = "pdctl-engine"
-    PDCTL_ROUTER = "pdctl-router"
+    __slots__ = ()
+    _known: ClassVar[dict[str, Speaker]] = {}
+
+    SGLANG: ClassVar[Speaker]
+    SGLANG_ROUTER: ClassVar[Speaker]
+    SMG: ClassVar[Speaker]
+    MINI_LB: ClassVar[Speaker]
+    PDCTL_ENGINE: ClassVar[Speaker]
+    PDCTL_ROUTER: ClassVar[Speaker]
+
+    def __new__(cls, name: str) -> Speaker:
+        return cls._known.setdefault(name, str.__new__(cls, name))
+
+    def __reduce__(self) -> tuple[type[Speaker], tuple[str]]:
+        return (Speaker, (str(self),))
+
+    @property
+    def value(self) -> str:
+        return str(self)
+
+
+Speaker.SGLANG = Speaker("sglang")
+Speaker.SGLANG_ROUTER = Speaker("sglang-router")
+Speaker.SMG = Speaker("smg")
+Speaker.MINI_LB = Speaker("mini_lb")
+Speaker.PDCTL_ENGINE = Speaker("pdctl-engine")
+Speaker.PDCTL_ROUTER = Speaker("pdctl-router")
 
 
 class Level(str, Enum):

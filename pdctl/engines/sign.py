@@ -19,6 +19,13 @@ class Sign(str, Enum):
         self._value_, self.meaning = word, meaning
         return self
 
+    # What a log is: who wrote it, with which settings.
+    ARGUMENTS = "arguments", "its settings, `args` as Python writes them"
+    COMMAND = "command", "its command line: `args`"
+    HTTP_PORT = "http-port", "it serves HTTP at `port`"
+    BOOTSTRAP_LISTENS = "bootstrap-listens", "its bootstrap server does, at `port` or `addr`"
+    BACKEND = "backend", "it moves KV cache with `backend`"
+    CLOCK = "clock", "the time with its zone: `clock`"
     # A process, from its start to its end.
     STARTED = "started", "it says what it was started with, once in its life"
     LAUNCHED = "launched", "written into its log by whoever launched it, who will write its end there, too"

@@ -10,21 +10,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
+from pdctl.engines.adapters import speaks
 from pdctl.engines.prefix import Prefix, cut, spell
-from pdctl.engines.row import Row, Speaker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from pdctl.engines.row import Row, Speaker
+
 HEAD = 4  # bytes of the message by which rows are found
-# A speaker writes its own rows and those of the one whose code or words it shares; its own are looked at first.
-ANCESTRY: Mapping[Speaker, tuple[Speaker, ...]] = MappingProxyType(
-    {
-        Speaker.SMG: (Speaker.SGLANG_ROUTER,),
-        Speaker.MINI_LB: (Speaker.SGLANG,),
-        Speaker.PDCTL_ENGINE: (Speaker.SGLANG,),
-    }
-)
 
 
 class Said(NamedTuple):
@@ -66,7 +60,7 @@ class Speech:
         }
 
     def match(self, raw: bytes, speakers: frozenset[Speaker] | None = None) -> Said | None:
-        """The row this line is, or None. speakers: only rows these write (see ANCESTRY); None: any."""
+        """The row this line is, or None. speakers: only rows these write (adapters.speaks); None: any."""
         parts = cut(raw)
         line, at = parts.line, parts.at
         message: str | None = None
@@ -123,4 +117,4 @@ def _span(text: bytes) -> dict[str, str]:
 
 
 def _may_say(speakers: frozenset[Speaker], speaker: Speaker) -> bool:
-    return speaker in speakers or any(speaker in ANCESTRY.get(one, ()) for one in speakers)
+    return speaker in speakers or any(speaks(one, speaker) for one in speakers)

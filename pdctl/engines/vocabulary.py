@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from pdctl.engines.lexicon import ROWS
+from pdctl.engines.adapters import rows
 from pdctl.engines.speech import Speech
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def speech(extra: Path | None = None) -> Speech:
     """The shipped rows; with `extra`, the rows of its *.yaml files in front of them (UsageError names a bad line)."""
     if extra is None:
-        return Speech(ROWS)
+        return Speech(rows())
     from pdctl.engines.custom import load  # PyYAML is loaded only by those who bring rows
 
-    return Speech((*load(extra), *ROWS))
+    return Speech((*load(extra), *rows()))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.engines.speech import ANCESTRY, Said, Speech
+from pdctl.engines.adapters import speaks
+from pdctl.engines.speech import Said, Speech
 
 if TYPE_CHECKING:
     from pdctl.engines.row import Speaker
@@ -33,4 +34,4 @@ class Hearing(Speech):
 
 
 def _says(speakers: frozenset[Speaker], speaker: Speaker) -> bool:
-    return speaker in speakers or any(speaker in ANCESTRY.get(one, ()) for one in speakers)
+    return speaker in speakers or any(speaks(one, speaker) for one in speakers)

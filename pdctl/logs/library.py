@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.engines.adapters import speaks
 from pdctl.engines.prefix import cut, spell
-from pdctl.engines.speech import ANCESTRY
 from pdctl.engines.vocabulary import speech as shipped
 from pdctl.logs import needle, window
 from pdctl.logs.clocks import Clocks
@@ -303,4 +303,4 @@ class Library:
 
 
 def _says(speaker: Speaker | None, row: Row) -> bool:
-    return speaker is None or row.speaker is speaker or row.speaker in ANCESTRY.get(speaker, ())
+    return speaker is None or speaks(speaker, row.speaker)

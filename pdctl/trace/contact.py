@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
-from pdctl.engines.row import Speaker
+from pdctl.engines.adapters import adapter
 from pdctl.engines.sign import Sign
 from pdctl.trace.addresses import Address, parse
 from pdctl.trace.known import Known
@@ -87,8 +87,8 @@ class Contact:
         lines: list[Event] = []
         owners: set[str | None] = set()
         for router in self._deployment.routers:
-            if router.cut or self._speaker(router.name) is Speaker.PDCTL_ROUTER:
-                return None  # pdctl's own names the address with each room, which may differ from its list
+            if router.cut or self._names_address(router.name):
+                return None  # what it names with a room may differ from its list
             urls = [one.url for one in router.prefills]
             if requested is not None:
                 urls = [url for url in urls if self._serves(url, requested.value)] or urls
@@ -107,9 +107,10 @@ class Contact:
         why = "the router's list and the decode's own port lead every request it can be to this bootstrap server"
         return Known(name, why, (*lines, sent))
 
-    def _speaker(self, router: str) -> Speaker | None:
+    def _names_address(self, router: str) -> bool:
         instance = self._deployment.instances.get(router)
-        return instance.identity.speaker if instance else None
+        known = adapter(instance.identity.speaker) if instance else None
+        return known is not None and known.names_address
 
     def _serves(self, url: str, name: str) -> bool:
         owner = self._deployment.at_url(url)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from pdctl.engines.row import Speaker
+from pdctl.engines.adapters import adapter
 from pdctl.trace.matching import Assignments
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class Joins:
 
     def _closed(self, attempt: Attempt) -> bool:
         router = self._deployment.instances.get(attempt.router)
-        known = router is not None and router.identity.speaker is Speaker.SGLANG_ROUTER
-        return known and attempt.listed and attempt.closed
+        known = adapter(router.identity.speaker) if router is not None else None
+        return known is not None and known.reads_prefill and attempt.listed and attempt.closed
 
     def _fits(self, room: Glimpse, attempt: Attempt) -> bool:
         """The room's lines fall into the attempt's time, on its decode, and end as it did."""

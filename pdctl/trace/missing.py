@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdctl.engines.adapters import adapter
 from pdctl.engines.phase import Phase
-from pdctl.engines.row import Level, Speaker
+from pdctl.engines.row import Level
 from pdctl.engines.sign import Sign
 from pdctl.trace import signs
 from pdctl.trace.case import NEAR
@@ -76,7 +77,8 @@ def _routers(case: Case) -> Iterator[tuple[str, str]]:
     routers = [one for one in case.deployment.instances.values() if one.role == "router"]
     for one in routers:
         # Rust routers name the pair at DEBUG; none of them names the room.
-        if one.identity.speaker in (Speaker.SGLANG_ROUTER, Speaker.SMG) and one.identity.level is not Level.DEBUG:
+        known = adapter(one.identity.speaker)
+        if known is not None and known.pairs_at_debug and one.identity.level is not Level.DEBUG:
             yield one.name, f"{DEBUG} on {one.name}"
 
 
@@ -86,8 +88,13 @@ def _nobody(case: Case) -> bool:
     if failed is not None and signs.reached(failed) is Phase.PREALLOC:
         return True
     prefills = case.deployment.prefills
-    told = bool(prefills) and all(one.identity.speaker is Speaker.PDCTL_ENGINE for one in prefills)
+    told = bool(prefills) and all(_names_every_room(one) for one in prefills)
     return told or _gone(case)
+
+
+def _names_every_room(one: Instance) -> bool:
+    known = adapter(one.identity.speaker)
+    return known is not None and known.names_every_room
 
 
 def _gone(case: Case) -> bool:

@@ -5,19 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pdctl.engines.row import Speaker
-from pdctl.layout.commands import ROUTERS
+from pdctl.engines.adapters import adapter
+from pdctl.engines.routers.adapters import SGLANG_ROUTER
 
 if TYPE_CHECKING:
     from pdctl.trace.deployment import Deployment
     from pdctl.trace.upstreams import Router
 
-WORDS = {
-    Speaker.SGLANG_ROUTER: ROUTERS["sglang-router"].words,
-    Speaker.SMG: ROUTERS["smg"].words,
-    Speaker.MINI_LB: ROUTERS["mini-lb"].words,
-    Speaker.PDCTL_ROUTER: ("python", "-m", "pdctl.router"),
-}
 PLACEHOLDER = "<bootstrap port of "  # a port no log tells
 POLICIES = {
     "RoundRobin": "round_robin", "Random": "random", "CacheAware": "cache_aware", "PowerOfTwo": "power_of_two",
@@ -41,8 +35,8 @@ def router_command(deployment: Deployment) -> str:
 
 def _words(deployment: Deployment, router: Router) -> tuple[str, ...]:
     instance = deployment.instances.get(router.name)
-    speaker = instance.identity.speaker if instance else None
-    return WORDS.get(speaker or Speaker.SGLANG_ROUTER, WORDS[Speaker.SGLANG_ROUTER])
+    known = adapter(instance.identity.speaker) if instance else None
+    return known.command if known is not None and known.command else SGLANG_ROUTER.command
 
 
 def _rest(router: Router) -> list[str]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pdctl.engines.adapters import ROWS
 from pdctl.engines.identify import identify
-from pdctl.engines.lexicon import ROWS
 from pdctl.engines.survey import survey
 from pdctl.engines.versions import NEWEST, parse, spell
 from pdctl.engines.vocabulary import speech

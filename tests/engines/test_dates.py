@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pdctl.engines import tables
-from pdctl.engines.lexicon import ROWS
+from pdctl.engines.adapters import ROWS
 from pdctl.engines.pdctl import launcher
 from pdctl.engines.row import Speaker
 from pdctl.engines.sglang.logs import access, engines

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from pdctl.catalogue import book
-from pdctl.engines.lexicon import ROWS
+from pdctl.engines.adapters import ROWS
 from pdctl.engines.pattern import weaknesses
 from pdctl.engines.prefix import split
 from pdctl.engines.row import Row, Speaker

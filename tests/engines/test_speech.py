@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdctl.engines.lexicon import ROWS
+from pdctl.engines.adapters import ROWS
 from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
 from pdctl.engines.speech import Said, Speech, heads, lead

@@ -21,9 +21,9 @@ from pdctl.doctor.finding import Report
 from pdctl.doctor.gather import gather
 from pdctl.doctor.request import Request
 from pdctl.engines import custom
+from pdctl.engines.adapters import SHIPPED
 from pdctl.engines.identify import identify
 from pdctl.engines.prefix import split
-from pdctl.engines.row import Speaker
 from pdctl.engines.speech import Speech
 from pdctl.engines.vocabulary import speech
 from pdctl.errors import NotProbedError, PdctlError, UsageError
@@ -54,7 +54,7 @@ from tests.fuzz.judge import Target
 from tests.fuzz.rank_targets import RANK_TARGETS
 
 LONG = 60.0  # seconds: no deadline of pdctl's own ends a case
-ALL = frozenset(Speaker)
+ALL = frozenset(one.speaker for one in SHIPPED)
 PLANTED = "c0rrecthorsebatterystaple"
 UTC = dt.timezone.utc
 

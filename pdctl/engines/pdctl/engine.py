@@ -237,6 +237,7 @@ ROWS = (
     Row(
         "kv-backend", ENGINE, Level.INFO, "", b"KV transfer backend: ", r"KV transfer backend: (?P<backend>\w+)",
         "[2026-11-21 19:44:32] KV transfer backend: nixl",
+        proves=(Sign.BACKEND,),
     ),
     Row(
         "rank-placed", ENGINE, Level.INFO, "", b"Rank placed: ",
@@ -362,6 +363,6 @@ ROWS = (
         r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+): \S+ -m pdctl\.engine (?P<args>.*)",
         "[2026-11-21 19:44:26] pdctl: prefill-0 generation 1: python3 -m pdctl.engine --model-path /srv/tiny --host "
         "127.0.0.1 --port 30000 --disaggregation-mode prefill --disaggregation-bootstrap-port 8998",
-        proves=(Sign.STARTED, Sign.LAUNCHED, Sign.BOOTSTRAP_PORT),
+        proves=(Sign.COMMAND, Sign.STARTED, Sign.LAUNCHED, Sign.BOOTSTRAP_PORT),
     ),
 )  # fmt: skip

@@ -150,6 +150,6 @@ ROWS = (
         r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+): \S+ -m pdctl\.router (?P<args>.*)",
         "[2026-11-21 19:44:33] pdctl: router generation 1: python3 -m pdctl.router --host 127.0.0.1 --port 8000 "
         "--policy round_robin --prefill http://127.0.0.1:30000 8998 --decode http://127.0.0.1:30002",
-        proves=(Sign.STARTED, Sign.LAUNCHED),
+        proves=(Sign.COMMAND, Sign.STARTED, Sign.LAUNCHED),
     ),
 )  # fmt: skip

@@ -65,6 +65,7 @@ ROWS = (
         "server-starting", ROUTER, Level.INFO, "router", b"Starting server on ",
         r"Starting server on (?P<host>[^\s:]+|\[[^\]\s]+\]):(?P<port>\d+)",
         "2026-11-21 01:20:05  INFO smg::server: " + _AT + "server.rs:1018: Starting server on 127.0.0.1:8000",
+        proves=(Sign.HTTP_PORT,),
     ),
     Row(
         "router-ready", ROUTER, Level.INFO, "router", b"Router ready | workers: ",

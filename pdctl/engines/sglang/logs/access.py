@@ -46,6 +46,7 @@ ROWS = (
         '[2026-11-21 02:06:32] 127.0.0.1 [21/Nov/2026:02:06:32 +0000] "PUT /route HTTP/1.1" 200 154 "-" '
         '"python-requests/2.34.2"',
         needs=DEBUG,
+        proves=(Sign.CLOCK,),
     ),
     Row(
         "bootstrap-shape-answered", Speaker.SGLANG, Level.INFO, "prefill", b"=-1&",
@@ -54,6 +55,7 @@ ROWS = (
         '[2026-11-21 02:06:48] 127.0.0.1 [21/Nov/2026:02:06:48 +0000] "GET /route?prefill_dp_rank=-1&'
         'prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1 HTTP/1.1" 200 607 "-" "python-requests/2.34.2"',
         needs=DEBUG,
+        proves=(Sign.CLOCK,),
     ),
     Row(
         "bootstrap-rank-answered", Speaker.SGLANG, Level.INFO, "prefill", b'"GET /route?',
@@ -62,6 +64,7 @@ ROWS = (
         '[2026-11-21 02:01:28] 127.0.0.1 [21/Nov/2026:02:01:28 +0000] "GET /route?engine_rank=0&target_dp_group=0&'
         'target_pp_rank=0 HTTP/1.1" 200 203 "-" "python-requests/2.34.2"',
         needs=DEBUG,
+        proves=(Sign.CLOCK,),
     ),
     Row(
         "bootstrap-answered", Speaker.SGLANG, Level.INFO, "", b' HTTP/1.',
@@ -69,12 +72,14 @@ ROWS = (
         '[2026-11-21 02:06:49] 127.0.0.1 [21/Nov/2026:02:06:49 +0000] "GET /health HTTP/1.1" 200 154 "-" '
         '"python-requests/2.34.2"',
         needs=DEBUG,
+        proves=(Sign.CLOCK,),
     ),
     # Calls this process made (urllib3 at DEBUG): a rank to its bootstrap server, a decode to a prefill's.
     Row(
         "register-called", Speaker.SGLANG, Level.DEBUG, "prefill", b'"PUT /route HTTP/1.',
         r"https?://(?P<addr>[^\s/]+) \"(?P<method>PUT) (?P<path>/route) HTTP/1\.\d\" (?P<status>\d{3})",
         '[2026-11-21 02:06:32] http://127.0.0.1:8998 "PUT /route HTTP/1.1" 200 2', needs=DEBUG,
+        proves=(Sign.BOOTSTRAP_LISTENS,),
     ),
     Row(
         "shape-called", Speaker.SGLANG, Level.DEBUG, "decode", b"=-1&",

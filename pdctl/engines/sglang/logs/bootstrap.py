@@ -14,7 +14,7 @@ ROWS = (
         b"CommonKVBootstrapServer started successfully on ",
         r"CommonKVBootstrapServer started successfully on (?P<host>\S+):(?P<port>\d+)",
         "[2026-11-21 02:06:25] CommonKVBootstrapServer started successfully on 127.0.0.1:8998", Span(V0_5_10),
-        proves=(Sign.LISTENS, Sign.BOOTSTRAP_PORT),
+        proves=(Sign.BOOTSTRAP_LISTENS, Sign.LISTENS, Sign.BOOTSTRAP_PORT),
     ),
     Row(
         "prefill-registered", Speaker.SGLANG, Level.DEBUG, "prefill", b"Prefill successfully registered to bootstrap",

@@ -15,7 +15,7 @@ ROWS = (
         "host='127.0.0.1', port=30002, tp_size=1, dp_size=1, page_size=1, kv_cache_dtype='auto', log_level='debug', "
         "disaggregation_mode='decode', disaggregation_transfer_backend='nixl', disaggregation_bootstrap_port=8998)",
         Span(V0_5_3, V0_5_22),
-        proves=(Sign.STARTED, Sign.BOOTSTRAP_PORT),
+        proves=(Sign.ARGUMENTS, Sign.STARTED, Sign.BOOTSTRAP_PORT),
     ),
     Row(
         "server-args-resolved", Speaker.SGLANG, Level.INFO, "", b"server_args={",
@@ -24,13 +24,13 @@ ROWS = (
         "'tp_size': 1, 'page_size': 1, 'log_level': 'debug', 'disaggregation_mode': 'prefill', "
         "'disaggregation_transfer_backend': 'nixl', 'disaggregation_bootstrap_port': 8998}",
         Span(V0_5_22),
-        proves=(Sign.STARTED, Sign.BOOTSTRAP_PORT),
+        proves=(Sign.ARGUMENTS, Sign.STARTED, Sign.BOOTSTRAP_PORT),
     ),
     Row(
         "uvicorn-running", Speaker.SGLANG, Level.INFO, "", b"Uvicorn running on http",
         r"Uvicorn running on https?://(?P<host>\S+):(?P<port>\d+) ",
         "[2026-11-21 02:06:33] INFO:     Uvicorn running on http://127.0.0.1:30000 (Press CTRL+C to quit)",
-        proves=(Sign.LISTENS,),
+        proves=(Sign.HTTP_PORT, Sign.LISTENS,),
     ),
     Row(
         "process-started", Speaker.SGLANG, Level.INFO, "", b"Started server process [",

@@ -1,0 +1,53 @@
+"""An adapter: what pdctl knows of the logs of one program that takes part in PD serving, an engine or a router.
+
+What its lines prove stands on its rows, in words of no engine (engines/sign.py); here stands what follows from which
+program it is. Whoever reads logs asks these questions, and never for a program by its name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pdctl.engines.row import Row, Speaker
+    from pdctl.engines.speech import Said
+    from pdctl.engines.versions import Span
+
+
+class Hint(NamedTuple):
+    """A detail of a row's line that only some releases write: `detail` of it matches `pattern` from its start."""
+
+    row: str
+    detail: Callable[[Said], str]
+    pattern: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """`rows`: in the order in which they are tried.
+
+    shares: the speaker whose lines it writes besides its own, because it has that one's code or took over its words.
+    dated: the spans of its rows and hints are releases, so a log tells which one wrote it.
+    at_info: rows of `shares` that are written at DEBUG there and at INFO here.
+    names_every_room: an engine that writes a line for each request and page list of a room, so none means none came.
+    command: of a router, the words that start it; () for an engine.
+    pairs_at_debug: a router that names the pair of a request, and only at DEBUG.
+    names_address: a router that names the bootstrap address it sends with each room, which its list may differ from.
+    reads_prefill: a router that calls a request answered when it has read the prefill's whole answer, too.
+    """
+
+    speaker: Speaker
+    rows: tuple[Row, ...]
+    shares: Speaker | None = None
+    dated: bool = False
+    hints: tuple[Hint, ...] = ()
+    at_info: frozenset[str] = frozenset()
+    names_every_room: bool = False
+    command: tuple[str, ...] = ()
+    pairs_at_debug: bool = False
+    names_address: bool = False
+    reads_prefill: bool = False

@@ -1,0 +1,18 @@
+"""The logs of the routers that are not pdctl's: smg, sglang-router and SGLang's mini_lb."""
+
+from __future__ import annotations
+
+from pdctl.engines.base import Adapter
+from pdctl.engines.routers import mini_lb, sglang_router, smg
+from pdctl.engines.row import Speaker
+
+LAUNCH_ROUTER = ("python", "-m", "sglang_router.launch_router")
+PD = "--pd-disaggregation"
+
+SMG = Adapter(Speaker.SMG, smg.ROWS, Speaker.SGLANG_ROUTER, command=("smg", "launch", PD), pairs_at_debug=True)
+# 0.3 closes a request only when it has read the prefill's whole answer; of smg nothing of the kind is known.
+SGLANG_ROUTER = Adapter(
+    Speaker.SGLANG_ROUTER, sglang_router.ROWS, command=(*LAUNCH_ROUTER, PD), pairs_at_debug=True, reads_prefill=True
+)
+# Written in Python, it serves over uvicorn too: those lines are then its own.
+MINI_LB = Adapter(Speaker.MINI_LB, mini_lb.ROWS, Speaker.SGLANG, command=(*LAUNCH_ROUTER, PD, "--mini-lb"))
