@@ -41,7 +41,7 @@ def test_the_topology_goes_to_stdout_and_notes_to_stderr(folder: Path) -> None:
     assert done.stderr.splitlines() == [
         "run.sh:3: looks wrong: no bootstrap port for http://127.0.0.1:30000: the router sends null, and a decode puts "
         "its own in its place; pdctl gives the port",
-        "run.sh:1: assumed: --tp-size $TP: taken as 1; give it with --var NAME=VALUE",
+        "run.sh:1: assumed: --tp $TP: taken as 1; give it with --var NAME=VALUE",
         "assumed: engine.traceable false, as here: with true, trace-room and doctor can follow every request",
         "assumed: engine.version: nobody says which release runs; the rules of 0.5.23 apply",
         "imported 1 prefill, 1 decode; 1 looks wrong, 3 assumed",
