@@ -14,6 +14,7 @@ import typer
 
 from pdctl.cli.durations import seconds
 from pdctl.errors import UsageError
+from pdctl.render import term
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -118,8 +119,8 @@ def library(logs: tuple[Log, ...], reading: Reading, progress: Callable[[int, in
     if reading.since is None and reading.until is None:
         return whole
     last = Last(whole)
-    since = None if reading.since is None else moment("--since", reading.since, zone, last)
-    until = None if reading.until is None else moment("--until", reading.until, zone, last)
+    since = None if reading.since is None else moment("--since", reading.since, zone, last, whole.first)
+    until = None if reading.until is None else moment("--until", reading.until, zone, last, whole.first)
     if since is not None and until is not None and since > until:
         raise UsageError(f"--since {reading.since} is after --until {reading.until}", "swap them")
     return Library(logs, speech=spoken, tz=zone, since=since, until=until, index=reading.indexed, progress=progress)
@@ -138,11 +139,44 @@ class Last:
         return max(stamps)
 
 
-def moment(flag: str, text: str, zone: dt.tzinfo | None, last: Callable[[], float]) -> float:
-    """Seconds since the epoch. A bare clock time is the latest one not after the last line."""
+def tell_window(library: Library, reading: Reading) -> None:
+    """On stderr, before the answer that rests on it."""
+    note = window_note(library, timezone(reading.tz))
+    if note:
+        term.err().write(f"note: {note}")
+
+
+def window_note(library: Library, zone: dt.tzinfo | None) -> str:
+    """Which lines count, in one sentence, and that there are none; "" where all do."""
+    if library.limits is None:
+        return ""
+    from pdctl.render.trace.measures import window
+
+    span = window(library.limits, zone)
+    if not library.empty:
+        return f"only lines {span} count"
+    stamps = [end.last for end in library.ends().values() if end.last is not None]
+    first = library.first()
+    if not stamps or first is None:
+        return f"no line was written {span}: no line of these logs carries a time"
+    return f"no line was written {span}: these logs have lines {window((first, max(stamps)), zone)}"
+
+
+def moment(
+    flag: str,
+    text: str,
+    zone: dt.tzinfo | None,
+    last: Callable[[], float],
+    first: Callable[[], float | None] | None = None,
+) -> float:
+    """Seconds since the epoch. A bare clock time is on the day of the last line.
+
+    One that is later than that line is on the day before, where the logs have lines of it. first: asked for then, None
+    where it is not known.
+    """
     clock = CLOCK.fullmatch(text)
     if clock is not None:
-        return _on_the_day(flag, text, clock, zone, last())
+        return _on_the_day(flag, text, clock, zone, last(), first)
     if text[:1] == "-" or re.fullmatch(r"[\d.]+[a-z][\da-z.]*", text):
         return last() - seconds(flag, text.removeprefix("-"))
     try:
@@ -153,14 +187,25 @@ def moment(flag: str, text: str, zone: dt.tzinfo | None, last: Callable[[], floa
     return _epoch(found, zone)
 
 
-def _on_the_day(flag: str, text: str, clock: re.Match[str], zone: dt.tzinfo | None, last: float) -> float:
+def _on_the_day(
+    flag: str,
+    text: str,
+    clock: re.Match[str],
+    zone: dt.tzinfo | None,
+    last: float,
+    first: Callable[[], float | None] | None,
+) -> float:
     hour, minute, second = (int(part or 0) for part in clock.group(1, 2, 3))
     if hour > 23 or minute > 59 or second > 59:
         raise UsageError(f"{flag} {text}: no clock shows that", WAYS)
     day = dt.datetime.fromtimestamp(last, zone)
     fraction = float(clock[4] or 0)
     found = _epoch(day.replace(hour=hour, minute=minute, second=second, microsecond=0), zone) + fraction
-    return found if found <= last else found - DAY
+    if found <= last:
+        return found
+    began = first() if first is not None else None
+    midnight = _epoch(day.replace(hour=0, minute=0, second=0, microsecond=0), zone)
+    return found - DAY if began is not None and began < midnight else found
 
 
 def _epoch(found: dt.datetime, zone: dt.tzinfo | None) -> float:

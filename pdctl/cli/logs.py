@@ -11,13 +11,13 @@ import typer
 
 from pdctl.cli import elsewhere, log_sources
 from pdctl.cli.exits import reraise
+from pdctl.cli.near import one_of
 from pdctl.errors import NotFoundError, PdctlError, UsageError
 from pdctl.launch.run import OVER
 from pdctl.launch.state import RunDir, home, load_all, pick
 from pdctl.render import logs, term
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from pdctl.launch.run import Run
@@ -57,7 +57,7 @@ def command(
     directory = RunDir.of(root, run.name)
     files = {name: file for name, file in directory.tails(run).items() if name in names}
     printer = logs.Printer(run, term.out(), logs.pattern(grep), raw)
-    begins = None if since is None else log_sources.moment("--since", since, None, _last(run.name))
+    begins = None if since is None else _begins(run.name, since)
     try:
         logs.show(files, printer, tail, begins)
         if follow:
@@ -66,15 +66,16 @@ def command(
         reraise(signal.SIGINT)
 
 
-def _last(run: str) -> Callable[[], float]:
-    """The time of the run's last line, looked for when it is asked for."""
+def _begins(run: str, since: str) -> float:
+    """The moment meant; which one that is, and that no line was written since then, goes to stderr."""
+    from pdctl.logs.library import Library
 
-    def last() -> float:
-        from pdctl.logs.library import Library
-
-        return log_sources.Last(Library(log_sources.opened(log_sources.sources((), run))))()
-
-    return last
+    opened = log_sources.opened(log_sources.sources((), run))
+    whole = Library(opened)
+    begins = log_sources.moment("--since", since, None, log_sources.Last(whole), whole.first)
+    note = log_sources.window_note(Library(opened, since=begins), None)
+    term.err().write(f"note: {note}")
+    return begins
 
 
 def _select(root: Path, words: list[str]) -> tuple[Run, set[str]]:
@@ -89,7 +90,7 @@ def _select(root: Path, words: list[str]) -> tuple[Run, set[str]]:
     known = [process.name for process in run.processes]
     unknown = [name for name in wanted if name not in known]
     if unknown:
-        raise UsageError(f"{run.name} has no instance `{unknown[0]}`", f"it has {', '.join(known)}")
+        raise NotFoundError(f"{run.name} has no instance `{unknown[0]}`", one_of(unknown[0], known))
     return run, set(wanted or known)
 
 

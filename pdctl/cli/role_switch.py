@@ -10,6 +10,7 @@ import typer
 
 from pdctl.cli.durations import seconds
 from pdctl.cli.keys import key_of
+from pdctl.cli.near import one_of
 from pdctl.deployment_secret import DeploymentSecret
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.fleet.facts import Endpoint
@@ -162,8 +163,8 @@ def _where(instance: str, run: str | None, routed: bool) -> tuple[Run | None, st
     servers = found.deployment.servers
     spec = next((one for one in servers if one.name == instance), None)
     if spec is None:
-        names = ", ".join(one.name for one in servers)
-        raise NotFoundError(f"run `{found.name}` has no instance `{instance}`", f"one of {names}")
+        fix = one_of(instance, [one.name for one in servers])
+        raise NotFoundError(f"run `{found.name}` has no instance `{instance}`", fix)
     return found, spec.name, spec.url
 
 

@@ -75,7 +75,8 @@ def command(
     pdctl rooms logs/ --sort duration --reverse --limit 10
     pdctl rooms 'logs/*.log.gz' --filter cause=PD2* --prefill prefill-1 -o tsv
 
-    Exit code of an empty list: 1 when an instance died by its log, 4 when no line is an engine's or a router's.
+    Exit code: 0 however the rooms went. Of an empty list: 1 when an instance died by its log, 4 when no line of the
+    window is an engine's or a router's.
     """
     wanted = [*(filters or []), *(f"{key}={name}" for key, name in (("prefill", prefill), ("decode", decode)) if name)]
     keep = matcher(wanted, outcome or [], None if least is None else seconds("--min-duration", least))
@@ -110,6 +111,7 @@ def _read(
     began, progress = time.monotonic(), Scanning(term.err())
     try:
         library = log_sources.library(log_sources.opened(sources), reading, progress)
+        log_sources.tell_window(library, reading)
         from pdctl.trace import summary
         from pdctl.trace.hints import Hints
 

@@ -125,6 +125,7 @@ def _read(wanted: Wanted, sources: log_sources.Sources, reading: Reading, verbos
     began, progress = time.monotonic(), Scanning(term.err())
     try:
         library = log_sources.library(log_sources.opened(sources), reading, progress)
+        log_sources.tell_window(library, reading)
         from pdctl.trace.hints import Hints
 
         rooms = find(library, wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.adapters import speaks
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 WHOLE = 16 << 20  # bytes of logs up to which nothing is left out of a context, and every start is looked for
 TORN = 1 << 20  # bytes of a log's beginning in which lines that are not all there are looked for
+HEAD = 200  # lines of a log's beginning in which its first time is looked for
 LIMIT = 3 << 15  # bytes of each log a context is read from when there are more
 
 
@@ -109,6 +111,22 @@ class Library:
     def stats(self) -> Tally:
         """What questions have cost so far."""
         return self._inquiry.tally
+
+    @property
+    def limits(self) -> tuple[float, float] | None:
+        """since and until, ±inf where one was not given; None: all lines count."""
+        limited = self._since != float("-inf") or self._until != float("inf")
+        return (self._since, self._until) if limited else None
+
+    @cached_property
+    def empty(self) -> bool:
+        """No line with a time was written in the window."""
+        return not any(self._has_line(part, log) for part, log in self._owners.items())
+
+    def first(self) -> float | None:
+        """When the first line of all logs was written, as far as their beginnings tell."""
+        heads = ((log, line) for log in self.logs for line in self.glance(log).head[:HEAD])
+        return min((found.t for log, line in heads if (found := self.instant(log, line)) is not None), default=None)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -293,6 +311,15 @@ class Library:
 
     def _counts(self, event: Event) -> bool:
         return event.t is None or (self._since <= event.t + event.uncertainty_s and event.t <= self._until)
+
+    def _has_line(self, part: Part, log: Log) -> bool:
+        cut = window.between(part, self._since, self._until, self.clock(log), window.UNLIMITED)
+        for start, stop in cut.ranges:
+            for raw in window.lines(part, start, stop, self._lines(part)):
+                found = self._reader(log).instant(raw.line)
+                if found is not None and self._since <= found.t + found.uncertainty_s and found.t <= self._until:
+                    return True
+        return False
 
     def _bounds(self, part: Part) -> tuple[int, int]:
         """The bytes of a plain part in which the lines asked for stand; of a compressed one all."""

@@ -43,7 +43,7 @@ def _blocks(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> Iterator[li
     shown = [each.evidence for each in found.deaths] + [each.evidence for each in found.findings]
     files = [line.file for lines in shown for line in lines]
     places = Places([*files, *(remark.first.file for remark in found.remarks)], term)
-    yield _headline(found, term)
+    yield _headline(found, term, zone)
     for death in found.deaths:
         yield _death(death, found, term, places, zone)
     for finding in found.findings:
@@ -55,8 +55,10 @@ def _blocks(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> Iterator[li
     yield [line for note in found.notes for line in prose(term, "note:", note, "dim")]
 
 
-def _headline(found: Diagnosis, term: Term) -> list[str]:
-    if not found.wrong and not found.told:
+def _headline(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> list[str]:
+    if found.empty and found.window is not None and not found.wrong:
+        mark, said = MARKS["unknown"], f"no line was written {measures.window(found.window, zone)}"
+    elif not found.wrong and not found.told:
         several = any(each.kind is Kind.MIXED for each in found.sources)
         why = "no line is an engine's or a router's"
         if several:
@@ -83,7 +85,7 @@ def _headline(found: Diagnosis, term: Term) -> list[str]:
         mark, said = MARKS["failed"], "; ".join(parts) or f"{_count(found.tally.broken, 'room')} broke"
     sign = term.symbol(mark.symbol, mark.plain)
     began = [each.began for each in found.sources if each.began is not None]
-    return [*(term.style(line, mark.style, "bold") for line in prose(term, sign, said)), *_read(found, began)]
+    return [*(term.style(line, mark.style, "bold") for line in prose(term, sign, said)), *_read(found, began, zone)]
 
 
 def _unserved(found: Diagnosis) -> str:
@@ -100,9 +102,12 @@ def _some_names(names: Sequence[str]) -> str:
     return ", ".join(names[:ROOMS]) + more
 
 
-def _read(found: Diagnosis, began: Sequence[float]) -> list[str]:
+def _read(found: Diagnosis, began: Sequence[float], zone: dt.tzinfo | None) -> list[str]:
     lines = sum(each.lines for each in found.sources)
-    return [f"{_count(len(found.sources), 'log')}, {_count(lines, 'line')}{'' if began else ', none with a time'}"]
+    whole = f"{_count(len(found.sources), 'log')}, {_count(lines, 'line')}{'' if began else ', none with a time'}"
+    if found.window is None:
+        return [whole]
+    return [f"only lines {measures.window(found.window, zone)} count; the logs as a whole: {whole}"]
 
 
 def _death(each: Death, found: Diagnosis, term: Term, places: Places, zone: dt.tzinfo | None) -> list[str]:
@@ -234,7 +239,7 @@ def to_jsonl(found: Diagnosis, term: Term) -> str:
     """One object for each part, told apart by `part`; the verdict comes first."""
     whole = document(found)
     lines: list[dict[str, object]] = [
-        {"part": "verdict", **{key: whole[key] for key in ("schema", "verdict", "rooms", "notes")}}
+        {"part": "verdict", **{key: whole[key] for key in ("schema", "window", "verdict", "rooms", "notes")}}
     ]
     for name, key in (
         ("death", "deaths"),
@@ -254,6 +259,7 @@ def document(found: Diagnosis) -> dict[str, object]:
     """Contract `pdctl.diagnose/1`: fields are only ever added. Room ids are strings: jq rounds numbers above 2^53."""
     return {
         "schema": SCHEMA,
+        "window": _window(found),
         "verdict": "wrong" if found.wrong else "fine" if found.fine else "unknown",
         "deaths": [
             {
@@ -297,6 +303,13 @@ def document(found: Diagnosis) -> dict[str, object]:
         ],
         "notes": list(found.notes),
     }  # fmt: skip
+
+
+def _window(found: Diagnosis) -> dict[str, object] | None:
+    if found.window is None:
+        return None
+    since, until = (None if abs(each) == float("inf") else each for each in found.window)
+    return {"since": since, "until": until, "empty": found.empty}
 
 
 def _line(line: Evidence) -> dict[str, object]:

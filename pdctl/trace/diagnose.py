@@ -76,7 +76,10 @@ def diagnose(library: Library) -> Diagnosis:
     unknowns = lacking(
         tracer.deployment, shown, died, [room for room in traced if room.room in unexplained], found, lines
     )
-    return Diagnosis(shown, tuple(died), tuple(findings), rest, tally, unknowns, library.notes)
+    empty = library.limits is not None and library.empty
+    return Diagnosis(
+        shown, tuple(died), tuple(findings), rest, tally, unknowns, library.notes, library.limits, empty
+    )  # fmt: skip
 
 
 def _wanted(row: Row) -> bool:

@@ -126,6 +126,8 @@ class Diagnosis:
     tally: Tally
     unknowns: tuple[Missing, ...]
     notes: tuple[str, ...]
+    window: tuple[float, float] | None = None  # lines outside do not count, epoch; ±inf where an end was not given
+    empty: bool = False  # no line was written in it
 
     @property
     def wrong(self) -> bool:

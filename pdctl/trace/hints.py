@@ -21,7 +21,8 @@ DIAGNOSE = "`pdctl diagnose` with the same paths says what happened"
 class Hints:
     """`died`: instances that ended without an order. quiet: engines that write no line about a healthy room.
 
-    strange: what was said of each log that is no engine's and no router's. known: some log is.
+    strange: what was said of each log that is no engine's and no router's. known: some log is, and has a line in the
+    window that is asked for.
     """
 
     def __init__(self, library: Library) -> None:
@@ -40,7 +41,8 @@ class Hints:
         found = sources(library, deployment)
         unread = {log.instance: log.notes[0] for log in library.logs if log.notes and not log.size}
         self.strange = tuple(unread.get(one.instance, f"{one.instance}: {one.said}") for one in found if one.said)
-        self.known = any(one.kind in (Kind.ENGINE, Kind.ROUTER, Kind.MIXED) for one in found)
+        empty = library.limits is not None and library.empty
+        self.known = not empty and any(one.kind in (Kind.ENGINE, Kind.ROUTER, Kind.MIXED) for one in found)
 
     def lines(self, listed: bool) -> tuple[str, ...]:
         """One sentence each. `listed`: some room was found, so that a level that hides healthy ones is no surprise."""

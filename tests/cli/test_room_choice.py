@@ -71,8 +71,6 @@ def test_no_choice_or_two_are_refused(given: tuple[list[str], str | None, bool, 
         ("2026-11-21", LAST - 5660),
         ("01:34:20", LAST),
         ("01:34", LAST - 20),
-        ("01:34:20.5", LAST + 0.5 - 86400),  # after the last line, so yesterday's
-        ("23:59:59", LAST - 5661),
         ("-10m", LAST - 600),
         ("10m", LAST - 600),
         ("-1h30m", LAST - 5400),
@@ -80,6 +78,20 @@ def test_no_choice_or_two_are_refused(given: tuple[list[str], str | None, bool, 
 )
 def test_a_moment_is_absolute_or_relative_to_the_last_line(text: str, expected: float) -> None:
     assert moment("--since", text, UTC, lambda: LAST) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        (LAST - 600, LAST + 0.5),  # the logs are of that day: nothing was written since then
+        (LAST - 7200, LAST + 0.5 - 86400),  # they began the day before
+        (None, LAST + 0.5),
+    ],
+)
+def test_a_clock_time_behind_the_last_line_is_of_the_day_before_where_the_logs_have_one(
+    first: float | None, expected: float
+) -> None:
+    assert moment("--since", "01:34:20.5", UTC, lambda: LAST, lambda: first) == pytest.approx(expected)
 
 
 def test_a_moment_without_a_zone_is_one_of_the_logs() -> None:

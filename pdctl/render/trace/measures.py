@@ -67,6 +67,16 @@ def moment(epoch: float, zone: dt.tzinfo | None, uncertainty: float = 1.0) -> dt
     return local if uncertainty < COARSE else local.replace(microsecond=0)
 
 
+def window(span: tuple[float, float], zone: dt.tzinfo | None) -> str:
+    """`from 2026-11-21 01:34:20 to 01:36:00`, `since …`, `until …`; an end that is infinite was not given."""
+    since, until = (None if abs(each) == float("inf") else moment(each, zone, 1.0) for each in span)
+    if since is None or until is None:
+        one = since or until
+        return f"{'since' if until is None else 'until'} {one:%Y-%m-%d %H:%M:%S}" if one is not None else ""
+    same = since.date() == until.date()
+    return f"from {since:%Y-%m-%d %H:%M:%S} to {until:{'%H:%M:%S' if same else '%Y-%m-%d %H:%M:%S'}}"
+
+
 @lru_cache(maxsize=4096)
 def rfc3339(epoch: float) -> str:
     """UTC, to the millisecond."""
