@@ -27,7 +27,7 @@ def entry(code: str) -> Entry:
 
 def find(word: str) -> Entry:
     """By code or slug, in any case; UsageError with the nearest when there is none."""
-    found = _BY_CODE.get(word.strip().upper()) or _BY_SLUG.get(word.strip().lower().replace("_", "-"))
+    found = _BY_CODE.get(_code(word)) or _BY_SLUG.get(word.strip().lower().replace("_", "-"))
     if found is None:
         raise _unknown(word)
     return found
@@ -47,8 +47,15 @@ def select(patterns: Iterable[str]) -> tuple[Entry, ...]:
     return tuple(each for each in ENTRIES if each.code in wanted)
 
 
+def _code(word: str) -> str:
+    """As codes are written: in capitals, and with the letters that all begin with."""
+    code = word.strip().upper()
+    number = code.removeprefix("PD").lstrip("-_ ")
+    return f"PD{number}" if number[:1].isdigit() else code
+
+
 def _means(pattern: str, each: Entry) -> bool:
-    code, slug = pattern.upper(), pattern.lower().replace("_", "-")
+    code, slug = _code(pattern), pattern.lower().replace("_", "-")
     if any(sign in pattern for sign in "*?["):
         import fnmatch  # late: few patterns are globs
 

@@ -38,6 +38,7 @@ def command(
     pdctl import recipes/h100/1k1k.yaml --strict
 
     The topology goes to stdout, notes to stderr: what looks wrong in the files, what was left out, changed or assumed.
+    Exit code 1: no plan can run it as it stands.
     """
     from pdctl.imports.importer import read  # late: --help pays for none of it
     from pdctl.render import imports
@@ -55,7 +56,7 @@ def command(
             raise UsageError(f"{output} cannot be written: {reason}", "name a file that can be") from None
     if not quiet:
         imports.show(made.notes, made.summary, str(output) if output is not None else "", term.err())
-    if strict and made.incomplete:
+    if not made.feasible or (strict and made.incomplete):
         raise typer.Exit(int(ExitCode.FINDINGS))
 
 

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 class Import(NamedTuple):
-    """`text` is a topology that can be checked and planned. `summary` says in one line what it holds."""
+    """`text` is a topology that can be checked. `summary`: what it holds, in one line. `feasible`: whether it can run."""
 
     text: str
     notes: tuple[Note, ...]
     summary: str
+    feasible: bool
 
     @property
     def incomplete(self) -> bool:
@@ -52,7 +53,8 @@ def of_texts(
     head = [f"Imported by pdctl from {', '.join(PurePath(each).name for each, _ in texts)}."]
     settled_ = settled(made, head, "<imported>", environ, notes)
     roles = [f"{sum(seat.instance.role == role for seat in made.seats)} {role}" for role in ("prefill", "decode")]
-    return Import(settled_.text, notes.listed(), ", ".join(roles))
+    feasible = settled_.plan is not None and settled_.plan.feasible
+    return Import(settled_.text, notes.listed(), ", ".join(roles), feasible)
 
 
 def _name(files: Sequence[str]) -> str:

@@ -44,7 +44,7 @@ def _moved(shape: Shape, axes: tuple[str, ...]) -> Iterator[tuple[Shape, float]]
     """Every shape that differs on exactly these axes, with its distance; the last axis varies fastest."""
     first, rest = axes[0], axes[1:]
     value = getattr(shape, first)
-    for other in _sizes(max(1, value)):
+    for other in sorted({*_sizes(max(1, value)), *_fitting(shape, first)}):
         if other == value:
             continue
         change: dict[str, Any] = {first: other}
@@ -66,7 +66,22 @@ def _sizes(value: int) -> list[int]:
     return sorted(size for size in near | powers | divisors | set(range(8, top + 1, 8)) if 1 <= size <= max(top, 2))
 
 
+def _fitting(shape: Shape, axis: str) -> Iterator[int]:
+    """Of tp the multiples around it of what must divide it; of those the divisors of tp around them."""
+    tp = min(max(1, shape.tp), WIDEST)
+    if axis == "tp":
+        for part in (shape.dp, shape.ep, shape.cp, shape.moe_dp):
+            if 1 < part <= WIDEST:
+                yield from (size for size in (tp // part * part, (tp // part + 1) * part) if 0 < size <= WIDEST)
+    elif axis in ("dp", "ep", "cp", "moe_dp"):
+        value = getattr(shape, axis)
+        divisors = [part for part in range(1, tp + 1) if tp % part == 0]
+        yield from ([part for part in divisors if part <= value][-1:])
+        yield from ([part for part in divisors if part > value][:1])
+
+
 def _uses_hosts_well(candidate: Shape, shape: Shape) -> bool:
-    """As many GPUs as before, or a number that divides a host or fills hosts."""
+    """As many GPUs as before, or a number that divides a host or fills hosts; part of one where it was that before."""
     gpus, host = candidate.gpus, candidate.gpus_per_host
-    return gpus == shape.gpus or host % gpus == 0 or gpus % host == 0
+    odd = host % max(1, shape.gpus) and shape.gpus % host
+    return gpus == shape.gpus or host % gpus == 0 or gpus % host == 0 or bool(odd and gpus < host)

@@ -20,19 +20,17 @@ DEEPEST = 100  # collections inside collections
 
 
 def documents(text: str, file: str) -> Iterator[Node]:
-    """Every document that is not empty; UsageError with the place where the text is no YAML."""
-    last = max(1, len(text.splitlines()))
+    """Every document that is not empty; TopologyError with the place where the text is no YAML."""
     try:
         _measure(text, file)
         for node in yaml.compose_all(text, Loader=LOADER):
             if node is not None:
                 yield node
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"{file}:{min(mark.line + 1, last)}" if mark is not None else file
-        what = getattr(error, "problem", None) or str(error).splitlines()[0]
-        hint = "render the template first: helm template … | pdctl doctor -" if "{{" in text else "correct that line"
-        raise UsageError(f"{place}: not YAML: {what}", hint) from None
+        from pdctl.topology.source import unreadable  # late: only a mistake needs it
+
+        hint = "render the template first: helm template … | pdctl doctor -" if "{{" in text else ""
+        raise unreadable(file, text, error, hint) from None
 
 
 def _measure(text: str, file: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.errors import TopologyError
 from pdctl.topology.model import Span
 
 if TYPE_CHECKING:
@@ -87,6 +88,12 @@ class Report:
     def listed(self) -> tuple[Diagnostic, ...]:
         """All problems by file, line and column."""
         return tuple(sorted(self._found.values(), key=self._position))
+
+    def refusal(self, name: str, fix: str = "") -> TopologyError:
+        """The error that carries all of them; `name` is what was read."""
+        found = self.listed()
+        problems = "1 problem" if len(found) == 1 else f"{len(found)} problems"
+        return TopologyError(f"{problems} in {name}", fix, found)
 
     def _position(self, found: Diagnostic) -> tuple[int, int, int]:
         if not found.spans:

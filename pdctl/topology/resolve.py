@@ -56,7 +56,7 @@ def of_text(text: str, name: str, environ: Mapping[str, str]) -> Resolved:
 
 def _resolved(root: Map | None, report: Report, name: str, environ: Mapping[str, str]) -> Resolved:
     if root is None:
-        raise _refused(report, name)
+        raise report.refusal(name)
     reader = Reader(report, environ)
     values = reader.document(root)
     complete(values, reader.spans, name, environ)
@@ -64,7 +64,7 @@ def _resolved(root: Map | None, report: Report, name: str, environ: Mapping[str,
     for problem in check(Written(topology, reader.keys, frozenset(reader.mistakes.paths))):
         report.take(problem)
     if report:
-        raise _refused(report, name)
+        raise report.refusal(name)
     return Resolved(topology, values)
 
 
@@ -113,9 +113,3 @@ def _map(path: Path, report: Report) -> Map | None:
             message = f"a topology is a map of keys, this is {shape(node)}"
             report.add(Code.NOT_A_MAP, message, [(node.span, "")], begin)
     return None
-
-
-def _refused(report: Report, name: str) -> TopologyError:
-    found = report.listed()
-    problems = "1 problem" if len(found) == 1 else f"{len(found)} problems"
-    return TopologyError(f"{problems} in {name}", diagnostics=found)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from yaml._yaml import Mark as CMark
 
+    from pdctl.errors import TopologyError
     from pdctl.topology.model import Span
 
     Mark = yaml.Mark | CMark
@@ -55,6 +56,18 @@ def parse(source: Source, report: Report) -> Node | None:
     except _StopError:
         pass
     return None
+
+
+def unreadable(name: str, text: str, error: yaml.YAMLError, fix: str = "") -> TopologyError:
+    """YAML's complaint about a text that need not be a topology, as it is told of one."""
+    source, report = Source.of(name, text), Report()
+    if isinstance(error, ReaderError):
+        _odd_character(source, report, error)
+    elif isinstance(error, yaml.MarkedYAMLError):
+        explain(error, source, report)
+    else:
+        report.add(Code.YAML_SYNTAX, f"{name}: {str(error).splitlines()[0]}")
+    return report.refusal(name, fix)
 
 
 def _odd_character(source: Source, report: Report, error: ReaderError) -> None:

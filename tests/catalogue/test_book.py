@@ -8,7 +8,21 @@ from pdctl.catalogue import book
 from pdctl.errors import ExitCode, UsageError
 
 
-@pytest.mark.parametrize("word", ["PD201", "pd201", " PD201 ", "bootstrap-port-null", "Bootstrap_Port_Null"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        "PD201",
+        "pd201",
+        " PD201 ",
+        "bootstrap-port-null",
+        "Bootstrap_Port_Null",
+        "201",
+        " 201",
+        "PD-201",
+        "pd_201",
+        "PD 201",
+    ],
+)
 def test_a_code_or_its_name_in_any_case(word: str) -> None:
     assert book.find(word).code == "PD201"
 
@@ -41,6 +55,8 @@ def test_a_word_that_is_nothing_is_told_where_the_list_is(word: str) -> None:
     ("patterns", "codes"),
     [
         (["PD201"], ["PD201"]),
+        (["30[1]", "801"], ["PD301", "PD801"]),
+        (["90"], ["PD901", "PD902", "PD903", "PD904"]),
         (["pd20"], [f"PD20{number}" for number in range(1, 10)]),
         (["PD9"], ["PD901", "PD902", "PD903", "PD904"]),
         (["PD90[12]"], ["PD901", "PD902"]),

@@ -68,6 +68,24 @@ def test_a_file_is_written_once_and_overwritten_when_told(folder: Path) -> None:
     assert "name: chat" in (folder / "topology.yaml").read_text()
 
 
+def test_what_no_plan_can_run_is_told_by_the_exit_code_and_written_all_the_same(folder: Path) -> None:
+    odd = PAIR.replace("--port 30000 --tp $TP", "--port 30000 --page-size 16").replace(
+        "30001 &", "30001 --page-size 32 &"
+    )
+    done = pdctl("import", "-", "-q", cwd=folder, stdin=odd)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "page-size: 32" in done.stdout
+    assert pdctl("plan", "-", cwd=folder, stdin=done.stdout).returncode == 1
+
+
+@pytest.mark.parametrize("text", ["a: [1,\nb: {", "kind: Pod\n\tspec: 1\n", "services:\n  - [", "kind: Pod\na: 'b\n"])
+def test_broken_yaml_is_told_in_the_words_of_the_other_verbs(text: str, folder: Path) -> None:
+    (folder / "bad.yaml").write_text(text)
+    told = [pdctl(*verb, "bad.yaml", cwd=folder) for verb in (("import",), ("plan",), ("doctor", "--static"))]
+    assert {(done.returncode, done.stdout, done.stderr) for done in told} == {(2, "", told[1].stderr)}
+    assert "\n --> bad.yaml:2" in told[0].stderr
+
+
 def test_strict_is_a_code_for_scripts(folder: Path) -> None:
     assert pdctl("import", "run.sh", "--strict", cwd=folder).returncode == 1
 

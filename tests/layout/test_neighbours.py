@@ -15,11 +15,14 @@ def works(shape: Shape) -> bool:
     ("shape", "ways"),
     [
         (Shape(tp=16, dp=3), ["--tp 16 --dp 4", "--tp 16 --dp 2", "--tp 24 --dp 3"]),
+        (Shape(tp=7, dp=3), ["--tp 6 --dp 3", "--tp 7 --dp 7", "--tp 7"]),
+        (Shape(tp=5, dp=2), ["--tp 6 --dp 2", "--tp 4 --dp 2", "--tp 5"]),
+        (Shape(tp=16, dp=7), ["--tp 16 --dp 8", "--tp 16 --dp 4", "--tp 16 --dp 2"]),
         (Shape(tp=8, replicas=2), ["--tp 8 --dp 2", "--tp 8", "--tp 4 --replicas 2"]),
         (Shape(tp=8, base_gpu_id=4), ["--tp 4 --base-gpu-id 4", "--tp 2 --base-gpu-id 4", "--tp 1 --base-gpu-id 4"]),
         (Shape(tp=0), ["--tp 1", "--tp 2"]),
     ],
-    ids=range(4),
+    ids=range(7),
 )
 def test_closest_first(shape: Shape, ways: list[str]) -> None:
     assert [flags(found) for found in nearest(shape, works)] == ways

@@ -6,7 +6,7 @@ from textwrap import dedent
 
 import pytest
 
-from pdctl.errors import UsageError
+from pdctl.errors import TopologyError
 from pdctl.manifests import read
 from pdctl.manifests.compose import read_compose
 from pdctl.manifests.manifest import COMPOSE, Container, Manifest
@@ -72,7 +72,7 @@ def test_services_know_each_other_by_name() -> None:
 def test_it_is_told_from_other_files() -> None:
     assert read.kind_of("services:\n  a: {}\n") == COMPOSE
     assert read.kind_of("apiVersion: v1\nservices: {}\n") == read.MANIFEST
-    with pytest.raises(UsageError, match=r"c\.yml:2: not YAML"):
+    with pytest.raises(TopologyError, match=r"1 problem in c\.yml"):
         read_compose("services:\n  - [", "c.yml", {})
 
 
