@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Import(NamedTuple):
-    """`text` is a topology that can be checked. `summary`: what it holds, in one line. `feasible`: whether it can run."""
+    """`text` is a topology that can be checked. summary: what it holds, in one line. feasible: whether it can run."""
 
     text: str
     notes: tuple[Note, ...]
