@@ -84,7 +84,7 @@ def request(rid: str) -> tuple[Needle, ...]:
     return (Needle(text, _WORD + b"-"),)
 
 
-_LETTERS = 4  # fewer announce anything
+_LETTERS = 3  # fewer announce anything
 _ROOM_GROUP = re.compile(r"(?<!\?)((?:[A-Za-z_ :=\"']|\\[ .(=:])+)\(\?P<room>")
 
 

@@ -1,0 +1,113 @@
+"""An engine pdctl has never met, brought as one adapter: rooms, causes and a verdict, and no line changed elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pdctl.engines import adapters
+from pdctl.engines.vocabulary import speech
+from pdctl.errors import UsageError
+from tests.engines.invented.adapter import ROWS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULE = "tests.engines.invented.adapter"
+GOOD, CROSSED, LOST = 5263187212345671, 5263187212345672, 5263187212345673
+
+
+def at(second: int) -> str:
+    return f"2026-11-21 02:{second // 60:02}:{second % 60:02}  INFO heron: "
+
+
+def prefill(bootstrap: int, port: int, *lines: str) -> list[str]:
+    first = [f"{at(0)}nest open on 127.0.0.1:{port}, perch {port}", f"{at(0)}egg exchange on 127.0.0.1:{bootstrap}"]
+    return [*first, *lines, f"{at(600)}flies south"]
+
+
+def decode(*lines: str, end: str = "flies south") -> list[str]:
+    return [f"{at(0)}pond open on 127.0.0.1:7003, perch 7003", *lines, f"{at(600)}{end}"]
+
+
+def good(room: int, second: int) -> tuple[list[str], list[str]]:
+    """The prefill's lines, and the decode's."""
+    mine = [f"{at(second)}job {room} (p-{room}) taken", f"{at(second)}job {room} list in"]
+    theirs = [
+        f"{at(second)}job {room} (d-{room}) looks for its egg at 127.0.0.1:7100",
+        f"{at(second)}job {room} list out",
+        f"{at(second + 1)}job {room} (d-{room}) hatched in 0.25 s, 4096 bytes",
+        f"{at(second + 1)}job {room} (d-{room}) flown 'stop'",
+    ]
+    return mine, theirs
+
+
+def write(folder: Path, **logs: Sequence[str]) -> None:
+    for name, lines in logs.items():
+        (folder / f"{name}.log").write_text("".join(f"{line}\n" for line in lines))
+
+
+def pdctl(*argv: str) -> tuple[int, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "pdctl", *argv, "-o", "json"], capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, adapters.VARIABLE: MODULE}, cwd=ROOT,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_every_row_reads_its_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(adapters.VARIABLE, MODULE)
+    speech.cache_clear()
+    read = [speech().match(row.example.encode()) for row in ROWS]
+    speech.cache_clear()
+    assert [said and said.row.id for said in read] == [row.id for row in ROWS]
+
+
+def test_a_room_that_went_well(tmp_path: Path) -> None:
+    mine, theirs = good(GOOD, 10)
+    write(tmp_path, p0=prefill(7100, 7001, *mine), d0=decode(*theirs))
+    _, said = pdctl("rooms", str(tmp_path))
+    (room,) = said["rooms"]
+    assert (room["room"], room["prefill"], room["decode"], room["outcome"]) == (GOOD, "p0", "d0", "ok")
+
+
+def test_a_page_list_that_went_to_the_other_prefill(tmp_path: Path) -> None:
+    """The router's port is another prefill's: who has the request never hears of it."""
+    asked = [f"{at(20)}job {CROSSED} (p-2) taken", f"{at(40)}job {CROSSED} (p-2) dropped after 20.0 s"]
+    met = [f"{at(20)}job {CROSSED} list in"]
+    lost = [
+        f"{at(20)}job {CROSSED} (d-2) looks for its egg at 127.0.0.1:7100",
+        f"{at(20)}job {CROSSED} list out",
+        f"{at(40)}job {CROSSED} (d-2) went cold after 20.0 s",
+    ]
+    write(tmp_path, p0=prefill(7100, 7001, *met), p1=prefill(7101, 7002, *asked), d0=decode(*lost))
+    code, said = pdctl("trace-room", str(CROSSED), str(tmp_path))
+    assert code == 1
+    assert said["prefill_requested"] == "p1"
+    assert said["prefill_contacted"] == "p0"
+    assert said["cause"]["code"] in ("PD202", "PD701")
+    assert "p1 waits for a page list that went to p0" in said["cause"]["why"]
+
+
+def test_a_decode_that_crashed(tmp_path: Path) -> None:
+    mine, theirs = good(LOST, 10)
+    mine.append(f"{at(40)}job {LOST} (p-{LOST}) dropped after 20.0 s")
+    write(tmp_path, p0=prefill(7100, 7001, *mine), d0=[*decode(*theirs[:2])[:-1], f"{at(12)}fell out of the sky: wing"])
+    code, said = pdctl("diagnose", str(tmp_path))
+    assert code == 1
+    (death,) = said["deaths"]
+    assert (death["instance"], death["code"], death["room_ids"]) == ("d0", "PD709", [str(LOST)])
+
+
+def test_a_module_that_is_no_adapter() -> None:
+    for name, what in (("nosuch.module", "cannot be imported"), ("tests.engines.invented", "has no ADAPTER")):
+        with pytest.raises(UsageError, match=what):
+            adapters._load(name)
