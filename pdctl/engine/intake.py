@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from array import array
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -18,6 +19,7 @@ from pdctl.engine.jobs import Job, Options, Prompt
 from pdctl.engine.messages import Generate
 from pdctl.engine.pairing import Pairing, pairings
 from pdctl.engine.refusal import Refusal
+from pdctl.engine.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 MAX_BATCH = 4096
 # Longer texts are tokenized on a thread (the tokenizer releases the GIL), so that streams keep flowing meanwhile.
 INLINE_CHARS = 2048
-BREATH = 1 << 16  # tokens between two turns of the event loop
 MAX_TOP_LOGPROBS = 128
 TOO_LONG = "context_length_exceeded"
 
@@ -51,8 +52,13 @@ class Intake:
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenize")
         self.limits = Limits(context=0, prompt=0)
 
-    async def jobs(self, prompts: Sequence[Prompt], options: Sequence[Options], body: RoutedBody) -> tuple[Job, ...]:
-        """`options` has one entry, or one for each prompt. Raises Refusal (400) with the first thing that is wrong."""
+    async def jobs(
+        self, prompts: Sequence[Prompt], options: Sequence[Options], body: RoutedBody, admit: Callable[[int], None]
+    ) -> tuple[Job, ...]:
+        """`options` has one entry, or one for each prompt. `admit` raises Refusal where so many requests have no room.
+
+        Raises Refusal (400) with the first thing that is wrong.
+        """
         received = clock.now()
         samples = options[0].n
         if any(option.n != samples for option in options):
@@ -60,6 +66,7 @@ class Intake:
         count = len(prompts) * samples
         if not 0 < count <= MAX_BATCH:
             raise Refusal(400, f"a request may hold 1 to {MAX_BATCH} prompts times samples, got {count}")
+        admit(count)
         rids = _rids(body.rid, len(prompts), samples)
         pairs = pairings(body, self._args, rids, samples)
         generate = partial(
@@ -69,13 +76,10 @@ class Intake:
             disagg_prefill_dp_rank=body.disagg_prefill_dp_rank,
         )
         jobs: list[Job] = []
-        tokens = 0
+        turns = Turns()  # a batch of thousands of prompts holds up nobody else
         for number, prompt in enumerate(prompts):
             ids = await self._ids(prompt)
-            tokens += len(ids)
-            if tokens > BREATH:
-                tokens = 0
-                await asyncio.sleep(0)  # a batch of thousands of long prompts holds up nobody else
+            await turns.after(len(ids), samples)
             option = self._fit(options[number if len(options) > 1 else 0], len(ids))
             for sample in range(samples):
                 index = number * samples + sample
@@ -86,8 +90,9 @@ class Intake:
 
     async def _ids(self, prompt: Prompt) -> list[int]:
         if prompt.ids is not None:
-            ids = list(prompt.ids)
-            self._tokenizer.check_ids(ids)
+            ids = cast("list[int]", prompt.ids)  # or an array: `messages.Generate` is encoded all the same
+            if not isinstance(ids, array):  # those of an array were checked as they were read
+                self._tokenizer.check_ids(ids)
         else:
             ids = await self._encode(prompt.text or "", prompt.special)
         if not ids:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pdctl.engine.messages import Generate, Sampling
 
 
@@ -29,7 +31,7 @@ class Prompt:
     """Text still to be tokenized, or ids. `special` adds the tokenizer's own begin and end tokens to text."""
 
     text: str | None = None
-    ids: tuple[int, ...] | list[int] | None = None
+    ids: Sequence[int] | None = None
     special: bool = True
 
 

@@ -49,6 +49,7 @@ from pdctl.engine.pace import Pace
 from pdctl.engine.pending import GONE, Group, Pending
 from pdctl.engine.questions import Questions
 from pdctl.engine.refusal import Refusal
+from pdctl.engine.turns import REQUEST, Turns
 from pdctl.engine.whereabouts import Whereabouts
 from pdctl.engine.wire import FrameError
 from pdctl.thread_death import guard_task, guarded, in_words
@@ -251,13 +252,23 @@ class TokenizerManager:
     def send(self, request: Request) -> None:
         self._requests.send(request_codec.encode(request), zmq.DONTWAIT)
 
-    def submit(self, jobs: tuple[Job, ...], stream: bool, traceparent: str = "") -> Group:
+    async def submit(self, jobs: tuple[Job, ...], stream: bool, traceparent: str = "") -> Group:
         """Hand jobs to the scheduler. Raises Refusal when not serving, when the queue is full, or for a rid in use."""
         self.admit(len(jobs))
         for job in jobs:
             if job.rid in self._table:
                 raise Refusal(400, f"Duplicate request ID detected: {job.rid!r} is already running on this instance.")
-        return self._dispatch(jobs, stream, traceparent)
+        group = self._register(jobs, stream, traceparent)
+        turns = Turns()
+        try:
+            for member in group.members:
+                if member.finish is None:  # else it was ended meanwhile, and the scheduler need not know of it
+                    self._dispatch(member)
+                await turns.after(len(member.job.message.input_ids))
+        except asyncio.CancelledError:
+            self.abandon(group)
+            raise
+        return group
 
     def admit(self, count: int = 1) -> None:
         """Raises Refusal (503) when `count` more requests cannot be taken now."""
@@ -281,21 +292,30 @@ class TokenizerManager:
                 retry_after=self._pace.seconds_until(over),
             )
 
-    def _dispatch(self, jobs: tuple[Job, ...], stream: bool, traceparent: str = "") -> Group:
+    def _register(self, jobs: tuple[Job, ...], stream: bool, traceparent: str = "") -> Group:
         group = Group(jobs, self._tokenizer, stream, traceparent)
         self._idle.clear()
+        now = clock.now()
         for member in group.members:
             self._table[member.job.rid] = member
-            self._note(member, "Receive: obj=%s", member.job.describe)
-            self.send(member.job.message)
-            member.clock.dispatched = clock.now()
-            self._metrics.received(member)
+            member.clock.dispatched = now  # silence of the scheduler counts from here
         return group
 
-    def abandon(self, group: Group) -> None:
-        """The client left (or one member failed): end what is left of the call and tell the scheduler at once."""
+    def _dispatch(self, member: Pending) -> None:
+        self._note(member, "Receive: obj=%s", member.job.describe)
+        self.send(member.job.message)
+        member.clock.dispatched = clock.now()
+        self._metrics.received(member)
+
+    def abandon(self, group: Group, start: int = 0) -> None:
+        """The client left (or one member failed): end what is left of the call and tell the scheduler at once.
+
+        Of thousands only the first end at once, the others in turns with everything else.
+        """
         group.gone = True
-        self._end(group.members, GONE)
+        self._end(group.members[start : start + REQUEST], GONE)
+        if start + REQUEST < len(group.members):
+            self._loop.call_soon(self.abandon, group, start + REQUEST)
 
     def _end(self, members: Iterable[Pending], finish: Finish) -> None:
         for pending in members:
@@ -397,7 +417,9 @@ class TokenizerManager:
             received=clock.now(),
             routed_dp_rank=dp_rank,
         )
-        return self._dispatch((Job(message, Options(message.sampling)),), stream=False)
+        group = self._register((Job(message, Options(message.sampling)),), stream=False)
+        self._dispatch(group.members[0])
+        return group
 
     async def healthy(self, seconds: float) -> bool:
         """sglang's rule: any word from the scheduler after the probe was sent counts, so a busy engine is healthy."""

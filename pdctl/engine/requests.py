@@ -6,9 +6,12 @@ A field SGLang has and this engine does not is listed in `unsupported`: setting 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 T = TypeVar("T")
 
@@ -21,6 +24,10 @@ class FirstError(FailFast):
 
 
 Items = Annotated[list[T], FirstError()]
+if TYPE_CHECKING:
+    TokenIds = Sequence[int]  # a list; an array where the body was read piece by piece (http/large_body.py)
+else:
+    TokenIds = Items[int]
 Rank = Annotated[int, Field(ge=0)]
 
 
@@ -110,7 +117,7 @@ class GenerateBody(RoutedBody):
     )
 
     text: str | Items[str] | None = None
-    input_ids: Items[int] | Items[Items[int]] | None = None
+    input_ids: TokenIds | Items[TokenIds] | None = None
     sampling_params: SamplingBody | Items[SamplingBody] = Field(default_factory=SamplingBody)
     stream: bool = False
     return_logprob: bool | Items[bool] = False
@@ -166,7 +173,7 @@ class CompletionBody(OpenAIBody):
 
     unsupported = OpenAIBody.unsupported | {"suffix"}
 
-    prompt: str | Items[str] | Items[int] | Items[Items[int]]
+    prompt: str | Items[str] | TokenIds | Items[TokenIds]
     max_tokens: int = 16
     best_of: int | None = None
     echo: bool = False
@@ -195,7 +202,7 @@ class ChatBody(OpenAIBody):
     tool_choice: str | dict[str, Any] = "auto"
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     continue_final_message: bool = False
-    input_ids: Items[int] | None = None
+    input_ids: TokenIds | None = None
 
 
 class AbortBody(Body):

@@ -5,6 +5,7 @@ A frame is 4 bytes (b"PD", format version, kind of codec) and a msgpack body: on
 
 from __future__ import annotations
 
+from array import array
 from typing import Any, Generic, TypeVar, Union
 
 import msgspec
@@ -31,7 +32,7 @@ class Codec(Generic[T]):
         self.name = name
         self.max_bytes = max_bytes
         self._header = bytes((0x50, 0x44, FORMAT, kind))
-        self._encoder = msgspec.msgpack.Encoder()
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=_as_list)
         # A union built at run time: typing.Union accepts a tuple on every Python we support.
         union: Any = Union[structs]  # noqa: UP007
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(union)
@@ -53,3 +54,10 @@ class Codec(Generic[T]):
             return self._decoder.decode(frame[HEADER:])
         except MALFORMED as error:
             raise FrameError(f"{self.name}: {error or type(error).__name__}") from None
+
+
+def _as_list(value: object) -> object:
+    """An array of numbers is encoded as a list; raises TypeError for other things that msgpack does not have."""
+    if isinstance(value, array):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} cannot be encoded")

@@ -25,6 +25,8 @@ KINDS: dict[str, Callable[[int], bytes]] = {
     "escapes": lambda size: b'{"text":"' + b"\\n" * (size // 2) + b'"}',
     "token ids": lambda size: b'{"input_ids":[' + b"12345," * (size // 6) + b"1]}",
     "rows of ids": lambda size: b'{"input_ids":[' + (b"[" + b"123," * 2000 + b"1],") * (size // 8003) + b"[1]]}",
+    "4095 rows": lambda size: b'{"input_ids":[' + (b"[" + b"1234," * (size // 20480) + b"1],") * 4094 + b"[1]]}",
+    "4096 texts": lambda size: b'{"text":[' + (b'"' + b"abcdefg " * 240 + b'",') * 4095 + b'"a"]}',
     "texts": lambda size: b'{"text":[' + b'"abcdefg",' * (size // 10) + b'"a"]}',
     "errors": lambda size: b'{"text":[' + b"1," * (size // 2) + b"1]}",
     "unknown": lambda size: (

@@ -10,7 +10,7 @@ import orjson
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from pdctl.engine.http.large_body import LARGE, Held, Reader
+from pdctl.engine.http.large_body import LARGE, Held, Reader, Words
 from pdctl.engine.refusal import Refusal
 from pdctl.engine.requests import Body
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
+    from pdctl.engine.instance import Instance
     from pdctl.engine.manager import TokenizerManager
     from pdctl.engine.pending import Group, Pending
 
@@ -68,12 +69,12 @@ async def body(request: Request, model: type[B]) -> B:
             held.take(len(part))
             size += len(part)
             parts.append(part)
-        raw = b"".join(parts)
-        if len(raw) < LARGE:
-            parsed = _parsed(raw, model)
+        if size < LARGE:
+            parsed = _parsed(b"".join(parts), model)
         else:
-            context: int = request.app.state.instance.intake.limits.context
-            parsed = await large.read(raw, model, context, lambda small: _parsed(small, model))
+            instance: Instance = request.app.state.instance
+            words = Words(instance.intake.limits.context, instance.checkpoint.tokenizer.check_ids)
+            parsed = await large.read(parts, model, lambda small: _parsed(small, model), words)
     finally:
         held.give(size)
     check_supported(parsed)

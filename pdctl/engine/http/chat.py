@@ -31,8 +31,8 @@ async def chat_completions(request: Request) -> Response:
     body = await answers.body(request, ChatBody)
     prompt = _prompt(instance, body)
     options = _options(body, instance)
-    jobs = await instance.intake.jobs([prompt], [options], body)
-    group = manager.submit(jobs, body.stream, request.headers.get("traceparent", ""))
+    jobs = await instance.intake.jobs([prompt], [options], body, manager.admit)
+    group = await manager.submit(jobs, body.stream, request.headers.get("traceparent", ""))
     return await answers.respond(request, manager, group, Chat(body, group, tokenizer, instance.args.name))
 
 

@@ -29,8 +29,8 @@ async def completions(request: Request) -> Response:
     manager.admit()
     body = await answers.body(request, CompletionBody)
     prompts = _prompts(body)
-    jobs = await instance.intake.jobs(prompts, [_options(body)], body)
-    group = manager.submit(jobs, body.stream, request.headers.get("traceparent", ""))
+    jobs = await instance.intake.jobs(prompts, [_options(body)], body, manager.admit)
+    group = await manager.submit(jobs, body.stream, request.headers.get("traceparent", ""))
     echoes = [_echo(prompt, tokenizer) if body.echo else "" for prompt in prompts]
     return await answers.respond(
         request, manager, group, Completion(body, group, tokenizer, instance.args.name, echoes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fastapi import APIRouter, Request, Response
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pdctl.engine.instance import Instance
     from pdctl.engine.messages import Finish, Meta
     from pdctl.engine.pending import Group, Pending
+    from pdctl.engine.requests import TokenIds
 
 router = APIRouter()
 T = TypeVar("T")
@@ -35,8 +36,8 @@ async def generate(request: Request) -> Response:
     prompts, batch = _prompts(body)
     options = _options(body, len(prompts))
     batch = batch or options[0].n > 1
-    jobs = await instance.intake.jobs(prompts, options, body)
-    group = manager.submit(jobs, body.stream, request.headers.get("traceparent", ""))
+    jobs = await instance.intake.jobs(prompts, options, body, manager.admit)
+    group = await manager.submit(jobs, body.stream, request.headers.get("traceparent", ""))
     return await answers.respond(
         request, manager, group, Generated(instance, group, batch, body.return_text_in_logprobs)
     )
@@ -76,10 +77,11 @@ def _prompts(body: GenerateBody) -> tuple[list[Prompt], bool]:
     return [Prompt(ids=row) for row in _some(rows, "input_ids")], batch
 
 
-def id_rows(ids: list[int] | list[list[int]]) -> tuple[list[list[int]], bool]:
+def id_rows(ids: TokenIds | list[TokenIds]) -> tuple[list[TokenIds], bool]:
     """Rows of token ids, and whether there was more than one level."""
-    rows = [row for row in ids if isinstance(row, list)]
-    return (rows, True) if rows else ([[token for token in ids if isinstance(token, int)]], False)
+    if ids and not isinstance(ids[0], int):
+        return cast("list[TokenIds]", ids), True
+    return [cast("TokenIds", ids)], False
 
 
 def _some(rows: list[T], name: str) -> list[T]:
@@ -89,7 +91,10 @@ def _some(rows: list[T], name: str) -> list[T]:
 
 
 def _options(body: GenerateBody, prompts: int) -> list[Options]:
-    """One for each prompt: any of these fields may be a list."""
+    """One for each prompt where any of these fields is a list; else one for all."""
+    given = (body.sampling_params, body.return_logprob, body.top_logprobs_num, body.logprob_start_len)
+    if not any(isinstance(value, list) for value in given):
+        prompts = 1
     samplings = _spread("sampling_params", body.sampling_params, prompts)
     logprobs = _spread("return_logprob", body.return_logprob, prompts)
     tops = _spread("top_logprobs_num", body.top_logprobs_num, prompts)

@@ -2,13 +2,17 @@
 
 A parser would hold the interpreter for as long as it takes: seconds for 32 MB. Here unknown members are left out
 unread, prompts are read item by item and no longer than the context, and only the small rest is parsed at once.
+
+Token ids become arrays of 4 bytes each. A list of millions of them holds the interpreter for a tenth of a second
+whenever the garbage collector looks through it, and once more when it is freed.
 """
 
 from __future__ import annotations
 
 import asyncio
+from array import array
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
 
@@ -18,18 +22,25 @@ from pdctl.engine.requests import Body
 from pdctl.json_members import BadBody, Scan, Value, after_space
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 B = TypeVar("B", bound=Body)
 
 LARGE = 256 << 10  # bytes from which a body is read here
-PIECE = 64 << 10  # bytes that are parsed at once
+PIECE = 16 << 10  # bytes that are parsed at once
 SMALL = 64 << 10  # bytes of a member that is parsed with the rest
 MAX_REST = 4 << 20  # bytes of all members that are parsed at once
 READERS, MAX_WAITING = 2, 64  # bodies read at the same time, and waiting for that
 MAX_HELD = 1 << 30  # bytes of all bodies that are being received or read
 PROMPTS = frozenset(("text", "input_ids", "prompt"))
 LONGEST_CHARACTER = 12  # bytes in JSON: two \\uXXXX
+
+
+class Words(NamedTuple):
+    """What token ids can be: at most `context` in a prompt; `check` raises Refusal for one that is no word."""
+
+    context: int
+    check: Callable[[Sequence[int]], None]
 
 
 class Held:
@@ -56,19 +67,20 @@ class Reader:
         self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="large body")
         self._waiting = 0
 
-    async def read(self, raw: bytes, model: type[B], context: int, parse: Callable[[bytes], B]) -> B:
-        """Raises Refusal. `parse` makes the model of what is small."""
+    async def read(self, parts: list[bytes], model: type[B], parse: Callable[[bytes], B], words: Words) -> B:
+        """Raises Refusal. `parts`: of the body, one after the other. `parse` makes the model of what is small."""
         if self._waiting >= MAX_WAITING + READERS:
             raise Refusal(503, f"{self._waiting} large bodies are being read already; send it again later")
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, read, raw, model, context, parse)
+            return await asyncio.get_running_loop().run_in_executor(self._pool, read, parts, model, parse, words)
         finally:
             self._waiting -= 1
 
 
-def read(raw: bytes, model: type[B], context: int, parse: Callable[[bytes], B]) -> B:
-    """`parse(raw)`, but for unknown members. `context`: tokens no prompt may have more of. Raises Refusal."""
+def read(parts: list[bytes], model: type[B], parse: Callable[[bytes], B], words: Words) -> B:
+    """`parse` of all `parts` together, but for unknown members. Raises Refusal."""
+    raw = b"".join(parts)
     known = model.model_fields.keys() | model.unsupported
     prompts: dict[str, Any] = {}
     rest: list[bytes] = []
@@ -83,7 +95,7 @@ def read(raw: bytes, model: type[B], context: int, parse: Callable[[bytes], B]) 
             elif name in model.unsupported:
                 rest.append(orjson.dumps(name) + b":true")
             elif name in PROMPTS and raw[value.start] in b'["':
-                prompts[name] = _prompt(Prompts(raw, name, context), value)
+                prompts[name] = _prompt(Prompts(raw, name, words), value)
                 rest.append(orjson.dumps(name) + b":" + orjson.dumps(_stand_in(prompts[name])))
             else:
                 rest.append(raw[start : value.end])
@@ -94,18 +106,18 @@ def read(raw: bytes, model: type[B], context: int, parse: Callable[[bytes], B]) 
     return parse(b"{" + b",".join(rest) + b"}").model_copy(update=prompts)
 
 
-def _stand_in(prompt: str | list[Any]) -> object:
+def _stand_in(prompt: str | array[int] | list[Any]) -> object:
     """Of the same type, and small."""
     if isinstance(prompt, str):
         return "a"
-    return [_stand_in(one) if isinstance(one, list | str) else 1 for one in prompt[:1]]
+    return [1] * len(prompt[:1]) if isinstance(prompt, array) else [_stand_in(one) for one in prompt[:1]]
 
 
 class Prompts:
     """One member of the body: a text, token ids, or a list of either."""
 
-    def __init__(self, raw: bytes, name: str, context: int) -> None:
-        self.raw, self.name, self.context = raw, name, context
+    def __init__(self, raw: bytes, name: str, words: Words) -> None:
+        self.raw, self.name, self.words = raw, name, words
 
     def wrong(self, what: str) -> Refusal:
         return Refusal(400, f"{self.name}: {what}")
@@ -129,14 +141,14 @@ class Prompts:
                 raise self.wrong(f"the body is not valid JSON: {error}") from None
         return self._piece(at, stop + 1, end)
 
-    def ids(self, value: Value) -> list[int]:
+    def ids(self, value: Value) -> array[int]:
         """Of the list of numbers at `value`."""
         if self.name == "text":
             raise self.wrong("Input should be a string or a list of strings")
-        if value.items > self.context:
+        if value.items > self.words.context:
             told = f"The input ({value.items} tokens) is longer than the model's context length"
-            raise Refusal(400, f"{told} ({self.context} tokens).", TOO_LONG)
-        found: list[int] = []
+            raise Refusal(400, f"{told} ({self.words.context} tokens).", TOO_LONG)
+        found = array("i")
         at, end = value.start + 1, value.end - 1
         while at < end:
             comma = self.raw.find(b",", at + PIECE, end)
@@ -147,16 +159,17 @@ class Prompts:
                 some = orjson.loads(b"[" + self.raw[at:stop] + b"]")
             except orjson.JSONDecodeError as error:
                 raise self.wrong(f"the body is not valid JSON: {error}") from None
-            if not all(type(one) is int for one in some):
+            if not {int}.issuperset(map(type, some)):
                 raise self.wrong("Input should be a list of integers")
-            found += some
+            self.words.check(some)
+            found.fromlist(some)
             at = stop + 1
         if self.raw[end - 1 : end] == b",":
             raise self.wrong("the body is not valid JSON: a list ends with a comma")
         return found
 
 
-def _prompt(prompts: Prompts, value: Value) -> str | list[str] | list[int] | list[list[int]]:
+def _prompt(prompts: Prompts, value: Value) -> str | list[str] | array[int] | list[array[int]]:
     raw = prompts.raw
     if raw[value.start : value.start + 1] == b'"':
         return prompts.text(value.start + 1, value.end - 1)

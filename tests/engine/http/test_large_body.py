@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import json
+import types
+from array import array
+from collections.abc import Callable, Sequence
 
+import orjson
 import pytest
 
+from pdctl.engine.http import large_body
 from pdctl.engine.http.answers import _parsed
-from pdctl.engine.http.large_body import MAX_REST, PIECE, SMALL, Held, read
+from pdctl.engine.http.large_body import MAX_REST, PIECE, PROMPTS, SMALL, Held, Words, read
 from pdctl.engine.refusal import Refusal
 from pdctl.engine.requests import Body, ChatBody, CompletionBody, GenerateBody
 
+Check = Callable[[Sequence[int]], None]
 CONTEXT = 100_000
 LONG = SMALL + 1
 WORDS = 'né \U0001f98a\n"\\ \u2028 x'  # characters of every length, and escapes
 
 
-def large(raw: bytes, model: type[Body] = GenerateBody, context: int = CONTEXT) -> Body:
-    return read(raw, model, context, lambda small: _parsed(small, model))
+def large(raw: bytes, model: type[Body] = GenerateBody, check: Check = lambda ids: None) -> Body:
+    parts = [raw[at : at + 100_001] for at in range(0, len(raw), 100_001)]
+    found = read(parts, model, lambda small: _parsed(small, model), Words(CONTEXT, check))
+    return found.model_copy(update={name: _lists(value) for name, value in found if name in PROMPTS})
+
+
+def _lists(value: object) -> object:
+    """Arrays as the lists a parser makes."""
+    if isinstance(value, list):
+        return [_lists(one) for one in value]
+    return list(value) if isinstance(value, array) else value
 
 
 @pytest.mark.parametrize("ascii_only", [True, False])
@@ -108,5 +123,38 @@ def test_what_is_unknown_is_not_parsed() -> None:
         return _parsed(small, GenerateBody)
 
     raw = json.dumps({"input_ids": [[1] * 7000] * 200, "nobody": [{"a": 1}] * 100_000}).encode()
-    assert len(read(raw, GenerateBody, CONTEXT, parse).input_ids or ()) == 200
+    words = Words(CONTEXT, lambda ids: None)
+    assert len(read([raw], GenerateBody, parse, words).input_ids or ()) == 200
     assert sizes[0] < 100
+
+
+def test_token_ids_are_read_in_small_pieces_into_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What holds the interpreter is one call of the parser, a look of the garbage collector, a list that is freed."""
+    parsed: list[int] = []
+
+    def loads(piece: bytes) -> object:
+        parsed.append(len(piece))
+        return orjson.loads(piece)
+
+    checked: list[int] = []
+    ids = list(range(90_000))
+    raw = json.dumps({"input_ids": [ids, ids[:5]]}).encode()
+    fake = types.SimpleNamespace(loads=loads, dumps=orjson.dumps, JSONDecodeError=orjson.JSONDecodeError)
+    monkeypatch.setattr(large_body, "orjson", fake)
+    words = Words(CONTEXT, checked.extend)
+    found = read([raw], GenerateBody, lambda small: _parsed(small, GenerateBody), words).input_ids
+    assert found == [array("i", ids), array("i", ids[:5])]
+    assert checked == ids + ids[:5]
+    assert max(parsed) <= PIECE + 8
+    assert len(parsed) > len(raw) // PIECE
+
+
+def test_an_id_outside_the_vocabulary_ends_the_reading() -> None:
+    def check(ids: Sequence[int]) -> None:
+        if max(ids) >= 1000:
+            raise Refusal(400, f"input_ids contains {max(ids)}")
+
+    for bad in (1000, 1 << 40):
+        raw = json.dumps({"input_ids": [[1] * LONG, [bad], [2] * LONG]}).encode()
+        with pytest.raises(Refusal, match=f"input_ids contains {bad}"):
+            large(raw, check=check)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -14,7 +15,18 @@ from pdctl.engine import manager as module
 from pdctl.engine.args import ServerArgs
 from pdctl.engine.jobs import Job, Options
 from pdctl.engine.manager import Status, TokenizerManager
-from pdctl.engine.messages import Abort, Finish, Generate, Outputs, Report, Sampling, Tokens, reply_codec, request_codec
+from pdctl.engine.messages import (
+    Abort,
+    Finish,
+    Generate,
+    Outputs,
+    Report,
+    Sampling,
+    Stop,
+    Tokens,
+    reply_codec,
+    request_codec,
+)
 from pdctl.engine.metrics import Metrics
 from pdctl.engine.ranks import Ranks, ending
 from pdctl.engine.refusal import Refusal
@@ -56,7 +68,7 @@ def test_a_silent_scheduler_does_not_keep_clients_for_ever(tmp_path: Path, monke
     monkeypatch.setattr(module, "SILENCE_CHECK", 0.02)
 
     async def scenario(manager: TokenizerManager, requests: zmq.Socket[bytes]) -> None:
-        group = manager.submit((job(),), stream=False)
+        group = await manager.submit((job(),), stream=False)
         with pytest.raises(Refusal, match="the scheduler has said nothing for") as caught:
             await group.finished()
         assert caught.value.status == 504
@@ -64,6 +76,74 @@ def test_a_silent_scheduler_does_not_keep_clients_for_ever(tmp_path: Path, monke
         assert request_codec.decode(requests.recv()) == Abort("r", exact=True)
 
     play(tmp_path, scenario, bootstrap_timeout=0.05, waiting_timeout=0.05)
+
+
+async def count_turns(turns: list[int]) -> None:
+    while True:
+        turns[0] += 1
+        await asyncio.sleep(0)
+
+
+def test_a_large_batch_is_handed_over_in_turns_with_everything_else(tmp_path: Path) -> None:
+    rids = [f"r{number}" for number in range(1000)]
+
+    async def scenario(manager: TokenizerManager, requests: zmq.Socket[bytes]) -> None:
+        turns = [0]
+        other = asyncio.create_task(count_turns(turns))
+        submitting = asyncio.create_task(manager.submit(tuple(map(job, rids)), stream=False))
+        await asyncio.sleep(0)
+        assert manager.running == 1000  # each rid is taken at once, whenever its request is sent
+        with pytest.raises(Refusal, match="Duplicate request ID"):
+            await manager.submit((job("r999"),), stream=False)
+        group = await submitting
+        assert turns[0] > 10
+        assert [request_codec.decode(requests.recv()).rid for _ in rids] == rids
+        turns[0] = 0
+        manager.abandon(group)
+        assert 0 < manager.running < 1000
+        while manager.running:
+            await asyncio.sleep(0)
+        assert turns[0] > 10
+        assert [request_codec.decode(requests.recv()) for _ in rids] == [Abort(rid, exact=True) for rid in rids]
+        other.cancel()
+
+    play(tmp_path, scenario)
+
+
+def test_what_ends_before_it_is_sent_is_not_sent(tmp_path: Path) -> None:
+    async def scenario(manager: TokenizerManager, requests: zmq.Socket[bytes]) -> None:
+        submitting = asyncio.create_task(manager.submit(tuple(job(f"r{n}") for n in range(1000)), stream=False))
+        await asyncio.sleep(0)
+        manager.end_all("the instance ends")
+        group = await submitting
+        with pytest.raises(Refusal, match="the instance ends"):
+            await group.finished()
+        assert manager.running == 0
+        manager.stop(now=True)
+        sent = 0
+        while not isinstance(request := request_codec.decode(requests.recv()), Stop):
+            sent += isinstance(request, Generate)
+        assert 0 < sent < 1000
+
+    play(tmp_path, scenario)
+
+
+def test_a_client_that_leaves_while_a_batch_is_handed_over_ends_it(tmp_path: Path) -> None:
+    async def scenario(manager: TokenizerManager, requests: zmq.Socket[bytes]) -> None:
+        del requests
+        submitting = asyncio.create_task(manager.submit(tuple(job(f"r{n}") for n in range(1000)), stream=False))
+        await asyncio.sleep(0)
+        submitting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await submitting
+        assert await manager.drained(10)
+
+    play(tmp_path, scenario)
+
+
+def test_token_ids_in_an_array_arrive_as_a_list() -> None:
+    message = Generate("r", array("i", [5, 6]), Sampling())  # type: ignore[arg-type]
+    assert request_codec.decode(request_codec.encode(message)) == Generate("r", [5, 6], Sampling())
 
 
 def test_a_report_has_a_deadline(tmp_path: Path) -> None:
@@ -94,7 +174,7 @@ def test_a_health_check_has_a_deadline_and_leaves_nothing_behind(tmp_path: Path)
 def test_draining_has_a_deadline(tmp_path: Path) -> None:
     async def scenario(manager: TokenizerManager, requests: zmq.Socket[bytes]) -> None:
         del requests
-        group = manager.submit((job(),), stream=False)
+        group = await manager.submit((job(),), stream=False)
         assert not await manager.drained(0.05)
         manager.end_all("enough")
         assert await manager.drained(0.05)
@@ -107,7 +187,7 @@ def test_draining_has_a_deadline(tmp_path: Path) -> None:
 def test_a_slow_reader_sees_fewer_longer_steps(tmp_path: Path) -> None:
     async def scenario(manager: TokenizerManager, requests: zmq.Socket[bytes]) -> None:
         del requests
-        group = manager.submit((job("a"), job("b")), stream=True)
+        group = await manager.submit((job("a"), job("b")), stream=True)
         for tokens in (Tokens("a", [100]), Tokens("b", [101]), Tokens("a", [102, 103]), Tokens("never heard of", [1])):
             manager._receive(Outputs([tokens]))
         await group.first()
@@ -125,7 +205,7 @@ def test_tokens_after_the_end_are_dropped(tmp_path: Path) -> None:
     async def scenario(manager: TokenizerManager, requests: zmq.Socket[bytes]) -> None:
         del requests
         message = job().message
-        group = manager.submit((Job(message, Options(message.sampling, stops=("b",))),), stream=False)
+        group = await manager.submit((Job(message, Options(message.sampling, stops=("b",))),), stream=False)
         manager._receive(Outputs([Tokens("r", [100, 101, 102, 103])]))
         manager._receive(Outputs([Tokens("r", [104], Finish("length", length=5))]))
         await group.finished()
@@ -140,7 +220,7 @@ def test_replies_are_read_from_the_socket_in_order(tmp_path: Path) -> None:
         context = requests.context
         push = context.socket(zmq.PUSH)
         push.connect(f"ipc://{tmp_path}/tokenizer")
-        group = manager.submit((job(),), stream=False)
+        group = await manager.submit((job(),), stream=False)
         for token in range(100, 200):
             push.send(reply_codec.encode(Outputs([Tokens("r", [token])])))
         push.send(b"PD\x01\x02garbage")
