@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pdctl.router.server import Exchange
     from pdctl.router.upstream import Connection, Headers, Payload
 
+MAX_ANSWER = 512 << 20  # bytes of an answer that is held until it is whole: as many as of a body
 KEEP = 16  # pieces of a prefill's answer: enough for an error; the one token in it is decode's first
 
 
@@ -73,6 +74,7 @@ class Leg:
 
     __slots__ = (
         "_connecting",
+        "_held",
         "attempt",
         "connection",
         "headers",
@@ -91,6 +93,7 @@ class Leg:
         self.status = 0
         self.headers: Headers = []
         self.parts: list[bytes] = []
+        self._held = 0  # bytes of `parts`
         self.over = True
         self.streams = self.piping = False
         self.connection: Connection | None = None
@@ -174,12 +177,20 @@ class Leg:
     def on_data(self, data: bytes) -> None:
         if self.piping:
             self.attempt.pipe(data)
-        elif self.role is Role.DECODE:
+        elif self.role is Role.DECODE or self.attempt.keep_prefill or len(self.parts) < KEEP:
+            self._held += len(data)
+            if self._held > MAX_ANSWER:
+                self._refuse_more()
+                return
             self.parts.append(data)
-            if self.streams:
+            if self.role is Role.DECODE and self.streams:
                 self.attempt.advance()
-        elif self.attempt.keep_prefill or len(self.parts) < KEEP:
-            self.parts.append(data)
+
+    def _refuse_more(self) -> None:
+        text = f"answered with more than {MAX_ANSWER} bytes"
+        self.parts.clear()
+        self.cancel(text)
+        self.attempt.leg_failed(self, Cause.LOST, 502, text)
 
     def on_end(self) -> None:
         self._leave()

@@ -29,6 +29,7 @@ MAX_HEAD = 64 * 1024  # bytes of request line and headers
 MAX_PIPELINED = 16  # requests waiting behind one in progress on the same connection
 SHARE = 2  # one address may take this part of the connections and of the memory for bodies: a half
 MIN_RATE = 16 * 1024  # bytes per second of a body, averaged, below which a client holds a connection for nothing
+MAX_FRAMING = 64 * 1024  # bytes of chunk sizes, extensions and trailers that a body may have beyond its own number
 COLLECT_ABOVE = 256 * 1024  # bytes of a body that are gathered in one buffer instead of a list of pieces
 LINGER = 2.0  # seconds in which a refused client may finish sending before the connection is cut
 PHRASES = {status.value: status.phrase.encode() for status in http.HTTPStatus}
@@ -168,7 +169,7 @@ class ClientConnection(asyncio.Protocol):
         self._most = self._limits.max_payload  # bytes this request's body may have
         self._held = 0  # bytes of bodies that count in `server.held`
         self._body_began = 0.0
-        self._body_size = self._head_size = 0
+        self._body_size = self._head_size = self._wire_size = 0  # `wire`: of a body, with the chunks' framing
         self._in_body = self._refused = self._partial = False
         self.chunks = True
         self.peer = ""
@@ -211,7 +212,9 @@ class ClientConnection(asyncio.Protocol):
                 least = self._body_began + self._limits.read_timeout + self._body_size / MIN_RATE
                 self.deadline = min(self.deadline, least)
         self._partial = True
-        if not self._in_body:
+        if self._in_body:
+            self._wire_size += len(data)
+        else:
             self._head_size += len(data)
         try:
             self._parser.feed_data(data)
@@ -222,6 +225,8 @@ class ClientConnection(asyncio.Protocol):
         else:
             if self._head_size > MAX_HEAD and not self._in_body:
                 self._refuse(431, f"request line and headers are larger than {MAX_HEAD} bytes")
+            elif self._in_body and self._wire_size - self._body_size > self._body_size + MAX_FRAMING:
+                self._refuse(400, "chunk sizes, extensions and trailers are larger than the body: send larger chunks")
 
     def pause_writing(self) -> None:
         if self._current is not None and self._current.source is not None:
@@ -237,7 +242,8 @@ class ClientConnection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name.lower(), value))
+        if not self._in_body:  # a trailer is no header: it comes after the request was judged by those
+            self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._in_body = True
@@ -285,7 +291,7 @@ class ClientConnection(asyncio.Protocol):
         exchange.keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
         self.chunks = self._parser.get_http_version() != "1.0"
         self._url, self._headers, self._body, self._buffer = b"", [], [], None
-        self._body_size = self._head_size = 0
+        self._body_size = self._head_size = self._wire_size = 0
         self._in_body = self._partial = False
         if self._current is None:
             self._begin(exchange)

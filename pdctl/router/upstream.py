@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Headers = list[tuple[bytes, bytes]]
 Payload = tuple[bytes | memoryview, ...]  # a request body, in pieces that are sent one after the other
 MAX_HEAD = 64 * 1024  # bytes of status line and headers: a worker that sends more is not speaking HTTP
+MAX_FRAMING = 2 * MAX_HEAD  # bytes of an answer's head, chunk sizes, extensions and trailers beyond its body's number
+MAX_REPLY = 32 << 20  # bytes of an answer to a question of the router's own
 COPY_BELOW = 64 * 1024  # a request smaller than this leaves in one write
 SEND = 256 * 1024  # bytes of a larger one handed to the transport at a time
 SENDS = 8  # before others get a turn
@@ -64,6 +66,7 @@ class Connection(asyncio.Protocol):
         self._head_seen = self._head_told = self._complete = self._framed = self._reusable = False
         self._paused = self._lost = False
         self._unparsed = self._pieces = 0
+        self._excess = 0  # bytes that came, less twice the body's
         self._unsent: deque[memoryview] = deque()
         self._full = False  # the transport has enough to send
         self.idle_since = 0.0
@@ -83,7 +86,7 @@ class Connection(asyncio.Protocol):
         self._sink = sink
         self._headers = []
         self._head_seen = self._head_told = self._complete = self._framed = False
-        self._unparsed = 0
+        self._unparsed = self._excess = 0
         first = body[0] if body else b""
         if len(body) == 1 and len(first) < COPY_BELOW:
             self._transport.write(head + bytes(first))
@@ -145,6 +148,7 @@ class Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(f"answered with invalid HTTP: {error}")
             return
+        self._excess += len(data)
         if not self._head_told:
             if not self._head_seen:
                 self._unparsed += len(data)
@@ -161,7 +165,11 @@ class Connection(asyncio.Protocol):
         if self._parts:
             body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
             self._parts.clear()
+            self._excess -= 2 * len(body)
             sink.on_data(body)
+        if self._excess > MAX_FRAMING and not self._complete and self._sink is sink:
+            self._fail("answered with chunk sizes, extensions and trailers larger than the body")
+            return
         if self._complete and self._sink is sink:
             self._finish(sink)
 
@@ -332,14 +340,22 @@ class _Whole:
         self._status = 0
         self._headers: Headers = []
         self._body: list[bytes] = []
+        self._size = 0
+        self.ended = False  # the connection has nothing more of it
 
     def on_head(self, status: int, headers: Headers) -> None:
         self._status, self._headers = status, headers
 
     def on_data(self, data: bytes) -> None:
-        self._body.append(data)
+        self._size += len(data)
+        if self._size <= MAX_REPLY:
+            self._body.append(data)
+            return
+        self._body.clear()
+        self.on_lost(f"answered with more than {MAX_REPLY} bytes")  # `ask` drops the connection
 
     def on_end(self) -> None:
+        self.ended = True
         if not self.reply.done():
             self.reply.set_result(Reply(self._status, self._headers, b"".join(self._body)))
 
@@ -368,7 +384,7 @@ async def ask(
     except asyncio.TimeoutError:
         raise UpstreamError(f"no answer within {timeout:g} s") from None
     finally:
-        if not whole.reply.done() or whole.reply.cancelled():
+        if not whole.ended:
             connection.drop()
 
 

@@ -6,9 +6,14 @@ import asyncio
 
 import pytest
 
+from pdctl.router import leg as leg_module
+from pdctl.router import upstream
+from pdctl.router.origin import Origin
+from pdctl.router.upstream import Pool, UpstreamError, ask
 from tests.router.fleet import Fleet, fleet, until
 from tests.router.workers import Asked, Way, close, fine, hang, sends, status
 
+OPENING = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 FAILURES = {
     "500": status(500),
     "503": status(503),
@@ -16,6 +21,8 @@ FAILURES = {
     "garbage": sends(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"),
     "cut short": sends(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{"),
     "endless head": sends(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000),
+    "trailers": sends(OPENING + b"2\r\n{}\r\n0\r\n" + b"x: y\r\n" * 60_000, hang),
+    "endless trailer": sends(OPENING + b"2\r\n{}\r\n0\r\nx: " + b"y" * 300_000, hang),
     "redirect": sends(b"HTTP/1.1 307 X\r\nlocation: /\r\ncontent-length: 0\r\n\r\n"),
 }
 
@@ -40,6 +47,36 @@ def test_a_failed_leg_is_retried_on_another_pair_with_a_new_room(leg: str, failu
             record = await made.get(f"/rooms/{failed}")
             assert (record["outcome"], record["attempt"]) == ("failed", 1)
             assert record["legs"][leg]["problem"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_an_answer_that_is_held_has_a_largest_size(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leg_module, "MAX_ANSWER", 1000)
+
+    async def scenario() -> None:
+        async with fleet(2, 2) as made:
+            first = (made.prefills if role == "prefill" else made.decodes)[0]
+            first.script = [sends(b"HTTP/1.1 200 OK\r\ncontent-length: 90000\r\n\r\n" + b"x" * 89_999, hang)]
+            answer = await made.generate({"text": "hi", "return_logprob": True})
+            assert (answer.status, answer.headers["x-pd-attempts"]) == (200, "2")
+            assert first.url not in answer.pair
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_may_not_answer_the_routers_questions_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with fleet() as made:
+            worker = made.prefills[0]
+            pool = Pool(Origin.parse(worker.url), idle_timeout=10.0, connect_timeout=5.0)
+            assert (await ask(pool, "GET", "/server_info", timeout=5.0)).status == 200
+            monkeypatch.setattr(upstream, "MAX_REPLY", 10)
+            with pytest.raises(UpstreamError, match="more than 10 bytes"):
+                await ask(pool, "GET", "/server_info", timeout=5.0)
+            assert pool.idle == 0
+            pool.close()
 
     asyncio.run(scenario())
 

@@ -120,6 +120,10 @@ def test_a_client_that_waits_for_100_continue_gets_it() -> None:
         (b"POST /generate HTTP/1.1\r\nhost: r\r\ncontent-length: 2000\r\n\r\n", 413, "--max-payload-size 1000"),
         (CHUNKED + b"800\r\n" + b"x" * 2048 + b"\r\n", 413, "--max-payload-size 1000"),
         (b"POST / HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n", 400, "not an HTTP/1.1 request"),
+        (CHUNKED + b"1\r\na\r\n0\r\n" + b"x: y\r\n" * 80_000, 400, "trailers are larger than the body"),
+        (CHUNKED + b"1\r\na\r\n0\r\nx: " + b"y" * 500_000, 400, "trailers are larger than the body"),
+        (CHUNKED + b"1;" + b"x" * 500_000, 400, "trailers are larger than the body"),
+        (CHUNKED + b"1\r\na\r\n" * 900 + b"0" * 500_000, 400, "trailers are larger than the body"),
     ],
 )
 def test_what_cannot_be_served_is_answered_and_closed(data: bytes, status: int, message: str) -> None:
@@ -132,6 +136,20 @@ def test_what_cannot_be_served_is_answered_and_closed(data: bytes, status: int, 
                 assert message in answer.json()["error"]["message"]
                 assert await closed(client) == b""
             assert (await made.generate()).status == 200
+
+    asyncio.run(scenario())
+
+
+def test_a_trailer_is_no_header() -> None:
+    async def scenario() -> None:
+        async with fleet() as made, made.client() as client:
+            client.writer.write(
+                CHUNKED + b'c\r\n{"text":"x"}\r\n0\r\nx-request-id: mine\r\nauthorization: Bearer a\r\n\r\n'
+            )
+            answer = await client.answer()
+            assert answer.status == 200
+            assert answer.headers["x-request-id"] != "mine"
+            assert "authorization" not in made.decodes[0].generations[0].headers
 
     asyncio.run(scenario())
 

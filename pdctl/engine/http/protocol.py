@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from uvicorn.server import ServerState
 
 MAX_HEAD = 64 << 10  # bytes of request line and headers
+MAX_FRAMING = 64 << 10  # bytes of chunk sizes, extensions and trailers that a body may have beyond its own number
 PATIENCE = 60.0  # seconds for a head; for a body on top of its time at MIN_RATE
 MIN_RATE = 64 << 10  # bytes per second
 MAX_CONNECTIONS, SHARE = 4096, 2  # of one address a half
@@ -54,6 +55,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._head = 0  # bytes of a head that is not whole
         self._in_head = True
+        self._wire = self._body = 0  # bytes of a body that is not whole: as they come, and without the chunks' framing
         self._peer = ""
         self._asked: list[RequestResponseCycle] = []  # whose answer is not whole, oldest first
 
@@ -88,9 +90,24 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._in_head:
             self._head += len(data)
+        else:
+            self._wire += len(data)
         super().data_received(data)
         if self._in_head and self._head > MAX_HEAD and not self.transport.is_closing():
             self.send_400_response(f"The request's line and headers are larger than {MAX_HEAD} bytes.")
+        elif (
+            not self._in_head and self._wire - self._body > self._body + MAX_FRAMING and not self.transport.is_closing()
+        ):
+            # A request is under way, so that an answer would come in its place.
+            self.transport.abort()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # a trailer is no header: the guard has judged the request by those
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._body += len(body)
+        super().on_body(body)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -98,7 +115,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._expect(PATIENCE)
 
     def on_headers_complete(self) -> None:
-        self._in_head, self._head = False, 0
+        self._in_head, self._head, self._wire, self._body = False, 0, 0, 0
         length = next((value for name, value in self.headers if name == b"content-length"), b"0")
         size = min(int(length), 1 << 30) if length.isdigit() and len(length) < 16 else 0
         self._expect(PATIENCE + size / MIN_RATE)

@@ -166,3 +166,55 @@ def test_what_is_sent_to_a_client_that_left_raises_nothing(before: int, behind: 
     with contextlib.closing(uvloop.new_event_loop()) as loop:
         loop.run_until_complete(asyncio.wait_for(scenario(), 60))
     assert ends == [None]
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        b"1\r\na\r\n0\r\n" + b"x: y\r\n" * (MAX_HEAD // 2),
+        b"1\r\na\r\n0\r\nx: " + b"y" * 3 * MAX_HEAD,
+        b"1;" + b"x" * 3 * MAX_HEAD,
+        b"1\r\na\r\n" * (2 * MAX_HEAD),
+    ],
+    ids=["trailers", "one trailer", "an extension", "chunks of a byte"],
+)
+def test_what_frames_a_body_is_no_longer_than_the_body(flood: bytes) -> None:
+    async def scenario() -> None:
+        async with serving() as port:
+            assert await said(port, CHUNKED + flood) == b""
+            fine = b"ff\r\n" + b"a" * 255 + b"\r\n"
+            answer = await said(
+                port, CHUNKED.replace(b"host", b"connection: close\r\nhost") + fine * 500 + b"0\r\n\r\n"
+            )
+            assert answer.endswith(b"\r\n\r\n127500")
+
+    asyncio.run(scenario())
+
+
+def test_a_trailer_is_no_header() -> None:
+    seen: list[tuple[bytes, bytes]] = []
+
+    async def whole(scope, receive, send) -> None:
+        body: list[Any] = []
+        while not body or body[-1].get("more_body"):
+            body.append(await receive())
+        seen.extend(scope["headers"])
+
+        async def again() -> Any:
+            return body.pop(0)
+
+        await app(scope, again, send)
+
+    async def scenario() -> None:
+        async with serving(whole) as port:
+            sent = (
+                CHUNKED.replace(b"host", b"connection: close\r\nhost")
+                + b"1\r\na\r\n0\r\nauthorization: Bearer x\r\n\r\n"
+            )
+            assert (await said(port, sent)).endswith(b"\r\n\r\n1")
+
+    asyncio.run(scenario())
+    assert [name for name, _ in seen] == [b"connection", b"host", b"transfer-encoding"]
