@@ -63,6 +63,18 @@ def test_every_greedy_answer_equals_the_unified_engine(
     wait_for("return of every page", two_prefills.all_pages_free)
 
 
+def test_a_dp_rank_that_is_nobodys_is_the_requests_mistake_alone(two_prefills: Deployment) -> None:
+    """Three of them once closed every pair for ten seconds: the prefill answered 500, and was left alone for it."""
+    body = {"text": "hi", "sampling_params": {"max_new_tokens": 2}}
+    for _ in range(6):
+        answer = httpx.post(f"{two_prefills.router}/generate", json={**body, "disagg_prefill_dp_rank": 99}, timeout=60)
+        assert answer.status_code == 400, answer.text
+        assert "disagg_prefill_dp_rank" in answer.json()["error"]["message"]
+    pairs = httpx.get(f"{two_prefills.router}/workers", timeout=60).json()["pairs"]
+    assert [pair["failures_in_a_row"] for pair in pairs] == [0, 0]
+    assert httpx.post(f"{two_prefills.router}/generate", json=body, timeout=60).status_code == 200
+
+
 def test_openai_client_streams_a_chat(two_prefills: Deployment) -> None:
     with openai.OpenAI(base_url=f"{two_prefills.router}/v1", api_key="none") as client:
         stream = client.chat.completions.create(

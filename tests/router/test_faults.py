@@ -75,7 +75,6 @@ def test_a_worker_may_not_answer_the_routers_questions_without_end(monkeypatch: 
             monkeypatch.setattr(upstream, "MAX_REPLY", 10)
             with pytest.raises(UpstreamError, match="more than 10 bytes"):
                 await ask(pool, "GET", "/server_info", timeout=5.0)
-            assert pool.idle == 0
             pool.close()
 
     asyncio.run(scenario())

@@ -185,6 +185,11 @@ class PrefillAddress:
     # --- step 2: the ranks
 
     def _route(self, receiver: KvReceiver, info: ParallelInfo) -> None:
+        if receiver.named and receiver.dp_rank is not None and receiver.dp_rank >= info.dp_size:
+            del self._waiting[receiver]
+            text = f"disagg_prefill_dp_rank={receiver.dp_rank} out of range [0, {info.dp_size}) of prefill {self.name}"
+            receiver.fail(failures.of(FailureCode.NO_DP_RANK, text))
+            return
         keys = self._waiting[receiver] or self._keys(receiver, info)
         if not keys:
             return

@@ -27,6 +27,7 @@ class FailureCode(str, Enum):
     TRANSFER = "transfer"
     CHECKSUM = "checksum"
     DP_CONFLICT = "dp_conflict"
+    NO_DP_RANK = "no_dp_rank"
     STALE_ENDPOINT = "stale_endpoint"
     MANAGER_DIED = "manager_died"
 
@@ -48,7 +49,19 @@ def aborted(reason: str) -> Failure:
 
 
 # What one side saw of the pair is as true for the other's client; of anything else SGLang's sentence is told.
-SHARED = (FailureCode.MISMATCH.value, FailureCode.RANK_UNREACHABLE.value, FailureCode.DP_CONFLICT.value)
+SHARED = (
+    FailureCode.MISMATCH.value,
+    FailureCode.RANK_UNREACHABLE.value,
+    FailureCode.DP_CONFLICT.value,
+    FailureCode.NO_DP_RANK.value,
+)
+# DP ranks are named by the request alone: no other pair would serve it, and no router should think less of this one.
+THE_REQUESTS = (FailureCode.DP_CONFLICT.value, FailureCode.NO_DP_RANK.value)
+
+
+def http_status(code: str) -> int:
+    """What the client of a room that failed gets."""
+    return 400 if code in THE_REQUESTS else 500
 
 
 def given_up(code: str, reason: str) -> Failure:

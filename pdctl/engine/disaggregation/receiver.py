@@ -51,6 +51,7 @@ class KvReceiver:
         self.rid = rid
         self.address = address
         self.dp_rank = dp_rank
+        self.named = dp_rank is not None  # by the request
         self.failure: Failure | None = None
         self.metadata: bytes | None = None
         self.stats = TransferStats()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engine import clock
 from pdctl.engine.cache.metadata import ContextCorruptionError, MetadataRow
-from pdctl.engine.disaggregation.failure import Failure
+from pdctl.engine.disaggregation.failure import Failure, http_status
 from pdctl.engine.disaggregation.receiver import FakeReceiver
 from pdctl.engine.disaggregation.state import KVPoll
 from pdctl.engine.messages import Drained, Tokens
@@ -211,7 +211,7 @@ class DecodeRole(Role):
         code = failure.code if failure else "peer_rank"
         report.failed(req, f"Decode {stage} failed", "decode_req.req", self.resources.tp_rank, reason)
         _receiver(req).abort(reason, code)  # when only another rank of the group failed, nothing else tells ours
-        self._end(req, f"Decode {stage} failed: {reason}", 500, code)
+        self._end(req, f"Decode {stage} failed: {reason}", http_status(code), code)
 
     def _end(self, req: Req, message: str, status: int, code: str) -> None:
         self.resources.fail(req, message, status, code)

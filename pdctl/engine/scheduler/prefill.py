@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engine import clock
 from pdctl.engine.cache.metadata import MetadataRow
+from pdctl.engine.disaggregation.failure import http_status
 from pdctl.engine.disaggregation.state import KVPoll
 from pdctl.engine.scheduler import report
 from pdctl.engine.scheduler.early import EarlyStarts
@@ -196,7 +197,7 @@ class PrefillRole(Role):
         reason = failure.message if failure else "Failed due to an unknown reason from another rank"
         code = failure.code if failure else "peer_rank"
         report.failed(req, f"Prefill {stage} failed", "req", self.resources.tp_rank, reason)
-        self.resources.fail(req, f"Prefill {stage} failed: {reason}", 500, code)
+        self.resources.fail(req, f"Prefill {stage} failed: {reason}", http_status(code), code)
         _sender(req).abort(reason, code)  # when only another rank of the group failed, nothing else tells ours
         self._drain(req)
 

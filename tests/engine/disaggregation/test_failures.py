@@ -172,10 +172,8 @@ def test_an_incomplete_prefill_is_reported_with_the_count() -> None:
 def test_a_dp_rank_that_does_not_exist_is_named() -> None:
     with bootstrap() as server, prefill_side(server.port), decode_side() as decode:
         receiver = decode.manager.receiver(1, "r", HOST, server.port, dp_rank=3)
-        failed(
-            decode, receiver, FailureCode.BOOTSTRAP_UNREACHABLE,
-            "Could not fetch bootstrap info for: prefill_dp_rank: 3 prefill_cp_rank: 0 target_tp_rank: 0",
-        )  # fmt: skip
+        text = f"disagg_prefill_dp_rank=3 out of range [0, 1) of prefill {HOST}:{server.port}"
+        failed(decode, receiver, FailureCode.NO_DP_RANK, text)
 
 
 def test_a_rank_endpoint_nobody_listens_on_is_named() -> None:
