@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from pdctl.engines import named
 from pdctl.engines.base import Adapter
 from pdctl.engines.pdctl import adapter as own
 from pdctl.engines.routers import adapters as routers
 from pdctl.engines.sglang import adapter as sglang
-from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from pdctl.engines.base import Hint
     from pdctl.engines.row import Row, Speaker
 
-VARIABLE = "PDCTL_ENGINES"
 # In the order in which their rows are tried: among rows that begin alike, the narrower first.
 SHIPPED: tuple[Adapter, ...] = (
     own.ROUTER, own.ENGINE, sglang.ENGINE, routers.SMG, routers.SGLANG_ROUTER, routers.MINI_LB,
@@ -28,8 +26,8 @@ ROWS: tuple[Row, ...] = tuple(row for one in SHIPPED for row in one.rows)
 
 
 def adapters() -> tuple[Adapter, ...]:
-    """Those of $PDCTL_ENGINES in front of the shipped ones. Raises UsageError for a module that has none."""
-    return _all(os.environ.get(VARIABLE, ""))
+    """Those of $PDCTL_ENGINES in front of the shipped ones. Raises UsageError for a module that is none."""
+    return _all(os.environ.get(named.VARIABLE, ""))
 
 
 def rows() -> tuple[Row, ...]:
@@ -37,12 +35,12 @@ def rows() -> tuple[Row, ...]:
 
 
 def adapter(speaker: Speaker | None) -> Adapter | None:
-    return _by_speaker(os.environ.get(VARIABLE, "")).get(speaker)
+    return _by_speaker(os.environ.get(named.VARIABLE, "")).get(speaker)
 
 
 def hints(speaker: Speaker, row: str) -> tuple[Hint, ...]:
     """The details of this row of a speaker's that tell its releases apart."""
-    return _hints(os.environ.get(VARIABLE, "")).get((speaker, row), ())
+    return _hints(os.environ.get(named.VARIABLE, "")).get((speaker, row), ())
 
 
 def speaks(speaker: Speaker, other: Speaker) -> bool:
@@ -53,7 +51,7 @@ def speaks(speaker: Speaker, other: Speaker) -> bool:
 
 @lru_cache(maxsize=4)
 def _all(modules: str) -> tuple[Adapter, ...]:
-    return (*(_load(name.strip()) for name in modules.split(",") if name.strip()), *SHIPPED)
+    return (*(one for one in named.brought(modules, "ADAPTER") if isinstance(one, Adapter)), *SHIPPED)
 
 
 @lru_cache(maxsize=4)
@@ -67,15 +65,4 @@ def _hints(modules: str) -> Mapping[tuple[Speaker, str], tuple[Hint, ...]]:
     for one in _all(modules):
         for hint in one.hints:
             found[one.speaker, hint.row] = (*found.get((one.speaker, hint.row), ()), hint)
-    return found
-
-
-def _load(name: str) -> Adapter:
-    try:
-        found = getattr(importlib.import_module(name), "ADAPTER", None)
-    except ImportError as error:
-        fix = f"install the package it is in, or take it out of ${VARIABLE}"
-        raise UsageError(f"${VARIABLE} names {name}, which cannot be imported: {error}", fix) from None
-    if not isinstance(found, Adapter):
-        raise UsageError(f"${VARIABLE} names {name}, which has no ADAPTER", "see docs/new-engine.md for its form")
     return found

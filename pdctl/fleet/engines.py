@@ -1,16 +1,15 @@
-"""Engines as they are now: what each says of itself on its HTTP port (sglang 0.5.3 to 0.5.23, and pdctl's own)."""
+"""Engines as they are now: what each says of itself on its HTTP port (engines/surface.py)."""
 
 from __future__ import annotations
 
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines.sglang.http import paths
+from pdctl.engines.surface import Surface, surfaces
 from pdctl.fleet import document, exposition, prober
 from pdctl.fleet.deadline import Deadline, each
 from pdctl.fleet.facts import Engine, Reply
 from pdctl.fleet.prober import Prober
-from pdctl.fleet.server_info import PATHS as INFO_PATHS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from pdctl.fleet.facts import Endpoint
     from pdctl.fleet.http import Answer
 
-MODEL_PATHS = paths("model_info")
-(LOADS, *_), (METRICS,), (HEALTH,), (HEALTH_GENERATE,) = map(paths, ("loads", "metrics", "health", "health_generate"))
-SAYS = frozenset({"disaggregation_mode", "model_path", "tp_size", "version"})  # every release tells one of them
 AT_ONCE = 48  # engines looked at together, with up to five sockets each
 PATIENCE = 5.0  # seconds for one look: /server_info and /health ask the scheduler
 
@@ -50,54 +46,54 @@ def probe_engines(
 
 def _probe(endpoint: Endpoint, probing: Prober, generate: bool) -> Engine:
     url = endpoint.url.rstrip("/")
-    first = _either(url, INFO_PATHS, probing)
+    surface, first = _introduced(url, probing)
     if not first[-1].answer.connected:
         return Engine(endpoint, False, first[-1].reply.reason, replies=tuple(look.reply for look in first))
-    paths = [MODEL_PATHS[0], LOADS, METRICS, HEALTH, *([HEALTH_GENERATE] if generate else [])]
-    looks = {path: _look(path, answer) for path, answer in zip(paths, probing.ask_all(url, paths), strict=True)}
-    if looks[MODEL_PATHS[0]].reply.status == 404:
-        looks[MODEL_PATHS[1]] = _look(MODEL_PATHS[1], probing.ask(url, MODEL_PATHS[1]))
+    model, other = (*surface.model, "", "")[:2]
+    asked = [model, surface.loads, surface.metrics, surface.health, *([surface.health_generate] if generate else [])]
+    paths = list(filter(None, asked))
+    answers = zip(paths, probing.ask_all(url, paths), strict=True)
+    looks = {path: _look(path, answer, surface) for path, answer in answers}
+    if other and looks[model].reply.status == 404:
+        model = other
+        looks[model] = _look(model, probing.ask(url, model), surface)
     every = (*first, *looks.values())
-    info = _server_info(first[-1])
+    info = surface.read(_object(first[-1]))
+    loads, metrics = looks.get(surface.loads), looks.get(surface.metrics)
     return Engine(
         endpoint=endpoint,
         reached=any(look.answer.reached for look in every),
         reason="" if info else _no_info(first[-1].reply),
         info=info,
-        model=_object(looks.get(MODEL_PATHS[1], looks[MODEL_PATHS[0]])),
-        loads=document.mappings(document.mapping(looks[LOADS].reply.body).get("loads")),
-        metrics=exposition.totals(looks[METRICS].answer.text) if looks[METRICS].reply.ok else MappingProxyType({}),
-        health=looks[HEALTH].reply,
-        health_generate=looks[HEALTH_GENERATE].reply if generate else None,
+        model=_object(looks[model]) if model else document.NOTHING,
+        loads=document.mappings(document.mapping(loads.reply.body).get("loads")) if loads else (),
+        metrics=exposition.totals(metrics.answer.text) if metrics and metrics.reply.ok else MappingProxyType({}),
+        health=looks[surface.health].reply if surface.health else None,
+        health_generate=looks[surface.health_generate].reply if generate and surface.health_generate else None,
         replies=tuple(look.reply for look in every),
         clock_offset=_clock_offset(every),
     )
 
 
-def _either(url: str, paths: Sequence[str], probing: Prober) -> tuple[Look, ...]:
-    """The first path, and the next one only where that is not known."""
-    looks: list[Look] = []
-    for path in paths:
-        looks.append(_look(path, probing.ask(url, path)))
-        if looks[-1].reply.status != 404:
-            break
-    return tuple(looks)
+def _introduced(url: str, probing: Prober) -> tuple[Surface, tuple[Look, ...]]:
+    """Whose it is, by where it tells of itself: the first path, and the next one only where that is not known."""
+    known, looks = surfaces(), list[Look]()
+    for surface in known:
+        for path in surface.info:
+            looks.append(_look(path, probing.ask(url, path), surface))
+            if looks[-1].reply.status != 404:
+                return surface, tuple(looks)
+    return known[0], tuple(looks)
 
 
-def _look(path: str, answer: Answer) -> Look:
-    if path == METRICS and answer.ok:  # read for its numbers; nobody wants 80 KiB of text per engine
+def _look(path: str, answer: Answer, surface: Surface) -> Look:
+    if path == surface.metrics and answer.ok:  # read for its numbers; nobody wants 80 KiB of text per engine
         return Look(Reply(path, answer.status, answer.seconds), answer)
     return Look(prober.reply(path, answer), answer)
 
 
 def _object(look: Look) -> Object:
     return document.mapping(look.reply.body) if look.reply.ok else document.NOTHING
-
-
-def _server_info(look: Look) -> Object:
-    """A JSON object of something else (mini_lb's, which lists its workers; a dashboard's) is none."""
-    said = _object(look)
-    return said if not SAYS.isdisjoint(said) else document.NOTHING
 
 
 def _no_info(reply: Reply) -> str:

@@ -6,18 +6,21 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from pdctl.engines import adapters
+from pdctl.engines import named
 from pdctl.engines.vocabulary import speech
 from pdctl.errors import UsageError
 from tests.engines.invented.adapter import ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = "tests.engines.invented.adapter"
@@ -57,14 +60,14 @@ def write(folder: Path, **logs: Sequence[str]) -> None:
 def pdctl(*argv: str) -> tuple[int, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "pdctl", *argv, "-o", "json"], capture_output=True, text=True, timeout=60, check=False,
-        env={**os.environ, adapters.VARIABLE: MODULE}, cwd=ROOT,
+        env={**os.environ, named.VARIABLE: MODULE}, cwd=ROOT,
     )  # fmt: skip
     assert "Traceback" not in done.stderr
     return done.returncode, json.loads(done.stdout)
 
 
 def test_every_row_reads_its_example(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(adapters.VARIABLE, MODULE)
+    monkeypatch.setenv(named.VARIABLE, MODULE)
     speech.cache_clear()
     read = [speech().match(row.example.encode()) for row in ROWS]
     speech.cache_clear()
@@ -107,7 +110,50 @@ def test_a_decode_that_crashed(tmp_path: Path) -> None:
     assert (death["instance"], death["code"], death["room_ids"]) == ("d0", "PD709", [str(LOST)])
 
 
+class Heron(BaseHTTPRequestHandler):
+    """What a heron answers; `about` is set by whoever starts one."""
+
+    about: ClassVar[dict[str, object]] = {}
+
+    def do_GET(self) -> None:
+        body = json.dumps(self.about if self.path == "/about" else {}).encode()
+        self.send_response(200 if self.path in ("/about", "/alive") else 404)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Into no terminal."""
+
+
+@contextmanager
+def heron(**about: object) -> Iterator[str]:
+    kind = type("Told", (Heron,), {"about": {"bird": "heron", "song": "reed", "wings": 1, "down": "bf16", **about}})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_doctor_compares_two_that_run() -> None:
+    with heron(place="nest", leaf=16) as nest, heron(place="pond", leaf=32) as pond:
+        code, said = pdctl("doctor", "--prefill", nest, "--decode", pond)
+    found = {one["code"]: one for one in said["findings"]}
+    assert code == 1
+    assert "PD302" in found
+    assert (found["PD302"]["observed"], found["PD302"]["expected"]) == ("32", "16")
+    checked = {one["code"]: one["status"] for one in said["checks"]}
+    assert checked["PD301"] == "ok"
+    assert checked["PD311"] == "ok"
+    assert not {"PD317", "PD318", "PD310"} & set(found), "no release of SGLang's was read, so none is judged"
+
+
 def test_a_module_that_is_no_adapter() -> None:
     for name, what in (("nosuch.module", "cannot be imported"), ("tests.engines.invented", "has no ADAPTER")):
         with pytest.raises(UsageError, match=what):
-            adapters._load(name)
+            named.brought(f"{MODULE}, {name}", "ADAPTER")

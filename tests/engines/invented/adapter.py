@@ -1,11 +1,17 @@
-"""Heron, an engine that hands KV cache over in words of its own: what it logs, and which of its lines prove what."""
+"""Heron, an engine with words of its own: what it logs, what its lines prove, what it tells over HTTP."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from pdctl.engines.base import Adapter
 from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
 from pdctl.engines.sign import Sign
+from pdctl.engines.surface import Surface
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 HERON = Speaker("heron")
 AT = "2026-11-21 02:00:05  INFO heron: "
@@ -75,3 +81,17 @@ ROWS = (
 )  # fmt: skip
 
 ADAPTER = Adapter(HERON, ROWS, names_every_room=True)
+
+
+def _about(said: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`GET /about` of a heron, in SGLang's keys; its own release is none of SGLang's, so it is left out."""
+    if said.get("bird") != "heron":
+        return {}
+    modes = {"nest": "prefill", "pond": "decode"}
+    return {
+        "disaggregation_mode": modes.get(said.get("place", ""), "null"), "page_size": said.get("leaf"),
+        "tp_size": said.get("wings"), "model_path": said.get("song"), "kv_cache_dtype": said.get("down"),
+    }  # fmt: skip
+
+
+SURFACE = Surface(("/about",), _about, health="/alive")

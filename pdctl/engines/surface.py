@@ -1,0 +1,60 @@
+"""What an engine tells of itself over HTTP, and how that reads in SGLang's keys, in which doctor compares.
+
+SGLang's own is in front; modules named in $PDCTL_ENGINES may bring one as SURFACE (docs/new-engine.md).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from pdctl.engines import named
+from pdctl.engines.sglang.http import paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Object = Mapping[str, Any]  # of a JSON document
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """Paths, "" or () where it has none.
+
+    info: what it is and was started with, the first that does not answer 404 counts. read: that answer in the keys of
+    SGLang's /server_info, {} for one that is not this engine's; without `version`, which is SGLang's release.
+    """
+
+    info: tuple[str, ...]
+    read: Callable[[Object], Object]
+    model: tuple[str, ...] = ()
+    loads: str = ""
+    metrics: str = ""
+    health: str = "/health"
+    health_generate: str = ""
+
+
+SAYS = frozenset({"disaggregation_mode", "model_path", "tp_size", "version"})  # every release tells one of them
+
+
+def _sglang(said: Object) -> Object:
+    """A JSON object of something else (mini_lb's, which lists its workers; a dashboard's) is none."""
+    return {} if SAYS.isdisjoint(said) else said
+
+
+(_LOADS, *_), (_METRICS,), (_HEALTH,), (_GENERATE,) = map(paths, ("loads", "metrics", "health", "health_generate"))
+SGLANG = Surface(
+    paths("server_info"), _sglang, paths("model_info"), _LOADS, _METRICS, _HEALTH, _GENERATE,
+)  # fmt: skip
+
+
+def surfaces() -> tuple[Surface, ...]:
+    """In the order in which they are tried. Raises UsageError for a module that cannot be imported."""
+    return _all(os.environ.get(named.VARIABLE, ""))
+
+
+@lru_cache(maxsize=4)
+def _all(modules: str) -> tuple[Surface, ...]:
+    return (SGLANG, *(one for one in named.brought(modules, "SURFACE") if isinstance(one, Surface)))
