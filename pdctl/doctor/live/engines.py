@@ -319,11 +319,13 @@ def _global(host: str) -> bool:
 
 def trace_blind(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD801: a healthy room would leave no line. pdctl's own engine logs every step by itself."""
-    blind = [engine for engine in facts.engines if engine.info and not _speaks(engine)]
+    silent = [engine for engine in facts.engines if engine.info and not _speaks(engine)]
+    blind = [engine for engine in silent if any(key in engine.info for key in TALKATIVE)]
     evidence = [f"{one.endpoint.url}/server_info: {', '.join(f'{key} false' for key in TALKATIVE)}" for one in blind]
-    return _together(
-        "PD801", blind, f"{' and '.join(TALKATIVE)} false", "one of them true on every engine", evidence
-    ) or _asked(facts)
+    found = _together("PD801", blind, f"{' and '.join(TALKATIVE)} false", "one of them true on every engine", evidence)
+    if not found and silent:
+        return Unknown(f"{names([one.endpoint.name for one in silent])}: its /server_info does not tell what it logs")
+    return found or _asked(facts)
 
 
 def _speaks(engine: Engine) -> bool:
