@@ -149,6 +149,9 @@ class DecodeManager(Manager):
         receiver = self._rooms.get(message.generation)
         if receiver is None or receiver.room != message.room:
             log.debug("Ignoring %s of room %d: it is over here", type(message).__name__, message.room)
+        elif not receiver.knows(connection):
+            kind, room, address = type(message).__name__, message.room, receiver.address
+            self.rate.warning("Ignoring %s of room %d from %s: it is %s's", kind, room, connection.endpoint, address)
         elif isinstance(message, Status):
             receiver.on_status(connection, message)
         else:

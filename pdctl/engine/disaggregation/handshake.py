@@ -32,7 +32,7 @@ MAX_FRAME = 8 << 20  # two million pages
 MAX_TEXT = 4096
 
 Room = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Amount = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Amount = Annotated[int, Meta(ge=0, le=2**53)]  # the sum of those of all ranks fits a frame, too
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
@@ -118,7 +118,7 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     nbytes: Amount = 0
     chunks: Count = 0
     descriptors: Amount = 0
-    seconds: Annotated[float, Meta(ge=0)] = 0.0
+    seconds: Annotated[float, Meta(ge=0, le=2**31)] = 0.0
     checksums: Checksums | None = None
 
 

@@ -181,6 +181,19 @@ class KvReceiver:
         for connection in suspects:
             connection.retire()
 
+    def knows(self, connection: Connection) -> bool:
+        """Whether that rank has, or had, to do with this room; no other has a say in it."""
+        return connection in self.connections or connection in self._announced
+
+    def _unbelievable(self, connection: Connection, status: Status) -> str:
+        """Why a success cannot be one; empty when it can."""
+        if self._pages is None or self._targets is None or connection not in self._announced:
+            return "it was sent no page list"
+        if connection.key.tp in self._targets.dummy:
+            return "it was given nothing to write"
+        most = len(self._pages) * self._manager.geometry.page_bytes
+        return f"{status.nbytes} bytes into pages of {most}" if status.nbytes > most else ""
+
     def on_status(self, connection: Connection, status: Status) -> None:
         """A prefill rank reports the room's fate, or asks for help with a transfer under way."""
         state = KVPoll(status.status)
@@ -192,6 +205,9 @@ class KvReceiver:
             self._over.add(connection)
             if not self.active:
                 self._check_settled()
+            elif state == KVPoll.SUCCESS and (wrong := self._unbelievable(connection, status)):
+                text = f"prefill {connection.endpoint} says that it has written room {self.room}: {wrong}"
+                self.fail(failures.of(FailureCode.TRANSFER, text))
             elif state == KVPoll.SUCCESS:
                 self._verify(connection, status)
             else:
