@@ -147,14 +147,14 @@ ENTRIES: tuple[Entry, ...] = (
         Severity.ERROR,
         "{instance|a prefill}: only {observed|some} of {expected|its} ranks have registered with its bootstrap server",
         "Every prefill rank announces its address to the bootstrap server of its instance: dp x cp x tp x pp of "
-        'them. Until all have, the server answers 503 "Prefill server not fully registered yet" (0.5.13 and '
+        'them. Until all have, the server answers 503 "Prefill server not fully registered yet" (0.5.10 and '
         "later; older ones answer with null sizes) and no room can begin, although /health says 200. A rank that is "
         "missing for good was started with another bootstrap port or --dist-init-addr, cannot reach node 0, or "
-        "(0.5.3, 0.5.8: one attempt only) tried before the server was up. A restarted rank is counted again, so the "
+        "(before 0.5.12: one attempt only) tried before the server was up. A restarted rank is counted again, so the "
         'number can also be too high. Next: the prefill\'s log, "failed to register to bootstrap server".',
         "restart the prefill instance with the same --disaggregation-bootstrap-port and --dist-init-addr on every node",
         (Needs.ENDPOINT,),
-        "every SGLang; the count is in the answer from 0.5.13",
+        "every SGLang; the count is in the answer from 0.5.10",
         "sglang 0.5.3 to 0.5.23 source",
         reports=cited("sglang#27608 sglang#25125 srt-slurm#121 sglang#36234"),
     ),
@@ -198,27 +198,27 @@ ENTRIES: tuple[Entry, ...] = (
         "wildcard-registration",
         Severity.WARNING,
         "{instance|a prefill} listens on 0.0.0.0 and this release registers its ranks at http://0.0.0.0",
-        "A single-node prefill registers its ranks at the address it listens on. Before 0.5.18 a wildcard was not "
+        "A single-node prefill registers its ranks at the address it listens on. Before 0.5.14 a wildcard was not "
         "translated: the rank calls http://0.0.0.0, which proxies refuse with 403, the server prints warnings only, "
         'stays up, and answers every decode with 503 "not fully registered". With --dist-init-addr the '
         "registration goes there instead and the wildcard does no harm. Next: the prefill's log, \"Prefill instance "
         'failed to register to bootstrap server".',
         "start {instance} with --host <its own address>",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
-        "SGLang before 0.5.18, single-node prefill without --dist-init-addr",
-        "sglang 0.5.13 and 0.5.18 source",
+        "SGLang before 0.5.14, single-node prefill without --dist-init-addr",
+        "sglang 0.5.13.post1 and 0.5.14 source (disaggregation/common/conn.py)",
         reports=cited("sglang#27608 sglang#25125"),
     ),
     Entry(
         "PD213",
         "service-hides-bootstrap-port",
         Severity.ERROR,
-        "Service {observed|X} does not publish the bootstrap port {expected|8998} of {instance|its prefill}",
+        "Service {service|X} does not publish the bootstrap port {port|8998} of {instance|its prefill}",
         "The router sends the Service's name as bootstrap host. A Service forwards only the ports it lists, so a "
         "decode that dials the bootstrap port at this name gets no answer, while HTTP through the same name works. "
         "A headless Service (clusterIP: None) resolves to the pod and hides nothing. Next: the ports of the "
         "Service.",
-        "add {name: bootstrap, port: {port}} to the ports of Service {observed}",
+        "add {name: bootstrap, port: {port}} to the ports of Service {service}",
         (Needs.TOPOLOGY,),
         "every SGLang on Kubernetes",
         "sglang 0.5.3 to 0.5.23 source",
@@ -309,13 +309,13 @@ ENTRIES: tuple[Entry, ...] = (
         Severity.ERROR,
         "{instance|a prefill} runs the Rust server: its bootstrap port is its HTTP port {expected|A}, not {observed|B}",
         "With SGLANG_RUST_SERVER the bootstrap routes are served on the API port and the separate port does not "
-        "exist. 0.5.23 logs that disaggregation_bootstrap_port changed, and refuses to start with an explicit value "
+        "exist. SGLang logs that disaggregation_bootstrap_port changed, and refuses to start with an explicit value "
         "other than the API port. Router and decode must use the API port as bootstrap port; anything that still "
         "says 8998 waits for nothing. Next: the environment of the prefill, then the router's port for it.",
         "drop --disaggregation-bootstrap-port and start the router with --prefill {url} {port}",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
-        "SGLang 0.5.18 and later (opt-in since 0.5.17) with SGLANG_RUST_SERVER",
-        "sglang 0.5.18 and 0.5.23 source",
+        "SGLang 0.5.17 and later with SGLANG_RUST_SERVER",
+        "sglang 0.5.17 to 0.5.23 source (arg_groups/pd_disaggregation_hook.py)",
         reports=cited("sglang#33125"),
     ),
     Entry(

@@ -35,7 +35,7 @@ ENTRIES: tuple[Entry, ...] = (
         "reported to crash. Next: max_total_num_tokens and the three flags.",
         "{fix|lower --max-running-requests}",
         (Needs.TOPOLOGY, Needs.ENDPOINT),
-        "0.5.3 to 0.5.23; pools of Mamba models since 0.5.4",
+        "0.5.3 to 0.5.23; pools of Mamba models since 0.5.3.post3",
         "sglang 0.5.3 to 0.5.23 source",
         reports=cited(
             "sglang#6857 sglang#6860 sglang#7196 sglang#19881 sglang#40729 sglang#40730 sglang#40732 sglang#12432 "
@@ -139,7 +139,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD509",
         "socket-interface",
         Severity.INFO,
-        "{instance|an instance} spans {observed|several} hosts, and no network interface is named",
+        "{instance|an instance} spans {hosts|several} hosts, and no network interface is named",
         "Gloo and NCCL pick an interface by themselves. On hosts with several (a docker bridge, a management "
         'network, RDMA rails) two nodes may pick ones that do not meet, and the start hangs at "Init torch '
         'distributed begin" or with "Gloo connectFullMesh failed". Next: `ip -br addr` on the nodes.',

@@ -167,12 +167,13 @@ ENTRIES: tuple[Entry, ...] = (
         "The same greedy prompt must give the same text through every pair. One that differs is silent corruption: "
         "pages written to the wrong place or reused while an old transfer still wrote, another checkpoint, another "
         "dtype. It was reported as accuracy falling from 96 to 46 % with the number of requests served, all of them "
-        "HTTP 200. 0.5.23 keeps pages of a failed room until the transfer has drained and can compare checksums. "
+        "HTTP 200. From 0.5.21 on decode keeps the pages of a failed room until the transfer has drained, and can "
+        "compare checksums. "
         "Next: model, page size, dtype and layout of the pair; then --disaggregation-enable-kv-checksum on both "
-        "(0.5.23).",
+        "(0.5.21 and later).",
         "run pdctl doctor --canary with one instance left out at a time",
         (Needs.CANARY,),
-        "every SGLang; protections came up to 0.5.23",
+        "every SGLang; protections came with 0.5.21",
         "sglang 0.5.13 to 0.5.23 source; public reports",
         reports=cited("sglang#23020 sglang#22716 sglang#17259 sglang#24527 sglang#35049 sglang#32564"),
     ),
@@ -183,12 +184,13 @@ ENTRIES: tuple[Entry, ...] = (
         "{instance|the deployment} took {observed|long} to refuse a bad request; under {expected|5 s} is expected",
         "A request that one side refuses at once must fail at once. Where the other leg is not cancelled the client "
         "waits for its timeout, up to 300 s. sglang-router 0.3.2 waits for decode to end before it reacts to a "
-        "failed prefill; smg cancels it. With NIXL before 0.5.23 decode is not told of a failure at prefill at all. "
+        "failed prefill; smg cancels it. With NIXL before 0.5.20 decode is not told of a failure at prefill at all. "
         'Next: the router\'s log, "Prefill server error", "This will cause decode timeout".',
         "use a router that cancels the other leg (smg 1.13.0, or that of pdctl)",
         (Needs.CANARY,),
-        "sglang-router up to 0.3.2; SGLang with NIXL before 0.5.23",
-        "measured with sglang-router 0.3.2 and smg 1.13.0; sglang 0.5.18 and 0.5.23 source",
+        "sglang-router up to 0.3.2; SGLang with NIXL before 0.5.20",
+        "measured with sglang-router 0.3.2 and smg 1.13.0; sglang 0.5.19 and 0.5.20 source "
+        "(disaggregation/nixl/conn.py)",
         reports=cited("sglang#9726 sglang#29017 aibrix#2289 llm-d#2433"),
     ),
     Entry(
@@ -198,11 +200,11 @@ ENTRIES: tuple[Entry, ...] = (
         "{instance|an engine} still holds requests after everything ended: {observed|a queue is not empty}",
         "A queue that does not return to zero after the last request has leaked a slot: a client that left, an "
         "aborted transfer, or a room whose other half never came. Leaks add up until nothing is admitted. With NIXL "
-        "up to 0.5.13 prefill has no bootstrap timeout, so such a room stays for good. Next: trace-room for the "
+        "before 0.5.18 prefill has no bootstrap timeout, so such a room stays for good. Next: trace-room for the "
         "rooms it names, and whether a cancel is passed on.",
         "restart {instance}",
         (Needs.CANARY,),
-        "every SGLang; NIXL up to 0.5.13 worst",
+        "every SGLang; NIXL before 0.5.18 worst",
         "sglang 0.5.3 to 0.5.23 source; public reports",
         reports=cited("sglang#8177 sglang#6258 sglang#9817 sglang#27372 sglang#36707 smg#2114 vllm#46283 vllm#43509"),
     ),
@@ -226,7 +228,7 @@ ENTRIES: tuple[Entry, ...] = (
         "PD615",
         "router-gap",
         Severity.INFO,
-        "round robin on both sides never uses {observed|2} of the {expected|4} pairs",
+        "round robin on both sides never uses {unused|2} of the {pairs|4} pairs",
         "Two round-robin counters advance together: with prefill and decode counts that share a divisor, prefill i "
         "always meets the same decodes. Measured with 2 x 2: two of the four pairs got every request. A broken pair "
         "among the others stays hidden until a restart shifts the order, and a broken pair among the used ones "
@@ -257,7 +259,7 @@ ENTRIES: tuple[Entry, ...] = (
         Severity.WARNING,
         "{instance|decode}: {observed|a busy prefill was taken for dead}",
         "Decode asks each prefill's bootstrap server for /health every 5 s and gives the prefill up after two "
-        'misses in a row; all its rooms fail with "Lost connection with prefill instance" (0.5.13 and before also '
+        'misses in a row; all its rooms fail with "Lost connection with prefill instance" (before 0.5.14 also '
         '"Losing connection"). An event loop starved by load or compilation misses beats while the prefill is '
         "well. Tight values make it worse; values in the millions hide real deaths (PD606). Next: whether the "
         "prefill died at that time.",

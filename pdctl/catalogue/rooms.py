@@ -118,8 +118,9 @@ ENTRIES: tuple[Entry, ...] = (
         "{prefill|prefill} and {decode|decode} met, but the KV cache never arrived whole: {observed|the end is "
         "missing}",
         "Both sides had the room and prefill knew decode's pages; what is missing is the end of the transfer. "
-        "Either prefill failed and decode was not told (NIXL before 0.5.23), or chunks were lost, or with NIXL "
-        "0.5.13 the deadline was looked at before the notices of completion. Next: transfer errors in the prefill's "
+        "Either prefill failed and decode was not told (NIXL before 0.5.20), or chunks were lost, or with NIXL from "
+        "0.5.6 to 0.5.16 the deadline was looked at before the notices of completion. Next: transfer errors in the "
+        "prefill's "
         "log for this room, then for any room before it.",
         "grep -nE 'transport error|Failed to send kv chunk|NIXL_ERR' {file}",
         (Needs.LOG,),
@@ -147,15 +148,16 @@ ENTRIES: tuple[Entry, ...] = (
         Severity.ERROR,
         "{instance|prefill}: the bootstrap thread of a rank died, and every later room on it hangs",
         "A NIXL prefill rank reads announcements in one thread, and a frame it does not expect ends that thread "
-        "while the process lives on. In 0.5.13 decode's own abort message is such a frame: one client that leaves, "
-        'and this rank accepts no room any more. Only 0.5.23 says so ("prefill bootstrap_thread died on '
+        "while the process lives on. From 0.5.13 to 0.5.15 decode's own abort message is such a frame: one client "
+        "that leaves, "
+        'and this rank accepts no room any more. From 0.5.21 on it says so ("prefill bootstrap_thread died on '
         'engine_rank"); before it there is the traceback of a thread. Where it is an older one, update SGLang to '
-        '0.5.18 or later; a bug of pdctl\'s own engine leaves "KV manager thread died". Next: the first "Foreign '
+        '0.5.16 or later; a bug of pdctl\'s own engine leaves "KV manager thread died". Next: the first "Foreign '
         "traffic\" or assertion in the prefill's log.",
         "restart {instance}",
         (Needs.LOG,),
-        "NIXL, 0.5.3 to 0.5.23; common in 0.5.13",
-        "sglang 0.5.13, 0.5.18 and 0.5.23 source",
+        "NIXL, 0.5.3 to 0.5.23; common from 0.5.13 to 0.5.15",
+        "sglang 0.5.12 to 0.5.23 source (disaggregation/nixl/conn.py)",
         reports=cited("sglang#30301 sglang#30352 sglang#30685"),
     ),
     Entry(
@@ -165,12 +167,12 @@ ENTRIES: tuple[Entry, ...] = (
         "{instance|decode} received the KV metadata of room {observed|X} for this room",
         "Decode compares the room number in the metadata row it received with its own and aborts when they differ: "
         '"Context corruption detected". The row was overwritten by another room: slots or pages were reused while '
-        "an older transfer was still writing, or the two sides index them differently. 0.5.3 and 0.5.8 do not "
+        "an older transfer was still writing, or the two sides index them differently. Releases before 0.5.9 do not "
         "compare, so there the answer is simply wrong. Next: aborted or timed-out rooms just before this one.",
-        "update both roles to SGLang 0.5.23",
+        "update both roles to SGLang 0.5.21 or newer",
         (Needs.LOG,),
-        "compared since 0.5.13; pages are kept since 0.5.23",
-        "sglang 0.5.13 to 0.5.23 source",
+        "compared since 0.5.9; pages are kept until the transfer has drained since 0.5.21",
+        "sglang 0.5.8 to 0.5.23 source (disaggregation/decode.py)",
         reports=cited("sglang#23020 sglang#22716 sglang#17259 sglang#24527 sglang#35049"),
     ),
     Entry(
@@ -180,7 +182,7 @@ ENTRIES: tuple[Entry, ...] = (
         "{instance|an engine} got a request without a bootstrap room",
         "A prefill or decode server answers only requests that a router has given a room, a host and a port. A "
         'request sent to it directly is refused ("Disaggregated request received without bootstrap room id"), and '
-        "from 0.5.8 on it can end the DP controller with an assertion. A client or a probe has the engine's "
+        "from 0.5.4 on it can end the DP controller with an assertion. A client or a probe has the engine's "
         "address. Next: who sent it: the access log has the address.",
         "send requests to the router's address, not to {instance}",
         (Needs.LOG,),
@@ -235,7 +237,7 @@ ENTRIES: tuple[Entry, ...] = (
         "room 0 is SGLang's own warm-up: no KV cache moves",
         "At start, and for /health_generate, an engine sends itself a request with host 2.2.2.2 and room 0 (with DP "
         "ranks also a fixed series of rooms) and uses a fake transfer. It says nothing about any peer. A real "
-        'request must never use room 0: from 0.5.13 decode takes a zero in the metadata row for "not written yet" '
+        'request must never use room 0: from 0.5.9 decode takes a zero in the metadata row for "not written yet" '
         "and waits. Next: nothing, unless a client chose 0.",
         "pdctl rooms",
         (Needs.LOG,),

@@ -10,14 +10,14 @@ ENTRIES: tuple[Entry, ...] = (
         "hca-missing",
         Severity.ERROR,
         "{instance|an engine} names RDMA device {observed|X}, which is not there (found: {expected|others})",
-        "--disaggregation-ib-device must name devices of /sys/class/infiniband. Releases up to 0.5.8 take a wrong "
+        "--disaggregation-ib-device must name devices of /sys/class/infiniband. Releases before 0.5.9 take a wrong "
         "name and Mooncake falls back to TCP in silence: everything works, at a fraction of the speed. Later "
         "releases refuse to start. In a container the device must also be mounted (/dev/infiniband). A name with a "
         "port (mlx5_0:1) belongs into UCX_NET_DEVICES, not here. Next: `ls /sys/class/infiniband` in the engine's "
         "container.",
         "set --disaggregation-ib-device to devices that are listed in /sys/class/infiniband",
         (Needs.TOPOLOGY, Needs.HOST),
-        "every SGLang; silent up to 0.5.8, refused from 0.5.13",
+        "every SGLang; silent before 0.5.9, refused since",
         "sglang 0.5.8 to 0.5.23 source",
         reports=cited("sglang#17598"),
     ),
@@ -136,7 +136,7 @@ ENTRIES: tuple[Entry, ...] = (
         'instance, it might be dead", "Decode instance could be dead, remote mooncake session is not alive" and '
         '"Failed due to an unknown reason from another rank" are echoes of it, written while every process lives. '
         "Look for the earliest transfer-engine error on prefill before them. Mooncake blacklists a peer after one "
-        "failed transfer: until 0.5.8 for good, later it probes. NIXL drops the peer's agent after one endpoint "
+        "failed transfer: before 0.5.13 for good, later it probes. NIXL drops the peer's agent after one endpoint "
         "error (NIXL_ERR_REMOTE_DISCONNECT, then NIXL_ERR_NOT_FOUND for everything to that peer). One peer only: "
         "its pair of NICs or a restart. All peers at once: this host's NIC. Next: the first error line of the "
         "transfer engine on prefill.",

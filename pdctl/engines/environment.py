@@ -41,11 +41,16 @@ class Variable(NamedTuple):
         return self.dated or (own[-1] if own else Span())
 
 
+READ = "variables that the engine reads"
+
+
 class Remark(NamedTuple):
-    """What is wrong with one variable, and what to write instead. `name` "" stands for several that contradict."""
+    """What is wrong with one variable, what would be right, and what to do. `name` "" stands for several that
+    contradict."""
 
     name: str
     message: str
+    expected: str
     fix: str
     names: tuple[str, ...] = ()
 
@@ -277,13 +282,13 @@ def _variable(name: str, value: str, version: Version) -> Iterator[Remark]:
     if held:
         later = next((span for span in held if version < span.since), None)
         when = f"since {spell(later.since)}" if later else f"only until {spell(held[-1].until or version)}"
-        fix = f"update SGLang to {spell(later.since)}, or remove it" if later else "remove it"
-        yield Remark(name, f"sglang {spell(version)} does not read {name} ({when})", fix)
+        fix = f"update SGLang to {spell(later.since)}, or remove {name}" if later else f"remove {name}"
+        yield Remark(name, f"sglang {spell(version)} does not read {name} ({when})", READ, fix)
     elif name.startswith(FAMILIES):
         near = _near(name, version)
         if near or name.startswith(CLOSED):
-            fix = f"rename it to {near}" if near else "remove it"
-            yield Remark(name, f"nothing reads {name}", fix)
+            fix = f"rename {name} to {near}" if near else f"remove {name}"
+            yield Remark(name, f"nothing reads {name}", near or READ, fix)
 
 
 def _near(name: str, version: Version) -> str:
@@ -312,9 +317,10 @@ def _value(row: Variable, value: str) -> Iterator[Remark]:
     elif row.choices and value.lower() not in {choice.lower() for choice in row.choices}:
         wrong = f"is none of {', '.join(row.choices)}"
     if wrong:
-        says = f", {row.says}" if row.says else ""
+        says = f" ({row.says})" if row.says else ""
         default = f", such as its default {row.default}" if row.default else ""
-        yield Remark(row.name, f"{row.name}={value} {wrong}", f"write {_expected(row)}{default}{says}")
+        expected = _expected(row)
+        yield Remark(row.name, f"{row.name}={value} {wrong}", expected, f"set {row.name} to {expected}{default}{says}")
 
 
 def _expected(row: Variable) -> str:
@@ -346,15 +352,17 @@ def _contradictions(env: Mapping[str, str], version: Version) -> Iterator[Remark
         names = tuple(name for name in (INTERVAL, FAILURES, WAITING_TIMEOUT) if name in env)
         if silence > waiting and names:
             message = f"a dead prefill is noticed after {silence:g} s, when its rooms are given up after {waiting:g} s"
-            yield Remark("", message, f"lower {INTERVAL} or {FAILURES}, or raise {WAITING_TIMEOUT}", names)
+            fix = f"lower {INTERVAL} or {FAILURES}, or raise {WAITING_TIMEOUT}"
+            yield Remark("", message, "the death is noticed before the rooms are given up", fix, names)
     release = env.get(RELEASE, "").lower()
     if release in FALSE and RELEASE_TIMEOUT in env:
         message = f"{RELEASE_TIMEOUT} has no effect while {RELEASE}={env[RELEASE]}"
-        yield Remark("", message, "remove one of the two", (RELEASE, RELEASE_TIMEOUT))
+        yield Remark("", message, "one of the two", f"remove {RELEASE_TIMEOUT}", (RELEASE, RELEASE_TIMEOUT))
     for low, high in (("MC_MIN_PRC_PORT", "MC_MAX_PRC_PORT"), ("MC_MIN_RPC_PORT", "MC_MAX_RPC_PORT")):
         first, last = _number(env, low, version), _number(env, high, version)
         if first is not None and last is not None and first > last and (low in env or high in env):
-            yield Remark("", f"{low} {first:g} is above {high} {last:g}", f"raise {high}", (low, high))
+            message, expected = f"{low} {first:g} is above {high} {last:g}", f"{high} of {first:g} or more"
+            yield Remark("", message, expected, f"set {high} to {first:g} or more", (low, high))
 
 
 def _number(env: Mapping[str, str], name: str, version: Version) -> float | None:

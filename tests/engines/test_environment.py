@@ -22,7 +22,7 @@ def said(env: dict[str, str], version: Version = NEWEST) -> list[str]:
     ("name", "value", "part"),
     [
         (WAITING, "60", ""),
-        (WAITING, "60s", "is no whole number; write a whole number at least 1, such as its default 300"),
+        (WAITING, "60s", f"is no whole number; set {WAITING} to a whole number at least 1, such as its default 300"),
         (WAITING, "1.5", "is no whole number"),
         (WAITING, "", "is no whole number"),
         (WAITING, "0", "is not at least 1"),
@@ -55,13 +55,13 @@ def test_values(name: str, value: str, part: str) -> None:
 @pytest.mark.parametrize(
     ("name", "part"),
     [
-        ("SGLANG_DISAGGREGATION_WAITNG_TIMEOUT", f"rename it to {WAITING}"),
-        ("SGLANG_DISAGGREGATION_TIMEOUT_FOR_PEERS", "nothing reads SGLANG_DISAGGREGATION_TIMEOUT_FOR_PEERS; remove it"),
-        ("SGLANG_MOONCAKE_CUSTOM_POOL", "rename it to SGLANG_MOONCAKE_CUSTOM_MEM_POOL"),
-        ("MC_GID_IDX", "rename it to MC_GID_INDEX"),
-        ("NCCL_SOCKET_IFNAMES", "rename it to NCCL_SOCKET_IFNAME"),
-        ("UCX_NET_DEVICE", "rename it to UCX_NET_DEVICES"),
-        ("GLOO_SOCKET_IFNAM", "rename it to GLOO_SOCKET_IFNAME"),
+        ("SGLANG_DISAGGREGATION_WAITNG_TIMEOUT", f"rename SGLANG_DISAGGREGATION_WAITNG_TIMEOUT to {WAITING}"),
+        ("SGLANG_DISAGGREGATION_TIMEOUT_FOR_PEERS", "TIMEOUT_FOR_PEERS; remove SGLANG_DIS"),
+        ("SGLANG_MOONCAKE_CUSTOM_POOL", "rename SGLANG_MOONCAKE_CUSTOM_POOL to SGLANG_MOONCAKE_CUSTOM_MEM_POOL"),
+        ("MC_GID_IDX", "rename MC_GID_IDX to MC_GID_INDEX"),
+        ("NCCL_SOCKET_IFNAMES", "rename NCCL_SOCKET_IFNAMES to NCCL_SOCKET_IFNAME"),
+        ("UCX_NET_DEVICE", "rename UCX_NET_DEVICE to UCX_NET_DEVICES"),
+        ("GLOO_SOCKET_IFNAM", "rename GLOO_SOCKET_IFNAM to GLOO_SOCKET_IFNAME"),
         # Families that are only known in part, and other people's.
         ("SGLANG_TORCH_PROFILER_DIR", ""),
         ("NCCL_WORK_FIFO_DEPTH", ""),
@@ -79,9 +79,9 @@ def test_names_nobody_reads(name: str, part: str) -> None:
     [
         ("SGLANG_DISAGGREGATION_ENGINE_INIT_TIMEOUT", "60", V0_5_23, ""),
         ("SGLANG_DISAGGREGATION_ENGINE_INIT_TIMEOUT", "60", V0_5_18, "sglang 0.5.18 does not read"),
-        ("SGLANG_DISAGG_STAGING_BUFFER", "1", V0_5_8, "(since 0.5.10); update SGLang to 0.5.10, or remove it"),
+        ("SGLANG_DISAGG_STAGING_BUFFER", "1", V0_5_8, "(since 0.5.10); update SGLang to 0.5.10, or remove SGLANG_"),
         ("SGLANG_DISAGGREGATION_NUM_PRE_ALLOCATE_REQS", "4", V0_5_13, ""),
-        ("SGLANG_DISAGGREGATION_NUM_PRE_ALLOCATE_REQS", "4", V0_5_18, "(only until 0.5.14); remove it"),
+        ("SGLANG_DISAGGREGATION_NUM_PRE_ALLOCATE_REQS", "4", V0_5_18, "(only until 0.5.14); remove SGLANG_"),
         # It was a switch first, and is the name of a kind of memory since.
         ("SGLANG_MOONCAKE_CUSTOM_MEM_POOL", "NVLINK", V0_5_3, "is neither true nor false"),
         ("SGLANG_MOONCAKE_CUSTOM_MEM_POOL", "NVLINK", V0_5_8, ""),

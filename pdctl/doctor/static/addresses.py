@@ -64,7 +64,8 @@ def services(servers: Servers) -> Verdict:
             continue
         ports = ", ".join(map(str, service.ports)) or "none"
         evidence = [f"{service.file}:{service.line}: Service {service.name}, ports {ports}", claim.listed.evidence]
-        found.append(finding("PD213", claim.name, service.name, str(claim.true), evidence, port=claim.true))
+        values: dict[str, object] = {"service": service.name, "port": claim.true}
+        found.append(finding("PD213", claim.name, f"ports {ports}", f"{claim.true} too", evidence, None, **values))
     return found
 
 
@@ -219,7 +220,8 @@ def collisions(servers: Servers, code: str) -> Iterator[Finding]:
                 "port": free,
                 "fix": f"start {other.engine.name} with {flag} {free}",
             }
-            yield finding(code, other.engine.name, str(one.port), "", evidence, None, **values)
+            expected = f"a port of its own, such as {free}"
+            yield finding(code, other.engine.name, str(one.port), expected, evidence, None, **values)
 
 
 def _apart(one: Server, other: Server) -> bool:

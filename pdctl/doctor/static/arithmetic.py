@@ -68,6 +68,14 @@ MET = re.compile(
 )
 
 
+DEMAND = re.compile(
+    r"(?P<what>.+) \((?:sglang \S+|the embedded engine) (?:asserts|raises ValueError:|says:|needs|does not check that|"
+    r"fails after start-up unless) (?P<demand>.+?)(?:, and goes wrong without a word)?\)"
+)
+# What is expected where the plan knows neither a rule nor a way.
+TAKEN = {"PD318": "flags and values that the release takes", "PD504": "ranks that the hosts and their GPUs can hold"}
+
+
 def planned(code: str) -> Check:
     """What the plan says under this code; a plan with problems is known even where it places nothing."""
 
@@ -92,12 +100,21 @@ def _problem(code: str, problem: Problem) -> Finding:
     evidence = [f"plan: {problem.message}"]
     met = MET.match(problem.message)
     if met is not None:
-        return finding(code, met["owner"], met["port"], "", evidence, other=met["other"], fix=fix, port="PORT")
+        expected = "a port of its own"
+        return finding(code, met["owner"], met["port"], expected, evidence, other=met["other"], fix=fix, port="PORT")
     lead, _, rest = problem.message.partition(": ")
     role, what = (lead, rest) if lead in ("prefill", "decode") else ("the plan", problem.message)
     if problem.code == "router-flag":
         role, what = "router", problem.message
-    return finding(code, role, what, "", evidence, fix=fix)
+    observed, expected = _rule(what)
+    expected = expected or next(iter(problem.nearest), "") or TAKEN.get(code, "a shape that can run")
+    return finding(code, role, observed, expected, evidence, fix=fix)
+
+
+def _rule(message: str) -> tuple[str, str]:
+    """What the plan found, and what the engine demands where the plan says so (feasibility.explain)."""
+    found = DEMAND.fullmatch(message)
+    return (found["what"], found["demand"]) if found is not None else (message, "")
 
 
 def widths(servers: Servers, prefill: Server, decode: Server) -> tuple[int, int] | None:
@@ -232,7 +249,8 @@ def rendezvous(servers: Servers) -> Iterator[Finding]:
         other = seen.setdefault(f"{address} {rank}", side)
         if other is not side:
             what = f"--dist-init-addr {address} and node rank {rank or 0} are also {other.name}'s"
-            yield finding("PD504", side.name, what, "", [said.evidence], fix="give each instance an address of its own")
+            fix = f"set --dist-init-addr of {side.name} to an address of its own"
+            yield finding("PD504", side.name, what, "an address of its own", [said.evidence], fix=fix)
 
 
 def multi_node(servers: Servers) -> Iterator[Finding]:

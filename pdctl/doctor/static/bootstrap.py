@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import finding
-from pdctl.doctor.static.deployed import behind
+from pdctl.doctor.static.deployed import behind, split
 from pdctl.doctor.static.question import written
 
 if TYPE_CHECKING:
@@ -54,19 +54,36 @@ def null(servers: Servers) -> Iterator[Finding]:
     """A null is replaced by the decode's own port: wrong, unless that happens to be the prefill's."""
     for claim in claims(servers):
         if claim.listed.port is None and not _lucky(servers, claim):
-            dialled = sorted({str(one.bootstrap_port or "?") for one in servers.of("decode")})
+            dialled = sorted({_dialled(servers, claim, one.bootstrap_port) for one in servers.of("decode")})
             observed = " or ".join(dialled) or "the decode's own bootstrap port"
             alone = claim.engine is None and len(claim.router.prefills) == 1
             yield finding(
                 "PD201",
                 claim.name,
                 observed,
-                str(claim.true) if claim.true is not None else "the prefill's bootstrap port",
+                _address(claim, claim.true) if claim.true is not None else "the prefill's bootstrap port",
                 [claim.listed.evidence, *_flag(claim.engine)],
                 Severity.WARNING if alone else None,
                 url=claim.listed.url,
                 port=claim.true if claim.true is not None else "PORT",
             )
+
+
+def _address(claim: Claim, port: int | None) -> str:
+    """The host comes from the prefill's URL, whatever the port is."""
+    host = split(claim.listed.url)[0] or "HOST"
+    return f"{f'[{host}]' if ':' in host else host}:{'?' if port is None else port}"
+
+
+def _dialled(servers: Servers, claim: Claim, port: int | None) -> str:
+    """With the name of the prefill that listens there, if it is another one."""
+    there = (
+        each.name
+        for each in claims(servers)
+        if port is not None and each.true == port and _address(each, port) == _address(claim, port)
+    )
+    who = next((name for name in there if name != claim.name), "")
+    return _address(claim, port) + (f" ({who})" if who else "")
 
 
 def lucky(servers: Servers) -> Iterator[Finding]:

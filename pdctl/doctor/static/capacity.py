@@ -164,7 +164,9 @@ def interfaces(servers: Servers) -> Iterator[Finding]:
             evidence = [
                 f"{side.name}: {count or 'no'} variable{'' if count == 1 else 's'} set, none of them is one of these"
             ]
-            yield finding("PD509", side.name, str(max(hosts, size)), expected, evidence, interface=interface)
+            missing_here = f"no {' and no '.join(missing)}"
+            most = max(hosts, size)
+            yield finding("PD509", side.name, missing_here, expected, evidence, hosts=most, interface=interface)
 
 
 def _interface(servers: Servers, side: Server) -> str:

@@ -58,27 +58,34 @@ def probes(manifest: Manifest) -> Iterator[Finding]:
             said = _probe(probe, program.role)
             if said:
                 where = f"{pod.at(probe.line)}: {probe.purpose}Probe: {probe.how} {probe.target}".rstrip()
-                yield finding("PD607", name, said[0], "", [where], fix=said[1])
+                yield finding("PD607", name, said[0], said[1], [where], fix=said[2])
 
 
-def _probe(probe: Probe, role: str) -> tuple[str, str] | None:
-    """What is wrong with it, and what to write instead."""
+def _probe(probe: Probe, role: str) -> tuple[str, str, str] | None:
+    """What is wrong with it, what it should be, and what to write instead."""
     what = f"{probe.purpose} probe"
     get = "httpGet: {path: /health, port: <HTTP port>}"
     if probe.how == "tcpSocket" and probe.purpose == "readiness":
         return (
             f"its {what} asks for an open port, which is there before the model is loaded",
+            "GET /health, which answers 200 when it can serve",
             f"set readinessProbe to {get}",
         )
     if probe.how == "exec" and probe.target.replace('"', "").split(" -c ")[-1].strip() in ("exit 0", "true", ":"):
-        return f"its {what} always succeeds (`{probe.target}`)", f"set {probe.purpose}Probe to {get}"
+        expected = "GET /health, which fails when the server does"
+        return f"its {what} always succeeds (`{probe.target}`)", expected, f"set {probe.purpose}Probe to {get}"
     if role != "engine" or probe.purpose != "liveness":
         return None
     if probe.target.startswith("/health_generate"):
-        return f"its {what} runs a generation and kills a pod that is only busy", f"set livenessProbe to {get}"
+        observed = f"its {what} runs a generation and kills a pod that is only busy"
+        return observed, "GET /health, which waits for no generation", f"set livenessProbe to {get}"
     if probe.failures == 1:
-        return f"its {what} kills the pod after a single miss", "set failureThreshold of the livenessProbe to 3"
+        observed = f"its {what} kills the pod after a single miss"
+        return observed, "three misses in a row", "set failureThreshold of the livenessProbe to 3"
     return None
+
+
+TAGGED = "a tag that names the release"
 
 
 def images(servers: Servers) -> list[Finding]:
@@ -90,7 +97,7 @@ def _images(servers: Servers) -> Iterator[Finding]:
     for name, pod, container, _ in _started(servers.manifest, (SCRIPT,)) if servers.manifest is not None else ():
         if _untagged(container.image):
             evidence = [f"{pod.at(container.image_line)}: image: {container.image}"]
-            yield finding("PD608", name, container.image, "", evidence, image=_bare(container.image))
+            yield finding("PD608", name, container.image, TAGGED, evidence, image=_bare(container.image))
     if servers.topology is None:
         return
     targets = servers.topology.targets
@@ -101,7 +108,7 @@ def _images(servers: Servers) -> Iterator[Finding]:
         if isinstance(image, str) and _untagged(image):
             span = servers.topology.spans.get(path)
             evidence = [f"{span.file}:{span.line}: image: {image}" if span is not None else f"{path}: {image}"]
-            yield finding("PD608", "every instance", image, "", evidence, image=_bare(image))
+            yield finding("PD608", "every instance", image, TAGGED, evidence, image=_bare(image))
 
 
 def _untagged(image: str) -> bool:
@@ -163,7 +170,8 @@ def dns(servers: Servers) -> Verdict:
             called = [word for word in program.flags if _named(word.text)]
             if called:
                 evidence = [f"{pod.at(called[0].line)}: {called[0].text}", f"{pod.at(0)}: hostNetwork: true"]
-                found.append(finding("PD621", name, pod.dns_policy or "ClusterFirst (unset)", "", evidence))
+                observed = pod.dns_policy or "ClusterFirst (unset)"
+                found.append(finding("PD621", name, observed, "ClusterFirstWithHostNet", evidence))
     return found
 
 

@@ -133,7 +133,8 @@ def dead(servers: Servers) -> Iterator[Finding]:
         for row in DEAD:
             for name, said in side.env.items():
                 if side.backend in row.backends and name.startswith(row.prefixes):
-                    yield finding("PD411", side.name, name, "", [said.evidence], backend=side.backend)
+                    expected = f"settings that {side.backend} reads"
+                    yield finding("PD411", side.name, name, expected, [said.evidence], backend=side.backend)
         yield from _dead_device(side)
 
 
@@ -146,7 +147,8 @@ def _dead_device(side: Server) -> Iterator[Finding]:
     overruled = side.env.get("UCX_NET_DEVICES")
     if side.backend == "mooncake_tcp" or (side.backend == "nixl" and (before or overruled is not None)):
         evidence = [said.evidence, *([overruled.evidence] if overruled is not None and not before else [])]
-        yield finding("PD411", side.name, f"--{said.name}", "", evidence, backend=side.backend)
+        expected = f"settings that {side.backend} reads"
+        yield finding("PD411", side.name, f"--{said.name}", expected, evidence, backend=side.backend)
 
 
 def mnnvl(servers: Servers) -> Iterator[Finding]:
@@ -161,13 +163,13 @@ def mnnvl(servers: Servers) -> Iterator[Finding]:
         for name, present, observed in clashes:
             if (name in side.env) is present:
                 fix = f"unset {name}" if present else f"export {name}=True"
-                yield finding("PD413", side.name, observed, "", [forced.evidence], fix=fix)
+                expected = f"{name} unset" if present else f"{name}=True"
+                yield finding("PD413", side.name, observed, expected, [forced.evidence], fix=fix)
         protocol = side.env.get("MOONCAKE_PROTOCOL")
         if protocol is not None and protocol.value == "efa":
             observed = "MC_FORCE_MNNVL with MOONCAKE_PROTOCOL=efa, whose adapters refuse fabric memory"
-            yield finding(
-                "PD413", side.name, observed, "", [forced.evidence, protocol.evidence], fix="unset MC_FORCE_MNNVL"
-            )
+            evidence = [forced.evidence, protocol.evidence]
+            yield finding("PD413", side.name, observed, "no MC_FORCE_MNNVL", evidence, fix="unset MC_FORCE_MNNVL")
 
 
 CHECKS = (

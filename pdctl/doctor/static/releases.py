@@ -9,7 +9,7 @@ from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, Unknown, finding
 from pdctl.doctor.static.question import written
 from pdctl.engines.sglang.faults import ATTENTION_DP, ONE_RANK_BALANCE, SPECULATION, Release, hits
-from pdctl.engines.versions import parse, spell, unread
+from pdctl.engines.versions import NEWEST, OLDEST, parse, spell, unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pdctl.doctor.static.servers import Server, Servers
     from pdctl.engines.versions import Version
 
+READ = f"a release from {spell(OLDEST)} to {spell(NEWEST)} that pdctl has read"
 NUMBERS = re.compile(r"(?<!\d)\d{1,6}\.\d{1,6}\.\d{1,6}(?:\.post\d{1,6})?")
 
 
@@ -28,8 +29,9 @@ def of(code: str, name: str, release: Release, evidence: list[str]) -> Iterator[
     for fault, doubt in hits(release):
         observed = f"{called} {spell(release.version)}" + (f" ({doubt})" if doubt else "")
         severity = Severity.INFO if doubt else None
+        expected = f"{called} {spell(fault.until)} or newer"
         yield finding(
-            code, name, observed, "", evidence, severity, fault=fault.text, report=fault.report, fix=fault.fix
+            code, name, observed, expected, evidence, severity, fault=fault.text, report=fault.report, fix=fault.fix
         )
 
 
@@ -94,7 +96,7 @@ def not_read(servers: Servers) -> Verdict:
     for side in sides:
         observed = unread(parse(side.release))
         if observed and observed not in found:
-            found[observed] = finding("PD323", side.name, observed, "", [_evidence(servers, side)])
+            found[observed] = finding("PD323", side.name, observed, READ, [_evidence(servers, side)])
     return list(found.values())
 
 

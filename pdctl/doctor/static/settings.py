@@ -24,7 +24,7 @@ def wrong(servers: Servers) -> Iterator[Finding]:
         for remark in lint(env, side.version or NEWEST):
             names = remark.names or (remark.name,)
             evidence = [side.env[name].evidence for name in names if name in side.env]
-            yield finding("PD416", side.name, remark.message, "", evidence, fix=remark.fix)
+            yield finding("PD416", side.name, remark.message, remark.expected, evidence, fix=remark.fix)
 
 
 CHECKS = (written("PD416", wrong, embedded=False),)

@@ -60,7 +60,7 @@ def hasty(servers: Servers) -> Iterator[Finding]:
         silence = max(interval if interval is not None else 5.0, 2.0) * max(failures if failures is not None else 2, 1)
         if said and silence < SHORTEST:
             observed = f"a prefill is given up after {silence:g} s without an answer"
-            yield finding("PD617", side.name, observed, f"{SHORTEST:g} s", said)
+            yield finding("PD617", side.name, observed, f"{SHORTEST:g} s or more", said)
 
 
 def blind(servers: Servers) -> Iterator[Finding]:
@@ -78,7 +78,7 @@ def _without(servers: Servers, code: str, flag: str) -> Iterator[Finding]:
                 where = f"{side.place(side.container.argv[0].line)}: no --{flag}"
             else:
                 where = f"{flag} stands neither in engine.args nor in roles.{side.role}.args"
-            yield finding(code, side.name, f"no --{flag}", "", [where])
+            yield finding(code, side.name, f"no --{flag}", f"--{flag}", [where])
 
 
 def gap(servers: Servers) -> Verdict:
@@ -94,37 +94,47 @@ def gap(servers: Servers) -> Verdict:
         used = lcm(*sizes) if pairs else 0
         if policies == ("round_robin", "round_robin") and used < pairs:
             said = [flag.evidence for flag in router.flags.given if flag.name.endswith("policy")]
-            found.append(finding("PD615", router.name, str(pairs - used), str(pairs), said))
+            values: dict[str, object] = {"unused": pairs - used, "pairs": pairs}
+            found.append(finding("PD615", router.name, f"{used} pairs", f"{pairs} pairs", said, None, **values))
     return found
 
 
 def unservable(servers: Servers) -> Iterator[Finding]:
     for router in servers.routers:
-        for observed, fix, severity in _unservable(router):
-            place = f"{router.pod.at(0)}: " if router.pod is not None else ""
-            yield finding("PD618", router.name, observed, "", [f"{place}{router.name}"], severity, fix=fix)
+        for observed, expected, fix, severity in _unservable(router):
+            place = f"{_place(router)}: " if router.pod is not None else ""
+            yield finding("PD618", router.name, observed, expected, [f"{place}{router.name}"], severity, fix=fix)
 
 
-def _unservable(router: RouterLine) -> Iterator[tuple[str, str, Severity | None]]:
+def _place(router: RouterLine) -> str:
+    """Where its command begins, which in a script is not where its pod does."""
+    argv = router.container.argv if router.container is not None else ()
+    return router.pod.at(argv[0].line if argv else 0) if router.pod is not None else ""
+
+
+def _unservable(router: RouterLine) -> Iterator[tuple[str, str, str, Severity | None]]:
     if router.kind == "pdctl" or router.flags.has("mini-lb"):
         return
     if not router.flags.has("pd-disaggregation"):
         if router.prefills:
-            yield "it lists --prefill but is not in PD mode", "add --pd-disaggregation", None
+            yield "it lists --prefill but is not in PD mode", "--pd-disaggregation", "add --pd-disaggregation", None
         return
     if router.discovers:
         missing = [name for name in ("prefill-selector", "decode-selector") if not router.flags.has(name)]
         if missing:
             observed = f"it discovers pods without {' and '.join(f'--{name}' for name in missing)}"
-            yield observed, f"add --{missing[0]} key=value", None
+            expected = "a selector for the pods of each role"
+            yield observed, expected, f"add {' and '.join(f'--{name} key=value' for name in missing)}", None
         if router.kind == "smg":
             observed = "smg with discovery: builds after 2026-08-30 leave PD mode for it"
-            yield observed, "pin smg 1.13.0, or check that its start line says PrefillDecode", Severity.INFO
+            fix = "pin smg 1.13.0, or check that its start line says PrefillDecode"
+            yield observed, "PD mode", fix, Severity.INFO
         return
     if not router.prefills:
-        yield "PD mode without --prefill", "add --prefill http://HOST:PORT BOOTSTRAP-PORT", None
+        yield "PD mode without --prefill", "every prefill", "add --prefill http://HOST:PORT BOOTSTRAP-PORT", None
     if not router.decodes:
-        yield "PD mode without --decode: every request is answered 503", "add --decode http://HOST:PORT", None
+        observed = "PD mode without --decode: every request is answered 503"
+        yield observed, "every decode", "add --decode http://HOST:PORT", None
 
 
 CHECKS = (

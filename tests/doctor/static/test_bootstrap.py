@@ -48,7 +48,7 @@ def test_a_null_is_an_error_unless_every_decode_has_that_very_port(
 
 def test_what_a_null_becomes_is_said_with_both_places() -> None:
     (said,) = found(host(f"{ONE} 8998 {TWO}"), "PD201")
-    assert (said.observed, said.expected) == ("8998", "8999")
+    assert (said.observed, said.expected) == ("127.0.0.1:8998 (prefill:30000)", "127.0.0.1:8999")
     assert said.fix.endswith("--prefill http://127.0.0.1:30010 8999")
     assert said.evidence == (
         "run.sh:5: --prefill http://127.0.0.1:30010",
@@ -64,7 +64,7 @@ def test_two_decodes_must_both_be_lucky() -> None:
         f"{LAUNCH_ROUTER} --pd-disaggregation {ONE} --decode http://127.0.0.1:30020 --decode http://127.0.0.1:30021",
     )
     (said,) = found(deployment, "PD201")
-    assert said.observed == "8998 or 9000"
+    assert said.observed == "127.0.0.1:8998 or 127.0.0.1:9000"
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,8 @@ def test_heartbeats_that_give_up_too_soon(interval: str, failures: str, told: st
 @pytest.mark.parametrize(
     ("sets", "unused"),
     [
-        (("roles.prefill.instances=2", "roles.decode.instances=2"), ("2", "4")),
-        (("roles.prefill.instances=4", "roles.decode.instances=2"), ("4", "8")),
+        (("roles.prefill.instances=2", "roles.decode.instances=2"), ("2 pairs", "4 pairs")),
+        (("roles.prefill.instances=4", "roles.decode.instances=2"), ("4 pairs", "8 pairs")),
         (("roles.prefill.instances=3", "roles.decode.instances=2"), None),
         (("roles.prefill.instances=1", "roles.decode.instances=4"), None),
         (("roles.prefill.instances=2", "roles.decode.instances=2", "router.decode-policy=random"), None),
