@@ -8,12 +8,13 @@ import re
 import shlex
 import subprocess
 import sys
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tests.snapshots.cases import ROOT, Case
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 FOLDER = ROOT / "tests" / "snapshots" / "said"
@@ -21,17 +22,20 @@ FOLDER = ROOT / "tests" / "snapshots" / "said"
 TOOK = re.compile(
     r'(?<="seconds": )[\d.]+|(?<=" time=")[\d.]+(?=">)|(?<=skipped, )[\d.]+ s(?=\))|(?<=unknown, )[\d.]+ s(?=\))'
 )
-COMMAND = os.environ.get("PDCTL_TEST_COMMAND", "")
-"""Another pdctl to hold against the snapshots, such as a one-file build; "": the source tree's."""
 
 
-def outputs(cases: Sequence[Case], home: Path) -> list[str]:
-    """What each prints, as it is kept: exit code, stdout, stderr."""
+def outputs(
+    cases: Sequence[Case], home: Path, command: Sequence[str] = (), more: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
+    """What each prints, as it is kept: exit code, stdout, stderr.
+
+    command: another pdctl than the source tree's, such as a one-file build; more: what it finds in its environment.
+    """
     keep = ("PATH", "HOME", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
     env = {name: os.environ[name] for name in keep if name in os.environ}
-    env |= {"PDCTL_HOME": str(home), "COLUMNS": "100", "TZ": "UTC", "LC_ALL": "C.UTF-8", "NO_COLOR": "1"}
-    if COMMAND:
-        done = [_alone(shlex.split(COMMAND), case, env) for case in cases]
+    env |= {"PDCTL_HOME": str(home), "COLUMNS": "100", "TZ": "UTC", "LC_ALL": "C.UTF-8", "NO_COLOR": "1"} | more
+    if command:
+        done = [_alone(command, case, env) for case in cases]
     else:
         asked = json.dumps([(case.argv, case.stdin) for case in cases])
         answer = subprocess.run(
@@ -43,7 +47,7 @@ def outputs(cases: Sequence[Case], home: Path) -> list[str]:
     return [written(case, code, out, err, str(home)) for case, (code, out, err) in zip(cases, done, strict=True)]
 
 
-def _alone(command: list[str], case: Case, env: dict[str, str]) -> tuple[int, str, str]:
+def _alone(command: Sequence[str], case: Case, env: dict[str, str]) -> tuple[int, str, str]:
     with open(ROOT / case.stdin if case.stdin else os.devnull, "rb") as stdin:
         done = subprocess.run([*command, *case.argv], stdin=stdin, capture_output=True, env=env, cwd=ROOT, timeout=120)
     return done.returncode, done.stdout.decode(), done.stderr.decode()

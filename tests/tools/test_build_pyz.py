@@ -16,15 +16,6 @@ ROOT = Path(__file__).parents[2]
 ROOM = "tests/data/rooms/pdctl-missing-bootstrap-port"
 
 
-@pytest.fixture(scope="module")
-def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("one-file") / "pdctl.pyz"
-    command = [sys.executable, "-m", "tools.build_pyz", "--installed", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return out
-
-
 def run(command: list[str], *words: str, **env: str) -> tuple[int, str, str]:
     settings = {"PATH": os.environ["PATH"], "TZ": "UTC", "COLUMNS": "200", "PDCTL_HOME": "/nowhere", **env}
     done = subprocess.run(

@@ -1,0 +1,43 @@
+"""The one-file builds, made once for all tests of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def built(tool: str, *words: str, timeout: float) -> None:
+    command = [sys.executable, "-m", f"tools.{tool}", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="session")
+def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """pdctl.pyz, from what is installed here."""
+    out = tmp_path_factory.mktemp("one-file") / "pdctl.pyz"
+    built("build_pyz", "--installed", str(out), timeout=120)
+    return out
+
+
+@pytest.fixture(scope="session")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """pdctl.pyz as it is published, from the packages it pins."""
+    out = tmp_path_factory.mktemp("one-file") / "pdctl.pyz"
+    built("build_pyz", str(out), timeout=600)
+    return out
+
+
+@pytest.fixture(scope="session")
+def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """pdctl without Python. It takes minutes; $PDCTL_BUILD_WORK keeps the interpreter's objects for the next time."""
+    out = tmp_path_factory.mktemp("one-file") / "pdctl"
+    kept = ["--work", os.environ["PDCTL_BUILD_WORK"]] if os.environ.get("PDCTL_BUILD_WORK") else []
+    built("build_executable", *kept, str(out), timeout=5400)
+    return out
