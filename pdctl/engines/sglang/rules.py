@@ -5,11 +5,11 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from pdctl.engines.sglang.behaviour import PAGE_SIZES_COMPARED
 from pdctl.engines.versions import (
     V0_5_3,
     V0_5_5_POST1,
     V0_5_6_POST1,
-    V0_5_8,
     V0_5_9,
     V0_5_10,
     V0_5_11,
@@ -122,8 +122,8 @@ RULES: tuple[Rule, ...] = (
     Rule("pair-pp", PAIR_PP, Enforced.NOTHING, Span(V0_5_3, V0_5_6_POST1)),
     Rule("pair-pp", PAIR_PP, Enforced.RUN_TIME, Span(V0_5_6_POST1)),
     Rule("pair-decode-cp", "decode attn_cp_size == 1", Enforced.RUN_TIME, Span(V0_5_10)),
-    Rule("pair-page-size", PAIR_PAGE, Enforced.NOTHING, Span(V0_5_3, V0_5_8)),
-    Rule("pair-page-size", PAIR_PAGE, Enforced.RUN_TIME, Span(V0_5_8)),
+    Rule("pair-page-size", PAIR_PAGE, Enforced.NOTHING, Span(V0_5_3, PAGE_SIZES_COMPARED.since)),
+    Rule("pair-page-size", PAIR_PAGE, Enforced.RUN_TIME, PAGE_SIZES_COMPARED),
 )
 
 # SGLang's own warning, once per process, when the attention widths differ and the model is not MLA.
