@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Set
 
 PIECE = 16 << 10  # bytes one match may look at: the interpreter is given back in between
 MAX_DEPTH = 1000  # orjson's is 1024
@@ -25,6 +26,7 @@ _scalar = re.compile(rb'[^"\[\]{},: \t\n\r]+')
 # What stands between two brackets: numbers, commas, and strings that end within the piece.
 _plain = re.compile(rb'(?:[^"\[\]{}]+|"[^"\\]*(?:\\.[^"\\]*)*")+', re.DOTALL)
 _whole_string = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_string_or_comma = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|,', re.DOTALL)
 _text = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 
 
@@ -44,10 +46,13 @@ COUNTED = frozenset(("text", "input_ids", "input_embeds", "prompt"))
 
 
 class Scan:
-    """One pass over the outermost object. `starts` and `ends`: of each member, its key included."""
+    """One pass over the outermost object. `starts` and `ends`: of each member, its key included.
 
-    def __init__(self, raw: bytes | bytearray) -> None:
-        self._raw = raw
+    `counted`: names of members whose items are counted.
+    """
+
+    def __init__(self, raw: bytes | bytearray, counted: Set[str] = COUNTED) -> None:
+        self._raw, self._counted = raw, counted
         self.starts: list[int] = []
         self.ends: list[int] = []
         self._give_up = time.thread_time() + PATIENCE
@@ -66,7 +71,7 @@ class Scan:
             key_end = self.string(at)
             name = _key(raw, at, key_end)
             self._expect(b":", at_colon := after_space(raw, key_end))
-            value = self.value(after_space(raw, at_colon + 1), name in COUNTED)
+            value = self.value(after_space(raw, at_colon + 1), name in self._counted)
             found.append((name, value))
             if len(found) > MAX_MEMBERS:
                 raise BadBody(f"the outermost object has more than {MAX_MEMBERS} members")
@@ -159,6 +164,14 @@ class Scan:
     def _check_time(self) -> None:
         if time.thread_time() > self._give_up:
             raise BadBody(f"the body takes more than {PATIENCE:g} s to read")
+
+
+def has_more_commas(raw: bytes, most: int) -> bool:
+    """Whether more than `most` commas stand outside the strings of `raw`: each of them is one value more to be made."""
+    if raw.count(b",") <= most:
+        return False
+    commas = (match for match in _string_or_comma.finditer(raw) if match.group() == b",")
+    return next(islice(commas, most, None), None) is not None
 
 
 OPENS = (b"[", b"{")

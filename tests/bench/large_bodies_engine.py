@@ -27,6 +27,7 @@ KINDS: dict[str, Callable[[int], bytes]] = {
     "rows of ids": lambda size: b'{"input_ids":[' + (b"[" + b"123," * 2000 + b"1],") * (size // 8003) + b"[1]]}",
     "4095 rows": lambda size: b'{"input_ids":[' + (b"[" + b"1234," * (size // 20480) + b"1],") * 4094 + b"[1]]}",
     "4096 texts": lambda size: b'{"text":[' + (b'"' + b"abcdefg " * 240 + b'",') * 4095 + b'"a"]}',
+    "settings": lambda size: b'{"text":"a","sampling_params":[' + b"{}," * 85_000 + b"{}]}",
     "texts": lambda size: b'{"text":[' + b'"abcdefg",' * (size // 10) + b'"a"]}',
     "errors": lambda size: b'{"text":[' + b"1," * (size // 2) + b"1]}",
     "unknown": lambda size: (
@@ -89,13 +90,14 @@ def main() -> None:
     parser.add_argument("--checkouts", type=Path, nargs="+", default=[ROOT])
     parser.add_argument("--mib", type=float, default=31.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     args = parser.parse_args()
     engines = [Engine(checkout.resolve()) for checkout in args.checkouts]
     try:
         for engine in engines:
             engine.wait()
-        for kind, make in KINDS.items():
-            body = make(int(args.mib * 2**20))
+        for kind in args.kinds:
+            body = KINDS[kind](int(args.mib * 2**20))
             rounds = [[engine.stall(body) for engine in engines] for _ in range(args.rounds)]
             for checkout, found in zip(args.checkouts, zip(*rounds, strict=True), strict=True):
                 stalls = [stall for stall, _ in found]

@@ -10,7 +10,7 @@ import orjson
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from pdctl.engine.http.large_body import LARGE, Held, Reader, Words
+from pdctl.engine.http.large_body import Held, Reader, Words, is_large
 from pdctl.engine.refusal import Refusal
 from pdctl.engine.requests import Body
 
@@ -69,12 +69,13 @@ async def body(request: Request, model: type[B]) -> B:
             held.take(len(part))
             size += len(part)
             parts.append(part)
-        if size < LARGE:
-            parsed = _parsed(b"".join(parts), model)
-        else:
+        if is_large(parts, size):
             instance: Instance = request.app.state.instance
-            words = Words(instance.intake.limits.context, instance.checkpoint.tokenizer.check_ids)
+            tokenizer = instance.checkpoint.tokenizer
+            words = Words(instance.intake.limits.context, tokenizer.longest_token, tokenizer.check_ids)
             parsed = await large.read(parts, model, lambda small: _parsed(small, model), words)
+        else:
+            parsed = _parsed(b"".join(parts), model)
     finally:
         held.give(size)
     check_supported(parsed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pdctl.engine.tokenizer import Tokenizer
 
 router = APIRouter()
+MANY = 256  # messages and parts of them from which a thread makes the prompt
 OPEN = {"finish_reason": None, "matched_stop": None}
 
 
@@ -29,7 +31,10 @@ async def chat_completions(request: Request) -> Response:
     manager, tokenizer = instance.manager, instance.checkpoint.tokenizer
     manager.admit()
     body = await answers.body(request, ChatBody)
-    prompt = _prompt(instance, body)
+    if _parts(body) > MANY:
+        prompt = await asyncio.to_thread(_prompt, instance, body)
+    else:
+        prompt = _prompt(instance, body)
     options = _options(body, instance)
     jobs = await instance.intake.jobs([prompt], [options], body, manager.admit)
     group = await manager.submit(jobs, body.stream, request.headers.get("traceparent", ""))
@@ -95,6 +100,11 @@ def _prompt(instance: Instance, body: ChatBody) -> Prompt:
     tools = body.tools if body.tools and body.tool_choice != "none" else None
     text = template.render(messages, {"add_generation_prompt": True, "tools": tools, **body.chat_template_kwargs})
     return Prompt(text=text, special=False)
+
+
+def _parts(body: ChatBody) -> int:
+    contents = [message.get("content") for message in body.messages]
+    return len(contents) + sum(len(content) for content in contents if isinstance(content, list))
 
 
 def _message(number: int, message: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import orjson
 from pdctl.engine.intake import MAX_BATCH, TOO_LONG
 from pdctl.engine.refusal import Refusal
 from pdctl.engine.requests import Body
-from pdctl.json_members import BadBody, Scan, Value, after_space
+from pdctl.json_members import BadBody, Scan, Value, after_space, has_more_commas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,19 +27,28 @@ if TYPE_CHECKING:
 B = TypeVar("B", bound=Body)
 
 LARGE = 256 << 10  # bytes from which a body is read here
+MANY = 2048  # commas from which it is, too: sampling parameters take 11 us each
 PIECE = 16 << 10  # bytes that are parsed at once
 SMALL = 64 << 10  # bytes of a member that is parsed with the rest
-MAX_REST = 4 << 20  # bytes of all members that are parsed at once
+MAX_REST, MAX_VALUES = 4 << 20, 1 << 17  # bytes and values of all members that are parsed at once
 READERS, MAX_WAITING = 2, 64  # bodies read at the same time, and waiting for that
 MAX_HELD = 1 << 30  # bytes of all bodies that are being received or read
 PROMPTS = frozenset(("text", "input_ids", "prompt"))
+# Lists with an entry for each prompt, or for each sample of it.
+ENTRIES = frozenset(
+    (
+        *("bootstrap_host", "bootstrap_port", "bootstrap_room", "rid"),
+        *("sampling_params", "return_logprob", "top_logprobs_num", "logprob_start_len"),
+    )
+)
 LONGEST_CHARACTER = 12  # bytes in JSON: two \\uXXXX
 
 
 class Words(NamedTuple):
-    """What token ids can be: at most `context` in a prompt; `check` raises Refusal for one that is no word."""
+    """At most `context` tokens are in a prompt, `longest` characters in a token; `check` refuses ids of no word."""
 
     context: int
+    longest: int
     check: Callable[[Sequence[int]], None]
 
 
@@ -85,10 +94,13 @@ def read(parts: list[bytes], model: type[B], parse: Callable[[bytes], B], words:
     prompts: dict[str, Any] = {}
     rest: list[bytes] = []
     try:
-        scan = Scan(raw)
+        scan = Scan(raw, PROMPTS | ENTRIES)
         for (name, value), start in zip(scan.members(), scan.starts, strict=True):
             if name not in known:
                 continue
+            if name in ENTRIES and raw[value.start : value.start + 1] == b"[" and value.items > MAX_BATCH:
+                told = f"a request may hold 1 to {MAX_BATCH} prompts times samples"
+                raise Refusal(400, f"{name} has {value.items} entries; {told}")
             if value.end - value.start <= SMALL:
                 prompts.pop(name, None)
                 rest.append(raw[start : value.end])
@@ -103,7 +115,15 @@ def read(parts: list[bytes], model: type[B], parse: Callable[[bytes], B], words:
         raise Refusal(400, str(error)) from None
     if sum(map(len, rest)) > MAX_REST:
         raise Refusal(413, f"what is no prompt of the body is larger than {MAX_REST} bytes")
-    return parse(b"{" + b",".join(rest) + b"}").model_copy(update=prompts)
+    small = b"{" + b",".join(rest) + b"}"
+    if has_more_commas(small, MAX_VALUES):
+        raise Refusal(413, f"what is no prompt of the body has more than {MAX_VALUES} values")
+    return parse(small).model_copy(update=prompts)
+
+
+def is_large(parts: list[bytes], size: int) -> bool:
+    """Whether a body of so many bytes takes too long to be parsed at once."""
+    return size >= LARGE or sum(part.count(b",") for part in parts) > MANY
 
 
 def _stand_in(prompt: str | array[int] | list[Any]) -> object:
@@ -122,14 +142,22 @@ class Prompts:
     def wrong(self, what: str) -> Refusal:
         return Refusal(400, f"{self.name}: {what}")
 
+    def too_long(self, size: str) -> Refusal:
+        told = f"The input ({size}) is longer than the model's context length ({self.words.context} tokens)."
+        return Refusal(400, told, TOO_LONG)
+
     def text(self, at: int, end: int) -> str:
         """Of the JSON string between two quotes."""
         if self.name == "input_ids":
             raise self.wrong("Input should be a list of token ids")
-        parts = []
+        parts, size = [], 0
         while at < end:
             found, at = self._piece(at, min(at + PIECE, end), end)
             parts.append(found)
+            size += len(found)
+            if size // self.words.longest >= self.words.context:
+                told = f"more than {size} characters, at least {size // self.words.longest} tokens"
+                raise self.too_long(told)
         return "".join(parts)
 
     def _piece(self, at: int, stop: int, end: int) -> tuple[str, int]:
@@ -146,8 +174,7 @@ class Prompts:
         if self.name == "text":
             raise self.wrong("Input should be a string or a list of strings")
         if value.items > self.words.context:
-            told = f"The input ({value.items} tokens) is longer than the model's context length"
-            raise Refusal(400, f"{told} ({self.words.context} tokens).", TOO_LONG)
+            raise self.too_long(f"{value.items} tokens")
         found = array("i")
         at, end = value.start + 1, value.end - 1
         while at < end:

@@ -12,9 +12,10 @@ import pytest
 
 from pdctl.engine.http import large_body
 from pdctl.engine.http.answers import _parsed
-from pdctl.engine.http.large_body import MAX_REST, PIECE, PROMPTS, SMALL, Held, Words, read
+from pdctl.engine.http.large_body import MANY, MAX_REST, MAX_VALUES, PIECE, PROMPTS, SMALL, Held, Words, is_large, read
 from pdctl.engine.refusal import Refusal
 from pdctl.engine.requests import Body, ChatBody, CompletionBody, GenerateBody
+from pdctl.json_members import has_more_commas
 
 Check = Callable[[Sequence[int]], None]
 CONTEXT = 100_000
@@ -24,7 +25,7 @@ WORDS = 'né \U0001f98a\n"\\ \u2028 x'  # characters of every length, and escape
 
 def large(raw: bytes, model: type[Body] = GenerateBody, check: Check = lambda ids: None) -> Body:
     parts = [raw[at : at + 100_001] for at in range(0, len(raw), 100_001)]
-    found = read(parts, model, lambda small: _parsed(small, model), Words(CONTEXT, check))
+    found = read(parts, model, lambda small: _parsed(small, model), Words(CONTEXT, 100, check))
     return found.model_copy(update={name: _lists(value) for name, value in found if name in PROMPTS})
 
 
@@ -88,9 +89,13 @@ def test_bodies_of_the_other_routes() -> None:
         (b'{"text":"' + b"\xff" * LONG + b'"}', 400, "text: the body is not valid JSON"),
         (b'{"text":"' + b"a" * LONG, 400, "a string has no end"),
         (b"[" + b"1," * LONG + b"1]", 400, "no JSON object"),
-        (b'{"text":"a","rid":[' + b'"a",' * MAX_REST + b'"a"]}', 413, "what is no prompt of the body is larger"),
+        (b'{"text":"a","sampling_params":{"stop":[' + b'"a",' * MAX_REST + b"1]}}", 413, "what is no prompt .* larger"),
+        (b'{"text":"a","rid":[' + b'"a",' * 4096 + b'"a"]}', 400, "rid has 4097 entries; a request may hold 1 to 4096"),
+        (b'{"text":"a","sampling_params":[' + b"{}," * 4096 + b"{}]}", 400, "sampling_params has 4097 entries"),
+        (b'{"text":"a","sampling_params":{"stop":[' + b"1," * MAX_VALUES + b"1]}}", 413, "more than 131072 values"),
+        (b'{"text":"' + b"a" * (200 * CONTEXT) + b'"}', 400, r"more than \d+ characters, at least 100\d\d\d tokens"),
     ],
-    ids=range(15),
+    ids=range(19),
 )
 def test_what_cannot_be_a_request_is_refused(raw: bytes, status: int, why: str) -> None:
     with pytest.raises(Refusal, match=why) as refused:
@@ -123,7 +128,7 @@ def test_what_is_unknown_is_not_parsed() -> None:
         return _parsed(small, GenerateBody)
 
     raw = json.dumps({"input_ids": [[1] * 7000] * 200, "nobody": [{"a": 1}] * 100_000}).encode()
-    words = Words(CONTEXT, lambda ids: None)
+    words = Words(CONTEXT, 100, lambda ids: None)
     assert len(read([raw], GenerateBody, parse, words).input_ids or ()) == 200
     assert sizes[0] < 100
 
@@ -141,12 +146,25 @@ def test_token_ids_are_read_in_small_pieces_into_arrays(monkeypatch: pytest.Monk
     raw = json.dumps({"input_ids": [ids, ids[:5]]}).encode()
     fake = types.SimpleNamespace(loads=loads, dumps=orjson.dumps, JSONDecodeError=orjson.JSONDecodeError)
     monkeypatch.setattr(large_body, "orjson", fake)
-    words = Words(CONTEXT, checked.extend)
+    words = Words(CONTEXT, 100, checked.extend)
     found = read([raw], GenerateBody, lambda small: _parsed(small, GenerateBody), words).input_ids
     assert found == [array("i", ids), array("i", ids[:5])]
     assert checked == ids + ids[:5]
     assert max(parsed) <= PIECE + 8
     assert len(parsed) > len(raw) // PIECE
+
+
+def test_a_small_body_of_many_values_is_large_and_one_of_long_text_is_not() -> None:
+    assert is_large([b"{}," * MANY, b"{},"], 3 * MANY + 3)
+    assert not is_large([b"{}," * MANY, b"a" * 1000], 3 * MANY + 1000)
+    assert is_large([b"a" * 1000], 256 << 10)
+
+
+def test_commas_within_strings_are_no_values() -> None:
+    raw = json.dumps({"messages": [{"role": "user", "content": 'a, "b", \\ ' * MAX_VALUES}]}).encode()
+    assert large(raw, ChatBody) == _parsed(raw, ChatBody)
+    assert not has_more_commas(raw, 1)
+    assert has_more_commas(raw + b",", 1)
 
 
 def test_an_id_outside_the_vocabulary_ends_the_reading() -> None:
