@@ -150,14 +150,13 @@ class Prompts:
         """Of the JSON string between two quotes."""
         if self.name == "input_ids":
             raise self.wrong("Input should be a list of token ids")
-        parts, size = [], 0
+        parts, size, start = [], 0, at
         while at < end:
             found, at = self._piece(at, min(at + PIECE, end), end)
             parts.append(found)
             size += len(found)
             if size // self.words.longest >= self.words.context:
-                told = f"more than {size} characters, at least {size // self.words.longest} tokens"
-                raise self.too_long(told)
+                raise self.too_long(f"{end - start} bytes of text, at least {size // self.words.longest} tokens")
         return "".join(parts)
 
     def _piece(self, at: int, stop: int, end: int) -> tuple[str, int]:

@@ -93,7 +93,7 @@ def test_bodies_of_the_other_routes() -> None:
         (b'{"text":"a","rid":[' + b'"a",' * 4096 + b'"a"]}', 400, "rid has 4097 entries; a request may hold 1 to 4096"),
         (b'{"text":"a","sampling_params":[' + b"{}," * 4096 + b"{}]}", 400, "sampling_params has 4097 entries"),
         (b'{"text":"a","sampling_params":{"stop":[' + b"1," * MAX_VALUES + b"1]}}", 413, "more than 131072 values"),
-        (b'{"text":"' + b"a" * (200 * CONTEXT) + b'"}', 400, r"more than \d+ characters, at least 100\d\d\d tokens"),
+        (b'{"text":"' + b"a" * (200 * CONTEXT) + b'"}', 400, r"20000000 bytes of text, at least 100\d\d\d tokens"),
     ],
     ids=range(19),
 )

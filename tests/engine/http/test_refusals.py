@@ -129,7 +129,7 @@ def test_a_prompt_too_long_names_both_numbers(unified: Engine) -> None:
 
 def test_a_text_far_too_long_is_not_even_tokenized(unified: Engine) -> None:
     text = "a" * 2_000_000
-    said = ("2000000 characters, at least", "context length (512 tokens)")
+    said = ("2000000 bytes of text, at least", "context length (512 tokens)")
     refused(unified.client.post("/generate", json={"text": text}), 400, *said)
 
 
