@@ -203,7 +203,8 @@ def _ended(run: Run, directory: RunDir) -> tuple[Ended, ...]:
             at=one.exit.at,
             ours=one.exit.ours or one.exit.asked,
             log=str(directory.current_log(one.name)),
-            lines=verdict.telling_lines(directory, one, verdict.TAIL),
+            lines=(lines := verdict.reasons(directory, one, verdict.TAIL)),
+            untold="" if lines else verdict.untold(directory, one, one.exit),
         )
         for one in run.processes
         if one.exit is not None

@@ -223,7 +223,8 @@ class Holder:
 class Ended:
     """How a process of the run ended, as its supervisor wrote it down. `ours`: pdctl ended it itself.
 
-    words: "was killed by SIGKILL …". at: seconds since the epoch. lines: the last ones of its log. log: that file.
+    words: "was killed by SIGKILL …". at: seconds since the epoch. lines: those of its log that may tell why. log: that
+    file. untold: that no line does, and where to look.
     """
 
     instance: str
@@ -232,6 +233,7 @@ class Ended:
     ours: bool = False
     log: str = ""
     lines: tuple[str, ...] = ()
+    untold: str = ""
 
 
 @dataclass(frozen=True, slots=True)

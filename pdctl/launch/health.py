@@ -39,7 +39,8 @@ class Health:
     missing: str
     place: str = ""  # the host; empty: this machine
     died: str = ""  # its latest death of its own, in words, with the time; empty: it never died
-    tail: tuple[str, ...] = ()  # the last lines of its log, where it is dead now
+    tail: tuple[str, ...] = ()  # lines of its log that may tell why, where it is dead now
+    untold: str = ""  # that no line does, and where to look
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,9 @@ def _instance(run: Run, spec: Spec, said: _Said | None, state: router.RouterStat
         missing = _lacks(spec, said, state, run.deployment.router is not None)
         if not said.health.reached:
             missing = _silent(run, process, said.health.reason)
+    died = _died(run, spec)
+    dead = bool(died) and not alive
+    tail = verdict.reasons(directory, process, verdict.TAIL) if dead else ()
     return Health(
         name=spec.name,
         role=spec.role,
@@ -175,8 +179,9 @@ def _instance(run: Run, spec: Spec, said: _Said | None, state: router.RouterStat
         ),
         missing=missing,
         place=process.place,
-        died=_died(run, spec),
-        tail=() if alive or not _died(run, spec) else verdict.telling_lines(directory, process, verdict.TAIL),
+        died=died,
+        tail=tail,
+        untold=verdict.untold(directory, process, process.exit) if dead and not tail and process.exit else "",
     )
 
 

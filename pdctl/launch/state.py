@@ -24,6 +24,7 @@ from pdctl.errors import NotFoundError, PdctlError, StorageError, UsageError
 from pdctl.launch import record, relay, roles, storage
 from pdctl.launch.relay import Tail
 from pdctl.launch.run import OVER, SCHEMA, Run, State
+from pdctl.launch.verdict import MAY_TELL, NO_LINE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -182,7 +183,10 @@ def pick(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Run:
 def ended(run: Run) -> str:
     """That a run is over, and why, in one line: its outcome without the tail of a log."""
     what = "failed" if run.state is State.FAILED else "was stopped"
-    why = run.outcome.message.partition("\n")[0].partition(". Last ")[0].rstrip(".:") if run.outcome is not None else ""
+    why = run.outcome.message.partition("\n")[0] if run.outcome is not None else ""
+    for words in (f". {MAY_TELL} ", f". {NO_LINE} "):
+        why = why.partition(words)[0]
+    why = why.rstrip(".:")
     return f"{what}: {why}" if why else what
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from typing import TYPE_CHECKING
 
+from pdctl.engines.row import Level
+from pdctl.engines.sign import Sign
 from pdctl.errors import ExitCode
 from pdctl.launch.events import Stage
 from pdctl.launch.readiness import stages
@@ -20,6 +23,11 @@ if TYPE_CHECKING:
     from pdctl.launch.state import RunDir
 
 TAIL = 20
+READ_FOR_REASONS = 80  # lines
+MAY_TELL, NO_LINE = "What may tell why, in", "No line of"
+OOM = "sudo dmesg -T | grep -iE 'out of memory|killed process'"
+COMMAND = re.compile(r"\] pdctl: \S+ generation \d+: ")  # process.py writes it in front of each generation
+ENDING = frozenset({Sign.CRASHED, Sign.CHILD_ENDED, Sign.ENDED_ITSELF, Sign.ORDERED_TO_END, Sign.REHEARSED, Sign.DIED})
 REASON_WITHIN = 200  # lines: every client that waited leaves one after it
 LONGEST_REASON = 400  # characters
 ENDS = ("Instance ends: ", "Router ends: ")  # engine/server.py, router/app.py
@@ -78,11 +86,10 @@ def died(directory: RunDir, process: Process, exit: Exit, ready_at: float | None
     """`ready_at` None: it never was."""
     moment = "before it was ready" if ready_at is None else f"{span(exit.at - ready_at)} after it became ready"
     tries = f" It had been restarted {'once' if restarts == 1 else f'{restarts} times'} before." if restarts else ""
-    log = directory.current_log(process.name)
-    lines = telling_lines(directory, process, TAIL)
+    lines = reasons(directory, process, TAIL)
     shown = "".join(f"\n  {process.name} | {line}" for line in lines)
-    message = f"{process.name} {in_words(exit)} {moment}.{tries} Last {len(lines)} lines of {log}:{shown}"
-    return Outcome(message, code=int(ExitCode.FINDINGS))
+    told = f"{MAY_TELL} {directory.current_log(process.name)}:{shown}" if lines else untold(directory, process, exit)
+    return Outcome(f"{process.name} {in_words(exit)} {moment}.{tries} {told}", code=int(ExitCode.FINDINGS))
 
 
 def late(
@@ -110,6 +117,32 @@ def telling_lines(directory: RunDir, process: Process, count: int) -> tuple[str,
     """The last lines of this generation, without the traces of our own questions."""
     lines = last_lines(directory.current_log(process.name), 4 * count, process.generation_start)
     return tuple(line for line in lines if not PROBE.search(line))[-count:]
+
+
+def reasons(directory: RunDir, process: Process, count: int) -> tuple[str, ...]:
+    """Lines of this generation that may tell why it ended: the last ones, without what is written while all is well."""
+    lines = telling_lines(directory, process, READ_FOR_REASONS)
+    return tuple(line for line in lines if not _routine(line))[-count:]
+
+
+def _routine(line: str) -> bool:
+    from pdctl.engines.vocabulary import speech  # late: a run that ends well never asks
+
+    said = None if COMMAND.search(line) else speech().match(line.encode())
+    if said is None:
+        return COMMAND.search(line) is not None
+    row = said.row
+    return row.level in (Level.DEBUG, Level.INFO) and not row.cause and ENDING.isdisjoint(row.proves)
+
+
+def untold(directory: RunDir, process: Process, exit: Exit) -> str:
+    """In place of such lines: that there are none, and where to look."""
+    none = f"{NO_LINE} {directory.current_log(process.name)} tells why"
+    if exit.ours or exit.asked or exit.lost or exit.signal != signal.SIGKILL:
+        return f"{none}."
+    where = f" on {process.place}" if process.place else ""
+    job = ", or sacct -o JobID,State,MaxRSS" if process.place else ""
+    return f"{none}: a process that is killed cannot write one. Was it the OOM killer? Ask{where}: {OOM}{job}"
 
 
 def own_reason(directory: RunDir, process: Process) -> str:

@@ -55,6 +55,8 @@ def status(health: RunHealth, term: Term) -> None:
             term.write(f"{instance.name} {visible(instance.died, term)}{again}")
         for line in instance.tail:
             term.write(f"  {instance.name} | {visible(line, term)}")
+        if instance.untold:
+            term.write(f"  {visible(instance.untold, term)}")
 
 
 def times(count: int) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
 import pytest
 
-from pdctl.launch import preflight, verdict
+from pdctl.launch import preflight, state, verdict
 from pdctl.launch.prepare import open_run
-from pdctl.launch.run import Exit
+from pdctl.launch.run import Exit, Outcome, State
 from tests.launch.conftest import QUICK, deploy
 
 
@@ -58,3 +59,61 @@ def test_the_reason_given_for_an_end_is_found_behind_the_answers_of_its_clients(
     assert verdict.own_reason(directory, run.process("decode-0")) == why
     directory.log("decode-0").write_text(answer)
     assert verdict.own_reason(directory, run.process("decode-0")) == ""
+
+
+HEALTHY = (
+    "[2026-11-23 02:55:24.740] Prefill batch, #new-seq: 1, #new-token: 1, #cached-token: 0, token usage: 0.00, "
+    "#running-req: 0, #queue-req: 0, #bootstrap-req: 0, #inflight-req: 1, input throughput (token/s): 228.29\n"
+    '[2026-11-23 02:55:24.741] INFO:     127.0.0.1:39166 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+)
+KILLED = Exit(0, 9, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("exit", "log", "lines", "told"),
+    [
+        (
+            KILLED,
+            HEALTHY * 20,
+            (),
+            "Was it the OOM killer? Ask: sudo dmesg -T",
+        ),
+        (Exit(0, 11, 9.0), HEALTHY, (), "decode-0.log tells why."),
+        (Exit(0, 9, 9.0, ours=True), HEALTHY, (), "decode-0.log tells why."),
+        (
+            Exit(1, 0, 9.0),
+            HEALTHY + "Traceback (most recent call last):\nMemoryError\n" + HEALTHY,
+            ("Traceback (most recent call last):", "MemoryError"),
+            "",
+        ),
+        (
+            Exit(1, 0, 9.0),
+            "[2026-11-23 02:00:00.000] pdctl: decode-0 generation 1: python3 -m sglang.launch_server\nno such option\n",
+            ("no such option",),
+            "",
+        ),
+    ],
+    ids=["killed", "segfault", "ours", "traceback", "usage"],
+)
+def test_only_lines_that_may_tell_why_are_shown(
+    tmp_path: Path, exit: Exit, log: str, lines: tuple[str, ...], told: str
+) -> None:
+    directory, run, lock = open_run(tmp_path, "blue", deploy(), QUICK, check=preflight.check, argv=())
+    os.close(lock)
+    directory.log("decode-0").write_text(log)
+    process = run.process("decode-0")
+    assert verdict.reasons(directory, process, verdict.TAIL) == lines
+    said = verdict.died(directory, process, exit, None, 0).message
+    assert ("Prefill batch" in said, "POST /v1" in said) == (False, False)
+    assert told in said
+    ended = dataclasses.replace(run, state=State.FAILED, outcome=Outcome(said, 1))
+    assert state.ended(ended) == f"failed: decode-0 {verdict.in_words(exit)} before it was ready"
+
+
+def test_on_a_cluster_the_host_is_named_where_the_kernel_is_asked(tmp_path: Path) -> None:
+    directory, run, lock = open_run(tmp_path, "blue", deploy(), QUICK, check=preflight.check, argv=())
+    os.close(lock)
+    process = dataclasses.replace(run.process("decode-0"), place="n3")
+    said = verdict.untold(directory, process, KILLED)
+    assert "Ask on n3: sudo dmesg -T" in said
+    assert said.endswith("or sacct -o JobID,State,MaxRSS")

@@ -90,12 +90,13 @@ def _ended(name: str, ended: Ended) -> Finding:
     """What its supervisor recorded. A process that pdctl ended is no fault of its own."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.at))
     tail = [f"{name} | {line}" for line in ended.lines]
+    told = [ended.untold] if ended.untold else []
     found = finding(
         "PD604",
         name,
         observed=f"{ended.words}, at {when}",
         expected="a process that answers",
-        evidence=[f"last {len(tail)} lines of {ended.log}:", *tail] if tail and not ended.ours else [],
+        evidence=() if ended.ours else [f"what may tell why, in {ended.log}:", *tail] if tail else told,
         severity=Severity.INFO if ended.ours else None,
         look=f"tail -n 50 {ended.log}",
     )
