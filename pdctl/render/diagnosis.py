@@ -169,7 +169,10 @@ def _rooms(found: Diagnosis, term: Term) -> list[str]:
     lines = prose(term, "rooms:", f"{number} in the logs{': ' if said else ''}{said}", "bold")
     if tally.canaries:
         lines += prose(
-            term, "  not counted:", f"{_count(tally.canaries, 'canary', 'canaries')} that doctor left on purpose", "dim"
+            term,
+            "  not counted:",
+            f"{_count(tally.canaries, 'canary', 'canaries')} that doctor cut short, as a check",
+            "dim",
         )
     if tally.broken > tally.traced:
         lines += prose(term, "  note:", f"{tally.traced} of the {tally.broken} broken ones were traced", "dim")

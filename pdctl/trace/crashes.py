@@ -106,7 +106,7 @@ def told(each: Ended, rooms: tuple[int, ...], running: int | None) -> Death:
         values = death.of.values
         fills |= {"observed": values.get(differing[0], why), "expected": values.get(differing[1], "another")}
         fills |= {"prefill": "the prefill", "decode": one.name, "instance": "the prefill", "other": one.name}
-    evidence = [shown(event, _says(event, death)) for event in death.evidence]
+    evidence = [shown(event, ends.shows(event, death)) for event in death.evidence]
     if each.reason is not None and each.reason.line not in {line.line for line in evidence}:
         evidence.append(each.reason)
     fix = fill(known.fix, fills)
@@ -165,16 +165,6 @@ def _told(each: Ended) -> str:
     return (
         f"the log of {name} stops without a word, and others found nobody there: killed, OOM-killed, or its host died"
     )
-
-
-def _says(event: Event, death: ends.Death) -> str:
-    if event is death.of:
-        return "what it fell over"
-    if ends.crashes(event):
-        return "the crash"
-    if event.instance == death.instance.name:
-        return "its last sign of life"
-    return f"{event.instance} found nobody there"
 
 
 def _reason(library: Library, death: ends.Death) -> Evidence | None:

@@ -68,6 +68,19 @@ def death(
     return Death(instance, instance.last, None, (*instance.final[-1:], missed[0]))
 
 
+def shows(event: Event, death: Death) -> str:
+    """What one of its lines of evidence says."""
+    if event is death.of:
+        return "what it fell over"
+    if event.proves(Sign.DIED):
+        return "its launcher saw it end"
+    if crashes(event):
+        return "the crash"
+    if event.instance == death.instance.name:
+        return "its last line"
+    return f"{event.instance} found nobody at {death.instance.name}"
+
+
 def crashes(event: Event) -> bool:
     return event.row.cause == CRASH and not event.proves(Sign.ROOM_USED_UP)
 

@@ -30,7 +30,7 @@ def gap(steps: Sequence[Step], measured: Sequence[Duration], code: str) -> Gap |
         )
     for one in measured:
         if one.start is not None and one.start < -SHORTEST and timed:
-            text = f"the room's coming to {one.instance}, which no line shows"
+            text = f"its arrival at {one.instance} (no line shows it)"
             end = one.start + one.seconds
             found.append(
                 Gap(one.start, end, one.seconds, one.uncertainty_s, text, _named(timed[0]), one.instance, code)

@@ -44,13 +44,13 @@ def _missing(case: Case, outcome: Outcome, fix: str) -> Iterator[Missing]:
         if quiet:
             yield Missing("which decode had the room", f"{LOG_REQUESTS} on {_names(quiet)}")
         else:
-            yield Missing("which decode had the room: none of them logged it", "the logs of all decodes")
+            yield Missing("which decode had the room: none of them logged it", "give the logs of all decodes")
     timed = next((event for event in case.story.by("decode") if event.proves(Sign.DECODE_TIMES)), None)
     if PLACEHOLDER in fix:
-        yield Missing("the bootstrap ports of the prefills", "their logs from the start on (server_args=…)")
+        yield Missing("the bootstrap ports of the prefills", "give their logs from the start (server_args=…)")
     if outcome in (Outcome.UNKNOWN, Outcome.INCOMPLETE) and timed is not None:
         left = f"how the room ended: {timed.instance} had done its part and logged no answer, as for a client that left"
-        yield Missing(left, "what the client or the router saw")
+        yield Missing(left, "read the log of the router, or ask the client")
     elif outcome in (Outcome.UNKNOWN, Outcome.INCOMPLETE):
         flag = f"{TIME_STATS} on {_names((*house.prefills, *house.decodes))}"
         yield Missing("how the room ended: a room that goes well leaves no line", flag)
@@ -66,9 +66,9 @@ def _requested(case: Case) -> Iterator[Missing]:
         flag = f"{LOG_REQUESTS} on {_names(quiet)}" if quiet else NO_LOG
         yield Missing("which prefill got the HTTP request", flag)
     elif case.prefill is not None:
-        yield Missing(f"whether {case.prefill.name} still got the HTTP request", "the rest of its log")
+        yield Missing(f"whether {case.prefill.name} still got the HTTP request", "give the rest of its log")
     else:
-        yield Missing("which prefill got the HTTP request: none of them logged it", "the logs of all prefills")
+        yield Missing("which prefill got the HTTP request: none of them logged it", "give the logs of all prefills")
     for name, flag in _routers(case):
         yield Missing(f"which pair {name} chose", flag)
 

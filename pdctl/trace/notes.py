@@ -37,9 +37,9 @@ def _notes(case: Case, verdict: Verdict, ended: Outcome) -> Iterator[str]:
         )
         return
     if canaries.ours(case.story):
-        yield "the room is a canary of pdctl, no user's: doctor or the router sent it to try the pair"
+        yield "the room is a canary, not a user's request: pdctl doctor or the router sent it to try the pair"
     if not case.story.events:
-        yield f"no line of these logs names room {case.story.room}: this holds if it was sent to them at all"
+        yield f"no line of these logs names room {case.story.room}; it may have been sent elsewhere"
     for name in case.who.several:
         yield f"{SEVERAL[name]}: the room was sent twice, or used for two requests"
     for name, rids in case.story.rids.items():

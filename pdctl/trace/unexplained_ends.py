@@ -21,11 +21,18 @@ def launchers_line(death: Death) -> Event | None:
     return next((event for event in death.evidence if event.proves(Sign.DIED)), None)
 
 
+def rehearsed(death: Death) -> Event | None:
+    """`REHEARSAL: this instance ends itself …`: it was told to, and its own log says so."""
+    return next((event for event in death.evidence if event.proves(Sign.REHEARSED)), None)
+
+
 def fix(death: Death) -> str:
     """Fits how it was launched, as far as its log tells: pdctl writes such a line on a host or in a Slurm job."""
     name, line = death.instance.name, launchers_line(death)
+    if rehearsed(death) is not None:
+        return f"start {name} again: its end was a rehearsal"
     again = any(start > death.at for start in death.instance.started)
-    restart = "" if again else f"start {name} again; then "
+    restart = "" if again else f"start {name} again; then "  # where pdctl watches it, it does that by its policy
     if line is None:
         return (
             f"{restart}look for what ended it: the end of its log, `{KERNEL}` on its host, on Kubernetes "
@@ -33,15 +40,17 @@ def fix(death: Death) -> str:
         )
     if not line.values.get("signal"):  # it was lost
         node = NODE.search(line.text)
-        return f"{restart}ask the cluster about the node: {f'scontrol show node {node[1]}' if node else 'sinfo -R'}"
+        return f"ask the cluster about the node: {f'scontrol show node {node[1]}' if node else 'sinfo -R'}"
     if line.values.get("signal") == "SIGKILL":
-        return f"{restart}ask the kernel of its host whether it was the OOM killer: {KERNEL}"
-    return f"{restart}read the last lines of its log: tail -n 50 {line.place.path}"
+        return f"ask the kernel of its host whether it was the OOM killer: {KERNEL}"
+    return f"read the last lines of its log: tail -n 50 {line.place.path}"
 
 
 def untold(death: Death) -> tuple[Missing, ...]:
     """What is left to find out. A launcher's line that names a signal, or the node, has told the rest."""
     name, line = death.instance.name, launchers_line(death)
+    if rehearsed(death) is not None:
+        return ()
     if line is None:
         how = f"`{KERNEL}` on its host, its exit code, on Kubernetes `kubectl describe pod`"
         return (Missing(f"what ended {name}: its log stops without a word", how),)

@@ -401,7 +401,7 @@ def test_a_kill_that_the_launcher_saw_is_not_said_to_be_unknown(tmp_path: Path) 
     (death,) = found.deaths
     assert "was killed by SIGKILL" in death.why
     assert "dmesg" in death.fix
-    assert death.fix.startswith("start decode-0 again")
+    assert death.fix.startswith("ask the kernel")
     (asked,) = [one for one in found.unknowns if "SIGKILL" in one.what]
     assert not any("what ended" in one.what for one in found.unknowns)
     assert asked.what.startswith("who sent SIGKILL")
@@ -411,7 +411,6 @@ def test_a_kill_that_the_launcher_saw_is_not_said_to_be_unknown(tmp_path: Path) 
 def test_every_start_that_was_killed_is_a_death(tmp_path: Path) -> None:
     found = launched(tmp_path, KILLED, KILLED)
     assert [one.instance for one in found.deaths] == ["decode-0", "decode-0"]
-    assert not found.deaths[0].fix.startswith("start decode-0 again")  # it was
 
 
 @pytest.mark.parametrize("why", ["pdctl ended it", "its own: it was asked to leave"])

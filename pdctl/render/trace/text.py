@@ -68,14 +68,15 @@ def _when(room: Room, term: Term, zone: dt.tzinfo | None) -> str:
         ended = measures.moment(room.ended, zone, doubt)
         text += f" {term.symbol('–', '-')} {ended.time().isoformat(places)}"
     offset = began.strftime("%z")
-    return f"{text} UTC{offset[:3]}:{offset[3:]}" + (", clocks of 1 s" if doubt == 1 else "")
+    zone_name = "UTC" if offset == "+0000" else f"UTC{offset[:3]}:{offset[3:]}"
+    return f"{text} {zone_name}" + (", in whole seconds" if doubt == 1 else "")
 
 
 def _durations(room: Room, term: Term) -> list[str]:
     if not room.durations:
         return []
     moved = any(each.bytes is not None or each.gb_s is not None for each in room.durations)
-    head = ["phase", "where", "began", "took", *(["moved", "speed"] if moved else [])]
+    head = ["PHASE", "WHERE", "BEGAN", "TOOK", *(["MOVED", "SPEED"] if moved else [])]
     rows = []
     for each in room.durations:
         doubt = f" {measures.doubt(each.uncertainty_s)}".rstrip()

@@ -46,8 +46,8 @@ def client_left(case: Case) -> Finding | None:
     proofs = [Proof("the client closed the connection", event) for event in gone[:2]]
     proofs += [Proof("the request was aborted here", event) for event in aborts[:2] if event not in gone]
     if canaries.ours(case.story):
-        why = "the request was a canary of pdctl doctor, which leaves one on purpose to see that both sides let it go"
-        return Finding("PD706", "client", why, tuple(proofs), "", fills, "nothing is wrong: leave it as it is")
+        why = "the request was a canary of pdctl doctor, which cuts one short to check that both sides let go of it"
+        return Finding("PD706", "client", why, tuple(proofs), "", fills, "leave it as it is: nothing is wrong")
     why = "the request was aborted from outside before anything failed: the client, or a router on its behalf, gave up"
     if at_router:
         why = "the client closed its connection to the router before the answer was complete; nothing had failed"

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from pdctl.engines.phase import Phase
 from pdctl.engines.sglang import behaviour
 from pdctl.engines.sign import Sign
-from pdctl.trace import signs
+from pdctl.trace import signs, unexplained_ends
 from pdctl.trace.case import NEAR, Case, Finding, Proof
 from pdctl.trace.causes.mismatches import described
 from pdctl.trace.causes.ports import dialled
+from pdctl.trace.deaths import shows
 from pdctl.trace.story import waited
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def reused(case: Case) -> Finding | None:
         proofs.append(Proof("its own line says so", spoken))
     culprit = keyed or spoken or proofs[0].event
     fills = {"room": str(case.story.room), "instance": culprit.instance}
-    why = "two requests shared the room: what the first one used up, the second one looked for"
+    why = "two requests shared the room: the second one looked for an entry that the first one had used up"
     return Finding("PD707", "router", why, tuple(proofs), culprit.instance, fills)
 
 
@@ -55,7 +56,7 @@ def zero(case: Case) -> Finding | None:
         return None
     if decode.identity.since is None or not behaviour.ROOM_ZERO_IS_UNWRITTEN.holds(decode.identity.since):
         return None
-    why = "a request used room 0, which the decode takes for nothing written yet"
+    why = "a request used room 0, which the decode reads as: nothing was written yet"
     proof = Proof("room 0 in a real transfer", first)
     fix = "draw the room in the router, from 1 to 2^63 - 1"
     return Finding("PD716", "client", why, (proof,), decode.name, {"instance": decode.name}, fix)
@@ -117,14 +118,14 @@ def decode_gone(case: Case) -> Finding | None:
     # That it died is not enough: something must show that the room was not through by then.
     if not _in_time(case, death) or not (case.prefill_failed or broken or _fell_on(case, death)):
         return None
-    missed = [Proof(f"{decode.name}'s last sign of life, and who missed it", event) for event in death.evidence]
+    missed = [Proof(shows(event, death), event) for event in death.evidence]
     waiting = [Proof("the prefill waited for it in vain", case.prefill_failed)] if case.prefill_failed else []
     waiting += [Proof("the router's connection to it broke", event) for event in broken[:1]]
     if death.of is not None and death.of.row.cause and not death.of.proves(Sign.ROOM_USED_UP):
         return described(death.of, case, (*missed, *waiting), f"{decode.name} crashed on it")
-    why = f"{decode.name} was gone{_of(death)}"
-    fills = {"decode": decode.name, "instance": decode.name, "observed": _of(death).strip(" :") or "no word of it"}
-    return Finding("PD704", "decode", why, (*missed, *waiting), decode.name, fills, _restart(decode.name))
+    why = f"{decode.name} was gone: {_of(death)}"
+    fills = {"decode": decode.name, "instance": decode.name, "observed": _of(death)}
+    return Finding("PD704", "decode", why, (*missed, *waiting), decode.name, fills, unexplained_ends.fix(death))
 
 
 def prefill_gone(case: Case) -> Finding | None:
@@ -135,13 +136,13 @@ def prefill_gone(case: Case) -> Finding | None:
         return None
     death = gone[0]
     name = death.instance.name
-    proofs = [Proof(f"{name}'s last sign of life, and who missed it", event) for event in death.evidence]
+    proofs = [Proof(shows(event, death), event) for event in death.evidence]
     proofs.append(Proof("so the decode gave the room up", failed))
     if death.of is not None and death.of.row.cause and not death.of.proves(Sign.ROOM_USED_UP):
         return described(death.of, case, tuple(proofs), f"{name} crashed on it")
-    why = f"{name} was gone{_of(death)}"
-    fills = {"prefill": name, "instance": name, "observed": _of(death).strip(" :") or "no word of it"}
-    return Finding("PD705", "prefill", why, tuple(proofs), name, fills, _restart(name))
+    why = f"{name} was gone: {_of(death)}"
+    fills = {"prefill": name, "instance": name, "observed": _of(death)}
+    return Finding("PD705", "prefill", why, tuple(proofs), name, fills, unexplained_ends.fix(death))
 
 
 def first_request(case: Case) -> Finding | None:
@@ -219,13 +220,12 @@ def _fell_on(case: Case, death: Death) -> bool:
 
 
 def _of(death: Death) -> str:
-    if death.of is None:
-        return ""
-    return f": {death.of.text.strip()[:160]}"
+    told = death.of or unexplained_ends.launchers_line(death) or unexplained_ends.rehearsed(death)
+    return told.text.strip().removeprefix("pdctl: ")[:160] if told is not None else "no line of its log says why"
 
 
-def _restart(name: str) -> str:
-    return f"restart {name} and read the end of its log and dmesg"
+def _first_traceback(crash: Event) -> str:
+    return f"read its first traceback, which has the reason: grep -m1 -n -A30 Traceback {crash.place.path}"
 
 
 def crashed(case: Case) -> Finding | None:
@@ -239,5 +239,5 @@ def crashed(case: Case) -> Finding | None:
             fills = {"instance": name, "observed": crash.text.strip()[:120]}
             why = f"a scheduler of {name} crashed while it had the room"
             proof = Proof("the crash", crash)
-            return Finding("PD709", death.instance.role, why, (proof,), name, fills, _restart(name))
+            return Finding("PD709", death.instance.role, why, (proof,), name, fills, _first_traceback(crash))
     return None

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
     from pdctl.trace.deployment import Instance
 
+LESS = "limit the requests at once at the router (--max-concurrent-requests N), or add decode instances"
+
 
 def full(case: Case) -> Finding | None:
     """The decode had the room in its prealloc queue and no pages to give."""
@@ -42,7 +44,7 @@ def full(case: Case) -> Finding | None:
         *(Proof("this room is one of them", event) for event in mine[:1]),
     )
     why = f"{decode.name} had no pages or slots to give, so it never sent its page list"
-    fix = "start the router with --max-concurrent-requests, or add decode instances"
+    fix = LESS
     return Finding("PD501", "decode", why, proofs, decode.name, fills, fix)
 
 
@@ -62,7 +64,7 @@ def _queued(case: Case, failed: Event) -> Finding | None:
             Proof("no page list came until the prefill gave up", failed),
         )
         why = f"{name} had no pages or slots to give until the prefill had given up"
-        fix = "fewer requests at once at the router (--max-concurrent-requests), or more decode capacity"
+        fix = LESS
         return Finding("PD501", "decode", why, proofs, name, fills, fix)
     return None
 
@@ -86,7 +88,7 @@ def missing(case: Case) -> Finding | None:
 def _missing(case: Case, names: str, failed: Event) -> Finding:
     seconds = waited(failed)
     fills = {"missing": names, "observed": f"{seconds:g} s" if seconds else "in vain", "url": "http://ROUTER"}
-    why = f"{names} logs every request, and no line of it has this room"
+    why = f"no line of {names} has this room, and every request is logged there"
     return Finding("PD703", "router", why, (Proof("the other side waited in vain", failed),), names, fills)
 
 

@@ -31,6 +31,11 @@ PREFILL_LEG = re.compile(r"total_ms=\S*: prefill \S+ did not finish within ")  #
 TIMED_OUT = re.compile(
     r" timed out after (?P<seconds>[\d.]+)s in KVPoll\.(?P<state>\w+)(?: \(limit (?P<limit>[\d.]+)s\))?"
 )
+STOPPED = (
+    "look on the host of {} for a stopped process (state T): ps -eo pid,stat,etime,args | grep -E '^ *[0-9]+ T'; "
+    "continue it with kill -CONT PID; when there is none, look at the load of that host at that time"
+)
+CUT_OFF = "look at the network between {} and its peers at that time: ip -s link on both hosts, and the switch"
 CHECKS = re.compile(r"\bHealth check (\d{1,3}) failed\b")
 
 
@@ -281,12 +286,14 @@ def _finding(found: Suspect, failed: Event) -> Finding:
         if found.overdue is not None:
             spent = TIMED_OUT.search(found.overdue.text)
             told.append(f"its own time-out came only after {spent['seconds'] if spent else '?'} s")
+        fix = STOPPED.format(name)
         why = f"{name} stood still while the room waited for it: {' and '.join(told)}"
     else:
+        fix = CUT_OFF.format(name)
         why = f"{name} was not reached while its own log went on: {' and '.join(told)}"
     proofs.append(Proof("so the room was given up", failed))
     fills = {"instance": name, "observed": " and ".join(told)}
-    return Finding("PD717", found.instance.role, why, tuple(proofs), name, fills)
+    return Finding("PD717", found.instance.role, why, tuple(proofs), name, fills, fix)
 
 
 def _said(event: Event) -> str:
