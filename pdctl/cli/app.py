@@ -114,6 +114,10 @@ def call(app: typer.Typer, argv: Sequence[str]) -> int:
             sys.stderr.write(f"{error}\n")
             return int(ExitCode.USAGE)
         raise usage.error_of(error, command, argv) from None
+    except SystemExit as left:  # Typer's own answer to a reader that went away; exits.py has the one of all verbs
+        if isinstance(left.__context__, BrokenPipeError):
+            raise BrokenPipeError from left
+        raise
     return code if isinstance(code, int) else int(ExitCode.OK)
 
 

@@ -108,4 +108,4 @@ def _with_instance(root: Path, word: str) -> Run:
     except PdctlError as error:
         what = f"`{word}` is no run, and no instance of {run.name}"
         known = ", ".join(each.name for each in load_all(root)[0])
-        raise NotFoundError(what, f"{run.name} has {', '.join(names)}; the runs are {known}") from error
+        raise NotFoundError(what, f"{one_of(word, names)} of {run.name}; the runs are {known}") from error

@@ -160,6 +160,8 @@ class RouterWorker:
 class Router:
     """kind: sglang-router, smg, pdctl, mini_lb or "" (not recognised). status: of its answer to GET /workers, 0: none.
 
+    mode: the disaggregation_mode of an engine that was given as a router, with its bootstrap port, None: not told.
+
     breakers: worker url → 0 closed, 1 open, 2 half-open; pdctl's router has one per pair: "PREFILL_URL DECODE_URL".
     """
 
@@ -174,6 +176,8 @@ class Router:
     breakers_known: bool = False
     metrics: Mapping[str, float] = field(default_factory=_no_values)
     status: int = 0
+    mode: str = ""
+    bootstrap_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,15 +48,19 @@ def probe_router(
         return Router(base, False, readiness.reason, readiness=readiness)
     workers = router.workers(replies[WORKERS].body) if replies[WORKERS].ok else None
     kind = _kind(replies)
+    info = {} if kind else _engine_info(base, probing, replies[SUMMARY])
+    mode = document.excerpt(document.text(info.get("disaggregation_mode")))
     found = Router(
         base,
         True,
-        "" if kind else _not_recognised(replies, answers),
+        "" if kind else _not_recognised(mode, answers),
         kind=kind,
         ready=readiness.ok if readiness.status in (200, 503) else None,
         readiness=readiness,
         workers=workers,
         status=answers[WORKERS].status,
+        mode=mode,
+        bootstrap_port=document.integer(info.get("disaggregation_bootstrap_port")),
     )
     if metrics_url or not answers[METRICS].ok:
         return _with_metrics(found, _elsewhere(metrics_url or _default_metrics(base), probing), sure=bool(metrics_url))
@@ -79,11 +83,17 @@ def _kind(replies: Mapping[str, Reply]) -> str:
     return "mini_lb" if both else ""
 
 
-def _not_recognised(replies: Mapping[str, Reply], answers: Mapping[str, Answer]) -> str:
-    info = document.mapping(replies[SUMMARY].body)
-    mode = document.text(info.get("disaggregation_mode"))
+def _engine_info(base: str, probing: Prober, summary: Reply) -> Mapping[str, object]:
+    """What an engine says of itself, and no router; empty where this is none."""
+    found = document.mapping(summary.body)
+    if "disaggregation_mode" not in found:  # releases without the old path
+        found = document.mapping(prober.reply(INFO_PATHS[0], probing.ask(base, INFO_PATHS[0])).body)
+    return found if "disaggregation_mode" in found else {}
+
+
+def _not_recognised(mode: str, answers: Mapping[str, Answer]) -> str:
     if mode and not answers[WORKERS].ok:
-        return f"this is an engine (disaggregation_mode {document.excerpt(mode)}), not a router"
+        return f"this is an engine (disaggregation_mode {mode}), not a router"
     if answers[WORKERS].status in (401, 403):
         return f"{answers[WORKERS].status} on {WORKERS}: the router asks for an API key"
     said = f"{answers[WORKERS].status} on {WORKERS}" if answers[WORKERS].reached else answers[WORKERS].reason

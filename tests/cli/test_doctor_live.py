@@ -344,3 +344,14 @@ def test_nothing_to_dial(capsys: pytest.CaptureFixture[str]) -> None:
     said = Said(capsys, "--router", dead, "--from-host")
     assert (said.code, said.out) == (4, "")
     assert "no address is known" in said.err
+
+
+@pytest.mark.parametrize(("port", "role"), [(30000, "prefill"), (30002, "decode")])
+def test_an_engine_given_as_the_router_is_named_with_how_to_give_it(
+    capsys: pytest.CaptureFixture[str], healthy: Replay, port: int, role: str
+) -> None:
+    said = Said(capsys, "--router", healthy.url(port), "-o", "json")
+    (found,) = [one for one in json.loads(said.out)["findings"] if one["code"] == "PD903"]
+    assert found["headline"] == f"{healthy.url(port)} is a {role}, not a router"
+    assert f"--{role} {healthy.url(port)}" in found["fix"]
+    assert f"--router {healthy.url(port)}" not in found["fix"]

@@ -24,6 +24,19 @@ def test_a_full_disk_behind_standard_output() -> None:
     assert (done.returncode, done.stderr) == (4, "error: No space left on device\n  fix: free space there\n")
 
 
+@pytest.mark.parametrize("verb", [["explain", "--all"], ["dialect", "show", "sglang"]], ids=lambda words: words[0])
+def test_a_reader_that_leaves_in_the_middle_is_no_failure(verb: list[str]) -> None:
+    """More than a pipe holds, of which `head -1` reads one line."""
+    process = subprocess.Popen([*PLAN[:3], *verb], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    said = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(timeout=60), said) == (0, "")
+
+
 def test_a_terminal_without_the_letters() -> None:
     env = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C", "TERM": "dumb", "COLUMNS": "1"}
     done = subprocess.run(PLAN, env=env, capture_output=True, text=True, timeout=60, check=False)

@@ -16,42 +16,11 @@ from pdctl.trace.summary import summaries
 from tests.trace.recordings import SCENARIOS, library, logs
 
 # The first word of a fix: an order to a person, or a command to paste.
-ORDERS = frozenset(
-    [
-        "add",
-        "ask",
-        "continue",
-        "draw",
-        "drop",
-        "export",
-        "give",
-        "leave",
-        "limit",
-        "list",
-        "look",
-        "lower",
-        "make",
-        "move",
-        "pin",
-        "raise",
-        "read",
-        "refuse",
-        "remove",
-        "repair",
-        "restart",
-        "run",
-        "send",
-        "set",
-        "start",
-        "unset",
-        "update",
-        "use",
-        "write",
-    ]
+ORDERS = re.compile(
+    "(?:add|ask|continue|draw|drop|export|give|leave|limit|list|look|lower|make|move|pin|raise|read|refuse|remove|repair|"
+    "restart|run|send|set|start|unset|update|use|write) "
 )
-COMMANDS = frozenset(
-    ["curl", "grep", "ibstat", "modprobe", "pdctl", "pip", "python", "ulimit", "python3", "sudo", "tail"]
-)
+COMMANDS = re.compile("(?:curl|grep|ibstat|modprobe|pdctl|pip|python3?|ulimit|sudo|tail)\\b")
 # What `fill` leaves where nobody gave a value.
 NAMES = {name.upper().replace("_", "-") for each in book.ENTRIES for name, _ in PLACEHOLDER.findall(each.fix)}
 UNFILLED = re.compile(rf"\b(?:{'|'.join(sorted(NAMES))})\b")
@@ -105,7 +74,7 @@ def _of_the_whole(scenario: str) -> Iterator[Text]:
 
 def follows(text: str) -> bool:
     """Whether a fix begins with an order or a command."""
-    return text.split()[0] in ORDERS | COMMANDS
+    return bool(ORDERS.match(text) or COMMANDS.match(text))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -11,6 +11,7 @@ from pdctl.doctor.live.ports import unread
 from pdctl.doctor.ports import address, agreement, machine, plain, workers
 from pdctl.doctor.remedy import at_run_time, router_command
 from pdctl.doctor.words import few, names
+from pdctl.fleet.server_info import PATHS as INFO_PATHS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,6 +142,8 @@ def _strange(facts: Facts, judge: Callable[[Router], list[Finding]]) -> list[Fin
 def _foreign(router: Router) -> list[Finding]:
     if not router.reached or router.kind or router.status in LOCKED:
         return []
+    if router.mode:
+        return [_engine(router)]
     return [
         finding(
             "PD903",
@@ -152,6 +155,31 @@ def _foreign(router: Router) -> list[Finding]:
             what="SGLang router",
         )
     ]
+
+
+def _engine(router: Router) -> Finding:
+    """An engine's address where a router's belongs: said with how to give it."""
+    url = plain(router.url)
+    role = f"a {router.mode}" if router.mode in ROLES else "an engine without disaggregation"
+    found = finding(
+        "PD903",
+        "router",
+        observed=f"disaggregation_mode {router.mode}",
+        expected="a list of workers at /workers",
+        evidence=(
+            f"GET {router.url}/workers: {router.status or 'no answer'}",
+            f"GET {router.url}{INFO_PATHS[0]}: disaggregation_mode {router.mode}",
+        ),
+        url=router.url,
+        what="SGLang router",
+    )
+    port = f",{router.bootstrap_port}" if router.mode == "prefill" and router.bootstrap_port else ""
+    fix = (
+        f"pdctl doctor --router http://ROUTER:PORT --{router.mode} {url}{port}"
+        if router.mode in ROLES
+        else f"give --router the address of the router, and start the engine at {url} with --disaggregation-mode"
+    )
+    return replace(found, headline=f"{router.url} is {role}, not a router", fix=fix)
 
 
 def _locked(router: Router) -> list[Finding]:
