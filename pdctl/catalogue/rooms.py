@@ -257,8 +257,8 @@ ENTRIES: tuple[Entry, ...] = (
         "on: its own time-outs come far beyond their limit, and what it then says of others is void. Next: the host's "
         "load and kernel log at "
         "that time, then the way between the two hosts.",
-        "look on the host of {instance} for a stopped process (state T): ps -eo pid,stat,etime,args | "
-        "grep -E '^ *[0-9]+ T'; continue it with kill -CONT PID",
+        "ps -eo pid,stat,etime,args | grep -E '^ *[0-9]+ +T'   # on the host of {instance}: a process in state T is "
+        "stopped, kill -CONT PID continues it",
         (Needs.LOG,),
         "every SGLang",
         "observed",

@@ -31,19 +31,14 @@ def fix(death: Death) -> str:
     name, line = death.instance.name, launchers_line(death)
     if rehearsed(death) is not None:
         return f"start {name} again: its end was a rehearsal"
-    again = any(start > death.at for start in death.instance.started)
-    restart = "" if again else f"start {name} again; then "  # where pdctl watches it, it does that by its policy
     if line is None:
-        return (
-            f"{restart}look for what ended it: the end of its log, `{KERNEL}` on its host, on Kubernetes "
-            f"`kubectl describe pod`"
-        )
+        return f"{KERNEL}   # on the host of {name}; on Kubernetes: kubectl describe pod"
     if not line.values.get("signal"):  # it was lost
         node = NODE.search(line.text)
-        return f"ask the cluster about the node: {f'scontrol show node {node[1]}' if node else 'sinfo -R'}"
+        return f"scontrol show node {node[1]}" if node else "sinfo -R"
     if line.values.get("signal") == "SIGKILL":
-        return f"ask the kernel of its host whether it was the OOM killer: {KERNEL}"
-    return f"read the last lines of its log: tail -n 50 {line.place.path}"
+        return f"{KERNEL}   # on the host of {name}: a line there is the OOM killer's"
+    return f"tail -n 50 {line.place.path}"
 
 
 def untold(death: Death) -> tuple[Missing, ...]:

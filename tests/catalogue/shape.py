@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 COMMANDS = frozenset((
-    "chronyc", "curl", "export", "grep", "ibstat", "kill", "kubectl", "modprobe", "pdctl", "pip", "python", "smg", "ss",
-    "tail", "ulimit", "unset",
+    "chronyc", "curl", "export", "grep", "ibstat", "ip", "kill", "kubectl", "modprobe", "pdctl", "pip", "ps", "python",
+    "scontrol", "sinfo", "smg", "ss", "sudo", "tail", "ulimit", "unset",
 ))  # fmt: skip
 VERBS = frozenset((
-    "add", "draw", "drop", "give", "install", "list", "lower", "make", "move", "open", "pin", "raise", "refuse",
-    "remove", "rename", "repair", "restart", "run", "send", "set", "start", "stop", "update", "use", "write",
+    "add", "draw", "drop", "give", "install", "list", "lower", "make", "move", "open", "pin", "raise",
+    "refuse", "remove", "rename", "repair", "restart", "run", "send", "set", "start", "stop", "update", "use", "write",
 ))  # fmt: skip
 LONGEST = 200  # characters of a sentence; a command is as long as it must be
 SOUP = re.compile(r"for example|, which |; |\bthen\b|\(see |\?|\.$|\. [A-Z]|\bplease\b")

@@ -171,7 +171,7 @@ def test_a_living_run_and_its_ports_are_in_the_way(detached: Shell) -> None:
     [
         (("status", "red"), 5, "no run `red`"),
         (("status", "../x"), 2, "run name `../x` cannot be"),
-        (("logs", "blue", "decode-7"), 2, "blue has no instance `decode-7`"),
+        (("logs", "blue", "decode-7"), 5, "blue has no instance `decode-7`"),
         (("logs", "red"), 5, "`red` is no run"),
         (("logs", "--grep", "a("), 2, "is not a regular expression"),
         (("down", "red"), 5, "no run `red`"),
@@ -308,7 +308,7 @@ def test_a_run_whose_supervisor_was_killed_is_stale_until_down(shell: Shell) -> 
     assert shell.run("down").stderr == "no run is alive\n"
 
 
-def test_after_a_death_status_and_doctor_say_the_recorded_cause_and_the_last_lines(shell: Shell) -> None:
+def test_after_a_death_status_and_doctor_say_the_recorded_cause_and_where_to_look(shell: Shell) -> None:
     launched = shell.run("launch", "blue.yaml", "-d")
     assert launched.returncode == 0, launched.stderr
     instances = json.loads(shell.run("status", "-o", "json").stdout)["instances"]
@@ -318,7 +318,9 @@ def test_after_a_death_status_and_doctor_say_the_recorded_cause_and_the_last_lin
     status = shell.run("status")
     assert status.returncode == 8
     assert "decode-0 was killed by SIGKILL (from outside, or OOM-killed: see dmesg)" in status.stdout
-    assert "\n    decode-0 | [" in status.stdout
+    assert "No line of " in status.stdout
+    assert "a process that is killed cannot write one. Was it the OOM killer? Ask: sudo dmesg -T" in status.stdout
+    assert "\n    decode-0 | [" not in status.stdout
     why = "failed: decode-0 was killed by SIGKILL (from outside, or OOM-killed: see dmesg)"
     for words, said in (((), "no run is alive; the latest, `blue`,"), (("--run", "blue"), "run `blue`")):
         asked = shell.run("ask", "Hello", *words)
@@ -329,7 +331,7 @@ def test_after_a_death_status_and_doctor_say_the_recorded_cause_and_the_last_lin
     assert missing.returncode == 5
     assert missing.stderr == (
         "error: `prefill-7` is no run, and no instance of blue\n"
-        "  fix: blue has prefill-0, decode-0, router; the runs are blue\n"
+        "  fix: did you mean prefill-0? There are prefill-0, decode-0, router of blue; the runs are blue\n"
     )
     doctor = shell.run("doctor", "--select", "PD604", "-o", "json")
     assert doctor.returncode == 1
@@ -343,7 +345,7 @@ def test_after_a_death_status_and_doctor_say_the_recorded_cause_and_the_last_lin
     found = {one["instance"]: one for one in json.loads(doctor.stdout)["findings"]}
     assert found["decode-0"]["headline"].startswith("decode-0 is not running: it was killed by SIGKILL (from outside")
     assert found["decode-0"]["severity"] == "error"
-    assert any(line.startswith("decode-0 | [") for line in found["decode-0"]["evidence"])
+    assert any("Was it the OOM killer? Ask: sudo dmesg" in line for line in found["decode-0"]["evidence"])
     assert found["prefill-0"]["severity"] == "info"
 
 

@@ -72,7 +72,7 @@ def test_the_seed_incident_is_named_and_its_fix_is_one_line(verb: Verb) -> None:
     assert verb("trace-room", FAILED, BROKEN, "--tz", "UTC") == 1
     lines = verb.out.splitlines()
     assert lines[0] == f"room {FAILED}  0x46ee530dd613d2ce  ✗ failed"
-    assert lines[1] == "prefill1 → decode0, 2026-11-21 01:34:20 – 01:34:40 UTC+00:00, clocks of 1 s"
+    assert lines[1] == "prefill1 → decode0, 2026-11-21 01:34:20 – 01:34:40 UTC, in whole seconds"
     assert [line for line in lines if line.startswith("✗ PD201 bootstrap-port-null: ")]
     (fix,) = (line for line in lines if line.startswith("fix: "))
     assert "--prefill http://127.0.0.1:30000 8998 --prefill http://127.0.0.1:30001 8999" in fix

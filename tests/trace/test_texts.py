@@ -9,18 +9,15 @@ from functools import cache
 import pytest
 
 from pdctl.catalogue import book
-from pdctl.catalogue.entry import PLACEHOLDER, fill
+from pdctl.catalogue.entry import PLACEHOLDER
 from pdctl.trace.assemble import Tracer
 from pdctl.trace.diagnose import diagnose
 from pdctl.trace.summary import summaries
+from tests.catalogue import shape
 from tests.trace.recordings import SCENARIOS, library, logs
 
-# The first word of a fix: an order to a person, or a command to paste.
-ORDERS = re.compile(
-    "(?:add|ask|continue|draw|drop|export|give|leave|limit|list|look|lower|make|move|pin|raise|read|refuse|remove|repair|"
-    "restart|run|send|set|start|unset|update|use|write) "
-)
-COMMANDS = re.compile("(?:curl|grep|ibstat|modprobe|pdctl|pip|python3?|ulimit|sudo|tail)\\b")
+# How a way to learn more may begin, beside a command: with flags to start an engine with, or with these.
+WAYS = re.compile(r"--|`|(?:give|read|what) ")
 # What `fill` leaves where nobody gave a value.
 NAMES = {name.upper().replace("_", "-") for each in book.ENTRIES for name, _ in PLACEHOLDER.findall(each.fix)}
 UNFILLED = re.compile(rf"\b(?:{'|'.join(sorted(NAMES))})\b")
@@ -72,11 +69,6 @@ def _of_the_whole(scenario: str) -> Iterator[Text]:
     yield from (Text(scenario, "way", each.enable_with) for each in found.unknowns)
 
 
-def follows(text: str) -> bool:
-    """Whether a fix begins with an order or a command."""
-    return bool(ORDERS.match(text) or COMMANDS.match(text))
-
-
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_text_is_whole(scenario: str) -> None:
     for each in said(scenario):
@@ -84,7 +76,7 @@ def test_every_text_is_whole(scenario: str) -> None:
         assert text.strip() == text != "", each
         assert PLACEHOLDER.search(text) is None, each
         if each.kind not in ("why", "consequence", "headline", "gap"):  # these quote lines of logs
-            assert "  " not in text, each
+            assert "  " not in text.replace("   # ", " # "), each  # a remark behind a command
         assert not text.endswith((":", ";", ",")), each
 
 
@@ -92,15 +84,7 @@ def test_every_text_is_whole(scenario: str) -> None:
 def test_every_fix_of_a_recording_can_be_followed(scenario: str) -> None:
     for each in said(scenario):
         if each.kind == "fix":
-            assert follows(each.text), each
+            assert not shape.of_fix(each.text), each
             assert UNFILLED.search(each.text) is None, each
         if each.kind == "way":
-            assert each.text.startswith("--") or each.text.startswith("`") or follows(each.text), each
-
-
-def test_every_fix_of_the_catalogue_begins_with_an_order_or_a_command() -> None:
-    for each in book.ENTRIES:
-        assert follows(fill(each.fix, {})), each.code
-        assert "  " not in each.fix + each.headline + each.explain, each.code
-        assert not each.headline.endswith("."), each.code
-        assert each.explain.endswith("."), each.code
+            assert WAYS.match(each.text), each

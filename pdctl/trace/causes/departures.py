@@ -47,7 +47,7 @@ def client_left(case: Case) -> Finding | None:
     proofs += [Proof("the request was aborted here", event) for event in aborts[:2] if event not in gone]
     if canaries.ours(case.story):
         why = "the request was a canary of pdctl doctor, which cuts one short to check that both sides let go of it"
-        return Finding("PD706", "client", why, tuple(proofs), "", fills, "leave it as it is: nothing is wrong")
+        return Finding("PD706", "client", why, tuple(proofs), "", fills, "make no change: nothing is wrong")
     why = "the request was aborted from outside before anything failed: the client, or a router on its behalf, gave up"
     if at_router:
         why = "the client closed its connection to the router before the answer was complete; nothing had failed"

@@ -225,7 +225,7 @@ def _of(death: Death) -> str:
 
 
 def _first_traceback(crash: Event) -> str:
-    return f"read its first traceback, which has the reason: grep -m1 -n -A30 Traceback {crash.place.path}"
+    return f"grep -m1 -n -A30 Traceback {crash.place.path}"
 
 
 def crashed(case: Case) -> Finding | None:

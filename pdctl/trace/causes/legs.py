@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
     from pdctl.trace.deployment import Instance
 
-LESS = "limit the requests at once at the router (--max-concurrent-requests N), or add decode instances"
+LESS = "start the router with --max-concurrent-requests N, or add decode instances"
 
 
 def full(case: Case) -> Finding | None:

@@ -32,10 +32,10 @@ TIMED_OUT = re.compile(
     r" timed out after (?P<seconds>[\d.]+)s in KVPoll\.(?P<state>\w+)(?: \(limit (?P<limit>[\d.]+)s\))?"
 )
 STOPPED = (
-    "look on the host of {} for a stopped process (state T): ps -eo pid,stat,etime,args | grep -E '^ *[0-9]+ T'; "
-    "continue it with kill -CONT PID; when there is none, look at the load of that host at that time"
+    "ps -eo pid,stat,etime,args | grep -E '^ *[0-9]+ +T'   # on the host of {}: a process in state T is stopped, "
+    "kill -CONT PID continues it"
 )
-CUT_OFF = "look at the network between {} and its peers at that time: ip -s link on both hosts, and the switch"
+CUT_OFF = "ip -s link   # on the host of {} and on those of its peers: errors and drops"
 CHECKS = re.compile(r"\bHealth check (\d{1,3}) failed\b")
 
 
