@@ -9,10 +9,11 @@ from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Unknown, finding
 from pdctl.doctor.static.question import written
 from pdctl.engines.routers import arguments as routers
-from pdctl.engines.sglang.arguments import gap
+from pdctl.engines.sglang.arguments import any_choices, choices, gap
 from pdctl.engines.sglang.behaviour import ONLY_ROUND_ROBIN_FOLLOWS_ROOM, RANK_OF_ROOM_CHECKED
 from pdctl.engines.sglang.refusals import REFUSALS
 from pdctl.engines.versions import resolve
+from pdctl.topology.suggest import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,6 +89,9 @@ def _lacking(servers: Servers) -> Iterator[Finding]:
             missing = gap(said.name, release)
             if missing is None:
                 yield from _underscores(side.name, said)
+                allowed = choices(said.name, release.known) if release is not None else any_choices(said.name)
+                unread = release is not None and bool(release.note)
+                yield from _values(side.name, said, allowed, Severity.WARNING if unread else Severity.ERROR)
             elif missing.sure or missing.write:
                 yield _missing(side, said, missing)
 
@@ -95,6 +99,11 @@ def _lacking(servers: Servers) -> Iterator[Finding]:
 def _missing(side: Server, said: Flag, missing: Gap) -> Finding:
     """Without a doubt where this release was read; of another one a typing error is a guess."""
     written = f"--{said.written or said.name}"
+    since = missing.why.removeprefix("since ")
+    if missing.ever and since != missing.why and not missing.write:
+        observed, fix = f"sglang {side.release} has no {written} ({missing.why})", f"update SGLang to {since}"
+        fix = f"{fix}, or drop {written}"
+        return finding("PD318", side.name, observed, f"SGLang {since} or newer", [said.evidence], fix=fix)
     if missing.ever:
         observed, severity = f"sglang {side.release} has no {written} ({missing.why})", None
     else:
@@ -110,6 +119,18 @@ def _underscores(name: str, said: Flag) -> Iterator[Finding]:
     if "_" in said.written:
         right = said.written.replace("_", "-")
         yield _refused(name, said, f"its parser does not take --{said.written} for --{right}", right, Severity.ERROR)
+
+
+def _values(name: str, said: Flag, allowed: tuple[str, ...], severity: Severity) -> Iterator[Finding]:
+    """Values that are none of those the parser lists."""
+    for value in said.values if allowed else ():
+        if FLAG.fullmatch(value) is None or value in allowed:
+            continue
+        near = nearest(value, allowed)
+        flag = f"--{said.written or said.name}"
+        fix = f"write {flag} {near} instead of {flag} {value}" if near else f"write one of them behind {flag}"
+        observed, expected = f"{flag} takes no {value}", f"one of {', '.join(allowed)}"
+        yield finding("PD318", name, observed, expected, [said.evidence], severity, fix=fix)
 
 
 def _refused(name: str, said: Flag, observed: str, write: str, severity: Severity | None) -> Finding:
@@ -129,6 +150,7 @@ def _unknown_to_routers(servers: Servers) -> Iterator[Finding]:
                 continue
             if said.name in routers.ever(router.kind) or said.name == "help":
                 yield from _underscores(router.name, said)
+                yield from _values(router.name, said, routers.any_choices(said.name, router.kind), Severity.ERROR)
                 continue
             several, near = routers.beginning_so(said.name, router.kind), routers.near(said.name, router.kind)
             package = routers.PACKAGES.get(router.kind)

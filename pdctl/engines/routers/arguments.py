@@ -64,6 +64,14 @@ def ever(kind: str) -> frozenset[str]:
     return frozenset(item.cells[0] for item in tables.items("flags", PACKAGES[kind]))
 
 
+def any_choices(name: str, kind: str) -> tuple[str, ...]:
+    """The values that any release allows; empty where one of them takes any."""
+    if kind not in PACKAGES:
+        return ()
+    found = [item.cells[3] for item in tables.items("flags", PACKAGES[kind]) if item.cells[0] == name]
+    return tuple(dict.fromkeys("|".join(found).split("|"))) if found and not {"", "?"} & set(found) else ()
+
+
 def full_name(name: str, kind: str) -> str:
     """The flag that `name` is a beginning of: argparse takes it where one flag alone begins so. Else `name` itself."""
     found = beginning_so(name, kind)

@@ -123,6 +123,12 @@ def choices(name: str, version: Version) -> tuple[str, ...]:
     return next((allowed for span, allowed in _choices().get(name, ()) if span.holds(version)), ())
 
 
+def any_choices(name: str) -> tuple[str, ...]:
+    """The values that any release allows; empty where one of them takes any."""
+    found = [choices(name, version) for version in SGLANG if argument(name, version) is not None]
+    return tuple(dict.fromkeys(value for allowed in reversed(found) for value in allowed)) if all(found) else ()
+
+
 def gap(name: str, release: Release | None) -> Gap | None:
     """None for a flag the release has; `release` None: for one that any release has."""
     if release is None:

@@ -150,6 +150,29 @@ def test_pdctls_own_router_in_a_topology_has_the_same_code() -> None:
     assert "did you mean --policy?" in one.observed
 
 
+@pytest.mark.parametrize(
+    ("more", "router", "fix"),
+    [
+        ("--disaggregation-transfer-backend nixel", "", "write --disaggregation-transfer-backend nixl instead of "
+         "--disaggregation-transfer-backend nixel"),
+        ("--disaggregation-transfer nixl", "", ""),
+        ("--disaggregation-transfer-backend $BACKEND", "", ""),
+        ("--kv-cache-dtype float4", "", "write one of them behind --kv-cache-dtype"),
+        ("", "--policy randm", "write --policy random instead of --policy randm"),
+        ("", "--policy random --decode-policy power_of_two", ""),
+    ],
+)  # fmt: skip
+def test_a_value_the_parser_does_not_list_is_refused_whatever_release_runs(more: str, router: str, fix: str) -> None:
+    told = found_or_none(pair(more, more, f"{ROUTER} {router}"))
+    assert {each.fix for each in told} == ({fix} if fix else set())
+    assert all(each.severity is Severity.ERROR and each.expected.startswith("one of ") for each in told)
+
+
+def test_of_a_flag_that_came_later_the_release_is_named() -> None:
+    (one,) = found(pods("--attn-dp-size 2", image="sglang:v0.5.18"), "PD318")
+    assert (one.expected, one.fix) == ("SGLang 0.5.22 or newer", "update SGLang to 0.5.22, or drop --attn-dp-size")
+
+
 def test_of_another_router_in_a_topology_too() -> None:
     (one,) = found(topology("router.args.cache-treshold=0.5"), "PD318")
     assert one.fix == "write --cache-threshold instead of --cache-treshold"
@@ -177,6 +200,8 @@ def test_no_file_of_this_repository_is_accused() -> None:
             if isinstance(servers, Servers) and (servers.engines or servers.routers):
                 looked += 1
                 assert not [
-                    each for each in found_or_none(Facts(manifest=servers.manifest)) if each.expected[:2] == "--"
+                    each
+                    for each in found_or_none(Facts(manifest=servers.manifest))
+                    if each.expected.startswith(("--", "one of"))
                 ]
     assert looked >= 8
