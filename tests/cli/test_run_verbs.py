@@ -308,7 +308,7 @@ def test_a_run_whose_supervisor_was_killed_is_stale_until_down(shell: Shell) -> 
     assert shell.run("down").stderr == "no run is alive\n"
 
 
-def test_after_a_death_status_and_doctor_say_the_recorded_cause_and_where_to_look(shell: Shell) -> None:
+def test_after_a_death_status_and_doctor_say_the_recorded_cause_and_what_may_tell_why(shell: Shell) -> None:
     launched = shell.run("launch", "blue.yaml", "-d")
     assert launched.returncode == 0, launched.stderr
     instances = json.loads(shell.run("status", "-o", "json").stdout)["instances"]
@@ -318,9 +318,8 @@ def test_after_a_death_status_and_doctor_say_the_recorded_cause_and_where_to_loo
     status = shell.run("status")
     assert status.returncode == 8
     assert "decode-0 was killed by SIGKILL (from outside, or OOM-killed: see dmesg)" in status.stdout
-    assert "No line of " in status.stdout
-    assert "a process that is killed cannot write one. Was it the OOM killer? Ask: sudo dmesg -T" in status.stdout
-    assert "\n    decode-0 | [" not in status.stdout
+    assert "What may tell why, in " in status.stdout  # the stand-in's lines are unknown, so each may tell
+    assert "\n    decode-0 | [" in status.stdout
     why = "failed: decode-0 was killed by SIGKILL (from outside, or OOM-killed: see dmesg)"
     for words, said in (((), "no run is alive; the latest, `blue`,"), (("--run", "blue"), "run `blue`")):
         asked = shell.run("ask", "Hello", *words)
@@ -345,7 +344,7 @@ def test_after_a_death_status_and_doctor_say_the_recorded_cause_and_where_to_loo
     found = {one["instance"]: one for one in json.loads(doctor.stdout)["findings"]}
     assert found["decode-0"]["headline"].startswith("decode-0 is not running: it was killed by SIGKILL (from outside")
     assert found["decode-0"]["severity"] == "error"
-    assert any("Was it the OOM killer? Ask: sudo dmesg" in line for line in found["decode-0"]["evidence"])
+    assert any(line.startswith("decode-0 | [") for line in found["decode-0"]["evidence"])
     assert found["prefill-0"]["severity"] == "info"
 
 
