@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pdctl.errors import TopologyError
+from pdctl.topology.diagnostic import Diagnostic
 from tests.fuzz import edits
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,6 +75,8 @@ def judge(target: Target, data: bytes) -> float:
 def _explained(target: Target, error: Exception, data: bytes) -> None:
     """A refusal is for people: it says what is wrong and what to do, and can be printed."""
     message, fix = getattr(error, "message", ""), getattr(error, "fix", "")
+    if isinstance(error, TopologyError):  # what to do stands with each problem it found
+        fix = fix or "\n".join(f"{one.message} {one.help}" for one in error.diagnostics if isinstance(one, Diagnostic))
     if not (message and fix and _plain(message + fix)):
         raise Broken(
             target.name, f"refused with {message!r:.300} and the fix {fix!r:.100} in {_innermost(error)}", data

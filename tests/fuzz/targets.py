@@ -26,7 +26,7 @@ from pdctl.engines.identify import identify
 from pdctl.engines.prefix import split
 from pdctl.engines.speech import Speech
 from pdctl.engines.vocabulary import speech
-from pdctl.errors import NotProbedError, PdctlError, UsageError
+from pdctl.errors import NotProbedError, PdctlError, TopologyError, UsageError
 from pdctl.fleet import address, bootstrap, completions, exposition, from_host, http, legs, queues, router, server_info
 from pdctl.fleet.address import Unanswered
 from pdctl.fleet.bootstraps import Claim, probe_bootstraps
@@ -55,6 +55,7 @@ from tests.fuzz.rank_targets import RANK_TARGETS
 
 LONG = 60.0  # seconds: no deadline of pdctl's own ends a case
 ALL = frozenset(one.speaker for one in SHIPPED)
+NO_YAML = (UsageError, TopologyError)  # how a manifest is refused: what it says, or that it is no YAML
 PLANTED = "c0rrecthorsebatterystaple"
 UTC = dt.timezone.utc
 
@@ -364,8 +365,8 @@ TARGETS = {
         Target("generate", generate, seeds.generated),
         Target("from-host", reach, seeds.reached, errors=(UsageError,)),
         Target("bundle", secrets, seeds.secretive),
-        Target("manifest", written, seeds.manifests, base=3.0, per_byte=100e-6, errors=(UsageError,), cheap=False),
-        Target("import", imports, seeds.imported, base=5.0, per_byte=200e-6, errors=(UsageError,), cheap=False),
+        Target("manifest", written, seeds.manifests, base=3.0, per_byte=100e-6, errors=NO_YAML, cheap=False),
+        Target("import", imports, seeds.imported, base=5.0, per_byte=200e-6, errors=NO_YAML, cheap=False),
         Target("doctor", doctor, seeds.deployments, base=10.0, per_byte=100e-6, cheap=False),
     )
 } | RANK_TARGETS
