@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.client_text import escaped
 from pdctl.engines import numerals
 from pdctl.errors import UsageError
 from pdctl.imports import placement, sections
@@ -48,8 +49,8 @@ def draft(found: Found, name: str, notes: Notes) -> Draft:
             each for router in found.routers for each in router.listed["prefill"] if each.port is None and each.clear
         ]
         if nulls:
-            what += "".join(f"\n  {placement.null(each, 'PD201 bootstrap-port-null: ')}" for each in nulls)
-            given = " ".join(f"--prefill {each.url} PORT" for each in nulls)
+            what += "".join(f"\n  {escaped(placement.null(each, 'PD201 bootstrap-port-null: '))}" for each in nulls)
+            given = " ".join(f"--prefill {escaped(each.url)} PORT" for each in nulls)
             fix = f"give the router the bootstrap port of every prefill: {given}; and to import them, {fix}"
         raise UsageError(what, fix)
     kinds = sorted({one.leader.kind for one in made})

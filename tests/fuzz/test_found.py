@@ -153,6 +153,7 @@ FOUND = (
         b"p -m sglang.launch_server --disaggregation-mode prefill --model-path " + DIGITS + b"\n"
         b"p -m sglang.launch_server --disaggregation-mode decode\n",
     ),
+    Found("import", "a control character in a router's address", b"-m sglang_router.launch_router --prefill 0 8 \x1b"),
     Found(
         "import",
         "a frontend nobody knows, with a policy",
