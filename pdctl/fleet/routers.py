@@ -75,7 +75,9 @@ def _kind(replies: Mapping[str, Reply]) -> str:
     if "router_manager" in summary and "stats" in listed:
         return "sglang-router"
     entries = document.mappings(listed.get("workers"))
-    if any(not SMG_KEYS.isdisjoint(entry) for entry in entries) or (not entries and "stats" in listed):
+    # Without a worker yet; a body that merely has such a key is somebody else's.
+    empty = listed.get("workers") == [] and bool(document.mapping(listed.get("stats")))
+    if any(not SMG_KEYS.isdisjoint(entry) for entry in entries) or empty:
         return "smg"
     if any("metadata" in entry for entry in entries):
         return "sglang-router"

@@ -120,6 +120,8 @@ def test_what_is_no_router_says_what_it_is(serve: Serve) -> None:
     locked = probe(serve, {"/workers": (401, "Unauthorized")})
     assert locked.reason == "401 on /workers: the router asks for an API key"
     assert probe(serve, {}).reason == "404 on /workers"
+    for body in ('{"workers": "x", "stats": 3}', '{"workers": [], "stats": 3}', '{"stats": {"a": 1}}'):
+        assert probe(serve, {"/workers": (200, body)}).kind == "", body
     nobody = probe_router(f"http://127.0.0.1:{closed_port()}", LONG)
     assert (nobody.reached, nobody.reason) == (False, "connection refused")
 

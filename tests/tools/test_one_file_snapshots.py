@@ -40,4 +40,4 @@ def test_the_file_for_a_python_prints_the_same(published: Path, tmp_path: Path) 
 
 
 def test_the_executable_prints_the_same(executable: Path, tmp_path: Path) -> None:
-    assert differing([str(executable)], (str(executable),), tmp_path) == []
+    assert differing([str(executable)], ("python3", str(executable)), tmp_path) == []
