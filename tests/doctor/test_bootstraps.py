@@ -10,7 +10,7 @@ import pytest
 from pdctl.doctor import runner
 from pdctl.doctor.facts import Facts
 from pdctl.doctor.finding import Finding, Status
-from pdctl.fleet.facts import RankAddress
+from pdctl.fleet.facts import RankAddress, Reply
 from tests.doctor.fixtures import recorded as real
 from tests.doctor.fixtures.live import WAITING, service, without
 from tests.doctor.fixtures.recorded import healthy
@@ -158,6 +158,18 @@ def test_breakers_nobody_can_read_are_unknown() -> None:
 def test_a_worker_the_router_holds_unhealthy() -> None:
     (one,) = found(real.worker(healthy(), "prefill-1", healthy=False), "PD603")
     assert one.headline == "prefill-1 answers, but the router holds it unhealthy"
+
+
+def test_a_worker_that_is_still_starting_is_no_matter_of_the_router() -> None:
+    facts = real.worker(healthy(), "prefill-1", healthy=False)
+    starting = [
+        dataclasses.replace(one, health=Reply("/health", 503, 0.01)) if one.endpoint.name == "prefill-1" else one
+        for one in facts.engines
+    ]
+    (one,) = found(dataclasses.replace(facts, engines=tuple(starting)), "PD603")
+    assert one.headline == "prefill-1 is not ready, so the router sends it nothing: /health answers 503"
+    assert "DELETE" not in one.fix
+    assert one.fix.startswith(f"curl -sS {real.URLS['prefill-1']}/health ")
 
 
 def test_a_fact_that_changed_hands_is_read_anew() -> None:

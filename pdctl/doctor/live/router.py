@@ -80,6 +80,14 @@ def _missing(router: Router, engine: Engine, worker: RouterWorker | None, port: 
     if worker is None:
         body = f'{{"url": "{url}", "worker_type": "{role}"' + (f', "bootstrap_port": {port}' if port else "") + "}"
         return replace(found, fix=f"curl {plain(router.url)}/workers -H 'content-type: application/json' -d '{body}'")
+    if engine.health is not None and engine.health.status and not engine.health.ok:
+        said = f"{engine.health.path} answers {engine.health.status}"
+        return replace(
+            found,
+            headline=f"{name} is not ready, so the router sends it nothing: {said}",
+            evidence=(*found.evidence, f"{url}{said}"),
+            fix=f"curl -sS {url}{engine.health.path}   # until it answers 200: the router looks again by itself",
+        )
     return replace(
         found,
         headline=f"{name} answers, but the router holds it unhealthy",
