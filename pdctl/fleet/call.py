@@ -252,6 +252,7 @@ def _request(
 ) -> bytes:
     # A connection that is kept would hold up a draining server, or belong to one that was restarted.
     fields = [("host", target.authority), ("connection", "close"), ("accept", "*/*"), ("user-agent", "pdctl")]
+    fields.append(("accept-encoding", "identity"))  # else a proxy in between may compress
     if key:
         fields.append(("authorization", f"Bearer {key.strip()}"))
     data = b"" if body is None else json.dumps(body).encode()

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 MAX_HEAD = 64 * 1024  # bytes of status line and headers
 MAX_INTERIM = 8  # answers of the 1xx kind before the real one
 STEP = 4 * 1024  # bytes that h11 gets at a time; a chunk's size line or a trailer is shorter than two of them
+PLAIN = ("", "identity")
+UNASKED = "a plain one was asked for"  # nothing is unpacked: a few KiB could become gigabytes
 HEAD_ENDS = re.compile(rb"\n\r?\n")
 # h11 takes quadratic time to refuse a line of blanks with one of these behind (0.16: 14 s for 64 KiB).
 STRAY = re.compile(rb"[\0\v\f]|\r(?!\n)")
@@ -103,6 +105,9 @@ class Reader:
                         raise Unanswered(f"answered with more than {MAX_INTERIM} interim statuses")
                 elif isinstance(event, h11.Response):
                     told = {name.decode("ascii"): value.decode("latin-1") for name, value in event.headers}
+                    coding = told.get("content-encoding", "").strip().lower()
+                    if coding not in PLAIN:
+                        raise Unanswered(f"its answer is compressed (content-encoding: {coding!a:.40}); {UNASKED}")
                     self.status, self.headers = event.status_code, MappingProxyType(told)
                 else:
                     self.complete = True

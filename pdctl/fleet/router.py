@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 UNAUTHORIZED = (401, 403)
 LOCKED = re.compile(r"answered (?:401|403)\b")
+MAX_WORKERS = 2048  # of one router; whoever names more is not believed: each would be asked, kept and judged
 ONE_BY_ONE = 10.0  # seconds for a router that asks all its workers before it answers
 
 
@@ -56,7 +57,10 @@ def fetch(url: str, timeout: float = 2.0, key: str = "") -> RouterState:
     answer = http.get(url + "/workers", timeout, key=key)
     if answer.status in UNAUTHORIZED:
         return RouterState(True, readiness.ok, (), refused("/workers", answer, key), unauthorized=True)
-    listed = workers(answer.json()) or ()
+    told = answer.json()
+    if crowded(told):
+        return RouterState(True, False, reason=f"/workers {unlisted(told)}")
+    listed = workers(told) or ()
     return RouterState(True, readiness.ok, listed, "" if readiness.ok else _why(readiness))
 
 
@@ -81,7 +85,10 @@ def _mini_lb(url: str, timeout: float, key: str) -> RouterState:
     """sglang_router --mini-lb has neither /readiness nor /workers; this path asks its workers, one after the other."""
     answer = http.get(url + "/get_server_info", max(timeout, ONE_BY_ONE), key=key)
     body = document.mapping(answer.json())
-    listed = tuple(_told(entry, role) for role in ("prefill", "decode") for entry in document.mappings(body.get(role)))
+    entries = [(entry, role) for role in ("prefill", "decode") for entry in document.mappings(body.get(role))]
+    if crowd := _crowd(len(entries)):
+        return RouterState(True, False, reason=f"/get_server_info {crowd}")
+    listed = tuple(_told(entry, role) for entry, role in entries)
     if not answer.ok or not listed:
         return RouterState(True, False, reason=f"/readiness: 404, /get_server_info: {answer.status or answer.reason}")
     return RouterState(True, True, listed)
@@ -102,9 +109,28 @@ def _told(info: Object, role: str) -> RouterWorker:
 
 
 def workers(body: object) -> tuple[RouterWorker, ...] | None:
-    """The entries of GET /workers; None when `body` is no such list."""
+    """The entries of GET /workers; None when `body` is no such list (`unlisted` says why)."""
+    if unlisted(body):
+        return None
+    return tuple(map(_worker, document.mappings(document.mapping(body)["workers"])))
+
+
+def unlisted(body: object) -> str:
+    """Why `body` is no list of workers, "" when it is one."""
     entries = document.mapping(body).get("workers")
-    return tuple(map(_worker, document.mappings(entries))) if isinstance(entries, list) else None
+    if not isinstance(entries, list):
+        return "lists no workers"
+    return _crowd(len(entries))
+
+
+def crowded(body: object) -> bool:
+    """Whether `body` lists more workers than a router can have."""
+    entries = document.mapping(body).get("workers")
+    return isinstance(entries, list) and bool(_crowd(len(entries)))
+
+
+def _crowd(count: int) -> str:
+    return f"lists {count} workers, and more than {MAX_WORKERS} are not believed" if count > MAX_WORKERS else ""
 
 
 def _worker(entry: Object) -> RouterWorker:

@@ -47,13 +47,13 @@ def probe_router(
     if not any(answer.reached for answer in answers.values()):
         return Router(base, False, readiness.reason, readiness=readiness)
     workers = router.workers(replies[WORKERS].body) if replies[WORKERS].ok else None
-    kind = _kind(replies)
+    kind = "" if replies[WORKERS].ok and router.crowded(replies[WORKERS].body) else _kind(replies)
     info = {} if kind else _engine_info(base, probing, replies[SUMMARY])
     mode = document.excerpt(document.text(info.get("disaggregation_mode")))
     found = Router(
         base,
         True,
-        "" if kind else _not_recognised(mode, answers),
+        "" if kind else _not_recognised(mode, replies, answers),
         kind=kind,
         ready=readiness.ok if readiness.status in (200, 503) else None,
         readiness=readiness,
@@ -93,13 +93,16 @@ def _engine_info(base: str, probing: Prober, summary: Reply) -> Mapping[str, obj
     return found if "disaggregation_mode" in found else {}
 
 
-def _not_recognised(mode: str, answers: Mapping[str, Answer]) -> str:
+def _not_recognised(mode: str, replies: Mapping[str, Reply], answers: Mapping[str, Answer]) -> str:
     if mode and not answers[WORKERS].ok:
         return f"this is an engine (disaggregation_mode {mode}), not a router"
     if answers[WORKERS].status in (401, 403):
         return f"{answers[WORKERS].status} on {WORKERS}: the router asks for an API key"
-    said = f"{answers[WORKERS].status} on {WORKERS}" if answers[WORKERS].reached else answers[WORKERS].reason
-    return said if not answers[WORKERS].ok else f"{WORKERS} lists no workers"
+    if answers[WORKERS].ok:
+        return f"{WORKERS} {router.unlisted(replies[WORKERS].body) or 'lists no workers'}"
+    if "location" in answers[WORKERS].headers:
+        return f"{WORKERS} {replies[WORKERS].reason}"
+    return f"{answers[WORKERS].status} on {WORKERS}" if answers[WORKERS].reached else answers[WORKERS].reason
 
 
 def _default_metrics(base: str) -> str:

@@ -65,7 +65,8 @@ class Routing:
         body = answer.json()
         found = router.workers(body) if answer.ok else None
         if found is None:
-            raise NotProbedError(f"router {self.url}: GET {WORKERS}: {_words(answer)}")
+            why = f"it {router.unlisted(body)}" if answer.ok else _words(answer)
+            raise NotProbedError(f"router {self.url}: GET {WORKERS}: {why}")
         whole = document.mapping(body)
         ids = [document.text(entry.get("id")) for entry in document.mappings(whole.get("workers"))]
         return [Entry(name, worker) for name, worker in zip(ids, found, strict=True)], whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import socket
 import ssl
@@ -120,6 +121,19 @@ def test_an_endless_answer_ends_at_the_limit(peer: Make) -> None:
 def test_a_byte_now_and_then_does_not_move_the_deadline(peer: Make) -> None:
     assert ask(peer(OK + b"x:", forever=b"y"), 0.3).reason == "no answer within 0.3 s"
     assert ask(peer(OK + b"\r\n", forever=b"y"), 0.3).reason == "its answer did not end within 0.3 s"
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "GZIP, gzip"])
+def test_what_is_compressed_is_not_unpacked(peer: Make, coding: str) -> None:
+    """50 KB of it could be 50 MB; and a client that says what it takes gets no such answer from an honest server."""
+    packed = gzip.compress(bytes(50_000_000), 1)
+    said = peer(OK + f"content-encoding: {coding}\r\ncontent-length: {len(packed)}\r\n\r\n".encode(), packed)
+    answer = ask(said)
+    assert not answer.reached
+    assert answer.reason.startswith(f"its answer is compressed (content-encoding: '{coding.lower()}'")
+    assert b"\r\naccept-encoding: identity\r\n" in said.heard[0].lower()
+    plain = OK + b"content-encoding: identity\r\ncontent-length: 2\r\n\r\nhi"
+    assert ask(peer(plain)).body == b"hi"
 
 
 def test_a_redirect_is_not_followed(peer: Make) -> None:

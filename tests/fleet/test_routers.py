@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from pdctl.fleet import router
 from pdctl.fleet.facts import Router
 from pdctl.fleet.routers import probe_router
-from tests.fleet.conftest import LONG, Answers, Serve, closed_port, recorded
+from tests.fleet.conftest import LONG, Answers, Peer, Serve, closed_port, recorded
 from tests.fleet.test_document import ANY_JSON
 
 OWN = {"schema": "pdctl.router.workers/1", "workers": [], "total": 0}
@@ -124,6 +125,40 @@ def test_what_is_no_router_says_what_it_is(serve: Serve) -> None:
         assert probe(serve, {"/workers": (200, body)}).kind == "", body
     nobody = probe_router(f"http://127.0.0.1:{closed_port()}", LONG)
     assert (nobody.reached, nobody.reason) == (False, "connection refused")
+
+
+@pytest.mark.parametrize("entry", [{}, 7, {"url": "http://127.0.0.1:9", "worker_type": "prefill", "labels": {}}])
+def test_a_list_without_end_is_not_believed(entry: object, serve: Serve) -> None:
+    """Each worker would be asked; of a full one every single entry is."""
+    full, more = ({"workers": [entry] * (router.MAX_WORKERS + extra)} for extra in (0, 1))
+    assert len(router.workers(full) or ()) == (router.MAX_WORKERS if isinstance(entry, dict) else 0)
+    url = serve({"/readiness": (200, "{}"), "/workers": (200, json.dumps(more))})
+    said = "/workers lists 2049 workers, and more than 2048 are not believed"
+    found = probe_router(url, LONG, metrics_url=url, patience=LONG)
+    assert (found.kind, found.reached, found.workers, found.reason) == ("", True, None, said)
+    state = router.fetch(url, LONG)
+    assert (state.reached, state.ready, state.workers, state.reason) == (True, False, (), said)
+
+
+def test_a_million_entries_are_more_than_is_read(serve: Serve) -> None:
+    entry = b'{"url":"http://127.0.0.1:9"}'
+    url = serve({"/workers": (200, b'{"workers":[' + b",".join([entry] * 1_000_000) + b"]}")})
+    found = probe_router(url, LONG, metrics_url=url, patience=LONG)
+    assert (found.kind, found.workers, found.reason) == ("", None, "its answer is longer than 8192 KiB")
+
+
+def test_mini_lb_with_servers_without_end_is_not_believed(serve: Serve) -> None:
+    url = serve({"/get_server_info": (200, json.dumps({"prefill": [{}] * 2000, "decode": [{}] * 49}))})
+    state = router.fetch(url, LONG)
+    assert (state.ready, state.workers) == (False, ())
+    assert state.reason == "/get_server_info lists 2049 workers, and more than 2048 are not believed"
+
+
+def test_a_redirect_says_where_to(peer: Callable[..., Peer]) -> None:
+    moved = peer(b"HTTP/1.1 302 Found\r\nlocation: http://10.0.0.9:1/\r\ncontent-length: 0\r\n\r\n")
+    url = f"http://127.0.0.1:{moved.port}"
+    found = probe_router(url, LONG, metrics_url=url, patience=LONG)
+    assert found.reason == "/workers redirects to http://10.0.0.9:1/, which is not followed"
 
 
 def test_router_state_for_launch(serve: Serve) -> None:
