@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from pdctl import name_lookup
-from pdctl.engine.disaggregation.bootstrap_client import BootstrapError, health
+from pdctl.engine.kv_link.bootstrap_client import BootstrapError, health
 from pdctl.name_lookup import dial, look_up
 
 real = socket.getaddrinfo
@@ -57,7 +57,7 @@ def test_one_name_is_looked_up_once_at_a_time_and_names_are_bounded(
 def test_a_bootstrap_server_whose_name_is_not_looked_up(
     silent: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pdctl.engine.disaggregation.bootstrap_client.HEALTH_TIMEOUT", 0.05)
+    monkeypatch.setattr("pdctl.engine.kv_link.bootstrap_client.HEALTH_TIMEOUT", 0.05)
     with pytest.raises(BootstrapError, match=r"prefill-0:8998/health: the name 'prefill-0' was not looked up within"):
         health("prefill-0:8998")
 

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from pdctl.engine.args import ServerArgs
-    from pdctl.engine.disaggregation.bootstrap import BootstrapServer
     from pdctl.engine.pending import Group
+    from pdctl.engine.prefill.bootstrap_server import BootstrapServer
     from pdctl.engine.ranks import Ranks
 
 log = logging.getLogger("pdctl.engine")
@@ -263,8 +263,8 @@ class Life:
         self._ranks.lose(f"waited {self._args.dist_timeout:g} s for rank {missing}{start}")
 
     async def _start_bootstrap(self) -> None:
-        from pdctl.engine.disaggregation.admission import Admission
-        from pdctl.engine.disaggregation.bootstrap import BootstrapServer
+        from pdctl.engine.prefill.bootstrap_server import BootstrapServer
+        from pdctl.engine.prefill.rank_admission import Admission
 
         self._bootstrap = BootstrapServer(
             self._args.host,

@@ -12,9 +12,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-multiprocessing.set_forkserver_preload(
-    ["__main__", "tests.engine.transfer.far", "tests.engine.disaggregation.far_rank"]
-)
+multiprocessing.set_forkserver_preload(["__main__", "tests.engine.transfer.far", "tests.engine.kv_link.far_rank"])
 _CONTEXT = multiprocessing.get_context("forkserver")
 
 

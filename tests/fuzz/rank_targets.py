@@ -17,16 +17,12 @@ import msgspec
 import zmq
 
 from pdctl.engine.args import ServerArgs
-from pdctl.engine.disaggregation import failure
-from pdctl.engine.disaggregation import loop as loops
-from pdctl.engine.disaggregation.bootstrap import BootstrapServer
-from pdctl.engine.disaggregation.bootstrap_http import Exchange
-from pdctl.engine.disaggregation.bootstrap_wire import ParallelInfo, RankEndpoint
-from pdctl.engine.disaggregation.channel import Link, LinkEvent, require_address
-from pdctl.engine.disaggregation.decode import DecodeManager
-from pdctl.engine.disaggregation.failure import FailureCode
-from pdctl.engine.disaggregation.faulty import FrameFaults
-from pdctl.engine.disaggregation.handshake import (
+from pdctl.engine.decode.decode_manager import DecodeManager
+from pdctl.engine.kv_link import kv_loop as loops
+from pdctl.engine.kv_link import room_failure as failure
+from pdctl.engine.kv_link.bootstrap_rows import ParallelInfo, RankEndpoint
+from pdctl.engine.kv_link.frame_faults import FrameFaults
+from pdctl.engine.kv_link.kv_frames import (
     Abort,
     AbortAck,
     Checksums,
@@ -37,18 +33,22 @@ from pdctl.engine.disaggregation.handshake import (
     codec,
     pack_pages,
 )
-from pdctl.engine.disaggregation.manager import Manager
-from pdctl.engine.disaggregation.prefill import PrefillManager
-from pdctl.engine.disaggregation.state import KVPoll
+from pdctl.engine.kv_link.kv_manager import Manager
+from pdctl.engine.kv_link.kv_sockets import Link, LinkEvent, require_address
+from pdctl.engine.kv_link.room_failure import FailureCode
+from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.meeting import Everybody, Here, Meeting
 from pdctl.engine.meeting import codec as meeting_codec
 from pdctl.engine.nodes import NONCE, Greeting, Hello, Leaving, Lost, Nodes, Up, Wire
 from pdctl.engine.nodes import codec as node_codec
+from pdctl.engine.prefill.bootstrap_http import Exchange
+from pdctl.engine.prefill.bootstrap_server import BootstrapServer
+from pdctl.engine.prefill.prefill_manager import PrefillManager
 from pdctl.engine.ranks import Ranks
 from pdctl.engine.socket_keys import SocketKeys
 from pdctl.engine.transfer import select
-from tests.engine.disaggregation.rig import DECODE, HOST, PREFILL, geometry, pages
-from tests.engine.disaggregation.test_frames import REGISTER
+from tests.engine.kv_link.rig import DECODE, HOST, PREFILL, geometry, pages
+from tests.engine.kv_link.test_frames import REGISTER
 from tests.fuzz.edits import SEPARATOR
 from tests.fuzz.judge import Body, Target
 from tests.fuzz.stand_ins import connection, instead_of, stands_for
@@ -291,7 +291,7 @@ def bootstrap_http(data: bytes) -> None:
 
 
 def bootstrap_seeds() -> tuple[bytes, ...]:
-    from pdctl.engine.disaggregation.registration import rank_row
+    from pdctl.engine.prefill.registration import rank_row
 
     row = msgspec.json.encode(rank_row(PREFILL, 4242, "an-instance"))
     head = b"%s %s HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s"

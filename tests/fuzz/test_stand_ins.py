@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.engine.disaggregation.loop import Loop
+from pdctl.engine.kv_link.kv_loop import Loop
 from pdctl.engine.ranks import Ranks
 from tests.fuzz.stand_ins import instead_of, stands_for
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from pdctl.deployment_secret import DeploymentSecret
 from pdctl.engine.cache.pool import KVPool
 from pdctl.engine.channels import dist_address
-from pdctl.engine.disaggregation.config import DisaggConfig
-from pdctl.engine.disaggregation.decode import DecodeManager
-from pdctl.engine.disaggregation.prefill import PrefillManager
+from pdctl.engine.decode.decode_manager import DecodeManager
+from pdctl.engine.decode.decode_role import DecodeRole
+from pdctl.engine.kv_link.kv_config import DisaggConfig
 from pdctl.engine.model.identity import model_identity
-from pdctl.engine.scheduler.decode import DecodeRole
-from pdctl.engine.scheduler.prefill import PrefillRole
+from pdctl.engine.prefill.prefill_manager import PrefillManager
+from pdctl.engine.prefill.prefill_role import PrefillRole
 from pdctl.engine.scheduler.rehearsal import RehearsedDecode
 from pdctl.engine.scheduler.unified import UnifiedRole
 from pdctl.engine.transfer import select
@@ -128,7 +128,7 @@ def manager(
     )
     if args.rehearsal.keep_unclaimed_rooms:  # until the decode gives the room up, or is taken to be dead
         ttl = args.bootstrap_timeout + args.waiting_timeout
-        settings = dataclasses.replace(settings, orphan_ttl=ttl, tell_unclaimed=False)
+        settings = dataclasses.replace(settings, unclaimed_ttl=ttl, tell_unclaimed=False)
     if args.rehearsal.crash_on_page_size_mismatch:  # SGLang's scheduler dies of it before it can tell anybody
         settings = dataclasses.replace(settings, tell_given_up=False)
     made = PrefillManager if args.disaggregation_mode == "prefill" else DecodeManager

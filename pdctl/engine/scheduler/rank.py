@@ -15,12 +15,12 @@ from pdctl.engine.cache.allocator import PageAllocator
 from pdctl.engine.cache.metadata import MetadataBuffers
 from pdctl.engine.cache.table import PageTable
 from pdctl.engine.channels import Channels, keys_of, local_line
-from pdctl.engine.disaggregation.prefill import PrefillManager
 from pdctl.engine.logs import hit_an_exception
 from pdctl.engine.messages import Died, Ready, Stage
 from pdctl.engine.model.config import CheckpointError, ModelConfig
 from pdctl.engine.model.parallel import Groups
 from pdctl.engine.model.runner import ModelRunner
+from pdctl.engine.prefill.prefill_manager import PrefillManager
 from pdctl.engine.scheduler import parts
 from pdctl.engine.scheduler.loop import Scheduler
 from pdctl.engine.scheduler.mailbox import Mailbox

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.engine.disaggregation.failure import FailureCode
-from pdctl.engine.scheduler.decode import DecodeRole
+from pdctl.engine.decode.decode_role import DecodeRole
+from pdctl.engine.kv_link.room_failure import FailureCode
 
 if TYPE_CHECKING:
     from pdctl.engine.scheduler.request import Req

@@ -9,7 +9,7 @@ import numpy as np
 
 from pdctl.engine import clock
 from pdctl.engine.args import FAKE_BOOTSTRAP_HOST
-from pdctl.engine.disaggregation.state import TransferStats
+from pdctl.engine.kv_link.room_state import TransferStats
 from pdctl.engine.messages import Finish, Generate, Meta
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from pdctl.engine.cache.backup import Backup
     from pdctl.engine.cache.radix import Node
-    from pdctl.engine.disaggregation.receiver import Receiver
-    from pdctl.engine.disaggregation.sender import Sender
+    from pdctl.engine.decode.receiver import Receiver
+    from pdctl.engine.prefill.sender import Sender
 
 NO_PAGES: NDArray[np.int32] = np.empty(0, dtype=np.int32)
 

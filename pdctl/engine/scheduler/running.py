@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.engine.scheduler.admission import Admission
+from pdctl.engine.decode.admission import Admission
+from pdctl.engine.decode.retraction import Retracted, victim
 from pdctl.engine.scheduler.batch import Batch, Part
-from pdctl.engine.scheduler.retraction import Retracted, victim
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from pdctl.engine.disaggregation.failure import Failure
+from pdctl.engine.kv_link.room_failure import Failure
 from pdctl.engine.messages import NOT_IDLE, UNHEALTHY, Switched
 from pdctl.engine.scheduler.verdict import shared_failure
 from pdctl.engine.transfer.base import TransferError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from pdctl.engine.disaggregation.failure import Failure, FailureCode
+from pdctl.engine.kv_link.room_failure import Failure, FailureCode
 
 if TYPE_CHECKING:
     from pdctl.engine.model.parallel import Group

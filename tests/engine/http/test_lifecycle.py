@@ -279,7 +279,7 @@ def test_a_foreign_frame_is_dropped(unified: Engine) -> None:
 def test_the_server_process_has_no_torch(prefill: Engine) -> None:
     maps = Path(f"/proc/{prefill.process.pid}/maps").read_text()
     assert "torch" not in maps
-    probe = "import sys, pdctl.engine.server, pdctl.engine.disaggregation.bootstrap; print(*sorted(sys.modules))"
+    probe = "import sys, pdctl.engine.server, pdctl.engine.prefill.bootstrap_server; print(*sorted(sys.modules))"
     loaded = subprocess.run(
         [sys.executable, "-c", probe], capture_output=True, text=True, check=True, cwd=ROOT
     ).stdout.split()

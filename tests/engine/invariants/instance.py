@@ -18,16 +18,16 @@ from pdctl.engine.cache.geometry import PoolGeometry
 from pdctl.engine.cache.metadata import MetadataBuffers
 from pdctl.engine.cache.pool import KVPool
 from pdctl.engine.cache.table import PageTable
-from pdctl.engine.disaggregation.bootstrap import BootstrapServer
-from pdctl.engine.disaggregation.bootstrap_http import Request as HttpRequest
-from pdctl.engine.disaggregation.config import DisaggConfig
-from pdctl.engine.disaggregation.decode import DecodeManager
-from pdctl.engine.disaggregation.prefill import PrefillManager
+from pdctl.engine.decode.decode_manager import DecodeManager
+from pdctl.engine.decode.decode_role import DecodeRole
+from pdctl.engine.kv_link.kv_config import DisaggConfig
 from pdctl.engine.messages import Reply, Request, Tokens
 from pdctl.engine.model.parallel import Group, Groups
-from pdctl.engine.scheduler.decode import DecodeRole
+from pdctl.engine.prefill.bootstrap_http import Request as HttpRequest
+from pdctl.engine.prefill.bootstrap_server import BootstrapServer
+from pdctl.engine.prefill.prefill_manager import PrefillManager
+from pdctl.engine.prefill.prefill_role import PrefillRole
 from pdctl.engine.scheduler.loop import Scheduler
-from pdctl.engine.scheduler.prefill import PrefillRole
 from pdctl.engine.scheduler.request import Req
 from pdctl.engine.scheduler.resources import Resources
 from pdctl.layout.ranks import place

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from pdctl.engine.cache.table import PageTable
-from pdctl.engine.disaggregation.receiver import KvReceiver
-from pdctl.engine.disaggregation.sender import KvSender
-from pdctl.engine.scheduler.decode import DecodeRole
-from pdctl.engine.scheduler.prefill import PrefillRole
+from pdctl.engine.decode.decode_role import DecodeRole
+from pdctl.engine.decode.receiver import KvReceiver
+from pdctl.engine.prefill.prefill_role import PrefillRole
+from pdctl.engine.prefill.sender import KvSender
 from pdctl.engine.scheduler.resources import Resources
 from tests.engine.invariants.instance import SimGroup
 

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pdctl.engine.disaggregation import bootstrap_client, manager, prefill
-from pdctl.engine.disaggregation.bootstrap_client import BootstrapError
-from pdctl.engine.disaggregation.channel import LinkEvent
-from pdctl.engine.disaggregation.loop import Handler
-from pdctl.engine.disaggregation.timers import Timer
+from pdctl.engine.kv_link import bootstrap_client, kv_manager
+from pdctl.engine.kv_link.bootstrap_client import BootstrapError
+from pdctl.engine.kv_link.kv_loop import Handler
+from pdctl.engine.kv_link.kv_sockets import LinkEvent
+from pdctl.engine.kv_link.timers import Timer
+from pdctl.engine.prefill import prefill_manager
 
 EPOCH = 1_700_000_000.0
 LOOK = 0.5  # virtual seconds between looks at what is under way; real loops look every millisecond
@@ -260,11 +261,11 @@ def simulated(net: Network) -> Iterator[None]:
     for name, module in list(sys.modules.items()):
         if name.startswith("pdctl.engine.") and getattr(module, "time", None) is time:
             put(module, "time", net.clock)
-    put(manager, "Loop", net.loop)
+    put(kv_manager, "Loop", net.loop)
     put(bootstrap_client, "_call", net.http)
-    put(prefill, "Workers", _same_thread)
-    put(sys.modules["pdctl.engine.disaggregation.connection"], "uuid", Names(net))
-    put(prefill, "uuid", Names(net))
+    put(prefill_manager, "Workers", _same_thread)
+    put(sys.modules["pdctl.engine.decode.prefill_rank"], "uuid", Names(net))
+    put(prefill_manager, "uuid", Names(net))
     try:
         yield
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.engine.disaggregation.prefill import PrefillManager
+from pdctl.engine.prefill.prefill_manager import PrefillManager
 from tests.engine.invariants.instance import Size
 from tests.engine.invariants.net import simulated
 from tests.engine.invariants.world import Shape, World

@@ -41,7 +41,7 @@ from pdctl.engine.scheduler.resources import Resources
 from pdctl.engine.scheduler.role import Role
 from pdctl.engine.scheduler.sizing import Sizing, use_threads
 from pdctl.engine.scheduler.turn import Agreed
-from tests.engine.disaggregation.rig import PATIENCE, Bootstrap, Woken
+from tests.engine.kv_link.rig import PATIENCE, Bootstrap, Woken
 
 TINY = Path(__file__).resolve().parents[3] / "pdctl" / "checkpoints" / "tiny"
 HOST = "127.0.0.1"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pdctl.engine.disaggregation.state import KVPoll
+from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.messages import Abort
 from tests.engine.scheduler.rig import Pair, ask, ids, pair, turns_until, unified, with_fields
 

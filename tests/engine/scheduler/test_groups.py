@@ -14,21 +14,21 @@ from pdctl.engine.args import ServerArgs
 from pdctl.engine.cache.allocator import PageAllocator
 from pdctl.engine.cache.metadata import MetadataBuffers, MetadataRow
 from pdctl.engine.cache.table import PageTable
-from pdctl.engine.disaggregation.failure import Failure, FailureCode
-from pdctl.engine.disaggregation.sender import Sender
-from pdctl.engine.disaggregation.state import KVPoll
+from pdctl.engine.decode.decode_role import DecodeRole
+from pdctl.engine.kv_link.room_failure import Failure, FailureCode
+from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.messages import Drained, Generate, Sampling
 from pdctl.engine.model.parallel import Group, Groups
-from pdctl.engine.scheduler.decode import DecodeRole
-from pdctl.engine.scheduler.prefill import PrefillRole
+from pdctl.engine.prefill.prefill_role import PrefillRole
+from pdctl.engine.prefill.sender import Sender
 from pdctl.engine.scheduler.request import Req
 from pdctl.engine.scheduler.resources import Resources
 from pdctl.engine.scheduler.verdict import pack, shared_failure, unpack
 from pdctl.layout.cuts import KvModel
 from pdctl.layout.ranks import place
 from pdctl.layout.shape import Shape
-from tests.engine.disaggregation.instances import PAGES, Grid, Instance, Pair, pair
-from tests.engine.disaggregation.rig import HOST, PATIENCE
+from tests.engine.kv_link.instances import PAGES, Grid, Instance, Pair, pair
+from tests.engine.kv_link.rig import HOST, PATIENCE
 
 RANKS = 2
 ROOM = 3

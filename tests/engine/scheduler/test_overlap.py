@@ -14,7 +14,7 @@ import torch
 from pdctl.engine.messages import Abort, Sampling
 from pdctl.engine.model.batch import ForwardBatch
 from pdctl.engine.scheduler.overlap import WORTH_A_THREAD, Overlap
-from tests.engine.disaggregation.rig import PATIENCE
+from tests.engine.kv_link.rig import PATIENCE
 from tests.engine.scheduler.rig import Station, ask, ids, pair, unified, with_fields
 
 

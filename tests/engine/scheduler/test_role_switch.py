@@ -9,15 +9,15 @@ from collections.abc import Iterator
 import pytest
 
 from pdctl.engine.args import ServerArgs
+from pdctl.engine.decode.decode_role import DecodeRole
 from pdctl.engine.messages import NOT_IDLE, UNHEALTHY, Switched, SwitchRole
+from pdctl.engine.prefill.prefill_role import PrefillRole
 from pdctl.engine.scheduler import rank as ranks
-from pdctl.engine.scheduler.decode import DecodeRole
 from pdctl.engine.scheduler.loop import Scheduler
-from pdctl.engine.scheduler.prefill import PrefillRole
 from pdctl.engine.scheduler.rank import Rank
 from pdctl.engine.scheduler.switch import RoleSwitch
 from pdctl.engine.whereabouts import Whereabouts
-from tests.engine.disaggregation.rig import Bootstrap, Woken
+from tests.engine.kv_link.rig import Bootstrap, Woken
 from tests.engine.scheduler.rig import HOST, Box, Station, ask, settings, turns_until, unified, with_fields
 
 

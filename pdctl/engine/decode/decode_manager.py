@@ -1,0 +1,187 @@
+"""The KV manager of a decode rank: finds prefills by bootstrap address and hears from them what became of each room."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from pdctl.engine.decode.prefill_directory import PrefillAddress
+from pdctl.engine.decode.receiver import KvReceiver, Receiver
+from pdctl.engine.kv_link import room_failure as failures
+from pdctl.engine.kv_link.fake_room import FakeReceiver
+from pdctl.engine.kv_link.kv_frames import AbortAck, Frame, RegisterAck, Status
+from pdctl.engine.kv_link.kv_loop import BUSY_POLL
+from pdctl.engine.kv_link.kv_manager import Manager
+from pdctl.engine.kv_link.room_failure import Failure, FailureCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pdctl.engine.cache.geometry import PoolGeometry
+    from pdctl.engine.decode.prefill_rank import Connection
+    from pdctl.engine.kv_link.kv_config import DisaggConfig
+    from pdctl.engine.kv_link.kv_sockets import Link, LinkEvent
+    from pdctl.engine.kv_link.room_state import ManagerStats
+    from pdctl.engine.transfer.base import Transport
+
+log = logging.getLogger("pdctl.engine")
+
+MAX_ADDRESSES = 1024  # clients name the address: forget idle ones beyond this
+
+
+def joined(host: str, port: int) -> str:
+    """`host:port`, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+class DecodeManager(Manager):
+    def __init__(
+        self,
+        config: DisaggConfig,
+        transport: Transport,
+        geometry: PoolGeometry,
+        wake: Callable[[], None],
+        died: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        super().__init__(config, transport, geometry, wake, died)
+        self._generations = itertools.count(1)
+        self._rooms: dict[int, KvReceiver] = {}  # by generation, until settled
+        self._active: dict[int, KvReceiver] = {}  # by room, until final
+        self._addresses: dict[str, PrefillAddress] = {}
+        self._by_session: dict[str, Connection] = {}
+        self._by_link: dict[Link, Connection] = {}
+        self._helping: set[KvReceiver] = set()
+
+    # --- the scheduler's thread
+
+    def receiver(
+        self, room: int, rid: str, bootstrap_host: str, bootstrap_port: int, dp_rank: int | None = None
+    ) -> Receiver:
+        """`dp_rank`: the prefill's, when the request names it."""
+        if self.config.is_fake(bootstrap_host):
+            return FakeReceiver(room, rid)
+        receiver = KvReceiver(room, rid, joined(bootstrap_host, bootstrap_port), dp_rank, self)
+        if not self.loop.call(lambda: self._open(receiver)):
+            receiver.fail(self._end_of_service())
+        return receiver
+
+    def next_generation(self) -> int:
+        return next(self._generations) % (2**31)
+
+    def stats(self) -> ManagerStats:
+        rooms = list(self._rooms.values())
+        return self._stats(len(rooms), sum(not room.active for room in rooms), len(self._by_session))
+
+    # --- the manager's thread: rooms
+
+    def _open(self, receiver: KvReceiver) -> None:
+        room = receiver.room
+        if room in self._active:
+            text = f"room {room} is already in use on this decode rank ({self.endpoint}); rooms must be unique"
+            receiver.fail(failures.of(FailureCode.DUPLICATE_ROOM, text))
+            return
+        self._active[room] = receiver
+        self._rooms[receiver.generation] = receiver
+        log.info("room=%d rid='%s' resolves prefill bootstrap_addr=%s", room, receiver.rid, receiver.address)
+        self.resolve(receiver)
+
+    def resolve(self, receiver: KvReceiver) -> None:
+        """Find the ranks that will write into this room; `receiver.ready` is called when all have accepted us."""
+        address = self._addresses.get(receiver.address)
+        if address is None:
+            if len(self._addresses) >= MAX_ADDRESSES:
+                self._addresses = {name: known for name, known in self._addresses.items() if not known.idle}
+            address = self._addresses[receiver.address] = PrefillAddress(self, receiver.address)
+        address.resolve(receiver)
+
+    def give_notice(self, receiver: KvReceiver, failure: Failure) -> None:
+        """`receiver` fails and its prefill, which no rank of it may have heard of yet, should know at once."""
+        address = self._addresses.get(receiver.address)
+        if address is not None:
+            address.give_notice(receiver, failure)
+
+    def concluded(self, receiver: KvReceiver) -> None:
+        self.succeeded += receiver.failure is None
+        self.failed += receiver.failure is not None
+        self.moved_bytes += receiver.stats.nbytes
+        if self._active.get(receiver.room) is receiver:
+            del self._active[receiver.room]
+
+    def forget(self, receiver: KvReceiver) -> None:
+        """No prefill can write into the room's pages any more."""
+        self._rooms.pop(receiver.generation, None)
+        self._helping.discard(receiver)
+
+    def help(self, receiver: KvReceiver) -> None:
+        """The prefill's write is not done: with some transports it needs this process to make progress."""
+        if self.transport.caps.peer_progress:
+            self._helping.add(receiver)
+
+    def advance(self) -> float | None:
+        if not self._helping:
+            return None
+        self.transport.progress()
+        return time.monotonic() + BUSY_POLL
+
+    # --- the manager's thread: frames and peers
+
+    def on_message(self, message: Frame) -> None:
+        if not isinstance(message, RegisterAck | Status | AbortAck):
+            self.rate.warning("A decode rank does not expect %s frames; ignored", type(message).__name__)
+            return
+        connection = self._by_session.get(message.session)
+        if connection is None:
+            log.debug("Ignoring %s of session %s: it has ended", type(message).__name__, message.session)
+        elif isinstance(message, RegisterAck):
+            connection.on_ack(message)
+        else:
+            self._dispatch(connection, message)
+
+    def on_poisonous(self, message: Frame, why: str) -> None:
+        connection = self._by_session.get(message.session)
+        if connection is not None:
+            text = f"a {type(message).__name__} frame of prefill {connection.endpoint} cannot be used: {why}"
+            connection.end(failures.of(FailureCode.TRANSFER, text))
+
+    def _dispatch(self, connection: Connection, message: Status | AbortAck) -> None:
+        receiver = self._rooms.get(message.generation)
+        if receiver is None or receiver.room != message.room:
+            log.debug("Ignoring %s of room %d: it is over here", type(message).__name__, message.room)
+        elif not receiver.knows(connection):
+            kind, room, address = type(message).__name__, message.room, receiver.address
+            self.rate.warning("Ignoring %s of room %d from %s: it is %s's", kind, room, connection.endpoint, address)
+        elif isinstance(message, Status):
+            receiver.on_status(connection, message)
+        else:
+            receiver.on_ack(connection)
+
+    def linked(self, link: Link, connection: Connection) -> None:
+        self._by_link[link] = connection
+        self._by_session[connection.session] = connection
+
+    def unlinked(self, link: Link, connection: Connection) -> None:
+        self._by_link.pop(link, None)
+        self._by_session.pop(connection.session, None)
+
+    def on_link(self, link: Link, event: LinkEvent) -> None:
+        connection = self._by_link.get(link)
+        if connection is not None:
+            connection.on_event(event)
+
+    def on_stop(self) -> None:
+        self.on_death()
+
+    @property
+    def settled(self) -> bool:
+        return not self._rooms
+
+    def on_death(self) -> None:
+        for address in self._addresses.values():
+            address.close()
+        for receiver in list(self._rooms.values()):
+            receiver.fail(self._end_of_service())
+
+    def _end_of_service(self) -> Failure:
+        return failures.of(FailureCode.MANAGER_DIED, f"the KV manager of decode rank {self.endpoint} has ended")

@@ -1,0 +1,266 @@
+"""The decode role: prealloc queue → transfer queue → running batch (sglang 0.5.23 srt/disaggregation/decode.py).
+
+prealloc   the handshake is under way, or there is no memory yet; once both are settled pages are reserved and announced
+transfer   the prefill writes into our pages; the last message carries the metadata row with the first token
+running    continuous batching; the prompt is never computed again
+draining   the room failed after we announced pages: they stay quarantined until the prefill can no longer write
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pdctl.engine import clock
+from pdctl.engine.cache.metadata import ContextCorruptionError, MetadataRow
+from pdctl.engine.decode.receiver import FakeReceiver
+from pdctl.engine.kv_link.room_failure import Failure, http_status
+from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.messages import Drained, Tokens
+from pdctl.engine.scheduler import report
+from pdctl.engine.scheduler.queues import Queues
+from pdctl.engine.scheduler.role import Match, Role
+from pdctl.engine.scheduler.verdict import shared_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pdctl.engine.decode.decode_manager import DecodeManager
+    from pdctl.engine.decode.receiver import Receiver
+    from pdctl.engine.scheduler.batch import Batch, Outcome
+    from pdctl.engine.scheduler.request import Req
+    from pdctl.engine.scheduler.resources import Resources
+
+log = logging.getLogger("pdctl.engine")
+
+# Of the grace that a decode grants its prefill: one that lives is through after half of it (DisaggConfig.write_grace).
+TIMED_OUT = 0.9
+
+
+class DecodeRole(Role):
+    """A prefill may write once the prompt's pages, and room for the answer to begin, are set aside (admission.py)."""
+
+    def __init__(self, resources: Resources, manager: DecodeManager) -> None:
+        super().__init__(resources)
+        self._manager = manager
+        self._settle_grace = manager.config.settle_grace
+        args = resources.args
+        # Where a request without a port is sent; a request like that is refused long before, but in a rehearsal.
+        self._default_port = args.disaggregation_bootstrap_port if args.rehearsal.null_port_fallback else 0
+        self.prealloc: deque[Req] = deque()
+        self.transfer: list[Req] = []
+        self.draining: list[Req] = []
+
+    def add(self, req: Req) -> None:
+        host, port = req.message.bootstrap_host or "", req.message.bootstrap_port or self._default_port
+        dp_rank = req.message.disagg_prefill_dp_rank
+        req.receiver = self._manager.receiver(req.room, req.rid, host, port, dp_rank)
+        self.prealloc.append(req)
+        report.step(req, "prealloc", bootstrap_addr=f"{host}:{port}")
+
+    def poll(self) -> None:
+        watched = [*self.prealloc, *self.transfer, *self.draining]
+        if not watched:
+            return
+        polls = self.resources.groups.replica.min_ints([self._state(req) for req in watched])
+        state = dict(zip(map(id, watched), polls, strict=True))
+        self._poll_transfer(state)
+        self._poll_draining(state)
+        self._poll_prealloc(state)
+
+    def _poll_prealloc(self, state: dict[int, int]) -> None:
+        """In order of arrival: the first ready room that does not fit holds back those behind it (sglang's rule)."""
+        blocked = bool(self.running.retracted)  # those that ran before go first
+        left: deque[Req] = deque()
+        for req in self.prealloc:
+            poll = state[id(req)]
+            if poll == KVPoll.FAILED:
+                self._fail(req, "handshake")
+            elif poll < KVPoll.WAITING_FOR_INPUT:
+                left.append(req)
+            else:
+                req.times.ready = req.times.ready or clock.now()
+                blocked = blocked or not self._reserve(req)
+                if blocked:
+                    left.append(req)
+                else:
+                    self._announce(req)
+        self.prealloc = left
+
+    def _reserve(self, req: Req) -> bool:
+        resources = self.resources
+        if len(self.running) + len(self.transfer) >= resources.args.max_running_requests:
+            return False
+        slot = resources.metadata.alloc()
+        if slot is None:
+            return False
+        req.metadata_slot = slot
+        if self.running.admission.admit(req, [*self.running, *self.transfer], fresh=req.fake):
+            return True
+        resources.metadata.free(slot)
+        req.metadata_slot = -1
+        return False
+
+    def _announce(self, req: Req) -> None:
+        req.times.bootstrapped = clock.now()
+        pages = req.pages[req.kept_pages : self.resources.pages_for(req.prompt_len)]
+        _receiver(req).send_metadata(pages, req.metadata_slot, req.kept_pages)
+        self.transfer.append(req)
+        self.reached("decode.after_announce", req)
+        report.step(req, "transfer", pages=len(pages), prealloc=req.times.bootstrapped - req.times.received)
+
+    def _poll_transfer(self, state: dict[int, int]) -> None:
+        left: list[Req] = []
+        for req in self.transfer:
+            poll = state[id(req)]
+            if poll >= KVPoll.TRANSFERRING:
+                self.reached("decode.transfer", req)
+            if poll == KVPoll.SUCCESS:
+                self._merge(req)
+            elif poll == KVPoll.FAILED:
+                self._fail(req, "transfer")
+            else:
+                left.append(req)
+        self.transfer = left
+
+    def _merge(self, req: Req) -> None:
+        """The pages are here: take the first token from the metadata row and join the running batch."""
+        resources = self.resources
+        self.reached("decode.after_arrival", req)
+        row = self._row(req)
+        req.times.transferred = req.times.first_token = clock.now()
+        req.computed, req.cached = req.prompt_len, row.cached_tokens
+        if req.message.return_logprob:
+            req.logprobs.append(row.logprob)
+            req.top_logprobs.append(list(row.top_logprobs))
+        req.append(row.output_id, resources.eos, resources.limit)
+        resources.emit(req, req.output_ids[-1:])
+        resources.afterwards.append(partial(report.finished, req, "decode", resources))
+        _receiver(req).clear()
+        if req.finish is None:
+            self.running.join(req)
+            waited = req.times.transferred - req.times.bootstrapped
+            resources.afterwards.append(partial(report.step, req, "running", transfer=waited))
+        else:
+            resources.release(req)
+
+    def _row(self, req: Req) -> MetadataRow:
+        """What the prefill said of the room, by way of the room's own slot, so that a mix-up is caught."""
+        receiver = _receiver(req)
+        if isinstance(receiver, FakeReceiver):
+            return MetadataRow(req.room, req.input_ids[-1])  # nothing was computed: any token will do
+        metadata = self.resources.metadata
+        metadata.store(req.metadata_slot, receiver.metadata or b"")
+        return metadata.get(req.metadata_slot, req.room, req.prompt_len)
+
+    def _corruption(self, req: Req) -> Failure | None:
+        """What is wrong with the row that arrived here, if it has arrived."""
+        if _receiver(req).poll() != KVPoll.SUCCESS:
+            return None
+        try:
+            self._row(req)
+        except ContextCorruptionError as error:
+            return Failure("context_corruption", error.message)
+        return None
+
+    def _state(self, req: Req) -> int:
+        """What this rank knows of the room; for a request that ended early, whether its pages are safe to free.
+
+        The row is judged here, before the ranks agree: a room that one of them cannot run fails on all.
+        """
+        receiver = _receiver(req)
+        if req.aborted:
+            return KVPoll.SUCCESS if receiver.settled else KVPoll.TRANSFERRING
+        poll = receiver.poll()
+        return KVPoll.FAILED if poll == KVPoll.SUCCESS and self._corruption(req) else poll
+
+    def _poll_draining(self, state: dict[int, int]) -> None:
+        """`_state` says SUCCESS here once no prefill can write into our pages any more, on any rank."""
+        for req in self.draining:
+            if state[id(req)] == KVPoll.SUCCESS:
+                self.resources.outbox.append(Tokens(req.rid, [], drained=self._drained(req)))
+                self._release(req)
+        self.draining = [req for req in self.draining if req.row >= 0]
+
+    def _drained(self, req: Req) -> Drained:
+        """How long its pages were kept. The receiver's clock began a turn or two before ours."""
+        seconds = max(0.0, clock.now() - req.times.failed)
+        return Drained(seconds, "timeout" if seconds > TIMED_OUT * self._settle_grace else "drained")
+
+    def next_batch(self) -> Batch | None:
+        self.running.resume(lambda: self.transfer)
+        return self.running.next_batch()
+
+    def settle(self, outcome: Outcome) -> None:
+        del outcome
+        self.running.settle()
+
+    def publish(self, outcome: Outcome) -> None:
+        for req in outcome.made:
+            self.resources.emit(req, req.output_ids[-1:])
+
+    def _fail(self, req: Req, stage: str) -> None:
+        corruption = self._corruption(req)
+        if corruption is not None:
+            head = f"Request {req.rid} (bootstrap_room={req.room})"
+            log.error("Context corruption detected: %s %s", head, corruption.message)
+        failure = shared_failure(self.resources.groups.replica, _receiver(req).failure or corruption)
+        reason = failure.message if failure else "Failed due to an unknown reason from another rank"
+        code = failure.code if failure else "peer_rank"
+        report.failed(req, f"Decode {stage} failed", "decode_req.req", self.resources.tp_rank, reason)
+        _receiver(req).abort(reason, code)  # when only another rank of the group failed, nothing else tells ours
+        self._end(req, f"Decode {stage} failed: {reason}", http_status(code), code)
+
+    def _end(self, req: Req, message: str, status: int, code: str) -> None:
+        self.resources.fail(req, message, status, code)
+        self._drain(req)
+
+    def _drain(self, req: Req) -> None:
+        """Pages never announced are free at once; announced ones when the prefill is known to have stopped."""
+        if req.row >= 0:
+            req.times.failed = clock.now()
+            self.draining.append(req)
+        else:
+            self._release(req)
+
+    def _release(self, req: Req) -> None:
+        self.resources.release(req)
+        _receiver(req).clear()
+
+    def abort(self, match: Match) -> int:
+        gone = [req for req in (*self.prealloc, *self.transfer) if match(req)]
+        self.prealloc = deque(req for req in self.prealloc if req not in gone)
+        self.transfer = [req for req in self.transfer if req not in gone]
+        for req in gone:
+            _receiver(req).abort("Aborted by AbortReq.")
+            self.resources.cancel(req)
+            report.step(req, "aborted")
+            self._drain(req)
+        return len(gone) + self._cancel_running(match)
+
+    def members(self) -> Iterator[tuple[str, Req]]:
+        queues: dict[str, Iterable[Req]] = {
+            "prealloc": self.prealloc,
+            "transfer": self.transfer,
+            "running": self.running,
+            "retracted": self.running.retracted,
+            "draining": self.draining,
+        }
+        return ((name, req) for name, queue in queues.items() for req in queue)
+
+    def queues(self) -> Queues:
+        return Queues(
+            running=len(self.running),
+            retracted=len(self.running.retracted),
+            prealloc=len(self.prealloc),
+            transfer=len(self.transfer),
+            draining=len(self.draining),
+        )
+
+
+def _receiver(req: Req) -> Receiver:
+    if req.receiver is None:
+        raise AssertionError(f"room {req.room} has no receiver")
+    return req.receiver

@@ -1,0 +1,380 @@
+"""The decode's end of a room: finds the prefill's ranks, announces the pages it reserved, waits for the room's fate.
+
+The scheduler's thread calls the public methods; they only leave word for the manager's thread, which does the rest.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pdctl.engine.kv_link import kv_checksums as verify
+from pdctl.engine.kv_link import room_failure as failures
+from pdctl.engine.kv_link.fake_room import FakeReceiver
+from pdctl.engine.kv_link.kv_frames import Abort, Status, TransferInfo, clipped, pack_pages
+from pdctl.engine.kv_link.rank_shape import room_page_bytes
+from pdctl.engine.kv_link.room_failure import Failure, FailureCode
+from pdctl.engine.kv_link.room_state import KVPoll, TransferStats
+
+if TYPE_CHECKING:
+    from pdctl.engine.decode.decode_manager import DecodeManager
+    from pdctl.engine.decode.prefill_rank import Connection
+    from pdctl.engine.kv_link.timers import Timer
+    from pdctl.engine.transfer.base import Pages
+    from pdctl.layout.links import Targets
+
+__all__ = ["FakeReceiver", "KvReceiver", "Receiver"]
+
+log = logging.getLogger("pdctl.engine")
+
+INSIST = 2.0  # seconds between aborts that nobody acknowledges
+
+# Failures the prefill is told of even where the handshake did not get to it: it could do nothing but wait.
+TOLD_UNHEARD = (
+    FailureCode.MISMATCH.value,
+    FailureCode.ABORTED.value,
+    FailureCode.RANK_UNREACHABLE.value,
+    FailureCode.UNKNOWN_SESSION.value,
+)
+
+
+class KvReceiver:
+    """After FAILED the pages stay out of use until `settled`: only then can no prefill write into them any more."""
+
+    def __init__(self, room: int, rid: str, address: str, dp_rank: int | None, manager: DecodeManager) -> None:
+        self.room = room
+        self.rid = rid
+        self.address = address
+        self.dp_rank = dp_rank
+        self.named = dp_rank is not None  # by the request
+        self.failure: Failure | None = None
+        self.metadata: bytes | None = None
+        self.stats = TransferStats()
+        self.generation = manager.next_generation()
+        self.connections: tuple[Connection, ...] = ()
+        self._manager = manager
+        self._state = KVPoll.BOOTSTRAPPING
+        self._created = time.monotonic()
+        self._sent_at = 0.0
+        self._pages: Pages | None = None
+        self._aux_index = 0
+        self._prefix_pages = 0
+        self._targets: Targets | None = None
+        self._writers: set[Connection] = set()  # ranks that know our pages and have not said that they are through
+        self._announced: set[Connection] = set()
+        self._over: set[Connection] = set()  # ranks that have spoken their last word about the room
+        self._arrived: dict[Connection, Status] = {}  # the last word of each rank that has written its part
+        self._retried: set[str] = set()  # endpoints of ranks that had forgotten us
+        self._timer: Timer | None = None
+        self._settled = False
+        self._suspect = False  # its pages are not what was sent
+
+    # --- the scheduler's thread
+
+    def poll(self) -> KVPoll:
+        return self._state
+
+    @property
+    def settled(self) -> bool:
+        return self._settled
+
+    def send_metadata(self, pages: Pages, aux_index: int = 0, prefix_pages: int = 0) -> None:
+        """Tell the prefill where the prompt's pages go. Once, when `poll` says WAITING_FOR_INPUT.
+
+        `prefix_pages` pages of the prompt are here already and not among `pages`.
+        """
+        copied = np.array(pages, dtype=np.int32)
+        self._manager.loop.call(lambda: self._announce(copied, aux_index, prefix_pages))
+
+    def abort(self, reason: str = failures.ABORTED, code: str = FailureCode.ABORTED.value) -> None:
+        self._manager.loop.call(lambda: self.fail(Failure(code, reason)))
+
+    def clear(self) -> None:
+        """The room is of no more use to the scheduler: abort it unless it is final."""
+        if not self._state.final:
+            self.abort()
+
+    # --- the manager's thread
+
+    @property
+    def active(self) -> bool:
+        return not self._state.final
+
+    @property
+    def age(self) -> float:
+        return time.monotonic() - self._created
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Endpoints of the prefill ranks that will write."""
+        return tuple(connection.endpoint for connection in self.connections)
+
+    def ready(self, connections: tuple[Connection, ...], targets: Targets) -> None:
+        """Every rank that will write has accepted us."""
+        self.connections = connections
+        self._targets = targets
+        for connection in connections:
+            connection.rooms.add(self)
+        if self._pages is not None:
+            self._send()  # the second try of a room whose prefill had forgotten us
+            return
+        self.stats = TransferStats(handshake=self.age)
+        self._move(KVPoll.WAITING_FOR_INPUT)
+        log.info("room=%d handshake with %s done rid='%s' after=%.6f", self.room, self.address, self.rid, self.age)
+
+    def _announce(self, pages: Pages, aux_index: int, prefix_pages: int) -> None:
+        if not self.active or self._pages is not None:
+            return
+        self._pages, self._aux_index, self._prefix_pages = pages, aux_index, prefix_pages
+        self._timer = self._manager.loop.later(self._manager.config.waiting_timeout, self._overdue)
+        self._send()
+
+    def _send(self) -> None:
+        if self._pages is None or self._targets is None:
+            return
+        self._sent_at = time.monotonic()
+        pages, endpoint = pack_pages(self._pages), self._manager.endpoint
+        for connection in self.connections:
+            if connection in self._announced:
+                continue  # only another rank had forgotten us
+            self._announced.add(connection)
+            dummy = connection.key.tp in self._targets.dummy  # it writes nothing and says nothing when all goes well
+            info = TransferInfo(
+                self.room,
+                connection.session,
+                endpoint,
+                self.generation,
+                b"" if dummy else pages,
+                self._targets.required_dst_info_num,
+                self._aux_index,
+                dummy,
+                self._prefix_pages,
+            )
+            if not dummy:
+                self._writers.add(connection)
+            log.info("Sending to prefill server with bootstrap room %d is_dummy=%s", self.room, dummy)
+            if not connection.send(info):
+                text = f"send_metadata to prefill {connection.endpoint} failed: it has stopped reading"
+                self.fail(failures.of(FailureCode.RANK_UNREACHABLE, text))
+                return
+        to = ",".join(connection.endpoint for connection in self.connections)
+        log.info("room=%d rid='%s' announced pages=%d to=%s", self.room, self.rid, len(self._pages), to)
+
+    def _overdue(self) -> None:
+        if not self.active:
+            return
+        silent = ", ".join(c.endpoint for c in self.connections if c in self._writers) or "no prefill rank"
+        missing = f"no transfer-done signal from {silent} (bootstrap_addr: {self.address})"
+        seconds = time.monotonic() - self._sent_at
+        self._manager.warn_once(
+            "Some requests fail to receive KV Cache transfer done signal after bootstrapping. "
+            "SGLANG_DISAGGREGATION_WAITING_TIMEOUT sets how many seconds a decode waits for it."
+        )
+        suspects = list(self._writers)
+        limit = self._manager.config.waiting_timeout
+        self.fail(failures.timed_out(self.room, seconds, limit, KVPoll.WAITING_FOR_INPUT, missing))
+        for connection in suspects:
+            connection.retire()
+
+    def knows(self, connection: Connection) -> bool:
+        """Whether that rank has, or had, to do with this room; no other has a say in it."""
+        return connection in self.connections or connection in self._announced
+
+    def _unbelievable(self, connection: Connection, status: Status) -> str:
+        """Why a success cannot be one; empty when it can."""
+        if self._pages is None or self._targets is None or connection not in self._announced:
+            return "it was sent no page list"
+        if connection.key.tp in self._targets.dummy:
+            return "it was given nothing to write"
+        most = len(self._pages) * self._manager.geometry.page_bytes
+        return f"{status.nbytes} bytes into pages of {most}" if status.nbytes > most else ""
+
+    def on_status(self, connection: Connection, status: Status) -> None:
+        """A prefill rank reports the room's fate, or asks for help with a transfer under way."""
+        state = KVPoll(status.status)
+        if state == KVPoll.TRANSFERRING and self.active:
+            self._move(state)
+            self._manager.help(self)
+        elif state.final:
+            self._writers.discard(connection)
+            self._over.add(connection)
+            if not self.active:
+                self._check_settled()
+            elif state == KVPoll.SUCCESS and (wrong := self._unbelievable(connection, status)):
+                text = f"prefill {connection.endpoint} says that it has written room {self.room}: {wrong}"
+                self.fail(failures.of(FailureCode.TRANSFER, text))
+            elif state == KVPoll.SUCCESS:
+                self._verify(connection, status)
+            else:
+                self._refused(connection, status)
+
+    def _verify(self, connection: Connection, status: Status) -> None:
+        """Compare checksums where both sides were asked to, away from the loop: reading the pages takes its time."""
+        manager, pages, sent = self._manager, self._pages, status.checksums
+        checker = verify.checker(manager.transport)
+        if checker is None or pages is None or sent is None:
+            if checker is not None and status.nbytes:
+                manager.warn_once(
+                    f"KV checksum skipped: prefill {self.address} sends none (--disaggregation-enable-kv-checksum is "
+                    "not set there); its requests are admitted unverified."
+                )
+            self._arrive(connection, status)
+            return
+        compare = functools.partial(verify.wrong, checker, manager.geometry, pages, sent)
+        manager.loop.submit(compare, functools.partial(self._verified, connection, status), self._unverified)
+
+    def _unverified(self, why: str) -> None:
+        self._suspect = True
+        self.fail(failures.of(FailureCode.CHECKSUM, f"the checksums of room {self.room} cannot be compared: {why}"))
+
+    def _verified(self, connection: Connection, status: Status, wrong: str) -> None:
+        if not self.active:
+            return
+        if wrong:
+            # Nobody is known to write any more, and yet somebody did: nothing else may use these pages for a while.
+            self._suspect = True
+            text = f"{wrong} (room {self.room}, from {connection.endpoint})"
+            self.fail(failures.of(FailureCode.CHECKSUM, text))
+        else:
+            self._arrive(connection, status)
+
+    def _arrive(self, connection: Connection, status: Status) -> None:
+        self._arrived[connection] = status
+        self.metadata = status.metadata or self.metadata
+        ranks = {one.prefill_rank for one in self._arrived.values()}
+        if self._targets is None or len(ranks) < self._targets.required_prefill_response_num:
+            return
+        self._count()
+        self.metadata = self.metadata or b""
+        self._end(KVPoll.SUCCESS)
+        stats = self.stats
+        log.info(
+            "room=%d KV cache arrived rid='%s' pages=%d bytes=%d seconds=%.6f from=%s",
+            self.room, self.rid, stats.pages, stats.nbytes, stats.transfer, self.address,
+        )  # fmt: skip
+
+    def _count(self) -> None:
+        """What every prefill rank says it wrote here; together it is our part of every page."""
+        words = self._arrived.values()
+        pages = len(self._pages) if self._pages is not None else 0
+        self.stats = replace(
+            self.stats,
+            pages=pages,
+            room_nbytes=pages * room_page_bytes(self._manager.shape, self._manager.geometry),
+            nbytes=sum(status.nbytes for status in words),
+            chunks=max(status.chunks for status in words),
+            descriptors=sum(status.descriptors for status in words),
+            moving=max(status.seconds for status in words),
+            transfer=time.monotonic() - self._sent_at,
+        )
+
+    def _refused(self, connection: Connection, status: Status) -> None:
+        if status.code == FailureCode.UNKNOWN_SESSION.value and connection.endpoint not in self._retried:
+            # The prefill dropped our registration (it saw the connection break): register and announce once more.
+            self._retried.add(connection.endpoint)
+            log.info("room=%d registers again with %s: %s", self.room, connection.endpoint, status.reason)
+            self._leave()
+            self._over.discard(connection)
+            connection.retire()
+            self._manager.resolve(self)
+            return
+        self.fail(Failure(status.code or FailureCode.TRANSFER.value, status.reason or "the prefill gave no reason"))
+
+    def on_ack(self, connection: Connection) -> None:
+        self._writers.discard(connection)
+        self._check_settled()
+
+    def on_lost(self, connection: Connection, failure: Failure) -> None:
+        """The connection is gone. A process on this host is dead then; one elsewhere may still be writing."""
+        if connection.same_host:
+            self._writers.discard(connection)
+        self.fail(failure)
+        self._check_settled()
+
+    def fail(self, failure: Failure) -> None:
+        """The first failure is the one that is told. Ranks that may still write are asked to stop."""
+        if not self.active:
+            return
+        self.failure = failure
+        for connection in self.connections:
+            self._abort_at(connection, failure)
+        unheard = not self.connections or failure.code == FailureCode.UNKNOWN_SESSION.value
+        if unheard and failure.code in TOLD_UNHEARD:
+            self._manager.give_notice(self, failure)
+        log.info("room=%d receiver failed rid='%s' code=%s: %s", self.room, self.rid, failure.code, failure.message)
+        self._end(KVPoll.FAILED)
+
+    def _abort_at(self, connection: Connection, failure: Failure) -> None:
+        """Ranks that know our pages answer when they have stopped; dummies and those that know nothing need not."""
+        waits = connection in self._writers
+        if connection not in self._over and connection.send(
+            self.farewell(connection.session, failure, notice=not waits)
+        ):
+            endpoint = connection.endpoint.removeprefix("tcp://")
+            log.info("Sent abort notification for room %d to %s", self.room, endpoint)
+
+    def farewell(self, session: str, failure: Failure, notice: bool) -> Abort:
+        reason = clipped(failure.message)
+        return Abort(self.room, session, self._manager.endpoint, self.generation, reason, failure.code, notice)
+
+    def _end(self, state: KVPoll) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._settled = not self._writers and not self._suspect
+        self._manager.concluded(self)
+        self._state = self._state.advanced(state)  # last: whoever sees the state may ask for everything else
+        if self._settled:
+            self._let_go()
+        else:
+            self._timer = self._manager.loop.later(self._manager.config.settle_grace, self._expire)
+            self._manager.loop.later(INSIST, self._insist)
+        self._manager.wake()
+
+    def _insist(self) -> None:
+        """An abort or its answer may have been lost, and the pages depend on it."""
+        if self._settled or self.failure is None:
+            return
+        for connection in self._writers:
+            connection.send(self.farewell(connection.session, self.failure, notice=False))
+        self._manager.loop.later(INSIST, self._insist)
+
+    def _check_settled(self) -> None:
+        if self._state.final and not self._settled and not self._writers and not self._suspect:
+            self._settle()
+
+    def _expire(self) -> None:
+        if not self._settled:
+            log.warning(
+                "Deferred KV release for room %d timed out after %.1fs: no answer from %s",
+                self.room, self._manager.config.settle_grace,
+                ", ".join(c.endpoint for c in self._writers or self.connections),
+            )  # fmt: skip
+            self._settle()
+
+    def _settle(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._writers.clear()
+        self._settled = True
+        self._let_go()
+        self._manager.wake()
+
+    def _let_go(self) -> None:
+        self._leave()
+        self._manager.forget(self)
+
+    def _leave(self) -> None:
+        for connection in self.connections:
+            connection.leave(self)
+
+    def _move(self, to: KVPoll) -> None:
+        self._state = self._state.advanced(to)
+        self._manager.wake()
+
+
+Receiver = KvReceiver | FakeReceiver

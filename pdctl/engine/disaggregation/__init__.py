@@ -1,1 +1,0 @@
-"""Bootstrap, handshake, and the two ends of a room."""

@@ -1,0 +1,169 @@
+"""What the KV managers of both roles share: the loop, the transport, the counters, and how frames are taken apart."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import uuid
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pdctl.engine.kv_link.frame_faults import faults_for
+from pdctl.engine.kv_link.kv_frames import Frame, clipped, codec
+from pdctl.engine.kv_link.kv_loop import Loop
+from pdctl.engine.kv_link.rank_shape import RankShape
+from pdctl.engine.kv_link.room_state import ManagerStats
+from pdctl.engine.log_rate import LogRate
+from pdctl.engine.socket_keys import SocketKeys
+from pdctl.engine.wire import FrameError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pdctl.engine.cache.geometry import PoolGeometry
+    from pdctl.engine.kv_link.kv_config import DisaggConfig
+    from pdctl.engine.kv_link.kv_sockets import Link, LinkEvent
+    from pdctl.engine.transfer.base import Transport
+
+log = logging.getLogger("pdctl.engine")
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def host_identity() -> str:
+    """The same for all processes of one running machine, whatever addresses it has."""
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:  # not Linux
+        return f"{platform.node()}-{uuid.getnode():x}"
+
+
+class Manager(ABC):
+    """`wake` is called on the manager's thread whenever a room changed; it must not block.
+
+    `died` is called there with a reason when the thread ends on an error nobody expected.
+    """
+
+    def __init__(
+        self,
+        config: DisaggConfig,
+        transport: Transport,
+        geometry: PoolGeometry,
+        wake: Callable[[], None],
+        died: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        self.config = config
+        self._died = died
+        self.transport = transport
+        self.geometry = geometry
+        self.shape = RankShape.of(config, geometry)
+        self.wake = wake
+        self.host = host_identity()
+        self.succeeded = 0
+        self.failed = 0
+        self.moved_bytes = 0
+        self._rejected = 0
+        self._warned: set[str] = set()
+        self.rate = LogRate(log)
+        self.loop = Loop(f"kv-{config.role}", config.rank_ip, self, SocketKeys.of(config.secret))
+        self.loop.faults = faults_for(config.attn_tp_rank, self.loop.later)
+
+    @property
+    def endpoint(self) -> str:
+        """This rank's PULL socket, as peers dial it."""
+        return self.loop.endpoint
+
+    def start(self) -> None:
+        self.loop.start()
+
+    @property
+    def ended(self) -> bool:
+        """The manager's thread is gone: every room has failed and new ones fail at once."""
+        return self.loop.ended
+
+    def close(self) -> None:
+        """Fail the rooms that are left, wait a moment for the peers to agree, and give the transport back."""
+        if self.loop.stop():
+            self.transport.close()
+        else:
+            log.error("KV manager thread did not end in time; its transport stays open until the process ends")
+
+    def release(self) -> bool:
+        """End as `close` does, but leave the transport, without peers, to a successor. False: it is still in use."""
+        return self.loop.stop() and self._detach()
+
+    def _detach(self) -> bool:
+        return True
+
+    def warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning(text)
+
+    @abstractmethod
+    def stats(self) -> ManagerStats: ...
+
+    def _stats(self, rooms: int, draining: int, peers: int) -> ManagerStats:
+        return ManagerStats(rooms, draining, peers, self.succeeded, self.failed, self._rejected, self.moved_bytes)
+
+    def on_frame(self, frame: bytes) -> None:
+        if self.loop.faults is not None:
+            self.loop.faults.passing(frame, "in.", self._decode_frame)
+        else:
+            self._decode_frame(frame)
+
+    def _decode_frame(self, frame: bytes) -> bool:
+        """A frame nobody can read is dropped with a line in the log; the thread goes on (sglang 0.5.13's died)."""
+        try:
+            message = codec.decode(frame)
+        except FrameError as error:
+            self._rejected += 1
+            self.rate.warning("Rejected a frame of %d bytes on %s: %s", len(frame), self.endpoint, clipped(str(error)))
+            self.on_unreadable(frame, str(error))
+        else:
+            self._deliver(message)
+        return True
+
+    def _deliver(self, message: Frame) -> None:
+        """One of the few places that catch everything: this thread serves all peers, and a frame is one peer's.
+
+        What a frame can say is checked where it is used. What nobody foresaw ends the session that sent it, with a
+        traceback in the log, and no other; errors of anything but a frame still end the thread, and with it the rank.
+        """
+        try:
+            self.on_message(message)
+        except Exception as error:
+            self._rejected += 1
+            log.exception("A %s frame hit an exception; its session ends", type(message).__name__)
+            self.on_poisonous(message, f"{type(error).__name__}: {error}")
+
+    def on_unreadable(self, frame: bytes, why: str) -> None:
+        """A frame was rejected; its sender may be owed an answer."""
+        del frame, why
+
+    @abstractmethod
+    def on_poisonous(self, message: Frame, why: str) -> None:
+        """A frame that could be read raised an error nobody expected: end what its session has here."""
+
+    @abstractmethod
+    def on_message(self, message: Frame) -> None: ...
+
+    @abstractmethod
+    def on_link(self, link: Link, event: LinkEvent) -> None: ...
+
+    @abstractmethod
+    def advance(self) -> float | None: ...
+
+    @abstractmethod
+    def on_stop(self) -> None: ...
+
+    @property
+    @abstractmethod
+    def settled(self) -> bool: ...
+
+    def on_crash(self, reason: str) -> None:
+        self._died(reason)
+
+    @abstractmethod
+    def on_death(self) -> None: ...

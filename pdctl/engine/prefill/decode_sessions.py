@@ -1,0 +1,223 @@
+"""The decode ranks a prefill rank serves: of each its socket, its pool what goes there; and how many there may be."""
+
+from __future__ import annotations
+
+import logging
+import resource
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.engine.kv_link import rank_shape
+from pdctl.engine.kv_link.kv_frames import (
+    PROTOCOL,
+    RegisterAck,
+    RegisterKvArgs,
+    Status,
+    clipped,
+    codec,
+    other_version,
+)
+from pdctl.engine.kv_link.kv_sockets import LinkError
+from pdctl.engine.kv_link.rank_shape import room_page_bytes
+from pdctl.engine.kv_link.room_failure import FailureCode
+from pdctl.engine.transfer.base import Cut, TransferError
+from pdctl.layout.cuts import piece, speaks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pdctl.engine.kv_link.kv_frames import Frame
+    from pdctl.engine.kv_link.kv_sockets import Link
+    from pdctl.engine.prefill.prefill_manager import PrefillManager
+    from pdctl.engine.transfer.base import TransferPlan
+
+
+log = logging.getLogger("pdctl.engine")
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One decode rank's life, from its registration to the loss of its connection.
+
+    `plan` is None where other ranks write everything: rooms are counted and answered, and no byte moves. `speaks`:
+    the first token goes to this decode rank from here.
+    """
+
+    id: str
+    endpoint: str
+    link: Link
+    num_pages: int  # of the decode's pool
+    room_page_bytes: int  # one page of a room over all ranks of the decode's group
+    plan: TransferPlan | None
+    speaks: bool
+    rooms: set[int] = field(default_factory=set)
+
+    def tell(self, frame: Frame) -> None:
+        if self.link.closed or self.link.send(codec.encode(frame)):
+            return
+        address = self.endpoint.removeprefix("tcp://")
+        if isinstance(frame, Status):
+            log.warning(
+                "Failed to sync status %d of room %d to %s: it has stopped reading", frame.status, frame.room, address
+            )
+        else:
+            log.warning("Cannot send %s to %s: it has stopped reading", type(frame).__name__, address)
+
+
+class Refusal(NamedTuple):
+    code: FailureCode
+    reason: str
+
+
+def refusal(manager: PrefillManager, message: RegisterKvArgs) -> Refusal | None:
+    """Why this decode cannot be served, with both shapes; None when it can."""
+    if message.instance not in ("", manager.instance):
+        text = f"this is prefill rank {manager.instance}, not {message.instance} that the bootstrap server named"
+        return Refusal(FailureCode.STALE_ENDPOINT, text)
+    if message.protocol != PROTOCOL:
+        return Refusal(FailureCode.MISMATCH, other_version(message.protocol))
+    reason = rank_shape.mismatch(manager.shape, message.shape)
+    if not reason and message.backend != manager.transport.name:
+        reason = (
+            f"Transfer backend mismatch: prefill={manager.transport.name}, decode={message.backend}. "
+            "Both servers must use the same --disaggregation-transfer-backend value."
+        )
+    return Refusal(FailureCode.MISMATCH, reason) if reason else None
+
+
+def planned(manager: PrefillManager, message: RegisterKvArgs) -> TransferPlan | None:
+    """What goes to this decode; None for nothing. Raises TransferError where the pools do not hold what they should."""
+    found = piece(manager.shape.kv_model, manager.shape.seat, message.shape.seat)
+    if found is None:
+        return None
+    manager.transport.add_peer(message.session, message.descriptor)
+    cut = Cut(
+        slabs=found.slabs,
+        heads=found.heads,
+        local_slab=found.local_slab,
+        remote_slab=found.remote_slab,
+        local_head=found.local_head,
+        remote_head=found.remote_head,
+    )
+    return manager.transport.plan(message.session, manager.geometry, message.geometry, cut)
+
+
+def open_session(manager: PrefillManager, message: RegisterKvArgs) -> Session | None:
+    """Answer a registration. None when it was refused; the decode then knows why, in the same words as our log."""
+    refused, plan = refusal(manager, message), None
+    if refused is None:
+        try:
+            plan = planned(manager, message)
+        except (TransferError, ValueError, OverflowError, MemoryError) as error:
+            manager.transport.drop_peer(message.session)
+            refused = Refusal(FailureCode.MISMATCH, rank_shape.both(f"{error}.", manager.shape.words, message.shape))
+    crowded = manager.make_room(message.endpoint) if refused is None else ""
+    if crowded:
+        manager.transport.drop_peer(message.session)
+        refused = Refusal(FailureCode.MISMATCH, crowded)
+    answer = codec.encode(_answer(manager, message.session, refused))
+    try:
+        if refused is not None:
+            manager.rate.error("Refused decode session %s (%s): %s", message.session, message.endpoint, refused.reason)
+            manager.loop.send_once(message.endpoint, answer)
+            return None
+        link = manager.loop.connect(message.endpoint)
+    except LinkError as error:
+        manager.rate.error("Cannot answer decode session %s: %s", message.session, error)
+        manager.transport.drop_peer(message.session)
+        return None
+    link.send(answer)
+    log.info("Register KVArgs from %s successfully", message.session)
+    first = speaks(manager.shape.kv_model, manager.shape.seat, message.shape.seat)
+    return Session(
+        id=message.session,
+        endpoint=message.endpoint,
+        link=link,
+        num_pages=message.geometry.num_pages,
+        room_page_bytes=room_page_bytes(message.shape, message.geometry),
+        plan=plan,
+        speaks=first,
+    )
+
+
+def _answer(manager: PrefillManager, session: str, refused: Refusal | None) -> RegisterAck:
+    code, reason = (refused.code.value, clipped(refused.reason)) if refused else ("", "")
+    return RegisterAck(session, manager.endpoint, manager.host, refused is None, reason, code)
+
+
+MOST = 1024  # a session's link holds four file descriptors and three ZMQ sockets, its mapped pool (shm) one more
+PER_ENDPOINT = 64  # a decode rank keeps one for each prefill rank and DP group, and one more while it registers anew
+FILES_EACH = 6
+FILES_ELSEWHERE = 256  # file descriptors of this process for everything else
+
+
+def capacity() -> int:
+    """MOST, or fewer where this process may not open the files for so many."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return MOST
+    return max(16, min(MOST, (files - FILES_ELSEWHERE) // FILES_EACH))
+
+
+class SessionTable:
+    """In the order of their last use; the one that is idle for longest leaves for a new one."""
+
+    def __init__(self, most: int | None = None, per_endpoint: int = PER_ENDPOINT) -> None:
+        self._most = capacity() if most is None else most
+        self._per_endpoint = per_endpoint
+        self._kept: OrderedDict[str, Session] = OrderedDict()
+        self._by_link: dict[Link, Session] = {}
+        self._by_endpoint: dict[str, dict[str, Session]] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def all(self) -> tuple[Session, ...]:
+        return tuple(self._kept.values())
+
+    def get(self, session: str) -> Session | None:
+        return self._kept.get(session)
+
+    def by_link(self, link: Link) -> Session | None:
+        return self._by_link.get(link)
+
+    def use(self, session: str) -> Session | None:
+        """The session, which now is the one used last."""
+        found = self._kept.get(session)
+        if found is not None:
+            self._kept.move_to_end(session)
+            same = self._by_endpoint[found.endpoint]
+            same[session] = same.pop(session)
+        return found
+
+    def add(self, session: Session) -> None:
+        self._kept[session.id] = session
+        self._by_link[session.link] = session
+        self._by_endpoint.setdefault(session.endpoint, {})[session.id] = session
+
+    def pop(self, session: str) -> Session | None:
+        found = self._kept.pop(session, None)
+        if found is not None:
+            del self._by_link[found.link]
+            same = self._by_endpoint[found.endpoint]
+            del same[session]
+            if not same:
+                del self._by_endpoint[found.endpoint]
+        return found
+
+    def make_room(self, endpoint: str, idle: Callable[[Session], bool], evict: Callable[[Session], None]) -> str:
+        """Evict an idle session where one more of `endpoint` does not fit; why it does not, where all are busy."""
+        same = self._by_endpoint.get(endpoint, {})
+        if len(same) >= self._per_endpoint and not _evicted(same.values(), idle, evict):
+            return f"{len(same)} sessions of decode rank {endpoint} have rooms here; one decode rank may have no more"
+        if len(self._kept) >= self._most and not _evicted(self._kept.values(), idle, evict):
+            return f"this prefill rank serves {len(self._kept)} decode sessions, all with rooms; it can serve no more"
+        return ""
+
+
+def _evicted(sessions: Iterable[Session], idle: Callable[[Session], bool], evict: Callable[[Session], None]) -> bool:
+    found = next((session for session in sessions if idle(session)), None)
+    if found is not None:
+        evict(found)
+    return found is not None

@@ -1,0 +1,392 @@
+"""The KV manager of a prefill rank: decodes register here, announce rooms, and are sent pages."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import uuid
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from pdctl.engine.kv_link import room_failure as failures
+from pdctl.engine.kv_link.bootstrap_client import BootstrapError, attempt, register_dp_rank
+from pdctl.engine.kv_link.bootstrap_rows import RoomRank
+from pdctl.engine.kv_link.fake_room import FakeSender
+from pdctl.engine.kv_link.kv_frames import (
+    PROTOCOL,
+    Abort,
+    AbortAck,
+    Frame,
+    RegisterAck,
+    RegisterKvArgs,
+    Status,
+    TransferInfo,
+    Unregister,
+    clipped,
+    codec,
+    hello,
+    other_version,
+)
+from pdctl.engine.kv_link.kv_manager import Manager
+from pdctl.engine.kv_link.kv_sockets import Link, LinkError, LinkEvent
+from pdctl.engine.kv_link.rank_shape import leader_key
+from pdctl.engine.kv_link.room_failure import Failure, FailureCode
+from pdctl.engine.kv_link.room_notices import Notices
+from pdctl.engine.kv_link.room_state import KVPoll, ManagerStats
+from pdctl.engine.prefill.decode_sessions import Session, SessionTable, open_session
+from pdctl.engine.prefill.destination import note_page_list
+from pdctl.engine.prefill.registration import Registration, server_address
+from pdctl.engine.prefill.sender import KvSender, Sender
+from pdctl.engine.prefill.unclaimed_rooms import RefusedRooms, UnclaimedPageLists
+from pdctl.engine.transfer.faulty import with_faults
+from pdctl.engine.transfer.workers import Workers, threads
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from pdctl.engine.cache.geometry import PoolGeometry
+    from pdctl.engine.kv_link.kv_config import DisaggConfig
+    from pdctl.engine.transfer.base import Transport
+
+log = logging.getLogger("pdctl.engine")
+
+QUERY_DP_RANK = "SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK"
+MAX_CONCLUDED = 4096  # rooms remembered so that late frames about them are answered rightly
+
+
+class PrefillManager(Manager):
+    def __init__(
+        self,
+        config: DisaggConfig,
+        transport: Transport,
+        geometry: PoolGeometry,
+        wake: Callable[[], None],
+        died: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        super().__init__(config, transport, geometry, wake, died)
+        faulty = with_faults(transport, config.attn_tp_rank, config.faults)
+        self.transport = self._workers = Workers(faulty, self.loop, threads(config.transfer_threads))
+        self._rooms: dict[int, KvSender] = {}
+        self._sessions = SessionTable()
+        ttl = min(config.unclaimed_ttl, config.bootstrap_timeout) if config.tell_unclaimed else config.unclaimed_ttl
+        self._unclaimed = UnclaimedPageLists(self.loop, ttl, self._disown)
+        self._concluded: OrderedDict[int, Failure | None] = OrderedDict()
+        self._watched: set[KvSender] = set()
+        self._refused = RefusedRooms(config.refusal_ttl)
+        self._notices = Notices(self.loop, server_address(config), lambda: "")
+        self.instance = uuid.uuid4().hex  # tells this life of the rank from the one before it at the same address
+        self._registration = Registration(self.loop, config, self.instance, wake)
+
+    # --- the scheduler's thread
+
+    @property
+    def registered(self) -> threading.Event:
+        return self._registration.done
+
+    @property
+    def registration_failure(self) -> str:
+        """Why the bootstrap server will never know this rank; empty while there is hope."""
+        return self._registration.failure
+
+    @property
+    def prefill_rank(self) -> int:
+        """sglang 0.5.23: attn_tp_rank * (pp_size * attn_cp_size) + pp_rank * attn_cp_size + attn_cp_rank."""
+        return self.config.attn_tp_rank * self.config.pp_size + self.config.pp_rank
+
+    def start(self) -> None:
+        super().start()
+        self.loop.call(self._registration.begin)
+
+    def sender(self, room: int, rid: str, bootstrap_host: str = "", dp_rank: int | None = None) -> Sender:
+        """`dp_rank`: the prefill's, when the request names it, so that the decode knows it too."""
+        if self.config.is_fake(bootstrap_host):
+            return FakeSender(room, rid)
+        sender = KvSender(room, rid, self)
+        if not self.loop.call(lambda: self._open(sender, dp_rank)):
+            sender.condemn(self._end_of_service())
+        return sender
+
+    def _detach(self) -> bool:
+        for session in self._sessions.all():
+            self._workers.drop_peer(session.id)
+        return self._workers.detach()
+
+    def stats(self) -> ManagerStats:
+        rooms = list(self._rooms.values())
+        return self._stats(len(rooms), sum(room.draining for room in rooms), len(self._sessions))
+
+    # --- the manager's thread: rooms
+
+    def _open(self, sender: KvSender, dp_rank: int | None) -> None:
+        room = sender.room
+        if room in self._rooms:
+            text = f"room {room} is already in use on this prefill rank ({self.endpoint}); rooms must be unique"
+            sender.fail(failures.of(FailureCode.DUPLICATE_ROOM, text))
+            return
+        self._rooms[room] = sender
+        self._concluded.pop(room, None)
+        log.info("room=%d rid='%s' waits for the decode's page list on %s", room, sender.rid, self.endpoint)
+        refused = self._conflict(room, dp_rank) or self._refused.take(room)
+        if refused is not None:
+            sender.fail(refused)
+            for info in self._unclaimed.adopt(room):
+                self.refuse(info, refused)
+            return
+        self._announce_dp_rank(room, dp_rank)
+        sender.timer = self.loop.later(self.config.bootstrap_timeout, lambda: self._overdue(sender))
+        for info in self._unclaimed.adopt(room):
+            self._hand_over(sender, info, said=True)
+
+    def _conflict(self, room: int, named: int | None) -> Failure | None:
+        """The decode looks for the room at the DP rank it was told, or at room % dp_size: anywhere else is in vain."""
+        config = self.config
+        if named is not None:
+            due, why = named, f"disagg_prefill_dp_rank of bootstrap_room {room} is {named}."
+        elif config.follows_room and not config.query_dp_rank:
+            due = room % config.dp_groups
+            why = f"bootstrap_room {room} implies dp_rank {due}. Set {QUERY_DP_RANK}=1 on both prefill and decode."
+        else:
+            return None
+        if due == config.dp_group:
+            return None
+        text = f"follow_bootstrap_room conflict: dispatched to dp_rank {config.dp_group} but {why}"
+        failure = failures.of(FailureCode.DP_CONFLICT, text)
+        # The page list goes to the other DP rank, which would wait for a request that is here.
+        notice = Abort(room, self.instance, self.endpoint, 0, text, failure.code, notice=True)
+        self._notices.give(leader_key(due), notice)
+        return failure
+
+    def _announce_dp_rank(self, room: int, named: int | None) -> None:
+        """A DP rank that does not follow the room cannot be computed: tell the bootstrap server (sglang 0.5.13+)."""
+        config = self.config
+        computed = config.follows_room and not config.query_dp_rank
+        if config.dp_groups == 1 or computed or named is not None:
+            return
+        call = functools.partial(register_dp_rank, server_address(config), RoomRank(room, config.dp_group))
+        self.loop.submit(lambda: attempt(call), lambda error: self._announced(room, error))
+
+    def _announced(self, room: int, error: BootstrapError | None) -> None:
+        if error is not None:
+            log.warning("room=%d its dp rank could not be announced: %s", room, error.message)
+
+    def _overdue(self, sender: KvSender) -> None:
+        if sender.poll() == KVPoll.BOOTSTRAPPING:
+            self.warn_once(
+                "Some requests timed out when bootstrapping, which means prefill instances fail to receive the KV "
+                "indices from the decode instance of this request. SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT sets how "
+                "many seconds a prefill waits for them."
+            )
+            limit = self.config.bootstrap_timeout
+            sender.fail(failures.timed_out(sender.room, sender.age, limit, KVPoll.BOOTSTRAPPING, sender.waiting_for))
+
+    def concluded(self, sender: KvSender) -> None:
+        """A room became final: remember how, for frames that are still on their way."""
+        self.succeeded += sender.failure is None
+        self.failed += sender.failure is not None
+        self.moved_bytes += sender.stats.nbytes
+        self._watched.discard(sender)
+        if self._rooms.get(sender.room) is sender:
+            del self._rooms[sender.room]
+            self._concluded[sender.room] = sender.failure
+            while len(self._concluded) > MAX_CONCLUDED:
+                self._concluded.popitem(last=False)
+
+    def watch(self, sender: KvSender) -> None:
+        self._watched.add(sender)
+
+    def advance(self) -> float | None:
+        for sender in list(self._watched):
+            if not sender.check():
+                self._watched.discard(sender)
+        return min((sender.look_at for sender in self._watched), default=None)
+
+    # --- the manager's thread: frames
+
+    def on_message(self, message: Frame) -> None:
+        if isinstance(message, RegisterKvArgs):
+            self._register(message)
+        elif isinstance(message, TransferInfo):
+            self._transfer_info(message)
+        elif isinstance(message, Abort):
+            self._abort(message)
+        elif isinstance(message, Unregister):
+            self._unregister(message.session)
+        else:
+            self.rate.warning("A prefill rank does not expect %s frames; ignored", type(message).__name__)
+
+    def on_unreadable(self, frame: bytes, why: str) -> None:
+        """A decode of another version learns why it will not be served, instead of waiting for an answer."""
+        unread = hello(frame)
+        if unread is not None:
+            reason = other_version(unread.protocol) if unread.protocol != PROTOCOL else clipped(why)
+            self.rate.error("Refused decode session %s (%s): %s", unread.session, unread.endpoint, reason)
+            code = FailureCode.MISMATCH.value
+            answer = RegisterAck(unread.session, self.endpoint, self.host, accepted=False, reason=reason, code=code)
+            self._reply(unread.session, unread.endpoint, answer)
+
+    def on_poisonous(self, message: Frame, why: str) -> None:
+        known = self._sessions.get(message.session)
+        if known is not None:
+            self.lost(known, f"its {type(message).__name__} frame cannot be used: {why}", linger=1.0)
+        elif isinstance(message, RegisterKvArgs):
+            self.transport.drop_peer(message.session)
+            text = clipped(f"this registration cannot be used: {why}")
+            code = FailureCode.MISMATCH.value
+            answer = RegisterAck(message.session, self.endpoint, self.host, accepted=False, reason=text, code=code)
+            self._reply(message.session, message.endpoint, answer)
+
+    def _register(self, message: RegisterKvArgs) -> None:
+        self._unregister(message.session)
+        session = open_session(self, message)
+        if session is not None:
+            self._sessions.add(session)
+
+    def make_room(self, endpoint: str) -> str:
+        """Let an idle session go where one more of `endpoint` does not fit; why it does not, where none is idle."""
+        return self._sessions.make_room(
+            endpoint, lambda one: not (one.rooms or self._unclaimed.of(one.id)), self._evict
+        )
+
+    def _evict(self, session: Session) -> None:
+        log.info("Decode session %s (%s) is idle and leaves for another", session.id, session.endpoint)
+        self._sessions.pop(session.id)
+        self._end(session, "it was idle, and its place was needed", linger=0.0)
+
+    def _unregister(self, session_id: str) -> None:
+        session = self._sessions.pop(session_id)
+        if session is not None:
+            self._end(session, "it gave the connection up", linger=1.0 if session.rooms else 0.0)
+
+    def _transfer_info(self, info: TransferInfo) -> None:
+        session = self._sessions.use(info.session)
+        if session is None:
+            text = f"decode session {info.session} is not registered with prefill rank {self.endpoint}"
+            self.refuse(info, failures.of(FailureCode.UNKNOWN_SESSION, text))
+            return
+        if len(info.pages) % 4:
+            self.refuse(info, failures.of(FailureCode.BAD_PAGES, f"{len(info.pages)} bytes are not whole page ids"))
+            return
+        if len(info.pages) // 4 > session.num_pages:
+            text = f"{len(info.pages) // 4} pages are more than the decode's pool of {session.num_pages} has"
+            self.refuse(info, failures.of(FailureCode.BAD_PAGES, text))
+            return
+        sender = self._rooms.get(info.room)
+        if sender is not None:
+            self._hand_over(sender, info)
+            return
+        refused = self._refused.known(info.room)
+        if refused is not None and refused.code != FailureCode.ABORTED.value:
+            self.refuse(info, refused)
+            return
+        failure = self._concluded.get(info.room)
+        if failure is not None:
+            text = f"room {info.room} already failed on prefill rank {self.endpoint}: {failure.message}"
+            self.refuse(info, Failure(failure.code, text))
+            return
+        # SGLang's lines for a page list that arrives, whoever it is for: where a request went to another prefill than
+        # its page list, they are the only trace of it here.
+        note_page_list(info)
+        log.info("room=%d page list from %s came before its request", info.room, info.endpoint)
+        if self._unclaimed.keep(info) >= info.required_dst_info_num:
+            log.info("room=%d is bootstrapped", info.room)
+
+    def _hand_over(self, sender: KvSender, info: TransferInfo, said: bool = False) -> None:
+        session = self._sessions.get(info.session)
+        if sender.failure is not None:
+            self.refuse(info, sender.failure)
+        elif session is not None:
+            sender.add(session, info, said)
+
+    def _disown(self, info: TransferInfo, why: str) -> None:
+        text = (
+            f"prefill rank {self.endpoint} (bootstrap server {server_address(self.config)}) has no request with room "
+            f"{info.room}: {why}; was the request routed to another prefill than its bootstrap address says?"
+        )
+        log.warning("room=%d no request for it came here: %s", info.room, text)
+        if self.config.tell_unclaimed:
+            self.refuse(info, failures.of(FailureCode.UNKNOWN_ROOM, text))
+
+    def refuse(self, info: TransferInfo, failure: Failure) -> None:
+        rank, reason = self.prefill_rank, clipped(failure.message)
+        status = Status(info.room, info.session, info.generation, KVPoll.FAILED, rank, failure.code, reason)
+        self._reply(info.session, info.endpoint, status)
+
+    def _reply(self, session_id: str, endpoint: str, frame: Frame) -> None:
+        session = self._sessions.get(session_id)
+        if session is not None:
+            session.tell(frame)
+            return
+        try:
+            self.loop.send_once(endpoint, codec.encode(frame))
+        except LinkError as error:
+            self.rate.warning("Cannot answer decode session %s: %s", session_id, error)
+
+    def _abort(self, message: Abort) -> None:
+        """sglang 0.5.23: rooms that are done or unknown are acknowledged at once, others when they have drained."""
+        ack = AbortAck(message.room, message.session, message.generation, self.prefill_rank)
+        acknowledge = functools.partial(self._reply, message.session, message.endpoint, ack)
+        failure = failures.given_up(message.code, message.reason)
+        sender = self._rooms.get(message.room)
+        serves = sender is not None and sender.serves(message.session)
+        waits = sender is not None and sender.poll() == KVPoll.BOOTSTRAPPING  # for one that has given up
+        known = self._unclaimed.withdraw(message.room, message.session) or serves or waits
+        what = "marked as Failed" if known else "ignoring (already completed or unknown)"
+        log.info("Received abort notification for room %d, %s", message.room, what)
+        if sender is not None and serves:
+            sender.give_up(message.session, failure, acknowledge)
+            return
+        if sender is not None and waits:
+            sender.fail(failure)
+        elif sender is None and message.room not in self._concluded:
+            self._refused.remember(message.room, failure)
+            for info in self._unclaimed.adopt(message.room):
+                self.refuse(info, failure)
+        if not message.notice:
+            acknowledge()
+
+    # --- the manager's thread: peers
+
+    def on_link(self, link: Link, event: LinkEvent) -> None:
+        if event == LinkEvent.UP:
+            return
+        session = self._sessions.by_link(link)
+        if session is not None:
+            self.lost(session, event.value)
+
+    def lost_peer(self, peer: str, detail: str) -> None:
+        session = self._sessions.get(peer)
+        if session is not None:
+            self.lost(session, detail, linger=1.0)  # it may well be alive behind a link that is not
+
+    def lost(self, session: Session, detail: str, linger: float = 0.0) -> None:
+        """A decode rank is gone: only its rooms fail, and it may register again."""
+        if self._sessions.pop(session.id) is None:
+            return
+        log.info("Decode rank %s: %s; %d rooms affected", session.endpoint, detail, len(session.rooms))
+        if session.rooms:
+            log.error("Session %s failed.", session.id)
+        self._end(session, detail, linger)
+
+    def _end(self, session: Session, detail: str, linger: float) -> None:
+        failure = failures.decode_lost(session.id, session.endpoint, detail)
+        self._unclaimed.drop_session(session.id)
+        for room in list(session.rooms):
+            self._rooms[room].fail(failure)
+        self.loop.drop(session.link, linger)
+        self.transport.drop_peer(session.id)
+
+    def on_stop(self) -> None:
+        for sender in list(self._rooms.values()):
+            sender.fail(self._end_of_service())
+
+    @property
+    def settled(self) -> bool:
+        return not self._rooms
+
+    def on_death(self) -> None:
+        for sender in list(self._rooms.values()):
+            sender.condemn(self._end_of_service())
+
+    def _end_of_service(self) -> Failure:
+        return failures.of(FailureCode.MANAGER_DIED, f"the KV manager of prefill rank {self.endpoint} has ended")

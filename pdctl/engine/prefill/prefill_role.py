@@ -1,0 +1,265 @@
+"""The prefill role: bootstrap queue → waiting queue → inflight queue → release.
+
+The queues are those of sglang 0.5.23 srt/disaggregation/prefill.py:
+
+bootstrap   the decode side has not sent its page list for the room yet
+waiting     it has; the prompt is computed chunk by chunk, and the pages of a chunk leave as soon as it is done
+inflight    the last chunk is on its way, carrying the first token; the pages are ours until it has arrived
+draining    the room failed while bytes were moving: pages stay quarantined until no write can touch them
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pdctl.engine import clock
+from pdctl.engine.cache.metadata import MetadataRow
+from pdctl.engine.kv_link.room_failure import http_status
+from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.prefill.early_starts import EarlyStarts
+from pdctl.engine.scheduler import report
+from pdctl.engine.scheduler.queues import Queues
+from pdctl.engine.scheduler.role import Match, Role
+from pdctl.engine.scheduler.verdict import shared_failure
+from pdctl.engine.scheduler.waiting import WaitingQueue
+from pdctl.engine.transfer.around import find
+from pdctl.engine.transfer.faulty import FaultyTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pdctl.engine.prefill.prefill_manager import PrefillManager
+    from pdctl.engine.prefill.sender import Sender
+    from pdctl.engine.scheduler.batch import Batch, Outcome
+    from pdctl.engine.scheduler.request import Req
+    from pdctl.engine.scheduler.resources import Resources
+
+log = logging.getLogger("pdctl.engine")
+
+
+class PrefillRole(Role):
+    """`max_new_tokens` is 1 whatever the client asked: the first token is all a prefill makes."""
+
+    def __init__(self, resources: Resources, manager: PrefillManager) -> None:
+        super().__init__(resources)
+        self._manager = manager
+        self.waiting = WaitingQueue(resources, lambda req: resources.allocate(req, req.prompt_len))
+        self.bootstrap: list[Req] = []
+        self.inflight: list[Req] = []
+        self.draining: list[Req] = []
+        self.early = EarlyStarts(resources)
+
+    def add(self, req: Req) -> None:
+        req.max_new_tokens = 1
+        message = req.message
+        host, dp_rank = message.bootstrap_host or "", message.disagg_prefill_dp_rank
+        req.sender = self._manager.sender(req.room, req.rid, host, dp_rank)
+        self.bootstrap.append(req)
+        report.step(req, "bootstrap", input_len=req.prompt_len)
+
+    def poll(self) -> None:
+        early = [req for req in self.early.reqs if req not in self.inflight]
+        watched = [*self.bootstrap, *self.inflight, *self.draining, *early]
+        if not watched:
+            return
+        polls = self.resources.groups.replica.min_ints([_state(req) for req in watched])
+        state = dict(zip(map(id, watched), polls, strict=True))
+        self._poll_early(state)
+        self._poll_bootstrap(state)
+        self._poll_inflight(state)
+        self._poll_draining(state)
+
+    def _poll_early(self, state: dict[int, int]) -> None:
+        """Those that were computed, or are being, before their decode was heard of."""
+        for req in list(self.early.reqs):
+            computed = req in self.inflight
+            poll = state[id(req)]
+            if poll == KVPoll.FAILED:
+                self._withdraw(req)
+                self._fail(req, "bootstrap")
+            elif poll >= KVPoll.WAITING_FOR_INPUT:
+                self.early.end(req)
+                req.times.ready = req.times.bootstrapped = clock.now()
+                report.step(req, "bootstrapped", bootstrap=req.times.bootstrapped - req.times.received)
+                if computed or req.computed:
+                    self._send(req, last=computed)
+            elif computed and self.early.late(req, wanted=len(self.waiting) > len(self.waiting.started)):
+                self.inflight.remove(req)
+                self.early.forget(req)
+                self.bootstrap.append(req)
+
+    def _withdraw(self, req: Req) -> None:
+        self.early.end(req)
+        self.waiting.remove(lambda other: other is req)
+        self.inflight = [other for other in self.inflight if other is not req]
+
+    def _poll_bootstrap(self, state: dict[int, int]) -> None:
+        left: list[Req] = []
+        for req in self.bootstrap:
+            poll = state[id(req)]
+            if poll == KVPoll.FAILED:
+                self._fail(req, "bootstrap")
+                continue
+            slot = None
+            if poll >= KVPoll.WAITING_FOR_INPUT:
+                req.times.ready = req.times.ready or clock.now()
+                slot = self.resources.metadata.alloc()
+            elif not len(self.waiting) and self.early.begin(req):
+                self.waiting.add(req)
+                report.step(req, "waiting", early=req.attempts)
+                continue
+            if slot is None:
+                left.append(req)
+                continue
+            req.metadata_slot = slot
+            req.times.bootstrapped = clock.now()
+            self.waiting.add(req)
+            report.step(req, "waiting", bootstrap=req.times.bootstrapped - req.times.received)
+        self.bootstrap = left
+
+    def _poll_inflight(self, state: dict[int, int]) -> None:
+        left: list[Req] = []
+        for req in self.inflight:
+            poll = state[id(req)]
+            if poll == KVPoll.SUCCESS:
+                req.times.transferred = clock.now()
+                self.resources.emit(req, req.output_ids[-1:])
+                report.finished(req, "prefill", self.resources)  # nobody waits for this answer: decode has the token
+                self._release(req)
+            elif poll == KVPoll.FAILED:
+                self._fail(req, "transfer")
+            else:
+                left.append(req)
+        self.inflight = left
+
+    def _poll_draining(self, state: dict[int, int]) -> None:
+        """`_state` says SUCCESS here once no write from our pages is outstanding on any rank."""
+        for req in self.draining:
+            if state[id(req)] == KVPoll.SUCCESS:
+                self._release(req)
+        self.draining = [req for req in self.draining if req.row >= 0]
+
+    def next_batch(self) -> Batch | None:
+        room_for = self.resources.args.max_running_requests - len(self.inflight)
+        return self.waiting.next_batch(max(0, room_for))
+
+    def began(self, batch: Batch) -> None:
+        """Pages the prefix cache had leave while the rest is computed (sglang: early send of a cached prefix)."""
+        for req, _ in batch.parts:
+            if req.computed and not req.sent_pages:
+                self._send(req, last=False)
+
+    def settle(self, outcome: Outcome) -> None:
+        self.waiting.settle()
+        for req, _ in outcome.batch.parts:
+            if not req.aborted:
+                self.resources.keep(req)
+        self.inflight.extend(outcome.made)
+
+    def publish(self, outcome: Outcome) -> None:
+        """The pages of this pass leave while the next one computes."""
+        for req, _ in outcome.batch.parts:
+            if not req.aborted:
+                self._send(req, last=bool(req.output_ids))
+
+    def _send(self, req: Req, last: bool) -> None:
+        """Hand the pages that are complete (all of them, with the metadata row, when `last`) to the sender."""
+        if req.early:
+            return  # there is nobody yet to send to
+        whole = len(req.pages) if last else req.computed // self.resources.page_size
+        pages = req.pages[req.sent_pages : whole]
+        req.sent_pages = whole
+        metadata = b""
+        if last:
+            self.reached("prefill.before_metadata", req)
+            metadata = self.resources.metadata.set(req.metadata_slot, _row(req))
+            req.times.sent = clock.now()
+        elif not len(pages):
+            return
+        self._break_off(req)
+        _sender(req).send(pages, last, metadata)
+        if not last:
+            self.reached("prefill.after_chunk", req)
+        report.step(req, "inflight" if last else "chunk", pages=len(pages), computed=req.computed)
+
+    def _break_off(self, req: Req) -> None:
+        """PDCTL_FAULTS may want the write that follows, in the manager's thread, to end half-way."""
+        if self.faults is None or (fault := self.faults.hit("prefill.write", req.room)) is None:
+            return
+        transport = find(self._manager.transport, FaultyTransport)
+        if transport is not None:
+            transport.breaks_off = partial(self.faults.happen, fault)
+
+    def _fail(self, req: Req, stage: str) -> None:
+        failure = shared_failure(self.resources.groups.replica, _sender(req).failure)
+        reason = failure.message if failure else "Failed due to an unknown reason from another rank"
+        code = failure.code if failure else "peer_rank"
+        report.failed(req, f"Prefill {stage} failed", "req", self.resources.tp_rank, reason)
+        self.resources.fail(req, f"Prefill {stage} failed: {reason}", http_status(code), code)
+        _sender(req).abort(reason, code)  # when only another rank of the group failed, nothing else tells ours
+        self._drain(req)
+
+    def _drain(self, req: Req) -> None:
+        """Free at once what was never handed to the sender; else wait until its writes are known to be over."""
+        if req.sent_pages:
+            self.draining.append(req)
+        else:
+            self._release(req)
+
+    def _release(self, req: Req) -> None:
+        self.resources.release(req)
+        _sender(req).clear()
+
+    def abort(self, match: Match) -> int:
+        gone = [req for req in (*self.bootstrap, *self.inflight) if match(req)]
+        self.bootstrap = [req for req in self.bootstrap if req not in gone]
+        self.inflight = [req for req in self.inflight if req not in gone]
+        gone += self.waiting.remove(match)
+        for req in gone:
+            if req.early:
+                self.early.end(req)
+            _sender(req).abort("Aborted by AbortReq.")
+            self.resources.cancel(req)
+            report.step(req, "aborted")
+            self._drain(req)
+        return len(gone)
+
+    def members(self) -> Iterator[tuple[str, Req]]:
+        queues: dict[str, Iterable[Req]] = {
+            "bootstrap": self.bootstrap,
+            "waiting": self.waiting,
+            "inflight": self.inflight,
+            "draining": self.draining,
+        }
+        return ((name, req) for name, queue in queues.items() for req in queue)
+
+    def queues(self) -> Queues:
+        return Queues(
+            waiting=len(self.waiting),
+            bootstrap=len(self.bootstrap),
+            inflight=len(self.inflight),
+            draining=len(self.draining),
+        )
+
+
+def _row(req: Req) -> MetadataRow:
+    if not req.logprobs:
+        return MetadataRow(req.room, req.output_ids[0], req.cached)
+    top = tuple(req.top_logprobs[0]) if req.top_logprobs else ()
+    return MetadataRow(req.room, req.output_ids[0], req.cached, req.logprobs[0], top)
+
+
+def _sender(req: Req) -> Sender:
+    if req.sender is None:
+        raise AssertionError(f"room {req.room} has no sender")
+    return req.sender
+
+
+def _state(req: Req) -> int:
+    """What this rank knows of the room; for a request that ended early, whether its writes are over."""
+    sender = _sender(req)
+    if req.aborted:
+        return KVPoll.SUCCESS if sender.settled else KVPoll.TRANSFERRING
+    return sender.poll()

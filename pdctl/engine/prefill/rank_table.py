@@ -1,0 +1,189 @@
+"""The bootstrap server's memory and its answers: the instance's shape, each rank's endpoint, each room's DP rank."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from pdctl.engine.kv_link.bootstrap_rows import RankRow, RoomQuery, RoomRank
+from pdctl.engine.prefill.bootstrap_http import Answer, document, text
+from pdctl.engine.prefill.rank_admission import slot
+from pdctl.engine.wire import MALFORMED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger("pdctl.engine")
+
+T = TypeVar("T")
+
+MAX_ROOMS = 1 << 17  # announced DP ranks; each is asked for once, within seconds
+
+PARAMETERS = ("prefill_dp_rank", "prefill_cp_rank", "target_tp_rank", "target_pp_rank")
+OPTIONAL = ("kv_cache_dtype", "kv_layout", "prefill_http_port")  # the first rank that gives one decides
+# What aiohttp says when a handler raises: sglang 0.5.23 answers a value that is no integer so.
+CRASHED = "500 Internal Server Error\n\nServer got itself in trouble"
+
+
+class BodyError(ValueError):
+    """A body that cannot be taken; the text names the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoomEntry:
+    dp_rank: int
+    at: float  # time.monotonic()
+
+
+class RankTable:
+    """The first row decides the instance's shape, as in sglang; later ones only fill their slot."""
+
+    def __init__(self) -> None:
+        self._first: RankRow | None = None
+        self._given: dict[str, str | int] = {}
+        self._ranks: dict[tuple[int, ...], RankRow] = {}  # dp group, attn cp rank, attn tp rank, pp rank
+        self._rooms: dict[int, RoomEntry] = {}
+
+    def clear(self) -> None:
+        """Know nobody, as at the start: the instance is no prefill any more."""
+        self._first = None
+        for memory in (self._given, self._ranks, self._rooms):
+            memory.clear()
+
+    @property
+    def registered(self) -> tuple[int, int]:
+        row = self._first
+        expected = row.dp_size * row.attn_cp_size * row.attn_tp_size * row.pp_size if row else 0
+        return len(self._ranks), expected
+
+    @property
+    def _complete(self) -> bool:
+        count, expected = self.registered
+        return expected > 0 and count >= expected
+
+    def put(self, body: bytes, misfit: Callable[[RankRow], str] = lambda row: "") -> Answer:
+        """`misfit`: why a row is not to be taken; empty if it is."""
+        try:
+            row = _parse(body, RankRow)
+        except BodyError as error:
+            return text(400, str(error))
+        if why := misfit(row):
+            return text(403, why)
+        first = self._first
+        if first is not None and first.dsv41_spec_layout != row.dsv41_spec_layout:
+            return text(400, "DeepSeek-V4.1 DSpark PD layout differs across prefill ranks")
+        if first is not None and first.decode_allocation_policy != row.decode_allocation_policy:
+            return text(400, "Inconsistent prefill allocation policies")
+        count, expected = self.registered
+        if first is not None and slot(row) not in self._ranks and count >= expected:
+            return text(400, f"all {expected} ranks of this instance are registered; there is no other")
+        self._first = first or row
+        for name in OPTIONAL:
+            if getattr(row, name) is not None:
+                self._given.setdefault(name, getattr(row, name))
+        self._ranks[slot(row)] = row
+        log.debug(
+            "Register prefill bootstrap: DP%d CP%d TP%d PP%d with rank_ip: %s and rank_port: %s (%d/%d registered)",
+            row.dp_group, row.attn_cp_rank, row.attn_tp_rank, row.pp_rank, row.rank_ip, row.rank_port, *self.registered,
+        )  # fmt: skip
+        return text(200, "OK")
+
+    def get(self, query: dict[str, str]) -> Answer:
+        given = [query.get(name, "") for name in PARAMETERS]
+        if not all(given):
+            return text(400, "Missing inputs for bootstrap server.")
+        try:
+            wants_shape = all(int(value) == -1 for value in given)
+            if not self._complete:
+                return text(503, f"Prefill server not fully registered yet ({len(self._ranks)} workers registered).")
+            return self._shape() if wants_shape else self._rank(given)
+        except ValueError:
+            return text(500, CRASHED)
+
+    def _rank(self, given: list[str]) -> Answer:
+        """sglang looks rank by rank: an unknown one is a 404 even when a later one is no integer."""
+        slot: tuple[int, ...] = ()
+        for value in given:
+            slot += (int(value),)
+            if not any(known[: len(slot)] == slot for known in self._ranks):
+                dp, cp, tp, pp = given
+                return text(404, f"Bootstrap info not found for dp_rank={dp} cp_rank={cp} tp_rank={tp} pp_rank={pp}")
+        row = self._ranks[slot]
+        endpoint: dict[str, object] = {"rank_ip": row.rank_ip, "rank_port": int(row.rank_port)}
+        return document({**endpoint, "instance_id": row.instance_id} if row.instance_id else endpoint)
+
+    def _shape(self) -> Answer:
+        """Key order and the null keys are sglang 0.5.23's; two keys appear only when they have a value."""
+        row = self._first
+        if row is None:
+            raise AssertionError("a complete table has a first row")
+        http_port = self._given.get("prefill_http_port")
+        fields = {
+            "attn_tp_size": row.attn_tp_size,
+            "attn_cp_size": row.attn_cp_size,
+            "dp_size": row.dp_size,
+            "pp_size": row.pp_size,
+            "page_size": int(row.page_size),
+            "kv_cache_dtype": self._given.get("kv_cache_dtype"),
+            "follow_bootstrap_room": row.follows_room,
+            "enable_dsa_cache_layer_split": row.enable_dsa_cache_layer_split,
+            "dsv41_spec_layout": row.dsv41_spec_layout,
+            "kv_layout": self._given.get("kv_layout"),
+            "decode_allocation_policy": row.decode_allocation_policy,
+            "enable_kv_cache_sharding": row.enable_kv_cache_sharding,
+            "prefill_http_port": int(http_port) if http_port is not None else None,
+            "target_tp_rank": None,
+            "target_tp_ranks": None,
+            "target_cp_ranks": None,
+            "target_pp_ranks": None,
+            "required_dst_info_num": None,
+            "required_prefill_response_num": None,
+        }
+        optional = ("dsv41_spec_layout", "kv_layout")
+        return document({key: value for key, value in fields.items() if value is not None or key not in optional})
+
+    @property
+    def addresses(self) -> set[str]:
+        """Of the ranks that are registered."""
+        return {row.rank_ip for row in self._ranks.values()}
+
+    def register_dp_rank(self, body: bytes) -> Answer:
+        try:
+            entry = _parse(body, RoomRank)
+        except BodyError as error:
+            return text(400, str(error))
+        if len(self._rooms) >= MAX_ROOMS:
+            del self._rooms[next(iter(self._rooms))]  # the oldest
+        self._rooms[int(entry.bootstrap_room)] = RoomEntry(int(entry.dp_rank), time.monotonic())
+        log.debug("Registered dp_rank=%s for bootstrap_room=%s", entry.dp_rank, entry.bootstrap_room)
+        return text(200, "OK")
+
+    def query_dp_ranks(self, body: bytes) -> Answer:
+        try:
+            query = _parse(body, RoomQuery)
+        except BodyError as error:
+            return text(400, str(error))
+        rooms = [int(room) for room in query.bootstrap_rooms]
+        return document({str(room): self._rooms[room].dp_rank for room in rooms if room in self._rooms})
+
+    def drop_rooms_older_than(self, seconds: float) -> int:
+        """How many were dropped."""
+        limit = time.monotonic() - seconds
+        old = [room for room, entry in self._rooms.items() if entry.at < limit]
+        for room in old:
+            del self._rooms[room]
+        return len(old)
+
+
+def _parse(body: bytes, kind: type[T]) -> T:
+    """Raises BodyError; msgspec's text ends in the path of the field (`at `$.rank_port``)."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise BodyError(str(error)) from None
+    except MALFORMED as error:
+        raise BodyError(f"the body is not JSON: {error}") from None

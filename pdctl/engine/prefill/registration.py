@@ -1,0 +1,118 @@
+"""A prefill rank announces itself to its instance's bootstrap server, with SGLang's retry rules (0.5.23)."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from typing import TYPE_CHECKING
+
+from pdctl.engine.kv_link.bootstrap_client import BootstrapError, attempt, rank_endpoint, register_rank
+from pdctl.engine.kv_link.bootstrap_rows import FOLLOW_ROOM, RankKey, RankRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pdctl.engine.kv_link.bootstrap_rows import RankEndpoint
+    from pdctl.engine.kv_link.kv_config import DisaggConfig
+    from pdctl.engine.kv_link.kv_loop import Loop
+
+log = logging.getLogger("pdctl.engine")
+
+ATTEMPTS = 5
+LONGEST_DELAY = 30.0
+# A server bound to every interface is dialled on the loopback of the same family (sglang 0.5.18+).
+WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+def delay(first: float, attempts: int, jitter: float) -> float:
+    """Seconds before the next attempt after `attempts` of them; `jitter` in [0, 1) decides about the last quarter."""
+    return min(first * float(2 ** (attempts - 1)), LONGEST_DELAY) * (0.75 + 0.25 * jitter)
+
+
+def server_address(config: DisaggConfig) -> str:
+    host = WILDCARDS.get(config.bootstrap_host, config.bootstrap_host)
+    return f"[{host}]:{config.bootstrap_port}" if ":" in host else f"{host}:{config.bootstrap_port}"
+
+
+def rank_row(config: DisaggConfig, rank_port: int, instance: str | None = None) -> RankRow:
+    return RankRow(
+        attn_tp_size=config.attn_tp_size,
+        attn_tp_rank=config.attn_tp_rank,
+        attn_cp_size=1,
+        attn_cp_rank=0,
+        attn_dp_size=config.attn_dp_size,
+        attn_dp_rank=config.attn_dp_rank,
+        pp_size=config.pp_size,
+        pp_rank=config.pp_rank,
+        system_dp_size=config.dp_size,
+        system_dp_rank=config.dp_rank,
+        rank_ip=config.rank_ip,
+        rank_port=rank_port,
+        page_size=config.page_size,
+        kv_cache_dtype=config.kv_dtype,
+        load_balance_method=FOLLOW_ROOM if config.follows_room else config.load_balance_method,
+        prefill_http_port=config.http_port or None,
+        instance_id=instance,
+    )
+
+
+class Registration:
+    """`done` is set when the server took the row; `failure` says why it never will. Runs on the manager's loop.
+
+    Later it looks now and then whether the row is still there: a server that was started again knows nobody.
+    """
+
+    def __init__(self, loop: Loop, config: DisaggConfig, instance: str, changed: Callable[[], None]) -> None:
+        self.done = threading.Event()
+        self.failure = ""
+        self._loop = loop
+        self._address = server_address(config)
+        self._row = rank_row(config, loop.port, instance)
+        self._key = RankKey(config.dp_group, 0, config.attn_tp_rank, config.pp_rank)
+        self._attempts = 0
+        self._first_delay = config.registration_delay
+        self._interval = config.heartbeat_interval
+        self._changed = changed
+        self._seen = False  # the server has answered with our row since we last put it there
+
+    def begin(self) -> None:
+        self._attempts += 1
+        self._put(self._answered)
+
+    def _put(self, answered: Callable[[BootstrapError | None], None]) -> None:
+        address, row = self._address, self._row
+        self._loop.submit(lambda: attempt(lambda: register_rank(address, row)), answered)
+
+    def _answered(self, error: BootstrapError | None) -> None:
+        if error is None:
+            log.info("Prefill successfully registered to bootstrap server.")
+            self.done.set()
+            self._changed()
+            self._loop.later(self._interval, self._look)
+            return
+        log.warning("Prefill register attempt %d/%d failed: %s", self._attempts, ATTEMPTS, error.message)
+        if self._attempts < ATTEMPTS:
+            self._loop.later(delay(self._first_delay, self._attempts, random.random()), self.begin)
+            return
+        self.failure = f"Prefill instance failed to register to bootstrap server after {ATTEMPTS} retries"
+        log.error("%s: %s", self.failure, error.message)
+        self._changed()
+
+    def _look(self) -> None:
+        address, key = self._address, self._key
+        self._loop.submit(lambda: attempt(lambda: rank_endpoint(address, key)), self._looked)
+
+    def _looked(self, found: RankEndpoint | BootstrapError) -> None:
+        """503 may mean that others are missing; putting the row there twice does no harm."""
+        if isinstance(found, BootstrapError) and found.status in (404, 503):
+            self._put(self._put_back)
+            return
+        self._seen = self._seen or not isinstance(found, BootstrapError)
+        self._loop.later(self._interval, self._look)
+
+    def _put_back(self, error: BootstrapError | None) -> None:
+        if error is None and self._seen:
+            log.info("Prefill successfully registered to bootstrap server.")
+            self._seen = False
+        self._loop.later(self._interval, self._look)

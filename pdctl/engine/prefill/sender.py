@@ -1,0 +1,360 @@
+"""The prefill's end of a room: waits for the decode's page list, then sends chunks, the metadata with the last.
+
+The scheduler's thread calls the public methods; they only leave word for the manager's thread, which does the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pdctl.engine.kv_link import room_failure as failures
+from pdctl.engine.kv_link.fake_room import FakeSender
+from pdctl.engine.kv_link.kv_frames import Status, clipped, unpack_pages
+from pdctl.engine.kv_link.kv_loop import BUSY_POLL
+from pdctl.engine.kv_link.room_failure import Failure, FailureCode
+from pdctl.engine.kv_link.room_state import KVPoll, TransferStats
+from pdctl.engine.prefill.destination import Chunk, Destination, Part, note_page_list
+from pdctl.engine.transfer.base import Op, OpState, TransferError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pdctl.engine.kv_link.kv_frames import TransferInfo
+    from pdctl.engine.kv_link.timers import Timer
+    from pdctl.engine.prefill.decode_sessions import Session
+    from pdctl.engine.prefill.prefill_manager import PrefillManager
+    from pdctl.engine.transfer.base import Pages
+
+__all__ = ["FakeSender", "KvSender", "Sender"]
+
+log = logging.getLogger("pdctl.engine")
+
+
+class KvSender:
+    """`poll` is FAILED only once nothing of the room is being written any more: the pages may be freed then."""
+
+    def __init__(self, room: int, rid: str, manager: PrefillManager) -> None:
+        self.room = room
+        self.rid = rid
+        self.failure: Failure | None = None
+        self.stats = TransferStats()
+        self._manager = manager
+        self._state = KVPoll.BOOTSTRAPPING
+        self._created = time.monotonic()
+        self._began = 0.0
+        self._busy_from = 0.0  # when the ops that run now, or the last ones, began
+        self._moving = 0.0  # seconds in which ops ran
+        self._destinations: dict[str, Destination] = {}
+        self._chunks: list[Chunk] = []
+        self._running: list[Op] = []
+        self._parts: list[Part] = []  # chunks that have not arrived everywhere
+        self._helpers: set[str] = set()  # sessions that know of running ops
+        self._stuck_at = 0.0  # when running ops fail the room
+        self._deadline = 0.0  # when running ops of a failing room are cut off
+        self._sent = 0  # pages
+        self._finished: bytes | None = None  # metadata, once the last chunk was posted
+        self._failing: Failure | None = None
+        self._acks: dict[str, Callable[[], None]] = {}  # by session: who gave the room up and wants to know
+        self.timer: Timer | None = None
+
+    # --- the scheduler's thread
+
+    def poll(self) -> KVPoll:
+        return self._state
+
+    @property
+    def settled(self) -> bool:
+        """No write from this room's pages is outstanding, nor will one start."""
+        return self._state.final
+
+    def send(self, pages: Pages, last: bool, metadata: bytes = b"") -> None:
+        """Queue the next pages of the room, in order. May be called before the decode has sent its page list."""
+        chunk = Chunk(np.array(pages, dtype=np.int32), last, metadata)  # a copy: the caller reuses its array
+        self._manager.loop.call(lambda: self._push(chunk))
+
+    def abort(self, reason: str = failures.ABORTED, code: str = FailureCode.ABORTED.value) -> None:
+        self._manager.loop.call(lambda: self.fail(Failure(code, reason)))
+
+    def clear(self) -> None:
+        """The room is of no more use to the scheduler: abort it unless it is final."""
+        if not self._state.final:
+            self.abort()
+
+    # --- the manager's thread
+
+    @property
+    def age(self) -> float:
+        return time.monotonic() - self._created
+
+    @property
+    def draining(self) -> bool:
+        return self._failing is not None and not self._state.final
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Endpoints of the decode ranks that announced themselves."""
+        return tuple(destination.session.endpoint for destination in tuple(self._destinations.values()))
+
+    @property
+    def waiting_for(self) -> str:
+        """What a bootstrap timeout has to name."""
+        required = next((d.info.required_dst_info_num for d in self._destinations.values()), 1)
+        return (
+            f"{len(self._destinations)} of {required} decode ranks sent their page list for room {self.room} "
+            f"to this prefill rank ({self._manager.endpoint})"
+        )
+
+    def add(self, session: Session, info: TransferInfo, said: bool = False) -> None:
+        """Take one decode rank's page list; the first one counts. `said`: it was logged when it arrived."""
+        known = self._destinations.get(session.id)
+        if known is not None:
+            log.warning("room=%d duplicate page list from %s ignored", self.room, session.endpoint)
+            return
+        if self._state >= KVPoll.WAITING_FOR_INPUT:  # chunks may have left: it would get the rest, and call it whole
+            self._manager.refuse(info, failures.of(FailureCode.DUPLICATE_ROOM, self._claimed(session)))
+            return
+        if not said:
+            note_page_list(info)
+        destination = self._destinations[session.id] = Destination(session, info, unpack_pages(info.pages))
+        session.rooms.add(self.room)
+        wrong = destination.check()
+        if wrong:
+            self.fail(failures.of(FailureCode.BAD_PAGES, wrong))
+            return
+        if len(self._destinations) >= info.required_dst_info_num:
+            self.stats = TransferStats(handshake=self.age)
+            self._move(KVPoll.WAITING_FOR_INPUT)
+            if not said:
+                log.info("room=%d is bootstrapped", self.room)
+            self._flush()
+
+    def _claimed(self, late: Session) -> str:
+        text = f"room {self.room} on prefill rank {self._manager.endpoint} belongs to {', '.join(self.peers)}"
+        log.warning("room=%d page list from %s refused: the room has its decode ranks", self.room, late.endpoint)
+        return f"{text}; decode {late.endpoint} claims it too: rooms must be unique"
+
+    def _push(self, chunk: Chunk) -> None:
+        if self._state.final or self._failing or self._finished is not None:
+            return
+        self._chunks.append(chunk)
+        if self._state >= KVPoll.WAITING_FOR_INPUT:
+            self._flush()
+
+    def _flush(self) -> None:
+        while self._chunks and not self._failing:
+            self._post(self._chunks.pop(0))
+        self._conclude()
+
+    def _post(self, chunk: Chunk) -> None:
+        part = Part(chunk, time.monotonic(), [])
+        self._began = self._began or part.began
+        if not self._running:
+            self._busy_from = part.began
+        self._move(KVPoll.TRANSFERRING, quiet=True)
+        first, self._sent = self._sent, self._sent + len(chunk.pages)
+        for destination in self._destinations.values():
+            if not (self._failing or destination.info.is_dummy):
+                self._post_to(destination, part, first)
+        if self._failing:
+            return
+        if chunk.last:
+            self._finished = chunk.metadata
+        self._rest()
+        self._count(len(chunk.pages))
+        self._parts.append(part)
+        self._note_parts()
+
+    def _rest(self) -> None:
+        """Called where ops may have ended: add the time they took."""
+        if not self._running:
+            now = time.monotonic()
+            self._moving, self._busy_from = self._moving + now - self._busy_from, now
+
+    def _note_parts(self) -> None:
+        while self._parts and self._parts[0].done:
+            self._parts.pop(0).note(self.room)
+
+    @property
+    def nbytes(self) -> int:
+        """What this rank has posted for the room, to all decode ranks."""
+        return sum(destination.nbytes for destination in self._destinations.values())
+
+    def _post_to(self, destination: Destination, part: Part, first: int) -> None:
+        session, chunk = destination.session, part.chunk
+        if destination.wrong_length(self._sent, chunk.last):
+            text = (
+                f"prefill has {self._sent} pages of room {self.room}, decode {session.endpoint} reserved "
+                f"{destination.expected}"
+            )
+            self.fail(failures.of(FailureCode.BAD_PAGES, text))
+            return
+        try:
+            op = destination.post(self._manager.transport, chunk.pages, first)
+        except TransferError as error:
+            self.fail(failures.of(FailureCode.TRANSFER, str(error)))
+            return
+        part.ops.append(op)
+        self._watch(session, op)
+
+    def _watch(self, session: Session, op: Op) -> None:
+        if op.state == OpState.FAILED:
+            self._manager.lost(session, op.error)
+        elif op.state == OpState.RUNNING:
+            if not self._running:
+                self._stuck_at = time.monotonic() + self._manager.config.waiting_timeout
+            self._running.append(op)
+            self._ask_for_help(op)
+            self._manager.watch(self)
+
+    def _ask_for_help(self, op: Op) -> None:
+        """A write that is not done when it was posted: the target may have to lend its thread."""
+        if op.begun and op.peer not in self._helpers:
+            self._helpers.add(op.peer)
+            self._tell(self._destinations[op.peer], KVPoll.TRANSFERRING)
+
+    @property
+    def look_at(self) -> float:
+        """When `check` may find something new (monotonic seconds)."""
+        soon = time.monotonic() + BUSY_POLL
+        limit = self._deadline if self._failing else self._stuck_at
+        return min([limit, *(op.due or soon for op in self._running)])
+
+    def check(self) -> bool:
+        """Poll the ops that are under way; True while some still are."""
+        transport, left, failed = self._manager.transport, [], []
+        for op in self._running:
+            state = transport.poll(op)
+            if state == OpState.RUNNING:
+                left.append(op)
+                self._ask_for_help(op)
+            elif state == OpState.FAILED:
+                failed.append(op)
+        had_some, self._running = bool(self._running), left
+        if had_some:
+            self._rest()
+        for op in failed:  # now that the room has nothing else under way, its end can still be told to that peer
+            self._manager.lost_peer(op.peer, op.error)
+        self._note_parts()
+        now = time.monotonic()
+        if left and now > self._stuck_at:
+            text = f"a write into {left[0].peer} did not end within {self._manager.config.waiting_timeout:.1f}s"
+            self.fail(failures.of(FailureCode.TRANSFER, text))
+        if left and self._failing and now > self._deadline:
+            self._cut_off()
+        self._conclude()
+        return bool(self._running)
+
+    def _cut_off(self) -> None:
+        """A failing room's ops outlived their grace: cancel them, and cut the peers off so that nothing comes late."""
+        for op in self._running:
+            self._manager.transport.release(op)
+            self._manager.lost_peer(op.peer, f"a write did not end within {self._manager.config.write_grace:.1f}s")
+        self._running = []
+
+    def fail(self, failure: Failure) -> None:
+        """Stop the room; the first failure is the one that is told."""
+        if self._state.final or self._failing:
+            return
+        self._failing = failure
+        self._deadline = time.monotonic() + self._manager.config.write_grace
+        self._chunks.clear()
+        self._conclude()
+
+    def condemn(self, failure: Failure) -> None:
+        """Fail without waiting for running ops: there will be no thread to wait on."""
+        self.fail(failure)
+        self._deadline = 0.0
+        self.check()
+
+    def serves(self, session: str) -> bool:
+        return session in self._destinations
+
+    def give_up(self, session: str, failure: Failure, acknowledge: Callable[[], None]) -> None:
+        """A decode gave the room up: `acknowledge` as soon as nothing is being written into its pages."""
+        self._acks[session] = acknowledge
+        self.fail(failure)
+
+    def _conclude(self) -> None:
+        if self._state.final or self._running:
+            return
+        if self._failing:
+            self._finish(KVPoll.FAILED)
+        elif self._finished is not None:
+            self._finish(KVPoll.SUCCESS)
+
+    def _finish(self, state: KVPoll) -> None:
+        failure, metadata = self._failing, self._finished or b""
+        for destination in self._destinations.values():
+            session = destination.session
+            session.rooms.discard(self.room)
+            # A dummy's success means nothing to its decode; what went wrong there fails the whole room.
+            if session.id not in self._acks and (failure or not destination.info.is_dummy):
+                self._tell(destination, state, failure, metadata if session.speaks else b"")
+        self.failure = failure
+        if failure is None:
+            self._count(0, time.monotonic() - self._began)
+        if self.timer is not None:
+            self.timer.cancel()
+        self._manager.concluded(self)
+        self._move(state)  # last: whoever sees the state may ask for everything else
+        for acknowledge in self._acks.values():
+            acknowledge()
+        self._report()
+
+    def _report(self) -> None:
+        failure, stats = self.failure, self.stats
+        if failure is None:
+            log.info(
+                "room=%d KV transfer done rid='%s' pages=%d bytes=%d seconds=%.6f",
+                self.room, self.rid, stats.pages, stats.nbytes, stats.transfer,
+            )  # fmt: skip
+        else:
+            log.info("room=%d sender failed rid='%s' code=%s: %s", self.room, self.rid, failure.code, failure.message)
+
+    def _tell(self, to: Destination, state: KVPoll, failure: Failure | None = None, metadata: bytes = b"") -> None:
+        code, reason = (failure.code, clipped(failure.message)) if failure else ("", "")
+        to.session.tell(
+            Status(
+                room=self.room,
+                session=to.session.id,
+                generation=to.info.generation,
+                status=state,
+                prefill_rank=self._manager.prefill_rank,
+                code=code,
+                reason=reason,
+                metadata=metadata if state == KVPoll.SUCCESS else b"",
+                nbytes=to.nbytes,
+                chunks=to.chunks,
+                descriptors=to.descriptors,
+                seconds=self._moving,
+                checksums=to.checksums if state == KVPoll.SUCCESS else None,
+            )
+        )
+
+    def _count(self, pages: int, transfer: float = 0.0) -> None:
+        old = self.stats
+        destinations = self._destinations.values()
+        one_page = max(destination.session.room_page_bytes for destination in destinations)
+        prefix = max(destination.info.decode_prefix_pages for destination in destinations)
+        self.stats = TransferStats(
+            pages=old.pages + pages,
+            room_nbytes=max(0, old.pages + pages - prefix) * one_page,
+            moving=self._moving,
+            nbytes=self.nbytes,
+            chunks=old.chunks + bool(pages),
+            handshake=old.handshake,
+            transfer=transfer,
+            descriptors=sum(destination.descriptors for destination in destinations),
+        )
+
+    def _move(self, to: KVPoll, quiet: bool = False) -> None:
+        self._state = self._state.advanced(to)
+        if not quiet:
+            self._manager.wake()
+
+
+Sender = KvSender | FakeSender

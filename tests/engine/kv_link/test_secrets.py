@@ -1,0 +1,85 @@
+"""A deployment secret between ranks: with it rooms go through, without it nothing does, and both sides say so."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+import zmq
+
+from pdctl.deployment_secret import ENV, DeploymentSecret
+from pdctl.engine.kv_link.room_state import KVPoll
+from tests.engine.kv_link.rig import bootstrap, decode_side, prefill_side
+from tests.engine.kv_link.test_frames import FRAMES, codec, dialled
+from tests.engine.kv_link.test_rooms import run_room
+
+ONE, OTHER = DeploymentSecret(b"1" * 32), DeploymentSecret(b"2" * 32)
+
+
+def test_ranks_of_one_deployment_hand_rooms_over() -> None:
+    with (
+        bootstrap() as server,
+        prefill_side(server.port, secret=ONE) as prefill,
+        decode_side(secret=ONE) as decode,
+    ):
+        for room in (1, 2):
+            run_room(prefill, decode, room, server.port)
+
+
+@pytest.mark.parametrize(("far", "near"), [(ONE, None), (None, ONE), (ONE, OTHER)], ids=["prefill", "decode", "two"])
+def test_ranks_of_two_deployments_say_at_once_what_differs(
+    far: DeploymentSecret | None, near: DeploymentSecret | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "pdctl.engine")
+    with (
+        bootstrap() as server,
+        prefill_side(server.port, secret=far) as prefill,
+        decode_side(secret=near) as decode,
+    ):
+        began = time.monotonic()
+        receiver = decode.manager.receiver(1, "rid", "127.0.0.1", server.port)  # type: ignore[union-attr]
+        decode.until(receiver, KVPoll.FAILED)
+        assert time.monotonic() - began < 4.0, "sooner than a registration that nobody answers"
+        assert receiver.failure is not None
+        assert receiver.failure.code == "mismatch"
+        assert ENV in receiver.failure.message
+        prefill.woken.wait("line in the prefill's log", lambda: "Turned away" in caplog.text)
+
+
+def test_strangers_are_turned_away_before_a_byte_of_theirs_is_read(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "pdctl.engine")
+    with bootstrap() as server, prefill_side(server.port, secret=ONE) as prefill, decode_side(secret=ONE) as decode:
+        for side in (prefill, decode):
+            with dialled(side.manager.endpoint) as push:
+                for frame in FRAMES:
+                    push.send(codec.encode(frame), zmq.DONTWAIT)
+                side.woken.wait("line", lambda s=side: f"at {s.manager.endpoint}" in caplog.text)  # type: ignore[misc]
+            assert side.manager.stats().rejected_frames == 0
+            assert side.manager.stats().peers == 0
+        run_room(prefill, decode, 1, server.port)
+    assert ENV in caplog.text
+    assert caplog.text.count("Turned away") < 5, "at a bounded rate"
+
+
+def test_the_death_of_the_managers_thread_is_told_before_anything_else() -> None:
+    told: list[str] = []
+    with bootstrap() as server, prefill_side(server.port) as prefill:
+        prefill.manager._died = told.append  # type: ignore[method-assign]
+        began = time.monotonic()
+        prefill.manager.loop.call(lambda: [][0])
+        prefill.woken.wait("word of the death", lambda: told)
+        assert time.monotonic() - began < 1.0
+        assert "KV manager thread ended on IndexError" in told[0]
+
+
+HOSTS = ("a" * 70, "..", "xn--", "\u00e9" * 80, "[::1", "\ud83d\ude00.example")  # the last: no id of a test may hold it
+
+
+@pytest.mark.parametrize("host", HOSTS, ids=ascii)
+def test_a_bootstrap_host_that_is_no_name_fails_its_room_alone(host: str) -> None:
+    with bootstrap() as server, prefill_side(server.port) as prefill, decode_side(topology_timeout=0.1) as decode:
+        receiver = decode.manager.receiver(9, "rid", host, 8998)  # type: ignore[union-attr]
+        decode.until(receiver, KVPoll.FAILED)
+        assert not decode.manager.ended
+        run_room(prefill, decode, 1, server.port)
