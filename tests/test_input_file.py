@@ -14,8 +14,8 @@ from pdctl.engines import custom
 from pdctl.errors import UsageError
 from pdctl.logs.source import open_logs
 from pdctl.manifests import read as manifests
-from pdctl.topology import files
-from pdctl.topology.diagnostic import Report
+from pdctl.topology import resolve
+from pdctl.topology.diagnostic import ProblemReport
 
 
 @pytest.fixture
@@ -60,8 +60,8 @@ def test_every_reader_gives_a_silent_pipe_up(fifo: Path) -> None:
         manifests.text_of(str(fifo))
     with pytest.raises(UsageError, match="nothing was written to it within"):
         custom.load(fifo.parent)
-    report = Report()
-    assert files.read(fifo, report) is None
+    report = ProblemReport()
+    assert resolve.read_file(fifo, report) is None
     assert "nothing was written to it within" in report.listed()[0].message
 
 

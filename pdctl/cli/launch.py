@@ -24,7 +24,7 @@ from pdctl.launch.targets.local import Local
 from pdctl.render import plan_document, serving, term
 from pdctl.render.foreground import Foreground
 from pdctl.render.progress import Progress, choose
-from pdctl.topology import document, resolve
+from pdctl.topology import export, resolve
 
 if TYPE_CHECKING:
     from pdctl.launch.deployment import Deployment, Options
@@ -135,7 +135,7 @@ def command(
 
 def _read(files: list[str], sets: list[str]) -> Written:
     topology, values = resolve.resolve([resolve.find(each) for each in files], sets)
-    return Written(files, sets, topology, document.to_yaml(values))
+    return Written(files, sets, topology, export.to_yaml(values))
 
 
 def _open(written: Written, deployment: Deployment, options: Options, name: str, target: Local, detach: bool) -> Opened:

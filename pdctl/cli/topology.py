@@ -86,7 +86,7 @@ def show(
     pdctl topology show 2p1d
     pdctl topology show base.yaml -f site.yaml -o json
     """
-    from pdctl.topology.document import document, to_yaml
+    from pdctl.topology.export import document, to_yaml
 
     values = resolve.resolve([resolve.find(each) for each in (file, *(overlays or []))], sets or []).values
     if output is Form.YAML:
@@ -107,8 +107,7 @@ def schema(
     \b
     pdctl topology schema > pdctl.schema.json
     """
-    from pdctl.topology.export import json_schema
-    from pdctl.topology.reference import markdown
+    from pdctl.topology.export import json_schema, markdown
 
     if output is Schema.MARKDOWN:
         term.out().write(markdown().rstrip())

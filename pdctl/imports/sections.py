@@ -13,7 +13,7 @@ from pdctl.imports.found import bare
 from pdctl.imports.settings import VARIABLE, scalar, values
 from pdctl.topology import schema
 from pdctl.topology.build import SHIPPED
-from pdctl.topology.flags import ENGINE_OWNED, ROUTER_OWNED
+from pdctl.topology.owned_flags import ENGINE_OWNED, ROUTER_OWNED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

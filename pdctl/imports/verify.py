@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pdctl.imports.document import Draft
     from pdctl.imports.notes import Notes
     from pdctl.layout.instance import Instance, Plan
-    from pdctl.topology.resolve import Resolved
+    from pdctl.topology.resolve import ResolvedTopology
 
 RELEASE = "flag-not-in-release"
 # Decided elsewhere, derived, or told of above.
@@ -55,7 +55,9 @@ def settled(draft: Draft, head: Sequence[str], name: str, environ: Mapping[str, 
 MOVABLE = (("ports", "dist-init"), ("ports", "bootstrap"), ("ports", "http"), ("router", "port"))
 
 
-def _accepted(draft: Draft, name: str, environ: Mapping[str, str], notes: Notes) -> tuple[dict[str, object], Resolved]:
+def _accepted(
+    draft: Draft, name: str, environ: Mapping[str, str], notes: Notes
+) -> tuple[dict[str, object], ResolvedTopology]:
     """Ports that meet in a topology's way of counting are left to pdctl, one kind after the other."""
     values = dict(draft.values)
     for section, key in MOVABLE:
@@ -79,7 +81,7 @@ def _meeting(values: dict[str, object], name: str, environ: Mapping[str, str]) -
     return False
 
 
-def _planned(resolved: Resolved, notes: Notes) -> Plan | None:
+def _planned(resolved: ResolvedTopology, notes: Notes) -> Plan | None:
     try:
         return plan_topology(resolved.topology)
     except PdctlError as error:

@@ -27,7 +27,7 @@ def documents(text: str, file: str) -> Iterator[Node]:
             if node is not None:
                 yield node
     except yaml.YAMLError as error:
-        from pdctl.topology.source import unreadable  # late: only a mistake needs it
+        from pdctl.topology.yaml_parser import unreadable  # late: only a mistake needs it
 
         hint = "render the template first: helm template … | pdctl doctor -" if "{{" in text else ""
         raise unreadable(file, text, error, hint) from None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pdctl import package_data
+from pdctl.topology.checked_values import Values, defaults
 from pdctl.topology.model import (
     Engine,
     Ignore,
@@ -24,7 +25,6 @@ from pdctl.topology.model import (
     Transfer,
     Workload,
 )
-from pdctl.topology.read import Values, defaults
 from pdctl.topology.schema import POOL, RESTART
 
 if TYPE_CHECKING:

@@ -65,7 +65,7 @@ class Diagnostic(NamedTuple):
     help: str = ""
 
 
-class Report:
+class ProblemReport:
     """Collects problems, each once: an anchor used in three places is one mistake."""
 
     def __init__(self) -> None:

@@ -1,14 +1,19 @@
-"""The schema table as JSON Schema (draft 2020-12), for editors that check YAML while it is typed."""
+"""What pdctl writes of topologies: one resolved as a file again, the schema as JSON Schema and as a page of fields."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pdctl.topology import flags
-from pdctl.topology.schema import TOPOLOGY, Key, Kind, Required
+from pdctl.topology import owned_flags, units
+from pdctl.topology.diagnostic import Code, listing
+from pdctl.topology.schema import TOPOLOGY, Key, Required, ValueKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
+
+    from pdctl.topology.checked_values import Values
+
 
 Schema = dict[str, object]
 
@@ -31,8 +36,8 @@ def json_schema() -> Schema:
         "title": "pdctl topology",
         "$defs": {
             "variable": VARIABLE,
-            "engine-flags": _flags(flags.ENGINE_OWNED),
-            "router-flags": _flags(flags.ROUTER_OWNED),
+            "engine-flags": _flags(owned_flags.ENGINE_OWNED),
+            "router-flags": _flags(owned_flags.ROUTER_OWNED),
         },
         **_table(TOPOLOGY, ""),
         "type": "object",
@@ -50,7 +55,7 @@ def _flags(owned: Mapping[str, str]) -> Schema:
     }
 
 
-def _schema(kind: Kind, path: str) -> Schema:
+def _schema(kind: ValueKind, path: str) -> Schema:
     if kind.name == "table":
         return _table(kind, path)
     if kind.name == "map" and kind.item is not None:
@@ -64,7 +69,7 @@ def _schema(kind: Kind, path: str) -> Schema:
     return _single(kind)
 
 
-def _table(kind: Kind, path: str) -> Schema:
+def _table(kind: ValueKind, path: str) -> Schema:
     schema: Schema = {
         "type": ["object", "null"],
         "properties": {key.name: _property(key, f"{path}.{key.name}".lstrip(".")) for key in kind.keys},
@@ -84,7 +89,7 @@ def _property(key: Key, path: str) -> Schema:
     return schema
 
 
-def _map(kind: Kind, item: Kind, path: str) -> Schema:
+def _map(kind: ValueKind, item: ValueKind, path: str) -> Schema:
     names = {f"^{kind.name_kind.pattern}$": _schema(item, path)} if kind.name_kind else {}
     return {
         "type": ["object", "null"],
@@ -93,7 +98,7 @@ def _map(kind: Kind, item: Kind, path: str) -> Schema:
     }
 
 
-def _single(kind: Kind) -> Schema:
+def _single(kind: ValueKind) -> Schema:
     """A scalar, or a variable in its place. Plain text needs no alternative: `${VAR}` is text."""
     if kind.name == "boolean":
         return _or_variable({"type": "boolean"})
@@ -116,3 +121,128 @@ def _single(kind: Kind) -> Schema:
 
 def _or_variable(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"$ref": "#/$defs/variable"}]}
+
+
+def document(values: Values) -> dict[str, object]:
+    """`values` of `resolve.Resolved` as a file would have them; keys without a value are left out."""
+    written = _written(TOPOLOGY, values)
+    if not isinstance(written, dict):
+        raise TypeError("the top of a topology is a map")
+    return written
+
+
+def to_yaml(values: Values) -> str:
+    """A file that resolves to the same topology."""
+    import yaml
+
+    return yaml.safe_dump(document(values), sort_keys=False, allow_unicode=True, width=120)
+
+
+def _written(kind: ValueKind, value: object) -> object:
+    if kind.name == "table" and isinstance(value, Mapping):
+        pairs = {key.name: _written(key.kind, value[key.name]) for key in kind.keys}
+        return {name: inner for name, inner in pairs.items() if inner not in (None, {}, [])}
+    if kind.name == "map" and isinstance(value, Mapping) and kind.item is not None:
+        return {name: _written(kind.item, inner) for name, inner in value.items()}
+    if kind.name == "either":
+        return _written(next((option for option in kind.options if option.keys), kind.options[0]), value)
+    if isinstance(value, tuple):
+        return [_literal(item) for item in value]
+    if kind.name == "size" and isinstance(value, int):
+        return units.format_size(value)
+    if kind.name == "rate" and isinstance(value, int):
+        return units.format_rate(value)
+    return units.format_duration(value) if kind.name == "duration" and isinstance(value, float) else _literal(value)
+
+
+def _literal(value: object) -> object:
+    """A `$` was resolved already: doubled, it stays what it is."""
+    return value.replace("$", "$$") if isinstance(value, str) else value
+
+
+MEANING = {
+    Code.MISSING_FILE: "no file of that name, and no topology",
+    Code.NOT_A_FILE: "a directory",
+    Code.UNREADABLE_FILE: "the file exists but cannot be read",
+    Code.FILE_TOO_LARGE: "more than 1 MiB",
+    Code.NOT_UTF8: "not UTF-8 text, or binary",
+    Code.EMPTY_FILE: "nothing but comments",
+    Code.YAML_SYNTAX: "not YAML",
+    Code.TAB_INDENT: "YAML is indented with spaces",
+    Code.MANY_DOCUMENTS: "more than one YAML document",
+    Code.TOO_DEEP: "nested deeper than any topology",
+    Code.TOO_MANY_NODES: "too many values, counting every use of an anchor",
+    Code.BAD_ALIAS: "an alias without an anchor, or inside its own",
+    Code.BAD_MERGE: "`<<` of something that is not a map",
+    Code.BAD_KEY: "a key that is not text",
+    Code.BAD_TAG: "a YAML tag other than `!!str`",
+    Code.DUPLICATE_KEY: "one key twice in one map",
+    Code.NOT_A_MAP: "the file holds a list or a single value",
+    Code.BAD_SET: "`--set` without a path and a value",
+    Code.BAD_INTERPOLATION: "a `$` that is neither `${VAR}`, `${VAR:-default}` nor `$$`",
+    Code.UNSET_VARIABLE: "`${VAR}` of a variable that is not set, without a default",
+    Code.UNKNOWN_KEY: "a key the schema does not have",
+    Code.MISSING_KEY: "a key the schema requires",
+    Code.WRONG_TYPE: "a list for a number, text for a list, …",
+    Code.AMBIGUOUS_VALUE: "YAML 1.1 and 1.2 read it differently (`on`, `010`, `1_000`, `2:30`)",
+    Code.OUT_OF_RANGE: "a number too small or too large",
+    Code.BAD_CHOICE: "none of the names allowed there",
+    Code.BAD_NAME: "text of the wrong form",
+    Code.BAD_UNIT: "a size, time or bandwidth without a unit, or with the wrong one",
+    Code.BAD_FLAG: "a flag with dashes in front, capitals or underscores",
+    Code.OWNED_FLAG: "a flag that pdctl writes itself",
+    Code.UNKNOWN_POOL: "a pool that is not defined",
+    Code.PORT_COLLISION: "two servers want one port of one host",
+    Code.PORT_RANGE: "counting up from the first port leaves the port numbers",
+    Code.DP_SPLIT: "tp cannot be split into dp attention groups",
+    Code.NIC_COUNT: "`count` contradicts the list of devices",
+    Code.WRONG_BACKEND: "a transfer backend the engine does not have",
+    Code.WRONG_POLICY: "a policy the router does not have",
+}
+
+
+def markdown() -> str:
+    """What `pdctl topology schema -o markdown` prints."""
+    lines = ["## Fields", "", "| field | value | default | meaning |", "| --- | --- | --- | --- |"]
+    lines += [_row(path, key) for path, key in fields(TOPOLOGY, "")]
+    lines += ["", "## Problems", "", "| code | meaning |", "| --- | --- |"]
+    lines += [f"| `{code.value}` | {_escaped(meaning)} |" for code, meaning in MEANING.items()]
+    return "\n".join(lines) + "\n"
+
+
+def fields(kind: ValueKind, path: str) -> Iterator[tuple[str, Key]]:
+    """Every key with its path, roles once (both have the same keys), map entries as `<name>`."""
+    for key in kind.keys:
+        here = f"{path}.{key.name}" if path else key.name
+        if here == "roles.decode":
+            yield here, key
+            continue
+        yield here, key
+        inner = here
+        for table in (key.kind, *key.kind.options):
+            if table.name == "map" and table.item is not None and table.item.keys:
+                table, inner = table.item, f"{here}.<pool>"
+            elif table.name == "list" and table.item is not None and table.item.keys:
+                table, inner = table.item, f"{here}[]"
+            yield from fields(table, inner)
+
+
+def _row(path: str, key: Key) -> str:
+    if path == "roles.decode":
+        return f"| `{path}` | the keys of `roles.prefill` | required | {key.doc} |"
+    value = listing(key.kind.choices) or key.kind.expected
+    return f"| `{path}` | {_escaped(value)} | {_default(key)} | {_escaped(key.doc)} |"
+
+
+def _default(key: Key) -> str:
+    if key.default is Required:
+        return "required"
+    if isinstance(key.default, bool):
+        return f"`{str(key.default).lower()}`"
+    if isinstance(key.default, (str, int, float)):
+        return f"`{key.default}`"
+    return "" if key.kind.name == "table" else key.unset
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pdctl.topology.diagnostic import Code, Report, shown
-from pdctl.topology.source import parse
-from pdctl.topology.tree import Entry, List, Map, Node, Scalar, Source
+from pdctl.topology.diagnostic import Code, ProblemReport, shown
+from pdctl.topology.yaml_parser import parse
+from pdctl.topology.yaml_tree import KeyValue, List, Map, Node, Scalar, YamlText
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,23 +27,23 @@ def merge(base: Map, over: Map) -> Map:
         if old is None:
             entries[name] = new
         elif isinstance(old.value, Map) and isinstance(new.value, Map):
-            entries[name] = Entry(new.key, merge(old.value, new.value))
+            entries[name] = KeyValue(new.key, merge(old.value, new.value))
         else:
             replaced = None if type(old.value) is type(new.value) else old.key
-            entries[name] = Entry(new.key, new.value, replaced)
+            entries[name] = KeyValue(new.key, new.value, replaced)
     return Map(base.span, entries)
 
 
-def assignments(sets: Sequence[str], report: Report) -> list[Map]:
+def assignments(sets: Sequence[str], report: ProblemReport) -> list[Map]:
     """One map per `--set`. They share one source, a line each, so that `--set:2:7` is column 7 of the second."""
     if sets:
         report.reading(SET)
-    source = Source(SET, tuple(text.replace("\n", " ") for text in sets))
+    source = YamlText(SET, tuple(text.replace("\n", " ") for text in sets))
     found = (_assignment(source, number, report) for number in range(len(sets)))
     return [each for each in found if each is not None]
 
 
-def _assignment(source: Source, number: int, report: Report) -> Map | None:
+def _assignment(source: YamlText, number: int, report: ProblemReport) -> Map | None:
     text = source.lines[number]
     keys: list[tuple[str, Span]] = []
     at = 0
@@ -60,11 +60,11 @@ def _assignment(source: Source, number: int, report: Report) -> Map | None:
         return None
     for name, span in reversed(keys):
         blank = isinstance(value, Scalar) and value.blank
-        value = Map(span, {name: Entry(span, value._replace(span=span) if blank else value)})
+        value = Map(span, {name: KeyValue(span, value._replace(span=span) if blank else value)})
     return value if isinstance(value, Map) else None
 
 
-def _malformed(source: Source, number: int, at: int, report: Report) -> None:
+def _malformed(source: YamlText, number: int, at: int, report: ProblemReport) -> None:
     text = source.lines[number]
     fix = "write path=value, such as roles.prefill.instances=2"
     if text[at : at + 1] == "[":
@@ -75,12 +75,12 @@ def _malformed(source: Source, number: int, at: int, report: Report) -> None:
     report.add(Code.BAD_SET, f"{shown(text)} is not a path and a value", [mark], fix)
 
 
-def _value(source: Source, number: int, at: int, report: Report) -> Node | None:
+def _value(source: YamlText, number: int, at: int, report: ProblemReport) -> Node | None:
     """The text behind the `=`, read as YAML, with its marks moved to where it stands in the `--set`."""
     text = source.lines[number]
-    inner = Report()
+    inner = ProblemReport()
     # Spaces in front would count as indentation; a list or map is in flow style here and does not care.
-    node = parse(Source.of(SET, text[at:]), inner)
+    node = parse(YamlText.of(SET, text[at:]), inner)
     for found in inner.listed():
         marks = tuple((_moved(span, source, number, at), label) for span, label in found.spans)
         report.add(found.code, found.message, marks, found.help)
@@ -91,18 +91,18 @@ def _value(source: Source, number: int, at: int, report: Report) -> Node | None:
     return _placed(node, source, number, at)
 
 
-def _moved(span: Span, source: Source, number: int, by: int) -> Span:
+def _moved(span: Span, source: YamlText, number: int, by: int) -> Span:
     return source.span(number, span.column - 1 + by, span.end_column - 1 + by)
 
 
-def _placed(node: Node, source: Source, number: int, by: int) -> Node:
+def _placed(node: Node, source: YamlText, number: int, by: int) -> Node:
     span = _moved(node.span, source, number, by)
     if isinstance(node, Scalar):
         return node._replace(span=span)
     if isinstance(node, List):
         return List(span, tuple(_placed(item, source, number, by) for item in node.items))
     entries = {
-        name: Entry(_moved(entry.key, source, number, by), _placed(entry.value, source, number, by))
+        name: KeyValue(_moved(entry.key, source, number, by), _placed(entry.value, source, number, by))
         for name, entry in node.entries.items()
     }
     return Map(span, entries)

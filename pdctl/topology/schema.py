@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pdctl.topology.model import VERSION
 
 
-class Kind(NamedTuple):
+class ValueKind(NamedTuple):
     """`name` picks the reader (read.py) and the JSON Schema (export.py); `expected` ends "expected …"."""
 
     name: str
@@ -21,17 +21,17 @@ class Kind(NamedTuple):
     choices: tuple[str, ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()  # further spellings of choices, read as the choice
     pattern: str = ""  # of a text
-    item: Kind | None = None  # of a list, or a map's values
-    name_kind: Kind | None = None  # of a map's keys
+    item: ValueKind | None = None  # of a list, or a map's values
+    name_kind: ValueKind | None = None  # of a map's keys
     keys: tuple[Key, ...] = ()
-    options: tuple[Kind, ...] = ()  # of `either`: told apart by shape
+    options: tuple[ValueKind, ...] = ()  # of `either`: told apart by shape
 
 
 class Key(NamedTuple):
     """`default` is written as in the file; `unset` says in words what happens when there is none to write."""
 
     name: str
-    kind: Kind
+    kind: ValueKind
     default: object
     doc: str
     unset: str = "none"
@@ -45,53 +45,57 @@ class Absent:
     """A table that is nothing at all when left out, rather than a table of defaults."""
 
 
-def integer(low: int, high: int | None = None) -> Kind:
+def integer(low: int, high: int | None = None) -> ValueKind:
     bounds = f"from {low} to {high}" if high is not None else f"of at least {low}"
-    return Kind("integer", f"a whole number {bounds}", low, high)
+    return ValueKind("integer", f"a whole number {bounds}", low, high)
 
 
-def number(low: float, high: float | None = None, open_low: bool = False) -> Kind:
+def number(low: float, high: float | None = None, open_low: bool = False) -> ValueKind:
     bounds = f"above {low:g}" if open_low else f"from {low:g}"
-    return Kind("number", f"a number {bounds}" + (f" to {high:g}" if high is not None else ""), low, high, open_low)
+    return ValueKind(
+        "number", f"a number {bounds}" + (f" to {high:g}" if high is not None else ""), low, high, open_low
+    )
 
 
-def text(expected: str = "text", pattern: str = "") -> Kind:
-    return Kind("text", expected, pattern=pattern)
+def text(expected: str = "text", pattern: str = "") -> ValueKind:
+    return ValueKind("text", expected, pattern=pattern)
 
 
-def choice(*names: str) -> Kind:
+def choice(*names: str) -> ValueKind:
     quoted = [f"`{name}`" for name in names]
-    return Kind("choice", quoted[0] if len(names) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}", choices=names)
+    return ValueKind(
+        "choice", quoted[0] if len(names) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}", choices=names
+    )
 
 
-def each(item: Kind, expected: str) -> Kind:
-    return Kind("list", expected, item=item)
+def each(item: ValueKind, expected: str) -> ValueKind:
+    return ValueKind("list", expected, item=item)
 
 
-def named(item: Kind, expected: str, name: Kind | None = None) -> Kind:
-    return Kind("map", expected, item=item, name_kind=name)
+def named(item: ValueKind, expected: str, name: ValueKind | None = None) -> ValueKind:
+    return ValueKind("map", expected, item=item, name_kind=name)
 
 
-def table(*keys: Key) -> Kind:
-    return Kind("table", "a map", keys=keys)
+def table(*keys: Key) -> ValueKind:
+    return ValueKind("table", "a map", keys=keys)
 
 
-def either(*options: Kind) -> Kind:
-    return Kind("either", " or ".join(option.expected for option in options), options=options)
+def either(*options: ValueKind) -> ValueKind:
+    return ValueKind("either", " or ".join(option.expected for option in options), options=options)
 
 
 LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"  # a DNS label: pool and run names become host and pod names
 VARIABLE = text("a name of letters, digits and _", r"[A-Za-z_][A-Za-z0-9_]*")
 
-BOOLEAN = Kind("boolean", "`true` or `false`")
+BOOLEAN = ValueKind("boolean", "`true` or `false`")
 TEXT = text()
-SIZE = Kind("size", "a size such as `80GiB`")
-RATE = Kind("rate", "a bandwidth such as `400Gbps`")
-DURATION = Kind("duration", "a time such as `30s` or `1h30m`")
+SIZE = ValueKind("size", "a size such as `80GiB`")
+RATE = ValueKind("rate", "a bandwidth such as `400Gbps`")
+DURATION = ValueKind("duration", "a time such as `30s` or `1h30m`")
 PORT = integer(1, 65535)
 TEXTS = each(TEXT, "a list of text")
-FLAGS = named(Kind("flag", "a single value or a list of them"), "a map of flags")
-ENV = named(Kind("variable", "text or a number"), "a map of environment variables", VARIABLE)
+FLAGS = named(ValueKind("flag", "a single value or a list of them"), "a map of flags")
+ENV = named(ValueKind("variable", "text or a number"), "a map of environment variables", VARIABLE)
 LABELS = named(TEXT, "a map of text")
 NAME = text("a name of a-z, 0-9 and - (at most 63, no - at either end)", LABEL)
 

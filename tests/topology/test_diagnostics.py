@@ -6,7 +6,7 @@ import pytest
 
 from pdctl.render import diagnostics
 from pdctl.render.term import Term
-from pdctl.topology.diagnostic import Code, Diagnostic, Report, listing, shown
+from pdctl.topology.diagnostic import Code, Diagnostic, ProblemReport, listing, shown
 from pdctl.topology.model import Span
 
 LINES = ("version: pdctl/v1", "name: x", "", "router:", "  port: 1", "", "", "ports:", "  http: 1")
@@ -104,7 +104,7 @@ def test_json_has_every_problem() -> None:
 
 
 def test_a_report_keeps_each_problem_once_and_in_reading_order() -> None:
-    report = Report()
+    report = ProblemReport()
     report.reading("b.yaml")
     report.reading("a.yaml")
     for file, line in (("a.yaml", 1), ("b.yaml", 9), ("b.yaml", 2), ("b.yaml", 2)):

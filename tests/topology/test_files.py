@@ -7,23 +7,22 @@ from pathlib import Path
 import pytest
 
 from pdctl.errors import TopologyError
-from pdctl.topology.diagnostic import Code, Report
-from pdctl.topology.files import MAX_BYTES, read
-from pdctl.topology.resolve import load
+from pdctl.topology.diagnostic import Code, ProblemReport
+from pdctl.topology.resolve import MAX_BYTES, load, read_file
 
 from .conftest import Write
 
 
 def problems(path: Path) -> list[tuple[Code, str]]:
-    report = Report()
-    assert read(path, report) is None
+    report = ProblemReport()
+    assert read_file(path, report) is None
     return [(found.code, found.help) for found in report.listed()]
 
 
 def test_a_file_of_a_mebibyte_is_read_and_a_larger_one_is_not(tmp_path: Path) -> None:
     path = tmp_path / "log.yaml"
     path.write_bytes(b"#" * MAX_BYTES)
-    assert read(path, Report()) is not None
+    assert read_file(path, ProblemReport()) is not None
     path.write_bytes(b"#" * (MAX_BYTES + 1))
     assert [code for code, _ in problems(path)] == [Code.FILE_TOO_LARGE]
 
@@ -49,8 +48,8 @@ def test_a_byte_order_mark_is_skipped(write: Write) -> None:
 def test_a_byte_that_is_not_utf8_is_placed(tmp_path: Path) -> None:
     path = tmp_path / "t.yaml"
     path.write_bytes("a: é\nb: ".encode() + b"\xff")
-    report = Report()
-    assert read(path, report) is None
+    report = ProblemReport()
+    assert read_file(path, report) is None
     span, label = report.listed()[0].spans[0]
     assert (span.line, span.column, label) == (2, 4, "byte 0xff")
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.topology.interpolate import expand
+from pdctl.topology.scalars import expand
 
 ENVIRON = {"HOST": "gpu1", "EMPTY": "", "BRACE": "{}"}
 

@@ -4,7 +4,7 @@ import pytest
 
 from pdctl.errors import TopologyError
 from pdctl.topology.diagnostic import Code, Diagnostic
-from pdctl.topology.flags import ENGINE_OWNED, ROUTER_OWNED, owner
+from pdctl.topology.owned_flags import ENGINE_OWNED, ROUTER_OWNED, owner
 from pdctl.topology.resolve import load
 
 from .conftest import Write
@@ -38,7 +38,7 @@ def test_every_owned_router_flag_is_refused(write: Write, flag: str) -> None:
 
 def test_owned_flags_name_keys_that_exist(write: Write) -> None:
     """Otherwise the advice would send people to a key the schema does not have."""
-    from pdctl.topology.reference import fields
+    from pdctl.topology.export import fields
     from pdctl.topology.schema import TOPOLOGY
 
     known = {path for path, _ in fields(TOPOLOGY, "")}

@@ -4,8 +4,8 @@ import pytest
 
 from pdctl.topology import scalars
 from pdctl.topology.model import Span
-from pdctl.topology.scalars import Sort
-from pdctl.topology.tree import Scalar
+from pdctl.topology.scalars import ScalarSort
+from pdctl.topology.yaml_tree import Scalar
 
 HERE = Span("t.yaml", 1, 1, 2)
 
@@ -13,26 +13,26 @@ HERE = Span("t.yaml", 1, 1, 2)
 @pytest.mark.parametrize(
     ("text", "sort"),
     [
-        ("8", Sort.INTEGER),
-        ("-1", Sort.INTEGER),
-        ("0", Sort.INTEGER),
-        ("0.8", Sort.NUMBER),
-        ("1e5", Sort.NUMBER),
-        ("true", Sort.BOOLEAN),
-        ("False", Sort.BOOLEAN),
-        ("null", Sort.NULL),
-        ("", Sort.NULL),
-        ("lmsysorg/sglang:v0.5.18", Sort.TEXT),
-        ("0.5.23", Sort.TEXT),
-        ("80GiB", Sort.TEXT),
-        ("0x1F", Sort.TEXT),
-        ("tRUE", Sort.TEXT),
-        ("٣", Sort.TEXT),
+        ("8", ScalarSort.INTEGER),
+        ("-1", ScalarSort.INTEGER),
+        ("0", ScalarSort.INTEGER),
+        ("0.8", ScalarSort.NUMBER),
+        ("1e5", ScalarSort.NUMBER),
+        ("true", ScalarSort.BOOLEAN),
+        ("False", ScalarSort.BOOLEAN),
+        ("null", ScalarSort.NULL),
+        ("", ScalarSort.NULL),
+        ("lmsysorg/sglang:v0.5.18", ScalarSort.TEXT),
+        ("0.5.23", ScalarSort.TEXT),
+        ("80GiB", ScalarSort.TEXT),
+        ("0x1F", ScalarSort.TEXT),
+        ("tRUE", ScalarSort.TEXT),
+        ("٣", ScalarSort.TEXT),
     ],
 )
-def test_plain_values_mean_what_yaml_1_2_says(text: str, sort: Sort) -> None:
+def test_plain_values_mean_what_yaml_1_2_says(text: str, sort: ScalarSort) -> None:
     assert scalars.sort(Scalar(HERE, text)) is sort
-    assert scalars.sort(Scalar(HERE, text, plain=False)) is Sort.TEXT
+    assert scalars.sort(Scalar(HERE, text, plain=False)) is ScalarSort.TEXT
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_plain_values_mean_what_yaml_1_2_says(text: str, sort: Sort) -> None:
     ],
 )
 def test_values_that_yaml_1_1_reads_otherwise_are_doubtful(text: str, rewritten: str) -> None:
-    assert scalars.sort(Scalar(HERE, text)) is Sort.DOUBTFUL
+    assert scalars.sort(Scalar(HERE, text)) is ScalarSort.DOUBTFUL
     doubt = scalars.doubt(text)
     assert doubt is not None
     assert scalars.rewritten(doubt, text) == rewritten
@@ -59,11 +59,11 @@ def test_values_that_yaml_1_1_reads_otherwise_are_doubtful(text: str, rewritten:
 
 @pytest.mark.parametrize("text", ["9" * 200_000, "1:" * 100_000, "1_" * 100_000, "0" * 200_000 + "x"])
 def test_a_value_of_any_length_is_judged_at_once(text: str) -> None:
-    assert scalars.sort(Scalar(HERE, text)) is Sort.TEXT
+    assert scalars.sort(Scalar(HERE, text)) is ScalarSort.TEXT
 
 
 def test_what_yaml_1_1_makes_of_it_is_said() -> None:
-    said = [scalars.explain(doubt, text) for text in ("010", "2:30:00") if (doubt := scalars.doubt(text))]
+    said = [scalars.explain_doubt(doubt, text) for text in ("010", "2:30:00") if (doubt := scalars.doubt(text))]
     assert said == [
         "is octal in YAML 1.1 (8) and decimal in YAML 1.2",
         "is 9,000 in YAML 1.1 and text in YAML 1.2",
@@ -71,5 +71,5 @@ def test_what_yaml_1_1_makes_of_it_is_said() -> None:
 
 
 def test_a_variable_is_read_by_what_it_became_even_in_quotes() -> None:
-    assert scalars.sort(Scalar(HERE, "8000", plain=False, note="this became `8000`")) is Sort.INTEGER
-    assert scalars.sort(Scalar(HERE, "", plain=True, note="this became empty")) is Sort.TEXT
+    assert scalars.sort(Scalar(HERE, "8000", plain=False, note="this became `8000`")) is ScalarSort.INTEGER
+    assert scalars.sort(Scalar(HERE, "", plain=True, note="this became empty")) is ScalarSort.TEXT

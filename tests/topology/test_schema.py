@@ -7,24 +7,24 @@ from typing import Any
 import pytest
 
 from pdctl.topology import model
+from pdctl.topology.checked_values import default, defaults
 from pdctl.topology.diagnostic import Code
-from pdctl.topology.read import default, defaults
-from pdctl.topology.reference import MEANING, fields, markdown
-from pdctl.topology.schema import POOL, ROLE, ROUTER, TOPOLOGY, Absent, Kind, Required
+from pdctl.topology.export import MEANING, fields, markdown
+from pdctl.topology.schema import POOL, ROLE, ROUTER, TOPOLOGY, Absent, Required, ValueKind
 
 from .conftest import ROOT, Write
 
 
-def walk(kind: Kind) -> list[Kind]:
+def walk(kind: ValueKind) -> list[ValueKind]:
     inner = [key.kind for key in kind.keys] + list(kind.options) + ([kind.item] if kind.item else [])
     return [kind, *(found for each in inner for found in walk(each))]
 
 
 def test_every_kind_can_be_read_exported_and_described() -> None:
-    from pdctl.topology.diagnostic import Report
-    from pdctl.topology.read import Reader
+    from pdctl.topology.checked_values import ValueReader
+    from pdctl.topology.diagnostic import ProblemReport
 
-    readers = Reader(Report(), {})._readers
+    readers = ValueReader(ProblemReport(), {})._readers
     kinds = walk(TOPOLOGY)
     assert {kind.name for kind in kinds} == set(readers)
     assert all(kind.expected for kind in kinds)
@@ -50,7 +50,7 @@ def test_every_written_default_is_one_its_kind_accepts() -> None:
         (POOL, model.Pool, {"name", "nic_speed", "nic_count", "nic_devices"}),
     ],
 )
-def test_the_table_and_the_model_have_the_same_keys(kind: Kind, fields_of: Any, derived: set[str]) -> None:
+def test_the_table_and_the_model_have_the_same_keys(kind: ValueKind, fields_of: Any, derived: set[str]) -> None:
     written = {name.replace("-", "_") for name in defaults(kind)} - {"nic"}
     assert written == set(fields_of._fields) - derived
 

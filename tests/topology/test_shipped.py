@@ -11,7 +11,7 @@ from pdctl.engine import command_line as engine
 from pdctl.launch import assemble
 from pdctl.launch.deployment import Role
 from pdctl.router import command_line as router
-from pdctl.topology.document import to_yaml
+from pdctl.topology.export import to_yaml
 from pdctl.topology.resolve import load, resolve
 
 from .conftest import ROOT, Write

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.topology.diagnostic import Code, Report
-from pdctl.topology.source import MAX_NODES, parse
-from pdctl.topology.tree import List, Map, Node, Scalar, Source
+from pdctl.topology.diagnostic import Code, ProblemReport
+from pdctl.topology.yaml_parser import MAX_NODES, parse
+from pdctl.topology.yaml_tree import List, Map, Node, Scalar, YamlText
 
 
 def tree(text: str) -> Map:
-    report = Report()
-    node = parse(Source.of("t.yaml", text), report)
+    report = ProblemReport()
+    node = parse(YamlText.of("t.yaml", text), report)
     assert report.listed() == ()
     assert isinstance(node, Map)
     return node
@@ -24,8 +24,8 @@ def plain(node: Node) -> object:
 
 
 def codes(text: str) -> list[Code]:
-    report = Report()
-    parse(Source.of("t.yaml", text), report)
+    report = ProblemReport()
+    parse(YamlText.of("t.yaml", text), report)
     return [found.code for found in report.listed()]
 
 

@@ -11,7 +11,7 @@ from pdctl.engines.versions import resolve
 from pdctl.manifests.flags import Flags, Listed, parse, worker
 from pdctl.manifests.manifest import Word
 from pdctl.manifests.programs import program
-from pdctl.topology import flags as owned
+from pdctl.topology import owned_flags as owned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

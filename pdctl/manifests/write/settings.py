@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pdctl.errors import UsageError
 from pdctl.manifests.images import pinned
-from pdctl.topology.read import defaults
+from pdctl.topology.checked_values import defaults
 from pdctl.topology.schema import KUBERNETES
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from pdctl.topology.model import Span
 BREAKS = ("\r\n", "\r", "\x85", "\u2028", "\u2029")  # libyaml's line breaks besides \n, so that its line numbers hold
 
 
-class Source(NamedTuple):
+class YamlText(NamedTuple):
     """A text and what to call it: a path, `<stdin>` or `--set`."""
 
     name: str
     lines: tuple[str, ...]
 
     @classmethod
-    def of(cls, name: str, text: str) -> Source:
+    def of(cls, name: str, text: str) -> YamlText:
         for line_break in BREAKS:
             text = text.replace(line_break, "\n")
         return cls(name, tuple(text.split("\n")))
@@ -51,7 +51,7 @@ class List(NamedTuple):
     items: tuple[Node, ...]
 
 
-class Entry(NamedTuple):
+class KeyValue(NamedTuple):
     """`over` is the place of an earlier value of another shape that this one replaced."""
 
     key: Span
@@ -61,7 +61,7 @@ class Entry(NamedTuple):
 
 class Map(NamedTuple):
     span: Span
-    entries: dict[str, Entry]
+    entries: dict[str, KeyValue]
 
 
 Node = Scalar | List | Map

@@ -1,13 +1,9 @@
-"""YAML with the line and column of every key and value.
-
-Built from the parser's events, not its composer: the composer of the C loader recurses without a limit (a few thousand
-`[` end the process), forgets which tags were written, and drops all but the last of equal keys.
-"""
+"""YAML with the line and column of every key and value; YAML's own complaints, said so that one can act on them."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import yaml
 from yaml.events import (
@@ -24,13 +20,13 @@ from yaml.events import (
 )
 from yaml.reader import ReaderError
 
-from pdctl.topology.diagnostic import Code, Report, shown
-from pdctl.topology.syntax import explain
-from pdctl.topology.tree import Entry, List, Map, Node, Scalar, Source, shape
+from pdctl.topology.diagnostic import Code, ProblemReport, shown
+from pdctl.topology.yaml_tree import KeyValue, List, Map, Node, Scalar, YamlText, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from yaml import MarkedYAMLError
     from yaml._yaml import Mark as CMark
 
     from pdctl.errors import TopologyError
@@ -38,13 +34,14 @@ if TYPE_CHECKING:
 
     Mark = yaml.Mark | CMark
 
+
 MAX_DEPTH = 32
 MAX_NODES = 20_000  # after expanding every alias, which is what an alias bomb multiplies
 
 _PROPERTIES = re.compile(r"(?:[&!]\S*\s+)+")  # an anchor or tag in front of a value
 
 
-def parse(source: Source, report: Report) -> Node | None:
+def parse(source: YamlText, report: ProblemReport) -> Node | None:
     """The document of a source; None when there is none to work with. Problems go to the report."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
@@ -52,7 +49,7 @@ def parse(source: Source, report: Report) -> Node | None:
     except ReaderError as error:
         _odd_character(source, report, error)
     except yaml.MarkedYAMLError as error:
-        explain(error, source, report)
+        explain_syntax_error(error, source, report)
     except _StopError:
         pass
     return None
@@ -60,17 +57,17 @@ def parse(source: Source, report: Report) -> Node | None:
 
 def unreadable(name: str, text: str, error: yaml.YAMLError, fix: str = "") -> TopologyError:
     """YAML's complaint about a text that need not be a topology, as it is told of one."""
-    source, report = Source.of(name, text), Report()
+    source, report = YamlText.of(name, text), ProblemReport()
     if isinstance(error, ReaderError):
         _odd_character(source, report, error)
     elif isinstance(error, yaml.MarkedYAMLError):
-        explain(error, source, report)
+        explain_syntax_error(error, source, report)
     else:
         report.add(Code.YAML_SYNTAX, f"{name}: {str(error).splitlines()[0]}")
     return report.refusal(name, fix)
 
 
-def _odd_character(source: Source, report: Report, error: ReaderError) -> None:
+def _odd_character(source: YamlText, report: ProblemReport, error: ReaderError) -> None:
     for number, line in enumerate(source.lines):
         for column, letter in enumerate(line):
             if ord(letter) == error.character:
@@ -86,7 +83,7 @@ class _StopError(Exception):
 
 
 class _Builder:
-    def __init__(self, source: Source, report: Report) -> None:
+    def __init__(self, source: YamlText, report: ProblemReport) -> None:
         self._source = source
         self._report = report
         self._anchors: dict[str, tuple[Node, int]] = {}  # with the number of nodes a use of it adds
@@ -172,7 +169,7 @@ class _Builder:
         self._report.add(Code.BAD_TAG, message, [mark], "remove it; quote the value if it is meant as text")
 
     def _map(self, event: Event, depth: int) -> Map:
-        entries: dict[str, Entry] = {}
+        entries: dict[str, KeyValue] = {}
         merged: list[Map] = []
         while not isinstance(inner := next(self._events), MappingEndEvent):
             key = self._node(inner, depth + 1)
@@ -187,7 +184,7 @@ class _Builder:
             else:
                 # A blank value has no place of its own: point at its key.
                 blank = isinstance(value, Scalar) and value.blank
-                entries[key.text] = Entry(key.span, value._replace(span=key.span) if blank else value)
+                entries[key.text] = KeyValue(key.span, value._replace(span=key.span) if blank else value)
         for other in merged:  # the map's own keys win, then the first map merged
             for name, entry in other.entries.items():
                 entries.setdefault(name, entry)
@@ -201,7 +198,7 @@ class _Builder:
             self._report.add(Code.BAD_MERGE, "`<<` merges maps only", marks, "write `<<: *anchor`, the anchor of a map")
         return [item for item in items if isinstance(item, Map)]
 
-    def _twice(self, key: Scalar, first: Entry) -> None:
+    def _twice(self, key: Scalar, first: KeyValue) -> None:
         marks = [(key.span, "written again here"), (first.key, "first written here")]
         message = f"the key {shown(key.text)} is written twice"
         self._report.add(Code.DUPLICATE_KEY, message, marks, "keep one of the two")
@@ -213,3 +210,89 @@ class _Builder:
 
 def _place(mark: Mark | None) -> tuple[int, int]:
     return (mark.line, mark.column) if mark is not None else (0, 0)
+
+
+class Complaint(NamedTuple):
+    """`words` occur in the problem as libyaml or PyYAML's own parser puts it; `opened` labels where it began."""
+
+    words: tuple[str, ...]
+    message: str
+    help: str
+    opened: str = ""  # where the parser was: for something left open, the place to look at
+    left_open: bool = False
+
+
+COMPLAINTS = (
+    Complaint(
+        ("mapping values are not allowed",),
+        "a `:` where no key can stand",
+        "line the key up with its neighbours, or quote the text if it holds `: `",
+    ),
+    Complaint(
+        ("expected ',' or ']'",),
+        "the list is not closed",
+        "close it with `]`, or put a comma between the items",
+        "still open here",
+        left_open=True,
+    ),
+    Complaint(
+        ("expected ',' or '}'",),
+        "the map is not closed",
+        "close it with `}`, or put a comma between the keys; text with `{`, `}` or `,` in it needs quotes",
+        "still open here",
+        left_open=True,
+    ),
+    Complaint(
+        ("expected node content",),
+        "a value is missing, or a bracket is not closed",
+        "write the value, or close the bracket",
+        "nothing here",
+        left_open=True,
+    ),
+    Complaint(
+        ("did not find expected key", "<block mapping", "but found '<scalar>'"),
+        "this line's indentation fits no line above",
+        "indent it as much as the other keys of its map",
+        "the map begins here",
+    ),
+    Complaint(
+        ("expected '-' indicator", "but found '?'"),
+        "a key among the items of a list",
+        "begin it with `- `, or indent it to belong elsewhere",
+        "the list begins here",
+    ),
+    Complaint(("sequence entries are not allowed",), "a list item cannot begin here", "put `- ` on a line of its own"),
+    Complaint(("could not find expected ':'",), "a key without a `:`", "write `key: value`"),
+    Complaint(("unknown escape",), "no such escape in double quotes", "double the backslash, or use single quotes"),
+    Complaint(("unexpected end of stream",), "the quote is not closed", "close it", "still open here", left_open=True),
+)
+
+
+def explain_syntax_error(error: MarkedYAMLError, source: YamlText, report: ProblemReport) -> None:
+    """Report one syntax error; the parser stops at the first."""
+    problem = error.problem or "not YAML"
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        report.add(Code.YAML_SYNTAX, f"{source.name}: {problem}")
+        return
+    last = len(source.lines) - 1
+    line, column = (mark.line, mark.column) if mark.line <= last else (last, len(source.lines[last]))
+    here = source.span(line, column, column + 1)
+    text = source.lines[line]
+    if text[column : column + 1] == "\t" and not text[:column].strip():
+        report.add(Code.TAB_INDENT, "a tab in the indentation", [(here, "tab")], "indent with spaces")
+        return
+    if text[max(column - 1, 0) : column + 1] == "${":
+        place = source.span(line, column - 1, column + 1)
+        report.add(Code.YAML_SYNTAX, "`${…}` inside `{}` or `[]` without quotes", [(place, "")], 'write "${…}"')
+        return
+    if "cannot start any token" in problem:
+        letter = shown(text[column : column + 1])
+        report.add(Code.YAML_SYNTAX, f"a value cannot begin with {letter}", [(here, "")], "quote the value")
+        return
+    known = next((row for row in COMPLAINTS if any(word in problem for word in row.words)), Complaint((), problem, ""))
+    marks = [(here, "")]
+    if known.opened and error.context_mark is not None:
+        begun = source.span(error.context_mark.line, error.context_mark.column, error.context_mark.column + 1)
+        marks = [(begun, ""), (here, known.opened)] if known.left_open else [(here, ""), (begun, known.opened)]
+    report.add(Code.YAML_SYNTAX, known.message, marks, known.help)

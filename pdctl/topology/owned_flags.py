@@ -66,20 +66,20 @@ ROUTER_OWNED: Mapping[str, str] = {
 }
 
 
-class Owner(NamedTuple):
+class FlagOwner(NamedTuple):
     """Who decides a flag: topology keys, or words where no single key does."""
 
     keys: tuple[str, ...]
     words: str = ""
 
 
-def owner(flag: str, path: str) -> Owner | None:
+def owner(flag: str, path: str) -> FlagOwner | None:
     """Who decides `flag` where it stands in the args at `path` ("engine.args"); None when nobody but the user does."""
     section, _, rest = path.partition(".")
     decider = (ROUTER_OWNED if section == "router" else ENGINE_OWNED).get(flag)
     if decider is None:
         return None
     if " " in decider:
-        return Owner((), decider)
+        return FlagOwner((), decider)
     roles = (rest.partition(".")[0],) if section == "roles" else ("prefill", "decode")
-    return Owner(tuple(dict.fromkeys(decider.format(role=role) for role in roles)))
+    return FlagOwner(tuple(dict.fromkeys(decider.format(role=role) for role in roles)))

@@ -6,18 +6,16 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pdctl.topology import scalars, units
-from pdctl.topology.diagnostic import Code, listing, shown
-from pdctl.topology.mistakes import TEXTUAL, Broken, Mistakes
-from pdctl.topology.scalars import Sort
-from pdctl.topology.schema import TOPOLOGY, Absent, Key, Kind, Required
-from pdctl.topology.suggest import nearest
-from pdctl.topology.tree import Entry, List, Map, Node, Scalar
+from pdctl.topology.diagnostic import Code, Mark, ProblemReport, listing, shown
+from pdctl.topology.model import Span
+from pdctl.topology.scalars import ScalarSort, expand
+from pdctl.topology.schema import TOPOLOGY, Absent, Key, Required, ValueKind
+from pdctl.topology.suggest import LISTED, hint, nearest
+from pdctl.topology.yaml_tree import KeyValue, List, Map, Node, Scalar, shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pdctl.topology.diagnostic import Report
-    from pdctl.topology.model import Span
 
 Values = dict[str, Any]  # by key as written; the value types follow from the table
 
@@ -30,7 +28,7 @@ PARSERS: Mapping[str, Callable[[str], float]] = {
 }
 
 
-def defaults(kind: Kind) -> Values:
+def defaults(kind: ValueKind) -> Values:
     """The values of a table of which nothing was written."""
     return {key.name: default(key) for key in kind.keys}
 
@@ -46,15 +44,15 @@ def default(key: Key) -> object:
     return PARSERS[kind.name](str(key.default)) if kind.name in PARSERS else key.default
 
 
-class Reader:
+class ValueReader:
     """`spans` and `keys` say where each key path's value and key stand; `mistakes.paths` were reported."""
 
-    def __init__(self, report: Report, environ: Mapping[str, str]) -> None:
+    def __init__(self, report: ProblemReport, environ: Mapping[str, str]) -> None:
         self.spans: dict[str, Span] = {}
         self.keys: dict[str, Span] = {}
         self.mistakes = Mistakes(report)
         self._environ = environ
-        self._readers: dict[str, Callable[[Kind, Node, str], object]] = {
+        self._readers: dict[str, Callable[[ValueKind, Node, str], object]] = {
             "table": self._table,
             "map": self._map,
             "list": self._list,
@@ -76,12 +74,12 @@ class Reader:
 
     # Containers.
 
-    def _table(self, kind: Kind, node: Node, path: str) -> object:
+    def _table(self, kind: ValueKind, node: Node, path: str) -> object:
         if isinstance(node, Scalar) and (node.blank or node.null):
             node = Map(node.span, {})
         return self._keys(kind, node, path) if isinstance(node, Map) else self.mistakes.wrong_type(kind, node, path)
 
-    def _keys(self, kind: Kind, node: Map, path: str) -> Values:
+    def _keys(self, kind: ValueKind, node: Map, path: str) -> Values:
         names = [key.name for key in kind.keys]
         unknown = [(name, entry) for name, entry in _own(node) if name not in names]
         meant = {self.mistakes.unknown_key(name, entry, path, names) for name, entry in unknown}
@@ -100,7 +98,7 @@ class Reader:
                 self.mistakes.missing_key(key, here, path, entry.key if entry else self.keys.get(path, node.span))
         return values
 
-    def _map(self, kind: Kind, node: Node, path: str) -> object:
+    def _map(self, kind: ValueKind, node: Node, path: str) -> object:
         if isinstance(node, Scalar) and (node.blank or node.null):
             return {}
         if not isinstance(node, Map) or kind.item is None:
@@ -116,7 +114,7 @@ class Reader:
                 values[name] = value
         return values
 
-    def _entry(self, kind: Kind, entry: Entry, path: str) -> object:
+    def _entry(self, kind: ValueKind, entry: KeyValue, path: str) -> object:
         self.keys[path] = entry.key
         self.spans[path] = entry.value.span
         before, self.mistakes.over = self.mistakes.over, entry.over
@@ -124,7 +122,7 @@ class Reader:
         self.mistakes.over = before
         return value
 
-    def _list(self, kind: Kind, node: Node, path: str) -> object:
+    def _list(self, kind: ValueKind, node: Node, path: str) -> object:
         if not isinstance(node, List) or kind.item is None:
             return self.mistakes.wrong_type(kind, node, path)
         read = self._readers[kind.item.name]
@@ -133,7 +131,7 @@ class Reader:
         ]
         return Broken if Broken in items else tuple(items)
 
-    def _item_path(self, kind: Kind, item: Node, path: str, at: int) -> str:
+    def _item_path(self, kind: ValueKind, item: Node, path: str, at: int) -> str:
         """A list of maps is told apart by number; a single value is found by its place."""
         if kind.name != "table":
             return path
@@ -141,7 +139,7 @@ class Reader:
         self.keys[here] = self.spans[here] = item.span
         return here
 
-    def _either(self, kind: Kind, node: Node, path: str) -> object:
+    def _either(self, kind: ValueKind, node: Node, path: str) -> object:
         wanted = {Scalar: "choice", List: "list", Map: "table"}[type(node)]
         option = next((option for option in kind.options if option.name == wanted), None)
         if option is None or (isinstance(node, Scalar) and node.blank):
@@ -152,13 +150,13 @@ class Reader:
 
     # Single values.
 
-    def _scalar(self, kind: Kind, node: Node, path: str) -> Scalar | None:
+    def _scalar(self, kind: ValueKind, node: Node, path: str) -> Scalar | None:
         """The value with `${…}` filled in; None after reporting that it is no single value, or an ambiguous one."""
         if not isinstance(node, Scalar) or node.blank or node.null:
             self.mistakes.wrong_type(kind, node, path)
             return None
         value = self.mistakes.expand(node, path, self._environ) if "$" in node.text else node
-        if value is None or scalars.sort(value) is not Sort.DOUBTFUL or kind.name in PARSERS:
+        if value is None or scalars.sort(value) is not ScalarSort.DOUBTFUL or kind.name in PARSERS:
             return value
         doubt = scalars.doubt(value.text)
         if doubt is None or (value.note and kind.name in TEXTUAL):
@@ -166,12 +164,12 @@ class Reader:
         self.mistakes.ambiguous(kind, value, path, doubt)
         return None
 
-    def _number(self, kind: Kind, node: Node, path: str) -> object:
+    def _number(self, kind: ValueKind, node: Node, path: str) -> object:
         value = self._scalar(kind, node, path)
         if value is None:
             return Broken
         sort = scalars.sort(value)
-        if sort is not Sort.INTEGER and (kind.name == "integer" or sort is not Sort.NUMBER):
+        if sort is not ScalarSort.INTEGER and (kind.name == "integer" or sort is not ScalarSort.NUMBER):
             return self.mistakes.wrong_type(kind, value, path)
         found = int(value.text) if kind.name == "integer" and len(value.text) <= DIGITS else float(value.text)
         low = kind.low is not None and (found < kind.low or (kind.open_low and found == kind.low))
@@ -180,25 +178,25 @@ class Reader:
             return self.mistakes.fail(Code.OUT_OF_RANGE, value, path, message)
         return found
 
-    def _boolean(self, kind: Kind, node: Node, path: str) -> object:
+    def _boolean(self, kind: ValueKind, node: Node, path: str) -> object:
         value = self._scalar(kind, node, path)
         if value is None:
             return Broken
-        truth = scalars.sort(value) is Sort.BOOLEAN
+        truth = scalars.sort(value) is ScalarSort.BOOLEAN
         return scalars.boolean(value.text) if truth else self.mistakes.wrong_type(kind, value, path)
 
-    def _text(self, kind: Kind, node: Node, path: str) -> object:
+    def _text(self, kind: ValueKind, node: Node, path: str) -> object:
         value = self._scalar(kind, node, path)
         if value is None:
             return Broken
-        if scalars.sort(value) is not Sort.TEXT and not value.note:
+        if scalars.sort(value) is not ScalarSort.TEXT and not value.note:
             return self.mistakes.wrong_type(kind, value, path)
         if not value.text or (kind.pattern and not re.fullmatch(kind.pattern, value.text)):
             got = shown(value.text) if value.text else "empty text"
             return self.mistakes.fail(Code.BAD_NAME, value, path, f"{path} expects {kind.expected}, got {got}")
         return value.text
 
-    def _choice(self, kind: Kind, node: Node, path: str) -> object:
+    def _choice(self, kind: ValueKind, node: Node, path: str) -> object:
         value = self._scalar(kind, node, path)
         if value is None:
             return Broken
@@ -210,7 +208,7 @@ class Reader:
         message = f"{path} expects {kind.expected}, got {shown(value.text)}"
         return self.mistakes.fail(Code.BAD_CHOICE, value, path, message, "" if len(kind.choices) == 1 else fix)
 
-    def _quantity(self, kind: Kind, node: Node, path: str) -> object:
+    def _quantity(self, kind: ValueKind, node: Node, path: str) -> object:
         value = self._scalar(kind, node, path)
         if value is None:
             return Broken
@@ -223,7 +221,7 @@ class Reader:
             message = f"{path} expects {kind.expected}: {error}"
             return self.mistakes.fail(Code.BAD_UNIT, value, path, message, fix)
 
-    def _flag(self, kind: Kind, node: Node, path: str) -> object:
+    def _flag(self, kind: ValueKind, node: Node, path: str) -> object:
         if isinstance(node, List):
             if any(isinstance(item, List) for item in node.items):
                 return self.mistakes.wrong_type(kind, node, path, "a list in a list")
@@ -232,19 +230,137 @@ class Reader:
         value = self._scalar(kind, node, path)
         if value is None:
             return Broken
-        sort = scalars.sort(value) if len(value.text) <= DIGITS else Sort.TEXT
-        if sort is Sort.BOOLEAN:
+        sort = scalars.sort(value) if len(value.text) <= DIGITS else ScalarSort.TEXT
+        if sort is ScalarSort.BOOLEAN:
             return scalars.boolean(value.text)
-        return {Sort.INTEGER: int, Sort.NUMBER: float}.get(sort, str)(value.text)
+        return {ScalarSort.INTEGER: int, ScalarSort.NUMBER: float}.get(sort, str)(value.text)
 
-    def _variable(self, kind: Kind, node: Node, path: str) -> object:
+    def _variable(self, kind: ValueKind, node: Node, path: str) -> object:
         value = self._scalar(kind, node, path)
         if value is None:
             return Broken
-        truth = scalars.sort(value) is Sort.BOOLEAN and not value.note
+        truth = scalars.sort(value) is ScalarSort.BOOLEAN and not value.note
         return self.mistakes.wrong_type(kind, value, path) if truth else value.text
 
 
-def _own(node: Map) -> list[tuple[str, Entry]]:
+def _own(node: Map) -> list[tuple[str, KeyValue]]:
     """The entries that are not `x-` extensions."""
     return [(name, entry) for name, entry in node.entries.items() if not name.startswith("x-")]
+
+
+TEXTUAL = ("text", "choice", "variable", "flag")
+
+
+class Broken:
+    """Stands for a value that was reported; its key counts as left out."""
+
+
+class Mistakes:
+    """Reports mistakes and remembers the key paths that have one. `over` is what the current value replaced."""
+
+    def __init__(self, report: ProblemReport) -> None:
+        self.paths: set[str] = set()
+        self.over: Span | None = None
+        self._report = report
+
+    def fail(self, code: Code, node: Node, path: str, message: str, fix: str = "") -> type[Broken]:
+        self.paths.add(path)
+        marks: list[Mark] = [(node.span, node.note if isinstance(node, Scalar) else "")]
+        if self.over is not None:
+            marks.append((self.over, "the value it replaces"))
+        self._report.add(code, message, marks, fix)
+        return Broken
+
+    def wrong_type(self, kind: ValueKind, node: Node, path: str, got: str = "") -> type[Broken]:
+        message = f"{path} expects {kind.expected}, got {got or _what(node)}"
+        return self.fail(Code.WRONG_TYPE, node, path, message, _retype(kind, node))
+
+    def unknown_key(self, name: str, entry: KeyValue, path: str, names: list[str]) -> str:
+        """Returns the key that was probably meant, which then is not reported as missing."""
+        near = nearest(name, names) or ""
+        elsewhere = [] if near else _homes(TOPOLOGY, name, "")
+        if near:
+            fix = f"allowed: {', '.join(names)}" if len(names) <= LISTED else ""
+        elif len(elsewhere) in (1, 2):
+            fix = f"`{name}` belongs in {' or '.join(elsewhere)}"
+        else:
+            fix = (
+                hint(name, names)
+                or "`pdctl topology schema -o markdown` lists the keys; one that begins with x- is ignored"
+            )
+        label = f"did you mean `{near}`?" if near else ""
+        message = f"{shown(name)} is not a key of {path or 'a topology'}"
+        self._report.add(Code.UNKNOWN_KEY, message, [(entry.key, label)], fix)
+        return near
+
+    def missing_key(self, key: Key, path: str, table: str, place: Span) -> None:
+        self.paths.add(path)
+        sole = key.kind.name == "choice" and len(key.kind.choices) == 1
+        fix = f"write `{key.name}: {key.kind.choices[0]}`" if sole else f"write `{key.name}: …`, {key.doc}"
+        message = f"{table or 'a topology'} needs the key `{key.name}`"
+        self._report.add(Code.MISSING_KEY, message, [(place, f"`{key.name}` is missing")], fix)
+
+    def bad_key(self, name: str, entry: KeyValue, path: str, kind: ValueKind) -> None:
+        self.paths.add(f"{path}.{name}")
+        message = f"a key of {path} expects {kind.expected}, got {shown(name)}"
+        self._report.add(Code.BAD_NAME, message, [(entry.key, "")])
+
+    def ambiguous(self, kind: ValueKind, node: Scalar, path: str, doubt: scalars.YamlDoubt) -> type[Broken]:
+        means, quoted = scalars.rewritten(doubt, node.text), f'"{node.text}"'
+        fix = (
+            f"write {means} or {quoted}"
+            if kind.name == "flag"
+            else f"write {quoted if kind.name in TEXTUAL else means}"
+        )
+        message = f"{path} expects {kind.expected}: `{node.text}` {scalars.explain_doubt(doubt, node.text)}"
+        return self.fail(Code.AMBIGUOUS_VALUE, node, path, message, fix)
+
+    def expand(self, node: Scalar, path: str, environ: Mapping[str, str]) -> Scalar | None:
+        """The value with every `${…}` filled in; None after reporting the ones that cannot be."""
+        expanded = expand(node.text, environ)
+        span = node.span
+        for fault in expanded.faults:
+            at = span.lines[span.line - 1].find(fault.fragment, span.column - 1) + 1
+            place = Span(span.file, span.line, at, at + len(fault.fragment), span.lines) if at else span
+            self._report.add(fault.code, fault.message, [(place, "")], fault.help)
+        if expanded.faults:
+            self.paths.add(path)
+            return None
+        filled = expanded.text != node.text.replace("$$", "$")
+        became = shown(expanded.text) if expanded.text else "empty"
+        return node._replace(text=expanded.text, note=f"this became {became}" if filled else "")
+
+
+def _homes(kind: ValueKind, name: str, path: str) -> list[str]:
+    """Where in the schema a key of this name lives."""
+    found = [path] if path and any(key.name == name for key in kind.keys) else []
+    for key in kind.keys:
+        found += _homes(key.kind, name, f"{path}.{key.name}" if path else key.name)
+    return found
+
+
+def _what(node: Node) -> str:
+    if not isinstance(node, Scalar):
+        return shape(node)
+    if node.blank or node.null:
+        return "nothing"
+    if not node.text:
+        return "empty text"
+    return f"the text {shown(node.text)}" if scalars.sort(node) is ScalarSort.TEXT else node.text
+
+
+def _retype(kind: ValueKind, node: Node) -> str:
+    """How to turn the value into what was expected, where that is plain to see."""
+    if kind.name == "table":
+        return f"its keys are {listing((key.name for key in kind.keys), 'and')}" if len(kind.keys) <= LISTED else ""
+    if not isinstance(node, Scalar):
+        inner = {"map": "write `name: value` lines", "list": "write [one, two]", "either": ""}
+        return inner.get(kind.name, "write a single value")
+    if node.blank or node.null:
+        return "write a value, or remove the key" + (' (empty text is "")' if kind.name == "variable" else "")
+    bare = Scalar(node.span, node.text)
+    if kind.name in ("integer", "number", "boolean") and not node.plain and scalars.sort(bare) is not ScalarSort.TEXT:
+        return f"remove the quotes: {node.text}"
+    if kind.name in ("text", "variable") and node.plain:
+        return f'put it in quotes: "{node.text}"'
+    return f"write [{node.text}]" if kind.name == "list" else ""
