@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pdctl.launch.deployment import Deployment
     from pdctl.launch.run import Run
     from pdctl.launch.state import RunDir
-    from pdctl.layout.instance import Plan
+    from pdctl.layout.instance_plan import Plan
     from pdctl.topology.model import Topology
 
 
@@ -104,7 +104,7 @@ def _check(words: Words, topologies: list[str], others: list[str], servers: bool
 
 
 def _of_topology(files: list[str], words: Words) -> Subject:
-    from pdctl.layout.plan import plan_topology  # late: a router alone needs no plan
+    from pdctl.layout.planner import plan_topology  # late: a router alone needs no plan
     from pdctl.topology import resolve
 
     topology = resolve.load([resolve.find(each) for each in (*files, *words.overlays)], list(words.sets))

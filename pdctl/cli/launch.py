@@ -28,7 +28,7 @@ from pdctl.topology import export, resolve
 
 if TYPE_CHECKING:
     from pdctl.launch.deployment import Deployment, Options
-    from pdctl.layout.instance import Plan
+    from pdctl.layout.instance_plan import Plan
     from pdctl.topology.model import Topology
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pdctl.cli.launch import Written
     from pdctl.launch.deployment import Deployment, Options, Spec
     from pdctl.launch.run import Run
-    from pdctl.layout.instance import Plan
+    from pdctl.layout.instance_plan import Plan
     from pdctl.render.live import View
     from pdctl.topology.model import Topology
 

@@ -9,11 +9,11 @@ import typer
 
 from pdctl.errors import ExitCode, UsageError
 from pdctl.layout.shape import Shape
-from pdctl.layout.workload import Measured, Nic, Workload
+from pdctl.layout.workload import Measured, Nic, TrafficGoal
 from pdctl.render import term
 
 if TYPE_CHECKING:
-    from pdctl.layout.instance import Plan
+    from pdctl.layout.instance_plan import Plan
 
 
 class Form(str, Enum):
@@ -123,7 +123,7 @@ def _of_topology(
             role = "decode" if (flag.name or "").startswith("decode") else "prefill"
             hint = f"the topology says it; change it with --set, such as --set roles.{role}.tp=8"
             raise UsageError(f"{flag.opts[0]} does not go with a topology", hint)
-    from pdctl.layout.plan import plan_topology  # late: each form of the verb pays for itself alone
+    from pdctl.layout.planner import plan_topology  # late: each form of the verb pays for itself alone
     from pdctl.topology import resolve
 
     topology = resolve.load([resolve.find(each) for each in (name, *overlays)], sets)
@@ -140,7 +140,7 @@ def _of_flags(ctx: typer.Context, shape: Shape, decode: Shape, about: About) -> 
         raise UsageError(
             f"--{(lone[0] or '').replace('_', '-')} without --decode-tp", "give the decode's --decode-tp too"
         )
-    from pdctl.layout.plan import plan_shape  # late, as above
+    from pdctl.layout.planner import plan_shape  # late, as above
 
     return plan_shape(
         shape,
@@ -153,7 +153,7 @@ def _of_flags(ctx: typer.Context, shape: Shape, decode: Shape, about: About) -> 
         page_size=about.page_size,
         kv_dtype=about.kv_dtype,
         nic=_nic(about.nic, about.nic_count) if about.nic is not None else None,
-        workload=Workload(isl=about.isl, rate=about.rate),
+        workload=TrafficGoal(isl=about.isl, rate=about.rate),
     )
 
 

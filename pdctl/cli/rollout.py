@@ -13,7 +13,7 @@ from pdctl.errors import LaunchError
 from pdctl.render.findings import text
 
 if TYPE_CHECKING:
-    from pdctl.layout.instance import Plan
+    from pdctl.layout.instance_plan import Plan
     from pdctl.render.term import Term
     from pdctl.topology.model import Topology
 

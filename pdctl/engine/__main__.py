@@ -20,7 +20,7 @@ from pdctl.engine.command_line import parse_with_keys
 from pdctl.engine.logs import configure
 from pdctl.engine.ranks import SCHEDULER, Ranks
 from pdctl.errors import MissingExtraError, PdctlError
-from pdctl.layout.ports import Block
+from pdctl.layout.serving import PortBlock
 from pdctl.name_lookup import LOOKUP, look_up
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _check_ports(args: ServerArgs) -> None:
         meetings = (port,) if args.nnodes > 1 else range(port, port + args.dp_size)
         for each in meetings:  # torch listens on every interface
             _check_free("0.0.0.0", each, "the port of --dist-init-addr", fix)
-        for purpose, each in [*Block.of(port)._asdict().items()][1:] if args.nnodes > 1 else ():
+        for purpose, each in [*PortBlock.of(port)._asdict().items()][1:] if args.nnodes > 1 else ():
             _check_free(host, each, f"the {purpose} port of --dist-init-addr", fix)
 
 

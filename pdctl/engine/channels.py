@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.deployment_secret import DeploymentSecret
 from pdctl.engine.socket_keys import SocketKeys
-from pdctl.layout.ports import Block
+from pdctl.layout.serving import PortBlock
 from pdctl.name_lookup import look_up
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pdctl.engine.args import ServerArgs
-    from pdctl.layout.ranks import Rank
+    from pdctl.layout.shape import RankPlace
 
 
 class Line(NamedTuple):
@@ -44,7 +44,7 @@ class Channels(NamedTuple):
             return cls(f"ipc://{ipc_dir}/tokenizer", f"ipc://{ipc_dir}/controller")
         name, port = dist_address(args)
         host = look_up(name, port)[0].host  # ZMQ binds addresses only
-        block = Block.of(port)
+        block = PortBlock.of(port)
         where = f"tcp://[{host}]" if ":" in host else f"tcp://{host}"
         return cls(
             f"{where}:{block.tokenizer}",
@@ -63,7 +63,7 @@ def keys_of(channels: Channels) -> SocketKeys | None:
     return SocketKeys.of(DeploymentSecret.from_environment(os.environ)) if channels.meeting else None
 
 
-def local_line(ipc_dir: Path, replica: int, rank: Rank) -> Line:
+def local_line(ipc_dir: Path, replica: int, rank: RankPlace) -> Line:
     """The sockets of a rank whose instance has one node."""
     return Line(
         f"ipc://{ipc_dir}/step-{replica}-{rank.world_rank}",
@@ -72,7 +72,7 @@ def local_line(ipc_dir: Path, replica: int, rank: Rank) -> Line:
     )
 
 
-def local_input(ipc_dir: Path, rank: Rank) -> str:
+def local_input(ipc_dir: Path, rank: RankPlace) -> str:
     return f"ipc://{ipc_dir}/scheduler-{rank.dp_rank or 0}"
 
 

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from pdctl.engine.args import ServerArgs
-    from pdctl.layout.ranks import Rank
+    from pdctl.layout.shape import RankPlace
 
 STREAM = LogStream()
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 STAMP = "%(asctime)s.%(msecs)03d"
 
 
-def decorations(args: ServerArgs, rank: Rank | None) -> str:
+def decorations(args: ServerArgs, rank: RankPlace | None) -> str:
     """` DP0 PP1 TP3 EP1`: sglang 0.5.13+ writes only the dimensions that are wider than one, in this order."""
     if rank is None:
         return ""
@@ -62,7 +62,7 @@ class OneLine(logging.Formatter):
         return traceback_text(ei[1]) if ei[1] is not None else ""
 
 
-def configure(args: ServerArgs, rank: Rank | None = None) -> None:
+def configure(args: ServerArgs, rank: RankPlace | None = None) -> None:
     """Send every record of this process to stderr, one flushed write for a line, at `--log-level` and above."""
     handler = logging.StreamHandler(STREAM)
     prefix = decorations(args, rank)

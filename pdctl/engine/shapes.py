@@ -6,8 +6,7 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING
 
-from pdctl.layout.feasibility import check
-from pdctl.layout.neighbours import nearest
+from pdctl.layout.feasibility import check, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.layout.ranks import Rank, place
+from pdctl.layout.shape import RankPlace, place
 
 if TYPE_CHECKING:
     from pdctl.layout.shape import Shape
@@ -16,7 +16,7 @@ class Whereabouts(NamedTuple):
     """`replica` is 0 unless plain data parallelism multiplies the ranks."""
 
     replica: int
-    rank: Rank
+    rank: RankPlace
 
     @classmethod
     def all(cls, shape: Shape) -> tuple[Whereabouts, ...]:

@@ -8,7 +8,7 @@ from pdctl.engines.versions import NEWEST, SGLANG, spell
 from pdctl.errors import PdctlError, TopologyError
 from pdctl.imports import document
 from pdctl.imports.found import ROLES
-from pdctl.layout.plan import plan_topology
+from pdctl.layout.planner import plan_topology
 from pdctl.manifests.flags import parse
 from pdctl.topology import resolve
 from pdctl.topology.diagnostic import Code, Diagnostic
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pdctl.imports.document import Draft
     from pdctl.imports.notes import Notes
-    from pdctl.layout.instance import Instance, Plan
+    from pdctl.layout.instance_plan import InstancePlan, Plan
     from pdctl.topology.resolve import ResolvedTopology
 
 RELEASE = "flag-not-in-release"
@@ -128,7 +128,7 @@ def _port(here: int | None, there: int | None, what: str, place: str, notes: Not
         notes.changed(place, f"{what}: {there} instead of {here}, for pdctl counts up from the first")
 
 
-def _flags(draft: Draft, role: str, planned: Instance, notes: Notes) -> None:
+def _flags(draft: Draft, role: str, planned: InstancePlan, notes: Notes) -> None:
     argv = planned.commands[0].argv
     there = {flag.name: flag for flag in parse((word, "") for word in argv).given}
     here = draft.both[role].flags

@@ -12,11 +12,11 @@ from pdctl.launch import interpreter
 from pdctl.launch.deployment import Deployment, OnDeath, Options, Port, Role, Spec
 from pdctl.layout.commands import METRICS_FLAG
 from pdctl.layout.hosts import LOCAL
-from pdctl.layout.plan import plan_topology
+from pdctl.layout.planner import plan_topology
 
 if TYPE_CHECKING:
-    from pdctl.layout.instance import Instance, Plan, RouterPlan
-    from pdctl.layout.serving import Command
+    from pdctl.layout.instance_plan import InstancePlan, Plan, RouterPlan
+    from pdctl.layout.serving import NodeCommand
     from pdctl.layout.shape import Problem
     from pdctl.topology.model import Topology
 
@@ -79,12 +79,12 @@ def infeasible(problem: Problem) -> str:
     return f"\n  {problem.code}: {problem.message}{ways}"
 
 
-def specs(instance: Instance, health_path: str) -> tuple[Spec, ...]:
+def specs(instance: InstancePlan, health_path: str) -> tuple[Spec, ...]:
     """Every node of one instance."""
     return tuple(_role(instance, command, health_path) for command in instance.commands)
 
 
-def _role(instance: Instance, command: Command, health_path: str) -> Spec:
+def _role(instance: InstancePlan, command: NodeCommand, health_path: str) -> Spec:
     node = command.node
     prefill = instance.role == Role.PREFILL.value and not node
     return Spec(
@@ -108,7 +108,7 @@ def _role(instance: Instance, command: Command, health_path: str) -> Spec:
     )
 
 
-def _advertised(instance: Instance, node: int) -> tuple[tuple[str, str], ...]:
+def _advertised(instance: InstancePlan, node: int) -> tuple[tuple[str, str], ...]:
     """A host may have several addresses; engines of both kinds tell their peers this one (sglang 0.5.3 and later)."""
     return (("SGLANG_HOST_IP", instance.node_address(node)),) if instance.addresses else ()
 

@@ -5,24 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.sglang.behaviour import INPUTS_BEHIND_THE_DIST_PORT
-from pdctl.layout.hosts import LOCAL, NOWHERE, Seat, Wish, assign, local, pods
-from pdctl.layout.instance import Instance
-from pdctl.layout.ranks import place
+from pdctl.layout.hosts import LOCAL, NOWHERE, HostSeat, HostWish, assign, local, pods
+from pdctl.layout.instance_plan import InstancePlan
 from pdctl.layout.serving import Numbers, Serving
+from pdctl.layout.shape import place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pdctl.layout.gpu_memory import GpuMemory
     from pdctl.layout.hosts import Site
-    from pdctl.layout.memory import Memory
-    from pdctl.layout.ranks import Rank
-    from pdctl.layout.shape import Shape
+    from pdctl.layout.shape import RankPlace, Shape
 
 LOOPBACK = "127.0.0.1"
 HANDSHAKE = 13  # the last number SGLang derives from D, since 0.5.8
 
 
-class Side(NamedTuple):
+class RoleSide(NamedTuple):
     """One role, ready to be laid out: `instances` of it, all alike."""
 
     role: str
@@ -32,7 +31,7 @@ class Side(NamedTuple):
     pool: str = "host"
     spread: bool = False
     on_cpu: bool = False
-    memory: Memory | None = None
+    memory: GpuMemory | None = None
     devices: tuple[int, ...] = ()  # the only GPUs of this machine to use; empty: all, from the first
 
 
@@ -47,17 +46,17 @@ class Bases(NamedTuple):
 
 
 def lay_out(
-    sides: Sequence[Side], bases: Bases, target: str, sites: Mapping[str, Site] = NOWHERE
-) -> tuple[Instance, ...]:
+    sides: Sequence[RoleSide], bases: Bases, target: str, sites: Mapping[str, Site] = NOWHERE
+) -> tuple[InstancePlan, ...]:
     """`target` local: all on this machine; pools: on hosts named after their pool, or on their sites; kubernetes: in
     pods."""
-    wishes = [Wish(side.role, side.pool, side.shape, side.spread) for side in sides for _ in range(side.instances)]
+    wishes = [HostWish(side.role, side.pool, side.shape, side.spread) for side in sides for _ in range(side.instances)]
     seats = iter(_seats(wishes, target, sites))
     laid = tuple(_instance(side, index, next(seats), bases) for side in sides for index in range(side.instances))
     return tuple(_placed(one, sites) for one in laid) if sites else laid
 
 
-def _seats(wishes: Sequence[Wish], target: str, sites: Mapping[str, Site]) -> tuple[Seat, ...]:
+def _seats(wishes: Sequence[HostWish], target: str, sites: Mapping[str, Site]) -> tuple[HostSeat, ...]:
     if target == "kubernetes":
         return pods(wishes)
     return local(wishes) if target == "local" else assign(wishes, sites)
@@ -68,10 +67,10 @@ def address(host: str) -> str:
     return LOOPBACK if host == LOCAL else host
 
 
-def _instance(side: Side, index: int, seat: Seat, bases: Bases) -> Instance:
+def _instance(side: RoleSide, index: int, seat: HostSeat, bases: Bases) -> InstancePlan:
     shape = side.shape._replace(base_gpu_id=side.shape.base_gpu_id + seat.base_gpu_id)
     numbers = _numbers(side, seat, bases)
-    return Instance(
+    return InstancePlan(
         name=f"{side.role}-{index}",
         role=side.role,
         number=index,
@@ -85,7 +84,7 @@ def _instance(side: Side, index: int, seat: Seat, bases: Bases) -> Instance:
     )
 
 
-def _placed(instance: Instance, sites: Mapping[str, Site]) -> Instance:
+def _placed(instance: InstancePlan, sites: Mapping[str, Site]) -> InstancePlan:
     """On the hosts a target gave. There an instance is shown its own GPUs only, which it counts from 0."""
     given = [sites[name] for name in instance.host_names]
     serving, shape = instance.serving, instance.shape
@@ -103,21 +102,21 @@ def _placed(instance: Instance, sites: Mapping[str, Site]) -> Instance:
     )
 
 
-def _seen(rank: Rank, devices: tuple[int, ...]) -> Rank:
+def _seen(rank: RankPlace, devices: tuple[int, ...]) -> RankPlace:
     """The engine counts GPUs among those CUDA_VISIBLE_DEVICES names; a plan names the machine's own."""
     if rank.gpu is None or rank.gpu >= len(devices):
         return rank
     return rank._replace(gpu=devices[rank.gpu])
 
 
-def _bootstrap(side: Side, seat: Seat, bases: Bases) -> int | None:
+def _bootstrap(side: RoleSide, seat: HostSeat, bases: Bases) -> int | None:
     """A decode that may become a prefill takes a number behind those of the prefills."""
     if side.role == "prefill":
         return bases.bootstrap + seat.kin
     return bases.bootstrap + seat.before if side.serving.may_switch else None
 
 
-def _numbers(side: Side, seat: Seat, bases: Bases) -> Numbers:
+def _numbers(side: RoleSide, seat: HostSeat, bases: Bases) -> Numbers:
     shape, block = side.shape, bases.dist + bases.stride * seat.before
     numbers = Numbers(bases.http + seat.before, _bootstrap(side, seat, bases))
     if side.serving.kind == "embedded":

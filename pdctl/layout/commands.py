@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.sglang.flags import words
-from pdctl.layout.ports import node_http
-from pdctl.layout.serving import Command, Pairs
+from pdctl.layout.serving import NodeCommand, Pairs, node_http
 from pdctl.program import served_command
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ SGLANG = ("python", "-m", "sglang.launch_server")
 EMBEDDED = served_command("pdctl.engine")
 
 
-class Program(NamedTuple):
+class LaunchProgram(NamedTuple):
     """`router.command` replaces `command`; `flags` come first behind it. metrics: a port of its own that it opens."""
 
     command: tuple[str, ...]
@@ -35,21 +34,21 @@ class Program(NamedTuple):
 LAUNCH_ROUTER = ("python", "-m", "sglang_router.launch_router")
 # Checked against sglang-router 0.3.2 and smg 1.13.0 as installed from their wheels.
 ROUTERS = {
-    "pdctl": Program(served_command("pdctl.router")),
-    "sglang-router": Program(LAUNCH_ROUTER, ("--pd-disaggregation",), 29000),
-    "smg": Program(("smg", "launch"), ("--pd-disaggregation",), 29000),
-    "mini-lb": Program(LAUNCH_ROUTER, ("--pd-disaggregation", "--mini-lb")),
+    "pdctl": LaunchProgram(served_command("pdctl.router")),
+    "sglang-router": LaunchProgram(LAUNCH_ROUTER, ("--pd-disaggregation",), 29000),
+    "smg": LaunchProgram(("smg", "launch"), ("--pd-disaggregation",), 29000),
+    "mini-lb": LaunchProgram(LAUNCH_ROUTER, ("--pd-disaggregation", "--mini-lb")),
 }
 METRICS_FLAG = "prometheus-port"
 
 
-def instance(serving: Serving, shape: Shape, numbers: Numbers, leader: str) -> tuple[Command, ...]:
+def instance(serving: Serving, shape: Shape, numbers: Numbers, leader: str) -> tuple[NodeCommand, ...]:
     """One command per node; `leader` is the address its other nodes reach node 0 at."""
     if serving.kind == "embedded":
         nodes = range(shape.nodes)
-        return tuple(Command(node, _embedded(serving, shape, numbers, leader, node), serving.env) for node in nodes)
+        return tuple(NodeCommand(node, _embedded(serving, shape, numbers, leader, node), serving.env) for node in nodes)
     return tuple(
-        Command(node, _sglang(serving, shape, numbers, leader, node), serving.env) for node in range(shape.nodes)
+        NodeCommand(node, _sglang(serving, shape, numbers, leader, node), serving.env) for node in range(shape.nodes)
     )
 
 
@@ -170,7 +169,7 @@ def _peer_widths(serving: Serving, shape: Shape) -> list[tuple[str, object]]:
 
 def router(
     spec: Router, prefills: Sequence[tuple[str, int | None]], decodes: Sequence[str], env: Pairs = ()
-) -> Command:
+) -> NodeCommand:
     """Every prefill with its bootstrap port: a router that is not told one sends null, and SGLang then guesses."""
     wanted: list[tuple[str, FlagValue]] = [("host", spec.host), ("port", spec.port), ("policy", spec.policy)]
     if spec.prefill_policy is not None:
@@ -182,7 +181,7 @@ def router(
     wanted += [("decode", url) for url in decodes]
     program = ROUTERS[spec.kind]
     head = (spec.command or program.command) + program.flags
-    return Command(0, head + flag_words([*wanted, *spec.args.items()]), env)
+    return NodeCommand(0, head + flag_words([*wanted, *spec.args.items()]), env)
 
 
 def router_metrics(spec: Router) -> int | None:

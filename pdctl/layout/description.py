@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from pdctl.engines.environment import lint
 from pdctl.engines.versions import resolve
 from pdctl.errors import UsageError
-from pdctl.layout import arguments
-from pdctl.layout.assembly import Bases, Side
-from pdctl.layout.capacity import read_model
-from pdctl.layout.deployment import Case, Deployment
+from pdctl.layout import role_settings
+from pdctl.layout.assembly import Bases, RoleSide
+from pdctl.layout.gpu_memory import kv_itemsize
 from pdctl.layout.hosts import NOWHERE
-from pdctl.layout.instance import Caution
-from pdctl.layout.memory import kv_itemsize
-from pdctl.layout.roles import api_key, devices, flag_problems, read, serving, settings
-from pdctl.layout.shape import Problem, Words
-from pdctl.layout.workload import MEM_FRACTION, NO_WORKLOAD, Budget, Measured, Nic, Workload
+from pdctl.layout.instance_plan import Caution
+from pdctl.layout.planned_deployment import PlannedDeployment, PlannedRole
+from pdctl.layout.role_capacity import read_model
+from pdctl.layout.role_settings import api_key, devices, flag_problems, read, serving, settings
+from pdctl.layout.shape import Problem, ShapeWords
+from pdctl.layout.workload import MEM_FRACTION, NO_WORKLOAD, Budget, Measured, Nic, TrafficGoal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pdctl.engines.versions import Release, Version
     from pdctl.layout.hosts import Site
     from pdctl.layout.model_config import ModelShape
-    from pdctl.layout.roles import Reading
+    from pdctl.layout.role_settings import RoleReading
     from pdctl.topology.model import Role, Router, Topology
 
 EMBEDDED_PAGE = 16  # pdctl.engine's default page size
@@ -35,7 +35,7 @@ TARGETS = ("local", "pools", "kubernetes")
 
 def describe(
     topology: Topology, target: str | None, measured: Measured, sites: Mapping[str, Site] = NOWHERE
-) -> Deployment:
+) -> PlannedDeployment:
     embedded = topology.engine.kind == "embedded"
     release = resolve(None if embedded else topology.engine.version)
     readings = {role.name: read(topology, role) for role in topology.roles}
@@ -48,14 +48,14 @@ def describe(
         warnings.append(Caution("release", release.note))
     if embedded:
         warnings += _unused(topology)
-    told = list(arguments.router(topology.router.args, topology.router.kind))
+    told = list(role_settings.router(topology.router.args, topology.router.kind))
     if not embedded:
         told += _sglang(topology, readings, release)
     problems = [each for each in told if isinstance(each, Problem)]
     warnings += [each for each in told if isinstance(each, Caution)]
     if target == "local":
         problems += _local_problems(topology, readings)
-    return Deployment(
+    return PlannedDeployment(
         name=topology.name,
         engine=topology.engine.kind,
         release=release,
@@ -75,7 +75,7 @@ def describe(
     )
 
 
-def _target(topology: Topology, readings: dict[str, Reading]) -> str:
+def _target(topology: Topology, readings: dict[str, RoleReading]) -> str:
     """Local unless the topology is for a cluster, or larger than one host."""
     if topology.engine.kind == "embedded" or "targets.local" in topology.spans:
         return "local"
@@ -90,7 +90,7 @@ def in_pod(router: Router) -> Router:
     return router._replace(host="0.0.0.0") if router.host in ("127.0.0.1", "localhost", "::1") else router
 
 
-def _wanted(topology: Topology, readings: dict[str, Reading]) -> int:
+def _wanted(topology: Topology, readings: dict[str, RoleReading]) -> int:
     return sum(role.instances * readings[role.name].shape.gpus for role in topology.roles)
 
 
@@ -102,7 +102,7 @@ def _offered(topology: Topology) -> int:
     return max(topology.pool(role.pool).gpus_per_host for role in topology.roles)
 
 
-def _local_problems(topology: Topology, readings: dict[str, Reading]) -> list[Problem]:
+def _local_problems(topology: Topology, readings: dict[str, RoleReading]) -> list[Problem]:
     if all(reading.on_cpu for reading in readings.values()):
         return []
     wanted, offered = _wanted(topology, readings), _offered(topology)
@@ -112,7 +112,7 @@ def _local_problems(topology: Topology, readings: dict[str, Reading]) -> list[Pr
     return [Problem("gpus-of-this-machine", f"the instances need {wanted} GPUs, this machine has {offered}", ways)]
 
 
-def _model(topology: Topology, reading: Reading) -> tuple[ModelShape | None, list[Caution]]:
+def _model(topology: Topology, reading: RoleReading) -> tuple[ModelShape | None, list[Caution]]:
     """The model's numbers, from `model.config` or a checkpoint directory; a warning where neither can be read."""
     path = topology.model.config or topology.model.path
     if not topology.model.config and not _is_directory(path):
@@ -140,16 +140,16 @@ def _is_directory(path: str) -> bool:
 def _case(
     topology: Topology,
     role: Role,
-    readings: dict[str, Reading],
+    readings: dict[str, RoleReading],
     model: ModelShape | None,
     version: Version,
     target: str,
-) -> Case:
+) -> PlannedRole:
     reading = readings[role.name]
     peer = readings["decode" if role.name == "prefill" else "prefill"].shape
     embedded = topology.engine.kind == "embedded"
     pool = topology.pool(role.pool)
-    side = Side(
+    side = RoleSide(
         role=role.name,
         instances=role.instances,
         shape=reading.shape,
@@ -166,21 +166,21 @@ def _case(
         kv_bytes=kv_itemsize("auto" if embedded else topology.model.kv_dtype, model) if model is not None else 2,
     )
     nic = Nic(pool.nic_speed, pool.nic_count) if pool.nic_speed and not reading.on_cpu else None
-    return Case(side, _words(role.name, reading), budget, reading.placement, nic)
+    return PlannedRole(side, _words(role.name, reading), budget, reading.placement, nic)
 
 
-def _words(role: str, reading: Reading) -> Words:
+def _words(role: str, reading: RoleReading) -> ShapeWords:
     places = {"kv-dtype": "model.kv-dtype"}
-    return Words(
+    return ShapeWords(
         lambda shape: settings(role, shape, reading.shape),
         lambda name, value: f"--set {places.get(name, f'roles.{role}.{name}')}={value}",
     )
 
 
-def _sglang(topology: Topology, readings: dict[str, Reading], release: Release) -> Iterator[Problem | Caution]:
+def _sglang(topology: Topology, readings: dict[str, RoleReading], release: Release) -> Iterator[Problem | Caution]:
     """What this release's command line and environment do not take."""
-    yield from arguments.backend(topology.transfer.backend, release)
-    yield from arguments.served_name(topology.model.served_name, release)
+    yield from role_settings.backend(topology.transfer.backend, release)
+    yield from role_settings.served_name(topology.model.served_name, release)
     remarks: dict[str, list[str]] = {}
     for role in topology.roles:
         reading = readings[role.name]
@@ -199,11 +199,11 @@ def _unused(topology: Topology) -> list[Caution]:
     return [Caution("unused-key", f"{key} has no effect on the embedded engine") for key in found]
 
 
-def _workload(topology: Topology) -> Workload:
+def _workload(topology: Topology) -> TrafficGoal:
     load, slo = topology.workload, topology.slo
     if load is None:
         return NO_WORKLOAD
-    return Workload(
+    return TrafficGoal(
         isl=load.isl,
         osl=load.osl,
         rate=load.rate,

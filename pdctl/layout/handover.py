@@ -5,28 +5,110 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.engines.sglang.agreement import common_page_size
-from pdctl.engines.sglang.rules import ALL_CP_RANKS_ENV
+from pdctl.engines.sglang.rules import ALL_CP_RANKS_ENV, HETEROGENEOUS_TP, STAGING_ENV, STAGING_SPAN, rule
 from pdctl.layout import commands
-from pdctl.layout.collisions import Claim, claims, collisions
-from pdctl.layout.feasibility import check
-from pdctl.layout.instance import RouterPlan
-from pdctl.layout.neighbours import nearest
-from pdctl.layout.pairing import cautions, check_pair, links
-from pdctl.layout.shape import Problem
+from pdctl.layout.feasibility import check, explain, nearest
+from pdctl.layout.instance_plan import Caution, RouterPlan
+from pdctl.layout.kv_links import KvLink, pull
+from pdctl.layout.port_collisions import PortClaim, claims, collisions
+from pdctl.layout.shape import Problem, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from pdctl.layout.assembly import Side
-    from pdctl.layout.deployment import Deployment
-    from pdctl.layout.instance import Caution, Instance, Plan
-    from pdctl.layout.shape import Shape
+    from pdctl.engines.versions import Version
+    from pdctl.layout.assembly import RoleSide
+    from pdctl.layout.instance_plan import InstancePlan, Plan
+    from pdctl.layout.planned_deployment import PlannedDeployment
     from pdctl.topology.model import Router
+
+
+def check_pair(
+    prefill: Shape,
+    decode: Shape,
+    version: Version,
+    pages: tuple[int | None, int | None] = (None, None),
+    engine: str = "sglang",
+) -> tuple[Problem, ...]:
+    """Rules SGLang keeps, or should, between two instances. `pages` are the page sizes given for the two."""
+    return tuple(
+        Problem(code, explain(code, what, version, engine))
+        for code, what in _findings(prefill, decode, pages)
+        if rule(code, version) is not None
+    )
+
+
+def _findings(prefill: Shape, decode: Shape, pages: tuple[int | None, int | None]) -> Iterator[tuple[str, str]]:
+    if max(prefill.tp, decode.tp) % min(prefill.tp, decode.tp):
+        yield "pair-tp-divides", f"prefill tp_size {prefill.tp}, decode tp_size {decode.tp}"
+    widths = prefill.attn_tp_size, decode.attn_tp_size
+    if max(widths) % min(widths):
+        yield "pair-attn-tp-divides", f"prefill attn_tp_size {widths[0]}, decode attn_tp_size {widths[1]}"
+    if decode.pp not in (1, prefill.pp):
+        yield "pair-pp", f"prefill pp_size {prefill.pp}, decode pp_size {decode.pp}"
+    if decode.cp > 1:
+        yield "pair-decode-cp", f"decode attn_cp_size {decode.cp}"
+    if None not in pages and pages[0] != pages[1]:
+        yield "pair-page-size", f"prefill page_size {pages[0]}, decode page_size {pages[1]}"
+
+
+def cautions(
+    prefill: Shape,
+    decode: Shape,
+    version: Version,
+    mla: bool | None,
+    env: Mapping[str, str],
+    pages: tuple[int | None, int | None] = (None, None),
+    embedded: bool = False,
+) -> Iterator[Caution]:
+    """`mla` None: the model is not known. `env` is what both sides run with."""
+    if pages[0] != pages[1] and None in pages:
+        one, other = ("prefill", "decode") if pages[0] is not None else ("decode", "prefill")
+        said = f"page_size {pages[0] or pages[1]} is given for {one} only"
+        yield Caution("page-size-one-side", f"{said}; {other} resolves its own, which must come to the same")
+    widths = prefill.attn_tp_size, decode.attn_tp_size
+    if widths[0] == widths[1] or mla:
+        return
+    if embedded:
+        sizes = f"attn_tp_size {widths[0]} to {widths[1]}"
+        message = f"{sizes}: heads are cut out of each token of a page, which takes longer to move than whole pages"
+        yield Caution("gqa-different-tp", message)
+        return
+    unless = "" if mla is False else "if the model is not MLA, "
+    message = f"{unless}sglang warns: {HETEROGENEOUS_TP} (attn_tp_size {widths[0]} to {widths[1]})"
+    if STAGING_SPAN.holds(version):
+        staged = env.get(STAGING_ENV, "").lower() in ("1", "true", "yes")
+        message += f"; {STAGING_ENV} is set, which gathers the heads first" if staged else f"; set {STAGING_ENV}=1"
+    yield Caution("gqa-different-tp", message)
+
+
+def links(
+    instances: tuple[InstancePlan, ...], version: Version, mla: bool, kv_heads: int | None, all_cp_ranks: bool
+) -> tuple[KvLink, ...]:
+    """Every decode rank's pull from every prefill instance."""
+    prefills = [one for one in instances if one.role == "prefill"]
+    decodes = [one for one in instances if one.role == "decode"]
+    return tuple(
+        link
+        for prefill in prefills
+        for decode in decodes
+        for link in pull(
+            prefill.name,
+            decode.name,
+            prefill.shape,
+            decode.shape,
+            mla=mla,
+            kv_heads=kv_heads,
+            all_cp_ranks=all_cp_ranks,
+            version=version,
+        )
+    )
+
 
 EVERYWHERE = ("127.0.0.1", "localhost", "0.0.0.0", "::", "::1")  # bind addresses that are no address to call
 
 
-def hand_over(deployment: Deployment, plan: Plan, sides: Sequence[Side]) -> Plan:
+def hand_over(deployment: PlannedDeployment, plan: Plan, sides: Sequence[RoleSide]) -> Plan:
     """The plan of two sides, completed; without links when the two cannot work together."""
     router = _router(deployment, deployment.router, plan.instances) if deployment.router is not None else None
     at_odds = _pair_problems(deployment)
@@ -37,7 +119,7 @@ def hand_over(deployment: Deployment, plan: Plan, sides: Sequence[Side]) -> Plan
     return _with_traffic(deployment, plan._replace(warnings=plan.warnings + _cautions(deployment)))
 
 
-def _pair_problems(deployment: Deployment) -> list[Problem]:
+def _pair_problems(deployment: PlannedDeployment) -> list[Problem]:
     """What to change is the decode side, to a shape that fits; the page size is the one doctor names too."""
     (prefill, decode), version = deployment.cases, deployment.release.known
     pages = prefill.side.serving.page_size, decode.side.serving.page_size
@@ -57,7 +139,7 @@ def _pair_problems(deployment: Deployment) -> list[Problem]:
     return [Problem(problem.code, problem.message, ways(problem)) for problem in found]
 
 
-def _cautions(deployment: Deployment) -> tuple[Caution, ...]:
+def _cautions(deployment: PlannedDeployment) -> tuple[Caution, ...]:
     prefill, decode = (case.side for case in deployment.cases)
     mla = deployment.model.mla if deployment.model is not None else deployment.mla
     pages = prefill.serving.page_size, decode.serving.page_size
@@ -65,7 +147,7 @@ def _cautions(deployment: Deployment) -> tuple[Caution, ...]:
     return tuple(cautions(prefill.shape, decode.shape, deployment.release.known, mla, deployment.env, pages, embedded))
 
 
-def _router(deployment: Deployment, spec: Router, instances: tuple[Instance, ...]) -> RouterPlan:
+def _router(deployment: PlannedDeployment, spec: Router, instances: tuple[InstancePlan, ...]) -> RouterPlan:
     """On the first prefill's host, as it needs no GPU; in Kubernetes in a pod of its own."""
     prefills = [(one.url, one.bootstrap_port) for one in instances if one.role == "prefill"]
     decodes = [one.url for one in instances if one.role == "decode"]
@@ -80,22 +162,25 @@ def _router(deployment: Deployment, spec: Router, instances: tuple[Instance, ...
 
 
 def _port_problems(
-    deployment: Deployment, instances: tuple[Instance, ...], sides: Sequence[Side], router: RouterPlan | None
+    deployment: PlannedDeployment,
+    instances: tuple[InstancePlan, ...],
+    sides: Sequence[RoleSide],
+    router: RouterPlan | None,
 ) -> tuple[Problem, ...]:
     found = claims(instances)
     if router is None:
         return collisions(found)
-    found += [Claim(router.host_name, port, router.name, purpose) for port, purpose in router.ports]
+    found += [PortClaim(router.host_name, port, router.name, purpose) for port, purpose in router.ports]
     problems = collisions(found)
     if not problems:
         return ()
-    from pdctl.layout.moves import moves  # late: only a collision has use for it
+    from pdctl.layout.port_collisions import moves  # late: only a collision has use for it
 
     ways = moves(sides, deployment.bases, deployment.target, router, deployment.sites)
     return tuple(problem._replace(nearest=ways) for problem in problems)
 
 
-def _with_traffic(deployment: Deployment, plan: Plan) -> Plan:
+def _with_traffic(deployment: PlannedDeployment, plan: Plan) -> Plan:
     version, model = deployment.release.known, deployment.model
     mla = model.mla if model is not None else bool(deployment.mla)
     all_cp = deployment.env.get(ALL_CP_RANKS_ENV, "").lower() in ("1", "true", "yes")

@@ -24,7 +24,7 @@ class Site(NamedTuple):
 NOWHERE: Mapping[str, Site] = MappingProxyType({})
 
 
-class Seat(NamedTuple):
+class HostSeat(NamedTuple):
     """`before`: instances already at the busiest of these hosts' addresses, `kin`: those of the same role there."""
 
     hosts: tuple[str, ...]
@@ -33,7 +33,7 @@ class Seat(NamedTuple):
     kin: int
 
 
-class Wish(NamedTuple):
+class HostWish(NamedTuple):
     """One instance to seat. `spread`: on a host without another instance of its role, where there is one."""
 
     role: str
@@ -54,11 +54,11 @@ class _Host:
         self.neighbours = neighbours
 
 
-def assign(wishes: Sequence[Wish], sites: Mapping[str, Site] = NOWHERE) -> tuple[Seat, ...]:
+def assign(wishes: Sequence[HostWish], sites: Mapping[str, Site] = NOWHERE) -> tuple[HostSeat, ...]:
     """First fit over hosts named `<pool>-0`, `<pool>-1`, …; an instance of several nodes takes hosts of its own."""
     pools: dict[str, list[_Host]] = {}
     shared: dict[str, list[str]] = {}
-    seats: list[Seat] = []
+    seats: list[HostSeat] = []
     for wish in wishes:
         hosts = pools.setdefault(wish.pool, [])
         chosen = _pick(wish, hosts)
@@ -72,24 +72,24 @@ def assign(wishes: Sequence[Wish], sites: Mapping[str, Site] = NOWHERE) -> tuple
     return tuple(seats)
 
 
-def local(wishes: Sequence[Wish]) -> tuple[Seat, ...]:
+def local(wishes: Sequence[HostWish]) -> tuple[HostSeat, ...]:
     """Everything on this machine, GPU after GPU."""
     host = _Host(LOCAL, [])
     return tuple(_sit(wish, [host] * wish.shape.nodes) for wish in wishes)
 
 
-def pods(wishes: Sequence[Wish]) -> tuple[Seat, ...]:
+def pods(wishes: Sequence[HostWish]) -> tuple[HostSeat, ...]:
     """A pod to each node, named as a LeaderWorkerSet names it, with GPUs and ports of its own; `pool`: what leads."""
     count: dict[str, int] = {}
-    seats: list[Seat] = []
+    seats: list[HostSeat] = []
     for wish in wishes:
         number = count[wish.role] = count.get(wish.role, -1) + 1
         leader = f"{wish.pool}-{wish.role}-{number}"
-        seats.append(Seat((leader, *(f"{leader}-{node}" for node in range(1, wish.shape.nodes))), 0, 0, 0))
+        seats.append(HostSeat((leader, *(f"{leader}-{node}" for node in range(1, wish.shape.nodes))), 0, 0, 0))
     return tuple(seats)
 
 
-def _pick(wish: Wish, hosts: list[_Host]) -> list[_Host]:
+def _pick(wish: HostWish, hosts: list[_Host]) -> list[_Host]:
     if wish.shape.nodes > 1:
         return []
     room = [host for host in hosts if host.next_gpu + _span(wish.shape) <= wish.shape.gpus_per_host]
@@ -98,7 +98,7 @@ def _pick(wish: Wish, hosts: list[_Host]) -> list[_Host]:
     return room[:1]
 
 
-def _sit(wish: Wish, hosts: list[_Host]) -> Seat:
+def _sit(wish: HostWish, hosts: list[_Host]) -> HostSeat:
     base = max(host.next_gpu for host in hosts)
     before = max(len(host.neighbours) for host in hosts)
     kin = max(host.neighbours.count(wish.role) for host in hosts)
@@ -106,7 +106,7 @@ def _sit(wish: Wish, hosts: list[_Host]) -> Seat:
         host.next_gpu = base + _span(wish.shape)
         host.roles.append(wish.role)
         host.neighbours.append(wish.role)
-    return Seat(tuple(host.name for host in hosts), base, before, kin)
+    return HostSeat(tuple(host.name for host in hosts), base, before, kin)
 
 
 def _span(shape: Shape) -> int:

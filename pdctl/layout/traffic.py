@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.layout.bill import Nics, bill
-from pdctl.layout.instance import Caution
-from pdctl.layout.ratio import ratio
-from pdctl.layout.workload import ISL, Demand
+from pdctl.layout.instance_plan import Caution
+from pdctl.layout.transfer_bill import Nics, bill
+from pdctl.layout.workload import ISL, Demand, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.layout.assembly import Side
-    from pdctl.layout.bill import Transfer
-    from pdctl.layout.deployment import Case, Deployment
-    from pdctl.layout.instance import Instance
-    from pdctl.layout.ratio import Ratio
-    from pdctl.layout.workload import Workload
+    from pdctl.layout.assembly import RoleSide
+    from pdctl.layout.instance_plan import InstancePlan
+    from pdctl.layout.planned_deployment import PlannedDeployment, PlannedRole
+    from pdctl.layout.transfer_bill import TransferBill
+    from pdctl.layout.workload import Ratio, TrafficGoal
 
 
-def demand(side: Side, workload: Workload) -> Demand:
+def demand(side: RoleSide, workload: TrafficGoal) -> Demand:
     """A prefill holds prompts only; a decode holds whole requests, as many at once as Little's law says."""
     context = side.serving.context_length
     isl, osl = workload.isl or 0, workload.osl or 0
@@ -30,7 +28,7 @@ def demand(side: Side, workload: Workload) -> Demand:
     return Demand(isl + osl, at_once, context)
 
 
-def transfer(deployment: Deployment, instances: tuple[Instance, ...]) -> Transfer:
+def transfer(deployment: PlannedDeployment, instances: tuple[InstancePlan, ...]) -> TransferBill:
     model, workload = deployment.model, deployment.workload
     assert model is not None
     prefill, decode = deployment.cases
@@ -47,7 +45,7 @@ def transfer(deployment: Deployment, instances: tuple[Instance, ...]) -> Transfe
     )
 
 
-def shares(deployment: Deployment, instances: tuple[Instance, ...]) -> Ratio | None:
+def shares(deployment: PlannedDeployment, instances: tuple[InstancePlan, ...]) -> Ratio | None:
     """None without a request rate. The decode batch is the measured one, else what the KV pool holds."""
     workload, measured = deployment.workload, deployment.measured
     if not (workload.rate and workload.isl and workload.osl):
@@ -66,7 +64,7 @@ def shares(deployment: Deployment, instances: tuple[Instance, ...]) -> Ratio | N
     )
 
 
-def short(bill: Transfer, ratio: Ratio | None, instances: tuple[Instance, ...]) -> Iterator[Caution]:
+def short(bill: TransferBill, ratio: Ratio | None, instances: tuple[InstancePlan, ...]) -> Iterator[Caution]:
     """Where the workload asks for more than is planned."""
     need, have = bill.required_bits_per_second, bill.available_bits_per_second
     if need is not None and have is not None and need > have:
@@ -81,7 +79,7 @@ def short(bill: Transfer, ratio: Ratio | None, instances: tuple[Instance, ...]) 
             yield Caution("ratio", f"the workload needs {needed} {role} instances, {planned} planned")
 
 
-def _nics(case: Case, instances: tuple[Instance, ...]) -> Nics | None:
+def _nics(case: PlannedRole, instances: tuple[InstancePlan, ...]) -> Nics | None:
     if case.nic is None:
         return None
     hosts = {host for one in instances if one.role == case.side.role for host in one.host_names}

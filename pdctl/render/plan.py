@@ -10,7 +10,7 @@ from pdctl.render.plan_ranks import rank_rows
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.layout.instance import Instance, Plan
+    from pdctl.layout.instance_plan import InstancePlan, Plan
     from pdctl.layout.shape import Problem
     from pdctl.render.term import Term
 
@@ -77,15 +77,15 @@ def _overview(term: Term, plan: Plan) -> list[str]:
     return table(term, ["INSTANCE", "HOSTS", "URL", "BOOTSTRAP", "RANKS"], rows)
 
 
-def _alike(plan: Plan) -> list[list[Instance]]:
+def _alike(plan: Plan) -> list[list[InstancePlan]]:
     """Instances whose rank tables are the same, together."""
-    groups: dict[object, list[Instance]] = {}
+    groups: dict[object, list[InstancePlan]] = {}
     for instance in plan.instances:
         groups.setdefault((instance.role, instance.ranks), []).append(instance)
     return list(groups.values())
 
 
-def _summary(term: Term, plan: Plan, alike: list[Instance]) -> list[str]:
+def _summary(term: Term, plan: Plan, alike: list[InstancePlan]) -> list[str]:
     shape = alike[0].shape
     sizes = {
         "tp_size": shape.tp,
@@ -107,7 +107,7 @@ def _summary(term: Term, plan: Plan, alike: list[Instance]) -> list[str]:
     return prose(term, f"{names}:", f"{told}, {count}{release}", "bold")
 
 
-def _ranks(term: Term, instance: Instance, full: bool) -> list[str]:
+def _ranks(term: Term, instance: InstancePlan, full: bool) -> list[str]:
     header, rows = rank_rows(instance, full)
     return table(term, header, rows)
 

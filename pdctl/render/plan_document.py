@@ -6,11 +6,11 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pdctl.layout.instance import Instance, Plan, RouterPlan
-    from pdctl.layout.links import Link
-    from pdctl.layout.memory import Memory
-    from pdctl.layout.ratio import Ratio
-    from pdctl.layout.serving import Command
+    from pdctl.layout.gpu_memory import GpuMemory
+    from pdctl.layout.instance_plan import InstancePlan, Plan, RouterPlan
+    from pdctl.layout.kv_links import KvLink
+    from pdctl.layout.serving import NodeCommand
+    from pdctl.layout.workload import Ratio
 
 SCHEMA = "pdctl.plan/1"
 
@@ -54,7 +54,7 @@ def to_yaml(plan: Plan) -> str:
     return str(yaml.dump(document(plan), Dumper=dumper, sort_keys=False, width=1 << 20)).rstrip()
 
 
-def _instance(instance: Instance) -> Document:
+def _instance(instance: InstancePlan) -> Document:
     shape = instance.shape
     return {
         "name": instance.name,
@@ -94,7 +94,7 @@ def _router(router: RouterPlan) -> Document:
     }
 
 
-def _command(command: Command, host: str) -> Document:
+def _command(command: NodeCommand, host: str) -> Document:
     return {
         "node": command.node,
         "host": host,
@@ -104,18 +104,18 @@ def _command(command: Command, host: str) -> Document:
     }
 
 
-def shell_line(command: Command) -> str:
+def shell_line(command: NodeCommand) -> str:
     """One line for a POSIX shell."""
     return " ".join(shell_words(command))
 
 
-def shell_words(command: Command) -> list[str]:
+def shell_words(command: NodeCommand) -> list[str]:
     """Environment and arguments, quoted."""
     env = [f"{name}={shlex.quote(value)}" for name, value in command.env]
     return [*env, *map(shlex.quote, command.argv)]
 
 
-def _memory(memory: Memory) -> Document:
+def _memory(memory: GpuMemory) -> Document:
     return {
         "verdict": memory.verdict.value,
         "reasons": list(memory.reasons),
@@ -139,6 +139,6 @@ def _ratio(ratio: Ratio) -> Document:
     return {**ratio._asdict(), "prefill_instances": prefill, "decode_instances": decode}
 
 
-def _link(link: Link) -> Document:
+def _link(link: KvLink) -> Document:
     fields = {name: list(value) if isinstance(value, tuple) else value for name, value in link._asdict().items()}
     return {**fields, "slices": [part._asdict() for part in link.slices]}

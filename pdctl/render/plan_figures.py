@@ -9,10 +9,10 @@ from pdctl.render.columns import prose, table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.layout.bill import Transfer
-    from pdctl.layout.instance import Plan
-    from pdctl.layout.memory import Memory
-    from pdctl.layout.ratio import Ratio
+    from pdctl.layout.gpu_memory import GpuMemory
+    from pdctl.layout.instance_plan import Plan
+    from pdctl.layout.transfer_bill import TransferBill
+    from pdctl.layout.workload import Ratio
     from pdctl.render.term import Term
 
 GIB = 1 << 30
@@ -44,7 +44,7 @@ def _memory(term: Term, plan: Plan) -> list[str]:
     return lines
 
 
-def _row(memory: Memory) -> list[str]:
+def _row(memory: GpuMemory) -> list[str]:
     known = memory.pool_bytes is not None
     return [
         memory.verdict.value,
@@ -57,7 +57,7 @@ def _row(memory: Memory) -> list[str]:
     ]
 
 
-def _transfer(term: Term, transfer: Transfer) -> list[str]:
+def _transfer(term: Term, transfer: TransferBill) -> list[str]:
     size = _size(transfer.bytes_per_request)
     copies = f" ({transfer.copies} copies)" if transfer.copies > 1 else ""
     text = f"{transfer.tokens:,} tokens move {transfer.bytes_per_request:,} B ({size}){copies} per request"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pdctl.render.columns import prose, spans, table
 
 if TYPE_CHECKING:
-    from pdctl.layout.instance import Plan
-    from pdctl.layout.links import Link
+    from pdctl.layout.instance_plan import Plan
+    from pdctl.layout.kv_links import KvLink
     from pdctl.render.term import Term
 
 
@@ -20,7 +20,7 @@ LEGEND = (
 
 def link_lines(term: Term, plan: Plan) -> list[str]:
     """Rows are decode attention TP ranks: every DP group and every pair of instances pulls alike."""
-    groups: dict[tuple[object, ...], list[Link]] = {}
+    groups: dict[tuple[object, ...], list[KvLink]] = {}
     for link in plan.links:
         groups.setdefault(_answer(link), []).append(link)
     staged = any(len(link.prefill_pp_ranks) > 1 or link.decode_pp_rank for link in plan.links)
@@ -62,7 +62,7 @@ def _sliced(plan: Plan) -> bool:
     return len(widths) > 1 and any(link.slices for link in plan.links)
 
 
-def _heads(link: Link, plan: Plan) -> str:
+def _heads(link: KvLink, plan: Plan) -> str:
     """The heads taken, as each prefill rank numbers its own: `rank 0: 2-3`."""
     parts = [
         f"{part.source}-{part.source + part.heads - 1}" if part.heads > 1 else str(part.source) for part in link.slices
@@ -70,7 +70,7 @@ def _heads(link: Link, plan: Plan) -> str:
     return ", ".join(f"{text} of rank {part.prefill_rank}" for text, part in zip(parts, link.slices, strict=True))
 
 
-def _answer(link: Link) -> tuple[object, ...]:
+def _answer(link: KvLink) -> tuple[object, ...]:
     return (link.decode_attn_tp_rank, link.decode_pp_rank, *link[6:])
 
 

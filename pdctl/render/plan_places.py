@@ -10,8 +10,8 @@ from pdctl.render.columns import table
 from pdctl.render.plan_document import shell_line, shell_words
 
 if TYPE_CHECKING:
-    from pdctl.layout.instance import Instance, Plan
-    from pdctl.layout.serving import Command
+    from pdctl.layout.instance_plan import InstancePlan, Plan
+    from pdctl.layout.serving import NodeCommand
     from pdctl.render.term import Term
 
 ROOM_FOR_VALUE = 16  # columns kept for what follows a flag before the line is broken
@@ -67,7 +67,7 @@ def shell_script(plan: Plan) -> list[str]:
     return lines
 
 
-def _instance(term: Term, instance: Instance, full: bool) -> list[str]:
+def _instance(term: Term, instance: InstancePlan, full: bool) -> list[str]:
     shown = instance.commands if full or len(instance.commands) < NO_REPEAT else instance.commands[:1]
     lines: list[str] = []
     for command in shown:
@@ -82,7 +82,7 @@ def _instance(term: Term, instance: Instance, full: bool) -> list[str]:
     return lines
 
 
-def _folded(term: Term, command: Command) -> list[str]:
+def _folded(term: Term, command: NodeCommand) -> list[str]:
     """One line in a pipe; on a terminal broken before flags, with the backslashes a shell needs."""
     if not term.tty:
         return [shell_line(command)]

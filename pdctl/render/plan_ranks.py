@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pdctl.render.columns import spans
 
 if TYPE_CHECKING:
-    from pdctl.layout.instance import Instance
-    from pdctl.layout.ranks import Rank
+    from pdctl.layout.instance_plan import InstancePlan
+    from pdctl.layout.shape import RankPlace
 
 SHOWN = 16  # ranks of one instance a terminal shows row by row
 
@@ -27,7 +27,7 @@ COLUMNS = (
 )
 
 
-def rank_rows(instance: Instance, full: bool) -> tuple[list[str], list[list[object]]]:
+def rank_rows(instance: InstancePlan, full: bool) -> tuple[list[str], list[list[object]]]:
     """Header and rows; `full` shows every rank whatever their number."""
     chosen = [(title, field) for title, field, always in COLUMNS if always or _varies(instance, field)]
     header = [title for title, _ in chosen]
@@ -41,17 +41,17 @@ def rank_rows(instance: Instance, full: bool) -> tuple[list[str], list[list[obje
     return header, rows
 
 
-def _varies(instance: Instance, field: str) -> bool:
+def _varies(instance: InstancePlan, field: str) -> bool:
     if field == "dp_rank":
         return instance.shape.replicas > 1
     return any(getattr(rank, field) for rank in instance.ranks)
 
 
-def _cell(rank: Rank, field: str) -> object:
+def _cell(rank: RankPlace, field: str) -> object:
     value = getattr(rank, field)
     return "cpu" if value is None else value
 
 
-def _run(ranks: list[Rank], field: str) -> str:
+def _run(ranks: list[RankPlace], field: str) -> str:
     values = [getattr(rank, field) for rank in ranks]
     return "cpu" if None in values else spans(values)

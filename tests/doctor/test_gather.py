@@ -14,7 +14,7 @@ from pdctl.doctor.finding import Status
 from pdctl.doctor.gather import gather
 from pdctl.doctor.request import Progress, Request
 from pdctl.errors import ExitCode, UsageError
-from pdctl.layout.plan import plan_topology
+from pdctl.layout.planner import plan_topology
 from pdctl.topology.resolve import load
 from tests.doctor.replay import Replay, replay
 

@@ -25,7 +25,7 @@ from pdctl.doctor.finding import Finding, Report, Status
 from pdctl.doctor.gather import gather
 from pdctl.doctor.request import Request
 from pdctl.errors import ExitCode
-from pdctl.layout.plan import plan_topology
+from pdctl.layout.planner import plan_topology
 from pdctl.topology.resolve import load
 from tests.fleet.conftest import closed_port
 

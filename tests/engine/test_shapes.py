@@ -14,7 +14,7 @@ from pdctl.engine.bounds import BOUNDS
 from pdctl.engine.ranks import Ranks
 from pdctl.engine.whereabouts import Whereabouts
 from pdctl.layout.feasibility import check
-from pdctl.layout.ranks import place
+from pdctl.layout.shape import place
 
 CHECKPOINTS = Path(pdctl.__file__).parent / "checkpoints"
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import zmq
 
-from pdctl.layout.ports import Block
+from pdctl.layout.serving import PortBlock
 from tests.fuzz import edits
 from tests.fuzz.edits import SEPARATOR
 from tests.fuzz.rank_targets import BETWEEN, bootstrap_seeds, kv_seeds, meeting_seeds, node_seeds
@@ -204,7 +204,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     folder, bootstrap, dist = Path(tempfile.mkdtemp(prefix="fuzz-live-")), free_port(), free_block(BLOCK)
-    block = Block.of(dist)
+    block = PortBlock.of(dist)
     two = ("--tp-size", "2", "--nnodes", "2", "--dist-init-addr", f"{HOST}:{dist}", "--node-rank")
     prefill = Engine("prefill", folder / "prefill.log", bootstrap, *two, "0")
     second = Engine("prefill", folder / "prefill-node1.log", bootstrap, *two, "1")

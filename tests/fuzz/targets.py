@@ -38,7 +38,7 @@ from pdctl.fleet.legs import Side
 from pdctl.fleet.prober import Prober
 from pdctl.fleet.routers import METRICS_PORT, probe_router
 from pdctl.imports import importer
-from pdctl.layout.plan import plan_topology
+from pdctl.layout.planner import plan_topology
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
 from pdctl.manifests import read as manifests

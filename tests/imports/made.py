@@ -9,8 +9,8 @@ import yaml
 
 from pdctl.imports.importer import of_texts
 from pdctl.imports.notes import Sort
-from pdctl.layout.instance import Plan
-from pdctl.layout.plan import plan_topology
+from pdctl.layout.instance_plan import Plan
+from pdctl.layout.planner import plan_topology
 from pdctl.topology import resolve
 
 PREFILL = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --disaggregation-mode prefill --port 30000"

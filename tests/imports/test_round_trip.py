@@ -6,8 +6,8 @@ import pytest
 
 from pdctl.imports.importer import of_texts
 from pdctl.imports.notes import Sort
-from pdctl.layout.instance import Plan
-from pdctl.layout.plan import plan_topology
+from pdctl.layout.instance_plan import Plan
+from pdctl.layout.planner import plan_topology
 from pdctl.manifests import validate
 from pdctl.manifests.flags import parse
 from pdctl.manifests.write import rendering

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from pdctl.layout.plan import Plan, plan_topology
+from pdctl.layout.planner import Plan, plan_topology
 from pdctl.topology.resolve import load
 
 MODELS = Path(__file__).resolve().parents[1] / "data" / "models"

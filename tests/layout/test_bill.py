@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.layout.bill import Nics, bill, seconds, used, windowed_bytes, wire_bytes
 from pdctl.layout.model_config import load
-from pdctl.layout.ratio import ratio
 from pdctl.layout.shape import Shape
+from pdctl.layout.transfer_bill import Nics, bill, seconds, used, windowed_bytes, wire_bytes
+from pdctl.layout.workload import ratio
 
 from .conftest import MODELS
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pdctl.engines.versions import SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_23, Version, spell
-from pdctl.layout.collisions import Claim, collisions
-from pdctl.layout.ports import occupied
-from pdctl.layout.serving import Numbers
+from pdctl.layout.port_collisions import PortClaim, collisions
+from pdctl.layout.serving import Numbers, occupied
 from pdctl.layout.shape import Shape
 
 DP8 = Shape(tp=8, dp=8)
@@ -17,7 +16,7 @@ DP8 = Shape(tp=8, dp=8)
 def test_two_roles_next_to_each_other_collide(version: Version) -> None:
     """HTTP ports that differ by one: the second's rendezvous port is the first's tokenizer channel."""
     claims = [
-        Claim("h", port.port, name, port.purpose)
+        PortClaim("h", port.port, name, port.purpose)
         for name, numbers in (("prefill-0", Numbers(30000, 8998)), ("prefill-1", Numbers(30001, 8998)))
         for port in occupied(DP8, numbers, version)
     ]
@@ -30,7 +29,7 @@ def test_two_roles_next_to_each_other_collide(version: Version) -> None:
 def test_far_enough_apart_they_do_not(version: Version, apart: int) -> None:
     def clash(distance: int) -> bool:
         claims = [
-            Claim("h", port.port, name, port.purpose)
+            PortClaim("h", port.port, name, port.purpose)
             for name, http in (("one", 30000), ("other", 30000 + distance))
             for port in occupied(DP8, Numbers(http), version)
         ]
@@ -41,7 +40,7 @@ def test_far_enough_apart_they_do_not(version: Version, apart: int) -> None:
 
 
 def test_equal_ports_on_two_hosts_are_fine_and_numbers_have_an_end() -> None:
-    assert collisions([Claim("a", 80, "one", "http"), Claim("b", 80, "other", "http")]) == ()
-    (problem,) = collisions([Claim("a", 65536, "one", "http")])
+    assert collisions([PortClaim("a", 80, "one", "http"), PortClaim("b", 80, "other", "http")]) == ()
+    (problem,) = collisions([PortClaim("a", 65536, "one", "http")])
     assert problem.code == "port-range"
     assert "one's http port 65536 on a is outside 1 to 65535" in problem.message

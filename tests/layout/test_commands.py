@@ -11,7 +11,7 @@ import pdctl
 from pdctl.engine import command_line as engine
 from pdctl.engines.versions import NEWEST, SGLANG, V0_5_3, V0_5_8, V0_5_10, V0_5_13, V0_5_18, V0_5_22, Version, spell
 from pdctl.layout.commands import flag_words, instance
-from pdctl.layout.plan import plan_topology
+from pdctl.layout.planner import plan_topology
 from pdctl.layout.serving import Flags, Numbers, Serving
 from pdctl.layout.shape import Shape
 from pdctl.router import command_line as router

@@ -7,16 +7,16 @@ from itertools import product
 import numpy as np
 import pytest
 
-from pdctl.layout.cuts import KvModel, Piece, Seat, find_targets, piece, speaks
+from pdctl.layout.kv_links import KvModel, KvPiece, PoolSeat, find_targets, piece, speaks
 
 TP = (1, 2, 4, 8)
 
 
-def seats(attn_tp: int, pp: int) -> list[Seat]:
-    return [Seat(attn_tp, tp, pp, stage) for stage in range(pp) for tp in range(attn_tp)]
+def seats(attn_tp: int, pp: int) -> list[PoolSeat]:
+    return [PoolSeat(attn_tp, tp, pp, stage) for stage in range(pp) for tp in range(attn_tp)]
 
 
-def pool(model: KvModel, seat: Seat) -> np.ndarray:
+def pool(model: KvModel, seat: PoolSeat) -> np.ndarray:
     """[slab, head] of what the rank holds: each number names its slab and head in the model."""
     slabs, heads = model.slabs(seat), model.heads(seat)
     return np.array([[1000 * slab + head for head in heads] for slab in slabs])
@@ -61,7 +61,7 @@ def test_exactly_one_rank_speaks_to_each_decode_rank_and_it_is_of_the_last_stage
     model = KvModel(4, 1 if mla else 4, mla)
     for prefill_tp, decode_tp, (prefill_pp, decode_pp) in product(TP, TP, ((1, 1), (2, 1), (2, 2))):
         for decode in seats(decode_tp, decode_pp):
-            found = find_targets(model, Seat(prefill_tp, 0, prefill_pp, 0), decode)
+            found = find_targets(model, PoolSeat(prefill_tp, 0, prefill_pp, 0), decode)
             speakers = [
                 prefill
                 for prefill in seats(prefill_tp, prefill_pp)
@@ -76,27 +76,27 @@ def test_exactly_one_rank_speaks_to_each_decode_rank_and_it_is_of_the_last_stage
 
 def test_ranks_that_hold_the_same_head_share_its_layers_evenly() -> None:
     """8 ranks, 2 heads: four hold each; a decode of one rank takes a quarter of the layers from each of them."""
-    model, decode = KvModel(6, 2), Seat()
-    cuts = [piece(model, Seat(8, rank), decode) for rank in range(8)]
+    model, decode = KvModel(6, 2), PoolSeat()
+    cuts = [piece(model, PoolSeat(8, rank), decode) for rank in range(8)]
     assert [cut and (cut.remote_slab, cut.slabs, cut.remote_head) for cut in cuts] == [
         (0, 3, 0), (3, 3, 0), (6, 3, 0), (9, 3, 0), (0, 3, 1), (3, 3, 1), (6, 3, 1), (9, 3, 1),
     ]  # fmt: skip
 
 
 def test_ranks_are_left_out_where_there_is_less_to_write_than_ranks_that_hold_it() -> None:
-    cuts = [piece(KvModel(1, 1), Seat(8, rank), Seat()) for rank in range(8)]
+    cuts = [piece(KvModel(1, 1), PoolSeat(8, rank), PoolSeat()) for rank in range(8)]
     assert sum(cut is not None for cut in cuts) == 2
 
 
 def test_a_latent_comes_whole_from_the_first_of_the_ranks_that_hold_it() -> None:
     model = KvModel(3, 1, mla=True)
-    whole = Piece(slabs=3, heads=1, local_slab=0, remote_slab=0, local_head=0, remote_head=0)
-    assert [piece(model, Seat(4, rank), Seat(2, 1)) for rank in range(4)] == [None, None, whole, None]
-    assert [piece(model, Seat(2, rank), Seat(4, 3)) for rank in range(2)] == [None, whole]
+    whole = KvPiece(slabs=3, heads=1, local_slab=0, remote_slab=0, local_head=0, remote_head=0)
+    assert [piece(model, PoolSeat(4, rank), PoolSeat(2, 1)) for rank in range(4)] == [None, None, whole, None]
+    assert [piece(model, PoolSeat(2, rank), PoolSeat(4, 3)) for rank in range(2)] == [None, whole]
 
 
 def test_a_stage_lands_at_its_layers_place_in_a_decode_without_stages() -> None:
     model = KvModel(5, 2)
-    cuts = [piece(model, Seat(1, 0, 2, stage), Seat()) for stage in range(2)]
+    cuts = [piece(model, PoolSeat(1, 0, 2, stage), PoolSeat()) for stage in range(2)]
     assert [cut and (cut.local_slab, cut.remote_slab, cut.slabs) for cut in cuts] == [(0, 0, 4), (0, 4, 6)]
-    assert piece(model, Seat(1, 0, 2, 0), Seat(1, 0, 2, 1)) is None
+    assert piece(model, PoolSeat(1, 0, 2, 0), PoolSeat(1, 0, 2, 1)) is None

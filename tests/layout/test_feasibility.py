@@ -5,8 +5,8 @@ import pytest
 from pdctl.engines.sglang.rules import RULES
 from pdctl.engines.versions import NEWEST, SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, Version
 from pdctl.layout.feasibility import check
+from pdctl.layout.handover import check_pair
 from pdctl.layout.model_config import load
-from pdctl.layout.pairing import check_pair
 from pdctl.layout.shape import Shape
 
 from .conftest import MODELS

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from pdctl.engines.versions import V0_5_3, V0_5_8
-from pdctl.layout.links import head_slices, held_heads, pull, targets
+from pdctl.layout.kv_links import head_slices, held_heads, pull, targets
 from pdctl.layout.shape import Shape
 
 # D, P, MLA -> per decode rank: targets, real, required_dst_info_num, required_prefill_response_num

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pdctl.errors import UsageError
-from pdctl.layout.memory import Verdict, estimate, kv_bytes_per_token, kv_itemsize, pool_tokens, remedies
+from pdctl.layout.gpu_memory import MemoryVerdict, estimate, kv_bytes_per_token, kv_itemsize, pool_tokens, remedies
 from pdctl.layout.model_config import load
 from pdctl.layout.shape import PLAIN, Placement, Shape
 from pdctl.layout.workload import Budget, Demand
@@ -46,7 +46,7 @@ def test_capacity(name: str, shape: Shape, placement: Placement, budget: Budget,
     memory = estimate(load(MODELS / name), shape, placement, budget)
     assert memory.tokens == tokens
     assert memory.instance_tokens == tokens * shape.dp
-    assert memory.verdict is Verdict.OK
+    assert memory.verdict is MemoryVerdict.OK
 
 
 def test_whole_pages_only() -> None:
@@ -56,7 +56,7 @@ def test_whole_pages_only() -> None:
 
 def test_weights_that_do_not_fit() -> None:
     memory = estimate(load(MODELS / "deepseek-v3"), Shape(tp=8), PLAIN, Budget(EIGHTY, 0.85))
-    assert memory.verdict is Verdict.FAIL
+    assert memory.verdict is MemoryVerdict.FAIL
     assert memory.reasons == ("weights of 79.29 GiB per rank do not fit 68.00 GiB (80.00 GiB x 0.85)",)
     assert memory.tokens == 0
 
@@ -64,15 +64,15 @@ def test_weights_that_do_not_fit() -> None:
 @pytest.mark.parametrize(
     ("memory_gib", "demand", "verdict", "said"),
     [
-        (17.7, Demand(4000), Verdict.FAIL, "less than one request of 4,000 tokens"),
-        (17.7, Demand(400), Verdict.WARN, "are left for KV"),
-        (80, Demand(400, context_length=500_000), Verdict.WARN, "less than context-length 500,000"),
-        (80, Demand(4000, concurrency=200), Verdict.WARN, "108 requests fit at once, the workload needs 200"),
-        (80, Demand(4000, concurrency=100), Verdict.OK, ""),
-        (None, Demand(4000), Verdict.UNKNOWN, ""),
+        (17.7, Demand(4000), MemoryVerdict.FAIL, "less than one request of 4,000 tokens"),
+        (17.7, Demand(400), MemoryVerdict.WARN, "are left for KV"),
+        (80, Demand(400, context_length=500_000), MemoryVerdict.WARN, "less than context-length 500,000"),
+        (80, Demand(4000, concurrency=200), MemoryVerdict.WARN, "108 requests fit at once, the workload needs 200"),
+        (80, Demand(4000, concurrency=100), MemoryVerdict.OK, ""),
+        (None, Demand(4000), MemoryVerdict.UNKNOWN, ""),
     ],
 )
-def test_verdicts(memory_gib: float | None, demand: Demand, verdict: Verdict, said: str) -> None:
+def test_verdicts(memory_gib: float | None, demand: Demand, verdict: MemoryVerdict, said: str) -> None:
     gpu = None if memory_gib is None else int(memory_gib * (1 << 30))
     memory = estimate(load(MODELS / "llama-3-8b"), Shape(), PLAIN, Budget(gpu, 0.85), demand)
     assert memory.verdict is verdict
@@ -98,11 +98,11 @@ def test_remedies_are_reckoned_not_guessed() -> None:
         if not (remedy.shape and remedy.shape.deepep)
     }
     assert found == {
-        "mem-fraction": Verdict.FAIL,
-        "kv-dtype": Verdict.FAIL,
-        16: Verdict.OK,
-        32: Verdict.OK,
-        64: Verdict.OK,
+        "mem-fraction": MemoryVerdict.FAIL,
+        "kv-dtype": MemoryVerdict.FAIL,
+        16: MemoryVerdict.OK,
+        32: MemoryVerdict.OK,
+        64: MemoryVerdict.OK,
     }
 
 

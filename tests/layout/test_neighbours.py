@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.layout.feasibility import check
-from pdctl.layout.neighbours import nearest
+from pdctl.layout.feasibility import check, nearest
 from pdctl.layout.shape import Shape, flags
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pdctl.errors import TopologyError
-from pdctl.layout.memory import Verdict
-from pdctl.layout.plan import Plan, plan_shape, plan_topology
+from pdctl.layout.gpu_memory import MemoryVerdict
+from pdctl.layout.planner import Plan, plan_shape, plan_topology
 from pdctl.layout.shape import Shape
-from pdctl.layout.workload import Measured, Nic, Workload
+from pdctl.layout.workload import Measured, Nic, TrafficGoal
 from pdctl.topology.resolve import load
 
 from .conftest import MODELS, TOPOLOGIES, Sheet
@@ -40,7 +40,7 @@ def test_the_laptop_ports() -> None:
     assert [rank.gpu for one in plan.instances for rank in one.ranks] == [None] * 3
     memory = plan.instances[0].memory
     assert memory is not None
-    assert memory.verdict is Verdict.UNKNOWN
+    assert memory.verdict is MemoryVerdict.UNKNOWN
     assert plan.transfer is not None
     assert plan.transfer.bytes_per_request == 4096 * memory.kv_bytes_per_token
 
@@ -350,7 +350,7 @@ def test_the_model_of_a_bare_pair_decides_about_mla() -> None:
         model=path,
         gpu_memory=80 << 30,
         nic=Nic(400 * 10**9),
-        workload=Workload(isl=4096),
+        workload=TrafficGoal(isl=4096),
     )
     assert {link.dummy_ranks for link in plan.links} == {(1,)}
     assert plan.transfer is not None

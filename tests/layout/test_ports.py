@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pdctl.engines.versions import NEWEST, SGLANG, V0_5_3_POST2, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Version, spell
-from pdctl.layout.ports import base_port, dist_port, embedded, occupied
-from pdctl.layout.serving import Numbers, Port
+from pdctl.layout.serving import BoundPort, Numbers, base_port, dist_port, embedded, occupied
 from pdctl.layout.shape import Shape
 
 DP8 = Shape(tp=8, dp=8)
@@ -50,10 +49,10 @@ def test_without_dp_attention_channels_are_files() -> None:
 def test_several_nodes_need_the_rendezvous_port_on_the_leader() -> None:
     ports = occupied(Shape(tp=16), Numbers(30000, 8998, dist=20000), NEWEST)
     assert set(ports) == {
-        Port(0, 30000, "http", "http"),
-        Port(1, 30000, "http", "http"),
-        Port(0, 8998, "bootstrap", "http"),
-        Port(0, 20000, "dist-init", "tcp"),
+        BoundPort(0, 30000, "http", "http"),
+        BoundPort(1, 30000, "http", "http"),
+        BoundPort(0, 8998, "bootstrap", "http"),
+        BoundPort(0, 20000, "dist-init", "tcp"),
     }
 
 
@@ -87,5 +86,8 @@ def test_channel_block_near_the_end(version: Version, dist: int, base: int) -> N
 
 
 def test_embedded_engine() -> None:
-    assert embedded(Numbers(30000, 8998)) == (Port(0, 30000, "http", "http"), Port(0, 8998, "bootstrap", "http"))
-    assert embedded(Numbers(30002)) == (Port(0, 30002, "http", "http"),)
+    assert embedded(Numbers(30000, 8998)) == (
+        BoundPort(0, 30000, "http", "http"),
+        BoundPort(0, 8998, "bootstrap", "http"),
+    )
+    assert embedded(Numbers(30002)) == (BoundPort(0, 30002, "http", "http"),)

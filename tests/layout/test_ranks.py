@@ -7,15 +7,14 @@ from itertools import product
 import pytest
 
 from pdctl.layout.feasibility import check
-from pdctl.layout.ranks import Rank, place
-from pdctl.layout.shape import Shape
+from pdctl.layout.shape import RankPlace, Shape, place
 
 EIGHT = tuple(range(8))
 SIXTEEN = tuple(range(16))
 TWO_NODES = (0,) * 8 + (1,) * 8
 
 
-def column(ranks: tuple[Rank, ...], field: str) -> tuple[object, ...]:
+def column(ranks: tuple[RankPlace, ...], field: str) -> tuple[object, ...]:
     return tuple(getattr(rank, field) for rank in ranks)
 
 

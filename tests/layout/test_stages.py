@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.layout.stages import stage_layers
+from pdctl.layout.shape import stage_layers
 
 VECTOR = [(0, 7), (7, 14), (14, 21), (21, 29), (29, 37), (37, 45), (45, 53), (53, 61)]
 

@@ -6,7 +6,7 @@ import pytest
 
 from pdctl.layout.model_config import load
 from pdctl.layout.shape import PLAIN, Placement, Shape
-from pdctl.layout.weights import active_parameters, copy_bytes, parameters, rank_bytes, stage_layers
+from pdctl.layout.weight_bytes import active_parameters, copy_bytes, parameters, rank_bytes, stage_layers
 
 from .conftest import MODELS
 

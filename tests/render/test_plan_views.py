@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from pdctl.layout.plan import Plan, plan_shape, plan_topology
+from pdctl.layout.planner import Plan, plan_shape, plan_topology
 from pdctl.layout.shape import Shape
 from pdctl.render.columns import spans, table
 from pdctl.render.plan import show

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pdctl.doctor.facts import Facts
     from pdctl.doctor.finding import Finding
     from pdctl.fleet.facts import Holder, Host
-    from pdctl.layout.serving import Port
+    from pdctl.layout.serving import BoundPort
 
 NIXL = ("nixl", "nixl-cu12", "nixl-cu13")
 NOT_LOCAL = Skipped("no topology that runs on this host")
@@ -51,7 +51,7 @@ def _its_own(holder: Holder | None, port: int) -> bool:
     return holder is not None and (bool(holder.instance) or bool(re.search(rf"--port[ =]{port}\b", holder.command)))
 
 
-def _taken(name: str, port: Port, holder: Holder) -> Finding:
+def _taken(name: str, port: BoundPort, holder: Holder) -> Finding:
     found = finding(
         "PD218",
         name,

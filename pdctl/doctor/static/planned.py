@@ -16,7 +16,7 @@ from pdctl.topology import owned_flags as owned
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pdctl.layout.instance import Instance, Plan, RouterPlan
+    from pdctl.layout.instance_plan import InstancePlan, Plan, RouterPlan
     from pdctl.topology.model import Topology
 
 
@@ -35,7 +35,7 @@ def _side(engines: tuple[Server, ...], role: str) -> tuple[Server, ...]:
     return (dataclasses.replace(found[0], name=role, count=len(found)),)
 
 
-def _server(topology: Topology, one: Instance) -> Server:
+def _server(topology: Topology, one: InstancePlan) -> Server:
     command = one.commands[0]
     embedded = one.serving.kind == "embedded"
     release = topology.engine.version or ""

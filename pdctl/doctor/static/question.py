@@ -74,7 +74,7 @@ def _for_all(fix: str, who: list[str], several: str) -> str:
 def read(facts: Facts) -> Servers | Skipped | Unknown:
     """The servers of the topology, or else of the manifest. Facts are equal by identity: one reading for each."""
     if facts.topology is not None:
-        from pdctl.layout.plan import plan_topology  # late: most callers bring the plan
+        from pdctl.layout.planner import plan_topology  # late: most callers bring the plan
 
         plan = facts.plan if facts.plan is not None else plan_topology(facts.topology)
         if plan.instances:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pdctl.engines.versions import Version
-    from pdctl.layout.instance import Instance, Plan
+    from pdctl.layout.instance_plan import InstancePlan, Plan
     from pdctl.manifests.flags import Flags, Listed
     from pdctl.manifests.manifest import Container, Manifest, Pod
     from pdctl.topology.model import Topology
@@ -54,7 +54,7 @@ class Server:
     network: str
     count: int | None
     url: str = ""
-    instance: Instance | None = None
+    instance: InstancePlan | None = None
     pod: Pod | None = None
     container: Container | None = None
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pdctl.engine.cache.geometry import Layout, PoolGeometry
-from pdctl.layout.stages import stage_layers
+from pdctl.layout.shape import stage_layers
 
 if TYPE_CHECKING:
     from pdctl.engine.model.config import ModelConfig

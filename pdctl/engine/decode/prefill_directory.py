@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pdctl.engine.decode.decode_manager import DecodeManager
     from pdctl.engine.decode.receiver import KvReceiver
     from pdctl.engine.kv_link.bootstrap_rows import ParallelInfo, RankKey
-    from pdctl.layout.links import Targets
+    from pdctl.layout.kv_links import PullTargets
 
 log = logging.getLogger("pdctl.engine")
 
@@ -34,7 +34,7 @@ class PrefillAddress:
         self._manager = manager
         self._info: ParallelInfo | None = None
         self._heard: ParallelInfo | None = None  # the last answer, whether or not it still holds
-        self._targets: Targets | None = None
+        self._targets: PullTargets | None = None
         self._unheard: list[tuple[KvReceiver, Failure]] = []  # given up before anything was heard from there
         self.proven = False  # a rank of it has accepted a registration: no stranger, if there is a secret
         self._notices = Notices(manager.loop, name, lambda: self.unproven)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pdctl.engine.decode.prefill_rank import Connection
     from pdctl.engine.kv_link.timers import Timer
     from pdctl.engine.transfer.base import Pages
-    from pdctl.layout.links import Targets
+    from pdctl.layout.kv_links import PullTargets
 
 __all__ = ["FakeReceiver", "KvReceiver", "Receiver"]
 
@@ -64,7 +64,7 @@ class KvReceiver:
         self._pages: Pages | None = None
         self._aux_index = 0
         self._prefix_pages = 0
-        self._targets: Targets | None = None
+        self._targets: PullTargets | None = None
         self._writers: set[Connection] = set()  # ranks that know our pages and have not said that they are through
         self._announced: set[Connection] = set()
         self._over: set[Connection] = set()  # ranks that have spoken their last word about the room
@@ -114,7 +114,7 @@ class KvReceiver:
         """Endpoints of the prefill ranks that will write."""
         return tuple(connection.endpoint for connection in self.connections)
 
-    def ready(self, connections: tuple[Connection, ...], targets: Targets) -> None:
+    def ready(self, connections: tuple[Connection, ...], targets: PullTargets) -> None:
         """Every rank that will write has accepted us."""
         self.connections = connections
         self._targets = targets

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engine.args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.kv_link.bootstrap_rows import FOLLOW_ROOM
-from pdctl.layout.cuts import Seat
+from pdctl.layout.kv_links import PoolSeat
 
 if TYPE_CHECKING:
     from pdctl.deployment_secret import DeploymentSecret
@@ -67,8 +67,8 @@ class DisaggConfig:
         return self.settle_grace / 2
 
     @property
-    def seat(self) -> Seat:
-        return Seat(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank)
+    def seat(self) -> PoolSeat:
+        return PoolSeat(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank)
 
     @property
     def dp_group(self) -> int:

@@ -13,13 +13,13 @@ import msgspec
 from msgspec import Meta
 
 from pdctl.engine.kv_link.bootstrap_rows import RankKey
-from pdctl.layout.cuts import KvModel, Seat, find_targets
+from pdctl.layout.kv_links import KvModel, PoolSeat, find_targets
 
 if TYPE_CHECKING:
     from pdctl.engine.cache.geometry import PoolGeometry
     from pdctl.engine.kv_link.bootstrap_rows import ParallelInfo
     from pdctl.engine.kv_link.kv_config import DisaggConfig
-    from pdctl.layout.links import Targets
+    from pdctl.layout.kv_links import PullTargets
 
 log = logging.getLogger("pdctl.engine")
 
@@ -64,8 +64,8 @@ class RankShape(msgspec.Struct, frozen=True):
         )
 
     @property
-    def seat(self) -> Seat:
-        return Seat(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank)
+    def seat(self) -> PoolSeat:
+        return PoolSeat(self.attn_tp_size, self.attn_tp_rank, self.pp_size, self.pp_rank)
 
     @property
     def kv_model(self) -> KvModel:
@@ -107,7 +107,7 @@ def log_mismatch(address: str, text: str) -> None:
         log.error("Prefill %s cannot serve this decode: %s", address, text)
 
 
-def check(decode: RankShape, info: ParallelInfo) -> Targets:
+def check(decode: RankShape, info: ParallelInfo) -> PullTargets:
     """The prefill ranks that write into this decode rank. Raises MismatchError with both shapes."""
     reason = _terms(info.page_size, decode.page_size, info.kv_cache_dtype, decode.kv_dtype)
     if not reason and info.attn_cp_size != 1:
@@ -116,7 +116,7 @@ def check(decode: RankShape, info: ParallelInfo) -> Targets:
         reason = f"attn_tp_size={info.attn_tp_size} and pp_size={info.pp_size} are more than {MAX_GROUP} ranks"
     if not reason:
         try:
-            return find_targets(decode.kv_model, Seat(info.attn_tp_size, 0, info.pp_size, 0), decode.seat)
+            return find_targets(decode.kv_model, PoolSeat(info.attn_tp_size, 0, info.pp_size, 0), decode.seat)
         except ValueError as error:
             reason = _unpaired(info.attn_tp_size, info.pp_size, decode, error)
     theirs = served(info.attn_tp_size, info.pp_size, info.dp_size, info.page_size, info.kv_cache_dtype)
@@ -176,7 +176,7 @@ def both(reason: str, prefill: str, decode: RankShape) -> str:
     return f"{reason} Prefill: {prefill}. Decode: {decode.words}."
 
 
-def rank_keys(dp: int, found: Targets) -> tuple[RankKey, ...]:
+def rank_keys(dp: int, found: PullTargets) -> tuple[RankKey, ...]:
     """Every rank to register with, within DP group `dp`, in the order SGLang contacts them."""
     return tuple(RankKey(dp, cp, tp, pp) for cp in found.cp_ranks for tp in found.tp_ranks for pp in found.pp_ranks)
 

@@ -1,6 +1,6 @@
 """The process groups of one rank: sums, gathers and agreement over torch.distributed; nothing where it is alone.
 
-Which ranks belong together is the layout's arithmetic (`pdctl.layout.ranks`, sglang 0.5.23 dp_attention.py). Every
+Which ranks belong together is the layout's arithmetic (`pdctl.layout.shape`, sglang 0.5.23 dp_attention.py). Every
 rank of a replica creates every group, in the same order: torch.distributed demands it.
 """
 
@@ -15,8 +15,7 @@ import torch.distributed as dist
 
 from pdctl.engine.model import gloo
 from pdctl.errors import NotReadyError
-from pdctl.layout.ranks import Rank, place
-from pdctl.layout.shape import Shape
+from pdctl.layout.shape import RankPlace, Shape, place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -130,7 +129,7 @@ class Groups:
     """
 
     shape: Shape
-    rank: Rank
+    rank: RankPlace
     tp: Group
     attn_tp: Group
     attn_dp: Group
@@ -163,7 +162,7 @@ class Groups:
         made: dict[Cut, Group] = {}
         polled = _cut(ranks, lambda rank: rank.attn_dp_rank)
 
-        def split(key: Callable[[Rank], Hashable]) -> Group:
+        def split(key: Callable[[RankPlace], Hashable]) -> Group:
             cut = _cut(ranks, key)
             if cut not in made:  # groups of the same ranks are one: each costs connections and a thread
                 made[cut] = _open(cut, own, on_gpu, apart=cut == polled)
@@ -214,7 +213,7 @@ def _meet(world_rank: int, world_size: int, init_method: str, join_timeout: floa
         ) from error
 
 
-def _cut(ranks: Sequence[Rank], key: Callable[[Rank], Hashable]) -> Cut:
+def _cut(ranks: Sequence[RankPlace], key: Callable[[RankPlace], Hashable]) -> Cut:
     """The world cut by `key`: the members of every group, in world order."""
     found: dict[Hashable, list[int]] = {}
     for rank in ranks:
@@ -222,7 +221,7 @@ def _cut(ranks: Sequence[Rank], key: Callable[[Rank], Hashable]) -> Cut:
     return tuple(tuple(sorted(members)) for members in found.values())
 
 
-def _open(cut: Cut, own: Rank, on_gpu: bool, apart: bool) -> Group:
+def _open(cut: Cut, own: RankPlace, on_gpu: bool, apart: bool) -> Group:
     """The group of `own`; every rank creates all of them.
 
     `apart`: a replica polls its rooms while a pass computes on another thread. Two collectives at once over the same

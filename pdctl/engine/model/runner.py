@@ -16,7 +16,7 @@ from pdctl.engine.model.shards import Shard
 from pdctl.engine.model.stage import load
 from pdctl.engine.model.threads import one_thread
 from pdctl.engine.model.weights import Checkpoint
-from pdctl.layout.stages import stage_layers
+from pdctl.layout.shape import stage_layers
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from pdctl.engine.model.experts import Experts
 from pdctl.engine.model.gqa import GroupedQuery
 from pdctl.engine.model.mla import LatentAttention
 from pdctl.engine.model.mlp import GatedMlp
-from pdctl.layout.stages import stage_layers
+from pdctl.layout.shape import stage_layers
 
 if TYPE_CHECKING:
     from pdctl.engine.model.linear import Linear

@@ -22,7 +22,7 @@ from pdctl.engine.kv_link.kv_sockets import LinkError
 from pdctl.engine.kv_link.rank_shape import room_page_bytes
 from pdctl.engine.kv_link.room_failure import FailureCode
 from pdctl.engine.transfer.base import Cut, TransferError
-from pdctl.layout.cuts import piece, speaks
+from pdctl.layout.kv_links import piece, speaks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from pdctl.engine.channels import Channels
     from pdctl.engine.socket_keys import SocketKeys
-    from pdctl.layout.ranks import Rank
-    from pdctl.layout.shape import Shape
+    from pdctl.layout.shape import RankPlace, Shape
 
     Socket = zmq.Socket[bytes]
 
@@ -46,7 +45,7 @@ class Mailbox:
     """
 
     def __init__(
-        self, shape: Shape, rank: Rank, tokenizer: str, logger: Logger, keys: SocketKeys | None = None
+        self, shape: Shape, rank: RankPlace, tokenizer: str, logger: Logger, keys: SocketKeys | None = None
     ) -> None:
         """`keys`: of every socket, where they are TCP's."""
         self._log = logger

@@ -12,13 +12,13 @@ from pdctl.launch import assemble
 from pdctl.launch.run import Allocation, Seat
 from pdctl.launch.slurm import queue
 from pdctl.layout.hosts import Site
-from pdctl.layout.plan import plan_topology
+from pdctl.layout.planner import plan_topology
 from pdctl.name_lookup import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdctl.layout.instance import Plan
+    from pdctl.layout.instance_plan import Plan
     from pdctl.topology.model import Topology
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

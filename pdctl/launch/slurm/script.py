@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pdctl.launch.deployment import Spec
     from pdctl.launch.slurm.placement import Component
-    from pdctl.layout.instance import Instance, Plan
+    from pdctl.layout.instance_plan import InstancePlan, Plan
     from pdctl.topology.model import Topology
 
 
@@ -86,7 +86,7 @@ def step(hosts: Sequence[str], part: Sequence[str], gres: str) -> list[str]:
     ]
 
 
-def gres(topology: Topology, instance: Instance | None) -> str:
+def gres(topology: Topology, instance: InstancePlan | None) -> str:
     """The GPUs a step is shown: all of its hosts'; which of them an instance takes is said in its environment."""
     if instance is None or all(rank.gpu is None for rank in instance.ranks):
         return ""

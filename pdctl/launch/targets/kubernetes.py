@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdctl.launch.pods import Pod
-    from pdctl.layout.instance import Plan
+    from pdctl.layout.instance_plan import Plan
     from pdctl.manifests.write.objects import Object
     from pdctl.manifests.write.settings import Settings
 

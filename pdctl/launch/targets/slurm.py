@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pdctl.launch.run import Allocation
     from pdctl.launch.slurm.step import Rank
     from pdctl.launch.state import RunDir
-    from pdctl.layout.instance import Instance, Plan
+    from pdctl.layout.instance_plan import InstancePlan, Plan
     from pdctl.topology.model import Topology
 
 MOVES = 4  # places of an instance's ports; a fifth generation is back at the first
@@ -76,7 +76,7 @@ class Slurm:
         )
         return assemble.specs(moved, self._topology.readiness.path)
 
-    def _shift(self, instance: Instance, generation: int) -> int:
+    def _shift(self, instance: InstancePlan, generation: int) -> int:
         claimed = [address for one in self._instances.values() for address in one.addresses]
         span = self._topology.ports.stride * max(claimed.count(address) for address in claimed)
         mine = _places(instance)
@@ -154,7 +154,7 @@ class Slurm:
             return tuple(port for (_, port), busy in zip(wanted, answers, strict=True) if busy)
 
 
-def _places(instance: Instance) -> set[tuple[str, int]]:
+def _places(instance: InstancePlan) -> set[tuple[str, int]]:
     return {(instance.node_address(port.node), port.port) for port in instance.ports}
 
 

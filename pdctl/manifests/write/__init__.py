@@ -14,7 +14,7 @@ from pdctl.manifests.write import flavours, router, services
 from pdctl.manifests.write.groups import group
 
 if TYPE_CHECKING:
-    from pdctl.layout.instance import Plan
+    from pdctl.layout.instance_plan import Plan
     from pdctl.manifests.write.objects import Object
     from pdctl.manifests.write.settings import Settings
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pdctl.layout.instance import Caution
+from pdctl.layout.instance_plan import Caution
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.layout.instance import Plan
+    from pdctl.layout.instance_plan import Plan
     from pdctl.manifests.write.settings import Settings
     from pdctl.topology.model import Topology
 

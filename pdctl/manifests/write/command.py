@@ -11,8 +11,8 @@ from pdctl.program import portable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pdctl.layout.instance import Instance
-    from pdctl.layout.serving import Command
+    from pdctl.layout.instance_plan import InstancePlan
+    from pdctl.layout.serving import NodeCommand
 
 
 HOST_IP = "SGLANG_HOST_IP"  # sglang 0.5.3 to 0.5.23, and the embedded engine
@@ -25,7 +25,7 @@ class Variables(NamedTuple):
     rank: str
 
 
-def template_words(instances: Sequence[Instance], variables: Variables) -> tuple[str, ...]:
+def template_words(instances: Sequence[InstancePlan], variables: Variables) -> tuple[str, ...]:
     """The words every pod of the role is started with.
 
     Raises UsageError where the plan's commands differ in more than the place of a node: one template cannot say that.
@@ -43,7 +43,7 @@ def template_words(instances: Sequence[Instance], variables: Variables) -> tuple
     return next(iter(found))
 
 
-def _words(command: Command, instance: Instance, variables: Variables) -> Iterator[str]:
+def _words(command: NodeCommand, instance: InstancePlan, variables: Variables) -> Iterator[str]:
     """With variables for what differs between the nodes of an instance, and between instances."""
     places = {
         "--node-rank": f"$({variables.rank})",

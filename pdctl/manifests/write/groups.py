@@ -9,7 +9,7 @@ from pdctl.manifests.write.objects import BOOTSTRAP_PORT, Object, labels
 from pdctl.manifests.write.pods import Ports, engine_spec
 
 if TYPE_CHECKING:
-    from pdctl.layout.instance import Instance, Plan
+    from pdctl.layout.instance_plan import InstancePlan, Plan
     from pdctl.manifests.write.flavours import Flavour
     from pdctl.manifests.write.settings import Settings
 
@@ -19,7 +19,7 @@ class Group(NamedTuple):
 
     role: str
     name: str
-    instances: tuple[Instance, ...]
+    instances: tuple[InstancePlan, ...]
     ports: Ports
     leader: Object
     worker: Object | None
@@ -45,7 +45,7 @@ def group(role: str, plan: Plan, settings: Settings, flavour: Flavour) -> Group:
 
 
 def _template(
-    role: str, instances: tuple[Instance, ...], ports: Ports, settings: Settings, flavour: Flavour, leads: bool
+    role: str, instances: tuple[InstancePlan, ...], ports: Ports, settings: Settings, flavour: Flavour, leads: bool
 ) -> Object:
     first = instances[0]
     words = template_words(instances, flavour.variables)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.layout.plan import plan_topology
+from pdctl.layout.planner import plan_topology
 from pdctl.manifests import validate
 from pdctl.manifests.write import manifests
 from pdctl.manifests.write.cautions import cautions
@@ -13,7 +13,7 @@ from pdctl.manifests.write.settings import settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.layout.instance import Caution, Plan
+    from pdctl.layout.instance_plan import Caution, Plan
     from pdctl.manifests.write.objects import Object
     from pdctl.manifests.write.settings import Settings
     from pdctl.topology.model import Topology

@@ -13,7 +13,7 @@ from pdctl.program import portable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pdctl.layout.instance import Plan, RouterPlan
+    from pdctl.layout.instance_plan import Plan, RouterPlan
     from pdctl.manifests.write.flavours import Flavour
     from pdctl.manifests.write.groups import Group
     from pdctl.manifests.write.settings import Settings

@@ -9,7 +9,7 @@ from pdctl.manifests.write.objects import Object, labels, metadata
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pdctl.layout.instance import RouterPlan
+    from pdctl.layout.instance_plan import RouterPlan
     from pdctl.manifests.write.flavours import Flavour
     from pdctl.manifests.write.groups import Group
     from pdctl.manifests.write.settings import Settings

@@ -13,7 +13,7 @@ from pdctl.doctor.facts import Facts
 from pdctl.doctor.finding import Finding
 from pdctl.doctor.static import planned
 from pdctl.doctor.static.checks import CHECKS
-from pdctl.layout.plan import plan_topology
+from pdctl.layout.planner import plan_topology
 from pdctl.manifests import read
 from pdctl.topology.resolve import load
 from tests.doctor.written import ROOT, embedded, pods, topology

@@ -8,7 +8,7 @@ import torch
 
 from pdctl.engine.cache.pool import KVPool, Layout, PoolGeometry
 from pdctl.engine.model.config import ModelConfig
-from pdctl.layout import memory, model_config
+from pdctl.layout import gpu_memory, model_config
 from tests.engine.checkpoints import make_checkpoint
 
 LAYOUTS = list(Layout)
@@ -113,4 +113,4 @@ def test_a_token_takes_the_bytes_the_plan_says(tmp_path: Path, kind: str) -> Non
         for stages in (1, 2):
             for stage in range(stages):
                 shape = KVPool.geometry_for(config, attn_tp, 1, 4, torch.float32, stage=stage, stages=stages)
-                assert shape.page_bytes == memory.kv_bytes_per_token(planned, attn_tp, 4, config.layers // stages)
+                assert shape.page_bytes == gpu_memory.kv_bytes_per_token(planned, attn_tp, 4, config.layers // stages)

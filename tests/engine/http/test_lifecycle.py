@@ -289,7 +289,7 @@ def test_the_server_process_has_no_torch(prefill: Engine) -> None:
 def test_log_prefixes_carry_only_the_ranks_that_exist() -> None:
     from pdctl.engine.args import ServerArgs
     from pdctl.engine.logs import decorations
-    from pdctl.layout.ranks import place
+    from pdctl.layout.shape import place
 
     one = ServerArgs("/nowhere")
     both = ServerArgs("/nowhere", tp_size=2, dp_size=2)

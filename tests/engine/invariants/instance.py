@@ -30,8 +30,7 @@ from pdctl.engine.prefill.prefill_role import PrefillRole
 from pdctl.engine.scheduler.loop import Scheduler
 from pdctl.engine.scheduler.request import Req
 from pdctl.engine.scheduler.resources import Resources
-from pdctl.layout.ranks import place
-from pdctl.layout.shape import Shape
+from pdctl.layout.shape import Shape, place
 from tests.engine.invariants.model import SimModel
 from tests.engine.invariants.net import Network, SimLoop
 from tests.engine.invariants.transport import Fabric, SimTransport

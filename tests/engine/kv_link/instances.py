@@ -15,7 +15,7 @@ from pdctl.engine.decode.receiver import Receiver
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.prefill.prefill_manager import PrefillManager
 from pdctl.engine.prefill.sender import Sender
-from pdctl.layout.cuts import KvModel, Seat
+from pdctl.layout.kv_links import KvModel, PoolSeat
 from tests.engine.kv_link.rig import DECODE, HOST, PATIENCE, PREFILL, Side, bootstrap, open_side, pages
 
 PAGES = 24
@@ -31,8 +31,8 @@ class Grid(NamedTuple):
     pp: int = 1
 
     @property
-    def seats(self) -> list[Seat]:
-        return [Seat(self.tp, tp, self.pp, stage) for stage in range(self.pp) for tp in range(self.tp)]
+    def seats(self) -> list[PoolSeat]:
+        return [PoolSeat(self.tp, tp, self.pp, stage) for stage in range(self.pp) for tp in range(self.tp)]
 
 
 def cache(model: KvModel, seed: int = 7) -> np.ndarray:
@@ -41,7 +41,7 @@ def cache(model: KvModel, seed: int = 7) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
-def held(model: KvModel, seat: Seat, whole: np.ndarray) -> np.ndarray:
+def held(model: KvModel, seat: PoolSeat, whole: np.ndarray) -> np.ndarray:
     """The part of a cache that a rank holds."""
     slabs, heads = model.slabs(seat), model.heads(seat)
     return whole[slabs.start : slabs.stop, :, :, heads.start : heads.stop]
@@ -51,12 +51,12 @@ def held(model: KvModel, seat: Seat, whole: np.ndarray) -> np.ndarray:
 class RankSide:
     """One rank with its pool as an array [slab, page, token, head, byte]."""
 
-    seat: Seat
+    seat: PoolSeat
     side: Side
     pool: np.ndarray
 
     @classmethod
-    def open(cls, kind: type, config: Any, model: KvModel, seat: Seat, layout: Layout) -> RankSide:
+    def open(cls, kind: type, config: Any, model: KvModel, seat: PoolSeat, layout: Layout) -> RankSide:
         slabs, heads = model.slabs(seat), model.heads(seat)
         shape = PoolGeometry(
             layers=len(slabs) // model.slabs_per_layer,

@@ -13,7 +13,7 @@ from pdctl.engine.kv_link.bootstrap_rows import ParallelInfo
 from pdctl.engine.kv_link.rank_shape import MismatchError, RankShape, check, mismatch
 from pdctl.engine.kv_link.room_failure import FailureCode
 from pdctl.engine.kv_link.room_state import KVPoll
-from pdctl.layout.cuts import KvModel
+from pdctl.layout.kv_links import KvModel
 from tests.engine.kv_link.instances import Grid, pair
 from tests.engine.kv_link.rig import (
     DECODE,

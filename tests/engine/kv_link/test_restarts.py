@@ -14,7 +14,7 @@ from pdctl.engine.kv_link.room_failure import FailureCode
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.prefill.registration import rank_row
 from pdctl.engine.prefill.sender import Sender
-from pdctl.layout.cuts import KvModel
+from pdctl.layout.kv_links import KvModel
 from tests.engine.kv_link.instances import Grid, Instance, cache, instance, pair
 from tests.engine.kv_link.rig import HOST, Bootstrap, Side, bootstrap, decode_side, pages, prefill_side
 from tests.engine.kv_link.test_failures import failed

@@ -24,9 +24,8 @@ from pdctl.engine.prefill.sender import Sender
 from pdctl.engine.scheduler.request import Req
 from pdctl.engine.scheduler.resources import Resources
 from pdctl.engine.scheduler.verdict import pack, shared_failure, unpack
-from pdctl.layout.cuts import KvModel
-from pdctl.layout.ranks import place
-from pdctl.layout.shape import Shape
+from pdctl.layout.kv_links import KvModel
+from pdctl.layout.shape import Shape, place
 from tests.engine.kv_link.instances import PAGES, Grid, Instance, Pair, pair
 from tests.engine.kv_link.rig import HOST, PATIENCE
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pdctl.errors import UsageError
-from pdctl.layout.plan import plan_topology
+from pdctl.layout.planner import plan_topology
 from pdctl.manifests.validate.rules import templates
 from pdctl.manifests.write.objects import BOOTSTRAP_PORT
 from pdctl.manifests.write.rendering import Rendering

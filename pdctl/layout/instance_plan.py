@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from pdctl.layout.bill import Transfer
-    from pdctl.layout.links import Link
-    from pdctl.layout.memory import Memory
-    from pdctl.layout.ranks import Rank
-    from pdctl.layout.ratio import Ratio
-    from pdctl.layout.serving import Command, Numbers, Port, Serving
-    from pdctl.layout.shape import Problem, Shape
+    from pdctl.layout.gpu_memory import GpuMemory
+    from pdctl.layout.kv_links import KvLink
+    from pdctl.layout.serving import BoundPort, NodeCommand, Numbers, Serving
+    from pdctl.layout.shape import Problem, RankPlace, Shape
+    from pdctl.layout.transfer_bill import TransferBill
+    from pdctl.layout.workload import Ratio
 
 
 class Caution(NamedTuple):
@@ -21,7 +20,7 @@ class Caution(NamedTuple):
     message: str
 
 
-class Instance(NamedTuple):
+class InstancePlan(NamedTuple):
     """One engine: `number` counts within the role, `host_names` go by node.
 
     `address` is where the router and the other nodes reach node 0. `memory` is None where no model config was at hand.
@@ -33,10 +32,10 @@ class Instance(NamedTuple):
     host_names: tuple[str, ...]
     address: str
     shape: Shape
-    ranks: tuple[Rank, ...]
+    ranks: tuple[RankPlace, ...]
     numbers: Numbers
     serving: Serving
-    memory: Memory | None = None
+    memory: GpuMemory | None = None
     addresses: tuple[str, ...] = ()  # of every node, where a target has given them
 
     @property
@@ -69,16 +68,16 @@ class Instance(NamedTuple):
         return self.addresses[node] if self.addresses else self.address
 
     @property
-    def ports(self) -> tuple[Port, ...]:
+    def ports(self) -> tuple[BoundPort, ...]:
         """Those whose number is known before it starts."""
-        from pdctl.layout.ports import embedded, occupied  # late: the rank table alone needs neither
+        from pdctl.layout.serving import embedded, occupied  # late: the rank table alone needs neither
 
         if self.serving.kind == "embedded":
             return embedded(self.numbers, self.nnodes)
         return occupied(self.shape, self.numbers, self.serving.version)
 
     @property
-    def commands(self) -> tuple[Command, ...]:
+    def commands(self) -> tuple[NodeCommand, ...]:
         """All that has to be run, one per node."""
         from pdctl.layout.commands import instance  # late, as above
 
@@ -93,7 +92,7 @@ class RouterPlan(NamedTuple):
     host_name: str
     address: str
     port: int
-    command: Command
+    command: NodeCommand
     metrics: int | None = None  # the port of its metrics, where that is another one
 
     @property
@@ -110,10 +109,10 @@ class Plan(NamedTuple):
     engine: str
     version: str
     target: str
-    instances: tuple[Instance, ...] = ()
+    instances: tuple[InstancePlan, ...] = ()
     router: RouterPlan | None = None
-    links: tuple[Link, ...] = ()
-    transfer: Transfer | None = None
+    links: tuple[KvLink, ...] = ()
+    transfer: TransferBill | None = None
     ratio: Ratio | None = None
     problems: tuple[Problem, ...] = ()
     warnings: tuple[Caution, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.layout.memory import kv_bytes_per_token
+from pdctl.layout.gpu_memory import kv_bytes_per_token
 
 if TYPE_CHECKING:
     from pdctl.layout.model_config import ModelShape
@@ -21,7 +21,7 @@ class Nics(NamedTuple):
     hosts: int
 
 
-class Transfer(NamedTuple):
+class TransferBill(NamedTuple):
     """Seconds and bits per second are None where no NIC speed was given, the required rate where no request rate was.
 
     `window_bytes` is the lower bound for a model with sliding-window layers, where only the window moves for them.
@@ -90,7 +90,7 @@ def bill(
     rate: float | None = None,
     ttft: float | None = None,
     efficiency: float = EFFICIENCY,
-) -> Transfer:
+) -> TransferBill:
     """`nics` of the prefill side and of the decode side; the slower side sets the time."""
     tokens = -(-isl // page_size) * page_size
     size, copies = wire_bytes(model, prefill, decode, tokens, itemsize)
@@ -105,7 +105,7 @@ def bill(
     slowest = min(ends, key=lambda end: end[0].speed * end[1]) if ends else None
     bits = slowest[0].speed * slowest[1] if slowest else None
     time = seconds(size, bits, efficiency) if bits else None
-    return Transfer(
+    return TransferBill(
         tokens=tokens,
         bytes_per_request=size,
         window_bytes=windowed_bytes(model, tokens, itemsize) * copies if model.sliding_layers else None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.layout import stages
+from pdctl.layout import shape
 from pdctl.layout.shape import PLAIN
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def rank_bytes(model: ModelShape, shape: Shape, placement: Placement = PLAIN, st
 
 
 def stage_layers(model: ModelShape, pp: int, stage: int) -> range:
-    return stages.stage_layers(model.layers, pp, stage)
+    return shape.stage_layers(model.layers, pp, stage)
 
 
 def _widths(model: ModelShape, tensor: Tensor) -> tuple[float, float]:

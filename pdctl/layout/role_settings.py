@@ -1,13 +1,17 @@
-"""What a topology says about one role, as the shape, the weights' placement and the command line that follow."""
+"""What a topology says about one role: shape, placement of weights, command line; flags and values no release takes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.engines.routers import arguments as routers
+from pdctl.engines.sglang.arguments import argument, choices, gap
 from pdctl.engines.sglang.behaviour import MOE_DENSE_TP_MAY_BE_TP
+from pdctl.engines.sglang.rules import rule
+from pdctl.engines.versions import spell
 from pdctl.errors import UsageError
-from pdctl.layout import arguments
 from pdctl.layout.feasibility import explain
+from pdctl.layout.instance_plan import Caution
 from pdctl.layout.serving import Serving
 from pdctl.layout.shape import Placement, Problem, Shape
 
@@ -15,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pdctl.engines.versions import Release, Version
-    from pdctl.layout.instance import Caution
     from pdctl.topology.model import FlagValue, Role, Topology
+
 
 CP = ("attn-cp-size", "attention-context-parallel-size")
 MOE_DP = ("moe-dp-size", "moe-data-parallel-size")
@@ -32,7 +36,7 @@ SETTINGS = {
 }
 
 
-class Reading(NamedTuple):
+class RoleReading(NamedTuple):
     """One role, read. `gpus` is False where ranks run on the CPU."""
 
     shape: Shape
@@ -42,7 +46,7 @@ class Reading(NamedTuple):
     on_cpu: bool
 
 
-def read(topology: Topology, role: Role) -> Reading:
+def read(topology: Topology, role: Role) -> RoleReading:
     """The engine's flags overlaid by the role's; UsageError for a flag that must be a number and is none."""
     args = {**topology.engine.args, **role.args}
     env = {**topology.engine.env, **topology.transfer.env, **role.env}
@@ -59,7 +63,7 @@ def read(topology: Topology, role: Role) -> Reading:
             replicas=role.replicas,
             gpus_per_host=max(pool.gpus_per_host, crowd),
         )
-        return Reading(shape, Placement(), args, env, on_cpu)
+        return RoleReading(shape, Placement(), args, env, on_cpu)
     where = f"roles.{role.name}.args"
     shape = Shape(
         tp=role.tp,
@@ -77,10 +81,12 @@ def read(topology: Topology, role: Role) -> Reading:
         moe_dense_tp=_number(args, ("moe-dense-tp-size",), where),
         dp_lm_head=args.get("enable-dp-lm-head") is True,
     )
-    return Reading(shape, placement, args, env, topology.targets.local.gpus == "none")
+    return RoleReading(shape, placement, args, env, topology.targets.local.gpus == "none")
 
 
-def serving(topology: Topology, role: Role, reading: Reading, peer: Shape, version: Version, target: str) -> Serving:
+def serving(
+    topology: Topology, role: Role, reading: RoleReading, peer: Shape, version: Version, target: str
+) -> Serving:
     nics = topology.transfer.ib_devices
     chosen = devices(topology, reading, target)
     env = dict(reading.env)
@@ -132,7 +138,7 @@ def _rehearsed(topology: Topology, role: Role, name: str, value: FlagValue) -> F
     return moved if value == FALLBACK else value
 
 
-def devices(topology: Topology, reading: Reading, target: str) -> tuple[int, ...]:
+def devices(topology: Topology, reading: RoleReading, target: str) -> tuple[int, ...]:
     """The GPUs `targets.local.gpus` lists, where they matter."""
     gpus = topology.targets.local.gpus
     return gpus if target == "local" and isinstance(gpus, tuple) and not reading.on_cpu else ()
@@ -150,10 +156,10 @@ def settings(role: str, wanted: Shape, given: Shape) -> str:
     return " ".join(f"--set roles.{role}.{key}={value}" for key, value in changed)
 
 
-def flag_problems(role: Role, reading: Reading, release: Release) -> Iterator[Problem | Caution]:
+def flag_problems(role: Role, reading: RoleReading, release: Release) -> Iterator[Problem | Caution]:
     """Flags this release's argparse does not take, and values its start-up checks refuse."""
     where, version = f"roles.{role.name}.args", release.known
-    yield from arguments.check(reading.args, where, release)
+    yield from check(reading.args, where, release)
     shape, dense = reading.shape, reading.placement.moe_dense_tp
     allowed = (None, 1, shape.tp) if MOE_DENSE_TP_MAY_BE_TP.holds(version) else (None, 1)
     if dense not in allowed:
@@ -184,3 +190,83 @@ def _number(args: Mapping[str, FlagValue], names: tuple[str, ...], where: str) -
             return value
         raise UsageError(f"{where}.{name}: {value!r} is not a whole number", f"write {name}: 1, or leave it out")
     return None
+
+
+TAKES = {"": "no value", "=": "one value", "=*": "a value", "=?": "at most one value"}
+WRITTEN = {"": "true", "=": "VALUE", "=*": "[VALUE, …]", "=?": "VALUE"}
+BACKEND = "disaggregation-transfer-backend"
+
+
+def check(args: Mapping[str, FlagValue], where: str, release: Release) -> Iterator[Problem | Caution]:
+    """argparse's refusals. Where only a neighbour of the release is known, what it lacks is a warning."""
+    for name, value in args.items():
+        if value is False:
+            continue  # no flag is written then
+        missing = gap(name, release)
+        if missing is not None:
+            message = f"{where}.{name}: sglang {release.asked} has no --{name} ({missing.why})"
+            message += f"; {missing.instead}" if missing.instead else ""
+            yield Problem("flag-not-in-release", message) if missing.sure else Caution("flag-in-doubt", message)
+        else:
+            yield from _value(name, value, where, release.known)
+
+
+def served_name(name: str, release: Release) -> Iterator[Problem]:
+    """SGLang keeps the colon for `model:adapter`."""
+    row = rule("served-name", release.known)
+    if row is not None and ":" in name:
+        way = f"--set model.served-name={name.replace(':', '-')}"
+        yield Problem("served-name", explain("served-name", f"model.served-name {name}", release.known), (way,))
+
+
+def backend(name: str | None, release: Release) -> Iterator[Problem | Caution]:
+    """A transfer backend some releases do not have; None: the release's own."""
+    allowed = choices(BACKEND, release.known)
+    if name is not None and name not in allowed:
+        message = f"transfer.backend: sglang {release.asked} has no backend {name}, but {', '.join(allowed)}"
+        yield Caution("flag-in-doubt", message) if release.note else Problem("backend-not-in-release", message)
+
+
+def router(args: Mapping[str, FlagValue], kind: str) -> Iterator[Problem | Caution]:
+    """Of pdctl's own router what it refuses; of another, whose release nobody gave, what the one pdctl knows would."""
+    known = routers.arguments(kind)
+    for name, value in args.items():
+        if value is False:
+            continue
+        takes = known.get(name)
+        if takes is None:
+            near, last = routers.near(name, kind), routers.last_release_with(name, kind)
+            message = f"router.args.{name}: {routers.release(kind)} has no --{name}"
+            message += f" (the last release with it was {last})" if last else ""
+            message += f"; did you mean --{near}?" if near else ""
+        elif not _fits(takes, value):
+            message = f"router.args.{name}: --{name} takes {TAKES[takes]} ({routers.release(kind)})"
+        elif allowed := _not_among(value, routers.choices(name, kind)):
+            message = f"router.args.{name}: {value} is none of {', '.join(allowed)} ({routers.release(kind)})"
+        else:
+            continue
+        yield Problem("router-flag", message) if kind == "pdctl" else Caution("router-flag", message)
+
+
+def _value(name: str, value: FlagValue, where: str, version: Version) -> Iterator[Problem]:
+    row = argument(name, version)
+    if row is None:
+        return
+    if not _fits(row.takes, value):
+        message = f"{where}.{name}: --{name} takes {TAKES[row.takes]} (sglang {spell(version)})"
+        yield Problem("flag-value", message, (f"--set {where}.{name}={WRITTEN[row.takes]}",))
+        return
+    allowed = choices(name, version)
+    if allowed and str(value) not in allowed:
+        message = f"{where}.{name}: {value} is none of {', '.join(allowed)} (sglang {spell(version)})"
+        yield Problem("flag-value", message, (f"--set {where}.{name}={allowed[0]}",))
+
+
+def _not_among(value: FlagValue, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """The values that are allowed, where this is none of them."""
+    return allowed if allowed and str(value) not in allowed else ()
+
+
+def _fits(takes: str, value: FlagValue) -> bool:
+    several = isinstance(value, tuple)
+    return {"": value is True, "=": value is not True and not several, "=*": value is not True}.get(takes, not several)

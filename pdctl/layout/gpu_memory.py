@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.errors import UsageError
-from pdctl.layout.weights import copy_bytes, parameters, rank_bytes, stage_layers
+from pdctl.layout.weight_bytes import copy_bytes, parameters, rank_bytes, stage_layers
 from pdctl.layout.workload import NO_DEMAND, Demand
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ KV_BYTES = {
 }  # fmt: skip
 
 
-class Verdict(str, Enum):
+class MemoryVerdict(str, Enum):
     OK = "OK"
     WARN = "WARN"
     FAIL = "FAIL"
     UNKNOWN = "unknown"  # no GPU memory was given
 
 
-class Memory(NamedTuple):
+class GpuMemory(NamedTuple):
     """Per rank of the heaviest pipeline stage; tokens are of one DP rank's pool, or of the whole instance."""
 
     parameters: int
@@ -46,7 +46,7 @@ class Memory(NamedTuple):
     tokens: int | None
     instance_tokens: int | None
     requests: int | None
-    verdict: Verdict
+    verdict: MemoryVerdict
     reasons: tuple[str, ...]
 
 
@@ -74,7 +74,7 @@ def pool_tokens(pool_bytes: int, cell: int, page_size: int) -> int:
 
 def estimate(
     model: ModelShape, shape: Shape, placement: Placement, budget: Budget, demand: Demand = NO_DEMAND
-) -> Memory:
+) -> GpuMemory:
     """The stage that fits the fewest tokens speaks for the instance (without a GPU size: the one least able to)."""
     stages = [_stage(model, shape, placement, budget, stage) for stage in range(shape.pp)]
     weights, cell, pool = min(stages, key=lambda stage: stage[2] // stage[1])
@@ -82,8 +82,8 @@ def estimate(
     known = budget.gpu_memory is not None
     total = tokens * shape.dp_ranks
     fitting = total // demand.request_tokens if demand.request_tokens else None
-    verdict, reasons = _judge(pool, tokens, fitting, budget, demand) if known else (Verdict.UNKNOWN, ())
-    return Memory(
+    verdict, reasons = _judge(pool, tokens, fitting, budget, demand) if known else (MemoryVerdict.UNKNOWN, ())
+    return GpuMemory(
         parameters=parameters(model),
         copy_bytes=copy_bytes(model),
         weights=tuple((component, size) for component, size in weights.items() if size),
@@ -111,13 +111,13 @@ def _stage(
 
 def _judge(
     pool: int, tokens: int, fitting: int | None, budget: Budget, demand: Demand
-) -> tuple[Verdict, tuple[str, ...]]:
+) -> tuple[MemoryVerdict, tuple[str, ...]]:
     usable = f"{budget.usable / GIB:.2f} GiB ({(budget.gpu_memory or 0) / GIB:.2f} GiB x {budget.mem_fraction:g})"
     if pool <= 0:
-        return Verdict.FAIL, (f"weights of {(budget.usable - pool) / GIB:.2f} GiB per rank do not fit {usable}",)
+        return MemoryVerdict.FAIL, (f"weights of {(budget.usable - pool) / GIB:.2f} GiB per rank do not fit {usable}",)
     if tokens < max(demand.request_tokens, 1):
         need = f"one request of {demand.request_tokens:,} tokens" if demand.request_tokens else "a single page"
-        return Verdict.FAIL, (f"the KV pool holds {tokens:,} tokens, less than {need}",)
+        return MemoryVerdict.FAIL, (f"the KV pool holds {tokens:,} tokens, less than {need}",)
     reasons: list[str] = []
     if pool < TIGHT * budget.usable:
         reasons.append(f"only {pool / GIB:.2f} GiB of {usable} are left for KV")
@@ -125,7 +125,7 @@ def _judge(
         reasons.append(f"the KV pool holds {tokens:,} tokens, less than context-length {demand.context_length:,}")
     if demand.concurrency is not None and fitting is not None and fitting < demand.concurrency:
         reasons.append(f"{fitting:,} requests fit at once, the workload needs {demand.concurrency:,.0f}")
-    return (Verdict.WARN if reasons else Verdict.OK), tuple(reasons)
+    return (MemoryVerdict.WARN if reasons else MemoryVerdict.OK), tuple(reasons)
 
 
 class Remedy(NamedTuple):
@@ -134,7 +134,7 @@ class Remedy(NamedTuple):
     shape: Shape | None
     setting: str
     value: str
-    memory: Memory
+    memory: GpuMemory
 
 
 def remedies(model: ModelShape, shape: Shape, placement: Placement, budget: Budget, demand: Demand) -> Iterator[Remedy]:

@@ -1,7 +1,4 @@
-"""Which prefill ranks every decode rank pulls KV from, and which heads each of them holds for it.
-
-Source: `_resolve_rank_mapping` of sglang 0.5.13, 0.5.18 and 0.5.23; their executed answers are this module's tests.
-"""
+"""Which prefill ranks every decode rank pulls KV from, and what one of them writes into its pool: layers and heads."""
 
 from __future__ import annotations
 
@@ -9,12 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.sglang.behaviour import DECODE_PULLS_FROM_EVERY_STAGE
 from pdctl.engines.versions import NEWEST, Version
+from pdctl.layout.shape import stage_layers
 
 if TYPE_CHECKING:
     from pdctl.layout.shape import Shape
 
 
-class Targets(NamedTuple):
+class PullTargets(NamedTuple):
     """The prefill ranks one decode rank registers with, within the DP group of its request.
 
     `tp_ranks` are attention TP ranks: the `real` ones send KV, the `dummy` ones only mark the room done.
@@ -43,7 +41,7 @@ def targets(
     prefill_cp: int = 1,
     all_cp_ranks: bool = False,
     version: Version = NEWEST,
-) -> Targets:
+) -> PullTargets:
     """Where the decode rank of attention TP rank `decode_rank` finds its KV; ValueError where SGLang pairs wrongly.
 
     `all_cp_ranks`: SGLANG_DISAGGREGATION_ALL_CP_RANKS_TRANSFER is set on both sides.
@@ -69,7 +67,7 @@ def targets(
         pp_ranks = tuple(range(prefill_pp))
     else:  # equal pipelines: stage to stage; one decode stage: every prefill stage, the last first
         pp_ranks = (decode_pp_rank,) if decode_pp == prefill_pp else tuple(reversed(range(prefill_pp)))
-    return Targets(
+    return PullTargets(
         tp_ranks=ranks,
         real=real,
         dummy=tuple(other for other in ranks if other not in real),
@@ -111,7 +109,7 @@ def head_slices(kv_heads: int, decode_attn_tp: int, prefill_attn_tp: int, decode
     return tuple(slices)
 
 
-class Link(NamedTuple):
+class KvLink(NamedTuple):
     """One decode rank's pull from one prefill instance; `prefill_ranks` includes the dummies.
 
     Ranks are attention TP ranks of the DP group serving the request, except `decode_rank`: the decode's tp_rank.
@@ -142,13 +140,13 @@ def pull(
     kv_heads: int | None = None,
     all_cp_ranks: bool = False,
     version: Version = NEWEST,
-) -> tuple[Link, ...]:
+) -> tuple[KvLink, ...]:
     """The links of one prefill × decode pair: one per rank of a decode replica (its replicas pull alike).
 
     `kv_heads` None: not known, so no head slices.
     """
     attn_tp = decode_shape.attn_tp_size
-    links: list[Link] = []
+    links: list[KvLink] = []
     for pp_rank in range(decode_shape.pp):
         for tp_rank in range(decode_shape.tp):
             found = targets(
@@ -164,7 +162,7 @@ def pull(
                 version=version,
             )
             links.append(
-                Link(
+                KvLink(
                     prefill,
                     decode,
                     tp_rank,
@@ -181,3 +179,101 @@ def pull(
                 )
             )
     return tuple(links)
+
+
+class PoolSeat(NamedTuple):
+    """Where a rank stands within its DP group."""
+
+    attn_tp: int = 1
+    attn_tp_rank: int = 0
+    pp: int = 1
+    pp_rank: int = 0
+
+
+class KvModel(NamedTuple):
+    """A model's whole KV cache. With MLA every rank of a stage holds the same latent: one head, one slab a layer."""
+
+    layers: int
+    kv_heads: int
+    mla: bool = False
+
+    @property
+    def slabs_per_layer(self) -> int:
+        return 1 if self.mla else 2
+
+    def written(self, decode_attn_tp: int) -> int:
+        """Slabs times heads that one token costs over all ranks of a decode group: each fills a pool of its own."""
+        copies = decode_attn_tp if self.mla else max(self.kv_heads, decode_attn_tp)
+        return self.layers * self.slabs_per_layer * copies
+
+    def heads(self, seat: PoolSeat) -> range:
+        """The KV heads a rank holds. Raises ValueError where heads and attention TP do not divide."""
+        return range(1) if self.mla else held_heads(self.kv_heads, seat.attn_tp, seat.attn_tp_rank)
+
+    def slabs(self, seat: PoolSeat) -> range:
+        """The slabs a rank holds, counted over the whole model."""
+        held = stage_layers(self.layers, seat.pp, seat.pp_rank)
+        return range(held.start * self.slabs_per_layer, held.stop * self.slabs_per_layer)
+
+
+class KvPiece(NamedTuple):
+    """`slabs` slabs and of each `heads` heads; the other numbers are where they start in either pool."""
+
+    slabs: int
+    heads: int
+    local_slab: int
+    remote_slab: int
+    local_head: int
+    remote_head: int
+
+
+def find_targets(model: KvModel, prefill: PoolSeat, decode: PoolSeat) -> PullTargets:
+    """Whom `decode` asks in an instance shaped like `prefill`. Raises ValueError where the shapes do not pair."""
+    return targets(
+        decode.attn_tp,
+        prefill.attn_tp,
+        decode.attn_tp_rank,
+        model.mla,
+        prefill_pp=prefill.pp,
+        decode_pp=decode.pp,
+        decode_pp_rank=decode.pp_rank,
+    )
+
+
+def piece(model: KvModel, prefill: PoolSeat, decode: PoolSeat) -> KvPiece | None:
+    """What `prefill` writes into `decode`; None for a dummy, and for a rank whose share others already write.
+
+    Prefill ranks that hold the same head share its slabs evenly: each byte travels once, over every rank's wire.
+    """
+    found = find_targets(model, prefill, decode)
+    if prefill.attn_tp_rank not in found.real or prefill.pp_rank not in found.pp_ranks:
+        return None
+    held, wanted = model.heads(prefill), model.heads(decode)
+    heads = _overlap(held, wanted)
+    alike = [rank for rank in found.real if model.heads(prefill._replace(attn_tp_rank=rank)) == held]
+    ours, theirs = model.slabs(prefill), model.slabs(decode)
+    slabs = _share(_overlap(ours, theirs), len(alike), alike.index(prefill.attn_tp_rank))
+    if not slabs or not heads:
+        return None
+    return KvPiece(
+        slabs=len(slabs),
+        heads=len(heads),
+        local_slab=slabs.start - ours.start,
+        remote_slab=slabs.start - theirs.start,
+        local_head=heads.start - held.start,
+        remote_head=heads.start - wanted.start,
+    )
+
+
+def speaks(model: KvModel, prefill: PoolSeat, decode: PoolSeat) -> bool:
+    """Whether this prefill rank, of all that write into `decode`, sends the first token: the last stage makes it."""
+    found = find_targets(model, prefill, decode)
+    return prefill.attn_tp_rank == found.real[0] and prefill.pp_rank == max(found.pp_ranks)
+
+
+def _overlap(one: range, two: range) -> range:
+    return range(max(one.start, two.start), min(one.stop, two.stop))
+
+
+def _share(whole: range, parts: int, index: int) -> range:
+    return range(whole.start + len(whole) * index // parts, whole.start + len(whole) * (index + 1) // parts)
