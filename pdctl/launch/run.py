@@ -14,6 +14,8 @@ from pdctl.launch.record import UNWRITTEN
 
 SCHEMA = "pdctl.run/1"
 BIRTH = 10.0  # seconds
+# With what an Outcome's sentence goes on where it names the log of the process that died.
+MAY_TELL, NO_LINE = "What may tell why, in", "No line of"
 
 
 class State(str, Enum):

@@ -23,8 +23,7 @@ from pdctl import user_path
 from pdctl.errors import NotFoundError, PdctlError, StorageError, UsageError
 from pdctl.launch import record, relay, roles, storage
 from pdctl.launch.relay import Tail
-from pdctl.launch.run import OVER, SCHEMA, Run, State
-from pdctl.launch.verdict import MAY_TELL, NO_LINE
+from pdctl.launch.run import MAY_TELL, NO_LINE, OVER, SCHEMA, Run, State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ from pdctl.errors import ExitCode
 from pdctl.launch.events import Stage
 from pdctl.launch.readiness import stages
 from pdctl.launch.relay import PROBE, last_lines
-from pdctl.launch.run import Exit, Outcome, Process
+from pdctl.launch.run import MAY_TELL, NO_LINE, Exit, Outcome, Process
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 TAIL = 20
 READ_FOR_REASONS = 80  # lines
-MAY_TELL, NO_LINE = "What may tell why, in", "No line of"
 OOM = "sudo dmesg -T | grep -iE 'out of memory|killed process'"
 COMMAND = re.compile(r"\] pdctl: \S+ generation \d+: ")  # process.py writes it in front of each generation
 ENDING = frozenset({Sign.CRASHED, Sign.CHILD_ENDED, Sign.ENDED_ITSELF, Sign.ORDERED_TO_END, Sign.REHEARSED, Sign.DIED})

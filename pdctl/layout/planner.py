@@ -8,7 +8,7 @@ from pdctl.engines.versions import resolve
 from pdctl.layout.assembly import Bases, RoleSide, lay_out
 from pdctl.layout.feasibility import check
 from pdctl.layout.hosts import NOWHERE
-from pdctl.layout.instance_plan import Caution, Plan, RouterPlan
+from pdctl.layout.instance_plan import Caution, Plan
 from pdctl.layout.planned_deployment import PlannedDeployment, PlannedRole
 from pdctl.layout.serving import Serving
 from pdctl.layout.shape import Problem, Shape, ShapeWords, flags
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pdctl.layout.model_config import ModelShape
     from pdctl.topology.model import Topology
 
-
-__all__ = ["Caution", "InstancePlan", "Plan", "RouterPlan", "plan_shape", "plan_topology"]
 
 NO_MODEL = "MODEL"  # stands in command lines where no model was given
 

@@ -16,7 +16,7 @@ from pdctl.render.plan_places import shell_script
 from pdctl.topology import resolve
 from tests.imports.made import imported
 
-SHIPPED = sorted(resolve.known({}))
+SHIPPED = sorted(resolve.known_topologies({}))
 # Each changes what the import has to find out again: counts, shapes, ports, the router, one flag of one role.
 CHANGES = (
     (),

@@ -7,7 +7,8 @@ from textwrap import dedent
 
 import pytest
 
-from pdctl.layout.planner import Plan, plan_topology
+from pdctl.layout.instance_plan import Plan
+from pdctl.layout.planner import plan_topology
 from pdctl.topology.resolve import load
 
 MODELS = Path(__file__).resolve().parents[1] / "data" / "models"

@@ -7,7 +7,8 @@ import shlex
 
 import pytest
 
-from pdctl.layout.planner import Plan, plan_shape, plan_topology
+from pdctl.layout.instance_plan import Plan
+from pdctl.layout.planner import plan_shape, plan_topology
 from pdctl.layout.shape import Shape
 from pdctl.render.columns import spans, table
 from pdctl.render.plan import show

@@ -6,7 +6,8 @@ import pytest
 
 from pdctl.errors import TopologyError
 from pdctl.layout.gpu_memory import MemoryVerdict
-from pdctl.layout.planner import Plan, plan_shape, plan_topology
+from pdctl.layout.instance_plan import Plan
+from pdctl.layout.planner import plan_shape, plan_topology
 from pdctl.layout.shape import Shape
 from pdctl.layout.workload import Measured, Nic, TrafficGoal
 from pdctl.topology.resolve import load

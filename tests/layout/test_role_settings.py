@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pdctl.engines.routers.arguments import arguments
-from pdctl.layout.planner import Plan
+from pdctl.layout.instance_plan import Plan
 from pdctl.router import command_line
 
 from .conftest import Sheet

@@ -1,0 +1,305 @@
+"""One name, one thing: no class name stands for two classes of pdctl, no file name for two files.
+
+A name with two meanings sends whoever looks it up to the wrong place half of the time. The two tables below list what
+is still double; a row that has become unique must be taken out, so that they can only shrink.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[2] / "pdctl"
+
+# Every package may have these: Python gives them their meaning.
+PYTHONS_OWN = frozenset({"__init__.py", "__main__.py"})
+
+# A file of cli/ is called as the verb it is, also where the verb's subject has a file of that name.
+NAMED_AS_VERB = frozenset(
+    {
+        "diagnose.py",
+        "dialect.py",
+        "explain.py",
+        "logs.py",
+        "plan.py",
+        "role_switch.py",
+        "rooms.py",
+        "status.py",
+    }
+)
+
+# Still double, and to be renamed: no reason speaks for them.
+DOUBLE_FILES = frozenset(
+    {
+        "adapter.py",
+        "adapters.py",
+        "addresses.py",
+        "agreement.py",
+        "answers.py",
+        "app.py",
+        "args.py",
+        "arguments.py",
+        "assemble.py",
+        "base.py",
+        "batch.py",
+        "bootstrap.py",
+        "bootstraps.py",
+        "canaries.py",
+        "canary.py",
+        "capacity.py",
+        "checks.py",
+        "clock.py",
+        "clocks.py",
+        "cluster.py",
+        "command_line.py",
+        "completions.py",
+        "crashes.py",
+        "deployment.py",
+        "diagnosis.py",
+        "document.py",
+        "durations.py",
+        "elsewhere.py",
+        "ends.py",
+        "engine.py",
+        "engines.py",
+        "environment.py",
+        "facts.py",
+        "faults.py",
+        "flags.py",
+        "forms.py",
+        "gaps.py",
+        "gather.py",
+        "health.py",
+        "http.py",
+        "installation.py",
+        "kubernetes.py",
+        "large_body.py",
+        "ledger.py",
+        "legs.py",
+        "logs.py",
+        "mailbox.py",
+        "memory.py",
+        "metrics.py",
+        "nodes.py",
+        "notes.py",
+        "outcomes.py",
+        "pairing.py",
+        "pairs.py",
+        "placement.py",
+        "plan.py",
+        "pods.py",
+        "ports.py",
+        "prefix.py",
+        "preflight.py",
+        "progress.py",
+        "queues.py",
+        "rank.py",
+        "record.py",
+        "refusals.py",
+        "rehearsal.py",
+        "releases.py",
+        "report.py",
+        "request.py",
+        "requests.py",
+        "rooms.py",
+        "router.py",
+        "routers.py",
+        "routing.py",
+        "rows.py",
+        "rules.py",
+        "runner.py",
+        "schema.py",
+        "server.py",
+        "services.py",
+        "serving.py",
+        "settings.py",
+        "switch.py",
+        "table.py",
+        "text.py",
+        "transfer.py",
+        "verdict.py",
+        "verify.py",
+        "window.py",
+        "wire.py",
+        "worker_lists.py",
+    }
+)
+DOUBLE_CLASSES = frozenset(
+    {
+        "Abort",
+        "Address",
+        "Admission",
+        "Answer",
+        "Asked",
+        "Attempt",
+        "Bar",
+        "Body",
+        "Bound",
+        "Call",
+        "Cause",
+        "Cell",
+        "Checked",
+        "Checkpoint",
+        "Child",
+        "Claim",
+        "Clock",
+        "Command",
+        "Connection",
+        "Counted",
+        "Cut",
+        "Death",
+        "Deployment",
+        "Descriptor",
+        "Destination",
+        "Difference",
+        "Ended",
+        "Engine",
+        "Entry",
+        "Event",
+        "Exchange",
+        "Facts",
+        "Failure",
+        "Fault",
+        "Finding",
+        "Flavour",
+        "Follower",
+        "Form",
+        "Found",
+        "Gap",
+        "Group",
+        "Handle",
+        "Health",
+        "Held",
+        "Hello",
+        "Hit",
+        "Holder",
+        "Instance",
+        "Job",
+        "Key",
+        "Kind",
+        "Lane",
+        "Ledger",
+        "Leg",
+        "Level",
+        "Limits",
+        "Line",
+        "Lines",
+        "Link",
+        "Local",
+        "Mark",
+        "Member",
+        "Missing",
+        "Model",
+        "Node",
+        "Note",
+        "Options",
+        "Order",
+        "Outcome",
+        "Package",
+        "Pair",
+        "Part",
+        "Phase",
+        "Piece",
+        "Place",
+        "Pod",
+        "Pool",
+        "PortRow",
+        "Ports",
+        "Prefix",
+        "Progress",
+        "Prompt",
+        "Queues",
+        "Rank",
+        "Raw",
+        "Reach",
+        "Reader",
+        "Refusal",
+        "Registration",
+        "Release",
+        "Remark",
+        "Reply",
+        "Report",
+        "Request",
+        "Role",
+        "RoleSwitch",
+        "Route",
+        "Router",
+        "Row",
+        "Rule",
+        "Run",
+        "Said",
+        "Seat",
+        "Server",
+        "Setting",
+        "Settings",
+        "Shape",
+        "Shard",
+        "Side",
+        "Sink",
+        "Source",
+        "Span",
+        "Spans",
+        "Speech",
+        "Stage",
+        "Status",
+        "Step",
+        "Story",
+        "Stretch",
+        "Summary",
+        "Tail",
+        "Tally",
+        "Target",
+        "Turned",
+        "Value",
+        "Variables",
+        "Wanted",
+        "Watch",
+        "Widths",
+        "Wire",
+        "Word",
+        "Words",
+        "Worker",
+    }
+)
+
+
+def class_names() -> Counter[str]:
+    return Counter(
+        node.name
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+
+
+def file_names() -> Counter[str]:
+    verbs = PACKAGE / "cli"
+    return Counter(
+        path.name
+        for path in PACKAGE.rglob("*.py")
+        if path.name not in PYTHONS_OWN and not (path.parent == verbs and path.name in NAMED_AS_VERB)
+    )
+
+
+def double(names: Counter[str]) -> set[str]:
+    return {name for name, count in names.items() if count > 1}
+
+
+def test_a_class_name_stands_for_one_class() -> None:
+    found = class_names()
+    assert len(found) > 500, "the classes were read"
+    new = double(found) - DOUBLE_CLASSES
+    assert not new, f"choose a name of its own for each: {sorted(new)}"
+
+
+def test_a_file_name_stands_for_one_file() -> None:
+    found = file_names()
+    assert len(found) > 200, "the files were found"
+    new = double(found) - DOUBLE_FILES
+    assert not new, f"choose a name of its own for each: {sorted(new)}"
+
+
+def test_what_is_unique_now_is_no_longer_listed() -> None:
+    gone = (DOUBLE_CLASSES - double(class_names())) | (DOUBLE_FILES - double(file_names()))
+    assert not gone, f"take out of DOUBLE_CLASSES or DOUBLE_FILES: {sorted(gone)}"
