@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from pdctl import name_lookup
-from pdctl.engine.kv_link.bootstrap_client import BootstrapError, health
+from pdctl.engine.kv_link.bootstrap_client import BootstrapClient, BootstrapError
 from pdctl.name_lookup import dial, look_up
 
 real = socket.getaddrinfo
@@ -59,7 +60,7 @@ def test_a_bootstrap_server_whose_name_is_not_looked_up(
 ) -> None:
     monkeypatch.setattr("pdctl.engine.kv_link.bootstrap_client.HEALTH_TIMEOUT", 0.05)
     with pytest.raises(BootstrapError, match=r"prefill-0:8998/health: the name 'prefill-0' was not looked up within"):
-        health("prefill-0:8998")
+        asyncio.run(BootstrapClient().health("prefill-0:8998"))
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64])

@@ -20,6 +20,7 @@ from pdctl.engine.args import ServerArgs
 from pdctl.engine.decode.decode_manager import DecodeManager
 from pdctl.engine.kv_link import kv_loop as loops
 from pdctl.engine.kv_link import room_failure as failure
+from pdctl.engine.kv_link.bootstrap_client import TIMEOUT, BootstrapClient
 from pdctl.engine.kv_link.bootstrap_rows import ParallelInfo, RankEndpoint
 from pdctl.engine.kv_link.frame_faults import FrameFaults
 from pdctl.engine.kv_link.kv_frames import (
@@ -33,7 +34,7 @@ from pdctl.engine.kv_link.kv_frames import (
     codec,
     pack_pages,
 )
-from pdctl.engine.kv_link.kv_manager import Manager
+from pdctl.engine.kv_link.kv_manager import KvManager
 from pdctl.engine.kv_link.kv_sockets import Link, LinkEvent, require_address
 from pdctl.engine.kv_link.room_failure import FailureCode
 from pdctl.engine.kv_link.room_state import KVPoll
@@ -51,10 +52,11 @@ from tests.engine.kv_link.rig import DECODE, HOST, PREFILL, geometry, pages
 from tests.engine.kv_link.test_frames import REGISTER
 from tests.fuzz.edits import SEPARATOR
 from tests.fuzz.judge import Body, Target
-from tests.fuzz.stand_ins import connection, instead_of, stands_for
+from tests.fuzz.stand_ins import connection, stands_for
 
 ENDPOINT = f"tcp://{HOST}:9"
 BETWEEN = b"\x1e\x1e\x1e\x1e"  # a frame may hold SEPARATOR itself
+TURNS = 4  # of the loop: a question, its answer and what is done with it
 KEPT = 500  # cases after which a manager's own deadlines have come
 ROOM = 77
 LOG = logging.getLogger("pdctl.engine")
@@ -67,7 +69,7 @@ class Deaf(Link):
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, keys: SocketKeys | None = None) -> None:
         require_address(endpoint)
         self.endpoint, self.closed = endpoint, False
-        self.monitor = self  # type: ignore[assignment]  # any hashable thing: nothing is polled
+        self.monitor_fd = -1
         self.sent = 0
 
     def send(self, frame: bytes) -> bool:
@@ -96,49 +98,41 @@ class NobodyListens(FrameFaults):
         return go_on(frame)
 
 
-@stands_for(zmq.Poller)
-class Unasked:
-    """The poller of a loop that is not run: its sockets are nobody's to wait for."""
-
-    def register(self, socket: object, flags: int = zmq.POLLIN | zmq.POLLOUT) -> None:
-        return
-
-    def unregister(self, socket: object) -> None:
-        return
+SHAPE_ANSWER = msgspec.json.encode(ParallelInfo(1, 1, 1, 1, 4, "float32"))
+RANK_ANSWER = msgspec.json.encode(RankEndpoint(HOST, 9))
 
 
-@instead_of(loops.Loop.submit)
-def _unanswered(
-    job: Callable[[], object],
-    done: Callable[[object], None],
-    spoilt: Callable[[str], None] | None = None,
-    unproven: str = "",
-) -> None:
-    """A question that never gets its answer."""
+@stands_for(BootstrapClient)
+class Answering(BootstrapClient):
+    """The bootstrap server of one prefill rank, which answers at once."""
+
+    async def call(
+        self, address: str, method: str, target: str, body: bytes | None = None, timeout: float = TIMEOUT
+    ) -> bytes:
+        if "/route?" not in target:
+            return b"{}"
+        return SHAPE_ANSWER if "prefill_dp_rank=-1" in target else RANK_ANSWER
 
 
 class Rank:
     """A manager whose thread is this one. Its guard must have nothing to do: what it would catch is a finding."""
 
-    def __init__(self, kind: type[Manager], backend: str = "shm") -> None:
+    def __init__(self, kind: type[KvManager], backend: str = "shm") -> None:
         config = PREFILL if kind is PrefillManager else DECODE
         self.transport = select.create(backend, HOST)
         self.transport.register(self.transport.allocate(geometry().nbytes))
         self.manager = kind(config, self.transport, geometry(), lambda: None)
         self.manager.on_poisonous = _raise  # type: ignore[method-assign]
         self.loop = self.manager.loop
-        self.loop._http.shutdown()
-        self.loop.submit = _unanswered  # type: ignore[method-assign,assignment]
-        self.loop._poller = Unasked()  # type: ignore[assignment]
+        self.loop.bootstrap = Answering()
+        self.loop._loop.add_reader = self.loop._loop.remove_reader = _unwatched  # type: ignore[method-assign,assignment]
         self.loop.faults = NobodyListens()
         self.cases = 0
 
     def take(self, frames: list[bytes]) -> None:
         for frame in frames:
             self.manager.on_frame(frame)
-        while self.loop._calls:
-            self.loop._calls.popleft()()
-        self.loop._timers.tick()
+        self.turn()
         self.manager.advance()
         self.cases += 1
         if isinstance(self.manager, PrefillManager):
@@ -146,19 +140,28 @@ class Rank:
                 self._settle(self.manager)
             self._bounded(self.manager)
 
+    def turn(self) -> None:
+        """What is ready, what is due, and what follows at once."""
+        for _ in range(TURNS):
+            self.loop._loop.run_until_complete(asyncio.sleep(0))
+
     def _settle(self, manager: PrefillManager) -> None:
         """What deadlines would do in half a minute: page lists that nobody wants leave."""
-        for key in list(manager._orphans._kept):
-            manager._orphans._expire(key)
+        for key in list(manager._unclaimed._kept):
+            manager._unclaimed._expire(key)
         for sender in list(manager._rooms.values()):
             sender.clear()
         manager.sender(ROOM, "rid")
 
     def _bounded(self, manager: PrefillManager) -> None:
         assert len(manager._sessions) <= 1024
-        assert len(manager._orphans._kept) <= 4096
+        assert len(manager._unclaimed._kept) <= 4096
         assert len(self.loop._answers) <= loops.MOST_ANSWERS
         assert len(self.loop._links) <= 1024
+
+
+def _unwatched(descriptor: object, *more: object) -> None:
+    """No socket of the rank is anybody's to wait for."""
 
 
 def _raise(message: object, why: str) -> None:
@@ -217,16 +220,15 @@ def _connected(rank: Rank) -> None:
         known.end(failure.of(FailureCode.PREFILL_LOST, "another case"))
     for room in list(manager._active.values()):
         room.fail(failure.of(FailureCode.PREFILL_LOST, "another case"))
-    manager._addresses.clear()
+    manager._prefills._addresses.clear()
     manager._rooms.clear()
     manager._generations = itertools.count(1)
     manager.receiver(ROOM, "rid", HOST, 9)
-    rank.take([])
-    address = manager._addresses[f"{HOST}:9"]
-    address._shaped(ParallelInfo(1, 1, 1, 1, 4, "float32"))
-    for prefill_rank in address._connections.values():
-        prefill_rank.session = "s"
-        prefill_rank._fetched(RankEndpoint(HOST, 9))
+    for _ in range(TURNS):
+        rank.turn()
+    (connection,) = manager._by_session.values()
+    manager._by_session = {"s": connection}
+    connection.session = "s"
 
 
 def kv_seeds() -> tuple[bytes, ...]:

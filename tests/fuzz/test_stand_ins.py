@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.engine.kv_link.kv_loop import Loop
+from pdctl.engine.kv_link.kv_loop import KvLoop
 from pdctl.engine.ranks import Ranks
 from tests.fuzz.stand_ins import instead_of, stands_for
 
 
 def test_a_function_that_takes_less_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"Loop\.submit .*unproven"):
+    with pytest.raises(TypeError, match=r"KvLoop\.spawn .*spoilt"):
 
-        @instead_of(Loop.submit)
-        def submit(job: object, done: object) -> None:
+        @instead_of(KvLoop.spawn)
+        def spawn(work: object) -> None:
             """As it was before a question could be spoilt."""
 
 

@@ -7,20 +7,20 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from pdctl.engine.decode.prefill_directory import PrefillAddress
+from pdctl.engine.decode.prefill_directory import PrefillDirectory
 from pdctl.engine.decode.receiver import KvReceiver, Receiver
 from pdctl.engine.kv_link import room_failure as failures
 from pdctl.engine.kv_link.fake_room import FakeReceiver
 from pdctl.engine.kv_link.kv_frames import AbortAck, Frame, RegisterAck, Status
 from pdctl.engine.kv_link.kv_loop import BUSY_POLL
-from pdctl.engine.kv_link.kv_manager import Manager
+from pdctl.engine.kv_link.kv_manager import KvManager
 from pdctl.engine.kv_link.room_failure import Failure, FailureCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pdctl.engine.cache.geometry import PoolGeometry
-    from pdctl.engine.decode.prefill_rank import Connection
+    from pdctl.engine.decode.rank_connection import RankConnection
     from pdctl.engine.kv_link.kv_config import DisaggConfig
     from pdctl.engine.kv_link.kv_sockets import Link, LinkEvent
     from pdctl.engine.kv_link.room_state import ManagerStats
@@ -28,15 +28,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pdctl.engine")
 
-MAX_ADDRESSES = 1024  # clients name the address: forget idle ones beyond this
-
 
 def joined(host: str, port: int) -> str:
     """`host:port`, an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
-class DecodeManager(Manager):
+class DecodeManager(KvManager):
     def __init__(
         self,
         config: DisaggConfig,
@@ -49,9 +47,9 @@ class DecodeManager(Manager):
         self._generations = itertools.count(1)
         self._rooms: dict[int, KvReceiver] = {}  # by generation, until settled
         self._active: dict[int, KvReceiver] = {}  # by room, until final
-        self._addresses: dict[str, PrefillAddress] = {}
-        self._by_session: dict[str, Connection] = {}
-        self._by_link: dict[Link, Connection] = {}
+        self._by_session: dict[str, RankConnection] = {}
+        self._by_link: dict[Link, RankConnection] = {}
+        self._prefills = PrefillDirectory(self.context, self)
         self._helping: set[KvReceiver] = set()
 
     # --- the scheduler's thread
@@ -62,13 +60,11 @@ class DecodeManager(Manager):
         """`dp_rank`: the prefill's, when the request names it."""
         if self.config.is_fake(bootstrap_host):
             return FakeReceiver(room, rid)
-        receiver = KvReceiver(room, rid, joined(bootstrap_host, bootstrap_port), dp_rank, self)
+        address, generation = joined(bootstrap_host, bootstrap_port), next(self._generations) % (2**31)
+        receiver = KvReceiver(room, rid, address, dp_rank, generation, self.context, self, self._prefills)
         if not self.loop.call(lambda: self._open(receiver)):
             receiver.fail(self._end_of_service())
         return receiver
-
-    def next_generation(self) -> int:
-        return next(self._generations) % (2**31)
 
     def stats(self) -> ManagerStats:
         rooms = list(self._rooms.values())
@@ -85,22 +81,7 @@ class DecodeManager(Manager):
         self._active[room] = receiver
         self._rooms[receiver.generation] = receiver
         log.info("room=%d rid='%s' resolves prefill bootstrap_addr=%s", room, receiver.rid, receiver.address)
-        self.resolve(receiver)
-
-    def resolve(self, receiver: KvReceiver) -> None:
-        """Find the ranks that will write into this room; `receiver.ready` is called when all have accepted us."""
-        address = self._addresses.get(receiver.address)
-        if address is None:
-            if len(self._addresses) >= MAX_ADDRESSES:
-                self._addresses = {name: known for name, known in self._addresses.items() if not known.idle}
-            address = self._addresses[receiver.address] = PrefillAddress(self, receiver.address)
-        address.resolve(receiver)
-
-    def give_notice(self, receiver: KvReceiver, failure: Failure) -> None:
-        """`receiver` fails and its prefill, which no rank of it may have heard of yet, should know at once."""
-        address = self._addresses.get(receiver.address)
-        if address is not None:
-            address.give_notice(receiver, failure)
+        receiver.open()
 
     def concluded(self, receiver: KvReceiver) -> None:
         self.succeeded += receiver.failure is None
@@ -129,7 +110,7 @@ class DecodeManager(Manager):
 
     def on_message(self, message: Frame) -> None:
         if not isinstance(message, RegisterAck | Status | AbortAck):
-            self.rate.warning("A decode rank does not expect %s frames; ignored", type(message).__name__)
+            self.context.rate.warning("A decode rank does not expect %s frames; ignored", type(message).__name__)
             return
         connection = self._by_session.get(message.session)
         if connection is None:
@@ -145,23 +126,25 @@ class DecodeManager(Manager):
             text = f"a {type(message).__name__} frame of prefill {connection.endpoint} cannot be used: {why}"
             connection.end(failures.of(FailureCode.TRANSFER, text))
 
-    def _dispatch(self, connection: Connection, message: Status | AbortAck) -> None:
+    def _dispatch(self, connection: RankConnection, message: Status | AbortAck) -> None:
         receiver = self._rooms.get(message.generation)
         if receiver is None or receiver.room != message.room:
             log.debug("Ignoring %s of room %d: it is over here", type(message).__name__, message.room)
         elif not receiver.knows(connection):
             kind, room, address = type(message).__name__, message.room, receiver.address
-            self.rate.warning("Ignoring %s of room %d from %s: it is %s's", kind, room, connection.endpoint, address)
+            self.context.rate.warning(
+                "Ignoring %s of room %d from %s: it is %s's", kind, room, connection.endpoint, address
+            )
         elif isinstance(message, Status):
             receiver.on_status(connection, message)
         else:
             receiver.on_ack(connection)
 
-    def linked(self, link: Link, connection: Connection) -> None:
+    def linked(self, link: Link, connection: RankConnection) -> None:
         self._by_link[link] = connection
         self._by_session[connection.session] = connection
 
-    def unlinked(self, link: Link, connection: Connection) -> None:
+    def unlinked(self, link: Link, connection: RankConnection) -> None:
         self._by_link.pop(link, None)
         self._by_session.pop(connection.session, None)
 
@@ -178,8 +161,7 @@ class DecodeManager(Manager):
         return not self._rooms
 
     def on_death(self) -> None:
-        for address in self._addresses.values():
-            address.close()
+        self._prefills.close()
         for receiver in list(self._rooms.values()):
             receiver.fail(self._end_of_service())
 

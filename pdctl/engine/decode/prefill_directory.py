@@ -1,279 +1,355 @@
-"""One prefill instance as a decode rank knows it, by its bootstrap address: its shape, its ranks, whether it lives.
+"""The prefill instances a decode rank knows, by bootstrap address: their shape, their ranks, whether they live.
 
-Step 1 of the handshake is the shape (the all -1 query), step 2 the ranks' endpoints; both are cached here.
+Step 1 of the handshake is the shape (the all -1 query), step 2 the ranks' endpoints and our registration with each;
+both are cached here. Rooms ask with `find`, which awaits whatever is not known yet.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
-from pdctl.engine.decode.heartbeat import Heartbeat
-from pdctl.engine.decode.prefill_rank import RETRY, Connection
+from pdctl.engine.decode.rank_connection import RETRY, RankConnection
 from pdctl.engine.kv_link import room_failure as failures
-from pdctl.engine.kv_link.bootstrap_client import BootstrapError, attempt, parallel_info, query_dp_rank
+from pdctl.engine.kv_link.bootstrap_client import BootstrapError
 from pdctl.engine.kv_link.rank_shape import MismatchError, check, leader_key, log_mismatch, rank_keys
-from pdctl.engine.kv_link.room_failure import Failure, FailureCode
-from pdctl.engine.kv_link.room_notices import Notices
+from pdctl.engine.kv_link.room_failure import Failure, FailureCode, RoomFailedError
+from pdctl.engine.kv_link.room_notices import RoomNotices
 
 if TYPE_CHECKING:
-    from pdctl.engine.decode.decode_manager import DecodeManager
-    from pdctl.engine.decode.receiver import KvReceiver
+    from pdctl.engine.decode.rank_connection import LinkTable
     from pdctl.engine.kv_link.bootstrap_rows import ParallelInfo, RankKey
+    from pdctl.engine.kv_link.kv_frames import Abort
+    from pdctl.engine.kv_link.rank_context import RankContext
     from pdctl.layout.kv_links import PullTargets
 
 log = logging.getLogger("pdctl.engine")
 
-NOBODY = "none"  # the session of frames that belong to none
+NO_SESSION = "none"  # of frames that belong to none
+MAX_ADDRESSES = 1024  # clients name the address: forget idle ones beyond this
+
+
+class Seeker(Protocol):
+    """A room that looks for the ranks of its prefill."""
+
+    @property
+    def room(self) -> int: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def age(self) -> float: ...
+
+    @property
+    def dp_rank(self) -> int | None:
+        """The prefill's DP rank, where the request names it."""
+        ...
+
+    def abort_frame(self, session: str, failure: Failure, notice: bool) -> Abort: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """The prefill ranks that will write into a room, each having accepted our registration."""
+
+    connections: tuple[RankConnection, ...]
+    targets: PullTargets
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownShape:
+    info: ParallelInfo
+    targets: PullTargets
+
+
+class ShapeQuestion:
+    """A question for an instance's shape that is under way, asked for everybody who waits."""
+
+    def __init__(self) -> None:
+        self.failure: Failure | None = None
+        self.over = asyncio.Event()
+
+
+class PrefillDirectory:
+    def __init__(self, context: RankContext, links: LinkTable) -> None:
+        self._context = context
+        self._links = links
+        self._addresses: dict[str, PrefillAddress] = {}
+
+    def at(self, address: str) -> PrefillAddress:
+        known = self._addresses.get(address)
+        if known is None:
+            if len(self._addresses) >= MAX_ADDRESSES:
+                self._addresses = {name: known for name, known in self._addresses.items() if not known.idle}
+            known = self._addresses[address] = PrefillAddress(self._context, self._links, address)
+        return known
+
+    def close(self) -> None:
+        for address in self._addresses.values():
+            address.close()
 
 
 class PrefillAddress:
-    def __init__(self, manager: DecodeManager, name: str) -> None:
+    def __init__(self, context: RankContext, links: LinkTable, name: str) -> None:
         self.name = name
-        self._manager = manager
-        self._info: ParallelInfo | None = None
+        self._context = context
+        self._links = links
+        self._shape: KnownShape | None = None
         self._heard: ParallelInfo | None = None  # the last answer, whether or not it still holds
-        self._targets: PullTargets | None = None
-        self._unheard: list[tuple[KvReceiver, Failure]] = []  # given up before anything was heard from there
-        self.proven = False  # a rank of it has accepted a registration: no stranger, if there is a secret
-        self._notices = Notices(manager.loop, name, lambda: self.unproven)
-        self._waiting: dict[KvReceiver, tuple[RankKey, ...]] = {}  # keys once the DP rank is known
-        self._asking: set[KvReceiver] = set()
-        self._connections: dict[RankKey, Connection] = {}
-        self._heartbeat = Heartbeat(manager.loop, manager.config, name, self._lost)
-        self._fetching = False
-        self._attempts = 0
-        self._began = 0.0
-        self._fetched_at = -RETRY
+        self._proven = False  # a rank of it has accepted a registration: no stranger, if there is a secret
+        self._lost_shape: tuple[KnownShape, Failure] | None = None  # of the instance that was lost last
+        self._question: ShapeQuestion | None = None
+        self._asked_at = -RETRY
+        self._waiting = 0  # rooms in `find`
+        self._notices = RoomNotices(context.loop, name)
+        self._connections: dict[RankKey, RankConnection] = {}
+        self._heartbeat: asyncio.Task[None] | None = None
 
     @property
     def unproven(self) -> str:
         """Its host, as long as it may be a stranger."""
-        return "" if self.proven else self.name.rpartition(":")[0] or self.name
+        return "" if self._proven else self.name.rpartition(":")[0] or self.name
 
     @property
     def idle(self) -> bool:
         """Nothing is known, asked or connected: the address can be forgotten."""
-        return not (self._waiting or self._connections or self._info or self._fetching)
+        return not (self._waiting or self._connections or self._shape or self._question)
 
-    def resolve(self, receiver: KvReceiver) -> None:
-        self._waiting[receiver] = ()
-        self.advance()
+    def known(self, seeker: Seeker) -> Writers | None:
+        """The ranks for `seeker`'s room, where nothing has to be asked."""
+        shape = self._shape
+        dp = self._computed_dp_rank(seeker, shape.info) if shape is not None else None
+        if shape is None or dp is None or not 0 <= dp < shape.info.dp_size:
+            return None
+        found = [self._connections.get(key) for key in rank_keys(dp, shape.targets)]
+        ready = tuple(connection for connection in found if connection is not None and connection.ready)
+        return Writers(ready, shape.targets) if len(ready) == len(found) else None
 
-    def advance(self) -> None:
-        """Bring every waiting room as far as what is known allows."""
-        self._waiting = {room: keys for room, keys in self._waiting.items() if room.active}
-        if not self._waiting:
-            return
-        if self._info is None:
-            self._fetch()
-            return
-        for receiver in list(self._waiting):
-            self._route(receiver, self._info)
+    async def find(self, seeker: Seeker) -> Writers:
+        """The ranks for `seeker`'s room. Raise RoomFailedError if they cannot be had."""
+        self._waiting += 1
+        try:
+            while True:
+                shape = await self._await_shape()
+                dp = await self._dp_rank(seeker, shape.info)
+                if self._shape is not shape:  # the instance is lost, or another one answers under its address
+                    if self._lost_shape is not None and self._lost_shape[0] is shape:
+                        raise RoomFailedError(self._lost_shape[1])
+                    continue
+                connections = tuple(self._connect(key) for key in rank_keys(dp, shape.targets))
+                await self._accepted(connections, seeker)
+                if self._shape is shape and all(one.ready and not one.retired for one in connections):
+                    return Writers(connections, shape.targets)
+        finally:
+            self._waiting -= 1
+
+    async def _accepted(self, connections: tuple[RankConnection, ...], seeker: Seeker) -> None:
+        """Wait for each; the first that fails decides. A stale one is given time to register again."""
+        waits = [one for one in connections if not one.ready]
+        if len(waits) == 1:
+            await waits[0].accepted()
+        elif waits:
+            await asyncio.gather(*(one.accepted() for one in waits))
+        stale = next((one for one in connections if one.stale), None)
+        if stale is not None and stale.failure is not None:
+            if seeker.age > self._context.config.topology_timeout:
+                raise RoomFailedError(stale.failure)
+            await asyncio.sleep(RETRY)
 
     # --- step 1: the shape
 
-    def _fetch(self) -> None:
-        """At most one question a second, however many rooms wait for the answer."""
-        if self._fetching:
-            return
-        self._fetching = True
-        now = time.monotonic()
-        if not self._attempts:
-            self._began = now
-        self._manager.loop.later(max(0.0, self._fetched_at + RETRY - now), self._ask_shape)
+    async def _await_shape(self) -> KnownShape:
+        while self._shape is None:
+            question = self._ask()
+            await question.over.wait()
+            if self._shape is None and question.failure is not None:
+                raise RoomFailedError(question.failure)
+        return self._shape
 
-    def _ask_shape(self) -> None:
-        self._attempts += 1
-        self._fetched_at = time.monotonic()
-        name = self.name
-        self._manager.loop.submit(
-            lambda: attempt(lambda: parallel_info(name)), self._shaped, self._spoilt, self.unproven
-        )
+    def _ask(self) -> ShapeQuestion:
+        """The question that is under way; one where there is none."""
+        question = self._question
+        if question is None:
+            question = self._question = ShapeQuestion()
+            task = self._context.loop.spawn(self._ask_shape(question), partial(self._spoilt, question))
+            task.add_done_callback(partial(self._end_question, question))
+        return question
 
-    def _shaped(self, answer: ParallelInfo | BootstrapError) -> None:
-        self._fetching = False
-        if isinstance(answer, BootstrapError):
-            self._not_shaped(answer)
-            return
-        self._attempts = 0
+    def _end_question(self, question: ShapeQuestion, task: asyncio.Task[None]) -> None:
+        del task
+        self._question = None
+        question.over.set()
+
+    async def _ask_shape(self, question: ShapeQuestion) -> None:
+        """At most once a second, as long as rooms wait for the answer."""
+        began, attempts = time.monotonic(), 0
+        while True:
+            await asyncio.sleep(max(0.0, self._asked_at + RETRY - time.monotonic()))
+            self._asked_at = time.monotonic()
+            attempts += 1
+            try:
+                answer = await self._context.loop.bootstrap.parallel_info(self.name, self.unproven)
+            except BootstrapError as error:
+                _log_unanswered(error)
+                question.failure = failures.bootstrap_unreachable(self.name, error.message)
+                if error.final or time.monotonic() - began > self._context.config.topology_timeout:
+                    log.error("Could not fetch prefill parallel info from %s after %d attempts", self.name, attempts)
+                    return
+                if not self._waiting:
+                    return
+            else:
+                question.failure = self._take(answer)
+                return
+
+    def _take(self, answer: ParallelInfo) -> Failure | None:
+        """Know the shape from here on; why it cannot serve this rank, where it cannot."""
         log.debug("Prefill parallel info for [%s]: %s", self.name, answer)
         if self._heard not in (None, answer):
             self._start_over()
         self._heard = answer
-        unheard, self._unheard = self._unheard, []
-        for receiver, failure in unheard:
-            self.give_notice(receiver, failure)
         try:
-            self._targets = check(self._manager.shape, answer)
+            targets = check(self._context.shape, answer)
         except MismatchError as error:
             log_mismatch(self.name, str(error))
-            self._fail_waiting(failures.of(FailureCode.MISMATCH, f"{error} (bootstrap_addr: {self.name})"))
-            return
-        self._info = answer
-        self._heartbeat.start()
-        self.advance()
-
-    def _spoilt(self, why: str) -> None:
-        """The answer did what nobody foresaw: who waits for this address fails, and nothing of it is kept."""
-        self._fetching = False
-        self._attempts = 0
-        self._heard = None
-        self.forget_shape()
-        failure = failures.bootstrap_unreachable(self.name, f"its answer cannot be used ({why})")
-        for connection in list(self._connections.values()):
-            connection.give_up(failure)
-        self._fail_waiting(failure)
+            return failures.of(FailureCode.MISMATCH, f"{error} (bootstrap_addr: {self.name})")
+        self._shape = KnownShape(answer, targets)
+        if self._heartbeat is None:
+            self._heartbeat = self._context.loop.spawn(
+                self._beat(), lambda why: self._lost(f"its health cannot be asked for ({why})")
+            )
+        return None
 
     def _start_over(self) -> None:
         """Another shape answers under this address: no rank of the old one may be asked for a new room."""
-        self._waiting = dict.fromkeys(self._waiting, ())
         self._notices.forget()
         for connection in list(self._connections.values()):
             connection.retire()
 
-    def _not_shaped(self, error: BootstrapError) -> None:
-        self._unheard.clear()
-        if error.status:
-            log.warning("Failed to get prefill server info: %d, %s", error.status, error.text)
-        else:
-            log.warning("Error fetching prefill server info from bootstrap: %s", error.message)
-        if not error.final and time.monotonic() - self._began < self._manager.config.topology_timeout:
-            self.advance()
-            return
-        log.error("Could not fetch prefill parallel info from %s after %d attempts", self.name, self._attempts)
-        self._attempts = 0
-        self._fail_waiting(failures.bootstrap_unreachable(self.name, error.message))
-
-    def _fail_waiting(self, failure: Failure) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for receiver in waiting:
-            receiver.fail(failure)
+    def _spoilt(self, question: ShapeQuestion, why: str) -> None:
+        """The answer did what nobody foresaw: who waits for this address fails, and nothing of it is kept."""
+        self._heard = None
+        self.forget_shape()
+        question.failure = failures.bootstrap_unreachable(self.name, f"its answer cannot be used ({why})")
+        for connection in list(self._connections.values()):
+            connection.give_up(question.failure)
 
     def forget_shape(self) -> None:
-        self._info = None
+        self._shape = None
         self._notices.forget()
-        self._heartbeat.stop()
-
-    def stale(self, connection: Connection, failure: Failure) -> None:
-        """Another process has the port the bootstrap server names: ask anew until its rank has registered again."""
-        self.forget_shape()
-        self.remove(connection)
-        patience = self._manager.config.topology_timeout
-        for receiver in [room for room, keys in self._waiting.items() if connection.key in keys]:
-            self._waiting[receiver] = ()
-            if receiver.age > patience:
-                del self._waiting[receiver]
-                receiver.fail(failure)
-        self._manager.loop.later(RETRY, self.advance)
-
-    # --- rooms given up before a page list was sent
-
-    def give_notice(self, receiver: KvReceiver, failure: Failure) -> None:
-        """Tell the prefill, as far as it can be found, so that its request need not wait for its timeout."""
-        if not self._manager.config.tell_given_up:
-            return
-        if self._heard is None:
-            self._unheard.append((receiver, failure))
-            self._fetch()
-            return
-        dp = self._dp_rank(receiver, self._heard)
-        if dp is not None:
-            self._notices.give(leader_key(dp), receiver.farewell(NOBODY, failure, notice=True))
+        self._stop_heartbeat()
 
     # --- step 2: the ranks
 
-    def _route(self, receiver: KvReceiver, info: ParallelInfo) -> None:
-        if receiver.named and receiver.dp_rank is not None and receiver.dp_rank >= info.dp_size:
-            del self._waiting[receiver]
-            text = f"disagg_prefill_dp_rank={receiver.dp_rank} out of range [0, {info.dp_size}) of prefill {self.name}"
-            receiver.fail(failures.of(FailureCode.NO_DP_RANK, text))
-            return
-        keys = self._waiting[receiver] or self._keys(receiver, info)
-        if not keys:
-            return
-        self._waiting[receiver] = keys
-        connections = tuple(self._connect(key) for key in keys)
-        if self._targets is not None and all(connection.ready for connection in connections):
-            self._waiting.pop(receiver, None)
-            receiver.ready(connections, self._targets)
-
-    def _keys(self, receiver: KvReceiver, info: ParallelInfo) -> tuple[RankKey, ...]:
-        dp = self._dp_rank(receiver, info)
-        return () if dp is None or self._targets is None else rank_keys(dp, self._targets)
-
-    def _dp_rank(self, receiver: KvReceiver, info: ParallelInfo) -> int | None:
-        """sglang 0.5.13+: the request's, 0 of one, room % dp_size, or what the prefill told its bootstrap server."""
-        if receiver.dp_rank is not None:
-            return receiver.dp_rank
+    def _computed_dp_rank(self, seeker: Seeker, info: ParallelInfo) -> int | None:
+        """sglang 0.5.13+: the request's, 0 of one, room % dp_size; None: what the prefill told its bootstrap server."""
+        if seeker.dp_rank is not None:
+            return seeker.dp_rank
         if info.dp_size == 1:
             return 0
-        if info.follow_bootstrap_room and not self._manager.config.query_dp_rank:
-            return receiver.room % info.dp_size
-        self._ask_dp_rank(receiver)
+        if info.follow_bootstrap_room and not self._context.config.query_dp_rank:
+            return seeker.room % info.dp_size
         return None
 
-    def _ask_dp_rank(self, receiver: KvReceiver) -> None:
-        if receiver not in self._asking:
-            self._asking.add(receiver)
-            name, room = self.name, receiver.room
-            self._manager.loop.submit(
-                lambda: attempt(lambda: query_dp_rank(name, room)),
-                lambda answer: self._dp_answered(receiver, answer),
-                self._spoilt,
-                self.unproven,
-            )
+    async def _dp_rank(self, seeker: Seeker, info: ParallelInfo) -> int:
+        computed = self._computed_dp_rank(seeker, info)
+        if computed is None:
+            return await self._ask_dp_rank(seeker, self._context.config.bootstrap_timeout)
+        if computed >= info.dp_size:
+            text = f"disagg_prefill_dp_rank={computed} out of range [0, {info.dp_size}) of prefill {self.name}"
+            raise RoomFailedError(failures.of(FailureCode.NO_DP_RANK, text))
+        return computed
 
-    def _dp_answered(self, receiver: KvReceiver, answer: int | BootstrapError | None) -> None:
-        self._asking.discard(receiver)
-        if isinstance(answer, int):
-            receiver.dp_rank = answer
-        if receiver.failure is not None:
-            self._give_late_notice(receiver, receiver.failure)
-            return
-        if receiver.dp_rank is not None:
-            self.advance()
-        elif receiver.active and receiver.age > self._manager.config.bootstrap_timeout:
-            detail = answer.message if isinstance(answer, BootstrapError) else "no prefill DP rank announced it"
-            text = f"Could not fetch the prefill dp rank of room {receiver.room} from {self.name}: {detail}"
-            receiver.fail(failures.of(FailureCode.BOOTSTRAP_UNREACHABLE, text))
-        else:
-            self._manager.loop.later(RETRY, self.advance)
+    async def _ask_dp_rank(self, seeker: Seeker, patience: float) -> int:
+        """Where the prefill's request comes after the decode's its DP rank is known late, or never."""
+        while True:
+            try:
+                answer = await self._context.loop.bootstrap.query_dp_rank(self.name, seeker.room, self.unproven)
+                detail = "no prefill DP rank announced it"
+            except BootstrapError as error:
+                answer, detail = None, error.message
+            if answer is not None:
+                return answer
+            if seeker.age > patience:
+                text = f"Could not fetch the prefill dp rank of room {seeker.room} from {self.name}: {detail}"
+                raise RoomFailedError(failures.of(FailureCode.BOOTSTRAP_UNREACHABLE, text))
+            await asyncio.sleep(RETRY)
 
-    def _give_late_notice(self, receiver: KvReceiver, failure: Failure) -> None:
-        """Where the prefill's request comes after the decode's failure its DP rank is known late; or never."""
-        if receiver.dp_rank is not None:
-            self.give_notice(receiver, failure)
-        elif receiver.age < self._manager.config.topology_timeout:
-            self._manager.loop.later(RETRY, lambda: self.give_notice(receiver, failure))
-
-    def _connect(self, key: RankKey) -> Connection:
+    def _connect(self, key: RankKey) -> RankConnection:
         connection = self._connections.get(key)
         if connection is None:
-            connection = self._connections[key] = Connection(self._manager, self, key)
-            connection.begin()
+            connection = self._connections[key] = RankConnection(self._context, self._links, self, key)
         return connection
 
-    def remove(self, connection: Connection) -> None:
+    def accepted(self) -> None:
+        """A rank of it has accepted a registration."""
+        self._proven = True
+
+    def remove(self, connection: RankConnection) -> None:
         if self._connections.get(connection.key) is connection:
             del self._connections[connection.key]
 
-    def connection_ended(self, connection: Connection, failure: Failure) -> None:
-        self.remove(connection)
-        for receiver in [room for room, keys in self._waiting.items() if connection.key in keys]:
-            del self._waiting[receiver]
-            receiver.fail(failure)
+    # --- rooms given up before a page list was sent
+
+    def give_notice(self, seeker: Seeker, failure: Failure) -> None:
+        """Tell the prefill, as far as it can be found, so that its request need not wait for its timeout."""
+        if not self._context.config.tell_given_up:
+            return
+        dp = self._computed_dp_rank(seeker, self._heard) if self._heard is not None else None
+        if dp is not None:
+            self._notify(seeker, failure, dp)
+        else:
+            self._context.loop.spawn(self._notify_late(seeker, failure), lambda why: None)
+
+    async def _notify_late(self, seeker: Seeker, failure: Failure) -> None:
+        if self._heard is None:
+            await self._ask().over.wait()
+        if self._heard is None:
+            return
+        dp = self._computed_dp_rank(seeker, self._heard)
+        if dp is None:
+            try:
+                dp = await self._ask_dp_rank(seeker, self._context.config.topology_timeout)
+            except RoomFailedError:
+                return
+        self._notify(seeker, failure, dp)
+
+    def _notify(self, seeker: Seeker, failure: Failure, dp: int) -> None:
+        frame = seeker.abort_frame(NO_SESSION, failure, notice=True)
+        self._notices.give(leader_key(dp), frame, self.unproven)
 
     # --- life and death
 
+    async def _beat(self) -> None:
+        """GET /health (sglang 0.5.23: every 5 s, lost after 2 misses)."""
+        config, misses = self._context.config, 0
+        while True:
+            await asyncio.sleep(config.heartbeat_interval)
+            try:
+                await self._context.loop.bootstrap.health(self.name)
+                misses = 0
+            except BootstrapError as error:
+                misses += 1
+                log.info("Attempting to reconnect to %s...", self.name)
+                if misses >= max(1, config.heartbeat_max_failure):
+                    self._heartbeat = None
+                    self._lost(f"{misses} heartbeats failed, the last: {error.message}")
+                    return
+
+    def _stop_heartbeat(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            self._heartbeat = None
+
     def _lost(self, detail: str) -> None:
         """The instance does not answer any more: nothing cached about it may be used again."""
-        self._info = None
-        self._notices.forget()
         failure = failures.prefill_lost(self.name, detail)
+        if self._shape is not None:
+            self._lost_shape = (self._shape, failure)
+        self.forget_shape()
         affected = sum(connection.give_up(failure) for connection in list(self._connections.values()))
-        self._fail_waiting(failure)
         self.report_lost(affected)
 
     def report_lost(self, affected: int) -> None:
@@ -282,4 +358,11 @@ class PrefillAddress:
         )
 
     def close(self) -> None:
-        self._heartbeat.stop()
+        self._stop_heartbeat()
+
+
+def _log_unanswered(error: BootstrapError) -> None:
+    if error.status:
+        log.warning("Failed to get prefill server info: %d, %s", error.status, error.text)
+    else:
+        log.warning("Error fetching prefill server info from bootstrap: %s", error.message)

@@ -9,22 +9,25 @@ import functools
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from pdctl.engine.kv_link import kv_checksums as verify
+from pdctl.engine.kv_link import kv_checksums
 from pdctl.engine.kv_link import room_failure as failures
 from pdctl.engine.kv_link.fake_room import FakeReceiver
 from pdctl.engine.kv_link.kv_frames import Abort, Status, TransferInfo, clipped, pack_pages
 from pdctl.engine.kv_link.rank_shape import room_page_bytes
-from pdctl.engine.kv_link.room_failure import Failure, FailureCode
+from pdctl.engine.kv_link.room_failure import Failure, FailureCode, RoomFailedError
 from pdctl.engine.kv_link.room_state import KVPoll, TransferStats
 
 if TYPE_CHECKING:
-    from pdctl.engine.decode.decode_manager import DecodeManager
-    from pdctl.engine.decode.prefill_rank import Connection
-    from pdctl.engine.kv_link.timers import Timer
+    import asyncio
+    from collections.abc import Callable
+
+    from pdctl.engine.decode.prefill_directory import PrefillDirectory, Writers
+    from pdctl.engine.decode.rank_connection import RankConnection
+    from pdctl.engine.kv_link.rank_context import RankContext
     from pdctl.engine.transfer.base import Pages
     from pdctl.layout.kv_links import PullTargets
 
@@ -32,7 +35,7 @@ __all__ = ["FakeReceiver", "KvReceiver", "Receiver"]
 
 log = logging.getLogger("pdctl.engine")
 
-INSIST = 2.0  # seconds between aborts that nobody acknowledges
+ABORT_AGAIN = 2.0  # seconds between aborts that nobody acknowledges
 
 # Failures the prefill is told of even where the handshake did not get to it: it could do nothing but wait.
 TOLD_UNHEARD = (
@@ -43,21 +46,49 @@ TOLD_UNHEARD = (
 )
 
 
+class DecodeRooms(Protocol):
+    """The rooms of a decode rank."""
+
+    def concluded(self, receiver: KvReceiver) -> None:
+        """The room is final."""
+        ...
+
+    def forget(self, receiver: KvReceiver) -> None:
+        """No prefill can write into the room's pages any more."""
+        ...
+
+    def help(self, receiver: KvReceiver) -> None:
+        """The prefill's write is not done: with some transports it needs this process to make progress."""
+        ...
+
+
 class KvReceiver:
     """After FAILED the pages stay out of use until `settled`: only then can no prefill write into them any more."""
 
-    def __init__(self, room: int, rid: str, address: str, dp_rank: int | None, manager: DecodeManager) -> None:
+    def __init__(
+        self,
+        room: int,
+        rid: str,
+        address: str,
+        dp_rank: int | None,
+        generation: int,
+        context: RankContext,
+        rooms: DecodeRooms,
+        prefills: PrefillDirectory,
+    ) -> None:
+        """`dp_rank`: the prefill's, where the request names it."""
         self.room = room
         self.rid = rid
         self.address = address
         self.dp_rank = dp_rank
-        self.named = dp_rank is not None  # by the request
         self.failure: Failure | None = None
         self.metadata: bytes | None = None
         self.stats = TransferStats()
-        self.generation = manager.next_generation()
-        self.connections: tuple[Connection, ...] = ()
-        self._manager = manager
+        self.generation = generation
+        self.connections: tuple[RankConnection, ...] = ()
+        self._context = context
+        self._rooms = rooms
+        self._prefills = prefills
         self._state = KVPoll.BOOTSTRAPPING
         self._created = time.monotonic()
         self._sent_at = 0.0
@@ -65,12 +96,13 @@ class KvReceiver:
         self._aux_index = 0
         self._prefix_pages = 0
         self._targets: PullTargets | None = None
-        self._writers: set[Connection] = set()  # ranks that know our pages and have not said that they are through
-        self._announced: set[Connection] = set()
-        self._over: set[Connection] = set()  # ranks that have spoken their last word about the room
-        self._arrived: dict[Connection, Status] = {}  # the last word of each rank that has written its part
+        self._writers: set[RankConnection] = set()  # ranks that know our pages and have not said that they are through
+        self._announced: set[RankConnection] = set()
+        self._over: set[RankConnection] = set()  # ranks that have spoken their last word about the room
+        self._arrived: dict[RankConnection, Status] = {}  # the last word of each rank that has written its part
         self._retried: set[str] = set()  # endpoints of ranks that had forgotten us
-        self._timer: Timer | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._search: asyncio.Task[None] | None = None  # for the prefill's ranks
         self._settled = False
         self._suspect = False  # its pages are not what was sent
 
@@ -89,10 +121,10 @@ class KvReceiver:
         `prefix_pages` pages of the prompt are here already and not among `pages`.
         """
         copied = np.array(pages, dtype=np.int32)
-        self._manager.loop.call(lambda: self._announce(copied, aux_index, prefix_pages))
+        self._context.loop.call(lambda: self._announce(copied, aux_index, prefix_pages))
 
     def abort(self, reason: str = failures.ABORTED, code: str = FailureCode.ABORTED.value) -> None:
-        self._manager.loop.call(lambda: self.fail(Failure(code, reason)))
+        self._context.loop.call(lambda: self.fail(Failure(code, reason)))
 
     def clear(self) -> None:
         """The room is of no more use to the scheduler: abort it unless it is final."""
@@ -114,12 +146,33 @@ class KvReceiver:
         """Endpoints of the prefill ranks that will write."""
         return tuple(connection.endpoint for connection in self.connections)
 
-    def ready(self, connections: tuple[Connection, ...], targets: PullTargets) -> None:
+    def open(self) -> None:
+        """Find the ranks that will write into this room."""
+        address = self._prefills.at(self.address)
+        known = address.known(self)
+        if known is not None:
+            self._ready(known)
+        else:
+            self._search = self._context.loop.spawn(self._find(), self._unfound)
+
+    async def _find(self) -> None:
+        try:
+            writers = await self._prefills.at(self.address).find(self)
+        except RoomFailedError as error:
+            self.fail(error.failure)
+        else:
+            self._ready(writers)
+
+    def _unfound(self, why: str) -> None:
+        self.fail(failures.bootstrap_unreachable(self.address, f"its answer cannot be used ({why})"))
+
+    def _ready(self, writers: Writers) -> None:
         """Every rank that will write has accepted us."""
-        self.connections = connections
-        self._targets = targets
-        for connection in connections:
-            connection.rooms.add(self)
+        self._search = None
+        self.connections = writers.connections
+        self._targets = writers.targets
+        for connection in self.connections:
+            connection.join(self)
         if self._pages is not None:
             self._send()  # the second try of a room whose prefill had forgotten us
             return
@@ -131,14 +184,14 @@ class KvReceiver:
         if not self.active or self._pages is not None:
             return
         self._pages, self._aux_index, self._prefix_pages = pages, aux_index, prefix_pages
-        self._timer = self._manager.loop.later(self._manager.config.waiting_timeout, self._overdue)
+        self._timer = self._context.loop.later(self._context.config.waiting_timeout, self._overdue)
         self._send()
 
     def _send(self) -> None:
         if self._pages is None or self._targets is None:
             return
         self._sent_at = time.monotonic()
-        pages, endpoint = pack_pages(self._pages), self._manager.endpoint
+        pages, endpoint = pack_pages(self._pages), self._context.endpoint
         for connection in self.connections:
             if connection in self._announced:
                 continue  # only another rank had forgotten us
@@ -171,35 +224,35 @@ class KvReceiver:
         silent = ", ".join(c.endpoint for c in self.connections if c in self._writers) or "no prefill rank"
         missing = f"no transfer-done signal from {silent} (bootstrap_addr: {self.address})"
         seconds = time.monotonic() - self._sent_at
-        self._manager.warn_once(
+        self._context.warn_once(
             "Some requests fail to receive KV Cache transfer done signal after bootstrapping. "
             "SGLANG_DISAGGREGATION_WAITING_TIMEOUT sets how many seconds a decode waits for it."
         )
         suspects = list(self._writers)
-        limit = self._manager.config.waiting_timeout
+        limit = self._context.config.waiting_timeout
         self.fail(failures.timed_out(self.room, seconds, limit, KVPoll.WAITING_FOR_INPUT, missing))
         for connection in suspects:
             connection.retire()
 
-    def knows(self, connection: Connection) -> bool:
+    def knows(self, connection: RankConnection) -> bool:
         """Whether that rank has, or had, to do with this room; no other has a say in it."""
         return connection in self.connections or connection in self._announced
 
-    def _unbelievable(self, connection: Connection, status: Status) -> str:
+    def _unbelievable(self, connection: RankConnection, status: Status) -> str:
         """Why a success cannot be one; empty when it can."""
         if self._pages is None or self._targets is None or connection not in self._announced:
             return "it was sent no page list"
         if connection.key.tp in self._targets.dummy:
             return "it was given nothing to write"
-        most = len(self._pages) * self._manager.geometry.page_bytes
+        most = len(self._pages) * self._context.geometry.page_bytes
         return f"{status.nbytes} bytes into pages of {most}" if status.nbytes > most else ""
 
-    def on_status(self, connection: Connection, status: Status) -> None:
+    def on_status(self, connection: RankConnection, status: Status) -> None:
         """A prefill rank reports the room's fate, or asks for help with a transfer under way."""
         state = KVPoll(status.status)
         if state == KVPoll.TRANSFERRING and self.active:
             self._move(state)
-            self._manager.help(self)
+            self._rooms.help(self)
         elif state.final:
             self._writers.discard(connection)
             self._over.add(connection)
@@ -213,26 +266,23 @@ class KvReceiver:
             else:
                 self._refused(connection, status)
 
-    def _verify(self, connection: Connection, status: Status) -> None:
+    def _verify(self, connection: RankConnection, status: Status) -> None:
         """Compare checksums where both sides were asked to, away from the loop: reading the pages takes its time."""
-        manager, pages, sent = self._manager, self._pages, status.checksums
-        checker = verify.checker(manager.transport)
+        context, pages, sent = self._context, self._pages, status.checksums
+        checker = kv_checksums.checker(context.transport)
         if checker is None or pages is None or sent is None:
             if checker is not None and status.nbytes:
-                manager.warn_once(
+                context.warn_once(
                     f"KV checksum skipped: prefill {self.address} sends none (--disaggregation-enable-kv-checksum is "
                     "not set there); its requests are admitted unverified."
                 )
             self._arrive(connection, status)
             return
-        compare = functools.partial(verify.wrong, checker, manager.geometry, pages, sent)
-        manager.loop.submit(compare, functools.partial(self._verified, connection, status), self._unverified)
+        compare = functools.partial(kv_checksums.wrong, checker, context.geometry, pages, sent)
+        context.loop.spawn(self._compare(compare, connection, status), self._unverified)
 
-    def _unverified(self, why: str) -> None:
-        self._suspect = True
-        self.fail(failures.of(FailureCode.CHECKSUM, f"the checksums of room {self.room} cannot be compared: {why}"))
-
-    def _verified(self, connection: Connection, status: Status, wrong: str) -> None:
+    async def _compare(self, compare: Callable[[], str], connection: RankConnection, status: Status) -> None:
+        wrong = await self._context.loop.compute(compare)
         if not self.active:
             return
         if wrong:
@@ -243,7 +293,11 @@ class KvReceiver:
         else:
             self._arrive(connection, status)
 
-    def _arrive(self, connection: Connection, status: Status) -> None:
+    def _unverified(self, why: str) -> None:
+        self._suspect = True
+        self.fail(failures.of(FailureCode.CHECKSUM, f"the checksums of room {self.room} cannot be compared: {why}"))
+
+    def _arrive(self, connection: RankConnection, status: Status) -> None:
         self._arrived[connection] = status
         self.metadata = status.metadata or self.metadata
         ranks = {one.prefill_rank for one in self._arrived.values()}
@@ -265,7 +319,7 @@ class KvReceiver:
         self.stats = replace(
             self.stats,
             pages=pages,
-            room_nbytes=pages * room_page_bytes(self._manager.shape, self._manager.geometry),
+            room_nbytes=pages * room_page_bytes(self._context.shape, self._context.geometry),
             nbytes=sum(status.nbytes for status in words),
             chunks=max(status.chunks for status in words),
             descriptors=sum(status.descriptors for status in words),
@@ -273,7 +327,7 @@ class KvReceiver:
             transfer=time.monotonic() - self._sent_at,
         )
 
-    def _refused(self, connection: Connection, status: Status) -> None:
+    def _refused(self, connection: RankConnection, status: Status) -> None:
         if status.code == FailureCode.UNKNOWN_SESSION.value and connection.endpoint not in self._retried:
             # The prefill dropped our registration (it saw the connection break): register and announce once more.
             self._retried.add(connection.endpoint)
@@ -281,15 +335,15 @@ class KvReceiver:
             self._leave()
             self._over.discard(connection)
             connection.retire()
-            self._manager.resolve(self)
+            self.open()
             return
         self.fail(Failure(status.code or FailureCode.TRANSFER.value, status.reason or "the prefill gave no reason"))
 
-    def on_ack(self, connection: Connection) -> None:
+    def on_ack(self, connection: RankConnection) -> None:
         self._writers.discard(connection)
         self._check_settled()
 
-    def on_lost(self, connection: Connection, failure: Failure) -> None:
+    def on_lost(self, connection: RankConnection, failure: Failure) -> None:
         """The connection is gone. A process on this host is dead then; one elsewhere may still be writing."""
         if connection.same_host:
             self._writers.discard(connection)
@@ -305,43 +359,45 @@ class KvReceiver:
             self._abort_at(connection, failure)
         unheard = not self.connections or failure.code == FailureCode.UNKNOWN_SESSION.value
         if unheard and failure.code in TOLD_UNHEARD:
-            self._manager.give_notice(self, failure)
+            self._prefills.at(self.address).give_notice(self, failure)
         log.info("room=%d receiver failed rid='%s' code=%s: %s", self.room, self.rid, failure.code, failure.message)
         self._end(KVPoll.FAILED)
 
-    def _abort_at(self, connection: Connection, failure: Failure) -> None:
+    def _abort_at(self, connection: RankConnection, failure: Failure) -> None:
         """Ranks that know our pages answer when they have stopped; dummies and those that know nothing need not."""
         waits = connection in self._writers
         if connection not in self._over and connection.send(
-            self.farewell(connection.session, failure, notice=not waits)
+            self.abort_frame(connection.session, failure, notice=not waits)
         ):
             endpoint = connection.endpoint.removeprefix("tcp://")
             log.info("Sent abort notification for room %d to %s", self.room, endpoint)
 
-    def farewell(self, session: str, failure: Failure, notice: bool) -> Abort:
+    def abort_frame(self, session: str, failure: Failure, notice: bool) -> Abort:
         reason = clipped(failure.message)
-        return Abort(self.room, session, self._manager.endpoint, self.generation, reason, failure.code, notice)
+        return Abort(self.room, session, self._context.endpoint, self.generation, reason, failure.code, notice)
 
     def _end(self, state: KVPoll) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self._search is not None:
+            self._search.cancel()
         self._settled = not self._writers and not self._suspect
-        self._manager.concluded(self)
+        self._rooms.concluded(self)
         self._state = self._state.advanced(state)  # last: whoever sees the state may ask for everything else
         if self._settled:
-            self._let_go()
+            self._release()
         else:
-            self._timer = self._manager.loop.later(self._manager.config.settle_grace, self._expire)
-            self._manager.loop.later(INSIST, self._insist)
-        self._manager.wake()
+            self._timer = self._context.loop.later(self._context.config.settle_grace, self._expire)
+            self._context.loop.later(ABORT_AGAIN, self._resend_aborts)
+        self._context.wake()
 
-    def _insist(self) -> None:
+    def _resend_aborts(self) -> None:
         """An abort or its answer may have been lost, and the pages depend on it."""
         if self._settled or self.failure is None:
             return
         for connection in self._writers:
-            connection.send(self.farewell(connection.session, self.failure, notice=False))
-        self._manager.loop.later(INSIST, self._insist)
+            connection.send(self.abort_frame(connection.session, self.failure, notice=False))
+        self._context.loop.later(ABORT_AGAIN, self._resend_aborts)
 
     def _check_settled(self) -> None:
         if self._state.final and not self._settled and not self._writers and not self._suspect:
@@ -351,7 +407,7 @@ class KvReceiver:
         if not self._settled:
             log.warning(
                 "Deferred KV release for room %d timed out after %.1fs: no answer from %s",
-                self.room, self._manager.config.settle_grace,
+                self.room, self._context.config.settle_grace,
                 ", ".join(c.endpoint for c in self._writers or self.connections),
             )  # fmt: skip
             self._settle()
@@ -361,12 +417,12 @@ class KvReceiver:
             self._timer.cancel()
         self._writers.clear()
         self._settled = True
-        self._let_go()
-        self._manager.wake()
+        self._release()
+        self._context.wake()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._leave()
-        self._manager.forget(self)
+        self._rooms.forget(self)
 
     def _leave(self) -> None:
         for connection in self.connections:
@@ -374,7 +430,7 @@ class KvReceiver:
 
     def _move(self, to: KVPoll) -> None:
         self._state = self._state.advanced(to)
-        self._manager.wake()
+        self._context.wake()
 
 
 Receiver = KvReceiver | FakeReceiver

@@ -1,19 +1,21 @@
-"""The HTTP calls engines make to a prefill's bootstrap server (sglang 0.5.23). They block: keep them off any loop."""
+"""The HTTP calls engines make to a prefill's bootstrap server (sglang 0.5.23)."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
-import http.client
-import io
-import logging
 import os
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
+import h11
 import msgspec
 
+from pdctl import name_lookup
 from pdctl.deployment_secret import ENV, DeploymentSecret
 from pdctl.engine.kv_link.bootstrap_rows import (
     SHAPE,
@@ -27,19 +29,16 @@ from pdctl.engine.kv_link.bootstrap_rows import (
 )
 from pdctl.engine.wire import MALFORMED
 from pdctl.http_auth import SIGNATURE, sign
-from pdctl.name_lookup import dial
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-
-    from typing_extensions import Buffer
-
-log = logging.getLogger("pdctl.engine")
+    from collections.abc import AsyncIterator
 
 TIMEOUT = 5.0  # seconds, sglang 0.5.23
 HEALTH_TIMEOUT = 3.0
-MAX_ANSWER = 1 << 20
+MAX_ANSWER = 1 << 20  # bytes
+READ = 1 << 16
+# Of peers that never served a room: each may hold a connection for its whole timeout.
+MOST_UNPROVEN, OF_ONE_HOST = 512, 64
 
 T = TypeVar("T")
 
@@ -55,47 +54,150 @@ class BootstrapError(Exception):
         self.text = text
 
 
-def attempt(call: Callable[[], T]) -> T | BootstrapError:
-    """`call`'s answer, or its BootstrapError as a value: what a pool thread hands back to the manager's."""
+class BootstrapClient:
+    """The calls of one event loop; each raises BootstrapError, naming the URL, what happened and the likely cause.
+
+    `unproven`: the host of a peer that has not accepted a registration yet. Such a peer may let us wait; at most
+    OF_ONE_HOST questions to one such host are under way, MOST_UNPROVEN in all, and no other question waits for them.
+    """
+
+    def __init__(self) -> None:
+        self._unproven = asyncio.Semaphore(MOST_UNPROVEN)
+        self._hosts: dict[str, asyncio.Semaphore] = {}  # of unproven peers that are being asked
+        self._asked: Counter[str] = Counter()
+
+    async def parallel_info(self, address: str, unproven: str = "") -> ParallelInfo:
+        return await self._get(address, SHAPE, ParallelInfo, unproven)
+
+    async def rank_endpoint(self, address: str, key: RankKey, unproven: str = "") -> RankEndpoint:
+        return await self._get(address, key, RankEndpoint, unproven)
+
+    async def health(self, address: str) -> None:
+        await self.call(address, "GET", "/health", timeout=HEALTH_TIMEOUT)
+
+    async def register_rank(self, address: str, row: RankRow) -> None:
+        await self.call(address, "PUT", "/route", msgspec.json.encode(row))
+
+    async def register_dp_rank(self, address: str, row: RoomRank) -> None:
+        await self.call(address, "POST", "/register_dp_rank", msgspec.json.encode(row))
+
+    async def query_dp_rank(self, address: str, room: int, unproven: str = "") -> int | None:
+        """The DP rank a prefill announced for `room`; None while it has not."""
+        async with self._turn(unproven):
+            body = await self.call(address, "POST", "/query_dp_ranks", msgspec.json.encode(RoomQuery([room])))
+        return _parse(address, "/query_dp_ranks", body, dict[str, Index]).get(str(room))
+
+    async def _get(self, address: str, key: RankKey, kind: type[T], unproven: str) -> T:
+        target = "/route?" + key.query
+        async with self._turn(unproven):
+            body = await self.call(address, "GET", target)
+        return _parse(address, target, body, kind)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, unproven: str) -> AsyncIterator[None]:
+        if not unproven:
+            yield
+            return
+        host = self._hosts.setdefault(unproven, asyncio.Semaphore(OF_ONE_HOST))
+        self._asked[unproven] += 1
+        try:
+            async with host, self._unproven:
+                yield
+        finally:
+            self._asked[unproven] -= 1
+            if not self._asked[unproven]:
+                del self._asked[unproven], self._hosts[unproven]
+
+    async def call(
+        self, address: str, method: str, target: str, body: bytes | None = None, timeout: float = TIMEOUT
+    ) -> bytes:
+        """The body of a 200; all of it has to be here within `timeout` seconds."""
+        url = f"http://{address}{target.partition('?')[0]}"
+        try:
+            parts = urlsplit(f"//{address}")
+            host, port = parts.hostname, parts.port
+            if parts.netloc != address or host is None or port is None or "@" in address:
+                raise ValueError("host:port is needed")
+            head = h11.Request(method=method, target=target, headers=_headers(address, method, target, body))
+        except (ValueError, h11.LocalProtocolError) as error:
+            raise BootstrapError(f"{url}: not an address ({error})", True) from None
+        try:
+            status, text = await _exchange(host, port, head, body or b"", timeout)
+        except ValueError as error:  # a name that cannot be looked up: a label that is too long, empty or no IDNA
+            raise BootstrapError(f"{url}: not an address ({error})", True) from None
+        except (OSError, asyncio.TimeoutError, h11.RemoteProtocolError) as error:
+            raise BootstrapError(f"{url}: {_cause(error, timeout)}") from None
+        if status != 200:
+            raise refused(url, status, text.decode("utf-8", "replace")[:500])
+        return text
+
+
+def _headers(address: str, method: str, target: str, body: bytes | None) -> list[tuple[str, str]]:
+    headers = [("host", address), ("connection", "close")]
+    if body is not None:
+        headers += [("content-type", "application/json"), ("content-length", str(len(body)))]
+        secret = _secret(os.environ.get(ENV, ""))
+        if secret is not None:
+            headers.append((SIGNATURE, sign(secret, method, target, body)))
+    return headers
+
+
+async def _exchange(host: str, port: int, head: h11.Request, body: bytes, timeout: float) -> tuple[int, bytes]:
+    until = time.monotonic() + timeout
+    addresses = await _look_up(host, port, timeout)
+    return await asyncio.wait_for(_ask(addresses, head, body), max(0.001, until - time.monotonic()))
+
+
+async def _look_up(host: str, port: int, timeout: float) -> list[name_lookup.Address]:
+    """Others may wait for the same name: it is looked up to its end whatever becomes of this question."""
+    found = asyncio.wrap_future(name_lookup.begin(host, port))
     try:
-        return call()
-    except BootstrapError as error:
-        return error
-    except Exception as error:
-        # The address is a client's and the answer a stranger's. What nobody foresaw in them ends the rooms that asked
-        # for it; raised on the manager's thread, it would end the rooms of everybody.
-        log.exception("A question to a bootstrap server hit an exception")
-        return BootstrapError(f"{type(error).__name__}: {error}", True)
+        return await asyncio.wait_for(asyncio.shield(found), timeout)
+    except asyncio.TimeoutError as error:
+        if getattr(error, "strerror", None):
+            raise  # the answer itself
+        raise name_lookup.late(host, timeout) from None
 
 
-def parallel_info(address: str) -> ParallelInfo:
-    return _decoded(address, "/route?" + SHAPE.query, ParallelInfo)
+async def _ask(addresses: list[name_lookup.Address], head: h11.Request, body: bytes) -> tuple[int, bytes]:
+    reader, writer = await _dial(addresses)
+    try:
+        http = h11.Connection(h11.CLIENT)
+        sent = (http.send(head), http.send(h11.Data(data=body)) if body else b"", http.send(h11.EndOfMessage()))
+        writer.write(b"".join(part or b"" for part in sent))
+        status, text = 0, bytearray()
+        while True:
+            event = http.next_event()
+            if event is h11.NEED_DATA:
+                http.receive_data(await _read(reader))
+            elif isinstance(event, h11.Response):
+                status = event.status_code
+            elif isinstance(event, h11.Data):
+                text += event.data
+                if len(text) > MAX_ANSWER:
+                    raise h11.RemoteProtocolError(f"the answer is longer than {MAX_ANSWER >> 20} MiB")
+            elif isinstance(event, h11.EndOfMessage):
+                return status, bytes(text)
+    finally:
+        writer.transport.abort()
 
 
-def rank_endpoint(address: str, key: RankKey) -> RankEndpoint:
-    return _decoded(address, "/route?" + key.query, RankEndpoint)
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read(READ)
+    except ConnectionError as error:  # it was made, so somebody listens there
+        raise h11.RemoteProtocolError(f"the connection was closed: {error.strerror}") from None
 
 
-def health(address: str) -> None:
-    _call(address, "GET", "/health", timeout=HEALTH_TIMEOUT)
-
-
-def register_rank(address: str, row: RankRow) -> None:
-    _call(address, "PUT", "/route", msgspec.json.encode(row))
-
-
-def register_dp_rank(address: str, row: RoomRank) -> None:
-    _call(address, "POST", "/register_dp_rank", msgspec.json.encode(row))
-
-
-def query_dp_rank(address: str, room: int) -> int | None:
-    """The DP rank a prefill announced for `room`; None while it has not."""
-    body = _call(address, "POST", "/query_dp_ranks", msgspec.json.encode(RoomQuery([room])))
-    return _parse(address, "/query_dp_ranks", body, dict[str, Index]).get(str(room))
-
-
-def _decoded(address: str, target: str, kind: type[T]) -> T:
-    return _parse(address, target, _call(address, "GET", target), kind)
+async def _dial(addresses: list[name_lookup.Address]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to the first address that takes one."""
+    failed: OSError | None = None
+    for address in addresses:
+        try:
+            return await asyncio.open_connection(address.host, int(str(address.sockaddr[1])), family=address.family)
+        except OSError as error:  # noqa: PERF203  # asyncio's own words name the address once more
+            failed = OSError(error.errno, os.strerror(error.errno)) if error.errno else error
+    raise failed or OSError("the name has no address")
 
 
 def _parse(address: str, target: str, body: bytes, kind: type[T]) -> T:
@@ -104,68 +206,6 @@ def _parse(address: str, target: str, body: bytes, kind: type[T]) -> T:
     except MALFORMED as error:
         path = target.partition("?")[0]
         raise BootstrapError(f"http://{address}{path} answered something else than SGLang's: {error}", True) from None
-
-
-def _call(address: str, method: str, target: str, body: bytes | None = None, timeout: float = TIMEOUT) -> bytes:
-    """The body of a 200. Raises BootstrapError naming the URL, what happened, and the likely cause."""
-    url = f"http://{address}{target.partition('?')[0]}"
-    try:
-        parts = urlsplit(f"//{address}")
-        if parts.netloc != address or parts.port is None or "@" in address:
-            raise ValueError("host:port is needed")
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
-        until = time.monotonic() + timeout
-        connection.response_class = functools.partial(_Answer, until=until)  # type: ignore[assignment]
-    except (ValueError, http.client.InvalidURL) as error:
-        raise BootstrapError(f"{url}: not an address ({error})", True) from None
-    try:
-        headers = {"Content-Type": "application/json"} if body else {}
-        secret = _secret(os.environ.get(ENV, "")) if body else None
-        if secret is not None:
-            headers[SIGNATURE] = sign(secret, method, target, body or b"")
-        connection.sock = dial(parts.hostname or "", parts.port, timeout)
-        connection.sock.settimeout(max(0.001, until - time.monotonic()))
-        connection.request(method, target, body, headers)
-        answer = connection.getresponse()
-        text = answer.read(MAX_ANSWER)
-    except ValueError as error:  # a name that cannot be looked up: a label that is too long, empty or no IDNA
-        raise BootstrapError(f"{url}: not an address ({error})", True) from None
-    except (OSError, http.client.HTTPException) as error:
-        raise BootstrapError(f"{url}: {_cause(error, timeout)}") from None
-    finally:
-        connection.close()
-    if answer.status != 200:
-        raise _refused(url, answer.status, text.decode("utf-8", "replace")[:500])
-    return text
-
-
-class _Timed(io.RawIOBase):
-    """Reads from `raw` until a moment: a drip of bytes, each in time, does not hold the thread any longer."""
-
-    def __init__(self, raw: io.RawIOBase, sock: socket.socket, until: float) -> None:
-        self._raw, self._sock, self._until = raw, sock, until
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Buffer) -> int | None:
-        left = self._until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self._sock.settimeout(left)
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _Answer(http.client.HTTPResponse):
-    """An answer that has to be whole at `until` (monotonic seconds)."""
-
-    def __init__(self, sock: socket.socket, method: str | None = None, *, until: float) -> None:
-        super().__init__(sock, method=method)
-        self.fp = io.BufferedReader(_Timed(self.fp.detach(), sock, until))
 
 
 @functools.cache
@@ -177,14 +217,15 @@ def _secret(path: str) -> DeploymentSecret | None:
 def _cause(error: Exception, timeout: float) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "connection refused; is the prefill running, and is this its --disaggregation-bootstrap-port?"
-    if isinstance(error, TimeoutError) and not error.strerror:
+    if isinstance(error, asyncio.TimeoutError) and not getattr(error, "strerror", None):
         return f"no answer within {timeout:.0f} s; is the port open from this host?"
-    if isinstance(error, http.client.HTTPException):
-        return f"no HTTP answer ({type(error).__name__}: {error}); is this the bootstrap port, not a rank's?"
+    if isinstance(error, h11.RemoteProtocolError):
+        return f"no HTTP answer ({error}); is this the bootstrap port, not a rank's?"
     return getattr(error, "strerror", None) or str(error)
 
 
-def _refused(url: str, status: int, text: str) -> BootstrapError:
+def refused(url: str, status: int, text: str) -> BootstrapError:
+    """What an answer other than 200 says."""
     message = f"{url}: {status} {text}"
     if status in (404, 405) and "Bootstrap info not found" not in text:
         message = f"{url}: {status}; no bootstrap server there: is this a prefill's HTTP port?"

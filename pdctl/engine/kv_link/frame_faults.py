@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     import zmq
 
     from pdctl.engine.faults import Armed
-    from pdctl.engine.kv_link.timers import Timer
     from pdctl.engine.socket_keys import SocketKeys
 
-    Later = Callable[[float, Callable[[], None]], Timer]
+    Later = Callable[[float, Callable[[], None]], object]
 
 
 class FrameFaults:

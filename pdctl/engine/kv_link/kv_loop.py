@@ -1,29 +1,29 @@
-"""The one thread of a KV manager: it owns sockets, timers and the transport, and sleeps when there is nothing to do.
+"""The one thread of a KV manager: an asyncio loop that owns its sockets, timers, tasks and the transport.
 
-Other threads talk to it through `call`. Blocking HTTP runs on a few pool threads whose answers come back as calls.
+Other threads talk to it through `call`. Whatever waits for an answer is a coroutine, started with `spawn`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
-import math
 import threading
 import time
 from collections import OrderedDict, deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import zmq
 
 from pdctl.engine import faults
-from pdctl.engine.kv_link.first_questions import FirstQuestions
-from pdctl.engine.kv_link.kv_sockets import Bell, Inbox, Link, LinkEvent
-from pdctl.engine.kv_link.timers import Timer, Timers
+from pdctl.engine.kv_link.bootstrap_client import BootstrapClient
+from pdctl.engine.kv_link.kv_sockets import Inbox, Link, LinkEvent
 from pdctl.engine.socket_keys import NOT_ALIKE
 from pdctl.thread_death import ThreadEndedError, in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from pdctl.engine.kv_link.frame_faults import FrameFaults
     from pdctl.engine.socket_keys import SocketKeys
@@ -32,10 +32,8 @@ log = logging.getLogger("pdctl.engine")
 
 T = TypeVar("T")
 
-HTTP_THREADS = 8
-FIRST_THREADS, OF_ONE_HOST = 512, 64  # for peers nobody has heard of: each may cost one of them its whole timeout
-FRAMES_PER_TURN = 64  # then commands and timers get their turn
-FOREVER = 60_000  # ms; whoever waits that long may as well look once
+CHECKSUM_THREADS = 2
+FRAMES_PER_TURN = 64  # then calls, tasks and timers get their turn
 BUSY_POLL = 1e-3  # seconds between looks at transfers that do not say when they will be done
 CLOSE_LINGER = 1.0
 MAX_SOCKETS = 16384  # of ZMQ, three for each link; its own default, 1023, ends at the 340th
@@ -44,6 +42,9 @@ MOST_ANSWERS = 256  # links for single answers; the oldest leaves for the next
 ANSWER_STAYS = 1.0  # seconds a link for single answers stays open, for what it was given to leave
 TURNED_AWAY_EVERY = 10.0  # seconds between log lines about peers that hold another secret
 DRAIN = 2.0  # seconds for peers to acknowledge that rooms have ended
+DRAIN_LOOK = 2e-3  # seconds between looks whether they have
+END_TASKS = 1.0  # seconds
+CLOSING_TURNS = 2  # of the loop, from the abort of a connection to the end of its socket
 
 
 class Handler(Protocol):
@@ -74,29 +75,71 @@ class Handler(Protocol):
         ...
 
 
-class Loop:
+class Tasks:
+    """The coroutines of one asyncio loop. `crash` is called with an error that none of them expected."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, crash: Callable[[BaseException], None]) -> None:
+        self._loop = loop
+        self._crash = crash
+        self._running: set[asyncio.Task[None]] = set()
+
+    def spawn(
+        self, work: Coroutine[object, object, None], spoilt: Callable[[str], None] | None = None
+    ) -> asyncio.Task[None]:
+        """Run `work` on the loop; cancel the task to stop it.
+
+        What a coroutine awaits may be a stranger's to say. An exception that it did not foresee is passed to `spoilt`,
+        in words, and ends what it was for: one of the few places that catch everything, because the loop serves all
+        peers. Without `spoilt` it ends the loop, and with it the rank.
+        """
+        task = self._loop.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(functools.partial(self._ended, spoilt))
+        return task
+
+    def _ended(self, spoilt: Callable[[str], None] | None, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        if spoilt is None:
+            self._crash(error)
+            return
+        log.error("An answer hit an exception; what asked for it ends", exc_info=error)
+        spoilt(in_words(error))
+
+    async def end(self) -> None:
+        """Cancel what still runs, and let it put away what it holds."""
+        running = tuple(self._running)
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=END_TASKS)
+        for _ in range(CLOSING_TURNS):
+            await asyncio.sleep(0)
+
+
+class KvLoop:
     def __init__(self, name: str, ip: str, handler: Handler, keys: SocketKeys | None = None) -> None:
         """`keys`: what peers must hold for their frames to be read; None: nothing."""
         self._handler = handler
         self._keys = keys
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
-        self._bell = Bell()
         self._inbox = Inbox(self._context, ip, keys)
         self._turned_away = 0  # connections since the last log line about them
         self._telling = False
         self._answers: OrderedDict[str, Link] = OrderedDict()  # by endpoint
         self._lingering: deque[float] = deque()  # until when, of links that were closed with something to send
-        self._links: dict[zmq.Socket[bytes], Link] = {}
-        self._poller = zmq.Poller()
-        self._poller.register(self._bell.fd, zmq.POLLIN)
-        self._poller.register(self._inbox.socket, zmq.POLLIN)
-        self._poller.register(self._inbox.monitor, zmq.POLLIN)
-        self._calls: deque[Callable[[], None]] = deque()
-        self._timers = Timers()
-        self._http = ThreadPoolExecutor(HTTP_THREADS, thread_name_prefix=f"{name}-http")
-        self._first = FirstQuestions(f"{name}-first", FIRST_THREADS, OF_ONE_HOST)
-        self._stopping = False
+        self._links: set[Link] = set()
+        self._loop = asyncio.SelectorEventLoop()
+        self._loop.set_exception_handler(lambda _, context: self._crash(_error_of(context)))
+        self._tasks = Tasks(self._loop, self._crash)
+        self._ending: asyncio.Future[None] = self._loop.create_future()
+        self._look: asyncio.TimerHandle | asyncio.Handle | None = None  # when the handler wants to look again
+        self._look_soon = False
+        self._checksums = ThreadPoolExecutor(CHECKSUM_THREADS, thread_name_prefix=f"{name}-checksum")
+        self.bootstrap = BootstrapClient()
         self._closed = False
         self._lock = threading.Lock()  # between `call` and the end
         self.ended = False
@@ -119,8 +162,7 @@ class Loop:
         """End the thread; frames already sent still leave. False when it did not end in `timeout` seconds."""
         if self._closed:
             return True
-        self._stopping = True
-        self._bell.ring()
+        self.call(self._end)
         if self._thread.ident is not None:
             self._thread.join(timeout)
         if self._thread.is_alive():
@@ -128,60 +170,54 @@ class Loop:
         self._closed = True
         if not self.ended:  # it never began
             self._finish()
-        self._http.shutdown(wait=False, cancel_futures=True)
-        self._first.close()
+        self._checksums.shutdown(wait=False, cancel_futures=True)
         self._close()
         return True
+
+    def _end(self) -> None:
+        if not self._ending.done():
+            self._ending.set_result(None)
+
+    def _crash(self, error: BaseException) -> None:
+        """Nobody expected `error`: the loop ends on the first of them."""
+        if not self._ending.done():
+            self._ending.set_exception(error)
+
+    # --- what other threads ask of it
 
     def call(self, action: Callable[[], None]) -> bool:
         """Run `action` on the loop's thread, after the calls made before it. From any thread. False: it has ended."""
         with self._lock:
             if self.ended:
                 return False
-            self._calls.append(action)
-        self._bell.ring()
+            self._loop.call_soon_threadsafe(self._do, action)
         return True
 
-    def later(self, seconds: float, action: Callable[[], None]) -> Timer:
-        return self._timers.later(seconds, action)
+    # --- what its own thread asks of it
 
-    def submit(
-        self,
-        job: Callable[[], T],
-        done: Callable[[T], None],
-        spoilt: Callable[[str], None] | None = None,
-        unproven: str = "",
-    ) -> None:
-        """Run blocking `job` on a pool thread, then `done` with its result on the loop's thread.
+    def later(self, seconds: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(seconds, self._do, action)
 
-        What `job` brings may be a stranger's to say. Whatever it or `done` raises is passed to `spoilt`, in words, and
-        ends what asked for it: one of the few places that catch everything, because this thread serves all peers.
-        `unproven`: the host of a peer that never served a room, which may let us wait; others are asked elsewhere.
-        """
+    def spawn(
+        self, work: Coroutine[object, object, None], spoilt: Callable[[str], None] | None = None
+    ) -> asyncio.Task[None]:
+        """Run `work`. An exception it did not foresee goes to `spoilt`, in words; without one it ends the rank."""
+        return self._tasks.spawn(work, spoilt)
 
-        def finished(future: Future[T]) -> None:
-            if not future.cancelled():
-                self.call(lambda: take(future))
-
-        def take(future: Future[T]) -> None:
-            try:
-                done(future.result())
-            except Exception as error:
-                if spoilt is None:
-                    raise
-                log.exception("An answer hit an exception; what asked for it ends")
-                spoilt(f"{type(error).__name__}: {error}")
-
-        if not self._stopping:
-            asked = self._first.submit(unproven, job) if unproven else self._http.submit(job)
-            asked.add_done_callback(finished)
+    async def compute(self, work: Callable[[], T]) -> T:
+        """What `work`, which takes its time, returns; it runs on another thread."""
+        return await self._loop.run_in_executor(self._checksums, work)
 
     def connect(self, endpoint: str) -> Link:
         """Raise LinkError if `endpoint` cannot be dialled."""
-        link = (self.faults.link if self.faults else Link)(self._context, endpoint, self._keys)
-        self._links[link.monitor] = link
-        self._poller.register(link.monitor, zmq.POLLIN)
+        link = self._dial(endpoint)
+        self._links.add(link)
+        self._loop.add_reader(link.monitor_fd, self._watch, link)
+        self._loop.call_soon(self._watch, link)  # ZMQ's descriptor says nothing of what came before
         return link
+
+    def _dial(self, endpoint: str) -> Link:
+        return (self.faults.link if self.faults else Link)(self._context, endpoint, self._keys)
 
     def send_once(self, endpoint: str, frame: bytes) -> bool:
         """Send one frame to whoever there is no lasting link to. Raise LinkError if `endpoint` cannot be dialled.
@@ -190,10 +226,8 @@ class Loop:
         """
         link = self._answers.get(endpoint)
         if link is None:
-            link = self._answers[endpoint] = (self.faults.link if self.faults else Link)(
-                self._context, endpoint, self._keys
-            )
-            self.later(ANSWER_STAYS, lambda: self._end_answers(endpoint, link))
+            link = self._answers[endpoint] = self._dial(endpoint)
+            self.later(ANSWER_STAYS, functools.partial(self._end_answers, endpoint, link))
             if len(self._answers) > MOST_ANSWERS:
                 self._answers.popitem(last=False)[1].close()
         return link.send(frame)
@@ -204,8 +238,9 @@ class Loop:
             link.close()
 
     def drop(self, link: Link, linger: float = 0.0) -> None:
-        if self._links.pop(link.monitor, None) is not None:
-            self._poller.unregister(link.monitor)
+        if link in self._links:
+            self._links.discard(link)
+            self._loop.remove_reader(link.monitor_fd)
         link.close(linger if linger and self._may_linger(linger) else 0.0)
 
     def _may_linger(self, seconds: float) -> bool:
@@ -218,12 +253,11 @@ class Loop:
         self._lingering.append(now + seconds)
         return True
 
+    # --- its thread
+
     def _run(self) -> None:
         try:
-            look: float | None = None
-            while not self._stopping:
-                look = self._turn(look)
-            self._drain(look)
+            self._loop.run_until_complete(self._serve())
         except BaseException as error:
             # Whoever could start the rank again must hear of it first: what follows may fail as well.
             known = isinstance(error, ThreadEndedError)
@@ -232,46 +266,65 @@ class Loop:
         finally:
             self._finish()
 
+    async def _serve(self) -> None:
+        self._loop.add_reader(self._inbox.fd, self._receive)
+        self._loop.add_reader(self._inbox.monitor_fd, self._note_turned_away)
+        self._receive()
+        self._note_turned_away()
+        await self._ending
+        self._ending = self._loop.create_future()
+        self._handler.on_stop()
+        deadline = time.monotonic() + DRAIN
+        while not self._handler.settled and time.monotonic() < deadline:
+            await asyncio.wait([self._ending], timeout=DRAIN_LOOK)
+            if self._ending.done():
+                await self._ending
+
     def _finish(self) -> None:
         """Take what was called in the last moment, then nothing more."""
         with self._lock:
             self.ended = True
         try:
-            while self._calls:
-                self._calls.popleft()()
+            self._loop.run_until_complete(self._tasks.end())
         finally:
             self._handler.on_death()
 
-    def _drain(self, look: float | None) -> None:
-        self._handler.on_stop()
-        deadline = time.monotonic() + DRAIN
-        self.later(DRAIN, lambda: None)  # wakes the poller when it is over
-        while not self._handler.settled and time.monotonic() < deadline:
-            look = self._turn(look)
-
-    def _turn(self, look: float | None) -> float | None:
+    def _do(self, action: Callable[[], None]) -> None:
         if self._reach is not None:
             self._reach()
-        ready = dict(self._poller.poll(self._patience(look)))
-        if self._bell.fd in ready:
-            self._bell.hush()
-        while self._calls:
-            self._calls.popleft()()
-        if self._inbox.socket in ready:
-            self._receive()
-        if self._inbox.monitor in ready:
-            self._note_turned_away()
-        for monitor in [item for item in ready if item in self._links]:
-            self._watch(self._links.get(monitor))
-        self._timers.tick()
-        return self._handler.advance()
+        action()
+        self._advance_soon()
 
     def _receive(self) -> None:
+        """ZMQ's descriptor signals a change of state, not a frame: read until there is none, in turns."""
         for _ in range(FRAMES_PER_TURN):
             frame = self._inbox.receive()
             if frame is None:
-                return
+                break
+            if self._reach is not None:
+                self._reach()
             self._handler.on_frame(frame)
+        else:
+            self._loop.call_soon(self._receive)
+        self._advance_soon()
+
+    def _watch(self, link: Link) -> None:
+        for event in link.events():
+            self._handler.on_link(link, event)
+        self._advance_soon()
+
+    def _advance_soon(self) -> None:
+        """Let the handler look at what it polls, once for all that happens in this turn."""
+        if not self._look_soon:
+            self._look_soon = True
+            self._loop.call_soon(self._advance)
+
+    def _advance(self) -> None:
+        self._look_soon = False
+        if self._look is not None:
+            self._look.cancel()
+        at = self._handler.advance()
+        self._look = None if at is None else self._loop.call_at(at, self._advance_soon)
 
     def _note_turned_away(self) -> None:
         """One line at once, then one for all that come within TURNED_AWAY_EVERY seconds."""
@@ -290,26 +343,17 @@ class Loop:
             self._turned_away = 0
             self.later(TURNED_AWAY_EVERY, self._tell_turned_away)
 
-    def _watch(self, link: Link | None) -> None:
-        if link is None:
-            return  # dropped by what came before it in this turn
-        for event in link.events():
-            self._handler.on_link(link, event)
-
-    def _patience(self, look: float | None) -> int | None:
-        """Milliseconds to sleep, at least until `look`; None: until somebody rings."""
-        if self._calls:
-            return 0
-        due = [at for at in (look, self._timers.due()) if at is not None]
-        if not due:
-            return None
-        return max(0, min(FOREVER, math.ceil((min(due) - time.monotonic()) * 1000)))
-
     def _close(self) -> None:
-        for link in (*self._links.values(), *self._answers.values()):
+        self._loop.close()
+        for link in (*self._links, *self._answers.values()):
             link.close(CLOSE_LINGER)
         self._links.clear()
         self._answers.clear()
         self._inbox.close()
-        self._bell.close()
         self._context.term()
+
+
+def _error_of(context: dict[str, object]) -> BaseException:
+    """What asyncio tells of a callback that raised."""
+    error = context.get("exception")
+    return error if isinstance(error, BaseException) else ThreadEndedError(str(context.get("message")))

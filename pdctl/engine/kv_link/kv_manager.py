@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
-import platform
-import uuid
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl.engine.kv_link.frame_faults import faults_for
 from pdctl.engine.kv_link.kv_frames import Frame, clipped, codec
-from pdctl.engine.kv_link.kv_loop import Loop
+from pdctl.engine.kv_link.kv_loop import KvLoop
+from pdctl.engine.kv_link.rank_context import RankContext, host_identity
 from pdctl.engine.kv_link.rank_shape import RankShape
 from pdctl.engine.kv_link.room_state import ManagerStats
-from pdctl.engine.log_rate import LogRate
 from pdctl.engine.socket_keys import SocketKeys
 from pdctl.engine.wire import FrameError
 
@@ -28,18 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pdctl.engine")
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-
-def host_identity() -> str:
-    """The same for all processes of one running machine, whatever addresses it has."""
-    try:
-        return BOOT_ID.read_text(encoding="ascii").strip()
-    except OSError:  # not Linux
-        return f"{platform.node()}-{uuid.getnode():x}"
-
-
-class Manager(ABC):
+class KvManager(ABC):
     """`wake` is called on the manager's thread whenever a room changed; it must not block.
 
     `died` is called there with a reason when the thread ends on an error nobody expected.
@@ -53,21 +40,35 @@ class Manager(ABC):
         wake: Callable[[], None],
         died: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        self.config = config
         self._died = died
-        self.transport = transport
-        self.geometry = geometry
-        self.shape = RankShape.of(config, geometry)
-        self.wake = wake
-        self.host = host_identity()
+        self.loop = KvLoop(f"kv-{config.role}", config.rank_ip, self, SocketKeys.of(config.secret))
+        self.loop.faults = faults_for(config.attn_tp_rank, self.loop.later)
+        self.context = RankContext(
+            config=config,
+            transport=self._prepared(transport, config),
+            geometry=geometry,
+            shape=RankShape.of(config, geometry),
+            loop=self.loop,
+            wake=wake,
+            host=host_identity(),
+        )
         self.succeeded = 0
         self.failed = 0
         self.moved_bytes = 0
         self._rejected = 0
-        self._warned: set[str] = set()
-        self.rate = LogRate(log)
-        self.loop = Loop(f"kv-{config.role}", config.rank_ip, self, SocketKeys.of(config.secret))
-        self.loop.faults = faults_for(config.attn_tp_rank, self.loop.later)
+
+    def _prepared(self, transport: Transport, config: DisaggConfig) -> Transport:
+        """`transport` as this role uses it."""
+        del config
+        return transport
+
+    @property
+    def config(self) -> DisaggConfig:
+        return self.context.config
+
+    @property
+    def transport(self) -> Transport:
+        return self.context.transport
 
     @property
     def endpoint(self) -> str:
@@ -96,11 +97,6 @@ class Manager(ABC):
     def _detach(self) -> bool:
         return True
 
-    def warn_once(self, text: str) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
-            log.warning(text)
-
     @abstractmethod
     def stats(self) -> ManagerStats: ...
 
@@ -119,7 +115,9 @@ class Manager(ABC):
             message = codec.decode(frame)
         except FrameError as error:
             self._rejected += 1
-            self.rate.warning("Rejected a frame of %d bytes on %s: %s", len(frame), self.endpoint, clipped(str(error)))
+            self.context.rate.warning(
+                "Rejected a frame of %d bytes on %s: %s", len(frame), self.endpoint, clipped(str(error))
+            )
             self.on_unreadable(frame, str(error))
         else:
             self._deliver(message)

@@ -1,14 +1,9 @@
-"""The ZMQ sockets of a KV manager: one PULL that everybody dials, one watched PUSH per peer, and a bell.
-
-All of them belong to the manager's thread; only the bell may be rung from elsewhere.
-"""
+"""The ZMQ sockets of a KV manager: one PULL that everybody dials, one watched PUSH per peer. All are its thread's."""
 
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
-import threading
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -95,6 +90,7 @@ class Inbox:
         self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
         self.port = self.socket.bind_to_random_port(tcp(ip, 0).rsplit(":", 1)[0])
         self.endpoint = tcp(ip, self.port)
+        self.fd, self.monitor_fd = self.socket.fileno(), self.monitor.fileno()  # for an event loop
 
     def receive(self) -> bytes | None:
         """The next frame, or None when there is none now. Several parts are joined: no codec will take that."""
@@ -135,6 +131,7 @@ class Link:
             if keys is not None:
                 keys.dial(self.socket)
             self.monitor = self.socket.get_monitor_socket(sum(EVENTS))
+            self.monitor_fd = self.monitor.fileno()  # for an event loop
             self.socket.connect(endpoint)
         except zmq.ZMQError as error:
             self.socket.disable_monitor()
@@ -166,33 +163,3 @@ class Link:
             self.socket.disable_monitor()
             self.monitor.close(linger=0)  # pyzmq only forgets it; an open socket would hold up the context's end
             self.socket.close(linger=int(linger * 1000))
-
-
-class Bell:
-    """Wakes a poller from any thread. Rung many times before it is heard, it still costs one byte."""
-
-    def __init__(self) -> None:
-        self.fd, self._write = os.pipe()
-        os.set_blocking(self.fd, False)
-        os.set_blocking(self._write, False)
-        self._lock = threading.Lock()  # a ring after close could otherwise hit a reused file descriptor
-        self._rung = False
-        self._closed = False
-
-    def ring(self) -> None:
-        with self._lock:
-            if not self._rung and not self._closed:
-                self._rung = True
-                os.write(self._write, b"\0")
-
-    def hush(self) -> None:
-        with self._lock:
-            if self._rung:
-                self._rung = False
-                os.read(self.fd, 1)
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            os.close(self.fd)
-            os.close(self._write)

@@ -44,6 +44,14 @@ class Failure:
         return f"KVTransferError(bootstrap_room={room}): {self.message}"
 
 
+class RoomFailedError(Exception):
+    """What a room waited for will not come; `failure` says why."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
 def aborted(reason: str) -> Failure:
     return Failure(FailureCode.ABORTED.value, reason)
 

@@ -5,27 +5,24 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from pdctl.engine.kv_link.bootstrap_client import BootstrapError, attempt, rank_endpoint
+from pdctl.engine.kv_link.bootstrap_client import BootstrapError
 from pdctl.engine.kv_link.kv_frames import codec
 from pdctl.engine.kv_link.kv_sockets import LinkError, tcp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pdctl.engine.kv_link.bootstrap_rows import RankEndpoint, RankKey
+    from pdctl.engine.kv_link.bootstrap_rows import RankKey
     from pdctl.engine.kv_link.kv_frames import Abort
-    from pdctl.engine.kv_link.kv_loop import Loop
+    from pdctl.engine.kv_link.kv_loop import KvLoop
 
 log = logging.getLogger("pdctl.engine")
 
 
-class Notices:
+class RoomNotices:
     """One frame each, without an answer: where it does not arrive, the prefill's own deadline still holds."""
 
-    def __init__(self, loop: Loop, address: str, unproven: Callable[[], str]) -> None:
-        """`address`: the bootstrap server that knows the ranks; `unproven`: its host, until one took a registration."""
+    def __init__(self, loop: KvLoop, address: str) -> None:
+        """`address`: the bootstrap server that knows the ranks."""
         self._loop = loop
-        self._unproven = unproven
         self._address = address
         self._endpoints: dict[RankKey, str] = {}
 
@@ -33,22 +30,19 @@ class Notices:
         """The ranks may be others by now."""
         self._endpoints.clear()
 
-    def give(self, key: RankKey, frame: Abort) -> None:
+    def give(self, key: RankKey, frame: Abort, unproven: str = "") -> None:
+        """Find the rank and send `frame`. `unproven`: the server's host, until it is known to be of the deployment."""
         known = self._endpoints.get(key)
         if known is not None:
             self._send(known, frame)
-            return
-        address = self._address
-        self._loop.submit(
-            lambda: attempt(lambda: rank_endpoint(address, key)),
-            lambda found: self._found(key, found, frame),
-            lambda why: self._untold(frame, why),
-            self._unproven(),
-        )
+        else:
+            self._loop.spawn(self._find(key, frame, unproven), lambda why: self._untold(frame, why))
 
-    def _found(self, key: RankKey, found: RankEndpoint | BootstrapError, frame: Abort) -> None:
-        if isinstance(found, BootstrapError):
-            self._untold(frame, found.message)
+    async def _find(self, key: RankKey, frame: Abort, unproven: str) -> None:
+        try:
+            found = await self._loop.bootstrap.rank_endpoint(self._address, key, unproven)
+        except BootstrapError as error:
+            self._untold(frame, error.message)
             return
         endpoint = self._endpoints[key] = tcp(found.rank_ip, found.rank_port)
         self._send(endpoint, frame)

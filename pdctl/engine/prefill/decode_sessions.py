@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pdctl.engine.kv_link.kv_frames import Frame
     from pdctl.engine.kv_link.kv_sockets import Link
-    from pdctl.engine.prefill.prefill_manager import PrefillManager
+    from pdctl.engine.kv_link.rank_context import RankContext
     from pdctl.engine.transfer.base import TransferPlan
 
 
@@ -37,7 +37,7 @@ log = logging.getLogger("pdctl.engine")
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class DecodeSession:
     """One decode rank's life, from its registration to the loss of its connection.
 
     `plan` is None where other ranks write everything: rooms are counted and answered, and no byte moves. `speaks`:
@@ -52,6 +52,12 @@ class Session:
     plan: TransferPlan | None
     speaks: bool
     rooms: set[int] = field(default_factory=set)
+
+    def join(self, room: int) -> None:
+        self.rooms.add(room)
+
+    def leave(self, room: int) -> None:
+        self.rooms.discard(room)
 
     def tell(self, frame: Frame) -> None:
         if self.link.closed or self.link.send(codec.encode(frame)):
@@ -70,28 +76,28 @@ class Refusal(NamedTuple):
     reason: str
 
 
-def refusal(manager: PrefillManager, message: RegisterKvArgs) -> Refusal | None:
+def refusal(context: RankContext, instance: str, message: RegisterKvArgs) -> Refusal | None:
     """Why this decode cannot be served, with both shapes; None when it can."""
-    if message.instance not in ("", manager.instance):
-        text = f"this is prefill rank {manager.instance}, not {message.instance} that the bootstrap server named"
+    if message.instance not in ("", instance):
+        text = f"this is prefill rank {instance}, not {message.instance} that the bootstrap server named"
         return Refusal(FailureCode.STALE_ENDPOINT, text)
     if message.protocol != PROTOCOL:
         return Refusal(FailureCode.MISMATCH, other_version(message.protocol))
-    reason = rank_shape.mismatch(manager.shape, message.shape)
-    if not reason and message.backend != manager.transport.name:
+    reason = rank_shape.mismatch(context.shape, message.shape)
+    if not reason and message.backend != context.transport.name:
         reason = (
-            f"Transfer backend mismatch: prefill={manager.transport.name}, decode={message.backend}. "
+            f"Transfer backend mismatch: prefill={context.transport.name}, decode={message.backend}. "
             "Both servers must use the same --disaggregation-transfer-backend value."
         )
     return Refusal(FailureCode.MISMATCH, reason) if reason else None
 
 
-def planned(manager: PrefillManager, message: RegisterKvArgs) -> TransferPlan | None:
+def planned(context: RankContext, message: RegisterKvArgs) -> TransferPlan | None:
     """What goes to this decode; None for nothing. Raises TransferError where the pools do not hold what they should."""
-    found = piece(manager.shape.kv_model, manager.shape.seat, message.shape.seat)
+    found = piece(context.shape.kv_model, context.shape.seat, message.shape.seat)
     if found is None:
         return None
-    manager.transport.add_peer(message.session, message.descriptor)
+    context.transport.add_peer(message.session, message.descriptor)
     cut = Cut(
         slabs=found.slabs,
         heads=found.heads,
@@ -100,37 +106,42 @@ def planned(manager: PrefillManager, message: RegisterKvArgs) -> TransferPlan | 
         local_head=found.local_head,
         remote_head=found.remote_head,
     )
-    return manager.transport.plan(message.session, manager.geometry, message.geometry, cut)
+    return context.transport.plan(message.session, context.geometry, message.geometry, cut)
 
 
-def open_session(manager: PrefillManager, message: RegisterKvArgs) -> Session | None:
-    """Answer a registration. None when it was refused; the decode then knows why, in the same words as our log."""
-    refused, plan = refusal(manager, message), None
+def open_session(
+    context: RankContext, instance: str, make_room: Callable[[str], str], message: RegisterKvArgs
+) -> DecodeSession | None:
+    """Answer a registration. None when it was refused; the decode then knows why, in the same words as our log.
+
+    `make_room` says why one more session of an endpoint does not fit; it is empty where it does.
+    """
+    refused, plan = refusal(context, instance, message), None
     if refused is None:
         try:
-            plan = planned(manager, message)
+            plan = planned(context, message)
         except (TransferError, ValueError, OverflowError, MemoryError) as error:
-            manager.transport.drop_peer(message.session)
-            refused = Refusal(FailureCode.MISMATCH, rank_shape.both(f"{error}.", manager.shape.words, message.shape))
-    crowded = manager.make_room(message.endpoint) if refused is None else ""
+            context.transport.drop_peer(message.session)
+            refused = Refusal(FailureCode.MISMATCH, rank_shape.both(f"{error}.", context.shape.words, message.shape))
+    crowded = make_room(message.endpoint) if refused is None else ""
     if crowded:
-        manager.transport.drop_peer(message.session)
+        context.transport.drop_peer(message.session)
         refused = Refusal(FailureCode.MISMATCH, crowded)
-    answer = codec.encode(_answer(manager, message.session, refused))
+    answer = codec.encode(_answer(context, message.session, refused))
     try:
         if refused is not None:
-            manager.rate.error("Refused decode session %s (%s): %s", message.session, message.endpoint, refused.reason)
-            manager.loop.send_once(message.endpoint, answer)
+            context.rate.error("Refused decode session %s (%s): %s", message.session, message.endpoint, refused.reason)
+            context.loop.send_once(message.endpoint, answer)
             return None
-        link = manager.loop.connect(message.endpoint)
+        link = context.loop.connect(message.endpoint)
     except LinkError as error:
-        manager.rate.error("Cannot answer decode session %s: %s", message.session, error)
-        manager.transport.drop_peer(message.session)
+        context.rate.error("Cannot answer decode session %s: %s", message.session, error)
+        context.transport.drop_peer(message.session)
         return None
     link.send(answer)
     log.info("Register KVArgs from %s successfully", message.session)
-    first = speaks(manager.shape.kv_model, manager.shape.seat, message.shape.seat)
-    return Session(
+    first = speaks(context.shape.kv_model, context.shape.seat, message.shape.seat)
+    return DecodeSession(
         id=message.session,
         endpoint=message.endpoint,
         link=link,
@@ -141,9 +152,9 @@ def open_session(manager: PrefillManager, message: RegisterKvArgs) -> Session | 
     )
 
 
-def _answer(manager: PrefillManager, session: str, refused: Refusal | None) -> RegisterAck:
+def _answer(context: RankContext, session: str, refused: Refusal | None) -> RegisterAck:
     code, reason = (refused.code.value, clipped(refused.reason)) if refused else ("", "")
-    return RegisterAck(session, manager.endpoint, manager.host, refused is None, reason, code)
+    return RegisterAck(session, context.endpoint, context.host, refused is None, reason, code)
 
 
 MOST = 1024  # a session's link holds four file descriptors and three ZMQ sockets, its mapped pool (shm) one more
@@ -166,23 +177,23 @@ class SessionTable:
     def __init__(self, most: int | None = None, per_endpoint: int = PER_ENDPOINT) -> None:
         self._most = capacity() if most is None else most
         self._per_endpoint = per_endpoint
-        self._kept: OrderedDict[str, Session] = OrderedDict()
-        self._by_link: dict[Link, Session] = {}
-        self._by_endpoint: dict[str, dict[str, Session]] = {}
+        self._kept: OrderedDict[str, DecodeSession] = OrderedDict()
+        self._by_link: dict[Link, DecodeSession] = {}
+        self._by_endpoint: dict[str, dict[str, DecodeSession]] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def all(self) -> tuple[Session, ...]:
+    def all(self) -> tuple[DecodeSession, ...]:
         return tuple(self._kept.values())
 
-    def get(self, session: str) -> Session | None:
+    def get(self, session: str) -> DecodeSession | None:
         return self._kept.get(session)
 
-    def by_link(self, link: Link) -> Session | None:
+    def by_link(self, link: Link) -> DecodeSession | None:
         return self._by_link.get(link)
 
-    def use(self, session: str) -> Session | None:
+    def use(self, session: str) -> DecodeSession | None:
         """The session, which now is the one used last."""
         found = self._kept.get(session)
         if found is not None:
@@ -191,12 +202,12 @@ class SessionTable:
             same[session] = same.pop(session)
         return found
 
-    def add(self, session: Session) -> None:
+    def add(self, session: DecodeSession) -> None:
         self._kept[session.id] = session
         self._by_link[session.link] = session
         self._by_endpoint.setdefault(session.endpoint, {})[session.id] = session
 
-    def pop(self, session: str) -> Session | None:
+    def pop(self, session: str) -> DecodeSession | None:
         found = self._kept.pop(session, None)
         if found is not None:
             del self._by_link[found.link]
@@ -206,7 +217,9 @@ class SessionTable:
                 del self._by_endpoint[found.endpoint]
         return found
 
-    def make_room(self, endpoint: str, idle: Callable[[Session], bool], evict: Callable[[Session], None]) -> str:
+    def make_room(
+        self, endpoint: str, idle: Callable[[DecodeSession], bool], evict: Callable[[DecodeSession], None]
+    ) -> str:
         """Evict an idle session where one more of `endpoint` does not fit; why it does not, where all are busy."""
         same = self._by_endpoint.get(endpoint, {})
         if len(same) >= self._per_endpoint and not _evicted(same.values(), idle, evict):
@@ -216,7 +229,9 @@ class SessionTable:
         return ""
 
 
-def _evicted(sessions: Iterable[Session], idle: Callable[[Session], bool], evict: Callable[[Session], None]) -> bool:
+def _evicted(
+    sessions: Iterable[DecodeSession], idle: Callable[[DecodeSession], bool], evict: Callable[[DecodeSession], None]
+) -> bool:
     found = next((session for session in sessions if idle(session)), None)
     if found is not None:
         evict(found)

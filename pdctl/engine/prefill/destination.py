@@ -13,7 +13,7 @@ from pdctl.engine.transfer.pages import require_pages
 
 if TYPE_CHECKING:
     from pdctl.engine.kv_link.kv_frames import Checksums, TransferInfo
-    from pdctl.engine.prefill.decode_sessions import Session
+    from pdctl.engine.prefill.decode_sessions import DecodeSession
     from pdctl.engine.transfer.base import Pages, Transport
 
 log = logging.getLogger("pdctl.engine")
@@ -56,7 +56,7 @@ def note_page_list(info: TransferInfo) -> None:
 class Destination:
     """A dummy takes part in the count and gets nothing. `nbytes`, `chunks` and `descriptors` count what was posted."""
 
-    session: Session
+    session: DecodeSession
     info: TransferInfo
     pages: Pages
     nbytes: int = 0

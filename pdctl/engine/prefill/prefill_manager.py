@@ -9,7 +9,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from pdctl.engine.kv_link import room_failure as failures
-from pdctl.engine.kv_link.bootstrap_client import BootstrapError, attempt, register_dp_rank
+from pdctl.engine.kv_link.bootstrap_client import BootstrapError
 from pdctl.engine.kv_link.bootstrap_rows import RoomRank
 from pdctl.engine.kv_link.fake_room import FakeSender
 from pdctl.engine.kv_link.kv_frames import (
@@ -27,13 +27,13 @@ from pdctl.engine.kv_link.kv_frames import (
     hello,
     other_version,
 )
-from pdctl.engine.kv_link.kv_manager import Manager
+from pdctl.engine.kv_link.kv_manager import KvManager
 from pdctl.engine.kv_link.kv_sockets import Link, LinkError, LinkEvent
 from pdctl.engine.kv_link.rank_shape import leader_key
 from pdctl.engine.kv_link.room_failure import Failure, FailureCode
-from pdctl.engine.kv_link.room_notices import Notices
+from pdctl.engine.kv_link.room_notices import RoomNotices
 from pdctl.engine.kv_link.room_state import KVPoll, ManagerStats
-from pdctl.engine.prefill.decode_sessions import Session, SessionTable, open_session
+from pdctl.engine.prefill.decode_sessions import DecodeSession, SessionTable, open_session
 from pdctl.engine.prefill.destination import note_page_list
 from pdctl.engine.prefill.registration import Registration, server_address
 from pdctl.engine.prefill.sender import KvSender, Sender
@@ -55,7 +55,7 @@ QUERY_DP_RANK = "SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK"
 MAX_CONCLUDED = 4096  # rooms remembered so that late frames about them are answered rightly
 
 
-class PrefillManager(Manager):
+class PrefillManager(KvManager):
     def __init__(
         self,
         config: DisaggConfig,
@@ -65,18 +65,21 @@ class PrefillManager(Manager):
         died: Callable[[str], None] = lambda reason: None,
     ) -> None:
         super().__init__(config, transport, geometry, wake, died)
-        faulty = with_faults(transport, config.attn_tp_rank, config.faults)
-        self.transport = self._workers = Workers(faulty, self.loop, threads(config.transfer_threads))
         self._rooms: dict[int, KvSender] = {}
         self._sessions = SessionTable()
         ttl = min(config.unclaimed_ttl, config.bootstrap_timeout) if config.tell_unclaimed else config.unclaimed_ttl
-        self._unclaimed = UnclaimedPageLists(self.loop, ttl, self._disown)
+        self._unclaimed = UnclaimedPageLists(self.loop, ttl, self._drop_unclaimed)
         self._concluded: OrderedDict[int, Failure | None] = OrderedDict()
         self._watched: set[KvSender] = set()
         self._refused = RefusedRooms(config.refusal_ttl)
-        self._notices = Notices(self.loop, server_address(config), lambda: "")
+        self._notices = RoomNotices(self.loop, server_address(config))
         self.instance = uuid.uuid4().hex  # tells this life of the rank from the one before it at the same address
         self._registration = Registration(self.loop, config, self.instance, wake)
+
+    def _prepared(self, transport: Transport, config: DisaggConfig) -> Transport:
+        faulty = with_faults(transport, config.attn_tp_rank, config.faults)
+        self._workers = Workers(faulty, self.loop, threads(config.transfer_threads))
+        return self._workers
 
     # --- the scheduler's thread
 
@@ -102,9 +105,9 @@ class PrefillManager(Manager):
         """`dp_rank`: the prefill's, when the request names it, so that the decode knows it too."""
         if self.config.is_fake(bootstrap_host):
             return FakeSender(room, rid)
-        sender = KvSender(room, rid, self)
+        sender = KvSender(room, rid, self.prefill_rank, self.context, self)
         if not self.loop.call(lambda: self._open(sender, dp_rank)):
-            sender.condemn(self._end_of_service())
+            sender.fail_now(self._end_of_service())
         return sender
 
     def _detach(self) -> bool:
@@ -134,7 +137,7 @@ class PrefillManager(Manager):
                 self.refuse(info, refused)
             return
         self._announce_dp_rank(room, dp_rank)
-        sender.timer = self.loop.later(self.config.bootstrap_timeout, lambda: self._overdue(sender))
+        sender.open()
         for info in self._unclaimed.adopt(room):
             self._hand_over(sender, info, said=True)
 
@@ -163,22 +166,14 @@ class PrefillManager(Manager):
         computed = config.follows_room and not config.query_dp_rank
         if config.dp_groups == 1 or computed or named is not None:
             return
-        call = functools.partial(register_dp_rank, server_address(config), RoomRank(room, config.dp_group))
-        self.loop.submit(lambda: attempt(call), lambda error: self._announced(room, error))
+        self.loop.spawn(self._register_dp_rank(room), lambda why: _not_announced(room, why))
 
-    def _announced(self, room: int, error: BootstrapError | None) -> None:
-        if error is not None:
-            log.warning("room=%d its dp rank could not be announced: %s", room, error.message)
-
-    def _overdue(self, sender: KvSender) -> None:
-        if sender.poll() == KVPoll.BOOTSTRAPPING:
-            self.warn_once(
-                "Some requests timed out when bootstrapping, which means prefill instances fail to receive the KV "
-                "indices from the decode instance of this request. SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT sets how "
-                "many seconds a prefill waits for them."
-            )
-            limit = self.config.bootstrap_timeout
-            sender.fail(failures.timed_out(sender.room, sender.age, limit, KVPoll.BOOTSTRAPPING, sender.waiting_for))
+    async def _register_dp_rank(self, room: int) -> None:
+        try:
+            row = RoomRank(room, self.config.dp_group)
+            await self.loop.bootstrap.register_dp_rank(server_address(self.config), row)
+        except BootstrapError as error:
+            _not_announced(room, error.message)
 
     def concluded(self, sender: KvSender) -> None:
         """A room became final: remember how, for frames that are still on their way."""
@@ -213,16 +208,18 @@ class PrefillManager(Manager):
         elif isinstance(message, Unregister):
             self._unregister(message.session)
         else:
-            self.rate.warning("A prefill rank does not expect %s frames; ignored", type(message).__name__)
+            self.context.rate.warning("A prefill rank does not expect %s frames; ignored", type(message).__name__)
 
     def on_unreadable(self, frame: bytes, why: str) -> None:
         """A decode of another version learns why it will not be served, instead of waiting for an answer."""
         unread = hello(frame)
         if unread is not None:
             reason = other_version(unread.protocol) if unread.protocol != PROTOCOL else clipped(why)
-            self.rate.error("Refused decode session %s (%s): %s", unread.session, unread.endpoint, reason)
+            self.context.rate.error("Refused decode session %s (%s): %s", unread.session, unread.endpoint, reason)
             code = FailureCode.MISMATCH.value
-            answer = RegisterAck(unread.session, self.endpoint, self.host, accepted=False, reason=reason, code=code)
+            answer = RegisterAck(
+                unread.session, self.endpoint, self.context.host, accepted=False, reason=reason, code=code
+            )
             self._reply(unread.session, unread.endpoint, answer)
 
     def on_poisonous(self, message: Frame, why: str) -> None:
@@ -233,12 +230,14 @@ class PrefillManager(Manager):
             self.transport.drop_peer(message.session)
             text = clipped(f"this registration cannot be used: {why}")
             code = FailureCode.MISMATCH.value
-            answer = RegisterAck(message.session, self.endpoint, self.host, accepted=False, reason=text, code=code)
+            answer = RegisterAck(
+                message.session, self.endpoint, self.context.host, accepted=False, reason=text, code=code
+            )
             self._reply(message.session, message.endpoint, answer)
 
     def _register(self, message: RegisterKvArgs) -> None:
         self._unregister(message.session)
-        session = open_session(self, message)
+        session = open_session(self.context, self.instance, self.make_room, message)
         if session is not None:
             self._sessions.add(session)
 
@@ -248,7 +247,7 @@ class PrefillManager(Manager):
             endpoint, lambda one: not (one.rooms or self._unclaimed.of(one.id)), self._evict
         )
 
-    def _evict(self, session: Session) -> None:
+    def _evict(self, session: DecodeSession) -> None:
         log.info("Decode session %s (%s) is idle and leaves for another", session.id, session.endpoint)
         self._sessions.pop(session.id)
         self._end(session, "it was idle, and its place was needed", linger=0.0)
@@ -298,7 +297,7 @@ class PrefillManager(Manager):
         elif session is not None:
             sender.add(session, info, said)
 
-    def _disown(self, info: TransferInfo, why: str) -> None:
+    def _drop_unclaimed(self, info: TransferInfo, why: str) -> None:
         text = (
             f"prefill rank {self.endpoint} (bootstrap server {server_address(self.config)}) has no request with room "
             f"{info.room}: {why}; was the request routed to another prefill than its bootstrap address says?"
@@ -320,7 +319,7 @@ class PrefillManager(Manager):
         try:
             self.loop.send_once(endpoint, codec.encode(frame))
         except LinkError as error:
-            self.rate.warning("Cannot answer decode session %s: %s", session_id, error)
+            self.context.rate.warning("Cannot answer decode session %s: %s", session_id, error)
 
     def _abort(self, message: Abort) -> None:
         """sglang 0.5.23: rooms that are done or unknown are acknowledged at once, others when they have drained."""
@@ -359,16 +358,16 @@ class PrefillManager(Manager):
         if session is not None:
             self.lost(session, detail, linger=1.0)  # it may well be alive behind a link that is not
 
-    def lost(self, session: Session, detail: str, linger: float = 0.0) -> None:
+    def lost(self, session: DecodeSession, detail: str, linger: float = 0.0) -> None:
         """A decode rank is gone: only its rooms fail, and it may register again."""
         if self._sessions.pop(session.id) is None:
             return
         log.info("Decode rank %s: %s; %d rooms affected", session.endpoint, detail, len(session.rooms))
         if session.rooms:
-            log.error("Session %s failed.", session.id)
+            log.error("DecodeSession %s failed.", session.id)
         self._end(session, detail, linger)
 
-    def _end(self, session: Session, detail: str, linger: float) -> None:
+    def _end(self, session: DecodeSession, detail: str, linger: float) -> None:
         failure = failures.decode_lost(session.id, session.endpoint, detail)
         self._unclaimed.drop_session(session.id)
         for room in list(session.rooms):
@@ -386,7 +385,11 @@ class PrefillManager(Manager):
 
     def on_death(self) -> None:
         for sender in list(self._rooms.values()):
-            sender.condemn(self._end_of_service())
+            sender.fail_now(self._end_of_service())
 
     def _end_of_service(self) -> Failure:
         return failures.of(FailureCode.MANAGER_DIED, f"the KV manager of prefill rank {self.endpoint} has ended")
+
+
+def _not_announced(room: int, why: str) -> None:
+    log.warning("room=%d its dp rank could not be announced: %s", room, why)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import threading
 from typing import TYPE_CHECKING
 
-from pdctl.engine.kv_link.bootstrap_client import BootstrapError, attempt, rank_endpoint, register_rank
+from pdctl.engine.kv_link.bootstrap_client import BootstrapError
 from pdctl.engine.kv_link.bootstrap_rows import FOLLOW_ROOM, RankKey, RankRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.engine.kv_link.bootstrap_rows import RankEndpoint
     from pdctl.engine.kv_link.kv_config import DisaggConfig
-    from pdctl.engine.kv_link.kv_loop import Loop
+    from pdctl.engine.kv_link.kv_loop import KvLoop
 
 log = logging.getLogger("pdctl.engine")
 
@@ -63,56 +63,58 @@ class Registration:
     Later it looks now and then whether the row is still there: a server that was started again knows nobody.
     """
 
-    def __init__(self, loop: Loop, config: DisaggConfig, instance: str, changed: Callable[[], None]) -> None:
+    def __init__(self, loop: KvLoop, config: DisaggConfig, instance: str, changed: Callable[[], None]) -> None:
         self.done = threading.Event()
         self.failure = ""
         self._loop = loop
         self._address = server_address(config)
         self._row = rank_row(config, loop.port, instance)
         self._key = RankKey(config.dp_group, 0, config.attn_tp_rank, config.pp_rank)
-        self._attempts = 0
         self._first_delay = config.registration_delay
         self._interval = config.heartbeat_interval
         self._changed = changed
-        self._seen = False  # the server has answered with our row since we last put it there
 
     def begin(self) -> None:
-        self._attempts += 1
-        self._put(self._answered)
+        self._loop.spawn(self._run(), self._give_up)
 
-    def _put(self, answered: Callable[[BootstrapError | None], None]) -> None:
-        address, row = self._address, self._row
-        self._loop.submit(lambda: attempt(lambda: register_rank(address, row)), answered)
+    async def _run(self) -> None:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                await self._loop.bootstrap.register_rank(self._address, self._row)
+                break
+            except BootstrapError as error:
+                log.warning("Prefill register attempt %d/%d failed: %s", attempt, ATTEMPTS, error.message)
+                if attempt == ATTEMPTS:
+                    self._give_up(error.message)
+                    return
+            await asyncio.sleep(delay(self._first_delay, attempt, random.random()))
+        log.info("Prefill successfully registered to bootstrap server.")
+        self.done.set()
+        self._changed()
+        await self._keep()
 
-    def _answered(self, error: BootstrapError | None) -> None:
-        if error is None:
-            log.info("Prefill successfully registered to bootstrap server.")
-            self.done.set()
-            self._changed()
-            self._loop.later(self._interval, self._look)
-            return
-        log.warning("Prefill register attempt %d/%d failed: %s", self._attempts, ATTEMPTS, error.message)
-        if self._attempts < ATTEMPTS:
-            self._loop.later(delay(self._first_delay, self._attempts, random.random()), self.begin)
-            return
+    def _give_up(self, why: str) -> None:
         self.failure = f"Prefill instance failed to register to bootstrap server after {ATTEMPTS} retries"
-        log.error("%s: %s", self.failure, error.message)
+        log.error("%s: %s", self.failure, why)
         self._changed()
 
-    def _look(self) -> None:
-        address, key = self._address, self._key
-        self._loop.submit(lambda: attempt(lambda: rank_endpoint(address, key)), self._looked)
+    async def _keep(self) -> None:
+        """Put the row back where the server has lost it."""
+        seen = False  # the server has answered with our row since we last put it there
+        while True:
+            await asyncio.sleep(self._interval)
+            try:
+                await self._loop.bootstrap.rank_endpoint(self._address, self._key)
+                seen = True
+            except BootstrapError as error:
+                # 503 may mean that others are missing; putting the row there twice does no harm.
+                if error.status in (404, 503) and await self._put_back() and seen:
+                    log.info("Prefill successfully registered to bootstrap server.")
+                    seen = False
 
-    def _looked(self, found: RankEndpoint | BootstrapError) -> None:
-        """503 may mean that others are missing; putting the row there twice does no harm."""
-        if isinstance(found, BootstrapError) and found.status in (404, 503):
-            self._put(self._put_back)
-            return
-        self._seen = self._seen or not isinstance(found, BootstrapError)
-        self._loop.later(self._interval, self._look)
-
-    def _put_back(self, error: BootstrapError | None) -> None:
-        if error is None and self._seen:
-            log.info("Prefill successfully registered to bootstrap server.")
-            self._seen = False
-        self._loop.later(self._interval, self._look)
+    async def _put_back(self) -> bool:
+        try:
+            await self._loop.bootstrap.register_rank(self._address, self._row)
+        except BootstrapError:
+            return False
+        return True

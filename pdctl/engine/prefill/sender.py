@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -21,12 +21,12 @@ from pdctl.engine.prefill.destination import Chunk, Destination, Part, note_page
 from pdctl.engine.transfer.base import Op, OpState, TransferError
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from pdctl.engine.kv_link.kv_frames import TransferInfo
-    from pdctl.engine.kv_link.timers import Timer
-    from pdctl.engine.prefill.decode_sessions import Session
-    from pdctl.engine.prefill.prefill_manager import PrefillManager
+    from pdctl.engine.kv_link.rank_context import RankContext
+    from pdctl.engine.prefill.decode_sessions import DecodeSession
     from pdctl.engine.transfer.base import Pages
 
 __all__ = ["FakeSender", "KvSender", "Sender"]
@@ -34,15 +34,41 @@ __all__ = ["FakeSender", "KvSender", "Sender"]
 log = logging.getLogger("pdctl.engine")
 
 
+class PrefillRooms(Protocol):
+    """The rooms of a prefill rank, and its decode sessions."""
+
+    def concluded(self, sender: KvSender) -> None:
+        """The room is final."""
+        ...
+
+    def watch(self, sender: KvSender) -> None:
+        """Writes are under way: call `check` until it says that none are."""
+        ...
+
+    def refuse(self, info: TransferInfo, failure: Failure) -> None:
+        """Answer a page list that the room cannot take."""
+        ...
+
+    def lost(self, session: DecodeSession, detail: str) -> None:
+        """A write into that decode rank failed: it is gone."""
+        ...
+
+    def lost_peer(self, peer: str, detail: str) -> None:
+        """The same, by the name of its session."""
+        ...
+
+
 class KvSender:
     """`poll` is FAILED only once nothing of the room is being written any more: the pages may be freed then."""
 
-    def __init__(self, room: int, rid: str, manager: PrefillManager) -> None:
+    def __init__(self, room: int, rid: str, prefill_rank: int, context: RankContext, rooms: PrefillRooms) -> None:
         self.room = room
         self.rid = rid
         self.failure: Failure | None = None
         self.stats = TransferStats()
-        self._manager = manager
+        self._prefill_rank = prefill_rank
+        self._context = context
+        self._rooms = rooms
         self._state = KVPoll.BOOTSTRAPPING
         self._created = time.monotonic()
         self._began = 0.0
@@ -59,7 +85,7 @@ class KvSender:
         self._finished: bytes | None = None  # metadata, once the last chunk was posted
         self._failing: Failure | None = None
         self._acks: dict[str, Callable[[], None]] = {}  # by session: who gave the room up and wants to know
-        self.timer: Timer | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     # --- the scheduler's thread
 
@@ -74,10 +100,10 @@ class KvSender:
     def send(self, pages: Pages, last: bool, metadata: bytes = b"") -> None:
         """Queue the next pages of the room, in order. May be called before the decode has sent its page list."""
         chunk = Chunk(np.array(pages, dtype=np.int32), last, metadata)  # a copy: the caller reuses its array
-        self._manager.loop.call(lambda: self._push(chunk))
+        self._context.loop.call(lambda: self._push(chunk))
 
     def abort(self, reason: str = failures.ABORTED, code: str = FailureCode.ABORTED.value) -> None:
-        self._manager.loop.call(lambda: self.fail(Failure(code, reason)))
+        self._context.loop.call(lambda: self.fail(Failure(code, reason)))
 
     def clear(self) -> None:
         """The room is of no more use to the scheduler: abort it unless it is final."""
@@ -105,22 +131,36 @@ class KvSender:
         required = next((d.info.required_dst_info_num for d in self._destinations.values()), 1)
         return (
             f"{len(self._destinations)} of {required} decode ranks sent their page list for room {self.room} "
-            f"to this prefill rank ({self._manager.endpoint})"
+            f"to this prefill rank ({self._context.endpoint})"
         )
 
-    def add(self, session: Session, info: TransferInfo, said: bool = False) -> None:
+    def open(self) -> None:
+        """From now on the room waits for its page lists."""
+        self._timer = self._context.loop.later(self._context.config.bootstrap_timeout, self._overdue)
+
+    def _overdue(self) -> None:
+        if self._state == KVPoll.BOOTSTRAPPING:
+            self._context.warn_once(
+                "Some requests timed out when bootstrapping, which means prefill instances fail to receive the KV "
+                "indices from the decode instance of this request. SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT sets how "
+                "many seconds a prefill waits for them."
+            )
+            limit = self._context.config.bootstrap_timeout
+            self.fail(failures.timed_out(self.room, self.age, limit, KVPoll.BOOTSTRAPPING, self.waiting_for))
+
+    def add(self, session: DecodeSession, info: TransferInfo, said: bool = False) -> None:
         """Take one decode rank's page list; the first one counts. `said`: it was logged when it arrived."""
         known = self._destinations.get(session.id)
         if known is not None:
             log.warning("room=%d duplicate page list from %s ignored", self.room, session.endpoint)
             return
         if self._state >= KVPoll.WAITING_FOR_INPUT:  # chunks may have left: it would get the rest, and call it whole
-            self._manager.refuse(info, failures.of(FailureCode.DUPLICATE_ROOM, self._claimed(session)))
+            self._rooms.refuse(info, failures.of(FailureCode.DUPLICATE_ROOM, self._claimed(session)))
             return
         if not said:
             note_page_list(info)
         destination = self._destinations[session.id] = Destination(session, info, unpack_pages(info.pages))
-        session.rooms.add(self.room)
+        session.join(self.room)
         wrong = destination.check()
         if wrong:
             self.fail(failures.of(FailureCode.BAD_PAGES, wrong))
@@ -132,8 +172,8 @@ class KvSender:
                 log.info("room=%d is bootstrapped", self.room)
             self._flush()
 
-    def _claimed(self, late: Session) -> str:
-        text = f"room {self.room} on prefill rank {self._manager.endpoint} belongs to {', '.join(self.peers)}"
+    def _claimed(self, late: DecodeSession) -> str:
+        text = f"room {self.room} on prefill rank {self._context.endpoint} belongs to {', '.join(self.peers)}"
         log.warning("room=%d page list from %s refused: the room has its decode ranks", self.room, late.endpoint)
         return f"{text}; decode {late.endpoint} claims it too: rooms must be unique"
 
@@ -193,22 +233,22 @@ class KvSender:
             self.fail(failures.of(FailureCode.BAD_PAGES, text))
             return
         try:
-            op = destination.post(self._manager.transport, chunk.pages, first)
+            op = destination.post(self._context.transport, chunk.pages, first)
         except TransferError as error:
             self.fail(failures.of(FailureCode.TRANSFER, str(error)))
             return
         part.ops.append(op)
         self._watch(session, op)
 
-    def _watch(self, session: Session, op: Op) -> None:
+    def _watch(self, session: DecodeSession, op: Op) -> None:
         if op.state == OpState.FAILED:
-            self._manager.lost(session, op.error)
+            self._rooms.lost(session, op.error)
         elif op.state == OpState.RUNNING:
             if not self._running:
-                self._stuck_at = time.monotonic() + self._manager.config.waiting_timeout
+                self._stuck_at = time.monotonic() + self._context.config.waiting_timeout
             self._running.append(op)
             self._ask_for_help(op)
-            self._manager.watch(self)
+            self._rooms.watch(self)
 
     def _ask_for_help(self, op: Op) -> None:
         """A write that is not done when it was posted: the target may have to lend its thread."""
@@ -225,7 +265,7 @@ class KvSender:
 
     def check(self) -> bool:
         """Poll the ops that are under way; True while some still are."""
-        transport, left, failed = self._manager.transport, [], []
+        transport, left, failed = self._context.transport, [], []
         for op in self._running:
             state = transport.poll(op)
             if state == OpState.RUNNING:
@@ -237,11 +277,11 @@ class KvSender:
         if had_some:
             self._rest()
         for op in failed:  # now that the room has nothing else under way, its end can still be told to that peer
-            self._manager.lost_peer(op.peer, op.error)
+            self._rooms.lost_peer(op.peer, op.error)
         self._note_parts()
         now = time.monotonic()
         if left and now > self._stuck_at:
-            text = f"a write into {left[0].peer} did not end within {self._manager.config.waiting_timeout:.1f}s"
+            text = f"a write into {left[0].peer} did not end within {self._context.config.waiting_timeout:.1f}s"
             self.fail(failures.of(FailureCode.TRANSFER, text))
         if left and self._failing and now > self._deadline:
             self._cut_off()
@@ -251,8 +291,8 @@ class KvSender:
     def _cut_off(self) -> None:
         """A failing room's ops outlived their grace: cancel them, and cut the peers off so that nothing comes late."""
         for op in self._running:
-            self._manager.transport.release(op)
-            self._manager.lost_peer(op.peer, f"a write did not end within {self._manager.config.write_grace:.1f}s")
+            self._context.transport.release(op)
+            self._rooms.lost_peer(op.peer, f"a write did not end within {self._context.config.write_grace:.1f}s")
         self._running = []
 
     def fail(self, failure: Failure) -> None:
@@ -260,11 +300,11 @@ class KvSender:
         if self._state.final or self._failing:
             return
         self._failing = failure
-        self._deadline = time.monotonic() + self._manager.config.write_grace
+        self._deadline = time.monotonic() + self._context.config.write_grace
         self._chunks.clear()
         self._conclude()
 
-    def condemn(self, failure: Failure) -> None:
+    def fail_now(self, failure: Failure) -> None:
         """Fail without waiting for running ops: there will be no thread to wait on."""
         self.fail(failure)
         self._deadline = 0.0
@@ -290,16 +330,16 @@ class KvSender:
         failure, metadata = self._failing, self._finished or b""
         for destination in self._destinations.values():
             session = destination.session
-            session.rooms.discard(self.room)
+            session.leave(self.room)
             # A dummy's success means nothing to its decode; what went wrong there fails the whole room.
             if session.id not in self._acks and (failure or not destination.info.is_dummy):
                 self._tell(destination, state, failure, metadata if session.speaks else b"")
         self.failure = failure
         if failure is None:
             self._count(0, time.monotonic() - self._began)
-        if self.timer is not None:
-            self.timer.cancel()
-        self._manager.concluded(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rooms.concluded(self)
         self._move(state)  # last: whoever sees the state may ask for everything else
         for acknowledge in self._acks.values():
             acknowledge()
@@ -323,7 +363,7 @@ class KvSender:
                 session=to.session.id,
                 generation=to.info.generation,
                 status=state,
-                prefill_rank=self._manager.prefill_rank,
+                prefill_rank=self._prefill_rank,
                 code=code,
                 reason=reason,
                 metadata=metadata if state == KVPoll.SUCCESS else b"",
@@ -354,7 +394,7 @@ class KvSender:
     def _move(self, to: KVPoll, quiet: bool = False) -> None:
         self._state = self._state.advanced(to)
         if not quiet:
-            self._manager.wake()
+            self._context.wake()
 
 
 Sender = KvSender | FakeSender

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from pdctl.engine.kv_link.kv_frames import TransferInfo
-    from pdctl.engine.kv_link.kv_loop import Loop
+    from pdctl.engine.kv_link.kv_loop import KvLoop
     from pdctl.engine.kv_link.room_failure import Failure
-    from pdctl.engine.kv_link.timers import Timer
 
 
 CAPACITY = 4096
@@ -28,18 +28,18 @@ SHARE = 2  # one session may keep this part of the capacity
 class UnclaimedPageList:
     info: TransferInfo
     arrived: float  # time.monotonic()
-    timer: Timer
+    timer: asyncio.TimerHandle
 
 
 class UnclaimedPageLists:
-    """`disown` is called with the page list and the reason, on the loop's thread."""
+    """`dropped` is called with the page list and the reason, on the loop's thread."""
 
     def __init__(
-        self, loop: Loop, ttl: float, disown: Callable[[TransferInfo, str], None], capacity: int = CAPACITY
+        self, loop: KvLoop, ttl: float, dropped: Callable[[TransferInfo, str], None], capacity: int = CAPACITY
     ) -> None:
         self._loop = loop
         self._ttl = ttl
-        self._disown = disown
+        self._drop_unclaimed = dropped
         self._capacity = capacity
         self._kept: OrderedDict[tuple[int, str], UnclaimedPageList] = OrderedDict()
         self._sessions: dict[int, dict[str, None]] = {}  # by room, in order of arrival, of what is kept
@@ -72,7 +72,7 @@ class UnclaimedPageLists:
         return len(self._sessions.get(info.room, ()))
 
     def _drop(self, key: tuple[int, str], why: str) -> None:
-        self._disown(self._take(key).info, why)
+        self._drop_unclaimed(self._take(key).info, why)
 
     def _take(self, key: tuple[int, str]) -> UnclaimedPageList:
         room, session = key
@@ -104,7 +104,7 @@ class UnclaimedPageLists:
 
     def _expire(self, key: tuple[int, str]) -> None:
         kept = self._take(key)
-        self._disown(kept.info, f"none came within {time.monotonic() - kept.arrived:.1f}s")
+        self._drop_unclaimed(kept.info, f"none came within {time.monotonic() - kept.arrived:.1f}s")
 
 
 CAPACITY = 4096

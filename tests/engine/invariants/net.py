@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import heapq
 import itertools
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from pdctl.engine.kv_link import bootstrap_client, kv_manager
-from pdctl.engine.kv_link.bootstrap_client import BootstrapError
-from pdctl.engine.kv_link.kv_loop import Handler
+from pdctl.engine.kv_link.bootstrap_client import BootstrapClient, BootstrapError
+from pdctl.engine.kv_link.kv_loop import Handler, Tasks
 from pdctl.engine.kv_link.kv_sockets import LinkEvent
-from pdctl.engine.kv_link.timers import Timer
 from pdctl.engine.prefill import prefill_manager
+
+T = TypeVar("T")
 
 EPOCH = 1_700_000_000.0
 LOOK = 0.5  # virtual seconds between looks at what is under way; real loops look every millisecond
@@ -61,6 +65,102 @@ class SimLink:
             self.wire.clear()
 
 
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """An asyncio loop without a machine: what is ready runs when the world says so, and time is the world's."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.ready: deque[asyncio.Handle] = deque()
+        self.timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._order = itertools.count()
+
+    def time(self) -> float:
+        return self._clock.now
+
+    def get_debug(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """A loop that was killed leaves its tasks where they are; asyncio would say so of each."""
+        if (error := context.get("exception")) is not None:
+            raise error
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
+        del context
+        return asyncio.Task(coro, loop=self, name=name)
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self.ready.append(handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self.timers, (when, next(self._order), handle))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        return
+
+    @property
+    def due(self) -> float | None:
+        """When the next timer is."""
+        while self.timers and self.timers[0][2].cancelled():
+            heapq.heappop(self.timers)
+        return self.timers[0][0] if self.timers else None
+
+    def run_ready(self) -> None:
+        """Run what is ready or due now, and what becomes ready by it."""
+        while (due := self.due) is not None and due <= self.time():
+            self.ready.append(heapq.heappop(self.timers)[2])
+        asyncio._set_running_loop(self)
+        try:
+            while self.ready:
+                handle = self.ready.popleft()
+                if not handle.cancelled():
+                    _call(handle)
+        finally:
+            asyncio._set_running_loop(None)
+
+
+def _call(handle: asyncio.Handle) -> None:
+    """A handle's own `_run` would hand what its callback raises to a handler; here it goes up."""
+    callback, args = handle._callback, handle._args  # type: ignore[attr-defined]
+    handle._context.run(callback, *args)  # type: ignore[attr-defined]
+
+
+class SimBootstrapClient(BootstrapClient):
+    """Questions to simulated bootstrap servers; each is answered when the world says so."""
+
+    def __init__(self, net: Network, jobs: deque[Job]) -> None:
+        super().__init__()
+        self._net, self._jobs = net, jobs
+
+    async def call(
+        self, address: str, method: str, target: str, body: bytes | None = None, timeout: float = 5.0
+    ) -> bytes:
+        del timeout
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._jobs.append(Job(answer, functools.partial(self._net.http, address, method, target, body)))
+        return await answer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    answer: asyncio.Future[bytes]
+    ask: Callable[[bool], bytes]  # whether the connection is refused
+
+
 class SimLoop:
     """The KV manager's thread as a queue of things to do; `turn` does them in the real loop's order."""
 
@@ -72,12 +172,20 @@ class SimLoop:
         self.links: list[SimLink] = []
         self.calls: deque[Callable[[], None]] = deque()
         self.events: deque[tuple[SimLink, LinkEvent]] = deque()
-        self.jobs: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
-        self.timers: list[tuple[float, int, Timer]] = []
-        self.order = itertools.count()
+        self._jobs: deque[Job] = deque()
+        self.asyncio = VirtualLoop(net.clock)
+        self._tasks = Tasks(self.asyncio, _up)
+        self.bootstrap = SimBootstrapClient(net, self._jobs)
         self.look: float | None = None
         self.ended = False
         self.dead = False
+
+    @property
+    def jobs(self) -> int:
+        """Questions to bootstrap servers that somebody still waits for."""
+        while self._jobs and self._jobs[0].answer.done():
+            self._jobs.popleft()
+        return len(self._jobs)
 
     # --- what a manager asks of its loop
 
@@ -90,20 +198,18 @@ class SimLoop:
         self.calls.append(action)
         return True
 
-    def later(self, seconds: float, action: Callable[[], None]) -> Timer:
-        timer = Timer(action)
-        heapq.heappush(self.timers, (self._net.clock.now + seconds, next(self.order), timer))
-        return timer
+    def later(self, seconds: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+        return self.asyncio.call_later(seconds, action)
 
-    def submit(
-        self,
-        job: Callable[[], Any],
-        done: Callable[[Any], None],
-        spoilt: Callable[[str], None] | None = None,
-        unproven: str = "",
-    ) -> None:
-        """What `done` raises goes up: no answer of the simulated servers is a stranger's."""
-        self.jobs.append((job, done))
+    def spawn(
+        self, work: Coroutine[object, object, None], spoilt: Callable[[str], None] | None = None
+    ) -> asyncio.Task[None]:
+        """What the coroutine does not foresee goes up: no answer of the simulated servers is a stranger's."""
+        del spoilt
+        return self._tasks.spawn(work)
+
+    async def compute(self, work: Callable[[], T]) -> T:
+        return work()
 
     def connect(self, endpoint: str) -> SimLink:
         link = SimLink(self, endpoint)
@@ -132,7 +238,7 @@ class SimLoop:
     # --- what the world does with it
 
     def turn(self, frames: int = 0, link: SimLink | None = None) -> None:
-        """Calls, `frames` frames of `link`, link events, timers, then a look at what is under way."""
+        """Calls, `frames` frames of `link`, link events, tasks and timers, then a look at what is under way."""
         if self.dead:
             return
         while self.calls:
@@ -145,33 +251,24 @@ class SimLoop:
             link_of, event = self.events.popleft()
             if not link_of.closed:
                 self._handler.on_link(link_of, event)
-        self.tick()
+        self.asyncio.run_ready()
         look = self._handler.advance()
         self.look = None if look is None else max(look, self._net.clock.now + LOOK)
-
-    def tick(self) -> None:
-        while self.timers and self.timers[0][0] <= self._net.clock.now:
-            timer = heapq.heappop(self.timers)[2]
-            if timer.action is not None:
-                timer.action()
 
     @property
     def due(self) -> float | None:
         """When something happens by itself."""
-        while self.timers and self.timers[0][2].action is None:
-            heapq.heappop(self.timers)
-        times = [self.timers[0][0]] if self.timers else []
-        return min([*times, *([self.look] if self.look is not None else [])], default=None)
+        return min((at for at in (self.asyncio.due, self.look) if at is not None), default=None)
 
     def answer(self, refused: bool = False) -> None:
         """One HTTP answer comes back; `refused`: the connection was."""
-        job, done = self.jobs.popleft()
-        self._net.refusing = refused
+        if not self.jobs:
+            return
+        job = self._jobs.popleft()
         try:
-            result = job()
-        finally:
-            self._net.refusing = False
-        self.call(lambda: done(result))
+            job.answer.set_result(job.ask(refused))
+        except BootstrapError as error:
+            job.answer.set_exception(error)
 
     def die(self) -> None:
         """SIGKILL: peers see their connections close; what was on the wire may still arrive."""
@@ -182,13 +279,16 @@ class SimLoop:
                 link.wire.clear()
 
 
+def _up(error: BaseException) -> None:
+    raise error
+
+
 class Network:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.loops: dict[str, SimLoop] = {}
         self.links: list[SimLink] = []
         self.servers: dict[str, Callable[[str, str, bytes | None], tuple[int, str]]] = {}  # host:port → answers
-        self.refusing = False
         self._ports = itertools.count(40001)
         self._names = itertools.count(1)
 
@@ -217,16 +317,15 @@ class Network:
             return
         there.turn(frames, link)
 
-    def http(self, address: str, method: str, target: str, body: bytes | None = None, timeout: float = 5.0) -> bytes:
-        """Stands in for bootstrap_client._call."""
-        del timeout
+    def http(self, address: str, method: str, target: str, body: bytes | None, refused: bool) -> bytes:
+        """The body of a 200, as BootstrapClient.call has it."""
         server = self.servers.get(address)
         url = f"http://{address}{target.partition('?')[0]}"
-        if server is None or self.refusing:
+        if server is None or refused:
             raise BootstrapError(f"{url}: connection refused")
         status, text = server(method, target, body)
         if status != 200:
-            raise bootstrap_client._refused(url, status, text)
+            raise bootstrap_client.refused(url, status, text)
         return text.encode()
 
 
@@ -261,10 +360,9 @@ def simulated(net: Network) -> Iterator[None]:
     for name, module in list(sys.modules.items()):
         if name.startswith("pdctl.engine.") and getattr(module, "time", None) is time:
             put(module, "time", net.clock)
-    put(kv_manager, "Loop", net.loop)
-    put(bootstrap_client, "_call", net.http)
+    put(kv_manager, "KvLoop", net.loop)
     put(prefill_manager, "Workers", _same_thread)
-    put(sys.modules["pdctl.engine.decode.prefill_rank"], "uuid", Names(net))
+    put(sys.modules["pdctl.engine.decode.rank_connection"], "uuid", Names(net))
     put(prefill_manager, "uuid", Names(net))
     try:
         yield

@@ -198,7 +198,7 @@ class World:
             loop.turn()
 
     def _still(self) -> bool:
-        waiting = any(loop.calls or loop.jobs or loop.events for loop in self.loops)
+        waiting = any(loop.calls or loop.jobs or loop.events or loop.asyncio.ready for loop in self.loops)
         working = any(
             rank.scheduler._overlap.under_way or len(rank.role.running)
             for one in self.instances

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from pdctl.engine.decode.prefill_rank import Connection
+from pdctl.engine.decode.rank_connection import RankConnection
 from pdctl.engine.decode.receiver import KvReceiver
 from pdctl.engine.kv_link.kv_frames import AbortAck, Frame, Status, TransferInfo, codec, pack_pages
 from pdctl.engine.kv_link.room_failure import FailureCode
@@ -31,7 +31,7 @@ def deliver(side: Side, *frames: Frame) -> None:
 
 
 @contextlib.contextmanager
-def waiting() -> Iterator[tuple[Side, Side, KvSender, KvReceiver, Connection]]:
+def waiting() -> Iterator[tuple[Side, Side, KvSender, KvReceiver, RankConnection]]:
     """A room between a prefill and a decode that waits for its page list, and the decode's connection to another."""
     with (
         bootstrap() as one,

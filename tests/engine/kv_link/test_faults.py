@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from pdctl.engine.decode.receiver import Receiver
 from pdctl.engine.faults import ENV
-from pdctl.engine.kv_link.bootstrap_client import BootstrapError, health
+from pdctl.engine.kv_link.bootstrap_client import BootstrapClient, BootstrapError
 from pdctl.engine.kv_link.room_failure import FailureCode
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.prefill.sender import Sender
@@ -116,12 +117,12 @@ def test_wrong_bytes_arrive_as_if_they_were_right(word: str, faults: pytest.Monk
 @pytest.mark.parametrize("word", ["drop:bootstrap", "corrupt:bootstrap"])
 def test_a_bootstrap_server_that_does_not_answer(word: str, faults: pytest.MonkeyPatch) -> None:
     with bootstrap() as plain:
-        health(f"{HOST}:{plain.port}")
+        asyncio.run(BootstrapClient().health(f"{HOST}:{plain.port}"))
     faults.setenv(ENV, word)
     with bootstrap() as server, decode_side(topology_timeout=0.1) as decode:
         if word.startswith("drop"):
             with pytest.raises(BootstrapError):
-                health(f"{HOST}:{server.port}")
+                asyncio.run(BootstrapClient().health(f"{HOST}:{server.port}"))
         receiver = decode.manager.receiver(1, "r", HOST, server.port)  # type: ignore[union-attr]
         failed(decode, receiver, FailureCode.BOOTSTRAP_UNREACHABLE, f"{HOST}:{server.port}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from pdctl.engine.decode.receiver import Receiver
-from pdctl.engine.kv_link.bootstrap_client import register_rank
+from pdctl.engine.kv_link.bootstrap_client import BootstrapClient
 from pdctl.engine.kv_link.room_failure import FailureCode
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.prefill.registration import rank_row
@@ -42,7 +43,7 @@ def reused_port() -> Iterator[tuple[Bootstrap, Side, Side]]:
 def register_as(server: Bootstrap, rank: Side, listener: Side, instance_id: str) -> None:
     """Put a row for `rank` that names the port of `listener`."""
     row = rank_row(rank.manager.config, int(listener.manager.endpoint.rsplit(":", 1)[1]), instance_id)
-    register_rank(f"{HOST}:{server.port}", row)
+    asyncio.run(BootstrapClient().register_rank(f"{HOST}:{server.port}", row))
 
 
 def send_through(prefill: Side, decode: Side, sender: Sender, receiver: Receiver) -> None:

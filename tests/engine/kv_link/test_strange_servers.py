@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pdctl.engine.kv_link.bootstrap_client import BootstrapError, health
+from pdctl.engine.kv_link.bootstrap_client import BootstrapClient, BootstrapError
 from pdctl.engine.kv_link.room_failure import FailureCode
 from pdctl.engine.kv_link.room_state import KVPoll
 from tests.engine.kv_link.rig import HOST, bootstrap, decode_side, prefill_side
@@ -121,7 +122,7 @@ def test_a_drip_of_an_answer_holds_a_thread_no_longer_than_silence(
     with server(drip) as port:
         began = time.monotonic()
         with pytest.raises(BootstrapError, match="no answer within 3 s"):
-            health(f"{HOST}:{port}")
+            asyncio.run(BootstrapClient().health(f"{HOST}:{port}"))
         over.set()
         assert time.monotonic() - began < 10
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pdctl.engine.decode import prefill_rank
+from pdctl.engine.decode import rank_connection
 from pdctl.engine.kv_link import kv_frames
 from pdctl.engine.kv_link.kv_frames import PROTOCOL, RegisterAck, codec
 from pdctl.engine.kv_link.room_failure import FailureCode
@@ -24,7 +24,7 @@ def test_a_decode_of_another_version_is_refused_with_both(monkeypatch: pytest.Mo
     def newer(**fields: object) -> kv_frames.RegisterKvArgs:
         return made(**fields, protocol=PROTOCOL + 1)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(prefill_rank, "RegisterKvArgs", newer)
+    monkeypatch.setattr(rank_connection, "RegisterKvArgs", newer)
     with bootstrap() as server, prefill_side(server.port) as prefill, decode_side() as decode:
         receiver = decode.manager.receiver(1, "r", HOST, server.port)  # type: ignore[union-attr]
         failed(decode, receiver, FailureCode.MISMATCH, BOTH)
