@@ -365,7 +365,7 @@ def test_killed_prefill(played: Played) -> None:
     *_, word, last = played.log["prefill-0"].splitlines()
     assert "REHEARSAL: this instance ends itself by SIGKILL now" in word
     assert "pdctl: prefill-0 generation 1 was killed by SIGKILL" in last
-    assert played.lines("prefill-0", f"Room step: room={room} ", "phase=inflight")
+    assert played.lines("prefill-0", f"Room step: room={room} ", "phase=waiting")
     assert not played.lines("prefill-0", "ReqTimeStats(", f"bootstrap_room={room},")
     assert played.lines("decode-0", "Lost connection with prefill instance (bootstrap_addr: ", "1 requests affected")
     assert played.lines("decode-0", "Decode transfer failed for request", f"decode_req.req.bootstrap_room={room} ")

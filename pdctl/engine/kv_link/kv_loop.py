@@ -196,6 +196,9 @@ class KvLoop:
     # --- what its own thread asks of it
 
     def later(self, seconds: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+        """Run `action` after `seconds`; never, once the loop has ended."""
+        if self.ended:
+            return asyncio.TimerHandle(0.0, action, (), self._loop)
         return self._loop.call_later(seconds, self._do, action)
 
     def spawn(
