@@ -136,8 +136,7 @@ class KvLoop:
         self._loop.set_exception_handler(lambda _, context: self._crash(_error_of(context)))
         self._tasks = Tasks(self._loop, self._crash)
         self._ending: asyncio.Future[None] = self._loop.create_future()
-        self._look: asyncio.TimerHandle | asyncio.Handle | None = None  # when the handler wants to look again
-        self._look_soon = False
+        self._look: asyncio.TimerHandle | None = None  # when the handler wants to look again
         self._checksums = ThreadPoolExecutor(CHECKSUM_THREADS, thread_name_prefix=f"{name}-checksum")
         self.bootstrap = BootstrapClient()
         self._closed = False
@@ -296,7 +295,7 @@ class KvLoop:
         if self._reach is not None:
             self._reach()
         action()
-        self._advance_soon()
+        self._advance()
 
     def _receive(self) -> None:
         """ZMQ's descriptor signals a change of state, not a frame: read until there is none, in turns."""
@@ -309,25 +308,21 @@ class KvLoop:
             self._handler.on_frame(frame)
         else:
             self._loop.call_soon(self._receive)
-        self._advance_soon()
+        self._advance()
 
     def _watch(self, link: Link) -> None:
         for event in link.events():
             self._handler.on_link(link, event)
-        self._advance_soon()
-
-    def _advance_soon(self) -> None:
-        """Let the handler look at what it polls, once for all that happens in this turn."""
-        if not self._look_soon:
-            self._look_soon = True
-            self._loop.call_soon(self._advance)
+        self._advance()
 
     def _advance(self) -> None:
-        self._look_soon = False
+        """Let the handler look at what it polls, after whatever may have changed it."""
         if self._look is not None:
             self._look.cancel()
+            self._look = None
         at = self._handler.advance()
-        self._look = None if at is None else self._loop.call_at(at, self._advance_soon)
+        if at is not None:
+            self._look = self._loop.call_at(at, self._advance)
 
     def _note_turned_away(self) -> None:
         """One line at once, then one for all that come within TURNED_AWAY_EVERY seconds."""
