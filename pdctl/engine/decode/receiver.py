@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from pdctl.engine.decode.prefill_directory import PrefillDirectory, Writers
     from pdctl.engine.decode.rank_connection import RankConnection
+    from pdctl.engine.kv_link.kv_loop import Timer
     from pdctl.engine.kv_link.rank_context import RankContext
     from pdctl.engine.transfer.base import Pages
     from pdctl.layout.kv_links import PullTargets
@@ -101,7 +102,7 @@ class KvReceiver:
         self._over: set[RankConnection] = set()  # ranks that have spoken their last word about the room
         self._arrived: dict[RankConnection, Status] = {}  # the last word of each rank that has written its part
         self._retried: set[str] = set()  # endpoints of ranks that had forgotten us
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self._search: asyncio.Task[None] | None = None  # for the prefill's ranks
         self._settled = False
         self._suspect = False  # its pages are not what was sent

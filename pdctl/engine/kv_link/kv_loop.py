@@ -14,6 +14,7 @@ from collections import OrderedDict, deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+import uvloop
 import zmq
 
 from pdctl.engine import faults
@@ -75,6 +76,20 @@ class Handler(Protocol):
         ...
 
 
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class NeverTimer:
+    """The timer of a loop that has ended."""
+
+    def cancel(self) -> None:
+        return
+
+
+NEVER = NeverTimer()
+
+
 class Tasks:
     """The coroutines of one asyncio loop. `crash` is called with an error that none of them expected."""
 
@@ -132,7 +147,8 @@ class KvLoop:
         self._answers: OrderedDict[str, Link] = OrderedDict()  # by endpoint
         self._lingering: deque[float] = deque()  # until when, of links that were closed with something to send
         self._links: set[Link] = set()
-        self._loop = asyncio.SelectorEventLoop()
+        # asyncio's own loop makes a hand-off of 4 MiB a tenth slower (tests/bench/kv_handoff.py).
+        self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._loop.set_exception_handler(lambda _, context: self._crash(_error_of(context)))
         self._tasks = Tasks(self._loop, self._crash)
         self._ending: asyncio.Future[None] = self._loop.create_future()
@@ -194,10 +210,10 @@ class KvLoop:
 
     # --- what its own thread asks of it
 
-    def later(self, seconds: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+    def later(self, seconds: float, action: Callable[[], None]) -> Timer:
         """Run `action` after `seconds`; never, once the loop has ended."""
         if self.ended:
-            return asyncio.TimerHandle(0.0, action, (), self._loop)
+            return NEVER
         return self._loop.call_later(seconds, self._do, action)
 
     def spawn(

@@ -21,10 +21,10 @@ from pdctl.engine.prefill.destination import Chunk, Destination, Part, note_page
 from pdctl.engine.transfer.base import Op, OpState, TransferError
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from pdctl.engine.kv_link.kv_frames import TransferInfo
+    from pdctl.engine.kv_link.kv_loop import Timer
     from pdctl.engine.kv_link.rank_context import RankContext
     from pdctl.engine.prefill.decode_sessions import DecodeSession
     from pdctl.engine.transfer.base import Pages
@@ -85,7 +85,7 @@ class KvSender:
         self._finished: bytes | None = None  # metadata, once the last chunk was posted
         self._failing: Failure | None = None
         self._acks: dict[str, Callable[[], None]] = {}  # by session: who gave the room up and wants to know
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
 
     # --- the scheduler's thread
 

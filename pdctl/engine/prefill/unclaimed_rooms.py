@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from pdctl.engine.kv_link.kv_frames import TransferInfo
-    from pdctl.engine.kv_link.kv_loop import KvLoop
+    from pdctl.engine.kv_link.kv_loop import KvLoop, Timer
     from pdctl.engine.kv_link.room_failure import Failure
 
 
@@ -28,7 +27,7 @@ SHARE = 2  # one session may keep this part of the capacity
 class UnclaimedPageList:
     info: TransferInfo
     arrived: float  # time.monotonic()
-    timer: asyncio.TimerHandle
+    timer: Timer
 
 
 class UnclaimedPageLists:
