@@ -15,15 +15,6 @@ ROOT = Path(__file__).resolve().parents[2]
 TYPE_CIRCLES: frozenset[tuple[str, str]] = frozenset(
     {
         ("pdctl.cli.launch_slurm", "pdctl.cli.launch"),
-        ("pdctl.engine.decode.prefill_directory", "pdctl.engine.decode.decode_manager"),
-        ("pdctl.engine.decode.prefill_directory", "pdctl.engine.decode.receiver"),
-        ("pdctl.engine.decode.prefill_rank", "pdctl.engine.decode.decode_manager"),
-        ("pdctl.engine.decode.prefill_rank", "pdctl.engine.decode.prefill_directory"),
-        ("pdctl.engine.decode.receiver", "pdctl.engine.decode.decode_manager"),
-        ("pdctl.engine.decode.receiver", "pdctl.engine.decode.prefill_rank"),
-        ("pdctl.engine.prefill.decode_sessions", "pdctl.engine.prefill.prefill_manager"),
-        ("pdctl.engine.prefill.destination", "pdctl.engine.prefill.decode_sessions"),
-        ("pdctl.engine.prefill.sender", "pdctl.engine.prefill.prefill_manager"),
         ("pdctl.engines.base", "pdctl.engines.speech"),
         ("pdctl.engines.sglang.adapter", "pdctl.engines.speech"),
         ("pdctl.manifests.write.groups", "pdctl.manifests.write.flavours"),

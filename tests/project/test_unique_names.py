@@ -145,7 +145,6 @@ DOUBLE_CLASSES = frozenset(
         "Claim",
         "Clock",
         "Command",
-        "Connection",
         "Counted",
         "Cut",
         "Death",
