@@ -55,11 +55,11 @@ def kubernetes(
     pdctl render kubernetes qwen.yaml --flavour lws -o manifests/
     pdctl render kubernetes qwen.yaml --kubernetes-version 1.30
     """
-    from pdctl.manifests import validate
+    from pdctl.manifests import object_validation
     from pdctl.manifests.write import rendering
     from pdctl.topology import resolve
 
-    versions = validate.VERSIONS if version is None else (validate.known(version),)
+    versions = object_validation.VERSIONS if version is None else (object_validation.known(version),)
     read = resolve.load([resolve.find(each) for each in (topology, *(overlays or []))], sets or [])
     made = rendering.render(read, flavour.value if flavour is not None else None, versions)
     for caution in made.cautions:
@@ -71,13 +71,13 @@ def kubernetes(
 
 
 def write_stream(objects: Sequence[Object]) -> None:
-    from pdctl.manifests.write.text import stream
+    from pdctl.manifests.write.objects import stream
 
     term.out().write(stream(objects).rstrip())
 
 
 def _keep(objects: Sequence[Object], directory: Path) -> None:
-    from pdctl.manifests.write.text import document, file_name
+    from pdctl.manifests.write.objects import document, file_name
 
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
 from pdctl.imports.found import ROLES
-from pdctl.manifests.images import pinned
+from pdctl.manifests.manifest import pinned
 from pdctl.topology.units import UnitError, parse_size
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pdctl.imports.found import Found, Router
     from pdctl.imports.notes import Notes
-    from pdctl.manifests.manifest import Mount, Pod
+    from pdctl.manifests.manifest import ManifestPod, Mount
 
 FLAVOURS = {"LeaderWorkerSet": "lws", "RoleBasedGroup": "rbg", "DisaggregatedSet": "disaggregatedset"}
 USUAL = "disaggregatedset"
@@ -49,7 +49,7 @@ def kubernetes(found: Found, router: Router | None, notes: Notes) -> dict[str, o
     return made
 
 
-def _flavour(pods: Sequence[Pod], notes: Notes) -> str:
+def _flavour(pods: Sequence[ManifestPod], notes: Notes) -> str:
     kinds = list(dict.fromkeys(pod.kind for pod in pods))
     known = [FLAVOURS[kind] for kind in kinds if kind in FLAVOURS]
     if known:
@@ -58,7 +58,7 @@ def _flavour(pods: Sequence[Pod], notes: Notes) -> str:
     return USUAL
 
 
-def _pod(pods: Sequence[Pod], notes: Notes) -> dict[str, object]:
+def _pod(pods: Sequence[ManifestPod], notes: Notes) -> dict[str, object]:
     made: dict[str, object] = {}
     if any(pod.host_network for pod in pods):
         made["host-network"] = True
@@ -122,7 +122,7 @@ def _is_size(text: str) -> bool:
         return False
 
 
-def _by_role(pods: Sequence[Pod]) -> dict[str, Pod]:
+def _by_role(pods: Sequence[ManifestPod]) -> dict[str, ManifestPod]:
     return {
         role: pod for role in ROLES for pod in pods for container in pod.containers
         if any(word.text == role for word in container.argv)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdctl.manifests.flags import Flag, Flags, Listed
-    from pdctl.manifests.manifest import Pod, Said
+    from pdctl.manifests.command_lines import Flag, Flags, Listed
+    from pdctl.manifests.manifest import ManifestPod, SaidSetting
 
 ROLES = ("prefill", "decode")
 TRUTHS = ("", "true", "1")
@@ -33,7 +33,7 @@ class Engine(NamedTuple):
     role: str
     kind: str
     flags: Flags
-    env: Mapping[str, Said]
+    env: Mapping[str, SaidSetting]
     place: str
     group: str
     copies: int | None = None
@@ -43,7 +43,7 @@ class Engine(NamedTuple):
     host: str = ""
     part: str = ""
     command: tuple[str, ...] = ()
-    pod: Pod | None = None
+    pod: ManifestPod | None = None
 
     def number(self, *names: str) -> int | None:
         return self.flags.number(*names)
@@ -67,7 +67,7 @@ class Router(NamedTuple):
     place: str
     image: str = ""
     command: tuple[str, ...] = ()
-    pod: Pod | None = None
+    pod: ManifestPod | None = None
 
 
 class Found(NamedTuple):

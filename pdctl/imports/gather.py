@@ -8,7 +8,7 @@ from pdctl.errors import UsageError
 from pdctl.imports import started
 from pdctl.imports.found import Engine, Found, Router
 from pdctl.manifests import read
-from pdctl.manifests.flags import Flags
+from pdctl.manifests.command_lines import Flags
 from pdctl.manifests.manifest import COMPOSE, SCRIPT
 
 if TYPE_CHECKING:

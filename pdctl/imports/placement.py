@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pdctl.imports.found import Engine, Router
     from pdctl.imports.instances import Instance
     from pdctl.imports.notes import Notes
-    from pdctl.manifests.flags import Listed
+    from pdctl.manifests.command_lines import Listed
 
 HTTP, BOOTSTRAP = 30000, 8998
 GPUS = 8  # of a host, where nobody says

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from pdctl.errors import UsageError
 from pdctl.imports.found import ROLES, Engine, Found, Router
-from pdctl.manifests.flags import ALIASES, Flag, Flags
-from pdctl.manifests.manifest import Said
-from pdctl.manifests.nodes import documents, get, items, line, number, pairs, text
+from pdctl.manifests.command_lines import ALIASES, Flag, Flags
+from pdctl.manifests.lenient_yaml import documents, get, items, line, number, pairs, text
+from pdctl.manifests.manifest import SaidSetting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -73,7 +73,7 @@ def _engine(document: Node | None, role: str, file: str, known: Mapping[str, str
         role=role,
         kind="dynamo" if _frontend(document) == "dynamo" else "sglang",
         flags=flags,
-        env={key: Said(key, text(value), line(value)) for key, value in pairs(environment)},
+        env={key: SaidSetting(key, text(value), line(value)) for key, value in pairs(environment)},
         place=place,
         group=role,
         copies=workers,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pdctl.imports.found import Engine
     from pdctl.imports.instances import Instance
     from pdctl.imports.notes import Notes
-    from pdctl.manifests.flags import Flag
+    from pdctl.manifests.command_lines import Flag
     from pdctl.topology.model import FlagValue
 
 # What a pod is told about itself, which only flags of a node refer to.

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.sglang.arguments import arguments
 from pdctl.imports.found import ROLES, Engine, Router
-from pdctl.manifests.flags import Flags, in_full, parse, worker
-from pdctl.manifests.manifest import SCRIPT, Said
-from pdctl.manifests.programs import program
+from pdctl.manifests.command_lines import Flags, in_full, parse, program, worker
+from pdctl.manifests.manifest import SCRIPT, SaidSetting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pdctl.imports.notes import Notes
-    from pdctl.manifests.flags import Flag, Listed
-    from pdctl.manifests.manifest import Container, Manifest, Pod, Word
-    from pdctl.manifests.programs import Program
+    from pdctl.manifests.command_lines import Flag, Listed, ServerProgram
+    from pdctl.manifests.manifest import Container, Manifest, ManifestPod, PlacedWord
 
 EXPANSION = re.compile(r"\$\((\w+)\)")
 # What operators put into the environment of a group's pods; the address and the index differ by pod.
@@ -32,9 +30,9 @@ DOCKER = re.compile(r"--?(?:e|env)(?:=(.*))?", re.DOTALL)
 class Start(NamedTuple):
     """One command line in its pod."""
 
-    pod: Pod
+    pod: ManifestPod
     container: Container
-    program: Program
+    program: ServerProgram
 
 
 def engines(manifest: Manifest, known: Mapping[str, str], notes: Notes) -> Iterator[Engine]:
@@ -132,11 +130,11 @@ def _settled(flag: Flag) -> Flag:
     return flag._replace(values=tuple(values[:keep] if all(each.startswith("$") for each in behind) else values))
 
 
-def _line(argv: tuple[Word, ...], found: Program) -> int:
+def _line(argv: tuple[PlacedWord, ...], found: ServerProgram) -> int:
     return argv[len(found.head)].line if len(found.head) < len(argv) else argv[0].line
 
 
-def _head(start: Start, notes: Notes) -> tuple[tuple[str, ...], list[Said], str]:
+def _head(start: Start, notes: Notes) -> tuple[tuple[str, ...], list[SaidSetting], str]:
     """The interpreter, unless it is the usual one; variables and image of a `docker run` before it."""
     pod, container, found = start
     head = [word.text for word in found.head]
@@ -156,14 +154,14 @@ def _head(start: Start, notes: Notes) -> tuple[tuple[str, ...], list[Said], str]
     return (interpreter[0], *words), env, image
 
 
-def _docker(found: Program, before: list[str]) -> tuple[list[Said], str]:
+def _docker(found: ServerProgram, before: list[str]) -> tuple[list[SaidSetting], str]:
     env = []
     for at, text in enumerate(before):
         match = DOCKER.fullmatch(text)
         value = (match[1] or (before[at + 1] if at + 1 < len(before) else "")) if match else ""
         if "=" in value:
             name, _, said = value.partition("=")
-            env.append(Said(name, said, found.head[at].line))
+            env.append(SaidSetting(name, said, found.head[at].line))
     images = [text for text in before if "/" in text and text[0] not in "-/.$~" and "=" not in text]
     return env, images[-1] if images and ":/" not in images[-1] else ""
 

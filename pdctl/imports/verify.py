@@ -9,7 +9,7 @@ from pdctl.errors import PdctlError, TopologyError
 from pdctl.imports import document
 from pdctl.imports.found import ROLES
 from pdctl.layout.planner import plan_topology
-from pdctl.manifests.flags import parse
+from pdctl.manifests.command_lines import parse
 from pdctl.topology import resolve
 from pdctl.topology.diagnostic import Code, Diagnostic
 

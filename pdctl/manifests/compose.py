@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from yaml.nodes import ScalarNode
 
-from pdctl.manifests.expansion import Variables
-from pdctl.manifests.manifest import COMPOSE, Container, Manifest, Pod, Said, Service, Word
-from pdctl.manifests.nodes import documents, first_line, get, items, line, number, pairs, text
-from pdctl.manifests.pods import shelled
-from pdctl.manifests.programs import program
-from pdctl.manifests.quoting import split
+from pdctl.manifests.command_lines import program
+from pdctl.manifests.lenient_yaml import documents, first_line, get, items, line, number, pairs, text
+from pdctl.manifests.manifest import COMPOSE, Container, Manifest, ManifestPod, PlacedWord, SaidSetting, Service
+from pdctl.manifests.pod_templates import shelled
+from pdctl.manifests.shell import ShellVariables
+from pdctl.manifests.shell_words import split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,21 +25,21 @@ BROKEN = re.compile(r"\\?\n")  # a command over several lines is one command
 
 def read_compose(body: str, name: str, known: Mapping[str, str]) -> Manifest:
     """`known` fills in `${…}`, as the file's surroundings would; UsageError for a text that is no YAML."""
-    pods: list[Pod] = []
+    pods: list[ManifestPod] = []
     for document in documents(body, name):
         for service, node in pairs(get(document, "services")):
-            pod = _pod(service, node, name, Variables(dict(known)))
+            pod = _pod(service, node, name, ShellVariables(dict(known)))
             if any(program(each.argv) for each in pod.containers):
                 pods.append(pod)
     return Manifest((name,), tuple(pods), tuple(_service(pod) for pod in pods))
 
 
-def _service(pod: Pod) -> Service:
+def _service(pod: ManifestPod) -> Service:
     """Services reach each other by name, at every port."""
     return Service(pod.name, pod.file, pod.line, COMPOSE, True, {SERVICE: pod.name}, ())
 
 
-def _pod(service: str, node: Node, file: str, values: Variables) -> Pod:
+def _pod(service: str, node: Node, file: str, values: ShellVariables) -> ManifestPod:
     env = tuple(_environment(get(node, "environment"), values))
     words, lines = _words(node, values)
     argv, in_shell, own = shelled(words, lines, {said.name: said.value for said in env if said.value is not None})
@@ -55,7 +55,7 @@ def _pod(service: str, node: Node, file: str, values: Variables) -> Pod:
         env_open=get(node, "env_file") is not None,
     )
     replicas = number(get(node, "scale"))
-    return Pod(
+    return ManifestPod(
         name=service,
         kind=COMPOSE,
         file=file,
@@ -74,32 +74,32 @@ def _pod(service: str, node: Node, file: str, values: Variables) -> Pod:
     )
 
 
-def _words(node: Node, values: Variables) -> tuple[tuple[Word, ...], list[int]]:
-    words: list[Word] = []
+def _words(node: Node, values: ShellVariables) -> tuple[tuple[PlacedWord, ...], list[int]]:
+    words: list[PlacedWord] = []
     lines: list[int] = []
     for key in ("entrypoint", "command"):
         said = get(node, key)
         if isinstance(said, ScalarNode):
             for raw in next(split(BROKEN.sub(" ", text(said) or "") + "\n", first_line(said)), []):
-                words += [Word(each.replace("$$", "$"), first_line(said)) for each in values.words(raw)]
+                words += [PlacedWord(each.replace("$$", "$"), first_line(said)) for each in values.words(raw)]
         else:
-            words += [Word(_filled(text(each) or "", values), line(each)) for each in items(said)]
+            words += [PlacedWord(_filled(text(each) or "", values), line(each)) for each in items(said)]
         lines += [word.line for word in words[len(lines) :]]
     return tuple(words), lines
 
 
-def _environment(node: Node | None, values: Variables) -> Iterator[Said]:
+def _environment(node: Node | None, values: ShellVariables) -> Iterator[SaidSetting]:
     """A map, or a list of NAME=value; a name alone is taken from where compose runs."""
     for name, value in pairs(node):
         said = text(value)
-        yield Said(name, None if said is None else _filled(said, values), line(value))
+        yield SaidSetting(name, None if said is None else _filled(said, values), line(value))
     for each in items(node):
         variable, equals, given = (text(each) or "").partition("=")
         if variable:
-            yield Said(variable, _filled(given, values) if equals else None, line(each))
+            yield SaidSetting(variable, _filled(given, values) if equals else None, line(each))
 
 
-def _filled(body: str, values: Variables) -> str:
+def _filled(body: str, values: ShellVariables) -> str:
     return values.filled(body.replace("$$", "\0")).replace("\0", "$")
 
 

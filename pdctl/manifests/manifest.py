@@ -6,25 +6,27 @@ RoleBasedGroup. A start script is read as one pod: its commands share a host.
 
 from __future__ import annotations
 
+import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+
 SCRIPT = "script"  # Pod.kind of a start script
 COMPOSE = "compose"  # of a service of a compose file; Service.kind of its name
 PLAIN = (SCRIPT, COMPOSE)  # without probes, times to end and fields that Kubernetes fills in
 
 
-class Word(NamedTuple):
+class PlacedWord(NamedTuple):
     """One word of a command line. `line` is 1-based."""
 
     text: str
     line: int
 
 
-class Said(NamedTuple):
+class SaidSetting(NamedTuple):
     """An environment variable or an annotation. `value` None: taken from a secret, a field or a config map."""
 
     name: str
@@ -63,19 +65,19 @@ class Container(NamedTuple):
     name: str
     image: str
     image_line: int
-    argv: tuple[Word, ...]
-    env: tuple[Said, ...] = ()
+    argv: tuple[PlacedWord, ...]
+    env: tuple[SaidSetting, ...] = ()
     probes: tuple[Probe, ...] = ()
     gpus: int | None = None
     shell: bool = False
     env_open: bool = False
-    resources: tuple[Said, ...] = ()
-    secrets: tuple[Said, ...] = ()
+    resources: tuple[SaidSetting, ...] = ()
+    secrets: tuple[SaidSetting, ...] = ()
     mounts: tuple[Mount, ...] = ()
-    ports: tuple[Said, ...] = ()  # declared containerPorts: name ("" without one) and number
+    ports: tuple[SaidSetting, ...] = ()  # declared containerPorts: name ("" without one) and number
 
 
-class Pod(NamedTuple):
+class ManifestPod(NamedTuple):
     """One pod template. `part` is leader or worker where an object has both; `size`: pods of one group.
 
     replicas None: not written, which Kubernetes takes for one. `added`: labels its controller puts on the pods.
@@ -90,7 +92,7 @@ class Pod(NamedTuple):
     replicas: int | None
     size: int | None
     labels: Mapping[str, str]
-    annotations: tuple[Said, ...]
+    annotations: tuple[SaidSetting, ...]
     host_network: bool
     dns_policy: str
     grace: int | None
@@ -134,6 +136,14 @@ class Manifest(NamedTuple):
     """`others`: the labels of pod templates that start neither an engine nor a router."""
 
     files: tuple[str, ...]
-    pods: tuple[Pod, ...]
+    pods: tuple[ManifestPod, ...]
     services: tuple[Service, ...]
     others: tuple[Mapping[str, str], ...] = ()
+
+
+PINNED = re.compile(r"@sha256:[0-9a-f]+$|:[\w][\w.-]{0,127}$")
+
+
+def pinned(image: str) -> bool:
+    """Whether the name says which image it is: a tag other than latest, or a digest."""
+    return bool(PINNED.search(image)) and not image.endswith(":latest")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from pdctl import input_file
 from pdctl.errors import UsageError
 from pdctl.manifests import shell
-from pdctl.manifests.manifest import COMPOSE, SCRIPT, Container, Manifest, Pod, Service
-from pdctl.manifests.programs import program
+from pdctl.manifests.command_lines import program
+from pdctl.manifests.manifest import COMPOSE, SCRIPT, Container, Manifest, ManifestPod, Service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -55,13 +55,13 @@ def read_text(text: str, name: str, known: Mapping[str, str] = MappingProxyType(
         from pdctl.manifests.compose import read_compose  # late: loads the YAML parser
 
         return read_compose(text, name, known)
-    from pdctl.manifests import nodes
-    from pdctl.manifests import pods as templates  # late, as above
+    from pdctl.manifests import lenient_yaml
+    from pdctl.manifests import pod_templates as templates  # late, as above
 
-    pods: list[Pod] = []
+    pods: list[ManifestPod] = []
     services: list[Service] = []
     others: list[Mapping[str, str]] = []
-    for document in nodes.documents(text, name):
+    for document in lenient_yaml.documents(text, name):
         pods += templates.pods(document, name)
         services += templates.services(document, name)
         others += templates.others(document)
@@ -83,7 +83,7 @@ def kind_of(text: str) -> str:
     return SCRIPT if any(True for _ in _started(text, 1, {})) else ""
 
 
-def _script(text: str, name: str, known: Mapping[str, str]) -> list[Pod]:
+def _script(text: str, name: str, known: Mapping[str, str]) -> list[ManifestPod]:
     """One pod: what a script starts shares the host it runs on."""
     found = [
         Container(
@@ -99,10 +99,10 @@ def _script(text: str, name: str, known: Mapping[str, str]) -> list[Pod]:
     ]
     if not found:
         return []
-    return [Pod(Path(name).name, SCRIPT, name, 1, "", 1, None, {}, (), True, "", None, tuple(found))]
+    return [ManifestPod(Path(name).name, SCRIPT, name, 1, "", 1, None, {}, (), True, "", None, tuple(found))]
 
 
-def _started(text: str, first: int, known: Mapping[str, str], depth: int = 0) -> Iterator[shell.Command]:
+def _started(text: str, first: int, known: Mapping[str, str], depth: int = 0) -> Iterator[shell.ShellCommand]:
     """Commands that start something, those of a text handed to `bash -c` or `ssh` included."""
     for command in shell.commands(text, first, known):
         if program(command.words):

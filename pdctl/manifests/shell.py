@@ -1,19 +1,189 @@
-"""A shell text taken apart into its simple commands: enough to read flags and variables, never run.
-
-Loops over words are gone through, every branch of an `if` or a `case` is taken, functions are taken where they stand.
-"""
+"""A shell text taken apart into simple commands, its variables filled in as far as the text sets them; never run."""
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.manifests.expansion import MOST, Variables, ranged, sequence
-from pdctl.manifests.manifest import Said, Word
-from pdctl.manifests.quoting import Raw, split
+from pdctl.engines import numerals
+from pdctl.manifests.manifest import PlacedWord, SaidSetting
+from pdctl.manifests.shell_words import DOUBLE, LITERAL, SUM, RawCommand, split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+
+VARIABLE = re.compile(r"\$(?:\{(\w+)(?:(:?[-=?])([^}]*))?\}|(\w+))")
+ALL = re.compile(r"\$(?:\{(\w+|[@*])(?:\[[@*]\])?\}|([@*]))")  # "${ARGS[@]}", "$@"
+ARRAY = re.compile(r"\$\{(\w+|[@*])\[[@*]\]\}|\$[@*]|\$\{[@*]\}")
+PASSED = re.compile(r"\$(\d|\{\d+\})")
+LONGEST = 1 << 16  # characters one word may grow to
+
+
+class ShellVariables:
+    """`arrays` are the words of `NAME=(…)`. A value of None is set to something nobody knows."""
+
+    def __init__(self, known: dict[str, str]) -> None:
+        self.known = {name: SaidSetting(name, value, 0) for name, value in known.items()}
+        self.arrays: dict[str, list[str]] = {}
+
+    def set(self, name: str, value: str, line: int, more: bool = False, certain: bool = True) -> None:
+        """What the caller may pass (`MODEL="$2"`), and what only one branch sets to something unknown, does not replace
+        what the text itself has set before."""
+        old = self.known.get(name)
+        vague = PASSED.fullmatch(value) or (not certain and value.startswith("$"))
+        if vague and old is not None and old.value is not None and "$" not in old.value:
+            return
+        before = old.value or "" if more and old is not None else ""
+        self.known[name] = SaidSetting(name, (before + value)[:LONGEST], line)
+
+    def words(self, raw: RawCommand) -> list[str]:
+        """What a word becomes: nothing, itself, or several where an unquoted variable holds several."""
+        fields, begun = [""], False
+        for piece in raw.pieces:
+            if piece.how == LITERAL:
+                fields[-1] += piece.text
+                begun = True
+            elif piece.how == SUM:
+                fields[-1] += self._sum(piece.text)
+                begun = True
+            elif piece.how == DOUBLE:
+                begun = self._quoted(piece.text, fields) or begun
+            else:
+                begun = self._plain(piece.text, fields) or begun
+            if len(fields[-1]) > LONGEST:
+                fields[-1] = fields[-1][:LONGEST]
+        return fields if begun or len(fields) > 1 else []
+
+    def joined(self, raw: RawCommand) -> str:
+        """As one word, the way an assignment takes it."""
+        return " ".join(self.words(raw))
+
+    def _quoted(self, text: str, fields: list[str]) -> bool:
+        """Whether there is a word at all: of an empty array nothing is left."""
+        found = ARRAY.fullmatch(text)
+        if found is None:
+            fields[-1] += self.filled(ARRAY.sub(lambda each: " ".join(self._array(each)), text))
+            return True
+        elements = self._array(found)
+        if elements:
+            fields[-1] += elements[0]
+            fields += elements[1:]
+        return bool(elements)
+
+    def _array(self, found: re.Match[str]) -> list[str]:
+        return self.arrays.get(found[1] or "", [])
+
+    def _plain(self, text: str, fields: list[str]) -> bool:
+        begun = False
+        for literal, value in self._parts(text):
+            if literal:
+                fields[-1] += literal
+                begun = True
+                continue
+            several = value.split()
+            if value[:1].isspace() and fields[-1]:
+                fields.append("")
+            if several:
+                fields[-1] += several[0]
+                fields += several[1:]
+                begun = True
+        return begun
+
+    def _parts(self, text: str) -> Iterator[tuple[str, str]]:
+        """(literal, "") and ("", value of a variable) in turn. What is unknown is literal: nobody can split it."""
+        at = 0
+        for found in re.finditer(f"{ARRAY.pattern}|{VARIABLE.pattern}", text):
+            if found.start() > at:
+                yield text[at : found.start()], ""
+            at = found.end()
+            array, variable = ARRAY.fullmatch(found[0]), VARIABLE.fullmatch(found[0])
+            if array is not None:
+                yield "", " ".join(self._array(array))
+            elif variable is not None:
+                value = self._value(variable)
+                yield ("", value) if value is not None else (found[0], "")
+        if at < len(text):
+            yield text[at:], ""
+
+    def filled(self, text: str) -> str:
+        def value(found: re.Match[str]) -> str:
+            known = self._value(found)
+            return found[0] if known is None else known
+
+        return VARIABLE.sub(value, text)
+
+    def _value(self, found: re.Match[str]) -> str | None:
+        """None: nobody knows. `${NAME:-default}` and `:=` have a default, which may name another variable."""
+        name, how, default = found[1] or found[4], found[2] or "", found[3]
+        said = self.known.get(name)
+        if said is not None and said.value is not None and (said.value or ":" not in how):
+            return said.value
+        if default is None or how.endswith("?"):
+            return None
+        value = self.filled(default.strip("'\"")) if "$" in default else default.strip("'\"")
+        if how.endswith("="):
+            self.set(name, value, 0)
+        return value
+
+    def _sum(self, text: str) -> str:
+        """`$((BASE + 1))` as a number; as it is written where a name in it is unknown."""
+        filled = re.sub(r"(?<!\$)\b[A-Za-z_]\w*", lambda found: f"${found[0]}", text)
+        try:
+            return str(_reckoned(ast.parse(self.filled(filled).strip(), mode="eval").body))
+        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+            return f"$(({text}))"
+
+
+SUMS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+LARGEST = 10**9
+
+
+def _reckoned(node: ast.expr, depth: int = 0) -> int:
+    """Whole numbers, + - * / % and brackets; ValueError for anything else, and for numbers no port has."""
+    if depth > 20:
+        raise ValueError
+    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) <= LARGEST:
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_reckoned(node.operand, depth + 1)
+    if isinstance(node, ast.BinOp) and type(node.op) in SUMS:
+        value = SUMS[type(node.op)](_reckoned(node.left, depth + 1), _reckoned(node.right, depth + 1))
+        if abs(value) <= LARGEST:
+            return value
+    raise ValueError
+
+
+def ranged(text: str) -> list[str]:
+    """`{0..3}` as its numbers; anything else as itself."""
+    found = re.fullmatch(r"\{(\d{1,6})\.\.(\d{1,6})\}", text)
+    if found is None:
+        return [text]
+    low, high = numerals.whole(found[1]) or 0, numerals.whole(found[2]) or 0
+    step = 1 if high >= low else -1
+    return [str(number) for number in range(low, high + step, step)][:MOST]
+
+
+def sequence(text: str) -> list[str] | None:
+    """`$(seq 4)`, `$(seq 0 3)` as their numbers."""
+    found = re.fullmatch(r"\$\(\s*seq\s+(\d{1,6})(?:\s+(\d{1,6}))?\s*\)", text)
+    if found is None:
+        return None
+    first, last = (found[1], found[2]) if found[2] else ("1", found[1])
+    return ranged(f"{{{first}..{last}}}") if int(first) <= int(last) else []
+
+
+MOST = 64  # turns of one loop
+
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 RUNNERS = ("env", "exec", "nohup", "time", "command")
@@ -24,14 +194,14 @@ SETTERS = ("export", "declare", "readonly", "local", "typeset")
 MOST_COMMANDS = 4096  # of one text, every turn of its loops counted
 
 
-class Command(NamedTuple):
+class ShellCommand(NamedTuple):
     """`env` is what the text has exported or put in front by then."""
 
-    words: tuple[Word, ...]
-    env: tuple[Said, ...]
+    words: tuple[PlacedWord, ...]
+    env: tuple[SaidSetting, ...]
 
 
-def commands(text: str, first: int = 1, known: Mapping[str, str] | None = None) -> Iterator[Command]:
+def commands(text: str, first: int = 1, known: Mapping[str, str] | None = None) -> Iterator[ShellCommand]:
     """Every simple command of a shell text that begins on line `first`, its known variables filled in.
 
     `known`: variables the surroundings set.
@@ -52,12 +222,12 @@ def variables(text: str, known: Mapping[str, str] | None = None) -> dict[str, st
 
 class _Script:
     def __init__(self, known: dict[str, str]) -> None:
-        self.variables = Variables(known)
+        self.variables = ShellVariables(known)
         self._exported: set[str] = set()
         self._left = MOST_COMMANDS
         self._branches = 0  # of if, case and while that are open: what is set there may never be
 
-    def run(self, raws: list[list[Raw]], at: int, end: int) -> Iterator[Command]:
+    def run(self, raws: list[list[RawCommand]], at: int, end: int) -> Iterator[ShellCommand]:
         while at < end and self._left > 0:
             self._left -= 1
             words = raws[at]
@@ -76,14 +246,14 @@ class _Script:
                 yield from self._command(words)
             at += 1
 
-    def _values(self, words: list[Raw]) -> list[str]:
+    def _values(self, words: list[RawCommand]) -> list[str]:
         found: list[str] = []
         for raw in words:
             for each in self.variables.words(raw):
                 found += sequence(each) or ranged(each)
         return found[:MOST]
 
-    def _command(self, words: list[Raw]) -> Iterator[Command]:
+    def _command(self, words: list[RawCommand]) -> Iterator[ShellCommand]:
         if len(words) > 1 and words[0].bare and words[0].text.endswith("=(") and words[-1].text == ")":
             self._fill(words)
             return
@@ -96,27 +266,27 @@ class _Script:
         else:
             yield self._made(plain, own)
 
-    def _fill(self, words: list[Raw]) -> None:
+    def _fill(self, words: list[RawCommand]) -> None:
         """`NAME=(a b)` and `NAME+=(a b)`."""
         name = words[0].text[:-2]
         values = [each for raw in words[1:-1] for each in self.variables.words(raw)]
         old = self.variables.arrays.get(name.removesuffix("+"), []) if name.endswith("+") else []
         self.variables.arrays[name.removesuffix("+")] = (old + values)[:MOST_COMMANDS]
 
-    def _export(self, plain: list[Raw]) -> None:
+    def _export(self, plain: list[RawCommand]) -> None:
         _, own = self._assigned([raw for raw in plain[1:] if ASSIGNMENT.fullmatch(raw.text)])
         for name, (value, more, line) in own.items():
             self.variables.set(name, value, line, more)
         if plain[0].text == "export" or any(raw.text.startswith("-") and "x" in raw.text for raw in plain[1:]):
             self._exported |= {raw.text.partition("=")[0].removesuffix("+") for raw in plain[1:]}
 
-    def _made(self, plain: list[Raw], own: dict[str, tuple[str, bool, int]]) -> Command:
+    def _made(self, plain: list[RawCommand], own: dict[str, tuple[str, bool, int]]) -> ShellCommand:
         env = {name: said for name, said in self.variables.known.items() if name in self._exported}
-        env |= {name: Said(name, value, line) for name, (value, _, line) in own.items()}
-        filled = tuple(Word(text, raw.line) for raw in plain for text in self.variables.words(raw))
-        return Command(filled or (Word("", plain[0].line),), tuple(env.values()))
+        env |= {name: SaidSetting(name, value, line) for name, (value, _, line) in own.items()}
+        filled = tuple(PlacedWord(text, raw.line) for raw in plain for text in self.variables.words(raw))
+        return ShellCommand(filled or (PlacedWord("", plain[0].line),), tuple(env.values()))
 
-    def _assigned(self, words: list[Raw]) -> tuple[list[Raw], dict[str, tuple[str, bool, int]]]:
+    def _assigned(self, words: list[RawCommand]) -> tuple[list[RawCommand], dict[str, tuple[str, bool, int]]]:
         """The words after the leading NAME=value ones (and `env`), and those: value, whether it is added, line."""
         found: dict[str, tuple[str, bool, int]] = {}
         for at, raw in enumerate(words):
@@ -125,16 +295,18 @@ class _Script:
             if match is None and raw.text not in RUNNERS:
                 return words[at:], found
             if match is not None and first is not None:
-                rest = Raw((first._replace(text=match[3]), *raw.pieces[1:]), raw.line)
+                rest = RawCommand((first._replace(text=match[3]), *raw.pieces[1:]), raw.line)
                 found[match[1]] = (self._whole(rest), bool(match[2]), raw.line)
         return [], found
 
-    def _whole(self, raw: Raw) -> str:
+    def _whole(self, raw: RawCommand) -> str:
         """An assignment splits nothing."""
-        return self.variables.joined(Raw(tuple(each._replace(how=each.how or '"') for each in raw.pieces), raw.line))
+        return self.variables.joined(
+            RawCommand(tuple(each._replace(how=each.how or '"') for each in raw.pieces), raw.line)
+        )
 
 
-def _done(raws: list[list[Raw]], at: int, end: int) -> int:
+def _done(raws: list[list[RawCommand]], at: int, end: int) -> int:
     """The command that closes the loop which begins at `at`; the last one where none does."""
     depth = 0
     for index in range(at, end):

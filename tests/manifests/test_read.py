@@ -9,7 +9,7 @@ import pytest
 
 from pdctl.errors import ExitCode, PdctlError, UsageError
 from pdctl.manifests import read
-from pdctl.manifests.manifest import Manifest, Pod
+from pdctl.manifests.manifest import Manifest, ManifestPod
 
 WRITTEN = Path(__file__).parents[1] / "doctor" / "static" / "written"
 
@@ -18,7 +18,7 @@ def load(name: str) -> Manifest:
     return read.load([str(WRITTEN / name)])
 
 
-def pod(found: Manifest, name: str) -> Pod:
+def pod(found: Manifest, name: str) -> ManifestPod:
     return next(each for each in found.pods if each.name == name)
 
 

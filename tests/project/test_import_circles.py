@@ -17,7 +17,6 @@ TYPE_CIRCLES: frozenset[tuple[str, str]] = frozenset(
         ("pdctl.cli.launch_slurm", "pdctl.cli.launch"),
         ("pdctl.engines.base", "pdctl.engines.speech"),
         ("pdctl.engines.sglang.adapter", "pdctl.engines.speech"),
-        ("pdctl.manifests.write.groups", "pdctl.manifests.write.flavours"),
     }
 )
 

@@ -17,7 +17,7 @@ from pdctl.doctor.live.devices import NOT_HERE, here
 from pdctl.doctor.static import network, settings, upkeep
 from pdctl.doctor.static.servers import Server, Servers, Setting
 from pdctl.doctor.words import names
-from pdctl.manifests.flags import parse
+from pdctl.manifests.command_lines import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

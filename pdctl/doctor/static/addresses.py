@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pdctl.doctor.check import Verdict
     from pdctl.doctor.finding import Finding
     from pdctl.doctor.static.servers import Server, Servers
-    from pdctl.manifests.manifest import Said
+    from pdctl.manifests.manifest import SaidSetting
 
 ANNOTATION = "sglang.ai/bootstrap-port"  # sglang_router 0.3.2, smg 1.13.0
 FORMER = "sglang.ai/mooncake.bootstrap-port"
@@ -114,7 +114,7 @@ def _discovered(servers: Servers) -> tuple[Server, ...]:
     return tuple(one for one in servers.of("prefill") if one.pod is not None)
 
 
-def _annotation(engine: Server) -> Said | None:
+def _annotation(engine: Server) -> SaidSetting | None:
     found = engine.pod.annotations if engine.pod is not None else ()
     return next((said for said in found if said.name == ANNOTATION), None)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pdctl.doctor.finding import Finding
     from pdctl.doctor.static.servers import RouterLine, Server, Servers
-    from pdctl.manifests.flags import Listed
+    from pdctl.manifests.command_lines import Listed
 
 RUST = "SGLANG_RUST_SERVER"
 

@@ -10,15 +10,14 @@ from urllib.parse import urlsplit
 from pdctl.doctor.static.servers import HTTP, RouterLine, Server, Servers, Setting
 from pdctl.engines.versions import resolve
 from pdctl.errors import UsageError
-from pdctl.manifests.flags import Flags, in_full, parse, worker
+from pdctl.manifests.command_lines import Flags, ServerProgram, in_full, parse, program, worker
 from pdctl.manifests.manifest import COMPOSE, SCRIPT
-from pdctl.manifests.programs import Program, program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pdctl.engines.versions import Version
-    from pdctl.manifests.manifest import Container, Manifest, Pod, Service
+    from pdctl.manifests.manifest import Container, Manifest, ManifestPod, Service
 
 TAG = re.compile(r":v?(\d+\.\d+\.\d+\w*(?:\.post\d+)?)[^/@:]*(?:@|$)")  # lmsysorg/sglang:v0.5.18-cu126
 EXPANSION = re.compile(r"\$\((\w+)\)")
@@ -64,7 +63,7 @@ def behind(found: Servers, url: str, network: str) -> tuple[Server, ...]:
     return tuple(one for one in found.engines if host and one.flags.text("host") == host and one.port == port)
 
 
-def _is_set(pod: Pod | None) -> bool:
+def _is_set(pod: ManifestPod | None) -> bool:
     """Its controller makes a headless Service of the set's name where there is none."""
     return pod is not None and pod.kind == "LeaderWorkerSet"
 
@@ -90,13 +89,13 @@ def service_of(manifest: Manifest, host: str) -> Service | None:
     return next((service for name in names for service in manifest.services if service.name == name), None)
 
 
-def _name(pod: Pod, container: Container) -> str:
+def _name(pod: ManifestPod, container: Container) -> str:
     several = sum(program(each.argv) is not None for each in pod.containers) > 1
     name = pod.name.removesuffix("/leader")  # it speaks for its group
     return f"{name}/{container.name}" if several else name
 
 
-def _engine(name: str, pod: Pod, container: Container, started: Program) -> Server:
+def _engine(name: str, pod: ManifestPod, container: Container, started: ServerProgram) -> Server:
     flags, env = _flags(pod, container, started), _env(pod, container)
     release, version = _release(container.image)
     mode = flags.text("disaggregation-mode") or ""
@@ -117,7 +116,7 @@ def _engine(name: str, pod: Pod, container: Container, started: Program) -> Serv
     )
 
 
-def _router(name: str, pod: Pod, container: Container, started: Program) -> RouterLine:
+def _router(name: str, pod: ManifestPod, container: Container, started: ServerProgram) -> RouterLine:
     flags = _flags(pod, container, started)
     return RouterLine(
         name="router" if pod.kind == SCRIPT else name,
@@ -131,7 +130,7 @@ def _router(name: str, pod: Pod, container: Container, started: Program) -> Rout
     )
 
 
-def _flags(pod: Pod, container: Container, started: Program) -> Flags:
+def _flags(pod: ManifestPod, container: Container, started: ServerProgram) -> Flags:
     """With the variables Kubernetes would fill in from the container's own environment."""
     values = {said.name: said.value for said in container.env if said.value is not None and "$(" not in said.value}
 
@@ -142,11 +141,11 @@ def _flags(pod: Pod, container: Container, started: Program) -> Flags:
     return parse(words, full=in_full(started.kind, _release(container.image)[1]))
 
 
-def _env(pod: Pod, container: Container) -> dict[str, Setting]:
+def _env(pod: ManifestPod, container: Container) -> dict[str, Setting]:
     return {said.name: Setting(said.name, said.value, pod.at(said.line)) for said in container.env}
 
 
-def _network(pod: Pod) -> str:
+def _network(pod: ManifestPod) -> str:
     """Two pods of one shared template are two: the name tells them apart. A compose file describes one host."""
     if pod.kind == COMPOSE and pod.host_network:
         return f"{pod.file}#host"
@@ -163,7 +162,7 @@ def _release(image: str) -> tuple[str, Version | None]:
         return found[1], None
 
 
-def templates(manifest: Manifest) -> Iterator[tuple[Pod, Container, Program]]:
+def templates(manifest: Manifest) -> Iterator[tuple[ManifestPod, Container, ServerProgram]]:
     """Every container that starts something."""
     for pod in manifest.pods:
         for container in pod.containers:

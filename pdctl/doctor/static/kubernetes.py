@@ -9,8 +9,7 @@ from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.deployed import LOOPBACK, split, templates
 from pdctl.doctor.static.question import written
-from pdctl.manifests.images import pinned
-from pdctl.manifests.manifest import PLAIN, SCRIPT
+from pdctl.manifests.manifest import PLAIN, SCRIPT, pinned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from pdctl.doctor.check import Verdict
     from pdctl.doctor.finding import Finding
     from pdctl.doctor.static.servers import Server, Servers
-    from pdctl.manifests.manifest import Container, Manifest, Pod, Probe
-    from pdctl.manifests.programs import Program
+    from pdctl.manifests.command_lines import ServerProgram
+    from pdctl.manifests.manifest import Container, Manifest, ManifestPod, Probe
 
 NO_PODS = Skipped("no pods: this is no manifest")
 GRACE = 30  # Kubernetes' default, in seconds
@@ -46,7 +45,9 @@ def _once(found: Iterator[Finding]) -> list[Finding]:
     return list({one.evidence: one for one in reversed(list(found))}.values())[::-1]
 
 
-def _started(manifest: Manifest, besides: tuple[str, ...] = PLAIN) -> Iterator[tuple[str, Pod, Container, Program]]:
+def _started(
+    manifest: Manifest, besides: tuple[str, ...] = PLAIN
+) -> Iterator[tuple[str, ManifestPod, Container, ServerProgram]]:
     for pod, container, program in templates(manifest):
         if pod.kind not in besides:
             yield pod.name, pod, container, program
@@ -148,7 +149,7 @@ def variables(manifest: Manifest) -> Iterator[Finding]:
         yield from _placeholders(name, pod, container)
 
 
-def _placeholders(name: str, pod: Pod, container: Container) -> Iterator[Finding]:
+def _placeholders(name: str, pod: ManifestPod, container: Container) -> Iterator[Finding]:
     """Of a template: whoever applies it as it is passes on the text. In an image's name nothing is ever expanded."""
     found = SHELLED.search(container.image)
     if found is not None:

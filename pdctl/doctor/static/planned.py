@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from pdctl.doctor.static.servers import RouterLine, Server, Servers, Setting
 from pdctl.engines import numerals
 from pdctl.engines.versions import resolve
-from pdctl.manifests.flags import Flags, Listed, parse, worker
-from pdctl.manifests.manifest import Word
-from pdctl.manifests.programs import program
+from pdctl.manifests.command_lines import Flags, Listed, parse, program, worker
+from pdctl.manifests.manifest import PlacedWord
 from pdctl.topology import owned_flags as owned
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def _server(topology: Topology, one: InstancePlan) -> Server:
 
 
 def _flags(argv: tuple[str, ...], place: Callable[[str], str]) -> Flags:
-    started = program(tuple(Word(word, 0) for word in argv))
+    started = program(tuple(PlacedWord(word, 0) for word in argv))
     words = [word.text for word in started.flags] if started is not None else list(argv)
     return parse(((word, "") for word in words), place)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pdctl.doctor.finding import Finding
     from pdctl.doctor.static.servers import RouterLine, Server, Servers
     from pdctl.engines.sglang.arguments import Gap
-    from pdctl.manifests.flags import Flag
+    from pdctl.manifests.command_lines import Flag
 
 
 TERM = re.compile(r"(?P<not>not )?(?P<env>env )?(?P<name>[\w-]+)(?: (?P<sign>=|!=|>) (?P<value>.+))?")

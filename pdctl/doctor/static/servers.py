@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from pdctl.engines.versions import Version
     from pdctl.layout.instance_plan import InstancePlan, Plan
-    from pdctl.manifests.flags import Flags, Listed
-    from pdctl.manifests.manifest import Container, Manifest, Pod
+    from pdctl.manifests.command_lines import Flags, Listed
+    from pdctl.manifests.manifest import Container, Manifest, ManifestPod
     from pdctl.topology.model import Topology
 
 BOOTSTRAP = 8998  # SGLang's default of --disaggregation-bootstrap-port, on prefill and decode alike
@@ -55,7 +55,7 @@ class Server:
     count: int | None
     url: str = ""
     instance: InstancePlan | None = None
-    pod: Pod | None = None
+    pod: ManifestPod | None = None
     container: Container | None = None
 
     @property
@@ -118,7 +118,7 @@ class RouterLine:
     prefills: tuple[Listed, ...]
     decodes: tuple[Listed, ...]
     network: str
-    pod: Pod | None = None
+    pod: ManifestPod | None = None
     container: Container | None = None
 
     @property

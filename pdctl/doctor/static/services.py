@@ -11,8 +11,8 @@ from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.deployed import LOOPBACK, behind, service_of, split
 from pdctl.doctor.static.question import written
 from pdctl.doctor.words import names
+from pdctl.manifests.command_lines import program
 from pdctl.manifests.manifest import COMPOSE
-from pdctl.manifests.programs import program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pdctl.doctor.check import Verdict
     from pdctl.doctor.finding import Finding
     from pdctl.doctor.static.servers import RouterLine, Server, Servers
-    from pdctl.manifests.flags import Listed
-    from pdctl.manifests.manifest import Container, Exposed, Manifest, Pod, Service
+    from pdctl.manifests.command_lines import Listed
+    from pdctl.manifests.manifest import Container, Exposed, Manifest, ManifestPod, Service
 
 NO_SERVICES = Skipped("no Services: this is no manifest")
 ROUTER_METRICS = 29000  # of sglang-router 0.3.2 and smg 1.13.0, unless --prometheus-port says otherwise
@@ -67,7 +67,7 @@ def _can_tell(manifest: Manifest, service: Service) -> bool:
     return bool(manifest.pods) and all("/" not in key or key in known for key in service.selector)
 
 
-def _labels(pod: Pod) -> Mapping[str, str]:
+def _labels(pod: ManifestPod) -> Mapping[str, str]:
     return {**pod.added, **pod.labels}
 
 
@@ -106,7 +106,7 @@ def target_ports(servers: Servers) -> Verdict:
     return found
 
 
-def _closed(service: Service, each: Exposed, pod: Pod) -> Finding:
+def _closed(service: Service, each: Exposed, pod: ManifestPod) -> Finding:
     target = each.target or str(each.port)
     opened = list(dict.fromkeys(port for container in pod.containers for port in _ports(container)))
     right = each.port if each.port in opened else opened[0] if opened else "PORT"
@@ -123,7 +123,7 @@ def _closed(service: Service, each: Exposed, pod: Pod) -> Finding:
     )  # fmt: skip
 
 
-def _opens(pod: Pod, each: Exposed) -> bool:
+def _opens(pod: ManifestPod, each: Exposed) -> bool:
     """Whether some container may listen there. A number that stands anywhere on its command line is taken for one."""
     if each.target and not each.target.isdigit():
         return any(said.name == each.target for container in pod.containers for said in container.ports)
@@ -151,7 +151,7 @@ def _ports(container: Container) -> tuple[int, ...]:
     started = program(container.argv)
     if started is None:
         return tuple(int(said.value) for said in container.ports if said.value and said.value.isdigit())
-    from pdctl.manifests.flags import parse  # late: few manifests have a Service
+    from pdctl.manifests.command_lines import parse  # late: few manifests have a Service
 
     flags = parse((word.text, "") for word in started.flags)
     default = ROUTER_PORT if started.role == "router" else ENGINE_PORT

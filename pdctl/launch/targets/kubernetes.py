@@ -12,8 +12,7 @@ from pdctl.errors import LaunchError, NotReadyError
 from pdctl.launch import pods
 from pdctl.launch.clusters import Cluster
 from pdctl.launch.kubectl import OPERATORS, Kubectl
-from pdctl.manifests.write.objects import COMPONENT, INSTANCE, MANAGED_BY, OURS
-from pdctl.manifests.write.text import stream
+from pdctl.manifests.write.objects import COMPONENT, INSTANCE, MANAGED_BY, OURS, stream
 from pdctl.topology.units import format_duration
 
 if TYPE_CHECKING:
@@ -22,15 +21,15 @@ if TYPE_CHECKING:
 
     from pdctl.launch.pods import Pod
     from pdctl.layout.instance_plan import Plan
+    from pdctl.manifests.write.kubernetes_settings import KubernetesSettings
     from pdctl.manifests.write.objects import Object
-    from pdctl.manifests.write.settings import Settings
 
 MANAGER = "pdctl"  # whose fields they are, for the API server
 PAUSE = 1.0  # seconds between two looks at pods at least: each starts a kubectl
 APPLY = ("apply", "--server-side", "--validate=strict", f"--field-manager={MANAGER}", "--filename=-")
 
 
-def cluster(plan: Plan, settings: Settings, objects: Sequence[Object]) -> Cluster:
+def cluster(plan: Plan, settings: KubernetesSettings, objects: Sequence[Object]) -> Cluster:
     """What to remember of a deployment before it is applied."""
     count = {role: sum(one.nnodes for one in plan.instances if one.role == role) for role in ("prefill", "decode")}
     return Cluster(

@@ -1,30 +1,83 @@
-"""The kinds of object that make groups of pods: how each says it, and how its pods are told apart.
-
-Checked against kubernetes-sigs/lws v0.9.0 (LeaderWorkerSet v1, DisaggregatedSet v1) and sgl-project/rbg v0.7.0 and
-v0.8.0-alpha.5 (RoleBasedGroup v1alpha2).
-"""
+"""The kinds of object that make groups of pods: how each says it, and how its pods are told apart."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.manifests.write.command import Variables
-from pdctl.manifests.write.objects import Object, labels, metadata
+from pdctl.manifests.write.engine_pods import (
+    HOST_IP,
+    PodPorts,
+    PodVariables,
+    address,
+    engine_spec,
+    environment,
+    template_words,
+)
+from pdctl.manifests.write.objects import BOOTSTRAP_PORT, Object, labels, metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pdctl.manifests.write.groups import Group
-    from pdctl.manifests.write.settings import Settings
+    from pdctl.layout.instance_plan import InstancePlan, Plan
+    from pdctl.manifests.write.kubernetes_settings import KubernetesSettings
 
 
-class Flavour(NamedTuple):
+class PodGroup(NamedTuple):
+    """`name` is the role's, of one deployment. `worker` None: every pod is made like the leader."""
+
+    role: str
+    name: str
+    instances: tuple[InstancePlan, ...]
+    ports: PodPorts
+    leader: Object
+    worker: Object | None
+
+    @property
+    def replicas(self) -> int:
+        return len(self.instances)
+
+    @property
+    def size(self) -> int:
+        """Pods of one instance."""
+        return self.instances[0].nnodes
+
+
+def group(role: str, plan: Plan, settings: KubernetesSettings, flavour: GroupFlavour) -> PodGroup:
+    instances = tuple(one for one in plan.instances if one.role == role)
+    first = instances[0]
+    ports = PodPorts(first.http_port, first.bootstrap_port)
+    leader = _template(role, instances, ports, settings, flavour, leads=True)
+    worker = _template(role, instances, ports, settings, flavour, leads=False)
+    alike = first.nnodes == 1 or worker == leader
+    return PodGroup(role, f"{plan.name}-{role}", instances, ports, leader, None if alike else worker)
+
+
+def _template(
+    role: str,
+    instances: tuple[InstancePlan, ...],
+    ports: PodPorts,
+    settings: KubernetesSettings,
+    flavour: GroupFlavour,
+    leads: bool,
+) -> Object:
+    first = instances[0]
+    words = template_words(instances, flavour.variables)
+    given = dict(first.serving.env)
+    env = [*([] if HOST_IP in given else address()), *environment(given, settings.secrets)]
+    gpus = 0 if any(rank.gpu is None for rank in first.ranks) else sum(rank.node == 0 for rank in first.ranks)
+    metadata: Object = {"labels": labels(settings.name, role)}
+    if ports.bootstrap is not None:
+        metadata["annotations"] = {BOOTSTRAP_PORT: str(ports.bootstrap)}
+    return {"metadata": metadata, "spec": engine_spec(role, words, env, gpus, ports, settings, leads)}
+
+
+class GroupFlavour(NamedTuple):
     """`leader` and `number` are labels the operator writes on pods: 0 for leaders, and the number of the instance."""
 
-    variables: Variables
+    variables: PodVariables
     leader: str
     number: str
-    objects: Callable[[Sequence[Group], Settings], tuple[Object, ...]]
+    objects: Callable[[Sequence[PodGroup], KubernetesSettings], tuple[Object, ...]]
 
     @property
     def leads(self) -> dict[str, str]:
@@ -35,7 +88,7 @@ class Flavour(NamedTuple):
         return {**self.leads, self.number: str(number)}
 
 
-def lws(groups: Sequence[Group], settings: Settings) -> tuple[Object, ...]:
+def lws(groups: Sequence[PodGroup], settings: KubernetesSettings) -> tuple[Object, ...]:
     """A LeaderWorkerSet to each role; the pods of instance N of `qwen-prefill` are called qwen-prefill-N, -N-1, …"""
     return tuple(
         {
@@ -48,7 +101,7 @@ def lws(groups: Sequence[Group], settings: Settings) -> tuple[Object, ...]:
     )
 
 
-def disaggregatedset(groups: Sequence[Group], settings: Settings) -> tuple[Object, ...]:
+def disaggregatedset(groups: Sequence[PodGroup], settings: KubernetesSettings) -> tuple[Object, ...]:
     """One object for both roles: they are rolled out together, so that no release decodes what another prefilled."""
     roles = [
         {"name": each.role, "metadata": {"labels": labels(settings.name, each.role)}, "spec": _lws_spec(each)}
@@ -64,7 +117,7 @@ def disaggregatedset(groups: Sequence[Group], settings: Settings) -> tuple[Objec
     )
 
 
-def _lws_spec(group: Group) -> Object:
+def _lws_spec(group: PodGroup) -> Object:
     template: Object = {"size": group.size, "restartPolicy": "RecreateGroupOnPodRestart"}
     if group.worker is not None:
         template["leaderTemplate"] = group.leader
@@ -73,7 +126,7 @@ def _lws_spec(group: Group) -> Object:
     return {"replicas": group.replicas, "startupPolicy": "LeaderCreated", "leaderWorkerTemplate": template}
 
 
-def rbg(groups: Sequence[Group], settings: Settings) -> tuple[Object, ...]:
+def rbg(groups: Sequence[PodGroup], settings: KubernetesSettings) -> tuple[Object, ...]:
     about = metadata(settings.name, settings.namespace, settings.name)
     if settings.gang and settings.scheduler:
         about["annotations"] = {"rbg.workloads.x-k8s.io/group-gang-scheduling": "true"}
@@ -87,7 +140,7 @@ def rbg(groups: Sequence[Group], settings: Settings) -> tuple[Object, ...]:
     )
 
 
-def _rbg_role(group: Group) -> Object:
+def _rbg_role(group: PodGroup) -> Object:
     """A role's pods come from the leader's template; what is different of a worker is patched in."""
     pattern: Object = {"size": group.size, "template": group.leader}
     if group.worker is not None:
@@ -102,13 +155,13 @@ def _patch(leader: Object, worker: Object) -> Object:
     return {"spec": {"containers": [{"name": ours["name"], **changed}]}}
 
 
-LWS_VARIABLES = Variables("LWS_LEADER_ADDRESS", "LWS_WORKER_INDEX")
+LWS_VARIABLES = PodVariables("LWS_LEADER_ADDRESS", "LWS_WORKER_INDEX")
 LWS_LABELS = ("leaderworkerset.sigs.k8s.io/worker-index", "leaderworkerset.sigs.k8s.io/group-index")
-RBG_VARIABLES = Variables("RBG_LWP_LEADER_ADDRESS", "RBG_LWP_WORKER_INDEX")
+RBG_VARIABLES = PodVariables("RBG_LWP_LEADER_ADDRESS", "RBG_LWP_WORKER_INDEX")
 RBG_LABELS = ("rbg.workloads.x-k8s.io/component-index", "rbg.workloads.x-k8s.io/role-instance-index")
 
 FLAVOURS = {
-    "disaggregatedset": Flavour(LWS_VARIABLES, *LWS_LABELS, disaggregatedset),
-    "rbg": Flavour(RBG_VARIABLES, *RBG_LABELS, rbg),
-    "lws": Flavour(LWS_VARIABLES, *LWS_LABELS, lws),
+    "disaggregatedset": GroupFlavour(LWS_VARIABLES, *LWS_LABELS, disaggregatedset),
+    "rbg": GroupFlavour(RBG_VARIABLES, *RBG_LABELS, rbg),
+    "lws": GroupFlavour(LWS_VARIABLES, *LWS_LABELS, lws),
 }

@@ -1,8 +1,14 @@
-"""Parts of manifests that everything shares: names, labels, metadata."""
+"""Parts of manifests that everything shares: names, labels, metadata; objects as readable YAML without anchors."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 Object = dict[str, Any]
 
@@ -21,3 +27,26 @@ def labels(name: str, component: str = "") -> dict[str, str]:
 
 def metadata(name: str, namespace: str, of: str, component: str = "") -> Object:
     return {"name": name, "namespace": namespace, "labels": labels(of, component)}
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:
+        """Anchors would be taken for a template's."""
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+def document(value: Object) -> str:
+    """One object, its keys in the order they were made in."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True, default_flow_style=False)
+
+
+def stream(objects: Iterable[Object]) -> str:
+    return "".join(f"---\n{document(each)}" for each in objects)
+
+
+def file_name(value: Object) -> str:
+    """`service-qwen-prefill-0.yaml`"""
+    return f"{value['kind'].lower()}-{value['metadata']['name']}.yaml"

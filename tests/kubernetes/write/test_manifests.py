@@ -10,10 +10,9 @@ import yaml
 
 from pdctl.errors import UsageError
 from pdctl.layout.planner import plan_topology
-from pdctl.manifests.validate.rules import templates
-from pdctl.manifests.write.objects import BOOTSTRAP_PORT
+from pdctl.manifests.object_rules import templates
+from pdctl.manifests.write.objects import BOOTSTRAP_PORT, stream
 from pdctl.manifests.write.rendering import Rendering
-from pdctl.manifests.write.text import stream
 from pdctl.topology.resolve import load
 from tests.kubernetes.conftest import FLAVOURS, NAMES, Render
 

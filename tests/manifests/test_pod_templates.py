@@ -5,10 +5,10 @@ from __future__ import annotations
 from textwrap import dedent
 
 from pdctl.manifests import read
-from pdctl.manifests.manifest import Container, Pod
+from pdctl.manifests.manifest import Container, ManifestPod
 
 
-def pods(body: str) -> dict[str, Pod]:
+def pods(body: str) -> dict[str, ManifestPod]:
     return {each.name: each for each in read.read_text(dedent(body), "x.yaml").pods}
 
 

@@ -1,29 +1,65 @@
-"""The router's Deployment and Service, and what it needs to look for pods."""
+"""Services, which name the leader of each instance, and the router's Deployment with what it needs to look for pods."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.manifests.write.command import environment, escaped
+from pdctl.manifests.write.engine_pods import GRACE, environment, escaped, shared_spec
 from pdctl.manifests.write.objects import Object, labels, metadata
-from pdctl.manifests.write.pods import GRACE, shared_spec
-from pdctl.manifests.write.services import front
 from pdctl.program import portable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pdctl.layout.instance_plan import Plan, RouterPlan
-    from pdctl.manifests.write.flavours import Flavour
-    from pdctl.manifests.write.groups import Group
-    from pdctl.manifests.write.settings import Settings
+    from pdctl.manifests.write.flavours import GroupFlavour, PodGroup
+    from pdctl.manifests.write.kubernetes_settings import KubernetesSettings
+
+
+def leaders(groups: Sequence[PodGroup], settings: KubernetesSettings, flavour: GroupFlavour) -> Iterator[Object]:
+    """One to each instance, under the name the plan calls its address: a name that several share is no address for
+    rooms, which only the one that prefilled them knows."""
+    for group in groups:
+        for one in group.instances:
+            ports = [("http", group.ports.http), ("bootstrap", group.ports.bootstrap)]
+            yield {
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": metadata(one.address, settings.namespace, settings.name, group.role),
+                "spec": {
+                    "clusterIP": "None",
+                    # A prefill that is too busy to be ready must still be found by decodes that wait for its KV.
+                    "publishNotReadyAddresses": True,
+                    "selector": {**labels(settings.name, group.role), **flavour.instance(one.number)},
+                    "ports": [_port(name, number) for name, number in ports if number is not None],
+                },
+            }
+
+
+def front(router: RouterPlan, settings: KubernetesSettings) -> Object:
+    """Where clients come in."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(router.address, settings.namespace, settings.name, "router"),
+        "spec": {
+            "type": "ClusterIP",
+            "selector": labels(settings.name, "router"),
+            "ports": [_port(purpose, port) for port, purpose in router.ports],
+        },
+    }
+
+
+def _port(name: str, number: int) -> Object:
+    return {"name": name, "port": number, "targetPort": name, "protocol": "TCP"}
+
 
 READY = {"mini-lb": "/health"}  # the others tell on /readiness whether a request would find a pair
 ALIVE = {"mini-lb": "/health"}
 
 
 def objects(
-    plan: Plan, router: RouterPlan, groups: Sequence[Group], settings: Settings, flavour: Flavour
+    plan: Plan, router: RouterPlan, groups: Sequence[PodGroup], settings: KubernetesSettings, flavour: GroupFlavour
 ) -> Iterator[Object]:
     name = f"{plan.name}-router"
     if settings.discovery == "pods":
@@ -44,7 +80,9 @@ def objects(
     }
 
 
-def _spec(name: str, router: RouterPlan, groups: Sequence[Group], settings: Settings, flavour: Flavour) -> Object:
+def _spec(
+    name: str, router: RouterPlan, groups: Sequence[PodGroup], settings: KubernetesSettings, flavour: GroupFlavour
+) -> Object:
     words = _words(router, groups, settings, flavour)
     container: Object = {
         "name": "router",
@@ -72,7 +110,9 @@ def _probe(path: str, period: int, failures: int) -> Object:
     return {**asked, "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": failures}
 
 
-def _words(router: RouterPlan, groups: Sequence[Group], settings: Settings, flavour: Flavour) -> tuple[str, ...]:
+def _words(
+    router: RouterPlan, groups: Sequence[PodGroup], settings: KubernetesSettings, flavour: GroupFlavour
+) -> tuple[str, ...]:
     """The plan's command; where the router looks for pods, without the list of servers."""
     argv = router.command.argv
     words = [*map(escaped, portable(argv))]
@@ -93,7 +133,7 @@ def _words(router: RouterPlan, groups: Sequence[Group], settings: Settings, flav
     return tuple(kept)
 
 
-def _rights(name: str, settings: Settings) -> Iterator[Object]:
+def _rights(name: str, settings: KubernetesSettings) -> Iterator[Object]:
     """To look at pods of its own namespace, and nothing else."""
 
     def about() -> Object:

@@ -12,15 +12,15 @@ ENDS = ";&|\n()"  # what ends a simple command; `&&` and `||` are two of them
 LITERAL, PLAIN, DOUBLE, SUM = "'", "", '"', "("  # how a piece is written; SUM is the inside of `$((…))`
 
 
-class Piece(NamedTuple):
+class ShellPiece(NamedTuple):
     text: str
     how: str
 
 
-class Raw(NamedTuple):
+class RawCommand(NamedTuple):
     """One word as it is written. `line` is where it ends or, of one that runs over lines, where it begins to."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ShellPiece, ...]
     line: int
 
     @property
@@ -37,8 +37,8 @@ class _Words:
     """The words of the command being read; the target of a redirection (`2> log`) is none of them."""
 
     def __init__(self) -> None:
-        self.done: list[Raw] = []
-        self.pieces: list[Piece] = []
+        self.done: list[RawCommand] = []
+        self.pieces: list[ShellPiece] = []
         self._drop = False
 
     @property
@@ -47,13 +47,13 @@ class _Words:
 
     def add(self, text: str, how: str = PLAIN) -> None:
         if how == PLAIN and self.pieces and self.pieces[-1].how == PLAIN:
-            self.pieces[-1] = Piece(self.pieces[-1].text + text, PLAIN)
+            self.pieces[-1] = ShellPiece(self.pieces[-1].text + text, PLAIN)
         else:
-            self.pieces.append(Piece(text, how))
+            self.pieces.append(ShellPiece(text, how))
 
     def end(self, line: int) -> None:
         if self.begun and not self._drop:
-            self.done.append(Raw(tuple(self.pieces), line))
+            self.done.append(RawCommand(tuple(self.pieces), line))
         self._drop = self._drop and not self.begun
         self.pieces = []
 
@@ -63,7 +63,7 @@ class _Words:
         self.end(line)
         self._drop = True
 
-    def take(self) -> list[Raw]:
+    def take(self) -> list[RawCommand]:
         taken, self.done, self._drop = self.done, [], False
         return taken
 
@@ -72,7 +72,7 @@ _ORDINARY = re.compile(r"[^\\'\"$`#<>() \t\r\n;&|]+")  # letters that mean nothi
 _BLANKS = re.compile(r"[ \t\r]+")
 
 
-def split(text: str, first: int) -> Iterator[list[Raw]]:
+def split(text: str, first: int) -> Iterator[list[RawCommand]]:
     """Words of each command; quotes, escapes, comments, here-documents and continued lines as a POSIX shell has them.
 
     The words of an array (`NAME=(a b)`) are one command that begins with `NAME=(`, and ends with `)`.

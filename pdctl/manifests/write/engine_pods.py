@@ -1,15 +1,87 @@
-"""The pod of an engine: container, resources, devices, shared memory, probes."""
+"""The pod of an engine: the plan's commands of a role as one, container, resources, devices, shared memory, probes."""
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from pdctl.errors import UsageError
+from pdctl.program import portable
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pdctl.layout.instance_plan import InstancePlan
+    from pdctl.layout.serving import NodeCommand
+    from pdctl.manifests.write.kubernetes_settings import KubernetesSettings, Probing
     from pdctl.manifests.write.objects import Object
-    from pdctl.manifests.write.settings import Probing, Settings
+
+
+HOST_IP = "SGLANG_HOST_IP"  # sglang 0.5.3 to 0.5.23, and the embedded engine
+
+
+class PodVariables(NamedTuple):
+    """What an operator calls the leader's address and the place of a pod in its group."""
+
+    leader: str
+    rank: str
+
+
+def template_words(instances: Sequence[InstancePlan], variables: PodVariables) -> tuple[str, ...]:
+    """The words every pod of the role is started with.
+
+    Raises UsageError where the plan's commands differ in more than the place of a node: one template cannot say that.
+    """
+    found = {
+        tuple(_words(command, one, variables)): f"{one.name} node {command.node}"
+        for one in instances
+        for command in one.commands
+    }
+    if len(found) > 1:
+        (first, one), (second, other) = list(found.items())[:2]
+        differing = sorted(set(first) ^ set(second))
+        message = f"{one} and {other} are started differently ({' '.join(differing)}): one pod template cannot say both"
+        raise UsageError(message, "leave out what differs from instance to instance")
+    return next(iter(found))
+
+
+def _words(command: NodeCommand, instance: InstancePlan, variables: PodVariables) -> Iterator[str]:
+    """With variables for what differs between the nodes of an instance, and between instances."""
+    places = {
+        "--node-rank": f"$({variables.rank})",
+        "--dist-init-addr": f"$({variables.leader}):{instance.numbers.dist}",
+    }
+    if instance.serving.kind == "embedded":  # its nodes count ports as if they shared a host
+        places["--port"] = str(instance.http_port)
+    argv = portable(command.argv)
+    yield escaped(argv[0])
+    for before, word in pairwise(argv):
+        yield places.get(before) or escaped(word)
+
+
+def escaped(word: str) -> str:
+    """Kubernetes expands $(NAME) in commands; $$ is its dollar sign."""
+    return word.replace("$(", "$$(")
+
+
+def environment(env: Mapping[str, str], secrets: Mapping[str, tuple[str, str]]) -> list[dict[str, object]]:
+    """The `env` of a container: plain values, then references to Secrets."""
+    found: list[dict[str, object]] = [
+        {"name": name, "value": escaped(value)} for name, value in sorted(env.items()) if name not in secrets
+    ]
+    for name, (secret, key) in sorted(secrets.items()):
+        found.append({"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}})
+    return found
+
+
+def address() -> list[dict[str, object]]:
+    """What a rank tells the others to reach it at: the server listens on every address, and has to choose one."""
+    return [
+        {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": HOST_IP, "value": "$(POD_IP)"},
+    ]
+
 
 GRACE = 300  # seconds for requests in flight: sglang finishes them after SIGTERM, and sglang-router waits 180
 HEALTH = "/health"  # what sglang's nodes other than the first answer too
@@ -18,13 +90,19 @@ READINESS = {"periodSeconds": 10, "timeoutSeconds": 20, "failureThreshold": 3}  
 LIVENESS = {"periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6}
 
 
-class Ports(NamedTuple):
+class PodPorts(NamedTuple):
     http: int
     bootstrap: int | None
 
 
 def engine_spec(
-    role: str, words: Sequence[str], env: list[Object], gpus: int, ports: Ports, settings: Settings, leads: bool
+    role: str,
+    words: Sequence[str],
+    env: list[Object],
+    gpus: int,
+    ports: PodPorts,
+    settings: KubernetesSettings,
+    leads: bool,
 ) -> Object:
     """`leads`: node 0 of its instance, the only one that serves requests."""
     container: Object = {
@@ -50,7 +128,7 @@ def engine_spec(
     return {**shared_spec(settings), **spec}
 
 
-def shared_spec(settings: Settings) -> Object:
+def shared_spec(settings: KubernetesSettings) -> Object:
     """What pods of servers and of the router have in common."""
     # Variables that Kubernetes makes of every Service's name could be taken for the engine's own (SGLANG_…, MC_…).
     spec: Object = {"enableServiceLinks": False}
@@ -85,21 +163,21 @@ def _asked(path: str) -> Object:
     return {"httpGet": {"path": path, "port": "http"}}
 
 
-def _ports(ports: Ports) -> list[Object]:
+def _ports(ports: PodPorts) -> list[Object]:
     found: list[Object] = [{"name": "http", "containerPort": ports.http, "protocol": "TCP"}]
     if ports.bootstrap is not None:
         found.append({"name": "bootstrap", "containerPort": ports.bootstrap, "protocol": "TCP"})
     return found
 
 
-def _resources(gpus: int, settings: Settings) -> Object:
+def _resources(gpus: int, settings: KubernetesSettings) -> Object:
     """Devices are asked for as they are limited: Kubernetes wants both alike."""
     devices = {settings.gpu_resource: gpus} if gpus else {}
     counted = {name: str(count) for name, count in sorted({**devices, **settings.rdma}.items())}
     return {"limits": counted, "requests": dict(counted)} if counted else {}
 
 
-def _mounts(settings: Settings) -> list[Object]:
+def _mounts(settings: KubernetesSettings) -> list[Object]:
     found: list[Object] = [{"name": "shm", "mountPath": "/dev/shm"}]
     for volume in settings.volumes:
         mount: Object = {"name": volume.name, "mountPath": volume.mount}
@@ -107,7 +185,7 @@ def _mounts(settings: Settings) -> list[Object]:
     return found
 
 
-def _volumes(settings: Settings) -> list[Object]:
+def _volumes(settings: KubernetesSettings) -> list[Object]:
     found: list[Object] = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": quantity(settings.shm)}}]
     for volume in settings.volumes:
         if volume.claim is not None:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pdctl.errors import UsageError
-from pdctl.manifests.images import pinned
+from pdctl.manifests.manifest import pinned
 from pdctl.topology.checked_values import defaults
 from pdctl.topology.schema import KUBERNETES
 
@@ -37,7 +37,7 @@ class Probing(NamedTuple):
     patience: float
 
 
-class Settings(NamedTuple):
+class KubernetesSettings(NamedTuple):
     """`node_selector` by role. `secrets`: variable → (Secret, key). `probing` None: no probes."""
 
     name: str
@@ -62,7 +62,7 @@ class Settings(NamedTuple):
     volumes: tuple[Volume, ...]
 
 
-def settings(topology: Topology, flavour: str | None = None) -> Settings:
+def settings(topology: Topology, flavour: str | None = None) -> KubernetesSettings:
     """The topology's, with its defaults. Raises UsageError for an image that is missing or not pinned, for a secret
     in plain text, and for what contradicts itself."""
     given: dict[str, Any] = {**defaults(KUBERNETES), **topology.targets.kubernetes}
@@ -72,7 +72,7 @@ def settings(topology: Topology, flavour: str | None = None) -> Settings:
     router_image = _image("router-image", given["router-image"] or image)
     _no_secrets(topology)
     readiness = topology.readiness
-    return Settings(
+    return KubernetesSettings(
         name=topology.name,
         flavour=flavour or given["flavour"],
         namespace=given["namespace"],

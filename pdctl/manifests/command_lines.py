@@ -1,4 +1,4 @@
-"""A command line's flags, under one name each, with the place they were written at."""
+"""Which command lines start an engine or a router, and their flags with the place of each."""
 
 from __future__ import annotations
 
@@ -9,9 +9,49 @@ from pdctl.engines.routers import arguments as routers
 from pdctl.engines.sglang import arguments as sglang
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from pdctl.engines.versions import Version
+    from pdctl.manifests.manifest import PlacedWord
+
+
+class ServerProgram(NamedTuple):
+    """`kind` is an engine (sglang, dynamo, embedded) or a router (sglang-router, smg, mini-lb, pdctl).
+
+    `head` is what stands before the words that name it: an interpreter, `numactl …`, `docker run …`.
+    """
+
+    role: str  # engine | router
+    kind: str
+    flags: tuple[PlacedWord, ...]
+    head: tuple[PlacedWord, ...] = ()
+
+
+# Words that stand next to each other in the command line: sglang 0.5.3 to 0.5.23, sglang_router 0.3.2, smg 1.13.0.
+LINES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("engine", "sglang", ("-m", "sglang.launch_server")),
+    ("engine", "sglang", ("sglang", "serve")),
+    ("engine", "dynamo", ("-m", "dynamo.sglang")),
+    ("engine", "embedded", ("-m", "pdctl.engine")),
+    ("router", "sglang-router", ("-m", "sglang_router.launch_router")),
+    ("router", "sglang-router", ("sglang-router", "launch")),
+    ("router", "smg", ("smg", "launch")),
+    ("router", "mini-lb", ("-m", "sglang.srt.disaggregation.mini_lb")),  # a stub that points to the wheel since 0.5.3
+    ("router", "pdctl", ("-m", "pdctl.router")),
+)
+
+
+def program(argv: Sequence[PlacedWord]) -> ServerProgram | None:
+    """None for any other command."""
+    texts = [word.text.rpartition("/")[2] if at == 0 else word.text for at, word in enumerate(argv)]
+    for role, kind, words in LINES:
+        for at in range(len(texts) - 1):
+            if tuple(texts[at : at + len(words)]) == words:
+                flags = tuple(argv[at + len(words) :])
+                small = kind == "sglang-router" and any(word.text == "--mini-lb" for word in flags)
+                return ServerProgram(role, "mini-lb" if small else kind, flags, tuple(argv[:at]))
+    return None
+
 
 MOST = 10**18 - 1  # larger ones are no setting of any engine
 # Spellings that mean the same to sglang 0.5.3 to 0.5.23 and to sglang_router 0.3.2.
