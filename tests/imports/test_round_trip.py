@@ -10,8 +10,8 @@ from pdctl.layout.instance_plan import Plan
 from pdctl.layout.planner import plan_topology
 from pdctl.manifests import object_validation
 from pdctl.manifests.command_lines import parse
+from pdctl.manifests.write import rendering
 from pdctl.manifests.write.objects import stream
-from pdctl.manifests.write.rendering import rendering
 from pdctl.render.plan_places import shell_script
 from pdctl.topology import resolve
 from tests.imports.made import imported
