@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 SMALLER = "change the prompt or --max-tokens as the answer says"
 NEEDS_KEY = "pdctl ask --key-env VARIABLE, where VARIABLE holds the API key"
 CHAT, RAW = "/v1/chat/completions", "/v1/completions"
+MAX_MODELS = 1 << 20  # bytes of a list of models; one model takes a few hundred
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +63,19 @@ def stream(
                     raise PdctlError(f"{path} answered 401: {told}", NEEDS_KEY)
                 fix = SMALLER if response.status in (400, 413, 422) else "pdctl status"
                 raise PdctlError(f"{path} answered {response.status}: {told}", fix)
-            yield from _read(response, began)
+            yield from _read(path, response, began)
     except http.Unanswered as error:
         raise NotProbedError(f"{path}: {error}", "pdctl status") from None
 
 
-def _read(response: http.Response, began: float) -> Iterator[Part]:
-    first, finish = 0.0, ""
+def _read(path: str, response: http.Response, began: float) -> Iterator[Part]:
+    first, finish, ended, events = 0.0, "", False, 0
     usage: dict[str, object] = {}
     for event in _events(response):
+        events += 1
+        if event is None:
+            ended = True
+            break
         if "error" in event:
             raise PdctlError(f"the stream broke off: {document.message(event)}", "pdctl logs")
         told = event.get("usage")
@@ -80,6 +85,14 @@ def _read(response: http.Response, began: float) -> Iterator[Part]:
         if text:
             first = first or time.monotonic()
             yield Piece(text)
+    if not events:
+        kind = document.excerpt(response.headers.get("content-type", "")) or "no content-type"
+        raise PdctlError(
+            f"{path} answered 200 ({kind}) without one event of a stream",
+            f"see what serves it: curl -i {path.split('/v1/')[0]}/v1/models",
+        )
+    if not (finish or ended):
+        raise PdctlError("the stream broke off: it ended without a finish_reason and without [DONE]", "pdctl logs")
     headers = response.headers
     yield Summary(
         finish_reason=finish,
@@ -93,9 +106,12 @@ def _read(response: http.Response, began: float) -> Iterator[Part]:
     )
 
 
-def _events(response: http.Response) -> Iterator[dict[str, object]]:
-    """The JSON objects of a text/event-stream, until its end or [DONE]."""
+def _events(response: http.Response) -> Iterator[dict[str, object] | None]:
+    """The JSON objects of a text/event-stream, and None for [DONE]."""
     for data in sse.payloads(response.pieces()):
+        if data == sse.DONE:
+            yield None
+            return
         event = document.parse(data)
         if not isinstance(event, dict):
             raise PdctlError(f"the stream broke off: an event is no JSON object: {data!r:.80}", "pdctl logs")
@@ -115,7 +131,7 @@ def _choice(event: dict[str, object]) -> tuple[str, str]:
 
 def first_model(url: str, timeout: float = 5.0, key: str = "") -> str:
     """The name under which the deployment serves its (first) model."""
-    answer = http.get(url + "/v1/models", timeout, key=key)
+    answer = http.get(url + "/v1/models", timeout, key=key, limit=MAX_MODELS)
     if not answer.reached:
         raise NotProbedError(f"{url}/v1/models: {answer.reason}", "pdctl status, or another --url")
     body = answer.json()

@@ -12,7 +12,7 @@ MAX_LINE = 8 * 1024 * 1024  # bytes; a stream without line ends is no event stre
 
 
 def payloads(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """What follows each `data:`, until [DONE] or the end. Lines end at \\n only: JSON texts may hold U+2028."""
+    """What follows each `data:`, DONE the last. Lines end at \\n only: JSON texts may hold U+2028."""
     rest = b""
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
@@ -20,8 +20,8 @@ def payloads(pieces: Iterable[bytes]) -> Iterator[bytes]:
             if not line.startswith(b"data:"):
                 continue
             data = line[5:].strip()
+            yield data
             if data == DONE:
                 return
-            yield data
         if len(rest) > MAX_LINE:
             return

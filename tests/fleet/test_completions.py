@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pdctl.errors import NotProbedError, PdctlError
-from pdctl.fleet import completions
+from pdctl.fleet import completions, sse
 from pdctl.fleet.completions import Piece, Summary
 from tests.fleet.conftest import Serve, closed_port
 
@@ -70,3 +70,26 @@ def test_what_the_client_asked_for_is_mended_by_the_client(status: int, fix: str
     with pytest.raises(PdctlError) as told:
         ask(url)
     assert fix in told.value.fix
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("null", r"answered 200 \(no content-type\) without one event of a stream"),
+        ("", "without one event of a stream"),
+        ('{"choices": [{"message": {"content": "not a stream"}}]}', "without one event of a stream"),
+        (
+            'data: {"choices": [{"delta": {"content": "the "}}]}\n\n',
+            r"ended without a finish_reason and without \[DONE\]",
+        ),
+        ("data: " + "x" * (sse.MAX_LINE + 1), "without one event of a stream"),
+    ],
+)
+def test_an_answer_that_is_no_whole_stream_is_an_error(serve: Serve, body: str, told: str) -> None:
+    with pytest.raises(PdctlError, match=told):
+        ask(serve({completions.CHAT: (200, body)}))
+
+
+def test_a_list_of_models_is_read_up_to_a_limit(serve: Serve) -> None:
+    with pytest.raises(NotProbedError, match="longer than 1024 KiB"):
+        completions.first_model(serve({"/v1/models": (200, "[" + "[]," * completions.MAX_MODELS)}))
