@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -15,6 +16,10 @@ HERE = Path(__file__).parent
 DEPLOYMENTS = ("e2e", "switch", "launch")  # their files start whole deployments
 LONG = ("engine/model", "engine", "cli", "router", "logs", "fuzz", "doctor")
 BESIDE = 3  # files between two that start deployments
+
+# An example may take long because another process had the core: how long one takes says nothing.
+settings.register_profile("pdctl", deadline=None)
+settings.load_profile("pdctl")
 
 # Idle threads of a pool sleep instead of turning: several processes share the cores. Read when torch is first loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

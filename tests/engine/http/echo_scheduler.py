@@ -5,6 +5,7 @@
     !reason         it leaves the reason for its starter, and exits at once with code 1
     !fail CODE      aborted with that HTTP status        !late CODE      the same, a while after two tokens
     !mute           no answer at all                     !raw            a foreign frame, then the answer
+    !held PATH      no token before a file stands there
 
 ECHO_GATE names a FIFO to wait for before anything else; ECHO_WARM_UP is the prompt of the warm-up request. ECHO_SWITCH
 is what a role switch meets: `fail-prepare:RANK` or `fail-commit:RANK`.
@@ -54,6 +55,7 @@ from tests.engine.http.checkpoint import CONTEXT, text_of
 
 END_OF_TEXT = 1
 SILENT = (["mute"], ["last"])
+IDLE_TOKENS = 7  # what the cache holds beside the tokens that requests in flight have made
 
 
 @dataclass
@@ -143,7 +145,7 @@ class EchoRank:
         elif isinstance(request, Ask):
             load = {
                 "num_running_reqs": len(self.running),
-                "num_used_tokens": 7,
+                "num_used_tokens": IDLE_TOKENS + sum(run.made for run in self.running.values()),
                 "max_total_num_tokens": 4096,
                 "queue_waiting": 2,
             }
@@ -197,6 +199,9 @@ class EchoRank:
 
     def step(self) -> None:
         now = time.monotonic()
+        for run in self.running.values():
+            if run.command[:1] == ["held"] and not Path(run.command[1]).exists():
+                run.due = now + 0.01
         due = [run for run in self.running.values() if run.due <= now and run.command[:1] not in SILENT]
         for run in self.running.values():
             if run.command[:1] in SILENT:

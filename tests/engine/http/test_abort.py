@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import socket
+from pathlib import Path
 
 import pytest
 
 from tests.engine.http.conftest import Engine, until
+from tests.engine.http.echo_scheduler import IDLE_TOKENS
 from tests.engine.http.test_lifecycle import in_background
 
 
 def busy(engine: Engine) -> int:
     return sum(load["num_running_reqs"] for load in engine.client.get("/v1/loads").json()["loads"])
+
+
+def made(engine: Engine) -> int:
+    """Tokens of requests in flight. The server has had them: this answer came after them, through the same socket."""
+    return sum(load["num_used_tokens"] - IDLE_TOKENS for load in engine.client.get("/v1/loads").json()["loads"])
 
 
 def send(engine: Engine, path: str, body: dict[str, object]) -> socket.socket:
@@ -40,7 +47,7 @@ def test_a_client_that_leaves_takes_its_request_along(unified: Engine, path: str
 
 def test_a_client_that_leaves_in_mid_stream(unified: Engine) -> None:
     mark = len(unified.lines)
-    body = {"text": ["abcdef", "ghijkl"], "stream": True, "rid": "mid", "sampling_params": {"sampling_seed": 200}}
+    body = {"text": ["abcdef", "ghijkl"], "stream": True, "rid": "mid", "sampling_params": {"sampling_seed": 60_000}}
     connection = send(unified, "/generate", body)
     assert b"200 OK" in connection.recv(65536)
     connection.close()
@@ -57,22 +64,24 @@ def test_a_client_that_leaves_in_mid_upload(unified: Engine) -> None:
     assert not any("Traceback" in line for line in unified.lines[mark:])
 
 
-def test_leaving_one_request_does_not_touch_another_whose_rid_begins_alike(unified: Engine) -> None:
+def test_leaving_one_request_does_not_touch_another_whose_rid_begins_alike(unified: Engine, tmp_path: Path) -> None:
     mark = len(unified.lines)
-    thread, answers = in_background(unified, "abcd", sampling_params={"sampling_seed": 150})
+    gate = tmp_path / "gate"
+    thread, answers = in_background(unified, f"!held {gate}")
     rid = next(line for line in unified.lines[mark:] if "Receive" in line).split("rid='")[1].split("'")[0]
     connection = send(unified, "/generate", {"text": "!mute", "rid": rid[:-1]})
     unified.wait_for(f"Receive: obj=GenerateReqInput(rid='{rid[:-1]}'", mark)
     connection.close()
     unified.wait_for(f"Finish: obj=GenerateReqInput(rid='{rid[:-1]}'", mark)
+    gate.touch()
     thread.join(30)
-    assert answers[0].json()["text"] == "abcd"
+    assert answers[0].json()["text"] == f"!held {gate}"
 
 
 def test_abort_by_rid_prefix_is_a_shorter_answer(unified: Engine) -> None:
     """sglang: an abort a client asked for is no error."""
     thread, answers = in_background(unified, ["abcdef", "abc"], rid="cut", sampling_params={"sampling_seed": 60_000})
-    until(lambda: busy(unified) == 2, "both requests to run")
+    until(lambda: made(unified) == 2, "the first token of both")
     assert unified.client.post("/abort_request", json={"rid": "cut_"}).status_code == 200
     thread.join(30)
     assert answers[0].status_code == 200

@@ -114,31 +114,35 @@ def test_a_checkpoint_without_a_tokenizer_is_an_error_that_names_the_file(model:
         assert not any("Traceback" in line for line in engine.lines)
 
 
-def test_sigterm_lets_running_requests_end(model: Path) -> None:
+def test_sigterm_lets_running_requests_end(model: Path, tmp_path: Path) -> None:
     with running(model, "--tp-size", "2") as engine:
         engine.wait_for(READY)
         ranks = engine.children()
         assert len(ranks) == 2
-        thread, answers = in_background(engine, "abcdef", sampling_params={"sampling_seed": 100})
+        gate = tmp_path / "gate"
+        thread, answers = in_background(engine, f"!held {gate}")
         engine.process.send_signal(signal.SIGTERM)
         engine.wait_for("Shutting down: 1 request(s) running")
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{engine.url}/health")
+        gate.touch()
         thread.join(30)
-        assert answers[0].json()["text"] == "abcdef"
+        assert answers[0].json()["text"] == f"!held {gate}"
         assert engine.exit_code() == 0
         until(lambda: not any(map(alive, ranks)), "the ranks to be gone")
 
 
-def test_an_open_connection_is_told_of_the_shutdown(model: Path) -> None:
+def test_an_open_connection_is_told_of_the_shutdown(model: Path, tmp_path: Path) -> None:
     with running(model, "--shutdown-grace", "30") as engine:
         engine.wait_for(READY)
         assert engine.client.get("/ready").status_code == 200  # keeps its connection
-        thread, answers = in_background(engine, "abc", sampling_params={"sampling_seed": 300})
+        gate = tmp_path / "gate"
+        thread, answers = in_background(engine, f"!held {gate}")
         engine.process.send_signal(signal.SIGTERM)
         engine.wait_for("Shutting down")
         refused = engine.client.post("/generate", json={"text": "late"})
         assert (refused.status_code, refused.json()["error"]["message"]) == (503, "The engine is shutting down.")
+        gate.touch()
         thread.join(30)
         assert answers[0].status_code == 200
         assert engine.exit_code() == 0

@@ -228,7 +228,7 @@ def test_one_failure_ends_the_batch(unified: Engine) -> None:
 
 
 def test_a_rid_in_use_is_refused(unified: Engine) -> None:
-    body = {"text": "abc", "rid": "twice", "stream": True, "sampling_params": {"sampling_seed": 500}}
+    body = {"text": "abc", "rid": "twice", "stream": True, "sampling_params": {"sampling_seed": 60_000}}
     with unified.client.stream("POST", "/generate", json=body) as response:
         lines = response.iter_lines()
         assert next(lines)

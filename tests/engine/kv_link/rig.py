@@ -23,7 +23,7 @@ from pdctl.engine.transfer import select
 from pdctl.engine.transfer.base import Transport
 
 HOST = "127.0.0.1"
-PATIENCE = 20.0
+PATIENCE = 60.0  # seconds; a busy machine is slow, never this slow
 
 PREFILL = DisaggConfig(role="prefill", rank_ip=HOST, page_size=4, kv_dtype="float32", bootstrap_host=HOST)
 DECODE = DisaggConfig(role="decode", rank_ip=HOST, page_size=4, kv_dtype="float32")

@@ -41,7 +41,7 @@ def receive_from(prefill: FarRank, decode: Side, room: int, port: int) -> None:
 def test_a_killed_prefill_fails_its_rooms_at_once_and_its_successor_is_found(backend: str) -> None:
     """Same bootstrap address, new rank ports, another layout: nothing about the dead one may be remembered."""
     port = free_port()
-    with decode_side(backend=backend) as decode:
+    with decode_side(backend=backend, heartbeat_interval=300.0) as decode:
         with far_rank("prefill", port, geometry(), backend=backend) as prefill:
             receive_from(prefill, decode, 1, port)
             prefill.ask("open", 2)
@@ -56,7 +56,7 @@ def test_a_killed_prefill_fails_its_rooms_at_once_and_its_successor_is_found(bac
             for room in (waiting, idle):
                 failed(decode, room, FailureCode.PREFILL_LOST, text)
                 decode.until_settled(room)
-            assert time.monotonic() - began < 5, "long before any heartbeat"
+            assert time.monotonic() - began < 60, "long before any heartbeat"
         with far_rank("prefill", port, geometry(Layout.PAGE_MAJOR, 50), backend=backend) as successor:
             receive_from(successor, decode, 4, port)
         assert decode.manager.stats().rooms == 0
@@ -154,18 +154,22 @@ def test_heartbeats_notice_an_instance_whose_ranks_still_hold_their_sockets() ->
 
 def test_a_prefill_that_hangs_keeps_the_pages_in_quarantine_until_the_grace_is_over() -> None:
     port = free_port()
-    with decode_side(waiting_timeout=0.2, settle_grace=0.6) as decode, far_rank("prefill", port, geometry()) as prefill:
+    grace = 3.0
+    with (
+        decode_side(waiting_timeout=0.2, settle_grace=grace) as decode,
+        far_rank("prefill", port, geometry()) as prefill,
+    ):
         prefill.ask("open", 1)
         receiver = decode.manager.receiver(1, "r", HOST, port)
         decode.until(receiver, KVPoll.WAITING_FOR_INPUT)
         prefill.signal(signal.SIGSTOP)
         receiver.send_metadata(pages(3))
-        failed(decode, receiver, FailureCode.WAITING_TIMEOUT, "timed out after 0.2s", prefill.endpoint)
+        began = time.monotonic()
+        failed(decode, receiver, FailureCode.WAITING_TIMEOUT, "(limit 0.2s)", prefill.endpoint)
         assert not receiver.settled, "a stopped process may still be about to write"
         assert decode.manager.stats().draining == 1
-        began = time.monotonic()
         decode.until_settled(receiver)
-        assert time.monotonic() - began > 0.4
+        assert time.monotonic() - began >= grace, "the pages came back before the grace was over"
         prefill.signal(signal.SIGCONT)
         decode.woken.wait("page list taken back", lambda: prefill.ask("open", 2)[0] == KVPoll.BOOTSTRAPPING)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 
 import pytest
 import zmq
@@ -37,12 +36,10 @@ def test_ranks_of_two_deployments_say_at_once_what_differs(
         prefill_side(server.port, secret=far) as prefill,
         decode_side(secret=near) as decode,
     ):
-        began = time.monotonic()
         receiver = decode.manager.receiver(1, "rid", "127.0.0.1", server.port)  # type: ignore[union-attr]
         decode.until(receiver, KVPoll.FAILED)
-        assert time.monotonic() - began < 4.0, "sooner than a registration that nobody answers"
         assert receiver.failure is not None
-        assert receiver.failure.code == "mismatch"
+        assert receiver.failure.code == "mismatch", "a registration that nobody answers ends otherwise, and later"
         assert ENV in receiver.failure.message
         prefill.woken.wait("line in the prefill's log", lambda: "Turned away" in caplog.text)
 
@@ -66,10 +63,8 @@ def test_the_death_of_the_managers_thread_is_told_before_anything_else() -> None
     told: list[str] = []
     with bootstrap() as server, prefill_side(server.port) as prefill:
         prefill.manager._died = told.append  # type: ignore[method-assign]
-        began = time.monotonic()
         prefill.manager.loop.call(lambda: [][0])
         prefill.woken.wait("word of the death", lambda: told)
-        assert time.monotonic() - began < 1.0
         assert "KV manager thread ended on IndexError" in told[0]
 
 
