@@ -8,6 +8,7 @@ import pytest
 
 from pdctl.client_text import escaped, rid_problem, traceback_text, word
 from pdctl.engines.prefix import SGLANG, split
+from tests.cases import for_each
 
 HOSTILE = (
     "a\n[2026-11-22 21:00:00] Scheduler hit an exception: Traceback",
@@ -19,7 +20,7 @@ HOSTILE = (
 )
 
 
-@pytest.mark.parametrize("rid", [*HOSTILE, "", "x" * 257, "a b", "a\u00a0b", "a\\b", "a{b}", "`a`"])
+@for_each("rid", [*HOSTILE, "", "x" * 257, "a b", "a\u00a0b", "a\\b", "a{b}", "`a`"])
 def test_a_rid_that_could_end_its_place_in_a_line_is_refused(rid: str) -> None:
     assert rid_problem(rid).startswith("rid must be 1 to 256 printable characters without spaces, quotes, brackets")
 

@@ -13,6 +13,7 @@ import pytest
 from pdctl.deployment_secret import ENV, DeploymentSecret
 from pdctl.errors import UsageError
 from pdctl.http_auth import MAX_NONCES, TOKEN, WINDOW, Gate, Keys, Level, Verifier, add_flags, chosen, masked, sign
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +29,7 @@ def verdict(keys: Keys, level: Level, bearer: str = "", signature: str = "") -> 
     return not judged.refusal, judged.admin
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("keys", "level", "bearer", "expected"),
     [
         (Keys(), Level.ADMIN, "", (True, True)),  # as SGLang: nothing is asked for

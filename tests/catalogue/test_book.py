@@ -6,9 +6,10 @@ import pytest
 
 from pdctl.catalogue import book
 from pdctl.errors import ExitCode, UsageError
+from tests.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     "word",
     [
         "PD201",
@@ -51,7 +52,7 @@ def test_a_word_that_is_nothing_is_told_where_the_list_is(word: str) -> None:
     assert caught.value.fix == "`pdctl explain --all` lists them"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("patterns", "codes"),
     [
         (["PD201"], ["PD201"]),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pdctl.catalogue import book
 from pdctl.engines import history
 from pdctl.engines.sglang import behaviour
@@ -11,6 +9,7 @@ from pdctl.engines.sglang.arguments import argument, choices
 from pdctl.engines.sglang.bootstrap import ANSWERS
 from pdctl.engines.sglang.faults import FAULTS, Fault
 from pdctl.engines.versions import SGLANG, Span, Version, spell
+from tests.cases import for_each
 
 
 def fault(name: str) -> Fault:
@@ -68,7 +67,7 @@ NAMED = [
 ]
 
 
-@pytest.mark.parametrize(("code", "words"), NAMED, ids=[f"{code}-{words[:24]}" for code, words in NAMED])
+@for_each(("code", "words"), NAMED, ids=[f"{code}-{words[:24]}" for code, words in NAMED])
 def test_a_text_names_the_release_of_the_table(code: str, words: str) -> None:
     entry = book.find(code)
     assert any(words in text for text in (entry.explain, entry.versions, entry.fix)), (words, entry.explain)

@@ -10,6 +10,7 @@ from pdctl.catalogue import book
 from pdctl.catalogue.entry import PLACEHOLDER, Entry, fill
 from pdctl.catalogue.references import address
 from pdctl.errors import PdctlError
+from tests.cases import for_each
 from tests.catalogue.survey import SYMPTOMS, Symptom
 
 # A code is a promise to scripts: none of these may ever mean something else. New ones are added below theirs.
@@ -46,7 +47,7 @@ PD801 trace-blind PD802 metrics-off PD803 clock-skew PD804 fd-limit PD805 logs-n
 PD901 not-reachable-from-here PD902 no-endpoints PD903 not-sglang PD904 api-key-required
 """
 
-each = pytest.mark.parametrize("entry", book.ENTRIES, ids=lambda entry: entry.code)
+each = for_each("entry", book.ENTRIES, ids=lambda entry: entry.code)
 
 
 def test_no_code_has_ever_changed() -> None:
@@ -99,7 +100,7 @@ def test_nothing_but_public_names_is_shown(entry: Entry) -> None:
     assert not re.search(r"\b[BCMNRT][0-2]\d\b", shown)
 
 
-@pytest.mark.parametrize("symptom", SYMPTOMS, ids=lambda symptom: symptom.what)
+@for_each("symptom", SYMPTOMS, ids=lambda symptom: symptom.what)
 def test_every_known_symptom_has_a_code_that_cites_it(symptom: Symptom) -> None:
     cited = {report for code in symptom.codes for report in book.entry(code).reports}
     assert set(symptom.reports) <= cited

@@ -16,6 +16,7 @@ from pdctl.doctor.check import Skipped, Unknown
 from pdctl.doctor.checks import every
 from pdctl.doctor.facts import Facts
 from pdctl.doctor.finding import Finding
+from tests.cases import for_each
 from tests.catalogue import shape
 from tests.doctor.fixtures import live, static_bootstrap, static_pairing, static_upkeep
 
@@ -32,13 +33,13 @@ def made(facts: Facts) -> Iterator[Finding]:
     yield from runner.run(facts).findings
 
 
-@pytest.mark.parametrize("entry", book.ENTRIES, ids=lambda entry: entry.code)
+@for_each("entry", book.ENTRIES, ids=lambda entry: entry.code)
 def test_the_words_of_an_entry(entry: Entry) -> None:
     assert not shape.of_fix(fill(entry.fix, {})), fill(entry.fix, {})
     assert not shape.of_headline(fill(entry.headline, {})), fill(entry.headline, {})
 
 
-@pytest.mark.parametrize(("code", "module"), CASES, ids=[f"{m.__name__.rpartition('.')[2]}-{c}" for c, m in CASES])
+@for_each(("code", "module"), CASES, ids=[f"{m.__name__.rpartition('.')[2]}-{c}" for c, m in CASES])
 def test_the_words_of_every_finding(code: str, module: object) -> None:
     facts = module.FIXTURES[code][0]()  # type: ignore[attr-defined]
     for one in made(facts):
@@ -50,7 +51,7 @@ def test_the_words_of_every_finding(code: str, module: object) -> None:
             assert not problem, f"{one.code}: {said!r}: {problem}"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "fix",
     [
         "",

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.cli import exits
+from tests.cases import for_each
 
 PLAN = [sys.executable, "-m", "pdctl", "plan", "1p1d"]
 
@@ -106,7 +107,7 @@ def catches(pid: int) -> bool:
     return bool(int(caught.split()[1], 16) >> (signal.SIGINT - 1) & 1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("closed", "argv", "code"),
     [
         ("<&-", "plan 1p1d", 0),

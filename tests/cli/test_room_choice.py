@@ -14,6 +14,7 @@ from pdctl.cli.trace_room import exit_code
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.render.trace.output import to_file
 from pdctl.trace.room import Outcome
+from tests.cases import for_each
 from tests.render.trace import samples
 
 UTC = dt.timezone.utc
@@ -35,7 +36,7 @@ def test_a_room_as_logs_or_spans_write_it(text: str, room: int) -> None:
     assert number(text) == room
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     ["", "-1", "1.5", "0x", "logs/decode.log", "18446744073709551616", "٣", "1_000", " 7", "0x1ffffffffffffffff"],
 )
@@ -62,7 +63,7 @@ def test_no_choice_or_two_are_refused(given: tuple[list[str], str | None, bool, 
         chosen(*given)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("2026-11-21T01:34:20", LAST),

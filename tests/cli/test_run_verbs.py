@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import for_each
 from tests.launch.conftest import DEADLINE, STANDIN, eventually
 from tests.ports import free_block, free_ports
 
@@ -166,7 +167,7 @@ def test_a_living_run_and_its_ports_are_in_the_way(detached: Shell) -> None:
     assert "green" not in detached.run("ls").stdout
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("argv", "code", "said"),
     [
         (("status", "red"), 5, "no run `red`"),

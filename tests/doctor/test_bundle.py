@@ -10,6 +10,7 @@ import pytest
 from pdctl.doctor import bundle
 from pdctl.doctor.redaction import GONE, redact
 from pdctl.errors import UsageError
+from tests.cases import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,7 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize(("text", "secret"), SECRETS)
+@for_each(("text", "secret"), SECRETS)
 def test_takes_out_what_is_secret(text: str, secret: str) -> None:
     clean, taken = redact(text)
     assert secret not in clean

@@ -7,13 +7,12 @@ import pkgutil
 from pathlib import Path
 from types import ModuleType
 
-import pytest
-
 from pdctl.catalogue.book import ENTRIES, entry
 from pdctl.doctor.check import Skipped, Unknown
 from pdctl.doctor.checks import every
 from pdctl.doctor.facts import Facts
 from pdctl.render.explain import anchor
+from tests.cases import for_each
 from tests.doctor import fixtures
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "codes.md"
@@ -42,9 +41,7 @@ def codes(case: object, module: ModuleType) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("code", "module"), CASES, ids=[f"{code}-{module.__name__.rpartition('.')[2]}" for code, module in CASES]
-)
+@for_each(("code", "module"), CASES, ids=[f"{code}-{module.__name__.rpartition('.')[2]}" for code, module in CASES])
 def test_one_case_raises_the_code_and_one_does_not(code: str, module: ModuleType) -> None:
     raising, clean = module.FIXTURES[code]
     assert code in codes(raising(), module)
@@ -56,7 +53,7 @@ def test_every_code_that_can_be_seen_has_its_cases() -> None:
     assert not missing, f"no fixture for {sorted(missing)}"
 
 
-@pytest.mark.parametrize("code", [each.code for each in ENTRIES])
+@for_each("code", [each.code for each in ENTRIES])
 def test_every_code_has_a_page_and_a_text(code: str) -> None:
     said = entry(code)
     assert f"### {said.code} {said.slug}\n" in PAGE.read_text(encoding="utf-8")

@@ -6,11 +6,10 @@ import dataclasses
 import random
 from types import MappingProxyType
 
-import pytest
-
 from pdctl.catalogue.book import ENTRIES
 from pdctl.doctor import runner
 from pdctl.doctor.facts import Facts
+from tests.cases import for_each
 from tests.doctor.fixtures import recorded as real
 
 ODD = (
@@ -59,7 +58,7 @@ def broken(rng: random.Random) -> Facts:
     )
 
 
-@pytest.mark.parametrize("seed", range(60))
+@for_each("seed", range(60))
 def test_odd_answers_give_a_report(seed: int) -> None:
     report = runner.run(broken(random.Random(seed)))
     assert len(report.checks) == len(ENTRIES)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from pdctl.doctor import runner
 from pdctl.doctor.check import Skipped, Unknown
 from pdctl.doctor.checks import every
 from pdctl.doctor.finding import Status
+from tests.cases import for_each
 from tests.doctor.fixtures import recorded
 from tests.doctor.fixtures.live import FIXTURES, LOGGED
 from tests.doctor.fixtures.recorded import canaried, healthy
@@ -29,7 +28,7 @@ def found(code: str, facts: Facts) -> list[Finding]:
     return [one for one in runner.run(facts).findings if one.code == code]
 
 
-@pytest.mark.parametrize(("code", "pair"), CASES, ids=[code for code, _ in CASES])
+@for_each(("code", "pair"), CASES, ids=[code for code, _ in CASES])
 def test_raises_and_stays_quiet(code: str, pair: Pair) -> None:
     code = code.removesuffix("-log")
     raised = found(code, pair[0]())
@@ -43,7 +42,7 @@ def test_raises_and_stays_quiet(code: str, pair: Pair) -> None:
     assert not found(code, pair[1]())
 
 
-@pytest.mark.parametrize(("code", "pair"), list(FIXTURES.items()), ids=list(FIXTURES))
+@for_each(("code", "pair"), list(FIXTURES.items()), ids=list(FIXTURES))
 def test_quiet_means_that_it_looked(code: str, pair: Pair) -> None:
     """The clean side is decided as well, not merely skipped; but for what only trace-room can tell, room by room."""
     status = {check.code: check for check in runner.run(pair[1]()).checks}[code]

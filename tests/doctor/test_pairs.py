@@ -16,6 +16,7 @@ from pdctl.doctor.finding import Finding, Status
 from pdctl.engines.sglang import mixing
 from pdctl.engines.sglang.agreement import Rule
 from pdctl.engines.versions import SGLANG, Version, spell
+from tests.cases import for_each
 from tests.doctor.fixtures import recorded as real
 from tests.doctor.fixtures.live import dp_attention, hybrid, mla
 from tests.doctor.fixtures.recorded import healthy
@@ -139,7 +140,7 @@ def test_mixed_versions_are_an_error_where_they_are_known_to_break(prefill: str,
     assert one.instance == "decode-0"
 
 
-@pytest.mark.parametrize("release", SGLANG, ids=spell)
+@for_each("release", SGLANG, ids=spell)
 def test_a_release_goes_with_itself(release: Version) -> None:
     for backend in ("nixl", "mooncake"):
         assert mixing.breaks(release, release, backend) is None

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from pdctl.doctor.redaction import redact
+from tests.cases import for_each
 
 KEY = "hunter2hunter2"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "clean"),
     [
         (f"--api-key={KEY} --port 1", "--api-key=[redacted] --port 1"),

@@ -11,14 +11,13 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from pdctl.doctor import bundle, redaction
 from pdctl.doctor.redaction import GONE, redact
 from pdctl.doctor.secret_span import FLAG, PROMPT, TOKENS
 from pdctl.launch import preflight
 from pdctl.launch.prepare import open_run
 from pdctl.launch.run import Outcome, State
+from tests.cases import for_each
 from tests.doctor.secret_forms import BASE, FORMS, HEX, PLAIN, SecretForm
 from tests.launch.conftest import QUICK, deploy
 
@@ -36,7 +35,7 @@ def test_there_are_a_hundred_and_no_two_are_the_same() -> None:
     assert all(secret in form.text for form in FORMS for secret in form.secrets)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+@for_each("form", FORMS, ids=lambda form: form.name)
 def test_a_secret_goes_and_what_stands_beside_it_stays(form: SecretForm) -> None:
     clean, taken = redact(form.text)
     assert not [secret for secret in form.secrets if secret in clean], clean
@@ -107,7 +106,7 @@ def recorded() -> list[Path]:
     return sorted(path for path in (DATA / "logs").iterdir() if path.suffix in (".log", ".txt"))
 
 
-@pytest.mark.parametrize("path", recorded(), ids=lambda path: path.name)
+@for_each("path", recorded(), ids=lambda path: path.name)
 def test_recorded_logs_lose_prompts_and_nothing_else(path: Path) -> None:
     text = path.read_text(encoding="utf-8", errors="replace")
     clean, taken = redact(text)
@@ -146,6 +145,6 @@ KEPT = (
 )
 
 
-@pytest.mark.parametrize("text", KEPT)
+@for_each("text", KEPT)
 def test_what_diagnosis_needs_stays(text: str) -> None:
     assert redact(text) == (text, {})

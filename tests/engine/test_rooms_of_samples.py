@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from pdctl.engine.args import ServerArgs
 from pdctl.engine.pairing import pairings
 from pdctl.engine.requests import ChatBody, CompletionBody, GenerateBody, RoutedBody
 from pdctl.router.body import Body
+from tests.cases import for_each
 
 MODELS: dict[str, type[RoutedBody]] = {
     "/generate": GenerateBody,
@@ -19,8 +18,8 @@ MODELS: dict[str, type[RoutedBody]] = {
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
-@pytest.mark.parametrize("samples", [1, 2, 5])
-@pytest.mark.parametrize(
+@for_each("samples", [1, 2, 5])
+@for_each(
     ("path", "prompt", "prompts"),
     [
         ("/generate", {"text": "hi"}, 1),

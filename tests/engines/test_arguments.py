@@ -14,6 +14,7 @@ from pdctl.engines.routers import arguments as routers
 from pdctl.engines.sglang.arguments import SUCCESSORS, argument, arguments, choices, gap
 from pdctl.engines.sglang.flags import SPELLINGS
 from pdctl.engines.versions import SGLANG, Release, Version, parse, resolve, spell
+from tests.cases import for_each
 
 # What an installed release's own parser takes: flag → "", "=", "=*" or "=?", and its choices.
 DUMP = """
@@ -37,7 +38,7 @@ def told(name: str, release: str) -> str:
     return "" if found is None else f"{found.why}; {found.instead}; {'sure' if found.sure else 'in doubt'}"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "release", "expected"),
     [
         ("tp-size", "0.5.3", ""),
@@ -74,7 +75,7 @@ def test_a_beginning_counts_where_only_one_flag_has_it() -> None:
     assert "flags begin so: --disaggregation-decode-" in told("disaggregation-decode", "0.5.23")
 
 
-@pytest.mark.parametrize("version", SGLANG, ids=spell)
+@for_each("version", SGLANG, ids=spell)
 def test_what_pdctl_writes_itself_exists(version: Version) -> None:
     for row in SPELLINGS:
         if row.span.holds(version):

@@ -9,14 +9,13 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
-import pytest
-
 from pdctl.engines import tables
 from pdctl.engines.adapters import ROWS
 from pdctl.engines.pdctl import launcher
 from pdctl.engines.row import Speaker
 from pdctl.engines.sglang.logs import access, engines
 from pdctl.engines.versions import SGLANG, spell
+from tests.cases import for_each
 from tools.read_release.rows import Templates, cost
 from tools.read_release.tables import path_of, unescape
 
@@ -86,7 +85,7 @@ def claimed(row: Row) -> set[str]:
     return {spell(version) for version in SGLANG if row.span.holds(version)}
 
 
-@pytest.mark.parametrize("row", [row for row in LINES if row.id not in FOREIGN | UNSEEN.keys()], ids=lambda row: row.id)
+@for_each("row", [row for row in LINES if row.id not in FOREIGN | UNSEEN.keys()], ids=lambda row: row.id)
 def test_a_row_claims_the_releases_that_write_its_line(row: Row) -> None:
     assert sorted(claimed(row) - written(row)) == [], "no line of theirs is read by this row"
     assert sorted(written(row) - claimed(row)) == [], "they write a line this row reads"
@@ -99,7 +98,7 @@ def test_no_exception_outlives_its_reason() -> None:
     assert needless == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pattern", "template", "fits"),
     [
         (r"Request (?P<room>\d+) waiting_timeout", "Request {} waiting_timeout", True),

@@ -9,6 +9,7 @@ import pytest
 
 from pdctl.engines.environment import BOOL, FLOAT, INT, VARIABLES, Variable, known, lint
 from pdctl.engines.versions import NEWEST, SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Span, Version, spell
+from tests.cases import for_each
 
 WAITING, INTERVAL = "SGLANG_DISAGGREGATION_WAITING_TIMEOUT", "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL"
 FAILURES = "SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE"
@@ -18,7 +19,7 @@ def said(env: dict[str, str], version: Version = NEWEST) -> list[str]:
     return [f"{remark.message}; {remark.fix}" for remark in lint(env, version)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value", "part"),
     [
         (WAITING, "60", ""),
@@ -52,7 +53,7 @@ def test_values(name: str, value: str, part: str) -> None:
     assert [part in each for each in found] == ([True] if part else [])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "part"),
     [
         ("SGLANG_DISAGGREGATION_WAITNG_TIMEOUT", f"rename SGLANG_DISAGGREGATION_WAITNG_TIMEOUT to {WAITING}"),
@@ -92,7 +93,7 @@ def test_variables_of_other_releases(name: str, value: str, version: Version, pa
     assert [part in each for each in found] == ([True] if part else [])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("env", "part"),
     [
         ({WAITING: "30"}, ""),
@@ -117,7 +118,7 @@ def test_settings_that_undo_each_other(env: dict[str, str], part: str) -> None:
     assert [part in each for each in found] == ([True] if part else [])
 
 
-@pytest.mark.parametrize("version", SGLANG, ids=spell)
+@for_each("version", SGLANG, ids=spell)
 def test_every_default_passes(version: Version) -> None:
     env = {row.name: row.default for row in VARIABLES if row.default and row.span.holds(version)}
     assert said(env, version) == []

@@ -31,6 +31,7 @@ from pdctl.engines.versions import (
     Version,
 )
 from pdctl.engines.vocabulary import speech
+from tests.cases import for_each
 from tests.engines.recorded import FILES, LOGS, lines
 
 RECORDED = {"058": V0_5_8, "0518": V0_5_18, "0523": V0_5_23}  # the release each log was recorded with
@@ -69,7 +70,7 @@ def said(*texts: str) -> Identity:
     return identify([f"[2026-11-21 02:06:49] {text}".encode() for text in texts], speech())
 
 
-@pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
+@for_each("path", ENGINES, ids=lambda path: path.stem)
 def test_every_recorded_engine_is_told(path: Path) -> None:
     found = identify(lines(path), speech())
     role = "prefill" if "prefill" in path.stem.rpartition(".")[2] else "decode"
@@ -88,7 +89,7 @@ def test_every_recorded_engine_is_told(path: Path) -> None:
     assert found.reasons
 
 
-@pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
+@for_each("path", ENGINES, ids=lambda path: path.stem)
 def test_the_same_without_the_arguments(path: Path) -> None:
     """Many logs begin after the start: speaker, role and release must not hang on one dump."""
     rest = [line for line in lines(path) if b"server_args=" not in line]
@@ -116,7 +117,7 @@ def test_mini_lb_and_our_own_engine() -> None:
     assert (own.log_requests, own.time_stats) == (True, True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "role"),
     [
         ("got info room=7 agent_name='a' required_dst_info_num=1", "prefill"),
@@ -151,7 +152,7 @@ def test_one_line_of_a_role_tells_it(text: str, role: str) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "since", "until"),
     [
         ("Req Time Stats(rid=a, bootstrap_room=7, input len=5, output len=1, type=prefill): x", None, V0_5_12),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-import pytest
-
 from pdctl.catalogue import book
 from pdctl.engines.adapters import ROWS
 from pdctl.engines.pattern import weaknesses
@@ -15,6 +13,7 @@ from pdctl.engines.row import Row, Speaker
 from pdctl.engines.speech import heads, lead
 from pdctl.engines.versions import SGLANG
 from pdctl.engines.vocabulary import speech
+from tests.cases import for_each
 
 ROLES = {"prefill", "decode", "router", ""}
 BACKENDS = {"nixl", "mooncake", "mori", "ascend", ""}
@@ -24,7 +23,7 @@ NUMBERS = ("room", "rank_port", "seconds", "bytes", "pages", "attempt")
 MOST_FLOATING = 15  # rows without a fixed beginning are tried on every line
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+@for_each("row", ROWS, ids=lambda row: row.id)
 def test_the_example_is_its_own_row(row: Row) -> None:
     for speakers in (None, frozenset({row.speaker})):
         said = speech().match(row.example.encode(), speakers)
@@ -32,7 +31,7 @@ def test_the_example_is_its_own_row(row: Row) -> None:
         assert said.row.id == row.id
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+@for_each("row", ROWS, ids=lambda row: row.id)
 def test_the_pattern_is_safe_and_has_its_literal(row: Row) -> None:
     assert weaknesses(row.pattern, row.literal) == []
     assert row.literal in row.example.encode()

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import math
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pdctl.engines import numerals
 from pdctl.fleet import document
+from tests.cases import for_each
 
 DIGITS = "9" * 5000  # int() takes 4300 of them
 
 
-@pytest.mark.parametrize("text", [None, "", "²", "٣", "+1", "-1", " 1", "1_0", "1.0", "0x1", str(2**64), DIGITS])
+@for_each("text", [None, "", "²", "٣", "+1", "-1", " 1", "1_0", "1.0", "0x1", str(2**64), DIGITS])
 def test_what_is_no_whole_number(text: str | None) -> None:
     assert numerals.whole(text) is None
 
 
-@pytest.mark.parametrize(
-    "text", ["", ".", "1.2.3", "..", "1_0", "nan", "inf", "٣", " 1", "1e", "1e400", "1" * 26, DIGITS]
-)
+@for_each("text", ["", ".", "1.2.3", "..", "1_0", "nan", "inf", "٣", " 1", "1e", "1e400", "1" * 26, DIGITS])
 def test_what_is_no_real_number(text: str) -> None:
     assert numerals.real(text) is None
 

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from pdctl.engines.pattern import weaknesses
+from tests.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pattern", "literal", "says"),
     [
         (r"(?:Error: )?it failed", b"it failed", "may be missing"),

@@ -7,6 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pdctl.engines.prefix import Prefix, Stamp, split
+from tests.cases import for_each
 from tests.engines.recorded import FILES, lines
 
 DAY = (2026, 11, 21)
@@ -16,7 +17,7 @@ def stamp(hour: int, minute: int, second: int, micro: int = 0, zone: int | None 
     return Stamp(*DAY, hour, minute, second, micro, zone, step)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "expected"),
     [
         (b"[2026-11-21 01:34:20] kv", Prefix(stamp(1, 34, 20), "", "", "", "kv", 0)),
@@ -80,7 +81,7 @@ def test_layouts(raw: bytes, expected: Prefix) -> None:
 INNER = b"[2026-11-21 01:34:20 TP1] room=5 is bootstrapped"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "around",
     [
         b"%s",
@@ -181,9 +182,7 @@ def test_any_bytes(head: bytes, tail: bytes) -> None:
     assert split(raw) == prefix
 
 
-@pytest.mark.parametrize(
-    "unit", [b"a", b"[", b"\x1b[0m", b"a{b=", b" | ", b"::", b"2026-11-21 ", b"\xff", b"http_request{"]
-)
+@for_each("unit", [b"a", b"[", b"\x1b[0m", b"a{b=", b" | ", b"::", b"2026-11-21 ", b"\xff", b"http_request{"])
 def test_long_lines_are_read(unit: bytes) -> None:
     raw = (b"2026-11-21 01:26:10  INFO " + unit * (1_000_000 // len(unit)))[:1_000_000]
     assert split(raw).stamp is not None

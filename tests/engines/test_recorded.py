@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 from pdctl.engines.vocabulary import speech
+from tests.cases import for_each
 from tests.engines.recorded import FILES, LOGS, lines
 
 STORED = LOGS / "rows.txt"
@@ -30,7 +29,7 @@ def spoken(path: Path) -> list[str]:
     return [said.row.id if said else "-" for said in matches]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@for_each("path", FILES, ids=lambda path: path.stem)
 def test_every_line_is_still_the_row_it_was(path: Path) -> None:
     if os.environ.get("PDCTL_SNAPSHOT") == "write":
         everything = "".join(f"{file.name}: {' '.join(spoken(file))}\n" for file in FILES)
@@ -42,7 +41,7 @@ def test_every_line_is_still_the_row_it_was(path: Path) -> None:
         assert now == then, f"{path.name}:{at}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@for_each("path", FILES, ids=lambda path: path.stem)
 def test_the_literal_stands_in_the_raw_line(path: Path) -> None:
     """A search for literals in bytes, colour codes and JSON included, must find every line its row matches."""
     for line in lines(path):
@@ -50,7 +49,7 @@ def test_the_literal_stands_in_the_raw_line(path: Path) -> None:
         assert said is None or said.row.literal in line
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@for_each("path", FILES, ids=lambda path: path.stem)
 def test_no_room_is_missed(path: Path) -> None:
     """A line with a room-sized number after a room word is known, and the room is read right."""
     for line in lines(path):

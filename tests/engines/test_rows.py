@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
-
 from pdctl.engines.sglang.flags import SPELLINGS, words
 from pdctl.engines.sglang.ports import BASE_FALLBACK, PORTS
 from pdctl.engines.sglang.rules import RULES, rule
 from pdctl.engines.versions import SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Version, spell
+from tests.cases import for_each
 
 
-@pytest.mark.parametrize("version", SGLANG, ids=spell)
+@for_each("version", SGLANG, ids=spell)
 def test_one_row_per_release(version: Version) -> None:
     for rows in (
         [row.meaning for row in SPELLINGS if row.span.holds(version)],
@@ -28,7 +27,7 @@ def test_every_row_holds_for_some_release() -> None:
         assert any(row.span.holds(version) for version in SGLANG), row
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("meaning", "version", "said"),
     [
         ("attn_dp", V0_5_3, ("--dp-size", "8", "--enable-dp-attention")),

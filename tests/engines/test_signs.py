@@ -14,6 +14,7 @@ from pdctl.engines.phase import Phase
 from pdctl.engines.row import Row
 from pdctl.engines.sign import Sign
 from pdctl.engines.speech import Speech
+from tests.cases import for_each
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "dialects.md"
@@ -33,7 +34,7 @@ def test_every_sign_is_proven_by_some_row_and_asked_for_somewhere() -> None:
     assert set(Sign) - asked == set(), "nobody asks for these"
 
 
-@pytest.mark.parametrize("row", CLAIMING, ids=lambda row: str(row.id))
+@for_each("row", CLAIMING, ids=lambda row: str(row.id))
 def test_what_a_row_claims_stands_in_its_line(row: Row) -> None:
     """A sign's meaning names the values that are read with it: its example holds at least one of them."""
     said = Speech((row,)).match(row.example.encode())

@@ -13,6 +13,7 @@ from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
 from pdctl.engines.speech import Said, Speech, heads, lead
 from pdctl.engines.vocabulary import speech
+from tests.cases import for_each
 from tests.engines.recorded import FILES, lines
 
 ENGINE = frozenset({Speaker.PDCTL_ENGINE})
@@ -127,7 +128,7 @@ def test_speakers_bound_what_a_line_can_be() -> None:
     assert speech().match(router, SGLANG | ENGINE) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     "raw",
     [
         b"", b"\n", b"plain words", b"[2026-11-21 19:44:33] ", b"[2026-11-21 19:44:33] room=", b"\x00" * 40,
@@ -197,7 +198,7 @@ def test_any_bytes(head: bytes, row: Row, tail: bytes) -> None:
             assert said.values["room"].isdigit()
 
 
-@pytest.mark.parametrize("unit", [b"a", b" ", b"'", b"room=1 ", b"1", b"host='", b", ", b"\xff", b"\x1b[0m", b'"'])
+@for_each("unit", [b"a", b" ", b"'", b"room=1 ", b"1", b"host='", b", ", b"\xff", b"\x1b[0m", b'"'])
 def test_a_megabyte_behind_any_row_is_read(unit: bytes) -> None:
     """Rows keep to linear patterns (test_lexicon); this would hang for minutes if one did not."""
     filler = unit * (100_000 // len(unit))

@@ -9,11 +9,12 @@ import pytest
 from pdctl.catalogue import book
 from pdctl.engines.sglang import agreement, bootstrap, http, metrics
 from pdctl.engines.versions import SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Version, spell
+from tests.cases import for_each
 
 CODES = {entry.code for entry in book.ENTRIES}
 
 
-@pytest.mark.parametrize("version", SGLANG, ids=spell)
+@for_each("version", SGLANG, ids=spell)
 def test_every_release_has_one_answer(version: Version) -> None:
     assert len([row for row in bootstrap.QUERIES if row.span.holds(version)]) == 1
     for names in (

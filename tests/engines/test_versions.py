@@ -9,9 +9,10 @@ import pdctl
 from pdctl.engines.tables import sources
 from pdctl.engines.versions import NEWEST, SGLANG, Span, parse, resolve, spell
 from pdctl.errors import UsageError
+from tests.cases import for_each
 
 
-@pytest.mark.parametrize("version", SGLANG, ids=spell)
+@for_each("version", SGLANG, ids=spell)
 def test_known_releases_answer_for_themselves(version: tuple[int, ...]) -> None:
     release = resolve(spell(version))
     assert (release.known, release.note) == (version, "")

@@ -7,6 +7,7 @@ import pytest
 from pdctl.engines.identify import Target, identify
 from pdctl.engines.routers.worker_lists import BYTES, LINES, join, opens
 from pdctl.engines.vocabulary import speech
+from tests.cases import for_each
 
 LINE = (
     b"2026-11-21 04:40:01  INFO smg::server: src/server.rs:794: Starting router on 0.0.0.0:80 | mode: PrefillDecode { "
@@ -30,7 +31,7 @@ def test_a_whole_line_is_left_alone() -> None:
     assert not opens(b"[2026-11-21 02:06:49] Prefill batch, #new-seq: 1")
 
 
-@pytest.mark.parametrize("columns", range(40, 240, 7))
+@for_each("columns", range(40, 240, 7))
 def test_a_terminal_breaks_it_anywhere(columns: int) -> None:
     lines = [LINE[at : at + columns] for at in range(0, len(LINE), columns)]
     found = identify(unwrapped(lines), speech())

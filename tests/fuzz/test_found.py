@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import pytest
-
+from tests.cases import for_each
 from tests.fuzz.edits import SEPARATOR
 from tests.fuzz.judge import judge
 from tests.fuzz.targets import TARGETS
@@ -190,6 +189,6 @@ FOUND = (
 )
 
 
-@pytest.mark.parametrize("found", FOUND, ids=lambda found: f"{found.target}: {found.what}")
+@for_each("found", FOUND, ids=lambda found: f"{found.target}: {found.what}")
 def test_what_was_found_once(found: Found) -> None:
     judge(TARGETS[found.target], found.data)

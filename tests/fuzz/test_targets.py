@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.cases import for_each
 from tests.fuzz import edits
 from tests.fuzz.edits import Edit
 from tests.fuzz.judge import Target, judge
@@ -26,7 +27,7 @@ def broken(target: Target) -> st.SearchStrategy[bytes]:
     return st.one_of(real, real, real, st.binary(max_size=300))
 
 
-@pytest.mark.parametrize("name", [name for name, target in TARGETS.items() if target.cheap])
+@for_each("name", [name for name, target in TARGETS.items() if target.cheap])
 def test_any_bytes(name: str) -> None:
     CHEAP(given(broken(TARGETS[name]))(lambda data: _judge(name, data)))()
 
@@ -40,7 +41,7 @@ def _judge(name: str, data: bytes) -> None:
     judge(TARGETS[name], data)
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@for_each("name", TARGETS)
 def test_what_targets_begin_with_is_read(name: str) -> None:
     """A target whose seeds break, or take no time, tests nothing."""
     target = TARGETS[name]

@@ -14,6 +14,7 @@ from pdctl.manifests.write import rendering
 from pdctl.manifests.write.objects import stream
 from pdctl.render.plan_places import shell_script
 from pdctl.topology import resolve
+from tests.cases import for_each
 from tests.imports.made import imported
 
 SHIPPED = sorted(resolve.known_topologies({}))
@@ -44,7 +45,7 @@ def commands(plan: Plan) -> list[object]:
 CASES = [(name, sets) for name in SHIPPED for sets in CHANGES if not sets or not name.startswith("incidents/")]
 
 
-@pytest.mark.parametrize(("name", "sets"), CASES, ids=[f"{name} {' '.join(sets[:1])}" for name, sets in CASES])
+@for_each(("name", "sets"), CASES, ids=[f"{name} {' '.join(sets[:1])}" for name, sets in CASES])
 def test_a_plan_comes_back_as_it_was(name: str, sets: tuple[str, ...]) -> None:
     plan = plan_topology(resolve.load([resolve.find(name)], sets, {}))
     assert plan.feasible

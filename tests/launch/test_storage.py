@@ -18,6 +18,7 @@ from pdctl.launch.journal import Journal
 from pdctl.launch.prepare import Opened, open_run
 from pdctl.launch.run import Outcome, State
 from pdctl.launch.storage import CrashNotice, Notice
+from tests.cases import for_each
 from tests.launch.conftest import QUICK, deploy
 
 ROOT = Path(__file__).parents[2]
@@ -124,8 +125,8 @@ def test_the_last_words_of_a_supervisor_reach_status(tmp_path: Path) -> None:
     assert "the supervisor failed: ZeroDivisionError" in remote._crashed(directory, directory.load()).message
 
 
-@pytest.mark.parametrize("home", ["/proc/pdctl", "/dev/null/home", "/sys/pdctl"])
-@pytest.mark.parametrize("verb", [("launch", "2p1d", "--no-doctor"), ("ls",), ("status",), ("down",), ("logs",)])
+@for_each("home", ["/proc/pdctl", "/dev/null/home", "/sys/pdctl"])
+@for_each("verb", [("launch", "2p1d", "--no-doctor"), ("ls",), ("status",), ("down",), ("logs",)])
 def test_a_home_that_cannot_be(home: str, verb: tuple[str, ...]) -> None:
     env = {**os.environ, "PDCTL_HOME": home}
     argv = [sys.executable, "-m", "pdctl", *verb]
@@ -136,8 +137,8 @@ def test_a_home_that_cannot_be(home: str, verb: tuple[str, ...]) -> None:
         assert home in done.stderr
 
 
-@pytest.mark.parametrize("verb", [("launch", "2p1d", "--no-doctor"), ("ls",), ("status",), ("down",), ("logs",)])
-@pytest.mark.parametrize("home", ["~nobody-of-this-name/x", "~nobody-of-this-name"])
+@for_each("verb", [("launch", "2p1d", "--no-doctor"), ("ls",), ("status",), ("down",), ("logs",)])
+@for_each("home", ["~nobody-of-this-name/x", "~nobody-of-this-name"])
 def test_a_home_of_nobody(home: str, verb: tuple[str, ...]) -> None:
     env = {**os.environ, "PDCTL_HOME": home}
     argv = [sys.executable, "-m", "pdctl", *verb]

@@ -11,10 +11,11 @@ import pytest
 from pdctl.launch import preflight, state, verdict
 from pdctl.launch.prepare import open_run
 from pdctl.launch.run import Exit, Outcome, State
+from tests.cases import for_each
 from tests.launch.conftest import QUICK, deploy
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("exit", "words"),
     [
         (Exit(0, 0, 0.0), "left with exit code 0"),

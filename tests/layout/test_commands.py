@@ -16,6 +16,7 @@ from pdctl.layout.serving import Flags, Numbers, Serving
 from pdctl.layout.shape import Shape
 from pdctl.router import command_line as router
 from pdctl.topology.resolve import load
+from tests.cases import for_each
 
 from .conftest import TOPOLOGIES, Sheet
 
@@ -46,7 +47,7 @@ def test_values_become_words() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("version", SGLANG, ids=spell)
+@for_each("version", SGLANG, ids=spell)
 def test_attention_width_by_release(version: Version) -> None:
     (command,) = instance(PREFILL._replace(version=version), Shape(tp=8, dp=4), Numbers(30000, 8998), "h")
     said = flags(command.argv)
@@ -57,15 +58,15 @@ def test_attention_width_by_release(version: Version) -> None:
         assert (said["--dp-size"], said["--enable-dp-attention"]) == ("4", "")
 
 
-@pytest.mark.parametrize("version", SGLANG, ids=spell)
+@for_each("version", SGLANG, ids=spell)
 def test_replicas_are_dp_size_everywhere(version: Version) -> None:
     (command,) = instance(PREFILL._replace(version=version), Shape(tp=2, replicas=4), Numbers(30000), "h")
     assert flags(command.argv)["--dp-size"] == "4"
     assert "--enable-dp-attention" not in command.argv
 
 
-@pytest.mark.parametrize("version", SGLANG, ids=spell)
-@pytest.mark.parametrize("serving", [PREFILL, DECODE], ids=lambda serving: serving.role)
+@for_each("version", SGLANG, ids=spell)
+@for_each("serving", [PREFILL, DECODE], ids=lambda serving: serving.role)
 def test_nodes_differ_in_their_rank_alone(serving: Serving, version: Version) -> None:
     numbers = Numbers(30000, 8998 if serving is PREFILL else None, dist=20000, nccl=20031)
     commands = instance(serving._replace(version=version), Shape(tp=32, dp=32, nnodes=4), numbers, "h0")
@@ -95,7 +96,7 @@ def test_older_releases_are_told_the_other_sides_widths(version: Version, told: 
     assert ("--prefill-round-robin-balance" in decode) is (version == V0_5_3)
 
 
-@pytest.mark.parametrize("version", SGLANG, ids=spell)
+@for_each("version", SGLANG, ids=spell)
 def test_pipelines_run_without_the_overlap_schedule(version: Version) -> None:
     serving = PREFILL._replace(version=version)
     assert "--disable-overlap-schedule" in instance(serving, Shape(tp=4, pp=2), Numbers(1), "h")[0].argv
@@ -229,8 +230,8 @@ def test_the_metrics_of_a_router_are_a_port_like_any_other(sheet: Sheet) -> None
 TRACEABLE = ("--enable-request-time-stats-logging", "--log-requests", "--log-requests-level", "--enable-metrics")
 
 
-@pytest.mark.parametrize("version", SGLANG, ids=spell)
-@pytest.mark.parametrize(
+@for_each("version", SGLANG, ids=spell)
+@for_each(
     ("given", "traceable", "missing"),
     [
         ((), True, ()),

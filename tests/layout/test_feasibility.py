@@ -8,6 +8,7 @@ from pdctl.layout.feasibility import check, nearest
 from pdctl.layout.handover import check_pair
 from pdctl.layout.model_config import load
 from pdctl.layout.shape import Shape, flags
+from tests.cases import for_each
 
 from .conftest import MODELS
 
@@ -56,7 +57,7 @@ def releases(code: str) -> list[Version]:
     return [version for version in SGLANG if any(row.code == code and row.span.holds(version) for row in RULES)]
 
 
-@pytest.mark.parametrize("code", BROKEN)
+@for_each("code", BROKEN)
 def test_a_broken_rule_is_named_in_every_release_that_has_it(code: str) -> None:
     model = load(MODELS / MODEL_OF[code]) if code in MODEL_OF else None
     if code == "intermediate-divides":

@@ -8,11 +8,12 @@ from pdctl.engines.versions import SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_23, Ver
 from pdctl.layout.port_collisions import PortClaim, collisions
 from pdctl.layout.serving import Numbers, occupied
 from pdctl.layout.shape import Shape
+from tests.cases import for_each
 
 DP8 = Shape(tp=8, dp=8)
 
 
-@pytest.mark.parametrize("version", SGLANG, ids=spell)
+@for_each("version", SGLANG, ids=spell)
 def test_two_roles_next_to_each_other_collide(version: Version) -> None:
     """HTTP ports that differ by one: the second's rendezvous port is the first's tokenizer channel."""
     claims = [

@@ -7,6 +7,7 @@ import pytest
 from pdctl.engines.versions import NEWEST, SGLANG, V0_5_3_POST2, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Version, spell
 from pdctl.layout.serving import BoundPort, Numbers, base_port, dist_port, embedded, occupied
 from pdctl.layout.shape import Shape
+from tests.cases import for_each
 
 DP8 = Shape(tp=8, dp=8)
 
@@ -22,11 +23,11 @@ def numbers_of(shape: Shape, numbers: Numbers, version: Version) -> dict[str, li
 CHANNELS = ("tokenizer", "detokenizer", "rpc", "metrics", "dp-controller")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("http", "bootstrap", "dist", "base", "handshake"),
     [(30000, 8998, 30233, 30234, 30013), (30001, 8999, 30234, 30235, 30014), (30100, None, 30333, 30334, 30113)],
 )
-@pytest.mark.parametrize("version", SGLANG, ids=spell)
+@for_each("version", SGLANG, ids=spell)
 def test_worked_example(
     version: Version, http: int, bootstrap: int | None, dist: int, base: int, handshake: int
 ) -> None:

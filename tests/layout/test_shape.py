@@ -8,6 +8,7 @@ import pytest
 
 from pdctl.layout.feasibility import check
 from pdctl.layout.shape import RankPlace, Shape, place, stage_layers
+from tests.cases import for_each
 
 EIGHT = tuple(range(8))
 SIXTEEN = tuple(range(16))
@@ -110,7 +111,7 @@ GOLDEN: dict[str, tuple[Shape, dict[str, tuple[object, ...]]]] = {
 WIDTHS = {"A": 2, "B": 8, "C": 8, "D": 1, "E": 4, "F": 2, "G": 4, "H": 4, "I": 1, "J": 2}
 
 
-@pytest.mark.parametrize("name", GOLDEN)
+@for_each("name", GOLDEN)
 def test_golden_vectors(name: str) -> None:
     shape, columns = GOLDEN[name]
     ranks = place(shape)

@@ -7,6 +7,7 @@ import pytest
 from pdctl.layout.model_config import load
 from pdctl.layout.shape import PLAIN, Placement, Shape
 from pdctl.layout.weight_bytes import active_parameters, copy_bytes, parameters, rank_bytes, stage_layers
+from tests.cases import for_each
 
 from .conftest import MODELS
 
@@ -14,7 +15,7 @@ GIB = 1 << 30
 WIDE = Placement(redundant_experts=32, moe_dense_tp=1, dp_lm_head=True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "count", "active", "size"),
     [
         ("llama-3-8b", 8_030_261_248, 8_030_261_248, 16_060_522_496),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pdctl.logs.glued import pieces
+from tests.cases import for_each
 
 HEAD = b"[2026-11-21 02:02:26.123 TP1] "
 PLAIN = HEAD + b"Using regular tokenizer for 1 inp"
@@ -16,7 +17,7 @@ def test_a_line_torn_by_another_process_is_two() -> None:
     assert pieces(torn + FORGED) == [(0, torn), (len(torn), FORGED)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "before",
     [
         b"Receive: obj=GenerateReqInput(rid='a ",

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from pdctl.logs.rotation import generation, is_log, stem
+from tests.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("names", "base"),
     [
         (["d.log.3.gz", "d.log.2.gz", "d.log.1", "d.log"], "d.log"),  # logrotate, RotatingFileHandler
@@ -37,7 +38,7 @@ def test_the_stem_names_the_instance() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "read"),
     [
         ("decode.log", True), ("decode.log.7", True), ("decode.log.2026-11-20", True), ("notes.txt", True),

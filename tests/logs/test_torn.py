@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pdctl.logs.torn import torn
+from tests.cases import for_each
 
 ROUTER = (
     b"\x1b[2m2026-11-22 20:02:00\x1b[0m \x1b[32m INFO\x1b[0m \x1b[1mhttp_request\x1b[0m\x1b[1m{\x1b[0m\x1b[3mmethod"
@@ -15,7 +14,7 @@ ENGINE = b"[2026-11-22 20:02:41 DP0 TP1] Prefill bootstrap failed for request ra
 STACKED = b"Initializing workers for routing mode: PrefillDecode { prefill_urls: [("
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
         b"20", b"[20", b"2026-11-2", b"[2026-11-22 20:01:", b"\x1b[2m2026-11-22 20:0", b"[2026-11-22 20:02:41] ",
@@ -29,7 +28,7 @@ def test_a_part_is_missing(line: bytes) -> None:
     assert torn(line)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
         ROUTER, ENGINE, b"", b"    at src/main.rs:20", b'Prefill nodes: [("http://10.0.0.1:30000", None),',

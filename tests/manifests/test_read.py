@@ -10,6 +10,7 @@ import pytest
 from pdctl.errors import ExitCode, PdctlError, UsageError
 from pdctl.manifests import read
 from pdctl.manifests.manifest import Manifest, ManifestPod
+from tests.cases import for_each
 
 WRITTEN = Path(__file__).parents[1] / "doctor" / "static" / "written"
 
@@ -158,7 +159,7 @@ def test_a_missing_file_is_named() -> None:
         read.load(["no/such.yaml"])
 
 
-@pytest.mark.parametrize(
+@for_each(
     "body",
     [
         "spec: {containers: [{command: [python3, -m, sglang.launch_server, --port]}]}",

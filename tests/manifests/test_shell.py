@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from pdctl.manifests.shell import commands, variables
+from tests.cases import for_each
 
 
 def split(text: str) -> list[list[str]]:
     return [[word.text for word in command.words] for command in commands(text)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("a b; c && d || e | f & g", [["a", "b"], ["c"], ["d"], ["e"], ["f"], ["g"]]),
@@ -61,7 +62,7 @@ def test_lines_are_those_of_the_text() -> None:
     assert found == [("a", 10), ("--b", 11), ("1", 11), ("two\nlines", 14), ("c", 14)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ('A="--x 1 --y"\nc $A "$A"', [["c", "--x", "1", "--y", "--x 1 --y"]]),

@@ -7,7 +7,7 @@ import functools
 import re
 from pathlib import Path
 
-import pytest
+from tests.cases import for_each
 
 ROOT = Path(__file__).resolve().parents[2] / "pdctl"
 
@@ -79,7 +79,7 @@ def imports(path: Path) -> frozenset[str]:
     return frozenset(names)
 
 
-@pytest.mark.parametrize("room", rooms())
+@for_each("room", rooms())
 def test_every_arrow_points_down(room: str) -> None:
     upward: dict[str, list[str]] = {}
     for path in modules(room):
@@ -89,7 +89,7 @@ def test_every_arrow_points_down(room: str) -> None:
     assert not upward, f"{room} may not import these rooms: {upward}"
 
 
-@pytest.mark.parametrize("room", sorted(set(rooms()) - {"engine", "router", "checkpoints"}))
+@for_each("room", sorted(set(rooms()) - {"engine", "router", "checkpoints"}))
 def test_only_engine_and_router_name_the_heavy_libraries(room: str) -> None:
     found = {str(path.relative_to(ROOT)): heavy for path in modules(room) if (heavy := _packages(path) & HEAVY)}
     assert not found, f"{room} is to load without {found}"

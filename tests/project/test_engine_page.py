@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
+from tests.cases import for_each
 from tests.project.defined import ROOT, STEP, names
 
 PAGE = ROOT / "docs" / "engine.md"
@@ -25,7 +24,7 @@ def test_the_page_names_many() -> None:
     assert len(pages()) > 12
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.partition("\n")[0])
+@for_each("page", pages(), ids=lambda page: page.partition("\n")[0])
 def test_every_numbered_step_stands_in_the_diagram_and_names_its_function(page: str) -> None:
     diagrams = "\n".join(re.findall(r"(?ms)^```\n(.*?)^```", page))
     items = re.findall(r"(?m)^ ?(\d+)\. (.*(?:\n    ? ?\S.*)*)", page)
@@ -37,7 +36,7 @@ def test_every_numbered_step_stands_in_the_diagram_and_names_its_function(page: 
     assert max(map(len, diagrams.splitlines())) <= 100
 
 
-@pytest.mark.parametrize(("file", "name"), steps(), ids=lambda word: word)
+@for_each(("file", "name"), steps(), ids=lambda word: word)
 def test_every_function_named_is_there(file: str, name: str) -> None:
     homes = [base / file for base in (ROOT / "pdctl" / "engine", ROOT / "pdctl") if (base / file).is_file()]
     assert homes, f"docs/engine.md: there is no pdctl/engine/{file}"

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.cases import for_each
+
 FORBIDDEN = {"torch", "nixl", "nixl_cu12", "fastapi", "uvicorn", "pydantic", "numpy", "zmq", "msgspec", "transformers"}
 PROBE = """
 import json, sys
@@ -28,7 +30,7 @@ def loaded(*argv: str, env: dict[str, str] | None = None) -> set[str]:
     return set(json.loads(done.stderr.rsplit("MODULES ", 1)[1]))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "argv",
     [
         ("--help",),

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.cases import for_each
 from tests.project.defined import ROOT, STEP, names
 
 TOUR = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
@@ -26,7 +27,7 @@ def test_there_are_four() -> None:
     assert [verb and verb[1] for verb in verbs] == ["plan", "launch", "doctor", "trace-room"]
 
 
-@pytest.mark.parametrize(("file", "name"), dict.fromkeys(STEP.findall(TOUR)), ids=lambda word: str(word))
+@for_each(("file", "name"), dict.fromkeys(STEP.findall(TOUR)), ids=lambda word: str(word))
 def test_every_function_named_is_there(file: str, name: str) -> None:
     path = ROOT / "pdctl" / file
     assert path.is_file(), f"docs/tour.md: there is no pdctl/{file}"

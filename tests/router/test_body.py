@@ -9,6 +9,7 @@ import pytest
 
 from pdctl.json_members import BadBody
 from pdctl.router.body import MAX_ROOM, Body
+from tests.cases import for_each
 
 FIELDS = ("bootstrap_host", "bootstrap_port", "bootstrap_room")
 
@@ -55,7 +56,7 @@ def test_fields_of_the_client_are_overwritten(raw: bytes, left: bytes) -> None:
     assert spliced(raw) == left + b'"bootstrap_host":"10.0.0.1","bootstrap_port":8998,"bootstrap_room":7}'
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("field", "wrong", "wanted"),
     [
         ("bootstrap_room", '"abc"', 'the JSON string "abc"; an integer is expected'),
@@ -119,7 +120,7 @@ def test_random_documents_survive() -> None:
         assert json.loads(after) == {**expected, **dict(zip(FIELDS, ("10.0.0.1", 8998, 7), strict=True))}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "body", "items"),
     [
         ("/generate", {"text": "a"}, None),
@@ -158,7 +159,7 @@ def test_samples_of_one_prompt_take_the_rooms_that_follow() -> None:
     assert rooms == (rooms[0], rooms[0] + 1, rooms[0] + 2)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "message"),
     [
         (b"", "not valid JSON"),

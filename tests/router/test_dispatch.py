@@ -8,6 +8,7 @@ import json
 import pytest
 
 from pdctl.router.body import MAX_ROOM
+from tests.cases import for_each
 from tests.router.fleet import fleet
 from tests.router.workers import Way, after
 
@@ -216,10 +217,8 @@ def test_a_room_that_is_no_number_reaches_no_worker() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(
-    "rid", ["a\n[2026-11-22 21:00:00] Finish room=1", "a b", "a'b", "x" * 257, ["r-1", "a\x1b[2J"]]
-)
-@pytest.mark.parametrize("padding", [0, 1 << 19])
+@for_each("rid", ["a\n[2026-11-22 21:00:00] Finish room=1", "a b", "a'b", "x" * 257, ["r-1", "a\x1b[2J"]])
+@for_each("padding", [0, 1 << 19])
 def test_a_rid_that_could_poison_a_log_reaches_no_worker(rid: object, padding: int) -> None:
     async def scenario() -> None:
         async with fleet() as made:

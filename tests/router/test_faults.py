@@ -10,6 +10,7 @@ from pdctl.router import leg as leg_module
 from pdctl.router import upstream
 from pdctl.router.origin import Origin
 from pdctl.router.upstream import Pool, UpstreamError, ask
+from tests.cases import for_each
 from tests.router.fleet import Fleet, fleet, until
 from tests.router.workers import Asked, Way, close, fine, hang, sends, status
 
@@ -27,8 +28,8 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("failure", list(FAILURES))
-@pytest.mark.parametrize("leg", ["prefill", "decode"])
+@for_each("failure", list(FAILURES))
+@for_each("leg", ["prefill", "decode"])
 def test_a_failed_leg_is_retried_on_another_pair_with_a_new_room(leg: str, failure: str) -> None:
     async def scenario() -> None:
         async with fleet(2, 2) as made:

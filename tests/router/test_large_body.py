@@ -14,6 +14,7 @@ from pdctl.json_members import MAX_DEPTH, PIECE, BadBody
 from pdctl.router import dispatch, large_body
 from pdctl.router.body import MAX_ITEMS, Body
 from pdctl.router.large_body import LARGE, LargeBody, Reader
+from tests.cases import for_each
 from tests.router.fleet import fleet, until
 from tests.router.workers import hang
 
@@ -25,9 +26,9 @@ def both(path: bytes, raw: bytes) -> tuple[Body, LargeBody]:
     return Body(path, raw), LargeBody(path, bytearray(raw))
 
 
-@pytest.mark.parametrize("ascii", [True, False])
-@pytest.mark.parametrize("indent", [None, 1])
-@pytest.mark.parametrize(
+@for_each("ascii", [True, False])
+@for_each("indent", [None, 1])
+@for_each(
     ("path", "fields"),
     [
         (GENERATE, {"text": PAD}),
@@ -77,7 +78,7 @@ def test_any_cut_of_a_body_is_refused_and_nothing_hangs() -> None:
         large.prompt()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "why"),
     [
         (b"[" * (MAX_DEPTH + 2), "no JSON object"),

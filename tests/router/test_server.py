@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from tests.cases import for_each
 from tests.router.fleet import Client, fleet, until
 from tests.router.workers import Way, after, events, fine, hang
 
@@ -111,7 +112,7 @@ def test_a_client_that_waits_for_100_continue_gets_it() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "status", "message"),
     [
         (b"HELLO\r\n\r\n", 400, "not an HTTP/1.1 request"),
@@ -217,7 +218,7 @@ def test_waiting_for_an_answer_is_not_silence() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("method", "path", "status"),
     [
         ("GET", "/generate", 405),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cases import for_each
 from tests.snapshots.cases import CASES, Case
 from tests.snapshots.said import FOLDER, outputs
 
@@ -14,7 +15,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {case.name: text for case, text in zip(CASES, texts, strict=True)}
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@for_each("case", CASES, ids=[case.name for case in CASES])
 def test_it_prints_what_it_printed(case: Case, printed: dict[str, str]) -> None:
     kept = FOLDER / f"{case.name}.txt"
     assert printed[case.name] == kept.read_text(encoding="utf-8")

@@ -10,6 +10,7 @@ import yaml
 
 from pdctl.topology.diagnostic import Code
 from pdctl.topology.export import json_schema
+from tests.cases import for_each
 
 from .conftest import Write
 
@@ -55,7 +56,7 @@ STRUCTURALLY_BROKEN = [path for path in sorted(BROKEN.glob("[0-9]*.yaml")) if b"
 STRUCTURALLY_BROKEN = [path for path in STRUCTURALLY_BROKEN if b"\xe9" not in path.read_bytes() and alone(path)]
 
 
-@pytest.mark.parametrize("path", STRUCTURALLY_BROKEN, ids=lambda path: path.stem)
+@for_each("path", STRUCTURALLY_BROKEN, ids=lambda path: path.stem)
 def test_structurally_broken_topologies_are_invalid(path: Path) -> None:
     assert verdict(yaml.safe_load(path.read_text("utf-8"))) != []
 

@@ -6,11 +6,12 @@ from pdctl.topology import scalars
 from pdctl.topology.model import Span
 from pdctl.topology.scalars import ScalarSort, expand
 from pdctl.topology.yaml_tree import Scalar
+from tests.cases import for_each
 
 HERE = Span("t.yaml", 1, 1, 2)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "sort"),
     [
         ("8", ScalarSort.INTEGER),
@@ -35,7 +36,7 @@ def test_plain_values_mean_what_yaml_1_2_says(text: str, sort: ScalarSort) -> No
     assert scalars.sort(Scalar(HERE, text, plain=False)) is ScalarSort.TEXT
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "rewritten"),
     [
         ("yes", "true"),
@@ -78,7 +79,7 @@ def test_a_variable_is_read_by_what_it_became_even_in_quotes() -> None:
 ENVIRON = {"HOST": "gpu1", "EMPTY": "", "BRACE": "{}"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expanded"),
     [
         ("plain", "plain"),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pdctl.topology.suggest import distance, hint, nearest
+from tests.cases import for_each
 
 KEYS = ("instances", "tp", "dp", "page-size", "mem-fraction", "pool", "args", "env", "gpu", "gpu-memory")
 
@@ -21,7 +22,7 @@ def test_distance(one: str, other: str, edits: int) -> None:
     assert min(distance(one, other, 2), 3) == edits
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("word", "meant"),
     [
         ("instnaces", "instances"),

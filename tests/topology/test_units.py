@@ -11,9 +11,10 @@ from pdctl.topology.units import (
     parse_rate,
     parse_size,
 )
+from tests.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "size"),
     [
         ("80GiB", 85_899_345_920),

@@ -17,6 +17,7 @@ from pdctl.trace.deployment import Deployment
 from pdctl.trace.diagnose import diagnose
 from pdctl.trace.diagnosis import Kind
 from pdctl.trace.hints import Hints
+from tests.cases import for_each
 from tests.trace import pasted
 from tests.trace.engines import at, engine
 from tests.trace.recordings import SCENARIOS, library, logs, truth
@@ -92,7 +93,7 @@ def test_every_recording_is_here() -> None:
     assert set(SCENARIOS) <= set(HAPPENED)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@for_each("scenario", SCENARIOS)
 def test_what_happened_is_named_and_nothing_else(scenario: str) -> None:
     found, happened = diagnosis(scenario), HAPPENED[scenario]
     assert tuple((one.instance, one.code, len(one.rooms)) for one in found.deaths) == happened.deaths
@@ -102,7 +103,7 @@ def test_what_happened_is_named_and_nothing_else(scenario: str) -> None:
     assert found.told
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@for_each("scenario", SCENARIOS)
 def test_every_broken_room_belongs_to_a_death_or_a_finding(scenario: str) -> None:
     known = {room: what for room, what in truth(scenario).items() if "outcome" not in what.get("untold", ())}
     broken = {int(room) for room, what in known.items() if what["outcome"] in ("failed", "hung")}
@@ -113,7 +114,7 @@ def test_every_broken_room_belongs_to_a_death_or_a_finding(scenario: str) -> Non
     assert not found.tally.unexplained
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@for_each("scenario", SCENARIOS)
 def test_without_the_routers_log_no_other_cause_is_made_up(scenario: str) -> None:
     found, happened = diagnosis(scenario, "router"), HAPPENED[scenario]
     assert {one.instance for one in found.deaths} <= {name for name, _, _ in happened.deaths}
@@ -123,7 +124,7 @@ def test_without_the_routers_log_no_other_cause_is_made_up(scenario: str) -> Non
         assert any("no router's log" in one.what for one in found.unknowns)
 
 
-@pytest.mark.parametrize("scenario", [name for name, happened in HAPPENED.items() if happened.deaths])
+@for_each("scenario", [name for name, happened in HAPPENED.items() if happened.deaths])
 def test_a_death_shows_its_lines(scenario: str) -> None:
     for death in diagnosis(scenario).deaths:
         assert death.evidence

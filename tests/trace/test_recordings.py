@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.cases import for_each
 from tests.trace.recordings import SCENARIOS, tracer, truth
 
 CASES = [(scenario, room) for scenario in SCENARIOS for room in truth(scenario)]
@@ -23,7 +22,7 @@ def told(scenario: str, room: str, without: str = "") -> dict[str, str | None]:
     }
 
 
-@pytest.mark.parametrize(("scenario", "room"), CASES)
+@for_each(("scenario", "room"), CASES)
 def test_what_is_said_is_what_happened(scenario: str, room: str) -> None:
     happened = truth(scenario)[room]
     said = told(scenario, room)
@@ -31,7 +30,7 @@ def test_what_is_said_is_what_happened(scenario: str, room: str) -> None:
     assert said == wanted
 
 
-@pytest.mark.parametrize(("scenario", "room"), CASES)
+@for_each(("scenario", "room"), CASES)
 def test_what_is_not_said_is_missed_aloud(scenario: str, room: str) -> None:
     found = tracer(scenario).trace(int(room))
     happened = truth(scenario)[room]
@@ -41,7 +40,7 @@ def test_what_is_not_said_is_missed_aloud(scenario: str, room: str) -> None:
             assert all(one.enable_with for one in found.missing_evidence)
 
 
-@pytest.mark.parametrize(("scenario", "room"), CASES)
+@for_each(("scenario", "room"), CASES)
 def test_without_the_routers_log_less_is_said_and_nothing_else(scenario: str, room: str) -> None:
     happened = truth(scenario)[room]
     said = told(scenario, room, without="router")

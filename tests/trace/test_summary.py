@@ -6,6 +6,7 @@ import pytest
 
 from pdctl.trace import summary
 from pdctl.trace.room import Outcome, Summary
+from tests.cases import for_each
 from tests.trace import pasted
 from tests.trace.engines import decode_timed_out, engine, got_info, sending
 from tests.trace.recordings import SCENARIOS, library, logs, tracer, truth
@@ -13,7 +14,7 @@ from tests.trace.recordings import SCENARIOS, library, logs, tracer, truth
 ROOM = 7707449254856086911
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@for_each("scenario", SCENARIOS)
 def test_a_row_says_what_a_trace_says(scenario: str) -> None:
     found = summary.summaries(library(logs(scenario)))
     for one in found:

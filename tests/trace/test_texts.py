@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-import pytest
-
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import PLACEHOLDER
 from pdctl.trace.assemble import Tracer
 from pdctl.trace.diagnose import diagnose
 from pdctl.trace.summary import summaries
+from tests.cases import for_each
 from tests.catalogue import shape
 from tests.trace.recordings import SCENARIOS, library, logs
 
@@ -69,7 +68,7 @@ def _of_the_whole(scenario: str) -> Iterator[Text]:
     yield from (Text(scenario, "way", each.enable_with) for each in found.unknowns)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@for_each("scenario", SCENARIOS)
 def test_every_text_is_whole(scenario: str) -> None:
     for each in said(scenario):
         text = each.text
@@ -80,7 +79,7 @@ def test_every_text_is_whole(scenario: str) -> None:
         assert not text.endswith((":", ";", ",")), each
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@for_each("scenario", SCENARIOS)
 def test_every_fix_of_a_recording_can_be_followed(scenario: str) -> None:
     for each in said(scenario):
         if each.kind == "fix":

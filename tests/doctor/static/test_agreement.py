@@ -6,12 +6,13 @@ import pytest
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.facts import Facts
+from tests.cases import for_each
 from tests.doctor.written import DEEPSEEK, GPT_OSS, ROUTER, doubt, embedded, found, pair, pods, script, topology
 
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("code", "prefill", "decode", "severity"),
     [
         ("PD302", "--page-size 16", "--page-size 32", ERROR),

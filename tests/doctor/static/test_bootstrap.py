@@ -6,6 +6,7 @@ import pytest
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.facts import Facts
+from tests.cases import for_each
 from tests.doctor.written import ENGINE, LAUNCH_ROUTER, PREFILL, found, manifest, pods, script, topology
 
 
@@ -24,7 +25,7 @@ def host(
 ONE, TWO = "--prefill http://127.0.0.1:30000", "--prefill http://127.0.0.1:30010"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("router", "decode", "null", "lucky"),
     [
         (f"{ONE} {TWO}", "", {"prefill:30010"}, {"prefill:30000"}),

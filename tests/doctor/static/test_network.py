@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from pdctl.catalogue.entry import Severity
+from tests.cases import for_each
 from tests.doctor.written import doubt, found, pair, topology
 
 MOONCAKE = "transfer.backend=mooncake"
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("env", "severity"),
     [
         ({}, None),
@@ -41,7 +42,7 @@ def test_ucx_does_not_concern_mooncake_nor_a_cpu() -> None:
     assert not found(topology(tls, "engine.args.device=cpu"), "PD407")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("backend", "version", "prefill", "told"),
     [
         ("nixl", "0.5.23", "env MC_TE_METRIC", ["MC_TE_METRIC"]),

@@ -17,6 +17,7 @@ from pdctl.engines.sglang.arguments import arguments
 from pdctl.engines.versions import NEWEST, SGLANG, spell
 from pdctl.errors import PdctlError
 from pdctl.manifests import read
+from tests.cases import for_each
 from tests.doctor.written import DECODE, ENGINE, PREFILL, ROOT, ROUTER, doubt, found, manifest, pair, pods, topology
 
 SERVE = f"sglang serve {PREFILL} --model-type llm"
@@ -117,7 +118,7 @@ def test_every_flag_of_every_release_is_known_there() -> None:
         assert not [each for each in told if " has no " in each or "no sglang" in each]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("router", "severity", "fix"),
     [
         ("--polcy random", "error", "write --policy instead of --polcy"),
@@ -127,7 +128,7 @@ def test_every_flag_of_every_release_is_known_there() -> None:
         ("--request-timeout 3 --service-discovery-p 80", "", ""),
     ],
 )
-@pytest.mark.parametrize("program", ["python3 -m sglang_router.launch_router", "smg launch", "sglang-router launch"])
+@for_each("program", ["python3 -m sglang_router.launch_router", "smg launch", "sglang-router launch"])
 def test_routers_are_asked_as_well(program: str, router: str, severity: str, fix: str) -> None:
     text = f"#!/bin/bash\n{ENGINE} {PREFILL} &\n{ENGINE} {DECODE} &\n{program} {ROUTER} {router}\n"
     told = found_or_none(manifest(text, "run.sh"))

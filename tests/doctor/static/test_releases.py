@@ -12,6 +12,7 @@ from pdctl.doctor.static.releases import numbers
 from pdctl.engines.sglang.faults import ATTENTION_DP, FAULTS, NIXL_131, SPECULATION, Release, hits
 from pdctl.engines.sglang.refusals import REFUSALS, Refusal
 from pdctl.engines.versions import SGLANG, spell
+from tests.cases import for_each
 from tests.doctor.written import ENGINE, doubt, embedded, found, manifest, pair, pods, topology
 
 
@@ -21,7 +22,7 @@ def reports(version: str, role: str, backend: str, *features: str, component: st
     return {hit.fault.report for hit in hits(Release(known, role, backend, frozenset(features), component))}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("version", "role", "backend", "expected"),
     [
         ("0.5.3", "prefill", "nixl", {"sglang 0.5.11 source", "sglang#34692", "sglang#25125"}),
@@ -119,7 +120,7 @@ def flags(refusal: Refusal, without: str = "") -> str:
     return f"{' '.join(env)} {ENGINE} --model-path m {' '.join(words)}"
 
 
-@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: " ".join((*refusal.when, refusal.role)))
+@for_each("refusal", REFUSALS, ids=lambda refusal: " ".join((*refusal.when, refusal.role)))
 def test_each_refusal_holds_in_its_releases_and_roles_only(refusal: Refusal) -> None:
     for version in SGLANG:
         for role in ("prefill", "decode"):
@@ -132,7 +133,7 @@ def test_each_refusal_holds_in_its_releases_and_roles_only(refusal: Refusal) -> 
             assert (said in told) is holds, (version, role)
 
 
-@pytest.mark.parametrize("refusal", [each for each in REFUSALS if len(each.when) > 1], ids=lambda each: str(each.when))
+@for_each("refusal", [each for each in REFUSALS if len(each.when) > 1], ids=lambda each: str(each.when))
 def test_a_refusal_needs_all_of_its_terms(refusal: Refusal) -> None:
     version = next(each for each in SGLANG if refusal.span.holds(each))
     for term in refusal.when:

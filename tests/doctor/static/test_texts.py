@@ -6,12 +6,11 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 from pdctl.doctor import static
 from pdctl.doctor.check import Skipped, Unknown
 from pdctl.doctor.finding import Finding
 from pdctl.doctor.static.checks import CHECKS
+from tests.cases import for_each
 from tests.doctor.fixtures import static_bootstrap, static_pairing, static_upkeep
 from tests.doctor.written import ENGINE, LAUNCH_ROUTER, Fixture, found, script
 
@@ -35,7 +34,7 @@ def raised(code: str) -> list[Finding]:
     return told
 
 
-@pytest.mark.parametrize("code", FIXTURES)
+@for_each("code", FIXTURES)
 def test_it_says_what_is_what_should_be_and_what_to_do(code: str) -> None:
     for one in raised(code):
         assert one.headline
@@ -58,7 +57,7 @@ def calls() -> list[tuple[str, ast.Call]]:
     ]
 
 
-@pytest.mark.parametrize(("place", "call"), calls(), ids=lambda each: each if isinstance(each, str) else "")
+@for_each(("place", "call"), calls(), ids=lambda each: each if isinstance(each, str) else "")
 def test_none_is_written_without_an_expectation(place: str, call: ast.Call) -> None:
     """Those too that no fixture reaches."""
     given = (

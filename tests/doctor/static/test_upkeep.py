@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cases import for_each
 from tests.doctor.fixtures.static_bootstrap import DISCOVERS
 from tests.doctor.fixtures.static_upkeep import group
 from tests.doctor.written import LAUNCH_ROUTER, doubt, found, pods, script, topology
@@ -66,7 +67,7 @@ def test_pdctls_own_router_walks_every_pair() -> None:
     assert doubt(topology("router.kind=embedded"), "PD615") == "no sglang-router and no smg"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("flags", "told"),
     [
         (f"--pd-disaggregation {BOTH}", ""),
@@ -90,7 +91,7 @@ def test_smg_with_discovery_is_a_thing_to_know() -> None:
     assert [each.severity.value for each in said] == ["info"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("probe", "told"),
     [
         ("readinessProbe: {httpGet: {path: /health, port: 1}}", ""),

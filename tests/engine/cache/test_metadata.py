@@ -5,6 +5,7 @@ import math
 import pytest
 
 from pdctl.engine.cache.metadata import ContextCorruptionError, MetadataBuffers, MetadataLeakError, MetadataRow
+from tests.cases import for_each
 
 ROW = MetadataRow(
     room=2**53 - 1, output_id=31999, cached_tokens=48, logprob=-0.5, top_logprobs=((31999, -0.5), (7, -2.25))
@@ -18,7 +19,7 @@ def test_row_survives_the_wire() -> None:
     assert math.isnan(bare.logprob)
 
 
-@pytest.mark.parametrize("cut", range(len(ROW.encode())))
+@for_each("cut", range(len(ROW.encode())))
 def test_a_cut_row_is_corruption(cut: int) -> None:
     with pytest.raises(ContextCorruptionError, match="bytes"):
         MetadataRow.decode(ROW.encode()[:cut])

@@ -6,6 +6,7 @@ from itertools import pairwise
 import httpx
 import pytest
 
+from tests.cases import for_each
 from tests.engine.http.checkpoint import ids_of
 from tests.engine.http.conftest import Engine
 
@@ -95,8 +96,8 @@ def test_a_stream_of_a_batch_says_which_member_speaks(unified: Engine) -> None:
     assert last == {0: "abc", 1: "de"}
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
+@for_each("stream", [False, True])
+@for_each(
     ("params", "text", "matched"),
     [
         ({"stop": "lo w"}, "hel", "lo w"),

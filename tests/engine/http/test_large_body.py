@@ -16,6 +16,7 @@ from pdctl.engine.http.large_body import MANY, MAX_REST, MAX_VALUES, PIECE, PROM
 from pdctl.engine.refusal import Refusal
 from pdctl.engine.requests import Body, ChatBody, CompletionBody, GenerateBody
 from pdctl.json_members import has_more_commas
+from tests.cases import for_each
 
 Check = Callable[[Sequence[int]], None]
 CONTEXT = 100_000
@@ -36,8 +37,8 @@ def _lists(value: object) -> object:
     return list(value) if isinstance(value, array) else value
 
 
-@pytest.mark.parametrize("ascii_only", [True, False])
-@pytest.mark.parametrize(
+@for_each("ascii_only", [True, False])
+@for_each(
     "value",
     [
         {"text": WORDS * 20_000, "bootstrap_room": 7},
@@ -72,7 +73,7 @@ def test_bodies_of_the_other_routes() -> None:
     assert large(chat, ChatBody) == _parsed(chat, ChatBody)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "status", "why"),
     [
         (b'{"input_ids":[' + b"1," * CONTEXT + b"1]}", 400, r"input \(100001 tokens\) is longer than .*100000"),

@@ -15,6 +15,7 @@ import uvloop
 
 from pdctl.engine.http import protocol
 from pdctl.engine.http.protocol import MAX_HEAD, BoundedProtocol
+from tests.cases import for_each
 
 
 async def app(scope, receive, send) -> None:
@@ -128,9 +129,9 @@ MESSAGES: list[dict[str, Any]] = [
 ASK = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nab"
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["listening", "not listening"])
-@pytest.mark.parametrize("before", range(4))
-@pytest.mark.parametrize("behind", [b"", ASK, ASK + b"GET", b"garbage"])
+@for_each("told", [True, False], ids=["listening", "not listening"])
+@for_each("before", range(4))
+@for_each("behind", [b"", ASK, ASK + b"GET", b"garbage"])
 def test_what_is_sent_to_a_client_that_left_raises_nothing(before: int, behind: bytes, told: bool) -> None:
     """The client resets its connection before each message; more requests may wait behind the one that is answered."""
     ends: list[BaseException | None] = []

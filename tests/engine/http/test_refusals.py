@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from pdctl.engine.http.answers import MAX_BODY
+from tests.cases import for_each
 from tests.engine.http.conftest import Engine, running
 
 ROUTES = ("/generate", "/v1/completions", "/v1/chat/completions")
@@ -23,8 +24,8 @@ def refused(response: httpx.Response, status: int, *words: str) -> None:
         assert word in error["message"]
 
 
-@pytest.mark.parametrize("path", ROUTES)
-@pytest.mark.parametrize(
+@for_each("path", ROUTES)
+@for_each(
     ("raw", "said"),
     [
         (b"", "the body is not valid JSON: EOF while parsing"),
@@ -41,7 +42,7 @@ def test_bodies_that_are_not_a_json_object(unified: Engine, path: str, raw: byte
     refused(unified.client.post(path, content=raw), 400, said)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "said"),
     [
         ({}, "Either text or input_ids should be provided."),
@@ -83,7 +84,7 @@ def test_generate_bodies(unified: Engine, body: dict[str, object], said: str) ->
     refused(unified.client.post("/generate", json=body), 400, said)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("params", "said"),
     [
         ({"max_new_tokens": -5}, "max_new_tokens must be at least 0, got -5."),
@@ -145,7 +146,7 @@ def test_a_huge_body_is_turned_away(unified: Engine, declared: bool) -> None:
     refused(response, 413, f"larger than {MAX_BODY} bytes")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "said"),
     [
         ({}, "prompt: Field required"),
@@ -165,7 +166,7 @@ def test_completion_bodies(unified: Engine, body: dict[str, object], said: str) 
     refused(unified.client.post("/v1/completions", json=body), 400, said)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "said"),
     [
         ({}, "messages: Field required"),
@@ -197,9 +198,9 @@ def test_routes_and_methods_that_do_not_exist(unified: Engine) -> None:
     refused(unified.client.get("/v1/loads?format=prometheus"), 400, "/metrics")
 
 
-@pytest.mark.parametrize("path", ["/generate", "/v1/completions", "/v1/chat/completions"])
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("code", [400, 500, 503])
+@for_each("path", ["/generate", "/v1/completions", "/v1/chat/completions"])
+@for_each("stream", [False, True])
+@for_each("code", [400, 500, 503])
 def test_the_schedulers_reason_reaches_the_client(unified: Engine, path: str, stream: bool, code: int) -> None:
     """Before the first token also a stream fails with a real status: a router can act on that."""
     command = f"!fail {code}"

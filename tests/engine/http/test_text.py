@@ -13,6 +13,7 @@ from pdctl.engine.detokenize import Detokenizer, StopStrings
 from pdctl.engine.refusal import Refusal
 from pdctl.engine.tokenizer import ChatTemplate, Tokenizer
 from pdctl.errors import PdctlError
+from tests.cases import for_each
 from tests.engine.http import checkpoint
 from tests.engine.http.checkpoint import ids_of
 
@@ -22,7 +23,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(checkpoint.tokenizer(), checkpoint.VOCAB)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_any_tokens_in_any_portions_give_the_text_of_all_at_once(tokenizer: Tokenizer, seed: int) -> None:
     """Invalid bytes, cut characters and special tokens included."""
     draw = random.Random(seed)

@@ -7,8 +7,6 @@ import json
 import socket
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from pdctl.deployment_secret import DeploymentSecret
 from pdctl.engine.clients import Clients
 from pdctl.engine.prefill.bootstrap_http import Request
@@ -17,6 +15,7 @@ from pdctl.engine.prefill.rank_admission import Admission
 from pdctl.engine.prefill.rank_table import MAX_ROOMS, RankTable
 from pdctl.http_auth import sign
 from pdctl.layout.shape import Shape
+from tests.cases import for_each
 from tests.engine.kv_link.test_bootstrap_server import HOST, bootstrap
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def server(secret: DeploymentSecret | None = None) -> BootstrapServer:
     return BootstrapServer(HOST, 0, Admission(Shape(tp=2), secret))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("peer", "own", "row", "taken"),
     [
         ("10.0.0.7", "10.0.0.1", {}, True),  # a rank on another node registers the address it calls from

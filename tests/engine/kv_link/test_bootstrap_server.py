@@ -19,6 +19,7 @@ import pytest
 from pdctl.engine.prefill.bootstrap_server import BootstrapServer
 from pdctl.engine.prefill.rank_table import PARAMETERS, RankTable
 from pdctl.errors import LaunchError
+from tests.cases import for_each
 from tests.engine.kv_link.rig import HOST, bootstrap
 from tests.ports import free_port
 
@@ -182,7 +183,7 @@ def test_the_real_server_tells_the_same_story() -> None:
 # --- where we differ on purpose
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "body", "text"),
     [
         ("/route", b"", "the body is not JSON"),

@@ -11,6 +11,7 @@ from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.transfer.around import Around
 from pdctl.engine.transfer.base import Op, TransferPlan, Transport
 from pdctl.engine.transfer.checksum import ChecksumTransport
+from tests.cases import for_each
 from tests.engine.kv_link.rig import bootstrap, decode_side, geometry, pages, prefill_side
 from tests.engine.kv_link.test_failures import failed
 from tests.engine.kv_link.test_rooms import BACKENDS, open_room, run_room
@@ -32,8 +33,8 @@ class Spoilt(Around):
         return op
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("layout", list(Layout))
+@for_each("backend", BACKENDS)
+@for_each("layout", list(Layout))
 def test_pages_that_arrived_as_they_were_sent_are_used(backend: str, layout: Layout) -> None:
     with (
         bootstrap() as server,

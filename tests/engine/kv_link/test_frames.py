@@ -32,6 +32,7 @@ from pdctl.engine.kv_link.rank_shape import RankShape
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.prefill.unclaimed_rooms import CAPACITY, SHARE
 from pdctl.engine.wire import FrameError
+from tests.cases import for_each
 from tests.engine.kv_link.rig import DECODE, HOST, bootstrap, decode_side, geometry, pages, prefill_side
 from tests.engine.kv_link.test_rooms import run_room
 
@@ -90,7 +91,7 @@ MALFORMED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MALFORMED)
+@for_each("name", MALFORMED)
 def test_a_malformed_frame_says_which_rule_it_broke(name: str) -> None:
     frame, text = MALFORMED[name]
     with pytest.raises(FrameError, match=text):

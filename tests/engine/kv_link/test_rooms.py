@@ -12,6 +12,7 @@ from pdctl.engine.cache.geometry import Layout
 from pdctl.engine.decode.receiver import Receiver
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.prefill.sender import Sender
+from tests.cases import for_each
 from tests.engine.kv_link.rig import HOST, Bootstrap, Side, bootstrap, decode_side, geometry, pages, prefill_side
 from tests.engine.transfer.test_transports import BACKENDS, has_nixl
 
@@ -65,8 +66,8 @@ def test_a_room_from_handshake_to_first_token(backend: str) -> None:
         assert receiver.stats.handshake > 0
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("near", "far"), [(LAYER, LAYER), (PAGE, PAGE), (PAGE, LAYER)])
+@for_each("backend", BACKENDS)
+@for_each(("near", "far"), [(LAYER, LAYER), (PAGE, PAGE), (PAGE, LAYER)])
 def test_many_rooms_at_once_with_random_chunks(backend: str, near: Layout, far: Layout) -> None:
     rng = np.random.default_rng(3)
     with (

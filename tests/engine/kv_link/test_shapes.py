@@ -10,6 +10,7 @@ import pytest
 from pdctl.engine.cache.geometry import Layout
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.layout.kv_links import KvModel
+from tests.cases import for_each
 from tests.engine.kv_link.instances import Grid, Instance, cache, held, instance
 from tests.engine.kv_link.rig import bootstrap, pages
 from tests.engine.transfer.test_transports import has_nixl
@@ -64,7 +65,7 @@ def moves(
         assert {stats.pages for stats in (room.stats for room in (*senders, *receivers))} == {len(DST)}
 
 
-@pytest.mark.parametrize(("prefill_tp", "decode_tp"), list(product((1, 2, 4), (1, 2, 4))))
+@for_each(("prefill_tp", "decode_tp"), list(product((1, 2, 4), (1, 2, 4))))
 def test_heads_go_to_the_rank_that_keeps_them(prefill_tp: int, decode_tp: int) -> None:
     moves(GQA, Grid(prefill_tp), Grid(decode_tp))
 
@@ -94,7 +95,7 @@ def test_a_stages_layers_land_at_their_place(model: KvModel, prefill: Grid, deco
     moves(model, prefill, decode)
 
 
-@pytest.mark.parametrize("layouts", list(product(Layout, Layout)))
+@for_each("layouts", list(product(Layout, Layout)))
 def test_layouts_and_shapes_may_differ_together(layouts: tuple[Layout, Layout]) -> None:
     moves(GQA, Grid(4), Grid(2), layouts)
 

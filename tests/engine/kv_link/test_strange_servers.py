@@ -15,6 +15,7 @@ import pytest
 from pdctl.engine.kv_link.bootstrap_client import BootstrapClient, BootstrapError
 from pdctl.engine.kv_link.room_failure import FailureCode
 from pdctl.engine.kv_link.room_state import KVPoll
+from tests.cases import for_each
 from tests.engine.kv_link.rig import HOST, bootstrap, decode_side, prefill_side
 from tests.engine.kv_link.test_rooms import run_room
 from tests.engine.kv_link.test_strangers import lives
@@ -71,7 +72,7 @@ ANSWERS: list[tuple[dict[str, object], dict[str, object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("info", "rank", "words"), ANSWERS)
+@for_each(("info", "rank", "words"), ANSWERS)
 def test_an_answer_that_cannot_be_costs_the_room_that_asked(
     info: dict[str, object], rank: dict[str, object], words: str
 ) -> None:

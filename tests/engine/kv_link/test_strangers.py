@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import pytest
 import zmq
 
 from pdctl.engine.kv_link.kv_frames import RegisterAck, RegisterKvArgs, Unregister, codec
 from pdctl.engine.prefill.decode_sessions import MOST
 from pdctl.engine.transfer.ucx import Descriptor
+from tests.cases import for_each
 from tests.engine.kv_link.rig import HOST, Side, bootstrap, decode_side, geometry, prefill_side
 from tests.engine.kv_link.test_frames import REGISTER, Impostor, dialled
 from tests.engine.kv_link.test_rooms import run_room
@@ -55,7 +55,7 @@ FORGED: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("name", FORGED)
+@for_each("name", FORGED)
 def test_a_forged_nixl_descriptor_is_refused_and_leaves_nothing_behind(name: str) -> None:
     with (
         bootstrap() as server,

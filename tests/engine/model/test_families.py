@@ -10,6 +10,7 @@ from pdctl.engine.model.config import CheckpointError, ModelConfig
 from pdctl.engine.model.latent import Latent
 from pdctl.engine.model.mixture import Mixture
 from pdctl.layout.shape import Shape
+from tests.cases import for_each
 from tests.engine.checkpoints import COMMON, CONFIGS
 
 DEEPSEEK2 = {"architectures": ["DeepseekV2ForCausalLM"], "norm_topk_prob": False, "topk_method": "greedy"}
@@ -57,7 +58,7 @@ def test_both_names_of_the_number_of_experts() -> None:
     assert config.mixture == read("moe").mixture
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "changes", "message"),
     [
         ("mla", {"topk_method": "greedy"}, "DeepseekV3ForCausalLM with topk_method = 'greedy'; supported: noaux_tc"),
@@ -79,7 +80,7 @@ def test_what_is_not_implemented_is_named(kind: str, changes: dict[str, Any], me
         read(kind, **changes)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "shape", "message"),
     [
         ("moe", Shape(tp=4, dp=2), ""),

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pdctl.engine.model.linear import FEWEST_ROWS, CheckedLinear, PackedLinear, PlainLinear, can_pack, make_linear
+from tests.cases import for_each
 
 CPU = torch.device("cpu")
 needs_packing = pytest.mark.skipif(not can_pack(torch.float32), reason="this torch cannot pack weights for oneDNN")
@@ -28,8 +29,8 @@ def test_products(kind: type[PlainLinear] | type[PackedLinear], rows: int) -> No
 SHAPES = [(512, 128), (101, 48), (640, 128), (128, 320), (512, 1408), (512, 1536), (8, 64)]
 
 
-@pytest.mark.parametrize("kind", [PlainLinear, pytest.param(PackedLinear, marks=needs_packing)])
-@pytest.mark.parametrize("shape", SHAPES)
+@for_each("kind", [PlainLinear, pytest.param(PackedLinear, marks=needs_packing)])
+@for_each("shape", SHAPES)
 def test_a_row_does_not_depend_on_its_neighbours_nor_on_threads(
     kind: type[PlainLinear] | type[PackedLinear], shape: tuple[int, int]
 ) -> None:

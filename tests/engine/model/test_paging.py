@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 
 from pdctl.engine.cache.geometry import PoolGeometry
 from pdctl.engine.cache.pool import KVPool
 from pdctl.engine.model.paging import PageReader
 from pdctl.engine.model.window import Stretch
+from tests.cases import for_each
 
 PAGE = 4
 
@@ -32,8 +32,8 @@ SCATTERED = Stretch(np.array([30, 12, 25], np.int32), 1, 10)
 ALIKE = [stretch(2, 9), stretch(5, 9), stretch(8, 9)]
 
 
-@pytest.mark.parametrize("layout", ["layer-major", "page-major", "head-major"])
-@pytest.mark.parametrize(
+@for_each("layout", ["layer-major", "page-major", "head-major"])
+@for_each(
     ("parts", "in_place", "gathered"),
     [
         (ALIKE, [3], [3]),

@@ -8,6 +8,7 @@ import pytest
 
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.messages import Abort
+from tests.cases import for_each
 from tests.engine.scheduler.rig import Pair, ask, ids, pair, turns_until, unified, with_fields
 
 GONE = ask("gone", 60, tokens=40, room=77)
@@ -75,8 +76,8 @@ def emptied(both: Pair) -> None:
         side.resources.check_idle()
 
 
-@pytest.mark.parametrize("stage", [bootstrap, waiting, mid_chunk, transfer, prealloc, announced, running])
-@pytest.mark.parametrize("side", ["prefill", "decode", "both"])
+@for_each("stage", [bootstrap, waiting, mid_chunk, transfer, prealloc, announced, running])
+@for_each("side", ["prefill", "decode", "both"])
 def test_an_abort_frees_both_sides(stage: Stage, side: str) -> None:
     tight = {"max_total_tokens": 128, "disable_radix_cache": True, **CHUNKS}
     with pair(prefill=tight if stage is waiting else CHUNKS) as both:

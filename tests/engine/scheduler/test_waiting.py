@@ -6,7 +6,6 @@ import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from pdctl.engine.args import ServerArgs
 from pdctl.engine.cache.allocator import PageAllocator
@@ -18,6 +17,7 @@ from pdctl.engine.scheduler.batch import Batch
 from pdctl.engine.scheduler.request import Req
 from pdctl.engine.scheduler.resources import Resources
 from pdctl.engine.scheduler.waiting import WaitingQueue
+from tests.cases import for_each
 
 PAGE = 4
 
@@ -55,7 +55,7 @@ def computed(batch: Batch | None) -> list[tuple[str, int]]:
     return [(part.req.rid, part.extend) for part in batch.parts]
 
 
-@pytest.mark.parametrize("length", [1, PAGE - 1, PAGE, PAGE + 1, 15, 16, 17, 31, 32, 33, 50])
+@for_each("length", [1, PAGE - 1, PAGE, PAGE + 1, 15, 16, 17, 31, 32, 33, 50])
 def test_chunks_end_on_pages_and_cover_the_prompt(length: int) -> None:
     queue = waiting(resources())
     req = request(length)

@@ -8,6 +8,7 @@ import pytest
 
 from pdctl.engine.transfer.link import WORDS, Link, Window, rate
 from pdctl.engine.transfer.wire import Passage, Stage, Wire
+from tests.cases import for_each
 
 LAYERS = 61
 LAYER_BYTES = 256 * 1152
@@ -53,7 +54,7 @@ def test_words(text: str, link: Link) -> None:
         assert getattr(read, field) == pytest.approx(getattr(link, field)), field
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "message"),
     [
         ("fast", "fast: write rate=400Gbps"),
