@@ -2,7 +2,7 @@
 
 As a test of its own a case costs milliseconds in each test process before it runs, and there are thousands of them. All
 are tried, and the failure names those that failed. `PDCTL_CASES=1 pytest tests/PLACE` makes each a test of its own.
-For functions of values: a fixture is made once, for all cases together.
+For functions of values: a fixture is made once, for all cases together. Cases with marks stay tests of their own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def for_each(names: str | Sequence[str], values: Iterable[Any], ids: Ids = None)
     """Run the test for every case, stacked ones for every combination; raise AssertionError with each that failed."""
     words = [word.strip() for word in names.split(",")] if isinstance(names, str) else list(names)
     given = list(values)
-    if SEPARATE:
+    if SEPARATE or any(getattr(one, "marks", ()) for one in given):
         return pytest.mark.parametrize(names, given, ids=ids)
     cases = list(_cases(words, given, ids))
 
@@ -56,7 +56,6 @@ def _cases(words: list[str], given: list[Any], ids: Ids) -> Iterator[tuple[str, 
     for number, one in enumerate(given):
         name = None
         if isinstance(one, type(pytest.param())):
-            assert not one.marks, "a case with marks is a test of its own"
             row, name = one.values, one.id
         else:
             row = (one,) if len(words) == 1 else tuple(one)
