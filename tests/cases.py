@@ -32,13 +32,13 @@ def for_each(names: str | Sequence[str], values: Iterable[Any], ids: Ids = None)
 
     def decorate(test: Test) -> Test:
         def every(*args: object, **fixtures: object) -> None:
+            assert cases, "there is no case"
             failed = []
             for name, case in cases:
                 try:
                     test(*args, **fixtures, **case)
                 except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  # whatever it is, with its case
                     failed.append((name, error))
-            assert cases, "there is no case"
             if failed:
                 raise AssertionError(_told(failed, len(cases))) from failed[0][1]
 
