@@ -60,10 +60,10 @@ def test_a_traceback_s_own_text_is_one_line() -> None:
 
 ENGINE = """
 import logging
-from pdctl.engine import logs
-from pdctl.engine.args import ServerArgs
-logs.configure(ServerArgs("m"))
-logs.configure_access(ServerArgs("m"))
+from pdctl.engine.config import process_log
+from pdctl.engine.config.instance_args import ServerArgs
+process_log.configure(ServerArgs("m"))
+process_log.configure_access(ServerArgs("m"))
 log, text = logging.getLogger("pdctl.engine"), {text!a}
 log.info("x %s", text)
 logging.getLogger("uvicorn").info("x %s", text)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl import lifeline
-from pdctl.engine import faults
-from pdctl.engine.channels import dist_address
-from pdctl.engine.command_line import parse_with_keys
-from pdctl.engine.logs import configure
-from pdctl.engine.ranks import SCHEDULER, Ranks
+from pdctl.engine.cluster.rank_processes import SCHEDULER, Ranks
+from pdctl.engine.config.engine_flags import parse_with_keys
+from pdctl.engine.config.process_log import configure
+from pdctl.engine.drill import fault_points
+from pdctl.engine.ipc.channels import dist_address
 from pdctl.errors import MissingExtraError, PdctlError
 from pdctl.layout.serving import PortBlock
 from pdctl.name_lookup import LOOKUP, look_up
@@ -26,7 +26,7 @@ from pdctl.name_lookup import LOOKUP, look_up
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.engine.args import ServerArgs
+    from pdctl.engine.config.instance_args import ServerArgs
 
 log = logging.getLogger("pdctl.engine")
 
@@ -45,7 +45,7 @@ def start(argv: Sequence[str], module: str = SCHEDULER) -> int:
     """Serve until told to stop; returns the exit code. `module` is what `python -m` runs as a rank."""
     args, keys = parse_with_keys(argv, os.environ)
     configure(args)
-    for line in (*args.rehearsal.lines, *faults.start_lines()):
+    for line in (*args.rehearsal.lines, *fault_points.start_lines()):
         log.warning("%s", line)
     try:
         _require_extra()
@@ -64,10 +64,10 @@ def start(argv: Sequence[str], module: str = SCHEDULER) -> int:
         # The ranks spend a second or more importing torch: whatever this process has to import costs nothing meanwhile.
         ranks.spawn()
         if args.node_rank:
-            from pdctl.engine.follower import follow
+            from pdctl.engine.cluster.node_follower import follow
 
             return follow(args, door, ranks, ipc_dir)
-        from pdctl.engine.server import serve
+        from pdctl.engine.frontend.http_process import serve
 
         return serve(args, door, ranks, ipc_dir, keys)
     finally:

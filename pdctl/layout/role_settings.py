@@ -124,7 +124,7 @@ def api_key(topology: Topology, target: str) -> tuple[tuple[str, str], ...]:
     return (("api-key-file", file),) if file and target != "kubernetes" else ()
 
 
-FALLBACK = "null-port-fallback"  # of `--rehearse` (pdctl/engine/rehearsal.py)
+FALLBACK = "null-port-fallback"  # of `--rehearse` (pdctl/engine/drill/rehearsed_mistakes.py)
 BOOTSTRAP = 8998  # of an engine that is given none (sglang 0.5.3 to 0.5.23, and pdctl's)
 
 

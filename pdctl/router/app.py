@@ -205,7 +205,7 @@ class Router:
 
 
 def level(exchange: Exchange) -> Level:
-    """What a request needs. An abort by a client reaches only requests whose whole id it names (engine/http/app.py)."""
+    """What a request needs. An abort by a client reaches only requests whose whole id it names (as engine/frontend)."""
     if exchange.path in OPEN_PATHS:
         return Level.OPEN
     changes = exchange.path.startswith(b"/workers") and exchange.method not in (b"GET", b"HEAD")

@@ -80,10 +80,10 @@ def step(model: str, threads: int) -> None:
     import numpy as np
     import torch
 
-    from pdctl.engine.cache.pool import KVPool
-    from pdctl.engine.model.config import ModelConfig
+    from pdctl.engine.config.checkpoint_config import ModelConfig
+    from pdctl.engine.kvcache.kv_pool import KVPool
+    from pdctl.engine.model.model_runner import ForwardBatch, ModelRunner, SeqSlice
     from pdctl.engine.model.parallel import Groups
-    from pdctl.engine.model.runner import ForwardBatch, ModelRunner, SeqSlice
 
     torch.set_num_threads(threads)
     clock = time.thread_time if threads == 1 else time.perf_counter

@@ -34,10 +34,10 @@ from transformers import (  # noqa: E402
     PreTrainedModel,
 )
 
-from pdctl.engine.cache.pool import KVPool  # noqa: E402
-from pdctl.engine.model.config import ModelConfig  # noqa: E402
+from pdctl.engine.config.checkpoint_config import ModelConfig  # noqa: E402
+from pdctl.engine.kvcache.kv_pool import KVPool  # noqa: E402
+from pdctl.engine.model.model_runner import ForwardBatch, ModelRunner, SeqSlice  # noqa: E402
 from pdctl.engine.model.parallel import Groups  # noqa: E402
-from pdctl.engine.model.runner import ForwardBatch, ModelRunner, SeqSlice  # noqa: E402
 
 SHAPES = {
     "t4": {"num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 768, "heads": (4, 2), "vocab_size": 4096},

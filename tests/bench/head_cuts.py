@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from pdctl.engine.cache.geometry import Layout, PoolGeometry
-from pdctl.engine.transfer.base import Cut, TransferPlan, Transport
+from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
+from pdctl.engine.transfer.transport import Cut, TransferPlan, Transport
 from tests.bench.kv_handoff import Copies
 from tests.bench.transfer_patterns import timed, wait
 from tests.engine.transfer.far import FarPool, open_pool

@@ -27,14 +27,14 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from pdctl.engine.cache.geometry import Layout, PoolGeometry
 from pdctl.engine.decode.decode_manager import DecodeManager
 from pdctl.engine.kv_link.kv_config import DisaggConfig
 from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
 from pdctl.engine.prefill.bootstrap_server import BootstrapServer
 from pdctl.engine.prefill.prefill_manager import PrefillManager
 from pdctl.engine.transfer import memory, select
-from pdctl.engine.transfer.base import OpState, TransferPlan, Transport
+from pdctl.engine.transfer.transport import OpState, TransferPlan, Transport
 from tests.bench.transfer_patterns import Patterns
 
 HOST = "127.0.0.1"

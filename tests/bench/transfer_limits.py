@@ -31,12 +31,12 @@ import msgspec
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from pdctl.engine.cache.geometry import Layout, PoolGeometry
+from pdctl.engine.drill.link_events import Wire
+from pdctl.engine.drill.modelled_link import Link
+from pdctl.engine.drill.shaped_transport import ShapedTransport
+from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
 from pdctl.engine.transfer import memory, select
-from pdctl.engine.transfer.base import Op, OpState, Transport
-from pdctl.engine.transfer.link import Link
-from pdctl.engine.transfer.shaped import ShapedTransport
-from pdctl.engine.transfer.wire import Wire
+from pdctl.engine.transfer.transport import Op, OpState, Transport
 from tests.bench.transfer_patterns import Cost, Patterns, timed
 
 HOST = "127.0.0.1"

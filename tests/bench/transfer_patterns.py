@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pdctl.engine.cache.geometry import PoolGeometry
-from pdctl.engine.transfer.base import Cut, Op, OpState, TransferPlan, Transport
+from pdctl.engine.kvcache.pool_geometry import PoolGeometry
+from pdctl.engine.transfer.transport import Cut, Op, OpState, TransferPlan, Transport
 
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
 PATIENCE = 60.0

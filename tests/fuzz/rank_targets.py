@@ -16,13 +16,19 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
-from pdctl.engine.args import ServerArgs
+from pdctl.engine.cluster.node_links import NONCE, Greeting, Hello, Leaving, Lost, Nodes, Up, Wire
+from pdctl.engine.cluster.node_links import codec as node_codec
+from pdctl.engine.cluster.rank_processes import Ranks
+from pdctl.engine.cluster.rendezvous import Everybody, Here, Meeting
+from pdctl.engine.cluster.rendezvous import codec as meeting_codec
+from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.decode.decode_manager import DecodeManager
+from pdctl.engine.drill.frame_faults import FrameFaults
+from pdctl.engine.ipc.socket_keys import SocketKeys
 from pdctl.engine.kv_link import kv_loop as loops
 from pdctl.engine.kv_link import room_failure as failure
 from pdctl.engine.kv_link.bootstrap_client import TIMEOUT, BootstrapClient
 from pdctl.engine.kv_link.bootstrap_rows import ParallelInfo, RankEndpoint
-from pdctl.engine.kv_link.frame_faults import FrameFaults
 from pdctl.engine.kv_link.kv_frames import (
     Abort,
     AbortAck,
@@ -38,15 +44,9 @@ from pdctl.engine.kv_link.kv_manager import KvManager
 from pdctl.engine.kv_link.kv_sockets import Link, LinkEvent, require_address
 from pdctl.engine.kv_link.room_failure import FailureCode
 from pdctl.engine.kv_link.room_state import KVPoll
-from pdctl.engine.meeting import Everybody, Here, Meeting
-from pdctl.engine.meeting import codec as meeting_codec
-from pdctl.engine.nodes import NONCE, Greeting, Hello, Leaving, Lost, Nodes, Up, Wire
-from pdctl.engine.nodes import codec as node_codec
 from pdctl.engine.prefill.bootstrap_http import Exchange
 from pdctl.engine.prefill.bootstrap_server import BootstrapServer
 from pdctl.engine.prefill.prefill_manager import PrefillManager
-from pdctl.engine.ranks import Ranks
-from pdctl.engine.socket_keys import SocketKeys
 from pdctl.engine.transfer import select
 from tests.engine.kv_link.rig import DECODE, HOST, PREFILL, geometry, pages
 from tests.engine.kv_link.test_frames import REGISTER

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pdctl.engine.cluster.rank_processes import Ranks
 from pdctl.engine.kv_link.kv_loop import KvLoop
-from pdctl.engine.ranks import Ranks
 from tests.fuzz.stand_ins import instead_of, stands_for
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pdctl
-from pdctl.engine import command_line as engine
+from pdctl.engine.config import engine_flags as engine
 from pdctl.engines.versions import NEWEST, SGLANG, V0_5_3, V0_5_8, V0_5_10, V0_5_13, V0_5_18, V0_5_22, Version, spell
 from pdctl.layout.commands import flag_words, instance
 from pdctl.layout.planner import plan_topology

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pdctl.engine import command_line as engine
+from pdctl.engine.config import engine_flags as engine
 from pdctl.launch import assemble
 from pdctl.launch.deployment import Role
 from pdctl.router import command_line as router

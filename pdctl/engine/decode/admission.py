@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.engine.scheduler.request import Req
+    from pdctl.engine.scheduler.req import Req
     from pdctl.engine.scheduler.resources import Resources
 
 SMALLEST_SHARE = 8  # in a small pool the headroom of one request is at most this part of it

@@ -19,12 +19,12 @@ from pdctl.engine.kv_link.room_failure import Failure, FailureCode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.engine.cache.geometry import PoolGeometry
     from pdctl.engine.decode.rank_connection import RankConnection
     from pdctl.engine.kv_link.kv_config import DisaggConfig
     from pdctl.engine.kv_link.kv_sockets import Link, LinkEvent
     from pdctl.engine.kv_link.room_state import ManagerStats
-    from pdctl.engine.transfer.base import Transport
+    from pdctl.engine.kvcache.pool_geometry import PoolGeometry
+    from pdctl.engine.transfer.transport import Transport
 
 log = logging.getLogger("pdctl.engine")
 

@@ -13,25 +13,25 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pdctl.engine import clock
-from pdctl.engine.cache.metadata import ContextCorruptionError, MetadataRow
 from pdctl.engine.decode.receiver import FakeReceiver
+from pdctl.engine.ipc import steady_clock
+from pdctl.engine.ipc.messages import Drained, Tokens
 from pdctl.engine.kv_link.room_failure import Failure, http_status
 from pdctl.engine.kv_link.room_state import KVPoll
-from pdctl.engine.messages import Drained, Tokens
-from pdctl.engine.scheduler import report
+from pdctl.engine.kvcache.metadata_row import ContextCorruptionError, MetadataRow
+from pdctl.engine.scheduler import scheduler_log
 from pdctl.engine.scheduler.queues import Queues
 from pdctl.engine.scheduler.role import Match, Role
-from pdctl.engine.scheduler.verdict import shared_failure
+from pdctl.engine.scheduler.shared_failure import shared_failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pdctl.engine.decode.decode_manager import DecodeManager
     from pdctl.engine.decode.receiver import Receiver
-    from pdctl.engine.scheduler.batch import Batch, Outcome
-    from pdctl.engine.scheduler.request import Req
+    from pdctl.engine.scheduler.req import Req
     from pdctl.engine.scheduler.resources import Resources
+    from pdctl.engine.scheduler.schedule_batch import Batch, Outcome
 
 log = logging.getLogger("pdctl.engine")
 
@@ -58,7 +58,7 @@ class DecodeRole(Role):
         dp_rank = req.message.disagg_prefill_dp_rank
         req.receiver = self._manager.receiver(req.room, req.rid, host, port, dp_rank)
         self.prealloc.append(req)
-        report.step(req, "prealloc", bootstrap_addr=f"{host}:{port}")
+        scheduler_log.step(req, "prealloc", bootstrap_addr=f"{host}:{port}")
 
     def poll(self) -> None:
         watched = [*self.prealloc, *self.transfer, *self.draining]
@@ -81,7 +81,7 @@ class DecodeRole(Role):
             elif poll < KVPoll.WAITING_FOR_INPUT:
                 left.append(req)
             else:
-                req.times.ready = req.times.ready or clock.now()
+                req.times.ready = req.times.ready or steady_clock.now()
                 blocked = blocked or not self._reserve(req)
                 if blocked:
                     left.append(req)
@@ -104,12 +104,12 @@ class DecodeRole(Role):
         return False
 
     def _announce(self, req: Req) -> None:
-        req.times.bootstrapped = clock.now()
+        req.times.bootstrapped = steady_clock.now()
         pages = req.pages[req.kept_pages : self.resources.pages_for(req.prompt_len)]
         _receiver(req).send_metadata(pages, req.metadata_slot, req.kept_pages)
         self.transfer.append(req)
         self.reached("decode.after_announce", req)
-        report.step(req, "transfer", pages=len(pages), prealloc=req.times.bootstrapped - req.times.received)
+        scheduler_log.step(req, "transfer", pages=len(pages), prealloc=req.times.bootstrapped - req.times.received)
 
     def _poll_transfer(self, state: dict[int, int]) -> None:
         left: list[Req] = []
@@ -130,19 +130,19 @@ class DecodeRole(Role):
         resources = self.resources
         self.reached("decode.after_arrival", req)
         row = self._row(req)
-        req.times.transferred = req.times.first_token = clock.now()
+        req.times.transferred = req.times.first_token = steady_clock.now()
         req.computed, req.cached = req.prompt_len, row.cached_tokens
         if req.message.return_logprob:
             req.logprobs.append(row.logprob)
             req.top_logprobs.append(list(row.top_logprobs))
         req.append(row.output_id, resources.eos, resources.limit)
         resources.emit(req, req.output_ids[-1:])
-        resources.afterwards.append(partial(report.finished, req, "decode", resources))
+        resources.afterwards.append(partial(scheduler_log.finished, req, "decode", resources))
         _receiver(req).clear()
         if req.finish is None:
             self.running.join(req)
             waited = req.times.transferred - req.times.bootstrapped
-            resources.afterwards.append(partial(report.step, req, "running", transfer=waited))
+            resources.afterwards.append(partial(scheduler_log.step, req, "running", transfer=waited))
         else:
             resources.release(req)
 
@@ -186,7 +186,7 @@ class DecodeRole(Role):
 
     def _drained(self, req: Req) -> Drained:
         """How long its pages were kept. The receiver's clock began a turn or two before ours."""
-        seconds = max(0.0, clock.now() - req.times.failed)
+        seconds = max(0.0, steady_clock.now() - req.times.failed)
         return Drained(seconds, "timeout" if seconds > TIMED_OUT * self._settle_grace else "drained")
 
     def next_batch(self) -> Batch | None:
@@ -209,7 +209,7 @@ class DecodeRole(Role):
         failure = shared_failure(self.resources.groups.replica, _receiver(req).failure or corruption)
         reason = failure.message if failure else "Failed due to an unknown reason from another rank"
         code = failure.code if failure else "peer_rank"
-        report.failed(req, f"Decode {stage} failed", "decode_req.req", self.resources.tp_rank, reason)
+        scheduler_log.failed(req, f"Decode {stage} failed", "decode_req.req", self.resources.tp_rank, reason)
         _receiver(req).abort(reason, code)  # when only another rank of the group failed, nothing else tells ours
         self._end(req, f"Decode {stage} failed: {reason}", http_status(code), code)
 
@@ -220,7 +220,7 @@ class DecodeRole(Role):
     def _drain(self, req: Req) -> None:
         """Pages never announced are free at once; announced ones when the prefill is known to have stopped."""
         if req.row >= 0:
-            req.times.failed = clock.now()
+            req.times.failed = steady_clock.now()
             self.draining.append(req)
         else:
             self._release(req)
@@ -236,7 +236,7 @@ class DecodeRole(Role):
         for req in gone:
             _receiver(req).abort("Aborted by AbortReq.")
             self.resources.cancel(req)
-            report.step(req, "aborted")
+            scheduler_log.step(req, "aborted")
             self._drain(req)
         return len(gone) + self._cancel_running(match)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pdctl.engine.decode.rank_connection import RankConnection
     from pdctl.engine.kv_link.kv_loop import Timer
     from pdctl.engine.kv_link.rank_context import RankContext
-    from pdctl.engine.transfer.base import Pages
+    from pdctl.engine.transfer.transport import Pages
     from pdctl.layout.kv_links import PullTargets
 
 __all__ = ["FakeReceiver", "KvReceiver", "Receiver"]

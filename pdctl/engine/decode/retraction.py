@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from pdctl.engine.cache.backup import Backup
-from pdctl.engine.scheduler import report
+from pdctl.engine.kvcache.backup import Backup
+from pdctl.engine.scheduler import scheduler_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pdctl.engine.decode.admission import Admission
-    from pdctl.engine.scheduler.request import Req
+    from pdctl.engine.scheduler.req import Req
     from pdctl.engine.scheduler.resources import Resources
 
 log = logging.getLogger("pdctl.engine")
@@ -48,7 +48,7 @@ class Retracted:
         req.retractions += 1
         req.retracted_output += len(req.output_ids)
         resources.release(req)
-        report.step(req, "retracted", computed=req.computed, output_len=len(req.output_ids))
+        scheduler_log.step(req, "retracted", computed=req.computed, output_len=len(req.output_ids))
         self._reqs = sorted([*self._reqs, req], key=lambda one: one.order)
 
     def tell(self, reqs: list[Req]) -> None:
@@ -68,7 +68,7 @@ class Retracted:
             req.backup.restore(self._resources.runner.pool, req.pages[: req.backup.pages])
             req.backup = None
             resumed.append(req)
-            report.step(req, "resumed", computed=req.computed, output_len=len(req.output_ids))
+            scheduler_log.step(req, "resumed", computed=req.computed, output_len=len(req.output_ids))
         return resumed
 
     def remove(self, match: Callable[[Req], bool]) -> list[Req]:

@@ -17,6 +17,7 @@ import msgspec
 
 from pdctl import name_lookup
 from pdctl.deployment_secret import ENV, DeploymentSecret
+from pdctl.engine.ipc.codec import MALFORMED
 from pdctl.engine.kv_link.bootstrap_rows import (
     SHAPE,
     Index,
@@ -27,7 +28,6 @@ from pdctl.engine.kv_link.bootstrap_rows import (
     RoomQuery,
     RoomRank,
 )
-from pdctl.engine.wire import MALFORMED
 from pdctl.http_auth import SIGNATURE, sign
 
 if TYPE_CHECKING:

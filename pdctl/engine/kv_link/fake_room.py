@@ -9,7 +9,7 @@ from pdctl.engine.kv_link.room_failure import Failure, FailureCode
 from pdctl.engine.kv_link.room_state import KVPoll, TransferStats
 
 if TYPE_CHECKING:
-    from pdctl.engine.transfer.base import Pages
+    from pdctl.engine.transfer.transport import Pages
 
 
 class FakeSender:

@@ -11,8 +11,8 @@ from pdctl.engine.transfer.checksum import ChecksumTransport, Region
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.engine.cache.geometry import PoolGeometry
-    from pdctl.engine.transfer.base import Op, Pages, TransferPlan, Transport
+    from pdctl.engine.kvcache.pool_geometry import PoolGeometry
+    from pdctl.engine.transfer.transport import Op, Pages, TransferPlan, Transport
 
 MOST_PAGES = MAX_FRAME // 16  # a frame has room for these with 8 bytes each; a longer room goes unchecked
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pdctl.engine.args import FAKE_BOOTSTRAP_HOST
+from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.kv_link.bootstrap_rows import FOLLOW_ROOM
 from pdctl.layout.kv_links import PoolSeat
 

@@ -19,12 +19,12 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from pdctl.engine.cache.geometry import PoolGeometry  # noqa: TC001  # msgspec reads it at run time
+from pdctl.engine.ipc.codec import HEADER, MALFORMED, Codec
 from pdctl.engine.kv_link.rank_shape import RankShape  # noqa: TC001
-from pdctl.engine.wire import HEADER, MALFORMED, Codec
+from pdctl.engine.kvcache.pool_geometry import PoolGeometry  # noqa: TC001  # msgspec reads it at run time
 
 if TYPE_CHECKING:
-    from pdctl.engine.transfer.base import Pages
+    from pdctl.engine.transfer.transport import Pages
 
 PROTOCOL = 1  # grows whenever an older peer would misunderstand a frame
 KIND = 3

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import uvloop
 import zmq
 
-from pdctl.engine import faults
+from pdctl.engine.drill import fault_points
+from pdctl.engine.ipc.socket_keys import NOT_ALIKE
 from pdctl.engine.kv_link.bootstrap_client import BootstrapClient
 from pdctl.engine.kv_link.kv_sockets import Inbox, Link, LinkEvent
-from pdctl.engine.socket_keys import NOT_ALIKE
 from pdctl.thread_death import ThreadEndedError, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from pdctl.engine.kv_link.frame_faults import FrameFaults
-    from pdctl.engine.socket_keys import SocketKeys
+    from pdctl.engine.drill.frame_faults import FrameFaults
+    from pdctl.engine.ipc.socket_keys import SocketKeys
 
 log = logging.getLogger("pdctl.engine")
 
@@ -159,7 +159,7 @@ class KvLoop:
         self._lock = threading.Lock()  # between `call` and the end
         self.ended = False
         self.faults: FrameFaults | None = None  # unless PDCTL_FAULTS asks for some
-        self._reach = faults.raiser("thread.kv-manager")
+        self._reach = fault_points.raiser("thread.kv-manager")
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property

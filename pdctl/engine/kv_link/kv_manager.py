@@ -6,22 +6,22 @@ import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from pdctl.engine.kv_link.frame_faults import faults_for
+from pdctl.engine.drill.frame_faults import faults_for
+from pdctl.engine.ipc.codec import FrameError
+from pdctl.engine.ipc.socket_keys import SocketKeys
 from pdctl.engine.kv_link.kv_frames import Frame, clipped, codec
 from pdctl.engine.kv_link.kv_loop import KvLoop
 from pdctl.engine.kv_link.rank_context import RankContext, host_identity
 from pdctl.engine.kv_link.rank_shape import RankShape
 from pdctl.engine.kv_link.room_state import ManagerStats
-from pdctl.engine.socket_keys import SocketKeys
-from pdctl.engine.wire import FrameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.engine.cache.geometry import PoolGeometry
     from pdctl.engine.kv_link.kv_config import DisaggConfig
     from pdctl.engine.kv_link.kv_sockets import Link, LinkEvent
-    from pdctl.engine.transfer.base import Transport
+    from pdctl.engine.kvcache.pool_geometry import PoolGeometry
+    from pdctl.engine.transfer.transport import Transport
 
 log = logging.getLogger("pdctl.engine")
 

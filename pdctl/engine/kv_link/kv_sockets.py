@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from pdctl.engine.ipc.socket_keys import NOT_ALIKE
 from pdctl.engine.kv_link.kv_frames import MAX_FRAME
-from pdctl.engine.socket_keys import NOT_ALIKE
 
 if TYPE_CHECKING:
-    from pdctl.engine.socket_keys import SocketKeys
+    from pdctl.engine.ipc.socket_keys import SocketKeys
 
 # Frames over the codec's limit should reach the codec (which logs them); far larger ones cost the peer its connection.
 MAX_MESSAGE = 2 * MAX_FRAME

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pdctl.engine.log_rate import LogRate
+from pdctl.engine.config.log_rate import LogRate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.engine.cache.geometry import PoolGeometry
     from pdctl.engine.kv_link.kv_config import DisaggConfig
     from pdctl.engine.kv_link.kv_loop import KvLoop
     from pdctl.engine.kv_link.rank_shape import RankShape
-    from pdctl.engine.transfer.base import Transport
+    from pdctl.engine.kvcache.pool_geometry import PoolGeometry
+    from pdctl.engine.transfer.transport import Transport
 
 log = logging.getLogger("pdctl.engine")
 

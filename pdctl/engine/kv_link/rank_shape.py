@@ -16,9 +16,9 @@ from pdctl.engine.kv_link.bootstrap_rows import RankKey
 from pdctl.layout.kv_links import KvModel, PoolSeat, find_targets
 
 if TYPE_CHECKING:
-    from pdctl.engine.cache.geometry import PoolGeometry
     from pdctl.engine.kv_link.bootstrap_rows import ParallelInfo
     from pdctl.engine.kv_link.kv_config import DisaggConfig
+    from pdctl.engine.kvcache.pool_geometry import PoolGeometry
     from pdctl.layout.kv_links import PullTargets
 
 log = logging.getLogger("pdctl.engine")

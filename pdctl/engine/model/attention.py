@@ -13,8 +13,8 @@ from pdctl.engine.model.span import Span
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.engine.cache.pool import KVPool
-    from pdctl.engine.model.batch import SeqSlice
+    from pdctl.engine.kvcache.kv_pool import KVPool
+    from pdctl.engine.model.forward_batch import SeqSlice
 
 
 class Step:

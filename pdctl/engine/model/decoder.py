@@ -17,10 +17,10 @@ from pdctl.engine.model.rows import norm_floor, padded, unit_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pdctl.engine.config.checkpoint_config import ModelConfig
     from pdctl.engine.model.attention import Step
-    from pdctl.engine.model.batch import Share
-    from pdctl.engine.model.config import ModelConfig
     from pdctl.engine.model.experts import Experts
+    from pdctl.engine.model.forward_batch import Share
     from pdctl.engine.model.linear import Linear
     from pdctl.engine.model.mlp import GatedMlp
     from pdctl.engine.model.parallel import Group, Groups

@@ -18,7 +18,7 @@ from pdctl.engine.model.rows import padded, sigmoid
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.engine.model.mixture import Mixture
+    from pdctl.engine.config.mixture import Mixture
     from pdctl.engine.model.shards import Shard
 
 

@@ -9,8 +9,8 @@ import torch
 from pdctl.engine.model.linear import make_linear
 
 if TYPE_CHECKING:
+    from pdctl.engine.config.mixture import Clamped
     from pdctl.engine.model.linear import Linear
-    from pdctl.engine.model.mixture import Clamped
     from pdctl.engine.model.shards import Shard
 
 

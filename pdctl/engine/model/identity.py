@@ -13,7 +13,7 @@ from pdctl.engine.model.weights import Checkpoint
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pdctl.engine.model.config import ModelConfig
+    from pdctl.engine.config.checkpoint_config import ModelConfig
 
 # Fields that may differ between two servers of one model: limits, and how the checkpoint happens to be stored.
 APART = ("max_position", "eos_token_ids", "bos_token_id", "dtype")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from pdctl.engine.model.config import yarn_scale
+from pdctl.engine.config.checkpoint_config import yarn_scale
 from pdctl.engine.model.linear import make_linear
 from pdctl.engine.model.placement import in_place
 from pdctl.engine.model.rope import pair_order
@@ -23,9 +23,9 @@ from pdctl.engine.model.rows import norm_floor, padded, rotate_, unit_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pdctl.engine.config.checkpoint_config import ModelConfig
+    from pdctl.engine.config.latent import Latent
     from pdctl.engine.model.attention import Step
-    from pdctl.engine.model.config import ModelConfig
-    from pdctl.engine.model.latent import Latent
     from pdctl.engine.model.linear import Linear
     from pdctl.engine.model.shards import Shard
 

@@ -18,9 +18,9 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.engine.cache.pool import KVPool
-    from pdctl.engine.model.batch import SeqSlice
-    from pdctl.engine.model.window import Stretch
+    from pdctl.engine.config.layer_windows import Stretch
+    from pdctl.engine.kvcache.kv_pool import KVPool
+    from pdctl.engine.model.forward_batch import SeqSlice
 
 KeyValue = tuple[torch.Tensor, torch.Tensor]  # each [sequences, kv_heads, tokens, head_dim]
 Indices = npt.NDArray[np.int64]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from pdctl.engine.cache.pool import KVPool
+    from pdctl.engine.kvcache.kv_pool import KVPool
 
 LINE = 64  # bytes
 

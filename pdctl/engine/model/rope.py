@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from pdctl.engine.model.config import Rope
+    from pdctl.engine.config.checkpoint_config import Rope
 
 
 def pair_order(head_dim: int) -> torch.Tensor:

@@ -9,8 +9,8 @@ import torch
 from pdctl.engine.model.rows import sigmoid
 
 if TYPE_CHECKING:
+    from pdctl.engine.config.mixture import Mixture
     from pdctl.engine.model.linear import Linear
-    from pdctl.engine.model.mixture import Mixture
     from pdctl.engine.model.shards import Shard
 
 LEAST_SUM = 1e-20  # keeps the weights finite where every sigmoid of a token is 0

@@ -17,7 +17,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.engine.messages import Sampling
+    from pdctl.engine.ipc.messages import Sampling
 
 _MASK64 = (1 << 64) - 1
 # Where the caller brings no stream of its own. It starts alike in every process: TP ranks, which sample in step, agree.

@@ -11,7 +11,7 @@ from pdctl.engine.model.rows import norm_floor
 if TYPE_CHECKING:
     import torch
 
-    from pdctl.engine.model.config import ModelConfig
+    from pdctl.engine.config.checkpoint_config import ModelConfig
     from pdctl.engine.model.linear import Linear
     from pdctl.engine.model.parallel import Groups
     from pdctl.engine.model.weights import Checkpoint

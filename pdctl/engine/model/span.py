@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from pdctl.engine.config.layer_windows import FULL, stretches
 from pdctl.engine.model.paging import KeyValue, PageReader
 from pdctl.engine.model.placement import in_place, joinable, past_in_place
 from pdctl.engine.model.sinks import attend_with_sinks
-from pdctl.engine.model.window import FULL, stretches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.engine.cache.pool import KVPool
-    from pdctl.engine.model.batch import SeqSlice
+    from pdctl.engine.kvcache.kv_pool import KVPool
+    from pdctl.engine.model.forward_batch import SeqSlice
 
 
 class Span:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from pdctl.engine.model import weight_files
-from pdctl.engine.model.config import CheckpointError
-from pdctl.engine.model.weight_files import SINGLE
+from pdctl.engine.config import weight_files
+from pdctl.engine.config.checkpoint_config import CheckpointError
+from pdctl.engine.config.weight_files import SINGLE
 
 if TYPE_CHECKING:
     from types import TracebackType

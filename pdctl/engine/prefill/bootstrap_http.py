@@ -17,7 +17,7 @@ from pdctl.http_auth import SIGNATURE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.engine.faults import Armed
+    from pdctl.engine.drill.fault_points import Armed
 
 MAX_BODY = 64 << 10  # bytes; a rank's row has about 600
 IDLE = 75.0  # seconds a kept-alive connection may say nothing

@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from pdctl.engine.clients import Clients
-from pdctl.engine.faults import arm, raiser
+from pdctl.engine.drill.fault_points import arm, raiser
 from pdctl.engine.prefill.bootstrap_http import Answer, AnswerFaults, Exchange, Request, text
 from pdctl.engine.prefill.rank_admission import Admission, foreign
 from pdctl.engine.prefill.rank_table import RankTable

@@ -21,7 +21,7 @@ from pdctl.engine.kv_link.kv_frames import (
 from pdctl.engine.kv_link.kv_sockets import LinkError
 from pdctl.engine.kv_link.rank_shape import room_page_bytes
 from pdctl.engine.kv_link.room_failure import FailureCode
-from pdctl.engine.transfer.base import Cut, TransferError
+from pdctl.engine.transfer.transport import Cut, TransferError
 from pdctl.layout.kv_links import piece, speaks
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pdctl.engine.kv_link.kv_frames import Frame
     from pdctl.engine.kv_link.kv_sockets import Link
     from pdctl.engine.kv_link.rank_context import RankContext
-    from pdctl.engine.transfer.base import TransferPlan
+    from pdctl.engine.transfer.transport import TransferPlan
 
 
 log = logging.getLogger("pdctl.engine")

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pdctl.engine.kv_link.kv_checksums import checksums
-from pdctl.engine.transfer.base import Op, OpState, TransferError
 from pdctl.engine.transfer.pages import require_pages
+from pdctl.engine.transfer.transport import Op, OpState, TransferError
 
 if TYPE_CHECKING:
     from pdctl.engine.kv_link.kv_frames import Checksums, TransferInfo
     from pdctl.engine.prefill.decode_sessions import DecodeSession
-    from pdctl.engine.transfer.base import Pages, Transport
+    from pdctl.engine.transfer.transport import Pages, Transport
 
 log = logging.getLogger("pdctl.engine")
 

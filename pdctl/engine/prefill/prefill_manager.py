@@ -8,6 +8,7 @@ import uuid
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from pdctl.engine.drill.faulty_transport import with_faults
 from pdctl.engine.kv_link import room_failure as failures
 from pdctl.engine.kv_link.bootstrap_client import BootstrapError
 from pdctl.engine.kv_link.bootstrap_rows import RoomRank
@@ -38,16 +39,15 @@ from pdctl.engine.prefill.destination import note_page_list
 from pdctl.engine.prefill.registration import Registration, server_address
 from pdctl.engine.prefill.sender import KvSender, Sender
 from pdctl.engine.prefill.unclaimed_rooms import RefusedRooms, UnclaimedPageLists
-from pdctl.engine.transfer.faulty import with_faults
 from pdctl.engine.transfer.workers import Workers, threads
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from pdctl.engine.cache.geometry import PoolGeometry
     from pdctl.engine.kv_link.kv_config import DisaggConfig
-    from pdctl.engine.transfer.base import Transport
+    from pdctl.engine.kvcache.pool_geometry import PoolGeometry
+    from pdctl.engine.transfer.transport import Transport
 
 log = logging.getLogger("pdctl.engine")
 

@@ -14,27 +14,27 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pdctl.engine import clock
-from pdctl.engine.cache.metadata import MetadataRow
+from pdctl.engine.drill.faulty_transport import FaultyTransport
+from pdctl.engine.ipc import steady_clock
 from pdctl.engine.kv_link.room_failure import http_status
 from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kvcache.metadata_row import MetadataRow
 from pdctl.engine.prefill.early_starts import EarlyStarts
-from pdctl.engine.scheduler import report
+from pdctl.engine.scheduler import scheduler_log
 from pdctl.engine.scheduler.queues import Queues
 from pdctl.engine.scheduler.role import Match, Role
-from pdctl.engine.scheduler.verdict import shared_failure
+from pdctl.engine.scheduler.shared_failure import shared_failure
 from pdctl.engine.scheduler.waiting import WaitingQueue
 from pdctl.engine.transfer.around import find
-from pdctl.engine.transfer.faulty import FaultyTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pdctl.engine.prefill.prefill_manager import PrefillManager
     from pdctl.engine.prefill.sender import Sender
-    from pdctl.engine.scheduler.batch import Batch, Outcome
-    from pdctl.engine.scheduler.request import Req
+    from pdctl.engine.scheduler.req import Req
     from pdctl.engine.scheduler.resources import Resources
+    from pdctl.engine.scheduler.schedule_batch import Batch, Outcome
 
 log = logging.getLogger("pdctl.engine")
 
@@ -57,7 +57,7 @@ class PrefillRole(Role):
         host, dp_rank = message.bootstrap_host or "", message.disagg_prefill_dp_rank
         req.sender = self._manager.sender(req.room, req.rid, host, dp_rank)
         self.bootstrap.append(req)
-        report.step(req, "bootstrap", input_len=req.prompt_len)
+        scheduler_log.step(req, "bootstrap", input_len=req.prompt_len)
 
     def poll(self) -> None:
         early = [req for req in self.early.reqs if req not in self.inflight]
@@ -81,8 +81,8 @@ class PrefillRole(Role):
                 self._fail(req, "bootstrap")
             elif poll >= KVPoll.WAITING_FOR_INPUT:
                 self.early.end(req)
-                req.times.ready = req.times.bootstrapped = clock.now()
-                report.step(req, "bootstrapped", bootstrap=req.times.bootstrapped - req.times.received)
+                req.times.ready = req.times.bootstrapped = steady_clock.now()
+                scheduler_log.step(req, "bootstrapped", bootstrap=req.times.bootstrapped - req.times.received)
                 if computed or req.computed:
                     self._send(req, last=computed)
             elif computed and self.early.late(req, wanted=len(self.waiting) > len(self.waiting.started)):
@@ -104,19 +104,19 @@ class PrefillRole(Role):
                 continue
             slot = None
             if poll >= KVPoll.WAITING_FOR_INPUT:
-                req.times.ready = req.times.ready or clock.now()
+                req.times.ready = req.times.ready or steady_clock.now()
                 slot = self.resources.metadata.alloc()
             elif not len(self.waiting) and self.early.begin(req):
                 self.waiting.add(req)
-                report.step(req, "waiting", early=req.attempts)
+                scheduler_log.step(req, "waiting", early=req.attempts)
                 continue
             if slot is None:
                 left.append(req)
                 continue
             req.metadata_slot = slot
-            req.times.bootstrapped = clock.now()
+            req.times.bootstrapped = steady_clock.now()
             self.waiting.add(req)
-            report.step(req, "waiting", bootstrap=req.times.bootstrapped - req.times.received)
+            scheduler_log.step(req, "waiting", bootstrap=req.times.bootstrapped - req.times.received)
         self.bootstrap = left
 
     def _poll_inflight(self, state: dict[int, int]) -> None:
@@ -124,9 +124,11 @@ class PrefillRole(Role):
         for req in self.inflight:
             poll = state[id(req)]
             if poll == KVPoll.SUCCESS:
-                req.times.transferred = clock.now()
+                req.times.transferred = steady_clock.now()
                 self.resources.emit(req, req.output_ids[-1:])
-                report.finished(req, "prefill", self.resources)  # nobody waits for this answer: decode has the token
+                scheduler_log.finished(
+                    req, "prefill", self.resources
+                )  # nobody waits for this answer: decode has the token
                 self._release(req)
             elif poll == KVPoll.FAILED:
                 self._fail(req, "transfer")
@@ -175,14 +177,14 @@ class PrefillRole(Role):
         if last:
             self.reached("prefill.before_metadata", req)
             metadata = self.resources.metadata.set(req.metadata_slot, _row(req))
-            req.times.sent = clock.now()
+            req.times.sent = steady_clock.now()
         elif not len(pages):
             return
         self._break_off(req)
         _sender(req).send(pages, last, metadata)
         if not last:
             self.reached("prefill.after_chunk", req)
-        report.step(req, "inflight" if last else "chunk", pages=len(pages), computed=req.computed)
+        scheduler_log.step(req, "inflight" if last else "chunk", pages=len(pages), computed=req.computed)
 
     def _break_off(self, req: Req) -> None:
         """PDCTL_FAULTS may want the write that follows, in the manager's thread, to end half-way."""
@@ -196,7 +198,7 @@ class PrefillRole(Role):
         failure = shared_failure(self.resources.groups.replica, _sender(req).failure)
         reason = failure.message if failure else "Failed due to an unknown reason from another rank"
         code = failure.code if failure else "peer_rank"
-        report.failed(req, f"Prefill {stage} failed", "req", self.resources.tp_rank, reason)
+        scheduler_log.failed(req, f"Prefill {stage} failed", "req", self.resources.tp_rank, reason)
         self.resources.fail(req, f"Prefill {stage} failed: {reason}", http_status(code), code)
         _sender(req).abort(reason, code)  # when only another rank of the group failed, nothing else tells ours
         self._drain(req)
@@ -222,7 +224,7 @@ class PrefillRole(Role):
                 self.early.end(req)
             _sender(req).abort("Aborted by AbortReq.")
             self.resources.cancel(req)
-            report.step(req, "aborted")
+            scheduler_log.step(req, "aborted")
             self._drain(req)
         return len(gone)
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from pdctl.engine.ipc.codec import MALFORMED
 from pdctl.engine.kv_link.bootstrap_rows import RankRow, RoomQuery, RoomRank
 from pdctl.engine.prefill.bootstrap_http import Answer, document, text
 from pdctl.engine.prefill.rank_admission import slot
-from pdctl.engine.wire import MALFORMED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from pdctl.engine.kv_link.kv_loop import BUSY_POLL
 from pdctl.engine.kv_link.room_failure import Failure, FailureCode
 from pdctl.engine.kv_link.room_state import KVPoll, TransferStats
 from pdctl.engine.prefill.destination import Chunk, Destination, Part, note_page_list
-from pdctl.engine.transfer.base import Op, OpState, TransferError
+from pdctl.engine.transfer.transport import Op, OpState, TransferError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pdctl.engine.kv_link.kv_loop import Timer
     from pdctl.engine.kv_link.rank_context import RankContext
     from pdctl.engine.prefill.decode_sessions import DecodeSession
-    from pdctl.engine.transfer.base import Pages
+    from pdctl.engine.transfer.transport import Pages
 
 __all__ = ["FakeSender", "KvSender", "Sender"]
 

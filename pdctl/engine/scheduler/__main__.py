@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 from pdctl import lifeline
-from pdctl.engine.args import ServerArgs
-from pdctl.engine.logs import configure
+from pdctl.engine.config.instance_args import ServerArgs
+from pdctl.engine.config.process_log import configure
+from pdctl.engine.config.rank_places import Whereabouts
 from pdctl.engine.model.memory import prefer_huge_pages
-from pdctl.engine.whereabouts import Whereabouts
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     configure(args, here.rank)
 
     prefer_huge_pages(os.environ)  # read once, when torch is imported
-    from pdctl.engine.scheduler.rank import serve
+    from pdctl.engine.scheduler.scheduler_rank import serve
 
     code = serve(args, here, options.ipc_dir, options.dist_init)
     logging.shutdown()

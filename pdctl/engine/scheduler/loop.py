@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from pdctl.engine import clock, faults
-from pdctl.engine.messages import (
+from pdctl.engine.drill import fault_points
+from pdctl.engine.ipc import steady_clock
+from pdctl.engine.ipc.messages import (
     Abort,
     Ask,
     AskRooms,
@@ -21,18 +22,18 @@ from pdctl.engine.messages import (
     Switched,
     SwitchRole,
 )
-from pdctl.engine.scheduler.batch import IDLE, Batch, Outcome, run
 from pdctl.engine.scheduler.overlap import Overlap
-from pdctl.engine.scheduler.report import BatchLog
 from pdctl.engine.scheduler.rooms import live
+from pdctl.engine.scheduler.schedule_batch import IDLE, Batch, Outcome, run
+from pdctl.engine.scheduler.scheduler_log import BatchLog
 from pdctl.engine.scheduler.turn import Agreed, Turn
 
 if TYPE_CHECKING:
-    from pdctl.engine.scheduler.mailbox import Mailbox
-    from pdctl.engine.scheduler.request import Req
+    from pdctl.engine.scheduler.rank_mailbox import Mailbox
+    from pdctl.engine.scheduler.req import Req
     from pdctl.engine.scheduler.resources import Resources
     from pdctl.engine.scheduler.role import Role
-    from pdctl.engine.scheduler.switch import RoleSwitch
+    from pdctl.engine.scheduler.role_change import RoleSwitch
 
 log = logging.getLogger("pdctl.engine")
 
@@ -55,8 +56,8 @@ class Scheduler:
         self._overlap = Overlap(resources)
         self._leader = resources.leader
         self._stopping = False
-        self._started = clock.now()
-        self._reach = faults.raiser("thread.scheduler", resources.tp_rank)
+        self._started = steady_clock.now()
+        self._reach = fault_points.raiser("thread.scheduler", resources.tp_rank)
         self._served = 0
         self._aborted = 0
 
@@ -180,7 +181,7 @@ class Scheduler:
             "cached_pages": resources.prefix.pages if resources.prefix else 0,
             "num_pages": resources.num_pages,
             "free_metadata_slots": resources.metadata.free_slots,
-            "uptime": clock.now() - self._started,
+            "uptime": steady_clock.now() - self._started,
         }
 
     def _load(self) -> dict[str, float]:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pdctl.engine import faults
-from pdctl.engine.scheduler.batch import Batch, Outcome, Pass, compute, conclude, prepare
+from pdctl.engine.drill import fault_points
+from pdctl.engine.scheduler.schedule_batch import Batch, Outcome, Pass, compute, conclude, prepare
 
 if TYPE_CHECKING:
     from pdctl.engine.model.sampler import Sampled
@@ -35,7 +35,7 @@ class Overlap:
         groups = resources.groups
         self._enabled = not resources.args.disable_overlap_schedule and groups.attn_dp.size == 1 and groups.pp.size == 1
         self._weights = sum(file.stat().st_size for file in Path(resources.args.model_path).glob("*.safetensors"))
-        self._reach = faults.raiser("thread.forward", resources.tp_rank)
+        self._reach = fault_points.raiser("thread.forward", resources.tp_rank)
         self.threshold = WORTH_A_THREAD if self._reach is None else 0  # a rehearsed fault meets small models, too
         self.lone = False  # whether the last pass of everything the rank holds is taken too
         # OpenMP counts threads per thread: without this a pass here would take every core, whatever --num-threads says.

@@ -6,22 +6,22 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pdctl.engine.cache.radix import RadixCache
-from pdctl.engine.messages import Finish, Tokens
-from pdctl.engine.scheduler.request import NO_PAGES
+from pdctl.engine.ipc.messages import Finish, Tokens
+from pdctl.engine.kvcache.radix import RadixCache
+from pdctl.engine.scheduler.req import NO_PAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy as np
 
-    from pdctl.engine.args import ServerArgs
-    from pdctl.engine.cache.allocator import PageAllocator, Pages
-    from pdctl.engine.cache.metadata import MetadataBuffers
-    from pdctl.engine.cache.table import PageTable
+    from pdctl.engine.config.instance_args import ServerArgs
+    from pdctl.engine.kvcache.allocator import PageAllocator, Pages
+    from pdctl.engine.kvcache.metadata_row import MetadataBuffers
+    from pdctl.engine.kvcache.page_table import PageTable
+    from pdctl.engine.model.model_runner import ModelRunner
     from pdctl.engine.model.parallel import Groups
-    from pdctl.engine.model.runner import ModelRunner
-    from pdctl.engine.scheduler.request import Req
+    from pdctl.engine.scheduler.req import Req
 
 log = logging.getLogger("pdctl.engine")
 

@@ -6,16 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from pdctl.engine.args import FAKE_BOOTSTRAP_HOST
-from pdctl.engine.faults import arm
-from pdctl.engine.scheduler.request import Req
+from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
+from pdctl.engine.drill.fault_points import arm
+from pdctl.engine.scheduler.req import Req
 from pdctl.engine.scheduler.running import RunningBatch
 
 if TYPE_CHECKING:
-    from pdctl.engine.messages import Generate
-    from pdctl.engine.scheduler.batch import Batch, Outcome
+    from pdctl.engine.ipc.messages import Generate
     from pdctl.engine.scheduler.queues import Queues
     from pdctl.engine.scheduler.resources import Resources
+    from pdctl.engine.scheduler.schedule_batch import Batch, Outcome
 
 Match = Callable[[Req], bool]
 
@@ -84,7 +84,7 @@ class Role(ABC):
         """How many requests are where."""
 
     def reached(self, step: str, req: Req) -> None:
-        """A named step of a request: PDCTL_FAULTS may ask for something to go wrong here (pdctl.engine.faults)."""
+        """A named step of a request: PDCTL_FAULTS may ask for something to go wrong here (drill/fault_points.py)."""
         if self.faults is not None:
             self.faults.at(step, req.room)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.engine import clock
-from pdctl.engine.messages import LiveRoom
+from pdctl.engine.ipc import steady_clock
+from pdctl.engine.ipc.messages import LiveRoom
 
 if TYPE_CHECKING:
-    from pdctl.engine.scheduler.request import Req
+    from pdctl.engine.scheduler.req import Req
     from pdctl.engine.scheduler.role import Role
 
 # Queue → what moves a request out of it.
@@ -39,7 +39,7 @@ def _live(queue: str, req: Req) -> LiveRoom:
         rid=req.rid,
         queue=queue,
         state=state,
-        age=round(clock.now() - req.times.received, 6),
+        age=round(steady_clock.now() - req.times.received, 6),
         waiting_for=_waits(queue, req, state),
         prompt_tokens=req.prompt_len,
         output_tokens=len(req.output_ids),

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from pdctl.engine.decode.admission import Admission
 from pdctl.engine.decode.retraction import Retracted, victim
-from pdctl.engine.scheduler.batch import Batch, Part
+from pdctl.engine.scheduler.schedule_batch import Batch, Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pdctl.engine.scheduler.request import Req
+    from pdctl.engine.scheduler.req import Req
     from pdctl.engine.scheduler.resources import Resources
 
 

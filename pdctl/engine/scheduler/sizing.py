@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pdctl.engine.cache.allocator import RESERVED_PAGES
-from pdctl.engine.cache.pool import KVPool
-from pdctl.engine.model.runner import resolve_dtype
+from pdctl.engine.kvcache.allocator import RESERVED_PAGES
+from pdctl.engine.kvcache.kv_pool import KVPool
+from pdctl.engine.model.model_runner import resolve_dtype
 from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from pdctl.engine.args import ServerArgs
-    from pdctl.engine.cache.geometry import PoolGeometry
-    from pdctl.engine.model.config import ModelConfig
+    from pdctl.engine.config.checkpoint_config import ModelConfig
+    from pdctl.engine.config.instance_args import ServerArgs
+    from pdctl.engine.kvcache.pool_geometry import PoolGeometry
     from pdctl.engine.model.parallel import Groups
 
 # A laptop rehearsal wants a pool that is quick to pre-touch (1.2 GB/s of page faults) and small beside the model.

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engine.model.batch import Share
+from pdctl.engine.model.forward_batch import Share
 
 if TYPE_CHECKING:
     from pdctl.engine.model.parallel import Groups
-    from pdctl.engine.scheduler.batch import Batch
     from pdctl.engine.scheduler.queues import Queues
+    from pdctl.engine.scheduler.schedule_batch import Batch
 
 
 class Agreed(NamedTuple):

@@ -11,9 +11,9 @@ from pdctl.engine.scheduler.waiting import WaitingQueue
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.engine.scheduler.batch import Batch, Outcome
-    from pdctl.engine.scheduler.request import Req
+    from pdctl.engine.scheduler.req import Req
     from pdctl.engine.scheduler.resources import Resources
+    from pdctl.engine.scheduler.schedule_batch import Batch, Outcome
 
 
 class UnifiedRole(Role):

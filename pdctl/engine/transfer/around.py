@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from pdctl.engine.cache.geometry import PoolGeometry
-    from pdctl.engine.transfer.base import Buffer, Cut, Op, OpState, Pages, TransferPlan, Transport
+    from pdctl.engine.kvcache.pool_geometry import PoolGeometry
+    from pdctl.engine.transfer.transport import Buffer, Cut, Op, OpState, Pages, TransferPlan, Transport
 
 T = TypeVar("T")
 

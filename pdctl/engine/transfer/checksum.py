@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pdctl.engine.transfer.around import Around
-from pdctl.engine.transfer.base import TransferError
+from pdctl.engine.transfer.transport import TransferError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy.typing as npt
 
-    from pdctl.engine.cache.geometry import PoolGeometry
-    from pdctl.engine.transfer.base import Buffer, Cut, Op, Pages, TransferPlan, Transport
+    from pdctl.engine.kvcache.pool_geometry import PoolGeometry
+    from pdctl.engine.transfer.transport import Buffer, Cut, Op, Pages, TransferPlan, Transport
 
     Sums = npt.NDArray[np.uint32]
 

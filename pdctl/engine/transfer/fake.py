@@ -5,14 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.engine.transfer import memory
-from pdctl.engine.transfer.base import Buffer, Caps, Cut, Op, OpState, TransferError, TransferPlan, require_compatible
 from pdctl.engine.transfer.pages import require_pairs
+from pdctl.engine.transfer.transport import (
+    Buffer,
+    Caps,
+    Cut,
+    Op,
+    OpState,
+    TransferError,
+    TransferPlan,
+    require_compatible,
+)
 
 if TYPE_CHECKING:
     import mmap
 
-    from pdctl.engine.cache.geometry import PoolGeometry
-    from pdctl.engine.transfer.base import Pages
+    from pdctl.engine.kvcache.pool_geometry import PoolGeometry
+    from pdctl.engine.transfer.transport import Pages
 
 DESCRIPTOR = b"fake"
 

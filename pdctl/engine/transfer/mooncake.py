@@ -16,17 +16,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from pdctl.engine.ipc.codec import MALFORMED
 from pdctl.engine.transfer import memory
-from pdctl.engine.transfer.base import Buffer, Caps, Cut, Op, OpState, TransferError, TransferPlan, require_compatible
 from pdctl.engine.transfer.pages import Blocks, require_pairs, sides, spans
-from pdctl.engine.wire import MALFORMED
+from pdctl.engine.transfer.transport import (
+    Buffer,
+    Caps,
+    Cut,
+    Op,
+    OpState,
+    TransferError,
+    TransferPlan,
+    require_compatible,
+)
 
 if TYPE_CHECKING:
     import mmap
     from types import ModuleType
 
-    from pdctl.engine.cache.geometry import PoolGeometry
-    from pdctl.engine.transfer.base import Pages
+    from pdctl.engine.kvcache.pool_geometry import PoolGeometry
+    from pdctl.engine.transfer.transport import Pages
 
 LOG_LEVEL = "MC_LOG_LEVEL"
 PACKAGE = "mooncake-transfer-engine-non-cuda"

@@ -6,17 +6,26 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pdctl.engine.ipc.codec import MALFORMED
 from pdctl.engine.transfer import memory
-from pdctl.engine.transfer.base import Buffer, Caps, Cut, Op, OpState, TransferError, TransferPlan, require_compatible
 from pdctl.engine.transfer.pages import require_pairs, sides
+from pdctl.engine.transfer.transport import (
+    Buffer,
+    Caps,
+    Cut,
+    Op,
+    OpState,
+    TransferError,
+    TransferPlan,
+    require_compatible,
+)
 from pdctl.engine.transfer.ucx import Agent, Descriptor, Lists, Memory, load
-from pdctl.engine.wire import MALFORMED
 
 if TYPE_CHECKING:
     import mmap
 
-    from pdctl.engine.cache.geometry import PoolGeometry
-    from pdctl.engine.transfer.base import Pages
+    from pdctl.engine.kvcache.pool_geometry import PoolGeometry
+    from pdctl.engine.transfer.transport import Pages
 
 __all__ = ["NixlTransport", "load"]
 

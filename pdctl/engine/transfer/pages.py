@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pdctl.engine.cache.geometry import Layout
-from pdctl.engine.transfer.base import Cut, TransferError
+from pdctl.engine.kvcache.pool_geometry import Layout
+from pdctl.engine.transfer.transport import Cut, TransferError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from pdctl.engine.cache.geometry import PoolGeometry
-    from pdctl.engine.transfer.base import Pages
+    from pdctl.engine.kvcache.pool_geometry import PoolGeometry
+    from pdctl.engine.transfer.transport import Pages
 
 NO_PAGES: Pages = np.empty(0, dtype=np.int32)
 

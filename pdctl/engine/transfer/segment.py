@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from pdctl.engine.transfer import memory
-from pdctl.engine.transfer.base import TransferError
+from pdctl.engine.transfer.transport import TransferError
 
 if TYPE_CHECKING:
     from multiprocessing.shared_memory import SharedMemory

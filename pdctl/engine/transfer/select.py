@@ -7,11 +7,11 @@ import logging
 import sys
 
 from pdctl.engine.transfer import nixl
-from pdctl.engine.transfer.base import TransferError, Transport
 from pdctl.engine.transfer.fake import FakeTransport
 from pdctl.engine.transfer.interface import bind_ucx
 from pdctl.engine.transfer.mooncake import MooncakeTransport
 from pdctl.engine.transfer.shm import ShmTransport
+from pdctl.engine.transfer.transport import TransferError, Transport
 
 SPELLINGS = {"mooncake_tcp": "mooncake"}  # SGLang's
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from pdctl.engine import faults
-from pdctl.engine.transfer.base import Op, OpState, TransferError
+from pdctl.engine.drill import fault_points
+from pdctl.engine.transfer.transport import Op, OpState, TransferError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.engine.transfer.base import Pages, TransferPlan, Transport
+    from pdctl.engine.transfer.transport import Pages, TransferPlan, Transport
 
 log = logging.getLogger("pdctl.engine")
 
@@ -101,7 +101,7 @@ class Worker:
         self.since = 0.0
         self.replaced = False
         self._owner = owner
-        self._reach = faults.raiser("thread.kv-transfer")
+        self._reach = fault_points.raiser("thread.kv-transfer")
         self.thread = threading.Thread(target=self._run, name=f"kv-transfer-{shard.number}", daemon=True)
         self.thread.start()
 

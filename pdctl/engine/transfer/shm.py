@@ -8,17 +8,26 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from pdctl.engine.ipc.codec import MALFORMED
 from pdctl.engine.transfer import memory
-from pdctl.engine.transfer.base import Buffer, Caps, Cut, Op, OpState, TransferError, TransferPlan, require_compatible
 from pdctl.engine.transfer.pages import Blocks, require_pairs, runs, sides
 from pdctl.engine.transfer.segment import Handle, Mapping, Segment, create_segment, map_segment
-from pdctl.engine.wire import MALFORMED
+from pdctl.engine.transfer.transport import (
+    Buffer,
+    Caps,
+    Cut,
+    Op,
+    OpState,
+    TransferError,
+    TransferPlan,
+    require_compatible,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from pdctl.engine.cache.geometry import PoolGeometry
-    from pdctl.engine.transfer.base import Pages
+    from pdctl.engine.kvcache.pool_geometry import PoolGeometry
+    from pdctl.engine.transfer.transport import Pages
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from pdctl.engine.transfer.base import TransferError
 from pdctl.engine.transfer.pages import Blocks, expanded_rows
+from pdctl.engine.transfer.transport import TransferError
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from pdctl.engine.transfer import shard as orders
 from pdctl.engine.transfer.around import Around
-from pdctl.engine.transfer.base import Op, OpState
 from pdctl.engine.transfer.pages import require_pairs
 from pdctl.engine.transfer.shard import GIVEN_UP, GONE, Job, Order, Shard, Worker
+from pdctl.engine.transfer.transport import Op, OpState
 from pdctl.thread_death import ThreadEndedError, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.engine.cache.geometry import PoolGeometry
-    from pdctl.engine.transfer.base import Cut, Pages, TransferPlan, Transport
+    from pdctl.engine.kvcache.pool_geometry import PoolGeometry
+    from pdctl.engine.transfer.transport import Cut, Pages, TransferPlan, Transport
 
 log = logging.getLogger("pdctl.engine")
 

@@ -12,23 +12,23 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from pdctl.engine.args import ServerArgs
-from pdctl.engine.cache.allocator import PageAllocator
-from pdctl.engine.cache.geometry import PoolGeometry
-from pdctl.engine.cache.metadata import MetadataBuffers
-from pdctl.engine.cache.pool import KVPool
-from pdctl.engine.cache.table import PageTable
+from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.decode.decode_manager import DecodeManager
 from pdctl.engine.decode.decode_role import DecodeRole
+from pdctl.engine.ipc.messages import Reply, Request, Tokens
 from pdctl.engine.kv_link.kv_config import DisaggConfig
-from pdctl.engine.messages import Reply, Request, Tokens
+from pdctl.engine.kvcache.allocator import PageAllocator
+from pdctl.engine.kvcache.kv_pool import KVPool
+from pdctl.engine.kvcache.metadata_row import MetadataBuffers
+from pdctl.engine.kvcache.page_table import PageTable
+from pdctl.engine.kvcache.pool_geometry import PoolGeometry
 from pdctl.engine.model.parallel import Group, Groups
 from pdctl.engine.prefill.bootstrap_http import Request as HttpRequest
 from pdctl.engine.prefill.bootstrap_server import BootstrapServer
 from pdctl.engine.prefill.prefill_manager import PrefillManager
 from pdctl.engine.prefill.prefill_role import PrefillRole
 from pdctl.engine.scheduler.loop import Scheduler
-from pdctl.engine.scheduler.request import Req
+from pdctl.engine.scheduler.req import Req
 from pdctl.engine.scheduler.resources import Resources
 from pdctl.layout.shape import Shape, place
 from tests.engine.invariants.model import SimModel

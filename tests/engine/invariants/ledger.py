@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pdctl.engine.messages import Tokens
+from pdctl.engine.ipc.messages import Tokens
 from tests.engine.invariants.instance import DisagreementError, Instance, SimRank
 from tests.engine.invariants.model import reference
 

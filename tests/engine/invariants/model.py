@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pdctl.engine.cache.pool import KVPool
-from pdctl.engine.model.batch import ForwardBatch
+from pdctl.engine.kvcache.kv_pool import KVPool
+from pdctl.engine.model.forward_batch import ForwardBatch
 from tests.engine.invariants.transport import Tokens
 
 VOCABULARY = 64

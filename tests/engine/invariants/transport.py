@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pdctl.engine.cache.geometry import PoolGeometry
-from pdctl.engine.transfer.base import Caps, Cut, Op, OpState, TransferError, TransferPlan, require_compatible
+from pdctl.engine.kvcache.pool_geometry import PoolGeometry
+from pdctl.engine.transfer.transport import Caps, Cut, Op, OpState, TransferError, TransferPlan, require_compatible
 
 Tokens = npt.NDArray[np.float32]  # [slabs, pages, page_size, kv_heads, head_dim]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pdctl.engine.ipc.messages import Abort, Generate, Sampling
 from pdctl.engine.kv_link.room_state import KVPoll
-from pdctl.engine.messages import Abort, Generate, Sampling
 from tests.engine.invariants.instance import HOST, Instance, SimRank, Size
 from tests.engine.invariants.ledger import Asked, InvariantError, check_agreement, check_rank, take
 from tests.engine.invariants.model import NONSENSE

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-from pdctl.engine.cache.geometry import PoolGeometry
 from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kvcache.pool_geometry import PoolGeometry
 from tests.engine.kv_link.rig import HOST, PATIENCE, bootstrap, decode_side, pages, prefill_side
 from tests.engine.processes import pipe, started
 

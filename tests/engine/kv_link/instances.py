@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pdctl.engine.cache.geometry import Layout, PoolGeometry
 from pdctl.engine.decode.decode_manager import DecodeManager
 from pdctl.engine.decode.receiver import Receiver
 from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
 from pdctl.engine.prefill.prefill_manager import PrefillManager
 from pdctl.engine.prefill.sender import Sender
 from pdctl.layout.kv_links import KvModel, PoolSeat

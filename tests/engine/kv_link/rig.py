@@ -11,16 +11,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pdctl.engine.cache.geometry import Layout, PoolGeometry
 from pdctl.engine.decode.decode_manager import DecodeManager
 from pdctl.engine.decode.receiver import Receiver
 from pdctl.engine.kv_link.kv_config import DisaggConfig
 from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
 from pdctl.engine.prefill.bootstrap_server import BootstrapServer
 from pdctl.engine.prefill.prefill_manager import PrefillManager
 from pdctl.engine.prefill.sender import Sender
 from pdctl.engine.transfer import select
-from pdctl.engine.transfer.base import Transport
+from pdctl.engine.transfer.transport import Transport
 
 HOST = "127.0.0.1"
 PATIENCE = 60.0  # seconds; a busy machine is slow, never this slow

@@ -11,11 +11,11 @@ import pytest
 
 from pdctl.engine.decode.rank_connection import RankConnection
 from pdctl.engine.decode.receiver import KvReceiver
+from pdctl.engine.ipc.codec import FrameError
 from pdctl.engine.kv_link.kv_frames import AbortAck, Frame, Status, TransferInfo, codec, pack_pages
 from pdctl.engine.kv_link.room_failure import FailureCode
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.prefill.sender import KvSender
-from pdctl.engine.wire import FrameError
 from tests.engine.kv_link.rig import HOST, Side, bootstrap, decode_side, pages, prefill_side
 
 ROOM, OTHER = 11, 12

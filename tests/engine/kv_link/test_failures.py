@@ -10,10 +10,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from pdctl.engine.cache.geometry import Layout
 from pdctl.engine.decode.receiver import Receiver
 from pdctl.engine.kv_link.room_failure import FailureCode
 from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kvcache.pool_geometry import Layout
 from tests.engine.kv_link.rig import HOST, Side, Woken, bootstrap, decode_side, geometry, pages, prefill_side
 from tests.engine.kv_link.test_rooms import open_room, run_room
 from tests.ports import free_port

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pdctl.engine.decode.receiver import Receiver
-from pdctl.engine.faults import ENV
+from pdctl.engine.drill.fault_points import ENV
 from pdctl.engine.kv_link.bootstrap_client import BootstrapClient, BootstrapError
 from pdctl.engine.kv_link.room_failure import FailureCode
 from pdctl.engine.kv_link.room_state import KVPoll

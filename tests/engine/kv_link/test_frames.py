@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import zmq
 
+from pdctl.engine.ipc.codec import FrameError
 from pdctl.engine.kv_link.kv_frames import (
     KIND,
     MAX_FRAME,
@@ -31,7 +32,6 @@ from pdctl.engine.kv_link.kv_frames import (
 from pdctl.engine.kv_link.rank_shape import RankShape
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.prefill.unclaimed_rooms import CAPACITY, SHARE
-from pdctl.engine.wire import FrameError
 from tests.cases import for_each
 from tests.engine.kv_link.rig import DECODE, HOST, bootstrap, decode_side, geometry, pages, prefill_side
 from tests.engine.kv_link.test_rooms import run_room

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pdctl.engine.drill.modelled_link import Link, Window
+from pdctl.engine.drill.shaped_transport import DOWN, ShapedTransport
 from pdctl.engine.kv_link.room_state import KVPoll
-from pdctl.engine.transfer.base import Op, OpState, Transport
-from pdctl.engine.transfer.link import Link, Window
-from pdctl.engine.transfer.shaped import DOWN, ShapedTransport
+from pdctl.engine.transfer.transport import Op, OpState, Transport
 from tests.engine.kv_link.rig import bootstrap, decode_side, prefill_side
 from tests.engine.kv_link.test_failures import announced
 from tests.engine.kv_link.test_rooms import pages, run_room

@@ -7,10 +7,10 @@ import socket
 import numpy as np
 import pytest
 
-from pdctl.engine.args import FAKE_BOOTSTRAP_HOST
-from pdctl.engine.cache.geometry import Layout
+from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.decode.receiver import Receiver
 from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kvcache.pool_geometry import Layout
 from pdctl.engine.prefill.sender import Sender
 from tests.cases import for_each
 from tests.engine.kv_link.rig import HOST, Bootstrap, Side, bootstrap, decode_side, geometry, pages, prefill_side

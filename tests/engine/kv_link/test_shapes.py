@@ -7,8 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from pdctl.engine.cache.geometry import Layout
 from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kvcache.pool_geometry import Layout
 from pdctl.layout.kv_links import KvModel
 from tests.cases import for_each
 from tests.engine.kv_link.instances import Grid, Instance, cache, held, instance

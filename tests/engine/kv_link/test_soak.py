@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from pdctl.engine.cache.geometry import Layout
 from pdctl.engine.decode.receiver import Receiver
 from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kvcache.pool_geometry import Layout
 from pdctl.engine.prefill.sender import Sender
 from tests.engine.kv_link.rig import HOST, Side, bootstrap, decode_side, geometry, prefill_side
 from tests.engine.transfer.test_transports import BACKENDS

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from pdctl.engine.decode import rank_connection
+from pdctl.engine.ipc.codec import HEADER
 from pdctl.engine.kv_link import kv_frames
 from pdctl.engine.kv_link.kv_frames import PROTOCOL, RegisterAck, codec
 from pdctl.engine.kv_link.room_failure import FailureCode
-from pdctl.engine.wire import HEADER
 from tests.engine.kv_link.rig import HOST, bootstrap, decode_side, prefill_side
 from tests.engine.kv_link.test_failures import failed
 from tests.engine.kv_link.test_frames import REGISTER, Impostor

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pdctl.engine.model.runner import ModelRunner
+from pdctl.engine.model.model_runner import ModelRunner
 from tests.engine.model.peers import CASES, Case, forward, make_runner, run_of_pages, token_ids
 
 THREADS = (1, 2, 4)

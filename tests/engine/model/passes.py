@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from pdctl.engine.cache.pool import KVPool
-from pdctl.engine.model.batch import ForwardBatch, SeqSlice, Share
-from pdctl.engine.model.config import ModelConfig
+from pdctl.engine.config.checkpoint_config import ModelConfig
+from pdctl.engine.kvcache.kv_pool import KVPool
+from pdctl.engine.model.forward_batch import ForwardBatch, SeqSlice, Share
+from pdctl.engine.model.model_runner import ModelRunner
 from pdctl.engine.model.parallel import Groups
-from pdctl.engine.model.runner import ModelRunner
 from pdctl.layout.shape import Shape
 from tests.engine.checkpoints import VOCAB
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from pdctl.engine.cache.pool import KVPool
-from pdctl.engine.model.config import ModelConfig
+from pdctl.engine.config.checkpoint_config import ModelConfig
+from pdctl.engine.kvcache.kv_pool import KVPool
+from pdctl.engine.model.model_runner import ForwardBatch, ModelRunner, SeqSlice
 from pdctl.engine.model.parallel import Groups
-from pdctl.engine.model.runner import ForwardBatch, ModelRunner, SeqSlice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -10,10 +10,10 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from pdctl.engine.model.batch import ForwardBatch, SeqSlice
-from pdctl.engine.model.config import ModelConfig
+from pdctl.engine.config.checkpoint_config import ModelConfig
+from pdctl.engine.model.forward_batch import ForwardBatch, SeqSlice
+from pdctl.engine.model.model_runner import ModelRunner
 from pdctl.engine.model.parallel import Groups
-from pdctl.engine.model.runner import ModelRunner
 from tests.engine.checkpoints import KINDS, VOCAB, make_checkpoint
 from tests.engine.model.passes import LONGEST, PAGE, make_runner, tokens
 

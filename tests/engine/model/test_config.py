@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.engine.model.config import CheckpointError, ModelConfig, Rope
+from pdctl.engine.config.checkpoint_config import CheckpointError, ModelConfig, Rope
 from pdctl.layout.shape import Shape
 
 LLAMA = {

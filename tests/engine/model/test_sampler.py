@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pdctl.engine.messages import Sampling
+from pdctl.engine.ipc.messages import Sampling
 from pdctl.engine.model.sampler import SamplingRow, sample
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, -2.0, 0.5])

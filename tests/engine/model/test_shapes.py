@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pdctl.engine.model.batch import ForwardBatch, Share
+from pdctl.engine.model.forward_batch import ForwardBatch, Share
 from pdctl.engine.model.parallel import Groups
 from tests.engine.checkpoints import KINDS, make_checkpoint
 from tests.engine.model.passes import FEWEST_PAGES, PASSES, RANKS, WORLDS, Piece, World, make_runner, run

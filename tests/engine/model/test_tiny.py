@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import pdctl.checkpoints
-from pdctl.engine.cache.pool import KVPool
-from pdctl.engine.model.config import ModelConfig
+from pdctl.engine.config.checkpoint_config import ModelConfig
+from pdctl.engine.kvcache.kv_pool import KVPool
+from pdctl.engine.model.model_runner import ForwardBatch, ModelRunner, SeqSlice
 from pdctl.engine.model.parallel import Groups
-from pdctl.engine.model.runner import ForwardBatch, ModelRunner, SeqSlice
 
 TINY = Path(pdctl.checkpoints.__file__).parent / "tiny"
 PAGE = 16

@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pdctl.engine.model import weight_files
-from pdctl.engine.model.config import CheckpointError
-from pdctl.engine.model.weight_files import INDEX, SINGLE
+from pdctl.engine.config import weight_files
+from pdctl.engine.config.checkpoint_config import CheckpointError
+from pdctl.engine.config.weight_files import INDEX, SINGLE
 from pdctl.engine.model.weights import Checkpoint
 from tests.engine.model.peers import CASES, forward, make_peer, make_runner, run_of_pages, token_ids
 

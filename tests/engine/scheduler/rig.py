@@ -14,11 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pdctl.engine.args import ServerArgs
-from pdctl.engine.cache.allocator import PageAllocator
-from pdctl.engine.cache.metadata import MetadataBuffers
-from pdctl.engine.cache.table import PageTable
-from pdctl.engine.messages import (
+from pdctl.engine.config.checkpoint_config import ModelConfig
+from pdctl.engine.config.instance_args import ServerArgs
+from pdctl.engine.ipc.messages import (
     Abort,
     Finish,
     Flush,
@@ -31,10 +29,12 @@ from pdctl.engine.messages import (
     Request,
     Sampling,
 )
-from pdctl.engine.model.config import ModelConfig
+from pdctl.engine.kvcache.allocator import PageAllocator
+from pdctl.engine.kvcache.metadata_row import MetadataBuffers
+from pdctl.engine.kvcache.page_table import PageTable
+from pdctl.engine.model.model_runner import ModelRunner
 from pdctl.engine.model.parallel import Groups
-from pdctl.engine.model.runner import ModelRunner
-from pdctl.engine.scheduler import parts
+from pdctl.engine.scheduler import rank_parts
 from pdctl.engine.scheduler.loop import Scheduler
 from pdctl.engine.scheduler.queues import Queues
 from pdctl.engine.scheduler.resources import Resources
@@ -72,8 +72,8 @@ class Station:
         sizing = Sizing.resolve(args, config)
         groups = Groups.single()
         self.args = args
-        self.transport = parts.transport(args, sizing)
-        pool = parts.pool(sizing, self.transport)
+        self.transport = rank_parts.transport(args, sizing)
+        pool = rank_parts.pool(sizing, self.transport)
         runner = ModelRunner(config, args.model_path, pool, groups, sizing.dtype, sizing.device)
         rows = 2 * args.max_running_requests
         self.resources = Resources(
@@ -91,12 +91,12 @@ class Station:
         )
         self.woken = Woken()
         self.deaths: list[str] = []  # of the KV manager
-        self.manager = parts.manager(
+        self.manager = rank_parts.manager(
             args, config, sizing, groups, 0, self.transport, self.woken.event.set, self.deaths.append
         )
         if self.manager is not None:
             self.manager.start()
-        self.role: Role = parts.role(self.resources, self.manager)
+        self.role: Role = rank_parts.role(self.resources, self.manager)
         self.box = Box()
         self.scheduler = Scheduler(self.resources, self.role, self.box)  # type: ignore[arg-type]
         self.scheduler._overlap.threshold = 0  # the test model's passes are too small to be overlapped otherwise

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from pdctl.engine.ipc.messages import Abort
 from pdctl.engine.kv_link.room_state import KVPoll
-from pdctl.engine.messages import Abort
 from tests.cases import for_each
 from tests.engine.scheduler.rig import Pair, ask, ids, pair, turns_until, unified, with_fields
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.engine.messages import Generate
+from pdctl.engine.ipc.messages import Generate
 from tests.engine.scheduler.rig import HOST, Pair, abort, ask, pair, unified, with_fields
 
 ONCE = {"optimistic_prefill_attempts": 1}

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pdctl.engine.messages import Abort, Generate
+from pdctl.engine.ipc.messages import Abort, Generate
 from tests.engine.scheduler.rig import Station, ask, ids, pair, unified
 
 TIGHT = {

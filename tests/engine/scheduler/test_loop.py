@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 import zmq
 
-from pdctl.engine.args import ServerArgs
-from pdctl.engine.channels import Channels, local_input, local_line
-from pdctl.engine.messages import (
+from pdctl.engine.config.instance_args import ServerArgs
+from pdctl.engine.config.rank_places import Whereabouts
+from pdctl.engine.ipc.channels import Channels, local_input, local_line
+from pdctl.engine.ipc.messages import (
     Abort,
     Ask,
     Died,
@@ -32,9 +33,8 @@ from pdctl.engine.messages import (
     reply_codec,
     request_codec,
 )
-from pdctl.engine.scheduler.mailbox import Mailbox
-from pdctl.engine.scheduler.rank import Rank
-from pdctl.engine.whereabouts import Whereabouts
+from pdctl.engine.scheduler.rank_mailbox import Mailbox
+from pdctl.engine.scheduler.scheduler_rank import Rank
 
 TINY = Path(__file__).resolve().parents[3] / "pdctl" / "checkpoints" / "tiny"
 GREEDY = Sampling(max_new_tokens=8, temperature=0, ignore_eos=True)

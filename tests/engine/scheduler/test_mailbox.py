@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import zmq
 
-from pdctl.engine.channels import Line, local_line
-from pdctl.engine.messages import Abort, Flush, Flushed, Request, reply_codec, request_codec
-from pdctl.engine.scheduler.mailbox import Mailbox
-from pdctl.engine.whereabouts import Whereabouts
+from pdctl.engine.config.rank_places import Whereabouts
+from pdctl.engine.ipc.channels import Line, local_line
+from pdctl.engine.ipc.messages import Abort, Flush, Flushed, Request, reply_codec, request_codec
+from pdctl.engine.scheduler.rank_mailbox import Mailbox
 from pdctl.layout.shape import Shape
 
 log = logging.getLogger("test")

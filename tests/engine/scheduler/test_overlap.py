@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pdctl.engine.messages import Abort, Sampling
-from pdctl.engine.model.batch import ForwardBatch
+from pdctl.engine.ipc.messages import Abort, Sampling
+from pdctl.engine.model.forward_batch import ForwardBatch
 from pdctl.engine.scheduler.overlap import WORTH_A_THREAD, Overlap
 from tests.engine.kv_link.rig import PATIENCE
 from tests.engine.scheduler.rig import Station, ask, ids, pair, unified, with_fields

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from pdctl.engine.messages import Abort
+from pdctl.engine.ipc.messages import Abort
 from tests.engine.scheduler.rig import Pair, Station, ask, ids, pair, turns_until, unified
 
 TIGHT = {"max_total_tokens": 256, "max_running_requests": 8, "num_reserved_decode_tokens": 16}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.engine.messages import Generate, Sampling
+from pdctl.engine.ipc.messages import Generate, Sampling
 from tests.engine.scheduler.rig import Pair, Station, ask, ids, pair, unified, with_fields
 
 PLAIN = {"max_new_tokens": 12, "ignore_eos": True}

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from pdctl.engine.args import ServerArgs
-from pdctl.engine.model.config import ModelConfig
+from pdctl.engine.config.checkpoint_config import ModelConfig
+from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.scheduler.sizing import Sizing
 from pdctl.errors import UsageError
 from tests.engine.checkpoints import COMMON, CONFIGS

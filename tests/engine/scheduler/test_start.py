@@ -8,7 +8,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 import pdctl
-from tests.engine.http.conftest import running
+from tests.engine.frontend.conftest import running
 
 TINY = Path(pdctl.__file__).parent / "checkpoints" / "tiny"
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pdctl.engine.messages import Sampling
-from pdctl.engine.model.batch import Share
+from pdctl.engine.ipc.messages import Sampling
+from pdctl.engine.model.forward_batch import Share
 from pdctl.engine.model.parallel import Group, Groups
 from pdctl.engine.model.sampler import Sampled, SamplingRow
 from pdctl.engine.scheduler import stages

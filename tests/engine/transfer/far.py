@@ -11,9 +11,9 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from pdctl.engine.cache.geometry import Layout, PoolGeometry
+from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
 from pdctl.engine.transfer import select
-from pdctl.engine.transfer.base import OpState, TransferPlan, Transport
+from pdctl.engine.transfer.transport import OpState, TransferPlan, Transport
 from tests.engine.processes import pipe, started
 
 PATIENCE = 20.0  # seconds

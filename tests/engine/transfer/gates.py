@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from pdctl.engine.cache.geometry import Layout
+from pdctl.engine.kvcache.pool_geometry import Layout
 from pdctl.engine.transfer.around import Around
-from pdctl.engine.transfer.base import Op, OpState, TransferPlan, Transport
+from pdctl.engine.transfer.transport import Op, OpState, TransferPlan, Transport
 from pdctl.engine.transfer.workers import Workers
 from tests.engine.transfer.far import PATIENCE, FarPool, geometry, open_pool
 from tests.engine.transfer.test_transports import expected_after

@@ -7,11 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
-from pdctl.engine.cache.geometry import Layout, PoolGeometry
-from pdctl.engine.transfer.base import Cut, TransferError
+from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
 from pdctl.engine.transfer.checksum import ChecksumTransport, Difference, Region
 from pdctl.engine.transfer.fake import FakeTransport
 from pdctl.engine.transfer.shm import ShmTransport
+from pdctl.engine.transfer.transport import Cut, TransferError
 from tests.engine.transfer.far import noise
 from tests.engine.transfer.test_cuts import DST, PAGES, SRC, cells, shape
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from pdctl.engine.cache.geometry import Layout, PoolGeometry
-from pdctl.engine.transfer.base import Cut, OpState, TransferError, Transport
+from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
 from pdctl.engine.transfer.pages import pieces
+from pdctl.engine.transfer.transport import Cut, OpState, TransferError, Transport
 from tests.engine.transfer.far import FarPool, move, noise, open_pool
 from tests.engine.transfer.test_transports import BACKENDS
 

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from pdctl.engine.transfer.link import WORDS, Link, Window, rate
-from pdctl.engine.transfer.wire import Passage, Stage, Wire
+from pdctl.engine.drill.link_events import Passage, Stage, Wire
+from pdctl.engine.drill.modelled_link import WORDS, Link, Window, rate
 from tests.cases import for_each
 
 LAYERS = 61

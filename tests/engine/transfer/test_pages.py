@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pdctl.engine.cache.geometry import Layout
-from pdctl.engine.transfer.base import Cut, TransferError
+from pdctl.engine.kvcache.pool_geometry import Layout
 from pdctl.engine.transfer.pages import (
     NO_PAGES,
     Blocks,
@@ -22,6 +21,7 @@ from pdctl.engine.transfer.pages import (
     sides,
     unit,
 )
+from pdctl.engine.transfer.transport import Cut, TransferError
 from tests.engine.transfer.far import geometry
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pdctl.engine.transfer import workers
-from pdctl.engine.transfer.base import Op, OpState, TransferPlan, Transport
+from pdctl.engine.transfer.transport import Op, OpState, TransferPlan, Transport
 from tests.engine.transfer.far import PATIENCE
 from tests.engine.transfer.gates import DST, OTHER, SHAPE, SRC, Gate, rig
 from tests.engine.transfer.test_transports import BACKENDS

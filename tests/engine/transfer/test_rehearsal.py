@@ -7,11 +7,11 @@ import signal
 import numpy as np
 import pytest
 
-from pdctl.engine.faults import Armed, kill, read
+from pdctl.engine.drill.fault_points import Armed, kill, read
+from pdctl.engine.drill.faulty_transport import FaultyTransport
 from pdctl.engine.transfer.around import Around, find
-from pdctl.engine.transfer.base import OpState, Transport
 from pdctl.engine.transfer.fake import FakeTransport
-from pdctl.engine.transfer.faulty import FaultyTransport
+from pdctl.engine.transfer.transport import OpState, Transport
 from tests.engine.processes import started
 from tests.engine.transfer.far import PATIENCE, FarPool, geometry, item, move, open_pool, pair
 from tests.engine.transfer.test_transports import BACKENDS

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from pdctl.engine.transfer import segment
-from pdctl.engine.transfer.base import TransferError
 from pdctl.engine.transfer.segment import Handle, Segment, create_segment, map_segment
+from pdctl.engine.transfer.transport import TransferError
 from tests.engine.transfer.far import wait_for
 
 OWNER = """

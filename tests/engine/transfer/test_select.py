@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from pdctl.engine.transfer import select
-from pdctl.engine.transfer.base import TransferError
 from pdctl.engine.transfer.nixl import NixlTransport
+from pdctl.engine.transfer.transport import TransferError
 from tests.engine.transfer.test_transports import has_nixl
 
 WITHOUT_NIXL = """

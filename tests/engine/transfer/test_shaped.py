@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from pdctl.engine.drill.modelled_link import Link, Window
+from pdctl.engine.drill.shaped_transport import CLOSED, DOWN, GIVEN_UP, GONE, ShapedTransport
 from pdctl.engine.transfer.around import Around
-from pdctl.engine.transfer.base import Op, OpState, TransferError, TransferPlan
-from pdctl.engine.transfer.link import Link, Window
-from pdctl.engine.transfer.shaped import CLOSED, DOWN, GIVEN_UP, GONE, ShapedTransport
+from pdctl.engine.transfer.transport import Op, OpState, TransferError, TransferPlan
 from tests.engine.transfer.far import FarPool, geometry, item, pair
 from tests.engine.transfer.test_transports import BACKENDS
 

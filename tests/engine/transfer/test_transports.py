@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pdctl.engine.cache.geometry import Layout, PoolGeometry
+from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
 from pdctl.engine.transfer import mooncake, nixl, select
-from pdctl.engine.transfer.base import Cut, OpState, TransferError
 from pdctl.engine.transfer.fake import FakeTransport
+from pdctl.engine.transfer.transport import Cut, OpState, TransferError
 from tests.engine.transfer.far import FarPool, geometry, item, move, noise, open_pool, pair, wait_for
 
 LAYER, PAGE = Layout.LAYER_MAJOR, Layout.PAGE_MAJOR

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from pdctl.engine.transfer import workers
-from pdctl.engine.transfer.base import OpState
+from pdctl.engine.transfer.transport import OpState
 from tests.engine.transfer.far import PATIENCE
 from tests.engine.transfer.gates import DST, OTHER, SRC, Unfinished, rig
 

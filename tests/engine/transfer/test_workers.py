@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pdctl.engine.transfer import shard, workers
-from pdctl.engine.transfer.base import Op, OpState, TransferPlan
+from pdctl.engine.transfer.transport import Op, OpState, TransferPlan
 from pdctl.thread_death import ThreadEndedError
 from tests.engine.transfer.far import PATIENCE
 from tests.engine.transfer.gates import DST, OTHER, SHAPE, SRC, Gate, rig

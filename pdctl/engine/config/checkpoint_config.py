@@ -1,0 +1,311 @@
+"""What a Hugging Face checkpoint says about its model; refuses what the engine cannot run."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pdctl.engine.config.latent import Latent, latent
+from pdctl.engine.config.layer_windows import SWITCHED, layer_windows
+from pdctl.engine.config.mixture import Mixture, mixture, sparse_layers
+from pdctl.errors import PdctlError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.layout.shape import Shape
+
+GPT_OSS = "GptOssForCausalLM"
+SUPPORTED = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen2MoeForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "DeepseekV2ForCausalLM",
+    "DeepseekV3ForCausalLM",
+    GPT_OSS,
+)
+SUPPORTED_ROPE = ("default", "linear", "llama3", "yarn")
+QKV_BIAS = ("Qwen2ForCausalLM", "Qwen2MoeForCausalLM", GPT_OSS)
+QK_NORM = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
+# Whole numbers above 0; null stands for the default of those that have one.
+COUNTS = ("num_attention_heads", "hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size")
+COUNTS_WITH_DEFAULT = ("num_key_value_heads", "head_dim", "max_position_embeddings")
+SUPPORTED_DTYPES = ("float32", "bfloat16", "float16")
+
+
+class CheckpointError(PdctlError):
+    """A checkpoint that cannot be served: names the directory, the part, and what would be accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary embedding. `low_freq` and `high_freq` are llama3's scaling only; what follows `original_context`, yarn's.
+
+    `magnitude` is what rotated queries and keys are multiplied with, and `all_dims` how yarn's factor for whole heads
+    is written (mscale_all_dim): DeepSeek's softmax takes that one (mla.py).
+    """
+
+    theta: float = 10000.0
+    kind: str = "default"
+    factor: float = 1.0
+    low_freq: float = 1.0
+    high_freq: float = 4.0
+    original_context: int = 0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    whole: bool = True  # the range between them is rounded to whole dimensions
+    magnitude: float = 1.0
+    all_dims: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Everything that shapes the computation. Counts are of the whole model; `rank_*` are one rank's share."""
+
+    architecture: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    rope: Rope
+    rms_eps: float
+    tie_embeddings: bool
+    qkv_bias: bool
+    qk_norm: bool
+    max_position: int  # tokens
+    eos_token_ids: tuple[int, ...]
+    bos_token_id: int | None
+    dtype: str
+    windows: tuple[int, ...]  # of each layer, in tokens; 0 reads everything (window.py)
+    latent: Latent | None = None  # MLA; then `head_dim` is the rotated part of a head, and `kv_heads` say nothing
+    mixture: Mixture | None = None
+    out_bias: bool = False  # of attention's last projection
+    sinks: bool = False  # sinks.py
+    sparse: tuple[bool, ...] = ()  # of each layer of a mixture, whether it has experts; () for a dense model
+
+    @classmethod
+    def from_dir(cls, path: str | Path) -> ModelConfig:
+        """Read config.json and generation_config.json. Raises CheckpointError naming what is not supported."""
+        directory = Path(path)
+        raw = _read_json(directory / "config.json")
+        generation = directory / "generation_config.json"
+        return cls.from_json(raw, _read_json(generation) if generation.is_file() else {}, where=str(directory))
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any], generation: Mapping[str, Any], where: str) -> ModelConfig:
+        architecture = _architecture(raw, where)
+        _refuse_features(raw, architecture, where)
+        _refuse_counts(raw, where)
+        try:
+            heads, hidden = int(raw["num_attention_heads"]), int(raw["hidden_size"])
+            mla, experts = latent(raw, architecture), mixture(raw, architecture)
+            config = cls(
+                architecture=architecture,
+                layers=int(raw["num_hidden_layers"]),
+                hidden=hidden,
+                heads=heads,
+                kv_heads=int(raw.get("num_key_value_heads") or heads),
+                head_dim=mla.rope_dim if mla else int(raw.get("head_dim") or hidden // heads),
+                intermediate=int(raw["intermediate_size"]),
+                vocab=int(raw["vocab_size"]),
+                rope=_rope(raw, architecture, where),
+                rms_eps=float(raw.get("rms_norm_eps", 1e-6)),
+                tie_embeddings=bool(raw.get("tie_word_embeddings", False)),
+                qkv_bias=architecture in QKV_BIAS,
+                qk_norm=architecture in QK_NORM,
+                max_position=int(raw.get("max_position_embeddings") or 2048),
+                eos_token_ids=_token_ids(generation.get("eos_token_id"), raw.get("eos_token_id")),
+                bos_token_id=raw.get("bos_token_id"),
+                dtype=_dtype(raw, where),
+                windows=layer_windows(raw, architecture, int(raw["num_hidden_layers"])),
+                out_bias=architecture == GPT_OSS,
+                sinks=architecture == GPT_OSS,
+                latent=mla,
+                mixture=experts,
+                sparse=sparse_layers(raw, int(raw["num_hidden_layers"])) if experts else (),
+            )
+        except KeyError as missing:
+            raise CheckpointError(f"{where}: config.json has no {missing}") from None
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"{where}: {architecture} with {error}") from None
+        if config.heads % config.kv_heads or config.head_dim % 2:
+            raise CheckpointError(
+                f"{where}: {config.heads} heads over {config.kv_heads} KV heads of {config.head_dim} cannot be grouped"
+            )
+        return config
+
+    @property
+    def slabs_per_layer(self) -> int:
+        """K and V, or the latent alone."""
+        return 1 if self.latent else 2
+
+    @property
+    def cached_dim(self) -> int:
+        """Numbers of one token and KV head in one slab."""
+        return self.latent.cached_dim if self.latent else self.head_dim
+
+    def rank_kv_heads(self, attn_tp: int) -> int:
+        """KV heads of one rank; with more ranks than KV heads each is held by several (sglang's rule)."""
+        return 1 if self.latent else max(1, self.kv_heads // attn_tp)
+
+    def check_shape(self, shape: Shape) -> None:
+        """Raise CheckpointError when the model cannot be cut into equal ranks of `shape`."""
+        for what, count, flag, parts in self._cuts(shape):
+            if count % parts:
+                raise CheckpointError(f"{what} {count} is not divisible by {flag} {parts}")
+        attn_tp = shape.attn_tp_size
+        if not self.latent and self.kv_heads % attn_tp and attn_tp % self.kv_heads:
+            raise CheckpointError(
+                f"num_key_value_heads {self.kv_heads} and {_attention_flag(shape)} {attn_tp}: one must divide the other"
+            )
+        if shape.pp > self.layers:
+            raise CheckpointError(f"num_hidden_layers {self.layers} are fewer than --pp-size {shape.pp} stages")
+        if shape.ep_size > 1 and not self.mixture:
+            raise CheckpointError(f"--ep-size {shape.ep_size}: {self.architecture} has no experts")
+
+    def _cuts(self, shape: Shape) -> list[tuple[str, int, str, int]]:
+        """What is cut: its name and size in config.json, the flag and the number of parts."""
+        cuts = [("num_attention_heads", self.heads, _attention_flag(shape), shape.attn_tp_size)]
+        if not all(self.sparse) or not self.sparse:
+            cuts.append(("intermediate_size", self.intermediate, "--tp-size", shape.tp))
+        if self.mixture:
+            experts = self.mixture
+            cuts += [
+                ("experts", experts.experts, "--ep-size", shape.ep_size),
+                ("moe_intermediate_size", experts.intermediate, "MoE TP (--tp-size / --ep-size)", shape.moe_tp_size),
+                ("intermediate size of the shared expert", experts.shared_intermediate, "--tp-size", shape.tp),
+            ]
+        return cuts
+
+
+def _attention_flag(shape: Shape) -> str:
+    return "attention TP (--tp-size / --attn-dp-size)" if shape.dp_attention else "--tp-size"
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such file", "give the directory of a Hugging Face checkpoint") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}", "let the engine read it") from None
+    except ValueError as error:
+        raise CheckpointError(f"{path}: not JSON: {error}") from None
+    if not isinstance(loaded, dict):
+        raise CheckpointError(f"{path}: a JSON object is expected")
+    return loaded
+
+
+def _architecture(raw: Mapping[str, Any], where: str) -> str:
+    names = [str(name) for name in raw.get("architectures") or ()]
+    for name in names:
+        if name in SUPPORTED:
+            return name
+    found = ", ".join(names) or "no architecture"
+    raise CheckpointError(
+        f"{where}: {found} is not served by the embedded engine; it serves {', '.join(SUPPORTED)}",
+        "use `engine: {kind: sglang}` in the topology for other models",
+    )
+
+
+def _refuse_features(raw: Mapping[str, Any], architecture: str, where: str) -> None:
+    """Features that change the arithmetic and are not implemented: running on would give wrong text, not an error."""
+    wrong = (
+        ("quantization_config", raw.get("quantization_config"), "unquantised weights"),
+        ("hidden_act", raw.get("hidden_act", "silu") not in ("silu", "swish"), "silu"),
+        ("use_sliding_window", raw.get("use_sliding_window") and architecture not in SWITCHED, "full attention"),
+        ("mlp_bias", raw.get("mlp_bias"), "no bias in the MLP"),
+        (
+            "attention_bias",
+            raw.get("attention_bias") and architecture != GPT_OSS,
+            "no attention_bias; the bias of Qwen2 is built in",
+        ),
+        ("attention_bias", architecture == GPT_OSS and not raw.get("attention_bias", True), "attention_bias"),
+    )
+    for key, found, accepted in wrong:
+        if found:
+            raise CheckpointError(f"{where}: {architecture} with {key} = {raw.get(key)!r}; supported: {accepted}")
+
+
+def _refuse_counts(raw: Mapping[str, Any], where: str) -> None:
+    for key in (*COUNTS, *COUNTS_WITH_DEFAULT):
+        count = raw.get(key, 1)  # who reads it says that it is missing
+        if (count is None and key in COUNTS_WITH_DEFAULT) or (type(count) is int and count > 0):
+            continue
+        raise CheckpointError(f"{where}: config.json has {key} = {count!r}; supported: a whole number above 0")
+
+
+def _rope(raw: Mapping[str, Any], architecture: str, where: str) -> Rope:
+    """`rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling` (before)."""
+    scaling: Mapping[str, Any] = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if architecture == GPT_OSS and not scaling:
+        raise KeyError("rope_scaling")  # its default is yarn with numbers of its own, not ours
+    kind = str(scaling.get("rope_type") or scaling.get("type") or "default")
+    if kind not in SUPPORTED_ROPE:
+        raise CheckpointError(f"{where}: rope type {kind!r} is not supported; supported: {', '.join(SUPPORTED_ROPE)}")
+    partial = scaling.get("partial_rotary_factor", raw.get("partial_rotary_factor")) or 1.0
+    if partial != 1.0:
+        raise CheckpointError(f"{where}: partial_rotary_factor {partial} is not supported; supported: 1.0")
+    theta = float(scaling.get("rope_theta") or raw.get("rope_theta") or 10000.0)
+    if kind == "default":
+        return Rope(theta)
+    context = int(scaling.get("original_max_position_embeddings") or raw.get("max_position_embeddings", 0))
+    factor = float(scaling["factor"])
+    if kind == "yarn":
+        return _yarn(scaling, theta, factor, context)
+    return Rope(
+        theta=theta,
+        kind=kind,
+        factor=factor,
+        low_freq=float(scaling.get("low_freq_factor", 1.0)),
+        high_freq=float(scaling.get("high_freq_factor", 4.0)),
+        original_context=context,
+    )
+
+
+def _yarn(scaling: Mapping[str, Any], theta: float, factor: float, context: int) -> Rope:
+    part, whole = scaling.get("mscale"), scaling.get("mscale_all_dim")
+    magnitude = scaling.get("attention_factor")
+    if magnitude is None:
+        magnitude = yarn_scale(factor, part) / yarn_scale(factor, whole) if part and whole else yarn_scale(factor, 1.0)
+    return Rope(
+        theta=theta,
+        kind="yarn",
+        factor=factor,
+        original_context=context,
+        beta_fast=float(scaling.get("beta_fast") or 32.0),
+        beta_slow=float(scaling.get("beta_slow") or 1.0),
+        whole=bool(scaling.get("truncate", True)),
+        magnitude=float(magnitude),
+        all_dims=float(whole or 0.0),
+    )
+
+
+def yarn_scale(factor: float, weight: float) -> float:
+    """How much yarn sharpens attention for a context stretched by `factor`."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0
+
+
+def _token_ids(*values: int | list[int] | None) -> tuple[int, ...]:
+    """Every id named anywhere, in order, once."""
+    ids: dict[int, None] = {}
+    for value in values:
+        if value is not None:
+            ids.update(dict.fromkeys([value] if isinstance(value, int) else value))
+    return tuple(ids)
+
+
+def _dtype(raw: Mapping[str, Any], where: str) -> str:
+    name = str(raw.get("dtype") or raw.get("torch_dtype") or "float32")
+    if name not in SUPPORTED_DTYPES:
+        raise CheckpointError(f"{where}: dtype {name!r} is not supported; supported: {', '.join(SUPPORTED_DTYPES)}")
+    return name

@@ -1,0 +1,142 @@
+"""What an instance was asked to be: one frozen value that travels unchanged to each of its processes (as JSON)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+from pdctl.engine.drill import rehearsed_mistakes
+from pdctl.layout.shape import Shape
+
+DEFAULT_BOOTSTRAP_PORT = 8998
+FAKE_BOOTSTRAP_HOST = "2.2.2.2"  # sglang: both ends of such a request use the fake sender and receiver
+
+
+@dataclass(frozen=True, slots=True)
+class ServerArgs:
+    """Sizes in tokens unless named otherwise; times in seconds. Field names are sglang's /server_info keys."""
+
+    model_path: str
+    served_model_name: str = ""
+    host: str = "127.0.0.1"
+    port: int = 30000
+    disaggregation_mode: str = "null"  # null | prefill | decode
+    disaggregation_bootstrap_port: int = DEFAULT_BOOTSTRAP_PORT
+    disaggregation_transfer_backend: str = "auto"  # auto | nixl | shm | mooncake | mooncake_tcp | fake
+    disaggregation_transfer_threads: int = 0  # decode ranks of a prefill are shared out to so many; 0: by cores
+    disaggregation_enable_kv_checksum: bool = False  # on both sides: a decode checks every page before it uses it
+    enable_pd_role_switch: bool = False  # POST /pd_role_switch may turn a prefill into a decode and back
+    tp_size: int = 1
+    dp_size: int = 1  # replicas (sglang 0.5.23)
+    attn_dp_size: int = 1  # attention DP groups that share one TP group
+    pp_size: int = 1
+    ep_size: int = 1
+    nnodes: int = 1
+    node_rank: int = 0
+    dist_init_addr: str | None = None
+    dist_timeout: float = 600.0  # until every rank of every node must be there
+    base_gpu_id: int = 0
+    device: str = "auto"  # auto | cpu | cuda
+    dtype: str = (
+        "auto"  # auto | float32 | bfloat16; auto is float32 on a CPU (docs/performance.md), the checkpoint's on a GPU
+    )
+    page_size: int = 16
+    kv_layout: str = "layer-major"  # layer-major | page-major | head-major
+    max_total_tokens: int = 0  # 0: from the memory at hand
+    max_running_requests: int = 64
+    max_queued_requests: int = 1024
+    chunked_prefill_size: int = 512
+    num_reserved_decode_tokens: int = 512  # what an admitted request must find free beyond its prompt
+    optimistic_prefill_attempts: int = 0  # passes a prompt may get before its decode has answered (sglang 0.5.18+)
+    disable_radix_cache: bool = False
+    disaggregation_decode_enable_radix_cache: bool = False
+    disaggregation_decode_retraction_backup: str = "cpu_tensor"
+    disable_overlap_schedule: bool = False
+    context_length: int = 0  # 0: from the checkpoint
+    load_balance_method: str = "auto"
+    random_seed: int = 1
+    num_threads: int = 0  # 0: cores divided by the processes that share them
+    decode_log_interval: int = 40
+    log_level: str = "info"
+    bootstrap_timeout: float = 300.0
+    waiting_timeout: float = 300.0
+    heartbeat_interval: float = 5.0
+    heartbeat_max_failure: int = 2
+    shutdown_grace: float = 10.0
+    enable_trace: bool = False
+    otlp_traces_endpoint: str = "localhost:4317"
+    rehearse: tuple[str, ...] = ()
+
+    @property
+    def rehearsal(self) -> rehearsed_mistakes.Rehearsal:
+        """What `rehearse` asks for; nothing unless it was given."""
+        return rehearsed_mistakes.read(self.rehearse)
+
+    @property
+    def shape(self) -> Shape:
+        """The parallel shape, as the layout reckons with it; the nodes share the ranks evenly."""
+        ranks = self.tp_size * self.pp_size * self.dp_size
+        return Shape(
+            tp=self.tp_size,
+            dp=self.attn_dp_size,
+            pp=self.pp_size,
+            ep=self.ep_size,
+            replicas=self.dp_size,
+            nnodes=self.nnodes,
+            gpus_per_host=self.base_gpu_id + max(1, ranks // max(1, self.nnodes)),  # who runs it knows its GPUs
+            base_gpu_id=self.base_gpu_id,
+        )
+
+    @property
+    def dp_ranks(self) -> int:
+        """DP groups a request can go to: replicas, or attention DP groups (one of the two is 1)."""
+        return self.dp_size * self.attn_dp_size
+
+    @property
+    def dispatches(self) -> bool:
+        """Whether a DP controller stands between the HTTP process and the ranks."""
+        return self.dp_ranks > 1 or self.nnodes > 1
+
+    @property
+    def name(self) -> str:
+        """The name /v1/models reports."""
+        return self.served_model_name or self.model_path
+
+    @property
+    def role(self) -> str:
+        """prefill, decode or unified."""
+        return "unified" if self.disaggregation_mode == "null" else self.disaggregation_mode
+
+    @property
+    def engine_type(self) -> str:
+        """Of SGLang's metrics: the role, or `dynamic` where it may change, so that its series go on."""
+        return "dynamic" if self.may_switch else self.role
+
+    @property
+    def may_switch(self) -> bool:
+        return self.enable_pd_role_switch and self.disaggregation_mode != "null"
+
+    @property
+    def prefills(self) -> bool:
+        """Whether it may have to compute prompts."""
+        return self.disaggregation_mode != "decode" or self.may_switch
+
+    @property
+    def serves_bootstrap(self) -> bool:
+        """Whether it runs a bootstrap server: an instance that may become a prefill does so from its start (sglang)."""
+        return self.disaggregation_mode == "prefill" or self.may_switch
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Whether finished work stays in the pool to be found again; a decode does so only when asked to (sglang)."""
+        asked = self.disaggregation_mode != "decode" or self.disaggregation_decode_enable_radix_cache
+        return asked and not self.disable_radix_cache
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> ServerArgs:
+        values = json.loads(text)
+        return cls(**{**values, "rehearse": tuple(values.get("rehearse", ()))})

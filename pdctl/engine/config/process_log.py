@@ -1,0 +1,108 @@
+"""SGLang's log line for every process of the engine: `[2026-11-21 02:06:24.123 DP0 TP1] message`.
+
+That is what sglang 0.5.23 writes with SGLANG_LOG_MS (srt/utils): milliseconds order the lines of several logs. The HTTP
+process, the DP controller and the bootstrap server carry no rank. The level is not printed (SGLang prints none); the
+server's own lines keep uvicorn's `INFO:     ` in front of the message, as they do there.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pdctl.client_text import escaped, traceback_text
+from pdctl.log_stream import LogStream
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pdctl.engine.config.instance_args import ServerArgs
+    from pdctl.layout.shape import RankPlace
+
+STREAM = LogStream()
+TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
+STAMP = "%(asctime)s.%(msecs)03d"
+
+
+def decorations(args: ServerArgs, rank: RankPlace | None) -> str:
+    """` DP0 PP1 TP3 EP1`: sglang 0.5.13+ writes only the dimensions that are wider than one, in this order."""
+    if rank is None:
+        return ""
+    shape = args.shape
+    wide = (
+        ("DP", rank.dp_rank, shape.dp_ranks),
+        ("PP", rank.pp_rank, shape.pp),
+        ("TP", rank.tp_rank, shape.tp),
+        ("EP", rank.moe_ep_rank, shape.ep_size),
+    )
+    return "".join(f" {name}{number}" for name, number, size in wide if size > 1)
+
+
+def hit_an_exception(log: logging.Logger, who: str, error: BaseException) -> None:
+    """SGLang's line for what ends a process: the traceback begins in it, and its other lines follow."""
+    first, _, rest = traceback_text(error).partition("\n")
+    log.error("%s hit an exception: %s", who, first, extra={"below": rest})
+
+
+class OneLine(logging.Formatter):
+    """A record is one line behind our head, whatever a client sent; a traceback's own lines follow it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        below = getattr(record, "below", "")
+        return super().format(record) + (f"\n{below}" if below else "")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        head, end, text = super().formatMessage(record).partition("] ")
+        return head + end + escaped(text)
+
+    def formatException(
+        self,
+        ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None],
+    ) -> str:
+        return traceback_text(ei[1]) if ei[1] is not None else ""
+
+
+def configure(args: ServerArgs, rank: RankPlace | None = None) -> None:
+    """Send every record of this process to stderr, one flushed write for a line, at `--log-level` and above."""
+    handler = logging.StreamHandler(STREAM)
+    prefix = decorations(args, rank)
+    handler.setFormatter(OneLine(f"[{STAMP}{prefix}] %(message)s", datefmt=TIME_FORMAT))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    # Libraries below WARNING say nothing about a room; their debug lines would drown ours.
+    root.setLevel(logging.WARNING)
+    logging.getLogger("pdctl").setLevel(args.log_level.upper())
+
+
+def configure_access(args: ServerArgs) -> None:
+    """uvicorn's own loggers, inside our prefix: `[…] INFO:     127.0.0.1:49348 - "POST /generate HTTP/1.1" 200 OK`."""
+    from uvicorn.logging import AccessFormatter, DefaultFormatter
+
+    class Lines(OneLine, DefaultFormatter):
+        pass
+
+    class Access(OneLine, AccessFormatter):
+        pass
+
+    formats = {
+        "uvicorn": Lines(f"[{STAMP}] %(levelprefix)s %(message)s", TIME_FORMAT, use_colors=False),
+        "uvicorn.access": Access(
+            f'[{STAMP}] %(levelprefix)s %(client_addr)s - "%(request_line)s" %(status_code)s',
+            TIME_FORMAT,
+            use_colors=False,
+        ),
+    }
+    for name, formatter in formats.items():
+        handler = logging.StreamHandler(STREAM)
+        handler.setFormatter(formatter)
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [handler]
+        logger.propagate = False
+        logger.setLevel(args.log_level.upper())
+    logging.getLogger("uvicorn.access").addFilter(_not_a_look)
+
+
+def _not_a_look(record: logging.LogRecord) -> bool:
+    """Routers ask for /ready twice a second; an answer of 200 is no news."""
+    words = record.args
+    return not (isinstance(words, tuple) and len(words) == 5 and words[2] == "/ready" and words[4] == 200)

@@ -1,0 +1,102 @@
+"""What the engine refuses about its parallel shape before anything is started, with the flag to change."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING
+
+from pdctl.layout.feasibility import check, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pdctl.engine.config.instance_args import ServerArgs
+    from pdctl.layout.shape import Shape
+
+DEPRECATED = "sglang until 0.5.18: --dp-size N --enable-dp-attention is --attn-dp-size N"
+# The command line does not say how many GPUs a host has: so many that every size of an instance divides it.
+ANY_HOST = 5040
+FLAGS = (
+    ("tp", "--tp-size"),
+    ("dp", "--attn-dp-size"),
+    ("pp", "--pp-size"),
+    ("ep", "--ep-size"),
+    ("replicas", "--dp-size"),
+    ("nnodes", "--nnodes"),
+)
+
+
+def refuse(args: ServerArgs, misfit: Callable[[Shape], str]) -> str:
+    """Why this shape cannot run, naming flag and fix; empty when it can. `misfit`: why the model cannot be cut so."""
+    if not 0 <= args.node_rank < args.nnodes:
+        return f"--node-rank {args.node_rank}: {_node_ranks(args.nnodes)}"
+    shape = args.shape
+    problem = _unsound(shape) or misfit(shape)
+    if problem:
+        return f"{problem}{_ways(shape, misfit)}"
+    if args.nnodes > 1 and not args.dist_init_addr:
+        return f"--nnodes {args.nnodes} needs --dist-init-addr HOST:PORT of node 0, the same on every node"
+    if args.dist_init_addr is not None:
+        host, _, port = args.dist_init_addr.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) <= 65535 - 13:
+            return f"--dist-init-addr {args.dist_init_addr}: give HOST:PORT, with 13 more ports above it"
+    if args.load_balance_method == "follow_bootstrap_room" and args.disaggregation_mode == "null" and args.dp_ranks > 1:
+        return (
+            "--load-balance-method follow_bootstrap_room: only requests of --disaggregation-mode prefill or decode "
+            "have a room; use round_robin, total_requests or total_tokens"
+        )
+    if args.may_switch and max(args.pp_size, args.ep_size) > 1:
+        return (
+            f"--enable-pd-role-switch: sglang 0.5.23 switches no instance with --pp-size {args.pp_size} --ep-size "
+            f"{args.ep_size}; leave it out, or give sizes of 1"
+        )
+    share = args.chunked_prefill_size // args.attn_dp_size
+    if args.attn_dp_size > 1 and args.prefills and share % args.page_size:
+        return (
+            f"--chunked-prefill-size {args.chunked_prefill_size}: each of the {args.attn_dp_size} attention DP ranks "
+            f"gets {share} tokens, no multiple of --page-size {args.page_size}; "
+            f"use {max(1, share // args.page_size) * args.page_size * args.attn_dp_size}"
+        )
+    return ""
+
+
+def divided(args: ServerArgs) -> ServerArgs:
+    """sglang, every release: the attention DP ranks share one chunk of prefill tokens."""
+    share = max(1, args.chunked_prefill_size // args.attn_dp_size)
+    return dataclasses.replace(args, chunked_prefill_size=share)
+
+
+def _unsound(shape: Shape) -> str:
+    problems = check(shape, engine="embedded")
+    return _as_flags(problems[0].message) if problems else ""
+
+
+def _ways(shape: Shape, misfit: Callable[[Shape], str]) -> str:
+    """`; try --tp-size 4 or --tp-size 2`: the closest shapes that work; empty without one."""
+    anywhere = shape._replace(gpus_per_host=ANY_HOST)
+    found = nearest(anywhere, lambda other: not _unsound(other) and not misfit(other))
+    words = [_words(anywhere, other) for other in found]
+    return f"; try {' or '.join(filter(None, words))}" if any(words) else ""
+
+
+def _node_ranks(nnodes: int) -> str:
+    if nnodes == 1:
+        return "an instance of one node has node 0 alone; give every node the --nnodes of the instance"
+    return f"an instance with --nnodes {nnodes} has nodes 0 to {nnodes - 1}"
+
+
+def _as_flags(message: str) -> str:
+    """`attn_dp_size 3` → `--attn-dp-size 3`, where a size of ours is named with its value."""
+
+    def flag(match: re.Match[str]) -> str:
+        return f"--{match[1].replace('_', '-')} {match[2]}"
+
+    return re.sub(r"\b((?:tp|attn_dp|dp|pp|ep)_size|nnodes|base_gpu_id) (-?\d+)", flag, message)
+
+
+def _words(given: Shape, wanted: Shape) -> str:
+    changed = [
+        f"{flag} {getattr(wanted, field)}" for field, flag in FLAGS if getattr(wanted, field) != getattr(given, field)
+    ]
+    return " ".join(changed)

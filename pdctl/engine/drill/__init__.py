@@ -1,0 +1,1 @@
+"""Everything that goes wrong on request: faults, mistakes of real deployments, a modelled network."""

@@ -1,0 +1,301 @@
+"""Faults on request: PDCTL_FAULTS names steps of the engine at which something goes wrong.
+
+    PDCTL_FAULTS="drop:transfer_info@room%3==0; delay:status=200ms; corrupt:page@p=0.1; kill:prefill.after_chunk=2"
+
+One fault is ACTION:STEP[=VALUE][@SELECTOR,…]. It is parsed once, into values; without the variable nobody looks at any
+of this. Every firing leaves one marked line in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import re
+import signal
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.engine.drill.rehearsed_mistakes import MARK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger("pdctl.engine")
+
+ENV = "PDCTL_FAULTS"
+SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
+DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s|m)")
+FRAMES = ("register", "registered", "transfer_info", "status", "abort", "abort_ack", "unregister")
+
+
+class Action(NamedTuple):
+    """`value`: what follows `=`: a duration, a number, or nothing."""
+
+    name: str
+    value: str
+    doc: str
+
+
+ACTIONS = (
+    Action("drop", "", "it never happens, and nobody is told"),
+    Action("delay", "duration", "it happens that much later; what comes behind it does not wait"),
+    Action("stall", "duration", "the thread that does it stands still for that long"),
+    Action("duplicate", "", "it happens twice"),
+    Action("corrupt", "", "it happens with other bytes"),
+    Action("fail", "", "it is reported as failed"),
+    Action("kill", "number", "SIGKILL of this process when it happens; =N: the Nth time"),
+    Action("end", "", "SIGKILL of the whole instance: its server and this rank"),
+    Action("raise", "", "the thread or task that does it ends on an error nobody foresaw"),
+)
+
+
+class Step(NamedTuple):
+    """`rooms`: whether the step knows its room."""
+
+    name: str
+    actions: tuple[str, ...]
+    rooms: bool
+    doc: str
+
+    @property
+    def of_role(self) -> bool:
+        """Whether it is reached in a role, which knows the requests of clients."""
+        return self.name.startswith(("prefill.", "decode."))
+
+
+ON_FRAMES = ("drop", "delay", "stall", "duplicate", "corrupt", "kill")
+IN_PLACE = ("stall", "kill", "end")
+STEPS = (
+    *(Step(kind, ON_FRAMES, True, f"a `{kind}` frame leaves this rank") for kind in FRAMES),
+    *(Step(f"in.{kind}", ON_FRAMES, True, f"a `{kind}` frame has reached this rank") for kind in FRAMES),
+    Step("post", ("drop", "stall", "duplicate", "fail", "kill"), False, "a prefill hands a chunk to the transport"),
+    Step("page", ("corrupt",), False, "the same: the pages arrive, with the bytes of other ones"),
+    Step("bootstrap", ("drop", "delay", "corrupt", "kill"), False, "the bootstrap server answers a question"),
+    Step("prefill.after_chunk", IN_PLACE, True, "a prefill has handed over a chunk that is not the last"),
+    Step("prefill.before_metadata", IN_PLACE, True, "a prefill is about to send the last chunk, with the first token"),
+    Step("prefill.write", ("end",), True, "half of the pages of a prefill's write are on their way"),
+    Step("decode.after_announce", IN_PLACE, True, "a decode has told the prefill its pages"),
+    Step("decode.transfer", ("end",), True, "a room's KV cache moves, or has just arrived"),
+    Step("decode.after_arrival", IN_PLACE, True, "a room's KV cache has arrived; its first token was not sent on yet"),
+    Step("thread.kv-manager", ("raise",), False, "the KV manager's thread takes a turn"),
+    Step("thread.kv-transfer", ("raise",), False, "a thread of the KV transfer takes a turn"),
+    Step("thread.forward", ("raise",), False, "the thread of the forward pass begins one"),
+    Step("thread.scheduler", ("raise",), False, "the scheduler takes a turn"),
+    Step("thread.dp-controller", ("raise",), False, "the DP controller has a request"),
+    Step("thread.tokenizer-manager", ("raise",), False, "the tokenizer manager reads what the schedulers say"),
+    Step("thread.silence-watch", ("raise",), False, "the tokenizer manager looks whether a scheduler went silent"),
+    Step("thread.detokenizer", ("raise",), False, "tokens of one request become text: that request fails alone"),
+    Step("thread.bootstrap-server", ("raise",), False, "the bootstrap server looks whether it still listens"),
+    Step("thread.http-server", ("raise",), False, "the HTTP server looks whether it shall end"),
+    Step("thread.node-link", ("raise",), False, "a node reads its connection to another one of its instance"),
+    Step("thread.rank-watch", ("raise",), False, "the server looks after a rank's process"),
+)  # fmt: skip
+SELECTORS = {
+    "room%M==R": "rooms whose number leaves R when divided by M",
+    "after=N": "rooms of the requests after the first N; warm-up and health checks are not counted",
+    "every=N": "every Nth time",
+    "first=N": "the first N times only",
+    "when=PATH": "once there is such a file",
+    "p=P": "with probability P, drawn from the seed",
+    "seed=S": "of p, default 0",
+    "rank=R": "on attention TP rank R only",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`value`: seconds, or for `kill` which time. Selectors not given are 0, those for which 0 means something -1."""
+
+    word: str
+    action: str
+    step: str
+    value: float = 0.0
+    modulus: int = 0
+    remainder: int = 0
+    every: int = 1
+    first: int = 0
+    chance: float = 1.0
+    seed: int = 0
+    rank: int = -1
+    after: int = -1
+    when: str = ""
+
+
+@lru_cache
+def read(text: str) -> tuple[Fault, ...]:
+    """The faults in `text`. Raises ValueError naming the word that is wrong and what may stand there."""
+    return tuple(_fault(word.strip()) for word in text.split(";") if word.strip())
+
+
+def words() -> list[str]:
+    """What this process was asked for, as it shows in /server_info."""
+    return [fault.word for fault in read(os.environ.get(ENV, ""))]
+
+
+def refuse() -> str:
+    """What is wrong with PDCTL_FAULTS; empty when nothing is."""
+    try:
+        read(os.environ.get(ENV, ""))
+    except ValueError as error:
+        return f"{ENV}: {error}"
+    return ""
+
+
+def start_lines() -> tuple[str, ...]:
+    """What the log says at the start, one line for each fault."""
+    docs = {step.name: step.doc for step in STEPS}
+    return tuple(f"{MARK}: {one.word}: where {docs[one.step]}" for one in read(os.environ.get(ENV, "")))
+
+
+def _fault(word: str) -> Fault:
+    head, _, tail = word.partition("@")
+    action_name, colon, place = head.partition(":")
+    name, equals, value = place.partition("=")
+    action = next((one for one in ACTIONS if one.name == action_name), None)
+    if action is None:
+        raise ValueError(f"{word}: no such action {action_name!r}; there are {', '.join(one.name for one in ACTIONS)}")
+    step = next((one for one in STEPS if one.name == name), None)
+    if step is None or not colon:
+        raise ValueError(f"{word}: no such step {name!r}; there are {', '.join(one.name for one in STEPS)}")
+    if action.name not in step.actions:
+        raise ValueError(f"{word}: {step.name} knows {', '.join(step.actions)}, not {action.name}")
+    return _selected(Fault(word, action.name, step.name, _value(word, action, value if equals else None)), step, tail)
+
+
+def _value(word: str, action: Action, text: str | None) -> float:
+    if action.value == "duration":
+        match = DURATION.fullmatch(text or "")
+        if match is None:
+            raise ValueError(f"{word}: {action.name} takes a duration, such as {action.name}:STEP=200ms")
+        return float(match[1]) * SECONDS[match[2]]
+    if text is None:
+        return 0.0
+    if action.value != "number":
+        raise ValueError(f"{word}: {action.name} takes no value")
+    return float(_number(word, text, least=1))
+
+
+def _selected(fault: Fault, step: Step, tail: str) -> Fault:
+    """`fault` with what stands behind its `@`."""
+    given: dict[str, float] = {}
+    when = ""
+    for text in (part.strip() for part in tail.split(",") if part.strip()):
+        match = re.fullmatch(r"room%([0-9]+)==([0-9]+)", text)
+        key, _, value = text.partition("=")
+        if match is not None:
+            if not step.rooms:
+                raise ValueError(f"{fault.word}: {step.name} does not know its room; leave {text} out")
+            modulus = _number(fault.word, match[1], least=1)
+            given |= {"modulus": modulus, "remainder": int(match[2])}
+        elif key == "p" and re.fullmatch(r"0?\.[0-9]+|[01]", value):
+            given["chance"] = float(value)
+        elif key == "when" and value:
+            when = value
+        elif key in ("every", "first"):
+            given[key] = _number(fault.word, value, least=1)
+        elif key == "after" and not step.of_role:
+            raise ValueError(f"{fault.word}: {step.name} does not count requests; leave {text} out")
+        elif key in ("seed", "rank", "after"):
+            given[key] = _number(fault.word, value, least=0)
+        else:
+            raise ValueError(f"{fault.word}: no such selector {text!r}; there are {', '.join(SELECTORS)}")
+    fields = {name: getattr(fault, name) for name in ("word", "action", "step", "value")}
+    return Fault(**fields, **given, when=when)  # type: ignore[arg-type]
+
+
+def _number(word: str, text: str, least: int) -> int:
+    if not text.isdecimal() or len(text) > 9 or int(text) < least:
+        raise ValueError(f"{word}: {text!r} is no whole number from {least} on")
+    return int(text)
+
+
+class Armed:
+    """The faults of one component, and how often each of its steps was reached. One thread at a time."""
+
+    def __init__(self, faults: tuple[Fault, ...], rank: int) -> None:
+        self._faults = tuple(fault for fault in faults if fault.rank in (-1, rank))
+        self._reached = dict.fromkeys(self._faults, 0)
+        self._fired = dict.fromkeys(self._faults, 0)
+        self._dice = {fault: random.Random(fault.seed) for fault in self._faults}
+        self._server = os.getppid()
+        self._requests = 0
+        self._numbers: dict[int, int] = {}  # room → which request it is of those that clients sent
+
+    def admitted(self, room: int) -> None:
+        """A client's request was taken."""
+        self._requests += 1
+        if any(0 <= fault.after < self._requests for fault in self._faults):
+            self._numbers[room] = self._requests
+
+    def at(self, step: str, room: int | None = None) -> Fault | None:
+        """The fault that hits here, after it happened. A `kill` does not return, a `stall` when it is over."""
+        fault = self.hit(step, room)
+        if fault is not None:
+            self.happen(fault)
+        return fault
+
+    def hit(self, step: str, room: int | None = None) -> Fault | None:
+        """The fault that hits here, after it was logged; it did not happen yet."""
+        for fault in self._faults:
+            if fault.step == step and self._hits(fault, room):
+                where = "" if room is None else f" room={room}"
+                log.warning("%s: fault %s fires at %s%s", MARK, fault.word, step, where)
+                return fault
+        return None
+
+    def happen(self, fault: Fault) -> None:
+        """What a fault does wherever it hits; the rest is the business of the step."""
+        if fault.action == "stall":
+            time.sleep(fault.value)
+        if fault.action == "end":
+            log.warning("%s: this instance ends itself by SIGKILL now, in the middle of a transfer", MARK)
+            if os.getppid() == self._server:  # else it is gone already, and the number may be anybody's
+                os.kill(self._server, signal.SIGKILL)
+        if fault.action in ("end", "kill"):
+            kill()
+
+    def _hits(self, fault: Fault, room: int | None) -> bool:
+        if fault.when and not os.path.exists(fault.when):  # noqa: PTH110
+            return False
+        if fault.modulus and (room is None or room % fault.modulus != fault.remainder):
+            return False
+        if fault.after >= 0 and (room is None or room not in self._numbers or self._numbers[room] <= fault.after):
+            return False
+        self._reached[fault] += 1
+        nth = self._reached[fault]
+        if (fault.action == "kill" and fault.value and nth != fault.value) or nth % fault.every:
+            return False
+        if (fault.first and self._fired[fault] >= fault.first) or self._dice[fault].random() >= fault.chance:
+            return False
+        self._fired[fault] += 1
+        return True
+
+
+def raiser(step: str, rank: int = 0) -> Callable[[], None] | None:
+    """What raises at `step` when PDCTL_FAULTS asks for it; None, as nearly always, where it does not."""
+    asked = tuple(fault for fault in read(os.environ.get(ENV, "")) if fault.step == step)
+    if not asked:
+        return None
+    armed = Armed(asked, rank)
+
+    def reach() -> None:
+        fault = armed.hit(step)
+        if fault is not None:
+            raise RuntimeError(f"{MARK}: fault {fault.word}")
+
+    return reach
+
+
+def arm(rank: int = 0, more: str = "") -> Armed | None:
+    """What PDCTL_FAULTS, and `more` like it, ask of a component of `rank`; None, as nearly always, for nothing."""
+    text = "; ".join(filter(None, (os.environ.get(ENV, ""), more)))
+    return Armed(read(text), rank) if text else None
+
+
+def kill() -> None:
+    """SIGKILL of this process: nothing is cleaned up, nobody is told."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)  # the signal is on its way

@@ -1,0 +1,186 @@
+"""Prometheus text under SGLang's names (sglang 0.5.23 srt/observability): a dashboard made for it works unchanged.
+
+What the HTTP process sees itself (requests, tokens, latencies) is counted as it happens; what only a rank knows is read
+from the load report that a scrape asks for.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pdctl.engine.config.instance_args import ServerArgs
+    from pdctl.engine.frontend.request_state import Pending
+    from pdctl.engine.ipc.messages import Drained, Meta, Report
+
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+MILLISECONDS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
+TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 131072)
+MEGABYTES = (0.01, 0.1, 1, 4, 16, 64, 256, 1024, 4096)
+GB_PER_SECOND = (0.01, 0.1, 0.5, 1, 2, 5, 10, 20, 50, 100)
+
+# Gauge of a rank → (key of its load report, what it counts).
+LOAD_GAUGES: dict[str, tuple[str, str]] = {
+    "num_running_reqs": ("num_running_reqs", "requests in the running batch"),
+    "num_queue_reqs": ("queue_waiting", "requests waiting for their forward pass"),
+    "num_used_tokens": ("num_used_tokens", "tokens of KV cache in use"),
+    "token_usage": ("token_usage", "share of the KV cache in use"),
+    "kv_used_tokens": ("num_used_tokens", "tokens of KV cache that requests hold"),
+    "kv_evictable_tokens": ("kv_evictable_tokens", "tokens of KV cache that only the prefix cache keeps"),
+    "kv_available_tokens": ("kv_available_tokens", "tokens of KV cache that are free"),
+    "pending_prealloc_token_usage": ("pending_prealloc_token_usage", "decode: prompts without pages yet, of the cache"),
+    "gen_throughput": ("gen_throughput", "tokens per second made by decode passes"),
+    "cache_hit_rate": ("cache_hit_rate", "share of prompt tokens found in the cache"),
+    "num_prefill_bootstrap_queue_reqs": ("prefill_bootstrap_queue_reqs", "prefill: rooms waiting for the decode side"),
+    "num_prefill_inflight_queue_reqs": ("prefill_inflight_queue_reqs", "prefill: rooms whose KV cache is on its way"),
+    "num_decode_prealloc_queue_reqs": ("decode_prealloc_queue_reqs", "decode: rooms waiting for handshake or memory"),
+    "num_decode_transfer_queue_reqs": ("decode_transfer_queue_reqs", "decode: rooms whose KV cache is on its way"),
+    "num_decode_deferred_kv_release_reqs": ("decode_draining_reqs", "decode: failed rooms that keep pages"),
+    "num_retracted_reqs": ("decode_retracted_queue_reqs", "requests taken back out of the running batch"),
+    "max_total_num_tokens": ("max_total_num_tokens", "tokens the KV cache holds"),
+}
+STAGES = ("prefill_bootstrap", "prefill_transfer_kv_cache"), ("decode_bootstrap", "decode_transferred")
+BOOTSTRAP_FAILED = re.compile(r"(bootstrap|handshake) failed")
+TRANSFER_FAILED = re.compile(r"transfer failed")
+
+
+class Metrics:
+    """Every series carries sglang's `model_name` and `engine_type`; those of a rank also its tp, pp and dp rank."""
+
+    def __init__(self, args: ServerArgs) -> None:
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self.mode = args.disaggregation_mode  # as it is now
+        self._names = {"model_name": args.name, "engine_type": args.engine_type}
+        self._ranked = {**self._names, "tp_rank": "0", "pp_rank": "0", "moe_ep_rank": "0"}
+        self._per_dp = args.dp_ranks > 1
+        self._requests = self._counter("num_requests_total", "requests that ended")
+        self._aborted = self._counter("num_aborted_requests_total", "requests that were aborted")
+        self._retracted = self._counter("num_retracted_requests_total", "requests taken back out of the running batch")
+        self._retracted_input = self._counter("num_retracted_input_tokens_total", "prompt tokens of those")
+        self._retracted_output = self._counter("num_retracted_output_tokens_total", "tokens those had made")
+        self._prompt = self._counter("prompt_tokens_total", "prompt tokens")
+        self._generated = self._counter("generation_tokens_total", "tokens generated")
+        self._cached = self._counter("cached_tokens_total", "prompt tokens found in the cache")
+        self._first = self._histogram("time_to_first_token_seconds", "from the request to its first token", SECONDS)
+        self._gap = self._histogram("inter_token_latency_seconds", "between two tokens of a request", SECONDS)
+        self._whole = self._histogram("e2e_request_latency_seconds", "from the request to its end", SECONDS)
+        self._prompts = self._histogram("prompt_tokens_histogram", "prompt length", TOKENS)
+        self._answers = self._histogram("generation_tokens_histogram", "answer length", TOKENS)
+        self._queue = self._histogram("queue_time_seconds", "in the waiting queue", SECONDS, ranked=True)
+        self._stage = self._histogram("per_stage_req_latency_seconds", "in one stage", SECONDS, True, ("stage",))
+        self._move_ms = self._histogram("kv_transfer_latency_ms", "moving a room's KV cache", MILLISECONDS, ranked=True)
+        self._move_mb = self._histogram("kv_transfer_total_mb", "size of a room's KV cache", MEGABYTES, ranked=True)
+        self._move_gb_s = self._histogram(
+            "kv_transfer_speed_gb_s", "speed of a room's KV cache", GB_PER_SECOND, ranked=True
+        )
+        self._bootstrap = self._histogram("kv_transfer_bootstrap_ms", "handshake of a room", MILLISECONDS, ranked=True)
+        self._alloc = self._histogram("kv_transfer_alloc_ms", "waiting for memory after it", MILLISECONDS, ranked=True)
+        self._bootstrap_failed = self._counter(
+            "num_bootstrap_failed_reqs_total", "rooms whose handshake failed", ranked=True
+        )
+        self._transfer_failed = self._counter(
+            "num_transfer_failed_reqs_total", "rooms whose transfer failed", ranked=True
+        )
+        self._retries = self._counter("num_prefill_retries_total", "optimistic prefills begun again", ranked=True)
+        self._held = self._histogram(
+            "decode_deferred_kv_release_seconds", "decode: pages of a failed room kept back", SECONDS, ranked=True
+        )
+        self._released = Counter(
+            "sglang:decode_deferred_kv_release_total", "decode: failed rooms whose pages were kept back",
+            [*self._ranked, "outcome"], registry=self.registry,
+        )  # fmt: skip
+        self._cpu = Gauge("sglang:process_cpu_seconds", "CPU time", ["component"], registry=self.registry)
+        self._gauges: dict[str, Gauge] = {}
+
+    def _counter(self, name: str, text: str, ranked: bool = False) -> Counter:
+        labels = self._ranked if ranked else self._names
+        return Counter(f"sglang:{name}", text, list(labels), registry=self.registry).labels(**labels)
+
+    def _histogram(
+        self, name: str, text: str, buckets: Sequence[float], ranked: bool = False, more: tuple[str, ...] = ()
+    ) -> Histogram:
+        labels = self._ranked if ranked else self._names
+        family = Histogram(f"sglang:{name}", text, [*labels, *more], registry=self.registry, buckets=buckets)
+        return family if more else family.labels(**labels)
+
+    def _set(self, name: str, text: str, value: float, dp_rank: int | None = None) -> None:
+        labels = {**self._ranked, "dp_rank": str(dp_rank)} if self._per_dp and dp_rank is not None else self._ranked
+        gauge = self._gauges.get(name)
+        if gauge is None:
+            gauge = self._gauges[name] = Gauge(f"sglang:{name}", text, list(labels), registry=self.registry)
+        gauge.labels(**labels).set(value)
+
+    def received(self, pending: Pending) -> None:
+        self._prompt.inc(pending.prompt_tokens)
+        self._prompts.observe(pending.prompt_tokens)
+
+    def token(self, pending: Pending, count: int, gap: float) -> None:
+        """`gap` is the time since the previous token in seconds, 0 for the first."""
+        self._generated.inc(count)
+        if gap:
+            self._gap.observe(gap / count)
+        else:
+            self._first.observe(pending.clock.first_token - pending.clock.received)
+
+    def finished(self, pending: Pending) -> None:
+        self._requests.inc()
+        self._whole.observe(pending.clock.finished - pending.clock.received)
+        self._answers.observe(len(pending.ids))
+        finish, meta = pending.finish, pending.meta
+        if finish is not None and finish.type == "abort":
+            self._aborted.inc()
+            if BOOTSTRAP_FAILED.search(finish.message):
+                self._bootstrap_failed.inc()
+            elif TRANSFER_FAILED.search(finish.message):
+                self._transfer_failed.inc()
+        if meta is None:
+            return
+        self._cached.inc(meta.cached_tokens)
+        self._retracted.inc(meta.retractions)
+        self._retracted_input.inc(meta.retractions * meta.prompt_tokens)
+        self._retracted_output.inc(meta.retracted_output_tokens)
+        self._retries.inc(meta.prefill_retries)
+        self._queue.observe(meta.queue_time)
+        if meta.transfer_bytes:
+            self._moved(meta)
+
+    def _moved(self, meta: Meta) -> None:
+        handshake, transfer = STAGES[self.mode == "decode"]
+        self._stage.labels(**self._ranked, stage=handshake).observe(meta.bootstrap_time)
+        self._stage.labels(**self._ranked, stage=transfer).observe(meta.transfer_time)
+        self._bootstrap.observe((meta.bootstrap_time - meta.alloc_time) * 1e3)
+        self._alloc.observe(meta.alloc_time * 1e3)
+        self._move_ms.observe(meta.transfer_time * 1e3)
+        self._move_mb.observe(meta.transfer_bytes / 2**20)
+        if meta.transfer_gb_s:
+            self._move_gb_s.observe(meta.transfer_gb_s)
+
+    def drained(self, drained: Drained) -> None:
+        self._held.observe(drained.seconds)
+        self._released.labels(**self._ranked, outcome=drained.outcome).inc()
+
+    def started(self, facts: Mapping[str, float], phases: Mapping[str, float]) -> None:
+        """Constants of the instance, and how long each phase of the start took (seconds)."""
+        for name, value in facts.items():
+            self._set(name, name.replace("_", " "), value)
+        family = Gauge(
+            "sglang:startup_time_seconds", "start-up phases", [*self._names, "phase"], registry=self.registry
+        )
+        for phase, seconds in phases.items():
+            family.labels(**self._names, phase=phase).set(seconds)
+
+    def text(self, reports: Sequence[Report]) -> bytes:
+        """The exposition, with the ranks' gauges as they were a moment ago."""
+        for report in reports:
+            for name, (key, text) in LOAD_GAUGES.items():
+                self._set(name, text, report.load.get(key, 0.0), report.dp_rank)
+        self._cpu.labels(component="tokenizer").set(time.process_time())
+        return generate_latest(self.registry)

@@ -1,0 +1,221 @@
+"""The bodies outsiders send: field names and defaults of sglang 0.5.23 (srt/managers/io_struct.py, openai/protocol.py).
+
+Types are strict (a port is never a string), null means "not given", and unknown fields are ignored, as SGLang does.
+A field SGLang has and this engine does not is listed in `unsupported`: setting it is refused, never silently dropped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+T = TypeVar("T")
+
+
+class FirstError(FailFast):
+    """Only the first item that is wrong is told of: an error for each of 16 million took half a minute."""
+
+    def __hash__(self) -> int:  # a union of types wants it, and pydantic's has none
+        return 0
+
+
+Items = Annotated[list[T], FirstError()]
+if TYPE_CHECKING:
+    TokenIds = Sequence[int]  # a list; an array where the body was read piece by piece (frontend/large_request.py)
+else:
+    TokenIds = Items[int]
+Rank = Annotated[int, Field(ge=0)]
+
+
+class Body(BaseModel):
+    """Base of every body."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, allow_inf_nan=False)
+    unsupported: ClassVar[frozenset[str]] = frozenset()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, data: object) -> object:
+        """Drop nulls, and unknown fields before they cost memory."""
+        if not isinstance(data, dict):
+            return data
+        known = cls.model_fields.keys() | cls.unsupported
+        return {name: value for name, value in data.items() if value is not None and name in known}
+
+    @property
+    def refused(self) -> list[str]:
+        """Names of unsupported fields that are set to something other than their empty value."""
+        return sorted(name for name, value in (self.model_extra or {}).items() if value not in (False, 0, "", [], {}))
+
+
+class SamplingBody(Body):
+    unsupported = frozenset(
+        [
+            "json_schema",
+            "regex",
+            "ebnf",
+            "structural_tag",
+            "stop_regex",
+            "logit_bias",
+            "beam_width",
+            "custom_params",
+            "watermark",
+        ]
+    )
+
+    max_new_tokens: int | None = None
+    min_new_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    stop: str | Items[str] = Field(default_factory=list)
+    stop_token_ids: Items[int] = Field(default_factory=list)
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    no_stop_trim: bool = False
+    n: int = 1
+    sampling_seed: int | None = None
+
+
+class RoutedBody(Body):
+    """What a PD router adds to any body: scalars, or lists with one entry for each request of a batch."""
+
+    bootstrap_host: str | Items[str] | None = None
+    bootstrap_port: int | Items[int | None] | None = None
+    bootstrap_room: int | Items[int] | None = None
+    routed_dp_rank: Rank | None = None
+    data_parallel_rank: Rank | None = None  # the older spelling of routed_dp_rank
+    disagg_prefill_dp_rank: Rank | None = None
+    rid: str | Items[str] | None = None
+
+
+class GenerateBody(RoutedBody):
+    """POST /generate."""
+
+    unsupported = frozenset(
+        [
+            "input_embeds",
+            "image_data",
+            "video_data",
+            "audio_data",
+            "lora_path",
+            "session_params",
+            "session_id",
+            "custom_logit_processor",
+            "return_hidden_states",
+            "return_routed_experts",
+            "token_ids_logprob",
+        ]
+    )
+
+    text: str | Items[str] | None = None
+    input_ids: TokenIds | Items[TokenIds] | None = None
+    sampling_params: SamplingBody | Items[SamplingBody] = Field(default_factory=SamplingBody)
+    stream: bool = False
+    return_logprob: bool | Items[bool] = False
+    top_logprobs_num: int | Items[int] = 0
+    logprob_start_len: int | Items[int] = -1
+    return_text_in_logprobs: bool = False
+
+
+class StreamOptions(Body):
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class OpenAIBody(RoutedBody):
+    """What /v1/completions and /v1/chat/completions share."""
+
+    unsupported = frozenset(
+        [
+            "logit_bias",
+            "json_schema",
+            "regex",
+            "ebnf",
+            "stop_regex",
+            "lora_path",
+            "session_params",
+            "session_id",
+            "custom_logit_processor",
+            "custom_params",
+            "return_hidden_states",
+            "return_routed_experts",
+            "watermark",
+        ]
+    )
+
+    model: str = ""
+    n: int = 1
+    seed: int | None = None
+    stop: str | Items[str] = Field(default_factory=list)
+    stream: bool = False
+    stream_options: StreamOptions = Field(default_factory=StreamOptions)
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    min_tokens: int = 0
+    stop_token_ids: Items[int] = Field(default_factory=list)
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    no_stop_trim: bool = False
+    response_format: dict[str, Any] = Field(default_factory=dict)
+
+
+class CompletionBody(OpenAIBody):
+    """POST /v1/completions."""
+
+    unsupported = OpenAIBody.unsupported | {"suffix"}
+
+    prompt: str | Items[str] | TokenIds | Items[TokenIds]
+    max_tokens: int = 16
+    best_of: int | None = None
+    echo: bool = False
+    logprobs: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
+class ChatBody(OpenAIBody):
+    """POST /v1/chat/completions. Sampling fields left out take the checkpoint's defaults (generation_config.json)."""
+
+    messages: Items[dict[str, Any]]
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool = False
+    top_logprobs: int = 0
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    tools: Items[dict[str, Any]] = Field(default_factory=list)
+    tool_choice: str | dict[str, Any] = "auto"
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    continue_final_message: bool = False
+    input_ids: TokenIds | None = None
+
+
+class AbortBody(Body):
+    """POST /abort_request."""
+
+    rid: str = ""
+    abort_all: bool = False
+
+
+class RoleSwitchBody(Body):
+    """POST /pd_role_switch. What it says of CUDA graphs has no meaning here: there are none to capture."""
+
+    new_role: str = ""
+    decode_cuda_graph_bs: Items[int] | None = None
+    decode_cuda_graph_memory_gb: float | None = None
+    prepare_only: bool = False

@@ -1,0 +1,226 @@
+"""Requests on their way: tokens arriving from the scheduler, text and facts leaving towards the client."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pdctl.engine.frontend.detokenize import Detokenizer, StopStrings
+from pdctl.engine.frontend.refusal import Refusal
+from pdctl.engine.ipc import steady_clock
+from pdctl.engine.ipc.messages import Finish
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from pdctl.engine.frontend.jobs import Job
+    from pdctl.engine.frontend.tokenizer import Tokenizer
+    from pdctl.engine.ipc.messages import Meta, Tokens
+
+GONE = Finish("abort", message="the client closed the connection", status=499, code="client_gone")
+ABORTED = "aborted"  # the scheduler's code for a request that a client asked to abort
+
+
+@dataclass(slots=True)
+class Clock:
+    """Seconds since the epoch, as SGLang's meta_info gives them; 0 until reached."""
+
+    received: float
+    dispatched: float = 0.0
+    first_token: float = 0.0
+    last_token: float = 0.0
+    finished: float = 0.0
+
+
+class Pending:
+    """One request. Text is decoded only as far as someone looks: when a stop string is sought, or a stream is read."""
+
+    __slots__ = (
+        "_decoded",
+        "_detokenizer",
+        "_stops",
+        "clock",
+        "finish",
+        "group",
+        "ids",
+        "job",
+        "logprobs",
+        "matched",
+        "meta",
+        "top_logprobs",
+        "unread",
+    )
+
+    def __init__(self, job: Job, tokenizer: Tokenizer, group: Group) -> None:
+        self.job = job
+        self.group = group
+        self.ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.top_logprobs: list[list[tuple[int, float]]] = []
+        self.finish: Finish | None = None
+        self.matched: str | None = None
+        self.meta: Meta | None = None
+        self.clock = Clock(job.message.received)
+        self.unread = False
+        self._detokenizer = Detokenizer(tokenizer, job.options.skip_special)
+        self._stops = StopStrings(job.options.stops)
+        self._decoded = 0
+
+    def take(self, tokens: Tokens, now: float) -> bool:
+        """Add new tokens. True when a stop string ends the request here, while the scheduler still goes on."""
+        self.meta = tokens.meta or self.meta
+        if tokens.ids:
+            self.clock.first_token = self.clock.first_token or now
+            self.clock.last_token = now
+        if self.job.options.return_logprob:
+            self.logprobs.extend(tokens.logprobs)
+            self.top_logprobs.extend(tokens.top_logprobs)
+        if not self.job.options.stops:
+            self.ids.extend(tokens.ids)
+        elif self._take_until_stop(tokens):
+            self._end(Finish("stop"), now)
+            return tokens.finish is None
+        if tokens.finish is not None:
+            self._end(tokens.finish, now)
+        return False
+
+    def _take_until_stop(self, tokens: Tokens) -> bool:
+        """One token at a time: what follows the stop string in the same message was never asked for."""
+        for place, token in enumerate(tokens.ids):
+            self.ids.append(token)
+            if place == len(tokens.ids) - 1 and self._ends_text(tokens.finish):
+                return False
+            self._decode()
+            hit = self._stops.find(self._detokenizer.text)
+            if hit is not None:
+                at, self.matched = hit
+                end = at if self.job.options.trim_stop else at + len(self.matched)
+                self._detokenizer.text = self._detokenizer.text[:end]
+                return True
+        return False
+
+    def _ends_text(self, finish: Finish | None) -> bool:
+        """Whether the last token is the one that stopped the answer (end of sequence): it is no part of the text."""
+        if finish is None or finish.type != "stop" or not self.job.options.trim_stop or not self.ids:
+            return False
+        return self.ids[-1] == finish.matched
+
+    def _decode(self) -> None:
+        if self._decoded < len(self.ids):
+            self._detokenizer.push(self.ids[self._decoded :])
+            self._decoded = len(self.ids)
+
+    def _end(self, finish: Finish, now: float) -> None:
+        if self.finish is not None:
+            return
+        self.finish = finish
+        self.clock.finished = now
+        if self.matched is not None:
+            del self.logprobs[len(self.ids) :], self.top_logprobs[len(self.ids) :]
+            return
+        self._detokenizer.push(self.ids[self._decoded : len(self.ids) - self._ends_text(finish)])
+        self._detokenizer.flush()
+        self._decoded = len(self.ids)
+
+    def end(self, finish: Finish) -> None:
+        """End the request from this side (client gone, rank died, shutdown)."""
+        self._end(finish, steady_clock.now())
+
+    @property
+    def text(self) -> str:
+        """What may be shown so far; it only ever grows."""
+        if self.finish is None:
+            self._decode()
+            text = self._detokenizer.text
+            held = self._stops.held(text) if self.job.options.stops else 0
+            return text[: len(text) - held] if held else text
+        return self._detokenizer.text
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """The HTTP error this request ended with. An abort that a client asked for is an ordinary, shorter answer."""
+        finish = self.finish
+        if finish is None or finish.type != "abort" or finish.code == ABORTED or not 400 <= finish.status < 600:
+            return None
+        return Refusal(finish.status, finish.message or "the request was aborted", finish.code)
+
+    @property
+    def cached_tokens(self) -> int:
+        return self.meta.cached_tokens if self.meta else 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.job.message.input_ids)
+
+
+class Group:
+    """The requests of one HTTP call, and the task that waits for them."""
+
+    def __init__(self, jobs: tuple[Job, ...], tokenizer: Tokenizer, stream: bool, traceparent: str = "") -> None:
+        self.traceparent = traceparent  # W3C trace context of the caller
+        self.members = tuple(Pending(job, tokenizer, self) for job in jobs)
+        self.stream = stream
+        self.gone = False
+        self._open = len(self.members)
+        self._news: list[Pending] = []
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._open == 0
+
+    def note(self, member: Pending, ended: bool) -> None:
+        """`member` has news. A stream is woken by each, a plain answer once, by the last (or by a failure)."""
+        if ended:
+            self._open -= 1
+        if not member.unread:
+            member.unread = True
+            self._news.append(member)
+        if self.stream or self._open == 0 or (ended and member.refusal is not None):
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def first(self) -> None:
+        """Until there is anything to send. Raises the Refusal of a member that failed."""
+        if not self._news and not self.done:
+            await self._wait()
+        self._check()
+
+    async def updates(self) -> AsyncIterator[Pending]:
+        """Members with news, until every one has ended. Raises the Refusal of a member that failed.
+
+        A reader that is slower than the engine sees fewer, longer steps, never a queue. No deadline of its own: the
+        scheduler bounds bootstrap and transfer, and the manager ends every request when a rank dies or falls silent.
+        """
+        while self._news or not self.done:
+            if not self._news:
+                await self._wait()
+            news, self._news = self._news, []
+            for member in news:
+                member.unread = False
+                if member.refusal is not None:
+                    raise member.refusal
+                yield member
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    async def finished(self) -> None:
+        """Until all members have ended. Raises the Refusal of one that failed, without waiting for the others."""
+        self._check()
+        while not self.done:
+            await self._wait()
+            self._check()
+
+    def _check(self) -> None:
+        for member in self.members:
+            if member.refusal is not None:
+                raise member.refusal

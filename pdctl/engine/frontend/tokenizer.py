@@ -1,0 +1,150 @@
+"""The checkpoint's tokenizer and chat template, without torch or transformers."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from tokenizers import Tokenizer as Backend
+
+from pdctl.engine.frontend.refusal import Refusal
+from pdctl.errors import PdctlError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from jinja2 import Template
+
+
+class Tokenizer:
+    """Thread-safe: `encode` of a long text runs on another thread."""
+
+    def __init__(self, backend: Backend, vocab_size: int) -> None:
+        self._backend = backend
+        self._backend.no_padding()
+        self._backend.no_truncation()
+        # A checkpoint may pad its embedding beyond the tokenizer's words: those ids are legal input.
+        self.vocab_size = max(vocab_size, backend.get_vocab_size())
+        self.longest_token = max(map(len, backend.get_vocab()), default=1)
+        # The pickled state of a decoder is its JSON: far smaller than the whole tokenizer's.
+        self._byte_level = backend.decoder is not None and _uses_byte_level(json.loads(backend.decoder.__getstate__()))
+
+    @classmethod
+    def load(cls, directory: Path, vocab_size: int) -> Tokenizer:
+        """Raises PdctlError when the checkpoint has no fast tokenizer."""
+        path = directory / "tokenizer.json"
+        if not path.is_file():
+            raise PdctlError(
+                f"{directory}: no tokenizer.json",
+                "save the tokenizer in the fast format (transformers: save_pretrained)",
+            )
+        try:
+            return cls(Backend.from_file(str(path)), vocab_size)
+        # The library raises plain Exception for every malformed file.
+        except Exception as error:  # noqa: BLE001
+            raise PdctlError(f"{path}: {error}", "the file is not a tokenizer of the `tokenizers` library") from None
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        ids: list[int] = self._backend.encode(text, add_special_tokens=special).ids
+        return ids
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        text: str = self._backend.decode(ids, skip_special_tokens=skip_special)
+        return text
+
+    def check_ids(self, ids: Sequence[int]) -> None:
+        """Raises Refusal (400) when an id is not a word of this model."""
+        if ids and not (min(ids) >= 0 and max(ids) < self.vocab_size):
+            bad = next(token for token in ids if not 0 <= token < self.vocab_size)
+            words = f"input_ids contains {bad}, which is not in the vocabulary: valid range is [0, {self.vocab_size})."
+            raise Refusal(400, words)
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes a token stands for: half a character is a legal token, and text cannot say which half."""
+        word = self._backend.id_to_token(token)
+        if word is None:
+            return b""
+        if self._byte_level and all(char in BYTE_OF for char in word):
+            return bytes(BYTE_OF[char] for char in word)
+        return self.decode([token], skip_special=False).encode()
+
+    def token_text(self, token: int) -> str:
+        return self.token_bytes(token).decode(errors="replace")
+
+
+def _uses_byte_level(decoder: Mapping[str, Any]) -> bool:
+    return decoder.get("type") == "ByteLevel" or any(map(_uses_byte_level, decoder.get("decoders", ())))
+
+
+def _byte_characters() -> dict[str, int]:
+    """GPT-2's alphabet: printable Latin-1 bytes stand for themselves, the others for the characters from U+0100 on."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(0x100 + index): byte for index, byte in enumerate(rest)}
+
+
+BYTE_OF = _byte_characters()
+
+
+class ChatTemplate:
+    """Renders messages with the checkpoint's Jinja template, in a sandbox; compiled at the first use."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        self._source = source
+        self._special_tokens = dict(special_tokens)
+        self._template: Template | None = None
+
+    @classmethod
+    def load(cls, directory: Path) -> ChatTemplate | None:
+        """None when the checkpoint has no template. Where: chat_template.jinja, or in tokenizer_config.json."""
+        config_path = directory / "tokenizer_config.json"
+        config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
+        source = config.get("chat_template")
+        if isinstance(source, list):  # several named templates
+            source = next((entry["template"] for entry in source if entry.get("name") == "default"), None)
+        file = directory / "chat_template.jinja"
+        if file.is_file():
+            source = file.read_text(encoding="utf-8")
+        if not source:
+            return None
+        names = ("bos_token", "eos_token", "unk_token", "pad_token")
+        tokens = {name: _content(config[name]) for name in names if config.get(name)}
+        return cls(source, tokens)
+
+    def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
+        """Raises Refusal (400) with the template's own words when it does not accept the messages."""
+        from jinja2 import TemplateError
+
+        try:
+            if self._template is None:
+                self._template = _compile(self._source)
+            return self._template.render(**{**self._special_tokens, **variables, "messages": messages})
+        # What a template can raise on a client's messages: its own complaint, or an operation on the wrong type.
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+            raise Refusal(400, f"the chat template of this model does not accept these messages: {error}") from None
+
+
+def _content(token: object) -> str:
+    return str(token["content"]) if isinstance(token, dict) else str(token)
+
+
+def _compile(source: str) -> Template:
+    """The environment transformers gives a chat template: trimmed blocks, loop controls, `tojson`, two functions."""
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def raise_exception(message: str) -> NoReturn:
+        raise TemplateError(message)
+
+    def tojson(value: object, indent: int | None = None) -> str:
+        return json.dumps(value, ensure_ascii=False, indent=indent)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
+    return environment.from_string(source)

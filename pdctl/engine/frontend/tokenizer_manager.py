@@ -1,0 +1,465 @@
+"""The tokenizer manager: one table from rid to waiting request, one socket to the scheduler, one back (sglang 0.5.23).
+
+Runs on the HTTP process's event loop and never blocks it: sends go into ZMQ's own queue, and replies are drained
+whenever the socket's descriptor says so. The scheduler batches a step's tokens into one message, so 32 streams cost one
+wake-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import zmq
+
+from pdctl.engine.cluster.dp_controller import LEAST_LOADED, resolve
+from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
+from pdctl.engine.config.rank_places import Whereabouts
+from pdctl.engine.drill import fault_points
+from pdctl.engine.frontend.jobs import Job, Options
+from pdctl.engine.frontend.pace import Pace
+from pdctl.engine.frontend.questions import Questions
+from pdctl.engine.frontend.refusal import Refusal
+from pdctl.engine.frontend.request_state import GONE, Group, Pending
+from pdctl.engine.frontend.turns import REQUEST, Turns
+from pdctl.engine.ipc import steady_clock
+from pdctl.engine.ipc.channels import Channels, keys_of, local_input
+from pdctl.engine.ipc.codec import FrameError
+from pdctl.engine.ipc.messages import (
+    Abort,
+    Ask,
+    AskRooms,
+    Done,
+    Finish,
+    Flush,
+    Flushed,
+    Generate,
+    Outputs,
+    Ready,
+    Reply,
+    Report,
+    Request,
+    Rooms,
+    Sampling,
+    Stage,
+    Stop,
+    Switched,
+    SwitchRole,
+    Tokens,
+    reply_codec,
+    request_codec,
+)
+from pdctl.thread_death import guard_task, guarded, in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from pdctl.engine.cluster.rank_processes import Ranks
+    from pdctl.engine.config.instance_args import ServerArgs
+    from pdctl.engine.frontend.engine_metrics import Metrics
+    from pdctl.engine.frontend.spans import Spans
+    from pdctl.engine.frontend.tokenizer import Tokenizer
+
+    Socket = zmq.Socket[bytes]
+
+log = logging.getLogger("pdctl.engine")
+
+HEALTH_PREFIX = "HEALTH_CHECK"  # sglang: requests with such a rid leave no INFO line
+# Beyond the longest silence the scheduler's own deadlines allow, a rank that says nothing is taken to be stuck.
+SILENCE_MARGIN = 60.0
+SILENCE_CHECK = 5.0
+SWITCH_LOOK = 0.05  # seconds between looks whether a role switch is over
+
+
+class Status(Enum):
+    STARTING = "starting"
+    UP = "up"
+    SWITCHING = "switching roles"
+    BROKEN = "broken"  # a role switch failed half-way
+    DRAINING = "draining"
+    DEAD = "dead"
+
+
+class TokenizerManager:
+    """Not thread-safe: everything happens on the event loop that called `open`."""
+
+    def __init__(
+        self, args: ServerArgs, tokenizer: Tokenizer, metrics: Metrics, ranks: Ranks, spans: Spans | None = None
+    ) -> None:
+        self._args = args
+        self._ranks = ranks
+        self._tokenizer = tokenizer
+        self._metrics = metrics
+        self._spans = spans
+        self._table: dict[str, Pending] = {}
+        self._reports: Questions[Report] = Questions("a load report", args.dp_ranks)
+        self._rooms: Questions[Rooms] = Questions("the live rooms", args.dp_ranks)
+        self._flushes: Questions[Flushed] = Questions("the cache to be flushed", args.dp_ranks)
+        self._switches: Questions[Switched] = Questions("the role switch", args.dp_ranks)
+        self._pace = Pace()
+        self._idle: asyncio.Event = asyncio.Event()
+        self._idle.set()
+        self._counted = args.dispatches and resolve(args) in LEAST_LOADED  # the DP controller counts what is at hand
+        self._heard: asyncio.Event = asyncio.Event()
+        self.heard_at = time.monotonic()
+        self._reach = fault_points.raiser("thread.tokenizer-manager")
+        self._reach_tokens = fault_points.raiser("thread.detokenizer")
+        self.status = Status.STARTING
+        self.mode = args.disaggregation_mode  # as it is now: a role switch changes it
+
+    def open(self, ipc_dir: Path) -> None:
+        """Bind the reply socket and connect to the scheduler, or to the DP controller in front of several."""
+        self._loop = asyncio.get_running_loop()
+        self._context: zmq.Context[Socket] = zmq.Context()
+        self._replies = self._context.socket(zmq.PULL)
+        self._replies.setsockopt(zmq.RCVHWM, 0)
+        self._replies.setsockopt(zmq.MAXMSGSIZE, reply_codec.max_bytes)
+        channels = Channels.of(self._args, ipc_dir)
+        keys = keys_of(channels)
+        if keys is not None:
+            keys.listen(self._replies)
+        self._replies.bind(channels.tokenizer)
+        self._requests = self._context.socket(zmq.PUSH)
+        self._requests.setsockopt(zmq.SNDHWM, 0)
+        if keys is not None and self._args.dispatches:
+            keys.dial(self._requests)
+        self._requests.connect(channels.controller if self._args.dispatches else self._alone(ipc_dir))
+        # ZMQ's descriptor would not signal again what an error leaves unread: such an error ends the instance.
+        drain = guarded(self._drain, "tokenizer manager", self._ranks.lose)
+        self._loop.add_reader(self._replies.fileno(), drain)
+        self._watch = self._loop.create_task(self._watch_silence())
+        guard_task(self._watch, "watch of the tokenizer manager over silent schedulers", self._ranks.lose)
+        drain()
+
+    def _alone(self, ipc_dir: Path) -> str:
+        """The only DP group's input; its leader is on this node."""
+        return local_input(ipc_dir, Whereabouts.all(self._args.shape)[0].rank)
+
+    def close(self) -> None:
+        self._watch.cancel()
+        self._loop.remove_reader(self._replies.fileno())
+        self._context.destroy(linger=0)
+
+    def _drain(self) -> None:
+        """ZMQ's descriptor signals a change of state, not a message: read until there is nothing left."""
+        while True:
+            try:
+                frame = self._replies.recv(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            if self._reach is not None:
+                self._reach()
+            try:
+                self._receive(reply_codec.decode(frame))
+            except FrameError as error:
+                log.warning("Dropping malformed frame: %s", error)
+
+    def _receive(self, reply: Reply) -> None:
+        self.heard_at = time.monotonic()
+        self._heard.set()
+        if isinstance(reply, Outputs):
+            now = steady_clock.now()
+            for tokens in reply.items:
+                self._deliver_or_fail(tokens, now)
+        elif isinstance(reply, Report):
+            self._reports.answer(reply)
+        elif isinstance(reply, Rooms):
+            self._rooms.answer(reply)
+        elif isinstance(reply, Flushed):
+            self._flushes.answer(reply)
+        elif isinstance(reply, Switched):
+            self._switches.answer(reply)
+        elif isinstance(reply, Ready):
+            self._ranks.on_ready(reply)
+        elif isinstance(reply, Stage):
+            self._ranks.on_stage(reply)
+        else:
+            self._ranks.on_died(reply)
+
+    def _deliver_or_fail(self, tokens: Tokens, now: float) -> None:
+        """One of the few places that catch everything: these are tokens of one request, and all others wait behind."""
+        pending = self._table.get(tokens.rid)
+        try:
+            self._deliver(tokens, now)
+        except Exception as error:
+            log.exception("The detokenizer hit an exception; request %s ends", tokens.rid)
+            if pending is not None:
+                self._break_off(pending, f"the detokenizer failed on {in_words(error)}")
+
+    def _break_off(self, pending: Pending, reason: str) -> None:
+        """End one request whose state may be spoilt: nothing is asked of it any more."""
+        rid = pending.job.rid
+        self.send(Abort(rid, exact=True))
+        if self._table.pop(rid, None) is not None:
+            self._pace.ended()
+            if self._counted:
+                self.send(Done(rid))
+        if not self._table:
+            self._idle.set()
+        pending.finish = Finish("abort", message=reason, status=500)
+        pending.clock.finished = steady_clock.now()
+        if not pending.group.done:
+            pending.group.note(pending, ended=True)
+
+    def _deliver(self, tokens: Tokens, now: float) -> None:
+        if tokens.drained is not None:
+            self._metrics.drained(tokens.drained)
+            return
+        pending = self._table.get(tokens.rid)
+        if pending is None:
+            return  # ended here already: a stop string, or the client left
+        if self._reach_tokens is not None and not _is_health(pending):
+            self._reach_tokens()
+        gap = now - pending.clock.last_token if pending.clock.last_token else 0.0
+        if pending.take(tokens, now):
+            self.send(Abort(tokens.rid, exact=True))
+        if tokens.ids:
+            self._metrics.token(pending, len(tokens.ids), gap)
+        ended = pending.finish is not None
+        if ended:
+            self._forget(pending)
+        pending.group.note(pending, ended)
+
+    def _forget(self, pending: Pending) -> None:
+        del self._table[pending.job.rid]
+        self._pace.ended()
+        if not self._table:
+            self._idle.set()
+        if self._counted:
+            self.send(Done(pending.job.rid))
+        self._metrics.finished(pending)
+        if self._spans is not None and not _is_health(pending):
+            self._spans.finished(pending)
+        finish = pending.finish or GONE
+        out: dict[str, object] = {
+            "finish_reason": finish.type,
+            "prompt_tokens": pending.prompt_tokens,
+            "completion_tokens": len(pending.ids),
+            "e2e_latency": round(pending.clock.finished - pending.clock.received, 6),
+        }
+        if finish.message:
+            out["message"] = finish.message
+        self._note(pending, "Finish: obj=%s, out=%s", pending.job.describe, out)
+
+    def _note(self, pending: Pending, message: str, *values: object) -> None:
+        """SGLang's request lines; health checks leave none at INFO."""
+        log.log(logging.DEBUG if _is_health(pending) else logging.INFO, message, *values)
+
+    def send(self, request: Request) -> None:
+        self._requests.send(request_codec.encode(request), zmq.DONTWAIT)
+
+    async def submit(self, jobs: tuple[Job, ...], stream: bool, traceparent: str = "") -> Group:
+        """Hand jobs to the scheduler. Raises Refusal when not serving, when the queue is full, or for a rid in use."""
+        self.admit(len(jobs))
+        for job in jobs:
+            if job.rid in self._table:
+                raise Refusal(400, f"Duplicate request ID detected: {job.rid!r} is already running on this instance.")
+        group = self._register(jobs, stream, traceparent)
+        turns = Turns()
+        try:
+            for member in group.members:
+                if member.finish is None:  # else it was ended meanwhile, and the scheduler need not know of it
+                    self._dispatch(member)
+                await turns.after(len(member.job.message.input_ids))
+        except asyncio.CancelledError:
+            self.abandon(group)
+            raise
+        return group
+
+    def admit(self, count: int = 1) -> None:
+        """Raises Refusal (503) when `count` more requests cannot be taken now."""
+        if self.status is not Status.UP:
+            words = {
+                Status.STARTING: "The engine is still starting; GET /ready shows what it waits for.",
+                Status.SWITCHING: "The engine is taking another role.",
+                Status.BROKEN: "The engine is unhealthy after a failed role switch; start it again.",
+                Status.DRAINING: "The engine is shutting down.",
+                Status.DEAD: "The engine lost a rank and is ending.",
+            }
+            raise Refusal(503, words[self.status])
+        args = self._args
+        most = args.dp_ranks * args.max_running_requests + args.max_queued_requests
+        over = len(self._table) + count - most
+        if over > 0:
+            raise Refusal(
+                503,
+                f"The request queue is full: {len(self._table)} requests are running or queued and "
+                f"--max-queued-requests is {args.max_queued_requests}.",
+                retry_after=self._pace.seconds_until(over),
+            )
+
+    def _register(self, jobs: tuple[Job, ...], stream: bool, traceparent: str = "") -> Group:
+        group = Group(jobs, self._tokenizer, stream, traceparent)
+        self._idle.clear()
+        now = steady_clock.now()
+        for member in group.members:
+            self._table[member.job.rid] = member
+            member.clock.dispatched = now  # silence of the scheduler counts from here
+        return group
+
+    def _dispatch(self, member: Pending) -> None:
+        self._note(member, "Receive: obj=%s", member.job.describe)
+        self.send(member.job.message)
+        member.clock.dispatched = steady_clock.now()
+        self._metrics.received(member)
+
+    def abandon(self, group: Group, start: int = 0) -> None:
+        """The client left (or one member failed): end what is left of the call and tell the scheduler at once.
+
+        Of thousands only the first end at once, the others in turns with everything else.
+        """
+        group.gone = True
+        self._end(group.members[start : start + REQUEST], GONE)
+        if start + REQUEST < len(group.members):
+            self._loop.call_soon(self.abandon, group, start + REQUEST)
+
+    def _end(self, members: Iterable[Pending], finish: Finish) -> None:
+        for pending in members:
+            if pending.finish is None:
+                self.send(Abort(pending.job.rid, exact=True))
+                pending.end(finish)
+                self._forget(pending)
+                pending.group.note(pending, ended=True)
+
+    def die(self, reason: str) -> None:
+        """No scheduler answers any more: refuse everything from here on, and end what waits, with a reason."""
+        self.status = Status.DEAD
+        self.fail_questions(reason)
+        self.end_all(reason)
+
+    def fail_questions(self, reason: str) -> None:
+        """End every wait for an answer of the schedulers; a health check that waits for a word of theirs fails."""
+        for questions in (self._reports, self._rooms, self._flushes, self._switches):
+            questions.fail(reason)
+        self._heard.set()
+
+    def end_all(self, reason: str, status: int = 503) -> None:
+        """End every request with an HTTP error."""
+        self._end(list(self._table.values()), Finish("abort", message=reason, status=status))
+
+    def abort(self, rid: str, everything: bool, exact: bool = False) -> int:
+        """Ask the scheduler to abort by rid prefix (sglang's rule); the requests end when it answers.
+
+        `exact`: only the call that has this rid; the parts of a batch are rid_0, rid_1, …
+        """
+        if exact:
+            parts = [name for name in self._table if name == rid or (name.startswith(f"{rid}_") and _part(rid, name))]
+            for name in parts:
+                self.send(Abort(name, exact=True))
+            return len(parts)
+        matching = [name for name in self._table if everything or name.startswith(rid)]
+        if everything:
+            self.send(Abort(all=True))
+        elif rid:
+            self.send(Abort(rid))
+        else:
+            log.warning("Ignoring abort with empty rid")
+            return 0
+        return len(matching)
+
+    async def drained(self, seconds: float) -> bool:
+        """Whether every request ended within `seconds`."""
+        if not self._table:
+            return True
+        try:
+            await asyncio.wait_for(self._idle.wait(), seconds)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    @property
+    def running(self) -> int:
+        return len(self._table)
+
+    async def reports(self, seconds: float) -> list[Report]:
+        """One from every DP replica, in rank order. Raises Refusal (504) when one does not answer in time."""
+        name = self._reports.ask()
+        self.send(Ask(name))
+        return sorted(await self._reports.answers(name, seconds), key=lambda report: report.dp_rank)
+
+    async def rooms(self, seconds: float) -> list[Rooms]:
+        """One from every DP group, in rank order. Raises Refusal (504) when one does not answer in time."""
+        name = self._rooms.ask()
+        self.send(AskRooms(name))
+        return sorted(await self._rooms.answers(name, seconds), key=lambda rooms: rooms.dp_rank)
+
+    async def flush(self, seconds: float) -> list[Flushed]:
+        """One from every DP replica. Raises Refusal (504) when one does not answer in time."""
+        name = self._flushes.ask()
+        self.send(Flush(name))
+        return await self._flushes.answers(name, seconds)
+
+    async def switch(self, role: str, commit: bool, seconds: float) -> list[Switched]:
+        """One from every DP group. Raises Refusal (504) when one does not answer in time."""
+        name = self._switches.ask()
+        self.send(SwitchRole(name, role, commit))
+        return await self._switches.answers(name, seconds)
+
+    def become(self, mode: str) -> None:
+        """The ranks have another role: what counts and traces requests follows."""
+        self.mode = self._metrics.mode = mode
+        if self._spans is not None:
+            self._spans.role = mode
+
+    def probe(self, room: int = 0, tokens: int = 1, dp_rank: int | None = None) -> Group:
+        """Run one real request through the fake KV path (sglang: host 2.2.2.2), whatever else is running."""
+        paired = self._args.disaggregation_mode != "null"
+        message = Generate(
+            rid=f"{HEALTH_PREFIX}_{uuid.uuid4().hex}",
+            input_ids=[0],
+            sampling=Sampling(max_new_tokens=tokens, temperature=0.0, ignore_eos=True),
+            bootstrap_host=FAKE_BOOTSTRAP_HOST if paired else None,
+            bootstrap_room=room if paired else None,
+            received=steady_clock.now(),
+            routed_dp_rank=dp_rank,
+        )
+        group = self._register((Job(message, Options(message.sampling)),), stream=False)
+        self._dispatch(group.members[0])
+        return group
+
+    async def healthy(self, seconds: float) -> bool:
+        """sglang's rule: any word from the scheduler after the probe was sent counts, so a busy engine is healthy."""
+        self._heard.clear()
+        group = self.probe()
+        try:
+            await asyncio.wait_for(self._heard.wait(), seconds)
+        except asyncio.TimeoutError:
+            self._end(group.members, Finish("abort", message="health check timed out", status=504))
+            return False
+        return self.status is not Status.DEAD
+
+    async def settled(self, seconds: float) -> None:
+        """Until a role switch under way is over, or `seconds` have passed: a probe may not fall into it."""
+        deadline = time.monotonic() + seconds
+        while self.status is Status.SWITCHING and time.monotonic() < deadline:
+            await asyncio.sleep(SWITCH_LOOK)
+
+    async def _watch_silence(self) -> None:
+        """The last line of defence: a rank that lives and says nothing must not keep clients waiting for ever."""
+        longest = self._args.bootstrap_timeout + self._args.waiting_timeout + SILENCE_MARGIN
+        reach = fault_points.raiser("thread.silence-watch")
+        while True:
+            await asyncio.sleep(SILENCE_CHECK)
+            if reach is not None:
+                reach()
+            oldest = min((pending.clock.dispatched for pending in self._table.values()), default=steady_clock.now())
+            silent = min(time.monotonic() - self.heard_at, steady_clock.now() - oldest)
+            if silent > longest:
+                log.error("The scheduler has said nothing for %.0f s; ending %d request(s)", silent, len(self._table))
+                self.end_all(f"the scheduler has said nothing for {silent:.0f} s", 504)
+
+    def stop(self, now: bool) -> None:
+        self.send(Stop(now))
+
+
+def _part(rid: str, name: str) -> bool:
+    return name[len(rid) + 1 :].isdigit()
+
+
+def _is_health(pending: Pending) -> bool:
+    return pending.job.rid.startswith(HEALTH_PREFIX)

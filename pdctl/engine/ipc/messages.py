@@ -1,0 +1,242 @@
+"""What the tokenizer manager and the scheduler ranks say to each other (sglang 0.5.23 srt/managers/io_struct.py).
+
+`request_codec` runs tokenizer manager → scheduler rank 0 (through the DP controller when there is one);
+`reply_codec` runs back. Times are `clock.now()` seconds.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from pdctl.engine.ipc.codec import Codec
+
+
+class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Sampling parameters after normalisation; `stop` strings are matched by the tokenizer manager."""
+
+    max_new_tokens: int = 128
+    min_new_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    seed: int | None = None
+
+
+class Generate(msgspec.Struct, frozen=True, tag="generate"):
+    rid: str
+    input_ids: list[int]
+    sampling: Sampling
+    bootstrap_host: str | None = None
+    bootstrap_port: int | None = None
+    bootstrap_room: int | None = None
+    return_logprob: bool = False
+    top_logprobs_num: int = 0
+    received: float = 0.0
+    routed_dp_rank: int | None = None
+    disagg_prefill_dp_rank: int | None = None
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """Abort one request by its rid prefix (sglang's rule), exactly one rid when `exact`, or every request."""
+
+    rid: str = ""
+    all: bool = False
+    exact: bool = False
+
+
+class Flush(msgspec.Struct, frozen=True, tag="flush"):
+    """Empty every cache; refused while requests run."""
+
+    id: str
+
+
+class Ask(msgspec.Struct, frozen=True, tag="ask"):
+    """Ask for a Report: internal state and load."""
+
+    id: str
+
+
+class AskRooms(msgspec.Struct, frozen=True, tag="ask_rooms"):
+    """Ask which rooms live here, and what each waits for."""
+
+    id: str
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """Leave after the requests at hand are done, or at once."""
+
+    now: bool = False
+
+
+# sglang's words for why an instance cannot take another role; controllers look for the first.
+NOT_IDLE = "instance is not idle; drain all requests before switching"
+UNHEALTHY = "instance is unhealthy after a failed role switch; restart required"
+
+
+class SwitchRole(msgspec.Struct, frozen=True, tag="switch_role"):
+    """Say whether this DP group could become a `role` now; with `commit`, become it."""
+
+    id: str
+    role: str
+    commit: bool
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """To the DP controller only: a request it dispatched has ended."""
+
+    rid: str
+
+
+Request = Generate | Abort | Flush | Ask | AskRooms | Stop | SwitchRole | Done
+
+
+class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a request ended. `type` is sglang's: stop | length | abort. An abort carries an HTTP status and a reason."""
+
+    type: str
+    matched: int | None = None
+    length: int | None = None
+    message: str = ""
+    status: int = 0
+    code: str = ""
+
+
+class Meta(msgspec.Struct, frozen=True):
+    """Facts about a finished request, for `meta_info`. Seconds; bytes."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    retractions: int = 0
+    retracted_output_tokens: int = 0  # said before each retraction
+    prefill_retries: int = 0  # optimistic prefills begun again
+    queue_time: float = 0.0
+    bootstrap_time: float = 0.0
+    alloc_time: float = 0.0  # the part of bootstrap_time in which only memory was missing
+    transfer_time: float = 0.0
+    transfer_bytes: int = 0  # to or from this rank
+    transfer_room_bytes: int = 0  # over all ranks of the instance
+    transfer_pages: int = 0
+    transfer_chunks: int = 0
+    transfer_descriptors: int = 0
+    transfer_gb_s: float = 0.0  # of this rank, while bytes moved
+    forward_entry_time: float = 0.0
+    dp_rank: int | None = None
+    steps: dict[str, float] = msgspec.field(default_factory=dict)  # step → when it was reached, as in Times
+
+
+class Drained(msgspec.Struct, frozen=True):
+    """A decode has its pages of a failed room back. `outcome` is sglang's: drained | timeout."""
+
+    seconds: float
+    outcome: str
+
+
+class Tokens(msgspec.Struct, frozen=True, tag="tokens"):
+    """New output tokens of one request; `finish` is set on the last one. Only `drained` may still follow that."""
+
+    rid: str
+    ids: list[int]
+    finish: Finish | None = None
+    logprobs: list[float] = msgspec.field(default_factory=list)
+    top_logprobs: list[list[tuple[int, float]]] = msgspec.field(default_factory=list)
+    meta: Meta | None = None
+    drained: Drained | None = None
+
+
+class Outputs(msgspec.Struct, frozen=True, tag="outputs"):
+    """One scheduler step's worth of tokens: batched so that 32 streams cost one message, not 32."""
+
+    items: list[Tokens]
+    dp_rank: int = 0
+
+
+class Report(msgspec.Struct, frozen=True, tag="report"):
+    """Answer to Ask: `state` goes into /server_info internal_states, `load` into /v1/loads and /metrics."""
+
+    id: str
+    dp_rank: int
+    state: dict[str, str | int | float | bool | None]
+    load: dict[str, float]
+
+
+class LiveRoom(msgspec.Struct, frozen=True):
+    """One request that has not ended: `queue` under sglang's names, `state` a KVPoll, or empty. Seconds."""
+
+    room: int
+    rid: str
+    queue: str
+    state: str
+    age: float
+    waiting_for: str
+    prompt_tokens: int
+    output_tokens: int
+    pages: int
+    peers: list[str]
+
+
+class Rooms(msgspec.Struct, frozen=True, tag="rooms"):
+    """Answer to AskRooms, oldest first."""
+
+    id: str
+    dp_rank: int
+    rooms: list[LiveRoom]
+
+
+class Flushed(msgspec.Struct, frozen=True, tag="flushed"):
+    id: str
+    ok: bool
+    reason: str = ""
+
+
+class Switched(msgspec.Struct, frozen=True, tag="switched"):
+    """Answer to SwitchRole for one DP group, agreed on by its ranks. `safe`: it still serves as it did."""
+
+    id: str
+    dp_rank: int
+    ok: bool
+    message: str
+    safe: bool
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """Sent once by every rank when it can serve; the server counts them (no sleeping, no polling)."""
+
+    tp_rank: int
+    dp_rank: int
+    facts: dict[str, str | int | float | bool | None]
+    pp_rank: int = 0
+
+
+class Stage(msgspec.Struct, frozen=True, tag="stage"):
+    """A step of a rank's start-up: weights_loaded, pool_ready or bootstrap_registered."""
+
+    tp_rank: int
+    dp_rank: int
+    name: str
+    seconds: float
+    pp_rank: int = 0
+
+
+class Died(msgspec.Struct, frozen=True, tag="died"):
+    """A process's last words: it cannot go on and says why. `who`: where it is no rank."""
+
+    tp_rank: int
+    dp_rank: int
+    reason: str
+    pp_rank: int = 0
+    who: str = ""
+
+
+Reply = Outputs | Report | Rooms | Flushed | Switched | Ready | Stage | Died
+
+request_codec: Codec[Request] = Codec(
+    "scheduler input", 2, (Generate, Abort, Flush, Ask, AskRooms, Stop, SwitchRole, Done)
+)
+reply_codec: Codec[Reply] = Codec("tokenizer input", 3, (Outputs, Report, Rooms, Flushed, Switched, Ready, Stage, Died))

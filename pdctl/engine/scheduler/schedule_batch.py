@@ -1,0 +1,144 @@
+"""One forward pass: which tokens of which requests, and what comes out of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.engine.ipc import steady_clock
+from pdctl.engine.model.forward_batch import ForwardBatch, SeqSlice
+from pdctl.engine.model.sampler import SamplingRow, sample
+from pdctl.engine.scheduler import stages
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.engine.model.forward_batch import Share
+    from pdctl.engine.model.sampler import Sampled
+    from pdctl.engine.scheduler.req import Req
+    from pdctl.engine.scheduler.resources import Resources
+
+
+class Part(NamedTuple):
+    """`extend` tokens of `req`, starting at `req.computed`."""
+
+    req: Req
+    extend: int
+
+    @property
+    def completes(self) -> bool:
+        """Whether this part reaches the last token, so that its logits give the next one."""
+        return self.req.computed + self.extend >= self.req.length
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """`prefill` batches extend prompts by many tokens; the others make one token for each request."""
+
+    parts: tuple[Part, ...]
+    prefill: bool
+
+    @property
+    def tokens(self) -> int:
+        return sum(part.extend for part in self.parts)
+
+
+IDLE = Batch((), prefill=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A batch ready to be computed: nothing in it changes while another thread does that.
+
+    `rows` are the parts that get a token, `sampling` how each of them takes it.
+    """
+
+    batch: Batch
+    forward: ForwardBatch
+    rows: tuple[int, ...]
+    sampling: tuple[SamplingRow, ...]
+    began: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A pass that has ended. `made`: the requests that got a token in it and were not aborted meanwhile."""
+
+    batch: Batch
+    made: tuple[Req, ...]
+    seconds: float
+
+
+def run(batch: Batch, resources: Resources, shares: tuple[Share, ...] = ()) -> Outcome:
+    """Compute K and V of every part, and take the next token of each request whose part completes.
+
+    `shares`: what every attention DP group brings to this pass (turn.py).
+    """
+    prepared = prepare(batch, resources.eos, shares)
+    return conclude(prepared, compute(prepared, resources), resources)
+
+
+def prepare(batch: Batch, eos: frozenset[int], shares: tuple[Share, ...] = ()) -> Pass:
+    """From here to `conclude` the pages of the batch's requests stay theirs, whatever happens to them."""
+    now = steady_clock.now()
+    tokens: list[int] = []
+    slices: list[SeqSlice] = []
+    for req, extend in batch.parts:
+        req.computing = True
+        req.times.forward = req.times.forward or now
+        tokens.extend(_tokens(req, req.computed, req.computed + extend))
+        slices.append(SeqSlice(req.pages, req.computed, extend))
+    rows = tuple(index for index, part in enumerate(batch.parts) if part.completes)
+    sampling = tuple(_sampling(batch.parts[index].req, eos) for index in rows)
+    return Pass(batch, ForwardBatch(tokens, slices, shares), rows, sampling, time.perf_counter())
+
+
+def compute(prepared: Pass, resources: Resources) -> Sampled | None:
+    """The pass itself, on any thread; None when no part completes."""
+    logits = resources.runner.forward(prepared.forward)
+    rows = prepared.rows
+    if not rows:
+        return None
+    if logits is None:
+        return stages.share(None, prepared.sampling, resources.groups)
+    chosen = logits if len(rows) == len(prepared.batch.parts) else logits[list(rows)]
+    return stages.share(sample(chosen, prepared.sampling, resources.random), prepared.sampling, resources.groups)
+
+
+def conclude(prepared: Pass, sampled: Sampled | None, resources: Resources) -> Outcome:
+    """Give each request what it got; one that was aborted during the pass gets nothing, and its pages go now."""
+    batch, made = prepared.batch, []
+    for req, extend in batch.parts:
+        req.computing = False
+        req.computed += extend
+        if req.leaving:
+            req.leaving = False
+            resources.release(req)
+    now = steady_clock.now()
+    for index, row in enumerate(prepared.rows if sampled else ()):
+        req = batch.parts[row].req
+        if sampled is None or req.finish is not None:
+            continue
+        made.append(req)
+        if req.message.return_logprob:
+            req.logprobs.append(float(sampled.logprobs[index]))
+            req.top_logprobs.append(sampled.top_logprobs[index])
+        req.times.first_token = req.times.first_token or now
+        req.append(int(sampled.ids[index]), resources.eos, resources.limit)
+    return Outcome(batch, tuple(made), time.perf_counter() - prepared.began)
+
+
+def _tokens(req: Req, start: int, end: int) -> Sequence[int]:
+    prompt = req.prompt_len
+    if start >= prompt:
+        return req.output_ids[start - prompt : end - prompt]
+    if end <= prompt:
+        return req.input_ids[start:end]
+    return [*req.input_ids[start:], *req.output_ids[: end - prompt]]
+
+
+def _sampling(req: Req, eos: frozenset[int]) -> SamplingRow:
+    message, sampling = req.message, req.message.sampling
+    ends = (*sampling.stop_token_ids, *sorted(eos)) if sampling.min_new_tokens else ()
+    return SamplingRow(sampling, req.input_ids, req.output_ids, message.return_logprob, message.top_logprobs_num, ends)

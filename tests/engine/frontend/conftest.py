@@ -1,0 +1,143 @@
+"""Real engine processes (echo ranks) and HTTP clients, shared by the tests of this folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.engine.frontend import checkpoint
+from tests.ports import free_port
+
+ROOT = Path(__file__).resolve().parents[3]
+ECHO = "tests.engine.frontend.serve"  # the real server process over ranks that echo
+READY = "The server is fired up and ready to roll!"
+PATIENCE = 90.0  # seconds; a busy machine is slow, never this slow
+
+
+class Engine:
+    """One `python -m` process, its log, and a client. `wait_for` blocks until a line of the log holds a text."""
+
+    def __init__(
+        self, model: Path, flags: tuple[str, ...], env: dict[str, str] | None = None, module: str = ECHO
+    ) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.lines: list[str] = []
+        self._ended = False
+        self._more = threading.Condition()
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                module,
+                "--model-path",
+                str(model),
+                "--port",
+                str(self.port),
+                *flags,
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **(env or {})},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.client = httpx.Client(base_url=self.url, timeout=PATIENCE)
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as stderr:
+            for line in stderr:
+                with self._more:
+                    self.lines.append(line.rstrip("\n"))
+                    self._more.notify_all()
+        with self._more:
+            self._ended = True
+            self._more.notify_all()
+
+    def wait_for(self, text: str, after: int = 0) -> str:
+        def found() -> str | None:
+            return next((line for line in self.lines[after:] if text in line), None)
+
+        with self._more:
+            self._more.wait_for(lambda: found() or self._ended, PATIENCE)
+            line = found()
+            assert line, f"waited up to {PATIENCE} s for {text!r} in:\n" + "\n".join(self.lines)
+            return line
+
+    def exit_code(self) -> int:
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        return code
+
+    def children(self) -> list[int]:
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        return [int(pid) for task in tasks for pid in task.read_text().split()]
+
+    def close(self) -> None:
+        self.client.close()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.exit_code()
+
+
+@contextmanager
+def running(model: Path, *flags: str, env: dict[str, str] | None = None, module: str = ECHO) -> Iterator[Engine]:
+    engine = Engine(model, flags, env, module)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {PATIENCE} s for {what}"
+        pause.wait(0.01)
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return checkpoint.write(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture(scope="session")
+def unified(model: Path) -> Iterator[Engine]:
+    with running(model, "--served-model-name", "echo") as engine:
+        engine.wait_for(READY)
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def decode(model: Path) -> Iterator[Engine]:
+    with running(model, "--disaggregation-mode", "decode") as engine:
+        engine.wait_for(READY)
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def prefill(model: Path) -> Iterator[Engine]:
+    flags = ("--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", str(free_port()))
+    with running(model, *flags) as engine:
+        engine.wait_for(READY)
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def replicas(model: Path) -> Iterator[Engine]:
+    with running(model, "--dp-size", "2", "--tp-size", "2", "--load-balance-method", "round_robin") as engine:
+        engine.wait_for(READY)
+        yield engine

@@ -1,0 +1,221 @@
+"""Clients that send without end, slowly, or not at all hold no connection of an engine for long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import uvicorn
+import uvloop
+
+from pdctl.engine.frontend import http_protocol
+from pdctl.engine.frontend.http_protocol import MAX_HEAD, BoundedProtocol
+from tests.cases import for_each
+
+
+async def app(scope, receive, send) -> None:
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        size += len(message["body"])
+        if not message["more_body"]:
+            break
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(str(size)))]})
+    await send({"type": "http.response.body", "body": str(size).encode()})
+
+
+@contextlib.asynccontextmanager
+async def serving(app: Any = app) -> AsyncIterator[int]:
+    config = uvicorn.Config(app, port=0, http=BoundedProtocol, lifespan="off", log_level="critical", ws="none")
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    task = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    try:
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = server.force_exit = True
+        await task
+
+
+async def said(port: int, sent: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    try:
+        return await asyncio.wait_for(reader.read(), 20)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def test_a_head_without_end_is_refused() -> None:
+    async def scenario() -> None:
+        async with serving() as port:
+            for flood in (
+                b"GET / HTTP/1.1\r\nhost: a\r\n" + b"x: y\r\n" * (MAX_HEAD // 4),
+                b"GET /" + b"a" * 2 * MAX_HEAD,
+            ):
+                # The connection ends; a client that is still sending may not see the answer.
+                assert (await said(port, flood))[:12] in (b"", b"HTTP/1.1 400")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HTT",
+        b"GET / HTTP/1.1\r\nhost: a\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nab",
+        b"GET / HTTP/1.1\r\nhost: a\r\n\r\nGET",
+    ],
+)
+def test_what_does_not_come_in_time_ends(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(http_protocol, "PATIENCE", 0.2)
+
+    async def scenario() -> None:
+        async with serving() as port:
+            answer = await said(port, sent)
+            assert answer.count(b"HTTP/1.1 200") == (1 if sent.endswith(b"GET") else 0)
+            assert not BoundedProtocol.held
+
+    asyncio.run(scenario())
+
+
+def test_one_address_holds_a_part_of_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "MAX_CONNECTIONS", 6)
+
+    async def scenario() -> None:
+        async with serving() as port, contextlib.AsyncExitStack() as stack:
+            ends = []
+            for _ in range(3):  # each waits for the rest of its body
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                stack.callback(writer.close)
+                writer.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\na")
+                ends.append((reader, writer))
+            while sum(BoundedProtocol.held.values()) < 3:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            assert await said(port, b"GET / HTTP/1.1\r\nhost: a\r\n\r\n") == b""
+            reader, writer = ends[0]
+            writer.write(b"b")
+            assert (await reader.read(200)).endswith(b"2")
+            idle = reader  # kept alive: it makes room
+            answer = await said(port, b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            assert answer.endswith(b"0")
+            assert await asyncio.wait_for(idle.read(), 10) == b""
+
+    asyncio.run(scenario())
+
+
+MESSAGES: list[dict[str, Any]] = [
+    {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]},
+    {"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True},
+    {"type": "http.response.body", "body": b"data: 2\n\n", "more_body": True},
+    {"type": "http.response.body", "body": b""},
+]
+ASK = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nab"
+
+
+@for_each("told", [True, False], ids=["listening", "not listening"])
+@for_each("before", range(4))
+@for_each("behind", [b"", ASK, ASK + b"GET", b"garbage"])
+def test_what_is_sent_to_a_client_that_left_raises_nothing(before: int, behind: bytes, told: bool) -> None:
+    """The client resets its connection before each message; more requests may wait behind the one that is answered."""
+    ends: list[BaseException | None] = []
+    left = asyncio.Event()
+
+    async def leaving(scope, receive, send) -> None:
+        try:
+            assert not (await receive())["more_body"]
+            for number, message in enumerate(MESSAGES):
+                if number == before:
+                    left.set()
+                    while BoundedProtocol.held:
+                        await asyncio.sleep(0)
+                    if told:
+                        assert (await asyncio.wait_for(receive(), 20))["type"] == "http.disconnect"
+                await send(message)
+        except (RuntimeError, TimeoutError) as error:
+            ends.append(error)
+            return
+        ends.append(None)
+
+    async def scenario() -> None:
+        async with serving(leaving) as port:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(ASK + behind)
+            await asyncio.wait_for(left.wait(), 20)
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            writer.transport.abort()
+            while not ends:
+                await asyncio.sleep(0.001)
+
+    with contextlib.closing(uvloop.new_event_loop()) as loop:
+        loop.run_until_complete(asyncio.wait_for(scenario(), 60))
+    assert ends == [None]
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        b"1\r\na\r\n0\r\n" + b"x: y\r\n" * (MAX_HEAD // 2),
+        b"1\r\na\r\n0\r\nx: " + b"y" * 3 * MAX_HEAD,
+        b"1;" + b"x" * 3 * MAX_HEAD,
+        b"1\r\na\r\n" * (2 * MAX_HEAD),
+    ],
+    ids=["trailers", "one trailer", "an extension", "chunks of a byte"],
+)
+def test_what_frames_a_body_is_no_longer_than_the_body(flood: bytes) -> None:
+    async def scenario() -> None:
+        async with serving() as port:
+            assert await said(port, CHUNKED + flood) == b""
+            fine = b"ff\r\n" + b"a" * 255 + b"\r\n"
+            answer = await said(
+                port, CHUNKED.replace(b"host", b"connection: close\r\nhost") + fine * 500 + b"0\r\n\r\n"
+            )
+            assert answer.endswith(b"\r\n\r\n127500")
+
+    asyncio.run(scenario())
+
+
+def test_a_trailer_is_no_header() -> None:
+    seen: list[tuple[bytes, bytes]] = []
+
+    async def whole(scope, receive, send) -> None:
+        body: list[Any] = []
+        while not body or body[-1].get("more_body"):
+            body.append(await receive())
+        seen.extend(scope["headers"])
+
+        async def again() -> Any:
+            return body.pop(0)
+
+        await app(scope, again, send)
+
+    async def scenario() -> None:
+        async with serving(whole) as port:
+            sent = (
+                CHUNKED.replace(b"host", b"connection: close\r\nhost")
+                + b"1\r\na\r\n0\r\nauthorization: Bearer x\r\n\r\n"
+            )
+            assert (await said(port, sent)).endswith(b"\r\n\r\n1")
+
+    asyncio.run(scenario())
+    assert [name for name, _ in seen] == [b"connection", b"host", b"transfer-encoding"]

@@ -1,0 +1,97 @@
+"""The metadata row survives the wire, and a slot that holds another room's row is never believed."""
+
+import math
+
+import pytest
+
+from pdctl.engine.kvcache.metadata_row import ContextCorruptionError, MetadataBuffers, MetadataLeakError, MetadataRow
+from tests.cases import for_each
+
+ROW = MetadataRow(
+    room=2**53 - 1, output_id=31999, cached_tokens=48, logprob=-0.5, top_logprobs=((31999, -0.5), (7, -2.25))
+)
+
+
+def test_row_survives_the_wire() -> None:
+    assert MetadataRow.decode(ROW.encode()) == ROW
+    bare = MetadataRow.decode(MetadataRow(room=2**64 - 1, output_id=0).encode())
+    assert (bare.room, bare.output_id, bare.top_logprobs) == (2**64 - 1, 0, ())
+    assert math.isnan(bare.logprob)
+
+
+@for_each("cut", range(len(ROW.encode())))
+def test_a_cut_row_is_corruption(cut: int) -> None:
+    with pytest.raises(ContextCorruptionError, match="bytes"):
+        MetadataRow.decode(ROW.encode()[:cut])
+
+
+def test_another_version_names_both() -> None:
+    with pytest.raises(ContextCorruptionError, match="version 9, this engine reads 1") as caught:
+        MetadataRow.decode(b"\x09" + ROW.encode()[1:])
+    assert "same pdctl version" in caught.value.fix
+
+
+def test_decode_side_reads_what_the_prefill_side_set() -> None:
+    prefill, decode = MetadataBuffers(2), MetadataBuffers(2)
+    sent = prefill.set(prefill.alloc(), ROW)
+    slot = decode.alloc()
+    decode.store(slot, sent)
+    assert decode.get(slot, ROW.room) == ROW
+
+
+def test_another_rooms_row_is_context_corruption() -> None:
+    buffers = MetadataBuffers(1)
+    slot = buffers.alloc()
+    buffers.set(slot, ROW)
+    with pytest.raises(ContextCorruptionError, match=f"carries room {ROW.room}, expected room 5"):
+        buffers.get(slot, 5)
+
+
+def test_a_reused_slot_does_not_show_the_last_room() -> None:
+    buffers = MetadataBuffers(1)
+    slot = buffers.alloc()
+    buffers.set(slot, ROW)
+    buffers.free(slot)
+    with pytest.raises(MetadataLeakError, match="is not out"):
+        buffers.get(slot, ROW.room)
+    with pytest.raises(ContextCorruptionError, match="nothing arrived"):
+        buffers.get(buffers.alloc(), ROW.room)
+
+
+def test_slots_run_out_and_leaks_are_counted() -> None:
+    buffers = MetadataBuffers(2)
+    slots = [buffers.alloc(), buffers.alloc()]
+    assert buffers.alloc() is None
+    with pytest.raises(MetadataLeakError, match="2 slots out, 0 expected"):
+        buffers.check(expected_out=0)
+    buffers.free(slots)
+    buffers.check(expected_out=0)
+    assert buffers.free_slots == 2
+    with pytest.raises(MetadataLeakError, match="is not out"):
+        buffers.free(slots[0])
+
+
+def test_too_many_top_logprobs_are_refused() -> None:
+    with pytest.raises(ValueError, match="limit is 128"):
+        MetadataRow(1, 1, top_logprobs=((0, 0.0),) * 129).encode()
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (MetadataRow(1, 512), "token 512; the vocabulary has 0 to 511"),
+        (MetadataRow(1, -1), "token -1"),
+        (MetadataRow(1, 2**31 - 1), "token 2147483647"),
+        (MetadataRow(1, 7, 0, -0.5, ((7, -0.5), (512, -1.0))), "token 512"),
+        (MetadataRow(1, 7, 33), "33 of 32 prompt tokens"),
+        (MetadataRow(1, 7, -1), "-1 of 32 prompt tokens"),
+    ],
+)
+def test_tokens_that_cannot_be_are_corruption(row: MetadataRow, why: str) -> None:
+    buffers = MetadataBuffers(1, vocab=512)
+    slot = buffers.alloc()
+    buffers.store(slot, row.encode())
+    with pytest.raises(ContextCorruptionError, match=why):
+        buffers.get(slot, 1, 32)
+    buffers.store(slot, MetadataRow(1, 511, 32).encode())
+    assert buffers.get(slot, 1, 32).output_id == 511
