@@ -44,7 +44,6 @@ from pdctl.engine.kv_link.kv_manager import KvManager
 from pdctl.engine.kv_link.kv_sockets import Link, LinkEvent, require_address
 from pdctl.engine.kv_link.room_failure import FailureCode
 from pdctl.engine.kv_link.room_state import KVPoll
-from pdctl.engine.prefill.bootstrap_http import Exchange
 from pdctl.engine.prefill.bootstrap_server import BootstrapServer
 from pdctl.engine.prefill.prefill_manager import PrefillManager
 from pdctl.engine.transfer import select
@@ -52,7 +51,7 @@ from tests.engine.kv_link.rig import DECODE, HOST, PREFILL, geometry, pages
 from tests.engine.kv_link.test_frames import REGISTER
 from tests.fuzz.edits import SEPARATOR
 from tests.fuzz.judge import Body, Target
-from tests.fuzz.stand_ins import connection, stands_for
+from tests.fuzz.stand_ins import Taker, connection, stands_for
 
 ENDPOINT = f"tcp://{HOST}:9"
 BETWEEN = b"\x1e\x1e\x1e\x1e"  # a frame may hold SEPARATOR itself
@@ -280,8 +279,16 @@ def bootstrap_http(data: bytes) -> None:
     server = bootstrap_server()
 
     async def serve() -> bytearray:
-        reader, writer, transport = connection(data, (HOST, 9), options())
-        await Exchange(reader, writer).serve(server.answer)
+        protocol = server.protocol()
+        transport = Taker({"socket": options(), "peername": (HOST, 9), "sockname": (HOST, 9)})
+        transport.protocol = protocol  # type: ignore[assignment]
+        protocol.connection_made(transport)
+        protocol.data_received(data)
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        transport.close()  # the client leaves, whatever it has said
+        while protocol.tasks or not transport.over:
+            await asyncio.sleep(0)
         return transport.data
 
     written = event_loop().run_until_complete(serve())

@@ -56,8 +56,9 @@ class Taker(asyncio.Transport):
     def __init__(self, extra: Any = None) -> None:
         super().__init__(extra)
         self.data = bytearray()
-        self.protocol: asyncio.StreamReaderProtocol | None = None
+        self.protocol: asyncio.Protocol | None = None
         self._closing = False
+        self.over = False
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         self.data += data
@@ -68,7 +69,16 @@ class Taker(asyncio.Transport):
     def close(self) -> None:
         if not self._closing and self.protocol is not None:
             self._closing = True
-            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+            asyncio.get_running_loop().call_soon(_end, self)
+
+    def abort(self) -> None:
+        self.close()
+
+
+def _end(taker: Taker) -> None:
+    if taker.protocol is not None:
+        taker.protocol.connection_lost(None)
+    taker.over = True
 
 
 def connection(data: bytes, address: tuple[str, int], sock: socket.socket) -> tuple[asyncio.StreamReader, Any, Taker]:
@@ -76,8 +86,8 @@ def connection(data: bytes, address: tuple[str, int], sock: socket.socket) -> tu
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(loop=loop)
     transport = Taker({"socket": sock, "peername": address, "sockname": address})
-    transport.protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-    transport.protocol.connection_made(transport)
+    protocol = transport.protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    protocol.connection_made(transport)
     reader.feed_data(data)
     reader.feed_eof()
-    return reader, asyncio.StreamWriter(transport, transport.protocol, reader, loop), transport
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop), transport

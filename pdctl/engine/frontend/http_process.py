@@ -28,7 +28,7 @@ from pdctl.engine.drill import fault_points
 from pdctl.engine.frontend.application import build
 from pdctl.engine.frontend.checkpoint import Checkpoint
 from pdctl.engine.frontend.engine_metrics import Metrics
-from pdctl.engine.frontend.http_protocol import BoundedProtocol
+from pdctl.engine.ipc.http_protocol import BoundedProtocol
 from pdctl.engine.frontend.instance import Instance
 from pdctl.engine.frontend.intake import Intake, Limits
 from pdctl.engine.frontend.refusal import Refusal

@@ -57,6 +57,11 @@ class RankRow(msgspec.Struct, frozen=True):
     def dp_group(self) -> int:
         return self.attn_dp_rank if self.system_dp_size == 1 else self.system_dp_rank
 
+    @property
+    def slot(self) -> tuple[int, int, int, int]:
+        """The row's place in the table: DP group, attention CP rank, attention TP rank, PP rank."""
+        return self.dp_group, self.attn_cp_rank, self.attn_tp_rank, self.pp_rank
+
 
 class ParallelInfo(msgspec.Struct, frozen=True):
     """A prefill instance's shape: what a decode needs of the answer to the all -1 query. Newer keys are ignored."""

@@ -1,7 +1,7 @@
 """A prefill instance's bootstrap server: which rank listens where. Answers as sglang 0.5.23's CommonKVBootstrapServer.
 
-Lives in the event loop of the HTTP process, on a port of its own. Where SGLang crashes on a body (HTTP 500) this one
-says which field is wrong (400), and a re-registered rank is not counted twice; the rest is the same byte for byte.
+Lives in the event loop of the HTTP process, on a port of its own; uvicorn's protocol reads and writes HTTP. Where
+SGLang crashes on a body (HTTP 500) this one says which field is wrong (400); a re-registered rank is not counted twice.
 """
 
 from __future__ import annotations
@@ -9,27 +9,70 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from typing import TYPE_CHECKING
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import parse_qsl
 
-from pdctl.engine.clients import Clients
+import uvicorn
+from uvicorn.server import ServerState
+
 from pdctl.engine.drill.fault_points import arm, raiser
-from pdctl.engine.prefill.bootstrap_http import Answer, AnswerFaults, Exchange, Request, text
+from pdctl.engine.ipc.http_protocol import BoundedProtocol
 from pdctl.engine.prefill.rank_admission import Admission, foreign
-from pdctl.engine.prefill.rank_table import RankTable
+from pdctl.engine.prefill.rank_table import Answer, RankTable, Request, text
 from pdctl.errors import LaunchError
+from pdctl.http_auth import SIGNATURE
 from pdctl.thread_death import guard_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from starlette.types import Message, Receive, Scope, Send
+
+    from pdctl.engine.faults import Armed
+
 log = logging.getLogger("pdctl.engine")
 
 CLEANUP_INTERVAL = 120.0  # seconds; an announced DP rank lives between one and two of these
 CHANGES = frozenset((("PUT", "/route"), ("POST", "/register_dp_rank")))
-# Decode ranks ask from one short connection each; a host has at most a few dozen ranks.
-MAX_CONNECTIONS, MAX_OF_ONE_PEER = 1024, 256
+MAX_BODY = 64 << 10  # bytes; a rank's row has about 600
+IDLE = 75  # seconds a kept-alive connection may say nothing
 LISTENING_CHECK = 0.5  # seconds between looks whether the server still listens
-ACCEPTING = 3  # turns of the loop from an accepted connection to its task
+ACCEPTING = 3  # turns of the loop from an accepted connection to its protocol
+SIGNED = SIGNATURE.encode()
+HANG_UP = "pdctl.hang_up"  # in the ASGI scope: end the connection without an answer
+
+
+class BootstrapProtocol(BoundedProtocol):
+    """Decode ranks ask from one short connection each; a host has at most a few dozen ranks."""
+
+    held: ClassVar[Counter[str]] = Counter()
+    patience: ClassVar[float] = 10.0  # seconds for a head; a body has as long again
+    most: ClassVar[int] = 1024
+    of_one_peer: ClassVar[int] = 256
+
+    def on_headers_complete(self) -> None:
+        self.scope[HANG_UP] = self.transport.abort  # type: ignore[literal-required]
+        super().on_headers_complete()
+
+
+class AnswerFaults:
+    """What PDCTL_FAULTS makes of a bootstrap server's answers."""
+
+    def __init__(self, armed: Armed) -> None:
+        self._armed = armed
+
+    async def answer(self, given: Answer) -> Answer | None:
+        """None: none is given."""
+        fault = self._armed.at("bootstrap")
+        if fault is None:
+            return given
+        if fault.action == "delay":
+            await asyncio.sleep(fault.value)
+        elif fault.action == "corrupt":
+            return replace(given, body=given.body[::-1])
+        return None if fault.action == "drop" else given
 
 
 class BootstrapServer:
@@ -51,8 +94,12 @@ class BootstrapServer:
         self._server: asyncio.Server | None = None
         self._cleaner: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._connections: set[asyncio.Task[None]] = set()
-        self._clients = Clients(MAX_CONNECTIONS, MAX_OF_ONE_PEER)
+        self._state = ServerState()
+        self._config = uvicorn.Config(
+            self._serve, interface="asgi3", http=BootstrapProtocol, lifespan="off", ws="none",
+            log_config=None, log_level=None, access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=IDLE,
+        )  # fmt: skip
+        self._config.load()
 
     @property
     def registered(self) -> tuple[int, int]:
@@ -62,7 +109,7 @@ class BootstrapServer:
     async def start(self) -> None:
         """Raises LaunchError naming the port when it cannot be had: an instance without this server serves nobody."""
         try:
-            self._server = await asyncio.start_server(self._connected, self.host, self.port)
+            self._server = await asyncio.get_running_loop().create_server(self.protocol, self.host, self.port)
         except OSError as error:
             taken = error.errno == errno.EADDRINUSE
             raise LaunchError(
@@ -85,7 +132,9 @@ class BootstrapServer:
         self._watch.cancel()
         await self._stop_listening()
         self._server.close()
-        tasks = (self._cleaner, self._watch, *self._connections)
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        tasks = (self._cleaner, self._watch, *self._state.tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -93,7 +142,7 @@ class BootstrapServer:
         self._server = self._cleaner = self._watch = None
 
     async def _stop_listening(self) -> None:
-        """A connection accepted in this very turn of the loop must have its task before the server closes.
+        """A connection accepted in this very turn of the loop must have its protocol before the server closes.
 
         asyncio (CPython 3.10 to 3.13) fails on it otherwise, and leaves its socket open.
         """
@@ -103,19 +152,27 @@ class BootstrapServer:
         for _ in range(ACCEPTING):
             await asyncio.sleep(0)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if self._server is None:  # accepted while `stop` was at work
-            writer.close()
+    def protocol(self) -> BootstrapProtocol:
+        """What serves one connection; call it on the server's loop."""
+        return BootstrapProtocol(self._config, self._state, {})
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One HTTP request, as ASGI has it."""
+        body = await _read(receive)
+        if body is None:
+            return  # the client has left
+        if len(body) > MAX_BODY:
+            given: Answer | None = text(413, f"Maximum request body size {MAX_BODY} exceeded.", close=True)
+        else:
+            given = self.answer(_request(scope, body))
+            given = await self._faults.answer(given) if self._faults else given
+        if given is None:
+            scope[HANG_UP]()
+            while (await receive())["type"] != "http.disconnect":
+                pass
             return
-        if task is not None:
-            if not self._clients.enter(peer := _peer(writer)):
-                writer.close()
-                return
-            self._connections.add(task)
-            task.add_done_callback(self._connections.discard)
-            task.add_done_callback(lambda _: self._clients.leave(peer))
-        await Exchange(reader, writer, self._faults).serve(self.answer)
+        await send({"type": "http.response.start", "status": given.status, "headers": given.headers})
+        await send({"type": "http.response.body", "body": given.body})
 
     async def _watch_listening(self) -> None:
         """Ends when the server does not listen any more."""
@@ -165,9 +222,41 @@ class BootstrapServer:
         return None
 
 
-def _peer(writer: asyncio.StreamWriter) -> str:
-    name = writer.get_extra_info("peername")
-    return str(name[0]) if isinstance(name, tuple) else ""
+async def _read(receive: Receive) -> bytes | None:
+    """The body; of one that is too long no more than shows that it is. None: the client has left."""
+    body = b""
+    while len(body) <= MAX_BODY:
+        message: Message = await receive()
+        if message["type"] != "http.request":
+            return None
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            break
+    return body
+
+
+def _request(scope: Scope, body: bytes) -> Request:
+    raw, query = scope["raw_path"], scope["query_string"]
+    signature = next((value for name, value in scope["headers"] if name == SIGNED), b"")
+    client, server = scope["client"], scope["server"]
+    return Request(
+        method=scope["method"],
+        path=scope["path"],
+        query=_query(query.decode("ascii", "replace")),
+        body=body,
+        target=(raw + (b"?" + query if query else b"")).decode("ascii", "replace"),
+        signature=signature.decode("ascii", "replace"),
+        peer=client[0] if client else "",
+        own=server[0] if server else "",
+    )
+
+
+def _query(raw: str) -> dict[str, str]:
+    """The first value of each name, as aiohttp's `query.get` gives."""
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(raw, keep_blank_values=True):
+        found.setdefault(name, value)
+    return found
 
 
 def _not_allowed(allow: str) -> Answer:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pdctl.deployment_secret import DeploymentSecret
     from pdctl.engine.kv_link.bootstrap_rows import RankRow
-    from pdctl.engine.prefill.bootstrap_http import Request
+    from pdctl.engine.prefill.rank_table import Request
     from pdctl.layout.shape import Shape
 
 MAX_RANKS = 1 << 16  # of one prefill instance; a row that claims more is not believed
@@ -53,7 +53,7 @@ class Admission:
             expected = (shape.dp_ranks, shape.cp, shape.attn_tp_size, shape.pp)
             if sizes != expected:
                 return f"dp, cp, tp and pp sizes {sizes} are not those of this instance: {expected}"
-        for name, index, size in zip(("dp", "cp", "tp", "pp"), slot(row), sizes, strict=True):
+        for name, index, size in zip(("dp", "cp", "tp", "pp"), row.slot, sizes, strict=True):
             if index >= size and shape is not None:
                 return f"{name} rank {index} does not exist: this instance has {size}"
         if sizes[0] * sizes[1] * sizes[2] * sizes[3] > MAX_RANKS:
@@ -61,11 +61,6 @@ class Admission:
         if address(row.rank_ip) is None:
             return f"rank_ip {row.rank_ip[:64]!r} is not an IP address"
         return "" if self._verifier is not None else foreign(request, (row.rank_ip,))
-
-
-def slot(row: RankRow) -> tuple[int, int, int, int]:
-    """The row's place in the table."""
-    return row.dp_group, row.attn_cp_rank, row.attn_tp_rank, row.pp_rank
 
 
 def foreign(request: Request, known: Iterable[str]) -> str:

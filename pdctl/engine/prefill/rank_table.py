@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from dataclasses import dataclass
@@ -11,8 +12,7 @@ import msgspec
 
 from pdctl.engine.ipc.codec import MALFORMED
 from pdctl.engine.kv_link.bootstrap_rows import RankRow, RoomQuery, RoomRank
-from pdctl.engine.prefill.bootstrap_http import Answer, document, text
-from pdctl.engine.prefill.rank_admission import slot
+from pdctl.engine.ipc.codec import MALFORMED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +27,47 @@ PARAMETERS = ("prefill_dp_rank", "prefill_cp_rank", "target_tp_rank", "target_pp
 OPTIONAL = ("kv_cache_dtype", "kv_layout", "prefill_http_port")  # the first rank that gives one decides
 # What aiohttp says when a handler raises: sglang 0.5.23 answers a value that is no integer so.
 CRASHED = "500 Internal Server Error\n\nServer got itself in trouble"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`peer` and `own` are the addresses of the connection's two ends; empty where nobody asked over one."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    body: bytes
+    target: str = ""
+    signature: str = ""
+    peer: str = ""
+    own: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+    content_type: str
+    allow: str = ""
+    close: bool = False  # the connection, after it
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        found = [(b"content-type", self.content_type.encode()), (b"content-length", b"%d" % len(self.body))]
+        if self.allow:
+            found.append((b"allow", self.allow.encode()))
+        if self.close:
+            found.append((b"connection", b"close"))
+        return found
+
+
+def text(status: int, body: str, kind: str = "text/plain", allow: str = "", close: bool = False) -> Answer:
+    return Answer(status, body.encode(), f"{kind}; charset=utf-8", allow, close)
+
+
+def document(value: dict[str, object]) -> Answer:
+    """With the blanks aiohttp's json_response leaves, so that answers equal SGLang's byte for byte."""
+    return text(200, json.dumps(value), "application/json")
 
 
 class BodyError(ValueError):
@@ -79,13 +120,13 @@ class RankTable:
         if first is not None and first.decode_allocation_policy != row.decode_allocation_policy:
             return text(400, "Inconsistent prefill allocation policies")
         count, expected = self.registered
-        if first is not None and slot(row) not in self._ranks and count >= expected:
+        if first is not None and row.slot not in self._ranks and count >= expected:
             return text(400, f"all {expected} ranks of this instance are registered; there is no other")
         self._first = first or row
         for name in OPTIONAL:
             if getattr(row, name) is not None:
                 self._given.setdefault(name, getattr(row, name))
-        self._ranks[slot(row)] = row
+        self._ranks[row.slot] = row
         log.debug(
             "Register prefill bootstrap: DP%d CP%d TP%d PP%d with rank_ip: %s and rank_port: %s (%d/%d registered)",
             row.dp_group, row.attn_cp_rank, row.attn_tp_rank, row.pp_rank, row.rank_ip, row.rank_port, *self.registered,
@@ -102,7 +143,7 @@ class RankTable:
                 return text(503, f"Prefill server not fully registered yet ({len(self._ranks)} workers registered).")
             return self._shape() if wants_shape else self._rank(given)
         except ValueError:
-            return text(500, CRASHED)
+            return text(500, CRASHED, close=True)  # as aiohttp does after a crash
 
     def _rank(self, given: list[str]) -> Answer:
         """sglang looks rank by rank: an unknown one is a 404 even when a later one is no integer."""

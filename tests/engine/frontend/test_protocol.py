@@ -14,7 +14,7 @@ import uvicorn
 import uvloop
 
 from pdctl.engine.frontend import http_protocol
-from pdctl.engine.frontend.http_protocol import MAX_HEAD, BoundedProtocol
+from pdctl.engine.ipc.http_protocol import MAX_HEAD, BoundedProtocol
 from tests.cases import for_each
 
 

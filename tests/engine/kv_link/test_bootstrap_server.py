@@ -127,7 +127,7 @@ def call(port: int, exchange: Exchange) -> tuple[int, str, str, dict[str, str]]:
         connection.request(exchange.method, exchange.path, exchange.sent or None)
         answer = connection.getresponse()
         body = answer.read().decode()
-        headers = {name: value for name, value in answer.getheaders() if name == "Allow"}
+        headers = {name.title(): value for name, value in answer.getheaders() if name.title() == "Allow"}
         return answer.status, body, answer.getheader("Content-Type", ""), headers
     finally:
         connection.close()
@@ -292,9 +292,9 @@ def test_a_host_that_is_not_ours_is_an_error_too() -> None:
     ("sent", "first_line"),
     [
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b""),
-        (b"GET /health\r\n\r\n", b"HTTP/1.1 400 Bad Request"),
+        (b"GET /health FTP/1.1\r\n\r\n", b"HTTP/1.1 400 Bad Request"),
         (b"GET /health HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n", b"HTTP/1.1 400 Bad Request"),
-        (b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n", b"HTTP/1.1 431 "),
+        (b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n", b"HTTP/1.1 400 "),
         (b"PUT /route HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"HTTP/1.1 400 Bad Request"),
         (b"PUT /route HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{}", b""),
     ],
@@ -321,7 +321,7 @@ def test_one_connection_serves_many_requests_and_a_large_upload_that_asks_first(
             assert head.startswith(b"HTTP/1.1 200 OK")
             assert answers.read(2) == b"OK"
         client.sendall(b"PUT /route HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
-        assert answers.readline() == b"HTTP/1.1 100 \r\n"
+        assert answers.readline() == b"HTTP/1.1 100 Continue\r\n"
         assert answers.readline() == b"\r\n"
         client.sendall(b"{}")
         assert answers.readline().startswith(b"HTTP/1.1 400")

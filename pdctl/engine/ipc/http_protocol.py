@@ -43,6 +43,9 @@ class BoundedProtocol(HttpToolsProtocol):
     """`held` is shared by the connections of one process: how many each address has."""
 
     held: ClassVar[Counter[str]] = Counter()
+    patience: ClassVar[float] = PATIENCE
+    most: ClassVar[int] = MAX_CONNECTIONS
+    of_one_peer: ClassVar[int] = MAX_CONNECTIONS // SHARE
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast("asyncio.Transport", Outgoing(transport)))
         peer = self.client[0] if self.client else ""
-        if sum(self.held.values()) >= MAX_CONNECTIONS or self.held[peer] >= MAX_CONNECTIONS // SHARE:
+        if sum(self.held.values()) >= self.most or self.held[peer] >= self.of_one_peer:
             idle = next((one for one in list(self.connections) if _idle(one, peer)), None)
             if idle is None:
                 transport.abort()
@@ -70,7 +73,7 @@ class BoundedProtocol(HttpToolsProtocol):
             idle.transport.abort()
         self._peer = peer
         self.held[peer] += 1
-        self._expect(PATIENCE)
+        self._expect(self.patience)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unexpect()
@@ -112,13 +115,13 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head = True
-        self._expect(PATIENCE)
+        self._expect(self.patience)
 
     def on_headers_complete(self) -> None:
         self._in_head, self._head, self._wire, self._body = False, 0, 0, 0
         length = next((value for name, value in self.headers if name == b"content-length"), b"0")
         size = min(int(length), 1 << 30) if length.isdigit() and len(length) < 16 else 0
-        self._expect(PATIENCE + size / MIN_RATE)
+        self._expect(self.patience + size / MIN_RATE)
         before = self.cycle
         super().on_headers_complete()
         if self.cycle is not None and self.cycle is not before:
