@@ -28,7 +28,6 @@ from pdctl.engine.drill import fault_points
 from pdctl.engine.frontend.application import build
 from pdctl.engine.frontend.checkpoint import Checkpoint
 from pdctl.engine.frontend.engine_metrics import Metrics
-from pdctl.engine.ipc.http_protocol import BoundedProtocol
 from pdctl.engine.frontend.instance import Instance
 from pdctl.engine.frontend.intake import Intake, Limits
 from pdctl.engine.frontend.refusal import Refusal
@@ -36,6 +35,7 @@ from pdctl.engine.frontend.role_switch import RoleSwitch
 from pdctl.engine.frontend.spans import Spans
 from pdctl.engine.frontend.tokenizer_manager import Status, TokenizerManager
 from pdctl.engine.ipc.channels import Channels
+from pdctl.engine.ipc.http_protocol import BoundedProtocol
 from pdctl.engine.ipc.socket_keys import SocketKeys
 from pdctl.errors import PdctlError
 from pdctl.http_auth import Keys

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Message, Receive, Scope, Send
 
-    from pdctl.engine.faults import Armed
+    from pdctl.engine.drill.fault_points import Armed
 
 log = logging.getLogger("pdctl.engine")
 
@@ -97,7 +97,8 @@ class BootstrapServer:
         self._state = ServerState()
         self._config = uvicorn.Config(
             self._serve, interface="asgi3", http=BootstrapProtocol, lifespan="off", ws="none",
-            log_config=None, log_level=None, access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=IDLE,
+            log_config=None, log_level=None, access_log=False, server_header=False, proxy_headers=False,
+            timeout_keep_alive=IDLE,
         )  # fmt: skip
         self._config.load()
 

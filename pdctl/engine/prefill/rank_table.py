@@ -12,7 +12,6 @@ import msgspec
 
 from pdctl.engine.ipc.codec import MALFORMED
 from pdctl.engine.kv_link.bootstrap_rows import RankRow, RoomQuery, RoomRank
-from pdctl.engine.ipc.codec import MALFORMED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
