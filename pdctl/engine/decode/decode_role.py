@@ -18,7 +18,7 @@ from pdctl.engine.ipc import steady_clock
 from pdctl.engine.ipc.messages import Drained, Tokens
 from pdctl.engine.kv_link.room_failure import Failure, http_status
 from pdctl.engine.kv_link.room_state import KVPoll
-from pdctl.engine.kvcache.metadata_row import ContextCorruptionError, MetadataRow
+from pdctl.engine.kvcache.metadata_row import ContextCorruptionError, MetadataRow, believed_row
 from pdctl.engine.scheduler import scheduler_log
 from pdctl.engine.scheduler.queues import Queues
 from pdctl.engine.scheduler.role import Match, Role
@@ -93,20 +93,12 @@ class DecodeRole(Role):
         resources = self.resources
         if len(self.running) + len(self.transfer) >= resources.args.max_running_requests:
             return False
-        slot = resources.metadata.alloc()
-        if slot is None:
-            return False
-        req.metadata_slot = slot
-        if self.running.admission.admit(req, [*self.running, *self.transfer], fresh=req.fake):
-            return True
-        resources.metadata.free(slot)
-        req.metadata_slot = -1
-        return False
+        return self.running.admission.admit(req, [*self.running, *self.transfer], fresh=req.fake)
 
     def _announce(self, req: Req) -> None:
         req.times.bootstrapped = steady_clock.now()
         pages = req.pages[req.kept_pages : self.resources.pages_for(req.prompt_len)]
-        _receiver(req).send_metadata(pages, req.metadata_slot, req.kept_pages)
+        _receiver(req).send_metadata(pages, req.kept_pages)
         self.transfer.append(req)
         self.reached("decode.after_announce", req)
         scheduler_log.step(req, "transfer", pages=len(pages), prealloc=req.times.bootstrapped - req.times.received)
@@ -147,13 +139,11 @@ class DecodeRole(Role):
             resources.release(req)
 
     def _row(self, req: Req) -> MetadataRow:
-        """What the prefill said of the room, by way of the room's own slot, so that a mix-up is caught."""
+        """What the prefill said of the room; raise ContextCorruptionError where it cannot be of this one."""
         receiver = _receiver(req)
         if isinstance(receiver, FakeReceiver):
             return MetadataRow(req.room, req.input_ids[-1])  # nothing was computed: any token will do
-        metadata = self.resources.metadata
-        metadata.store(req.metadata_slot, receiver.metadata or b"")
-        return metadata.get(req.metadata_slot, req.room, req.prompt_len)
+        return believed_row(receiver.metadata or b"", req.room, req.prompt_len, self.resources.vocab)
 
     def _corruption(self, req: Req) -> Failure | None:
         """What is wrong with the row that arrived here, if it has arrived."""

@@ -94,7 +94,6 @@ class KvReceiver:
         self._created = time.monotonic()
         self._sent_at = 0.0
         self._pages: Pages | None = None
-        self._aux_index = 0
         self._prefix_pages = 0
         self._targets: PullTargets | None = None
         self._writers: set[RankConnection] = set()  # ranks that know our pages and have not said that they are through
@@ -116,13 +115,13 @@ class KvReceiver:
     def settled(self) -> bool:
         return self._settled
 
-    def send_metadata(self, pages: Pages, aux_index: int = 0, prefix_pages: int = 0) -> None:
+    def send_metadata(self, pages: Pages, prefix_pages: int = 0) -> None:
         """Tell the prefill where the prompt's pages go. Once, when `poll` says WAITING_FOR_INPUT.
 
         `prefix_pages` pages of the prompt are here already and not among `pages`.
         """
         copied = np.array(pages, dtype=np.int32)
-        self._context.loop.call(lambda: self._announce(copied, aux_index, prefix_pages))
+        self._context.loop.call(lambda: self._announce(copied, prefix_pages))
 
     def abort(self, reason: str = failures.ABORTED, code: str = FailureCode.ABORTED.value) -> None:
         self._context.loop.call(lambda: self.fail(Failure(code, reason)))
@@ -181,10 +180,10 @@ class KvReceiver:
         self._move(KVPoll.WAITING_FOR_INPUT)
         log.info("room=%d handshake with %s done rid='%s' after=%.6f", self.room, self.address, self.rid, self.age)
 
-    def _announce(self, pages: Pages, aux_index: int, prefix_pages: int) -> None:
+    def _announce(self, pages: Pages, prefix_pages: int) -> None:
         if not self.active or self._pages is not None:
             return
-        self._pages, self._aux_index, self._prefix_pages = pages, aux_index, prefix_pages
+        self._pages, self._prefix_pages = pages, prefix_pages
         self._timer = self._context.loop.later(self._context.config.waiting_timeout, self._overdue)
         self._send()
 
@@ -205,7 +204,6 @@ class KvReceiver:
                 self.generation,
                 b"" if dummy else pages,
                 self._targets.required_dst_info_num,
-                self._aux_index,
                 dummy,
                 self._prefix_pages,
             )

@@ -62,9 +62,9 @@ class FakeReceiver:
     def poll(self) -> KVPoll:
         return self._state
 
-    def send_metadata(self, pages: Pages, aux_index: int = 0, prefix_pages: int = 0) -> None:
+    def send_metadata(self, pages: Pages, prefix_pages: int = 0) -> None:
         """`metadata` stays empty: there is no first token, and the scheduler takes any."""
-        del aux_index, prefix_pages
+        del prefix_pages
         self.stats = TransferStats(pages=len(pages))
         self.metadata = b""
         self._state = KVPoll.SUCCESS

@@ -81,7 +81,6 @@ class TransferInfo(msgspec.Struct, frozen=True, tag="transfer_info"):
     generation: Count
     pages: bytes
     required_dst_info_num: Count = 1
-    aux_index: int = 0
     is_dummy: bool = False
     decode_prefix_pages: Count = 0
 

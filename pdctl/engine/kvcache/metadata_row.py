@@ -1,4 +1,4 @@
-"""The first token's facts, in the slot that travels with the last KV chunk (sglang 0.5.23 MetadataBuffers).
+"""The first token's facts, which travel with the last KV chunk (sglang 0.5.23 MetadataBuffers).
 
 Row on the wire, little-endian: version u8, count of top logprobs u8, reserved u16, output_id i32, room u64,
 cached_tokens i32, logprob f32, then per top logprob: token i32, logprob f32.
@@ -24,7 +24,7 @@ PAIR = struct.Struct("<if")
 
 
 class ContextCorruptionError(PdctlError):
-    """What arrived in a slot is not what this room was promised."""
+    """What arrived is not what this room was promised."""
 
 
 class MetadataLeakError(RuntimeError):
@@ -65,15 +65,41 @@ class MetadataRow:
         return cls(room, output_id, cached_tokens, logprob, pairs)
 
 
-class MetadataBuffers:
-    """A fixed number of slots. The prefill fills one per room; the decode keeps what arrived in one of its own.
+def believed_row(data: bytes | None, room: int, prompt: int = ANY, vocab: int = ANY) -> MetadataRow:
+    """The row that arrived for `room`, whose prompt has so many tokens; ids below `vocab` are words of the model.
 
-    `vocab`: ids below it are words of the model, and no others are believed.
+    Raises ContextCorruptionError when nothing arrived, or what did is malformed, another room's, or of tokens that
+    cannot be.
+    """
+    if data is None:
+        raise ContextCorruptionError(f"no metadata of room {room} arrived")
+    row = MetadataRow.decode(data)
+    if row.room != room:
+        raise ContextCorruptionError(
+            f"context corruption detected: the metadata row carries room {row.room}, expected room {room}",
+            "the KV pages of both rooms are suspect: the request is aborted, nothing is reused",
+        )
+    for token in (row.output_id, *(token for token, _ in row.top_logprobs)):
+        if not 0 <= token < vocab:
+            raise ContextCorruptionError(
+                f"metadata of room {room} names token {token}; the vocabulary has 0 to {vocab - 1}",
+                "start prefill and decode with the same model",
+            )
+    if not 0 <= row.cached_tokens <= prompt:
+        raise ContextCorruptionError(
+            f"metadata of room {room} says that {row.cached_tokens} of {prompt} prompt tokens were cached",
+            "start prefill and decode with the same pdctl version",
+        )
+    return row
+
+
+class MetadataSlots:
+    """How many rooms of a prefill may be between their decode's page list and the end of their transfer.
+
+    SGLang's slots are memory the row is written from (sglang 0.5.23 MetadataBuffers); here they only count.
     """
 
-    def __init__(self, slots: int, vocab: int = ANY) -> None:
-        self._vocab = vocab
-        self._rows: list[bytes | None] = [None] * slots
+    def __init__(self, slots: int) -> None:
         self._free = list(range(slots - 1, -1, -1))
         self._out = [False] * slots
 
@@ -87,54 +113,13 @@ class MetadataBuffers:
             return None
         slot = self._free.pop()
         self._out[slot] = True
-        self._rows[slot] = None
         return slot
 
     def free(self, slot: int | Sequence[int]) -> None:
         for one in (slot,) if isinstance(slot, int) else slot:
             self._require(one)
             self._out[one] = False
-            self._rows[one] = None
             self._free.append(one)
-
-    def set(self, slot: int, row: MetadataRow) -> bytes:
-        """Fill a slot; returns the bytes that travel with the room's last chunk."""
-        data = row.encode()
-        self.store(slot, data)
-        return data
-
-    def store(self, slot: int, data: bytes) -> None:
-        """Keep bytes that arrived from a prefill; they are judged by `get`."""
-        self._require(slot)
-        self._rows[slot] = data
-
-    def get(self, slot: int, room: int, prompt: int = ANY) -> MetadataRow:
-        """The slot's row, of a prompt of so many tokens.
-
-        Raises ContextCorruptionError when it is empty, malformed, another room's, or of tokens that cannot be.
-        """
-        self._require(slot)
-        data = self._rows[slot]
-        if data is None:
-            raise ContextCorruptionError(f"metadata slot {slot} of room {room} is empty: nothing arrived")
-        row = MetadataRow.decode(data)
-        if row.room != room:
-            raise ContextCorruptionError(
-                f"context corruption detected: metadata slot {slot} carries room {row.room}, expected room {room}",
-                "the KV pages of both rooms are suspect: the request is aborted, nothing is reused",
-            )
-        for token in (row.output_id, *(token for token, _ in row.top_logprobs)):
-            if not 0 <= token < self._vocab:
-                raise ContextCorruptionError(
-                    f"metadata of room {room} names token {token}; the vocabulary has 0 to {self._vocab - 1}",
-                    "start prefill and decode with the same model",
-                )
-        if not 0 <= row.cached_tokens <= prompt:
-            raise ContextCorruptionError(
-                f"metadata of room {room} says that {row.cached_tokens} of {prompt} prompt tokens were cached",
-                "start prefill and decode with the same pdctl version",
-            )
-        return row
 
     def check(self, expected_out: int | None = None) -> None:
         """Raise MetadataLeakError unless the slots add up; `expected_out` is 0 when the scheduler is idle."""
@@ -142,7 +127,7 @@ class MetadataBuffers:
         if out + len(self._free) != len(self._out):
             raise MetadataLeakError(f"metadata books differ: {out} out, {len(self._free)} free of {len(self._out)}")
         if expected_out is not None and out != expected_out:
-            raise MetadataLeakError(f"metadata buffer leak: {out} slots out, {expected_out} expected")
+            raise MetadataLeakError(f"metadata slots leak: {out} slots out, {expected_out} expected")
 
     def _require(self, slot: int) -> None:
         if not 0 <= slot < len(self._out) or not self._out[slot]:

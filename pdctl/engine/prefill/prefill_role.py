@@ -176,7 +176,7 @@ class PrefillRole(Role):
         metadata = b""
         if last:
             self.reached("prefill.before_metadata", req)
-            metadata = self.resources.metadata.set(req.metadata_slot, _row(req))
+            metadata = _row(req).encode()
             req.times.sent = steady_clock.now()
         elif not len(pages):
             return

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pdctl.engine.ipc.messages import Finish, Tokens
+from pdctl.engine.kvcache.metadata_row import ANY
 from pdctl.engine.kvcache.radix import RadixCache
 from pdctl.engine.scheduler.req import NO_PAGES
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from pdctl.engine.config.instance_args import ServerArgs
     from pdctl.engine.kvcache.allocator import PageAllocator, Pages
-    from pdctl.engine.kvcache.metadata_row import MetadataBuffers
+    from pdctl.engine.kvcache.metadata_row import MetadataSlots
     from pdctl.engine.kvcache.page_table import PageTable
     from pdctl.engine.model.model_runner import ModelRunner
     from pdctl.engine.model.parallel import Groups
@@ -37,12 +38,13 @@ class Resources:
     groups: Groups
     allocator: PageAllocator
     table: PageTable
-    metadata: MetadataBuffers
+    metadata: MetadataSlots  # a prefill's
     eos: frozenset[int]
     limit: int
     capacity: int
     dp_rank: int | None
     random: np.random.Generator  # for requests without a seed; the same stream on every rank of the group
+    vocab: int = ANY
     outbox: list[Tokens] = field(default_factory=list)
     afterwards: list[Callable[[], None]] = field(default_factory=list)  # log lines that no token should wait for
     transfer_speed: float = 0.0  # GB/s of the last room whose KV cache moved

@@ -22,7 +22,7 @@ WAITS = {
     "retracted": "free pages, to resume",
     "draining": "the other side to stop writing",
 }
-NO_MEMORY = "free pages or metadata slots on this decode"
+NO_MEMORY = "free pages on this decode"
 
 
 def live(role: Role) -> list[LiveRoom]:

@@ -17,7 +17,7 @@ from pdctl.engine.config.rank_places import Whereabouts
 from pdctl.engine.ipc.channels import Channels, keys_of, local_line
 from pdctl.engine.ipc.messages import Died, Ready, Stage
 from pdctl.engine.kvcache.allocator import PageAllocator
-from pdctl.engine.kvcache.metadata_row import MetadataBuffers
+from pdctl.engine.kvcache.metadata_row import MetadataSlots
 from pdctl.engine.kvcache.page_table import PageTable
 from pdctl.engine.model.model_runner import ModelRunner
 from pdctl.engine.model.parallel import Groups
@@ -155,7 +155,8 @@ class Rank:
             groups=self._groups,
             allocator=PageAllocator(geometry.num_pages),
             table=PageTable(rows, -(-sizing.context // args.page_size)),
-            metadata=MetadataBuffers(rows, config.vocab),
+            metadata=MetadataSlots(rows),
+            vocab=config.vocab,
             eos=frozenset(config.eos_token_ids),
             limit=sizing.context,
             capacity=sizing.tokens,

@@ -19,7 +19,7 @@ from pdctl.engine.ipc.messages import Reply, Request, Tokens
 from pdctl.engine.kv_link.kv_config import DisaggConfig
 from pdctl.engine.kvcache.allocator import PageAllocator
 from pdctl.engine.kvcache.kv_pool import KVPool
-from pdctl.engine.kvcache.metadata_row import MetadataBuffers
+from pdctl.engine.kvcache.metadata_row import MetadataSlots
 from pdctl.engine.kvcache.page_table import PageTable
 from pdctl.engine.kvcache.pool_geometry import PoolGeometry
 from pdctl.engine.model.parallel import Group, Groups
@@ -252,7 +252,7 @@ class Instance:
             groups=_groups(size.tp, rank, self._meeting),
             allocator=PageAllocator(geometry.num_pages),
             table=PageTable(rows, -(-CONTEXT // PAGE)),
-            metadata=MetadataBuffers(rows),
+            metadata=MetadataSlots(rows),
             eos=frozenset(),
             limit=CONTEXT,
             capacity=size.pages * PAGE,

@@ -52,7 +52,7 @@ def test_a_room_from_handshake_to_first_token(backend: str) -> None:
         assert sender.poll() == KVPoll.BOOTSTRAPPING
         decode.until(receiver, KVPoll.WAITING_FOR_INPUT)
         src, dst = pages(3, 4, 5, 9, 30), pages(7, 8, 39, 1, 2)
-        receiver.send_metadata(dst, 11)
+        receiver.send_metadata(dst)
         prefill.until(sender, KVPoll.WAITING_FOR_INPUT)
         sender.send(src[:2], last=False)
         prefill.woken.wait("first chunk", lambda: sender.poll() == KVPoll.TRANSFERRING)
@@ -204,7 +204,7 @@ def test_the_fake_host_succeeds_at_once_without_any_socket() -> None:
         sender = prefill.manager.sender(1, "health", FAKE_BOOTSTRAP_HOST)
         receiver = decode.manager.receiver(1, "health", FAKE_BOOTSTRAP_HOST, 8998)
         assert sender.poll() == receiver.poll() == KVPoll.WAITING_FOR_INPUT
-        receiver.send_metadata(pages(1, 2), 3)
+        receiver.send_metadata(pages(1, 2))
         sender.send(pages(1), last=False)
         assert sender.poll() == KVPoll.WAITING_FOR_INPUT
         sender.send(pages(2), last=True, metadata=b"x")

@@ -1,10 +1,16 @@
-"""The metadata row survives the wire, and a slot that holds another room's row is never believed."""
+"""The metadata row survives the wire, and another room's row is never believed."""
 
 import math
 
 import pytest
 
-from pdctl.engine.kvcache.metadata_row import ContextCorruptionError, MetadataBuffers, MetadataLeakError, MetadataRow
+from pdctl.engine.kvcache.metadata_row import (
+    ContextCorruptionError,
+    MetadataLeakError,
+    MetadataRow,
+    MetadataSlots,
+    believed_row,
+)
 from tests.cases import for_each
 
 ROW = MetadataRow(
@@ -31,35 +37,22 @@ def test_another_version_names_both() -> None:
     assert "same pdctl version" in caught.value.fix
 
 
-def test_decode_side_reads_what_the_prefill_side_set() -> None:
-    prefill, decode = MetadataBuffers(2), MetadataBuffers(2)
-    sent = prefill.set(prefill.alloc(), ROW)
-    slot = decode.alloc()
-    decode.store(slot, sent)
-    assert decode.get(slot, ROW.room) == ROW
+def test_decode_side_reads_what_the_prefill_side_sent() -> None:
+    assert believed_row(ROW.encode(), ROW.room) == ROW
 
 
 def test_another_rooms_row_is_context_corruption() -> None:
-    buffers = MetadataBuffers(1)
-    slot = buffers.alloc()
-    buffers.set(slot, ROW)
     with pytest.raises(ContextCorruptionError, match=f"carries room {ROW.room}, expected room 5"):
-        buffers.get(slot, 5)
+        believed_row(ROW.encode(), 5)
 
 
-def test_a_reused_slot_does_not_show_the_last_room() -> None:
-    buffers = MetadataBuffers(1)
-    slot = buffers.alloc()
-    buffers.set(slot, ROW)
-    buffers.free(slot)
-    with pytest.raises(MetadataLeakError, match="is not out"):
-        buffers.get(slot, ROW.room)
-    with pytest.raises(ContextCorruptionError, match="nothing arrived"):
-        buffers.get(buffers.alloc(), ROW.room)
+def test_nothing_that_arrived_is_context_corruption() -> None:
+    with pytest.raises(ContextCorruptionError, match="no metadata of room 5 arrived"):
+        believed_row(None, 5)
 
 
 def test_slots_run_out_and_leaks_are_counted() -> None:
-    buffers = MetadataBuffers(2)
+    buffers = MetadataSlots(2)
     slots = [buffers.alloc(), buffers.alloc()]
     assert buffers.alloc() is None
     with pytest.raises(MetadataLeakError, match="2 slots out, 0 expected"):
@@ -88,10 +81,6 @@ def test_too_many_top_logprobs_are_refused() -> None:
     ],
 )
 def test_tokens_that_cannot_be_are_corruption(row: MetadataRow, why: str) -> None:
-    buffers = MetadataBuffers(1, vocab=512)
-    slot = buffers.alloc()
-    buffers.store(slot, row.encode())
     with pytest.raises(ContextCorruptionError, match=why):
-        buffers.get(slot, 1, 32)
-    buffers.store(slot, MetadataRow(1, 511, 32).encode())
-    assert buffers.get(slot, 1, 32).output_id == 511
+        believed_row(row.encode(), 1, 32, 512)
+    assert believed_row(MetadataRow(1, 511, 32).encode(), 1, 32, 512).output_id == 511

@@ -30,7 +30,7 @@ from pdctl.engine.ipc.messages import (
     Sampling,
 )
 from pdctl.engine.kvcache.allocator import PageAllocator
-from pdctl.engine.kvcache.metadata_row import MetadataBuffers
+from pdctl.engine.kvcache.metadata_row import MetadataSlots
 from pdctl.engine.kvcache.page_table import PageTable
 from pdctl.engine.model.model_runner import ModelRunner
 from pdctl.engine.model.parallel import Groups
@@ -82,7 +82,7 @@ class Station:
             groups=groups,
             allocator=PageAllocator(sizing.geometry.num_pages),
             table=PageTable(rows, -(-sizing.context // args.page_size)),
-            metadata=MetadataBuffers(rows),
+            metadata=MetadataSlots(rows),
             eos=frozenset(config.eos_token_ids),
             limit=sizing.context,
             capacity=sizing.tokens,

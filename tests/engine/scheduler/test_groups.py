@@ -16,7 +16,7 @@ from pdctl.engine.ipc.messages import Drained, Generate, Sampling
 from pdctl.engine.kv_link.room_failure import Failure, FailureCode
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.kvcache.allocator import PageAllocator
-from pdctl.engine.kvcache.metadata_row import MetadataBuffers, MetadataRow
+from pdctl.engine.kvcache.metadata_row import MetadataRow, MetadataSlots
 from pdctl.engine.kvcache.page_table import PageTable
 from pdctl.engine.model.parallel import Group, Groups
 from pdctl.engine.prefill.prefill_role import PrefillRole
@@ -136,7 +136,8 @@ def resources(mode: str, group: ThreadGroup, rank: int) -> Resources:
         groups=Groups(shape, place(shape)[rank], group, group, alone, group, alone),
         allocator=PageAllocator(PAGES),
         table=PageTable(8, PAGES),
-        metadata=MetadataBuffers(8, vocab=64),
+        metadata=MetadataSlots(8),
+        vocab=64,
         eos=frozenset(),
         limit=64,
         capacity=64,
@@ -191,7 +192,7 @@ def test_pages_that_one_prefill_rank_never_gives_back_are_waited_for_on_every_de
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        (MetadataRow(4, 9).encode(), "context corruption detected: metadata slot 0 carries room 4, expected room 3"),
+        (MetadataRow(4, 9).encode(), "context corruption detected: the metadata row carries room 4, expected room 3"),
         (b"torn", "metadata of 4 bytes; a row has at least 24"),
         (MetadataRow(3, 64).encode(), "metadata of room 3 names token 64; the vocabulary has 0 to 63"),
     ],

@@ -10,7 +10,7 @@ import numpy as np
 from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.ipc.messages import Generate, Sampling
 from pdctl.engine.kvcache.allocator import PageAllocator
-from pdctl.engine.kvcache.metadata_row import MetadataBuffers
+from pdctl.engine.kvcache.metadata_row import MetadataSlots
 from pdctl.engine.kvcache.page_table import PageTable
 from pdctl.engine.model.parallel import Groups
 from pdctl.engine.scheduler.req import Req
@@ -30,7 +30,7 @@ def resources(pages: int = 64, budget: int = 16) -> Resources:
         groups=Groups.single(),
         allocator=PageAllocator(pages + 1),
         table=PageTable(8, 64),
-        metadata=MetadataBuffers(8),
+        metadata=MetadataSlots(8),
         eos=frozenset(),
         limit=256,
         capacity=pages * PAGE,
