@@ -1,4 +1,4 @@
-"""The order of the files, for the four test processes that take the next one as soon as they are free."""
+"""Which test process gets which files, and in which order: each takes the next as soon as it is free."""
 
 from __future__ import annotations
 
@@ -8,14 +8,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+    from xdist.remote import Producer
 
 HERE = Path(__file__).parent
 DEPLOYMENTS = ("e2e", "switch", "launch")  # their files start whole deployments
 LONG = ("engine/model", "engine", "cli", "router", "logs", "fuzz", "doctor")
 BESIDE = 3  # files between two that start deployments
+# Files that share what is dear to make, so one test process runs them, one after the other.
+TOGETHER = {
+    "two prefills": ("e2e", "deaths hostile_text lifecycle probes role_switch two_prefills_one_decode"),
+    "recordings": ("trace", "diagnose merged recordings summary texts"),
+}
+SHARED = {
+    f"tests/{folder}/test_{name}.py": what for what, (folder, names) in TOGETHER.items() for name in names.split()
+}
 
 # An example may take long because another process had the core: how long one takes says nothing.
 settings.register_profile("pdctl", deadline=None)
@@ -36,6 +47,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             order[path] = len(order)
         del deploying[:1], others[:BESIDE]
     items.sort(key=lambda item: order[item.path])
+
+
+class Scheduling(LoadFileScheduling):
+    """A file's tests stay together, and so do files that share."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return SHARED.get(file, file)
+
+
+@pytest.hookimpl(optionalhook=True)  # absent where xdist is off
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -82,7 +82,10 @@ def start(home: Path, name: str, topology: str, prefills: int, *extra: str) -> D
 
 @pytest.fixture(scope="session")
 def two_prefills(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """One for all that need no other, which run in one test process (`TOGETHER` of tests/conftest.py)."""
     sets = [f"roles.{role}.args.enable-pd-role-switch=true" for role in ("prefill", "decode")]
+    # Some of them kill: the pauses that keep a broken machine from spinning are nobody's subject here.
+    sets.append("readiness.restart={policy: instance, max: 10, backoff: 250ms, backoff-max: 250ms}")
     words = (word for one in sets for word in ("--set", one))
     deployment = start(tmp_path_factory.mktemp("state"), "e2e", "topologies/2p1d.yaml", 2, *words)
     yield deployment

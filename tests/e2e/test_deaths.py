@@ -9,29 +9,19 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 
-from tests.e2e.conftest import ROOT, Deployment, start, wait_for
+from tests.e2e.conftest import ROOT, Deployment, wait_for
 from tests.ports import free_block
 
 CLIENTS = 32
 BEFORE, AFTER = 2 * CLIENTS, 10 * CLIENTS  # requests that have ended when a process dies, and from then on
 # No client may wait longer than this for an answer or an error, whichever process dies.
 DEADLINE = 60.0
-
-
-@pytest.fixture(scope="module")
-def restarting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    # Every process dies at least once: the pauses that keep a broken machine from spinning are not this test's subject.
-    restart = "readiness.restart={policy: instance, max: 10, backoff: 250ms, backoff-max: 250ms}"
-    deployment = start(tmp_path_factory.mktemp("state"), "deaths", "topologies/2p1d.yaml", 2, "--set", restart)
-    yield deployment
-    deployment.pdctl("down", "deaths")
 
 
 async def load(url: str, over: asyncio.Event, outcomes: Counter[str]) -> None:
@@ -83,35 +73,43 @@ def answers(deployment: Deployment) -> bool:
 
 @pytest.mark.parametrize(
     ("name", "rank"),
-    [("prefill-0", False), ("prefill-1", True), ("decode-0", True), ("decode-0", False), ("router", False)],
+    [
+        ("prefill-0", False),
+        ("decode-0", True),
+        pytest.param("prefill-1", True, marks=pytest.mark.heavy),
+        pytest.param("decode-0", False, marks=pytest.mark.heavy),
+        pytest.param("router", False, marks=pytest.mark.heavy),
+    ],
 )
-def test_kill_under_load(restarting: Deployment, name: str, rank: bool) -> None:
-    wait_for("an answer before the kill", lambda: answers(restarting), 120)
+def test_kill_under_load(two_prefills: Deployment, name: str, rank: bool) -> None:
+    wait_for("an answer before the kill", lambda: answers(two_prefills), 120)
     outcomes: Counter[str] = Counter()
-    before = restarting.processes()[name]
+    before = two_prefills.processes()[name]
 
     async def scenario() -> None:
         over = asyncio.Event()
-        loading = asyncio.create_task(load(restarting.router, over, outcomes))
+        loading = asyncio.create_task(load(two_prefills.router, over, outcomes))
         await counted(outcomes, BEFORE)
-        os.kill(victim(restarting, name, rank), signal.SIGKILL)
+        os.kill(victim(two_prefills, name, rank), signal.SIGKILL)
         await counted(outcomes, outcomes.total() + AFTER)
         over.set()
         await loading
 
     asyncio.run(scenario())
-    assert outcomes["200"] > 0
+    assert outcomes["200"] > 0, f"nobody was answered: {outcomes}"
     assert not outcomes["timeout"], outcomes
     if name != "router":
         assert not outcomes["connection"], outcomes
     if name == "prefill-0":
         assert outcomes["200"] > 0.9 * sum(outcomes.values()), f"the other prefill should have served: {outcomes}"
-    wait_for(f"restart of {name}", lambda: restarting.processes()[name] != before, 120)
-    wait_for("an answer after the kill", lambda: answers(restarting), 120)
-    wait_for("return of every page", restarting.all_pages_free, 120)
+    wait_for(f"restart of {name}", lambda: two_prefills.processes()[name] != before, 120)
+    wait_for("an answer after the kill", lambda: answers(two_prefills), 120)
+    wait_for("return of every page", two_prefills.all_pages_free, 120)
 
 
+@pytest.mark.heavy
 def test_sigkill_of_the_launcher_leaves_nothing(tmp_path: Path) -> None:
+    """By default: of stand-ins (tests/launch/test_supervisor.py), of a server (tests/engine/http/test_lifecycle.py)."""
     router, http, bootstrap = free_block(1), free_block(2), free_block(1)
     sets = [f"router.port={router}", f"ports.http={http}", f"ports.bootstrap={bootstrap}"]
     log = (tmp_path / "launch.log").open("w")

@@ -1,7 +1,7 @@
 """Every shipped rehearsal, started as users start it: the client sees the incident, the logs tell it, nothing is left.
 
-All of them are played at once, a few side by side, with shorter time-outs than the files have; each test then looks at
-what its incident left behind.
+Those asked for are played at once, a few side by side, with shorter time-outs than the files have; each test then looks
+at what its incident left behind.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.cases import for_each
 from tests.e2e.conftest import ROOT, Deployment, wait_for
 
 TOPOLOGIES = ROOT / "topologies" / "incidents"
@@ -50,6 +51,8 @@ class Incident:
     """`code`: what `pdctl trace-room` calls it, and doctor too unless in DOCTOR. `requests` are sent at once.
 
     ends: a process and what its log says when the incident is over, where that comes after the answer.
+    heavy: played with `-m heavy` alone; what plays it is also tested by itself (tests/router/test_rehearsal.py,
+    tests/engine/test_rehearsal.py), and recorded runs of it are read (tests/data/rooms/pdctl-*).
     """
 
     name: str
@@ -59,6 +62,7 @@ class Incident:
     flags: tuple[str, ...] = ()
     sets: Callable[[Ports], tuple[str, ...]] = lambda ports: ()
     dies: str = ""
+    heavy: bool = False
     ends: tuple[str, str] | None = None
 
 
@@ -67,11 +71,13 @@ DOCTOR = {"killed-decode": "PD604", "killed-prefill": "PD604"}
 # What can be seen before the first request.
 SEEN_BEFORE = ("missing-bootstrap-port", "wrong-bootstrap-port", "swapped-bootstrap-ports", "page-size-mismatch")
 INCIDENTS = (
-    Incident("wrong-bootstrap-port", "PD202", sets=lambda p: (BOOTSTRAP, wrong(p))),  # takes longest: the decode's 15 s
+    Incident(
+        "wrong-bootstrap-port", "PD202", sets=lambda p: (BOOTSTRAP, wrong(p)), heavy=True
+    ),  # takes longest: the decode's 15 s
     Incident("missing-bootstrap-port", "PD201", 2, 2, sets=lambda p: (BOOTSTRAP, WAITING)),
-    Incident("swapped-bootstrap-ports", "PD203", 2, 2, sets=lambda p: (BOOTSTRAP, WAITING)),
+    Incident("swapped-bootstrap-ports", "PD203", 2, 2, sets=lambda p: (BOOTSTRAP, WAITING), heavy=True),
     Incident("killed-decode", "PD704", dies="decode-0"),
-    Incident("killed-prefill", "PD705", dies="prefill-0"),
+    Incident("killed-prefill", "PD705", dies="prefill-0", heavy=True),
     Incident(
         "page-size-mismatch",
         "PD302",
@@ -209,8 +215,11 @@ def ask(router: str, count: int) -> tuple[httpx.Response, ...]:
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Played]]]:
+def stage(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[Played]]]:
     home, taken, lock = tmp_path_factory.mktemp("state"), set[int](), threading.Lock()
+    asked = {item.callspec.params.get("played") for item in request.session.items if hasattr(item, "callspec")}
 
     def run(incident: Incident) -> Played:
         with lock:
@@ -218,7 +227,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future
         return play(home, incident, ports)
 
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        yield {incident.name: pool.submit(run, incident) for incident in INCIDENTS}
+        yield {incident.name: pool.submit(run, incident) for incident in INCIDENTS if incident.name in asked}
 
 
 @pytest.fixture
@@ -226,11 +235,12 @@ def played(request: pytest.FixtureRequest, stage: dict[str, Future[Played]]) -> 
     return stage[request.param].result(WITHIN)
 
 
-def of(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("played", [name], indirect=True)
+def of(*names: str) -> pytest.MarkDecorator:
+    heavy = {one.name: [pytest.mark.heavy] if one.heavy else [] for one in INCIDENTS}
+    return pytest.mark.parametrize("played", [pytest.param(one, marks=heavy[one]) for one in names], indirect=True)
 
 
-EVERY = pytest.mark.parametrize("played", [one.name for one in INCIDENTS], indirect=True)
+EVERY = of(*(one.name for one in INCIDENTS))
 
 
 def test_every_shipped_incident_is_played() -> None:
@@ -243,7 +253,7 @@ def test_doctor_names_it(played: Played) -> None:
     assert code in played.doctor, played.doctor
 
 
-@pytest.mark.parametrize("played", SEEN_BEFORE, indirect=True)
+@of(*SEEN_BEFORE)
 def test_doctor_names_it_before_any_request(played: Played) -> None:
     assert played.incident.code in played.before, played.before
 
@@ -254,7 +264,7 @@ def test_trace_room_names_it(played: Played) -> None:
     assert played.incident.code in causes, played.traced
 
 
-@pytest.mark.parametrize("played", ["missing-bootstrap-port", "swapped-bootstrap-ports"], indirect=True)
+@of("missing-bootstrap-port", "swapped-bootstrap-ports")
 def test_trace_room_shows_the_wrong_prefill(played: Played) -> None:
     broken = [room for room in played.traced.values() if room["outcome"] == "failed"]
     assert broken
@@ -274,11 +284,11 @@ def test_it_is_marked_loudly_and_leaves_nothing(played: Played) -> None:
             httpx.get(url, timeout=5)
 
 
-@EVERY
-def test_its_file_names_the_finding(played: Played) -> None:
-    comment = (TOPOLOGIES / f"{played.incident.name}.yaml").read_text().partition("version:")[0]
-    assert re.search(rf"pdctl doctor: +{played.incident.code} ", comment)
-    assert re.search(rf"pdctl trace-room: +{played.incident.code}\b", comment)
+@for_each("incident", INCIDENTS, ids=lambda incident: incident.name)
+def test_its_file_names_the_finding(incident: Incident) -> None:
+    comment = (TOPOLOGIES / f"{incident.name}.yaml").read_text().partition("version:")[0]
+    assert re.search(rf"pdctl doctor: +{incident.code} ", comment), "the file says what doctor finds"
+    assert re.search(rf"pdctl trace-room: +{incident.code}\b", comment), "the file says what trace-room finds"
 
 
 def waited_in_vain(played: Played, room: Mapping[str, Any], asked: str, contacted: str) -> None:

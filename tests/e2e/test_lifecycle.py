@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.e2e.conftest import ROOT, Deployment, wait_for
 from tests.ports import free_block
@@ -46,7 +47,9 @@ def test_every_step_of_a_room_is_in_the_logs(two_prefills: Deployment) -> None:
     wait_for(f"every step of room {room}", complete)
 
 
+@pytest.mark.heavy
 def test_ctrl_c_once_ends_everything_and_tells_so(tmp_path: Path) -> None:
+    """By default: of stand-ins (tests/cli/test_run_verbs.py)."""
     router, http, bootstrap = free_block(1), free_block(2), free_block(1)
     sets = [f"router.port={router}", f"ports.http={http}", f"ports.bootstrap={bootstrap}"]
     launcher = subprocess.Popen(

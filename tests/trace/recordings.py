@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING, Any
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
 from pdctl.trace.assemble import Tracer
+from pdctl.trace.diagnose import diagnose
+from pdctl.trace.summary import summaries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pdctl.trace.diagnosis import Diagnosis
+    from pdctl.trace.room import Summary
 
 ROOMS = Path(__file__).parent.parent / "data" / "rooms"
 SCENARIOS = tuple(sorted(path.name for path in ROOMS.iterdir() if (path / "truth.json").exists()))
@@ -34,6 +39,18 @@ def library(paths: Sequence[str]) -> Library:
     return Library(open_logs(paths), tz=dt.timezone.utc, index=False)
 
 
+# What is read once serves every test of a process: files that use these run in one (`TOGETHER` of tests/conftest.py).
 @cache
 def tracer(scenario: str, without: str = "") -> Tracer:
     return Tracer(library(logs(scenario, without)))
+
+
+@cache
+def diagnosis(scenario: str, without: str = "") -> Diagnosis:
+    return diagnose(library(logs(scenario, without)))
+
+
+@cache
+def rows(scenario: str) -> tuple[Summary, ...]:
+    """As `pdctl rooms` lists them."""
+    return tuple(summaries(library(logs(scenario))))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +19,7 @@ from pdctl.trace.hints import Hints
 from tests.cases import for_each
 from tests.trace import pasted
 from tests.trace.engines import at, engine
-from tests.trace.recordings import SCENARIOS, library, logs, truth
+from tests.trace.recordings import SCENARIOS, diagnosis, library, logs, truth
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,11 +81,6 @@ HAPPENED = {
     "pdctl-swapped-bootstrap-ports": Truth(findings=("PD203", "PD203")),
     "pdctl-wrong-bootstrap-port": Truth(findings=("PD202",)),
 }
-
-
-@cache
-def diagnosis(scenario: str, without: str = "") -> Diagnosis:
-    return diagnose(library(logs(scenario, without)))
 
 
 def test_every_recording_is_here() -> None:

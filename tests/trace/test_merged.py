@@ -12,30 +12,26 @@ from pdctl.trace.diagnose import diagnose
 from pdctl.trace.diagnosis import Kind
 from pdctl.trace.room import Outcome
 from tests.logs import merged
-from tests.trace.recordings import SCENARIOS, library, logs, truth
+from tests.trace.recordings import SCENARIOS, diagnosis, library, logs, tracer, truth
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pdctl.logs.library import Library
+    from pdctl.trace.diagnosis import Diagnosis
 
 FORMS = (*merged.NAMED, *merged.PASTED)
 # Each form over some recordings, each recording in some form; all pairs: `pytest -m heavy tests/trace/test_merged.py`.
-BROAD = (
-    "1p1d-decode-killed-debug-sgl058", "1p1d-page-size-debug-sgl0523", "2p1d-healthy-debug-sgl058",
-    "2p1d-swapped-ports-info-log-requests-sgl0523",
-)  # fmt: skip
+BROAD = ("1p1d-decode-killed-debug-sgl058", "1p1d-page-size-debug-sgl0523")
+NAMELESS = (*BROAD, "2p1d-healthy-debug-sgl058", "2p1d-swapped-ports-info-log-requests-sgl0523")
 PAIRS = [(scenario, form) for scenario in BROAD for form in FORMS]
 PAIRS += [(scenario, FORMS[at % len(FORMS)]) for at, scenario in enumerate(SCENARIOS) if scenario not in BROAD]
 ALL = [(scenario, form) for scenario in SCENARIOS for form in FORMS if (scenario, form) not in PAIRS]
 
 
-def told(read: Library, scenario: str) -> dict[str, Any]:
+def told(tracer: Tracer, found: Diagnosis, scenario: str) -> dict[str, Any]:
     """Everything that is said, with each instance called by its role and port."""
-    tracer = Tracer(read)
     who = {name: (one.role, one.port) for name, one in tracer.deployment.instances.items()}
-    found = diagnose(read)
     rooms = {}
     for room in truth(scenario):
         one = tracer.trace(int(room))
@@ -55,13 +51,18 @@ def told(read: Library, scenario: str) -> dict[str, Any]:
 
 @cache
 def apart(scenario: str) -> dict[str, Any]:
-    return told(library(logs(scenario)), scenario)
+    return told(tracer(scenario), diagnosis(scenario), scenario)
+
+
+def together(stream: Path, scenario: str) -> dict[str, Any]:
+    read = library([str(stream)])
+    return told(Tracer(read), diagnose(read), scenario)
 
 
 def check(scenario: str, form: Callable[..., str], folder: Path) -> None:
     stream = folder / "all.log"
     stream.write_text(form(merged.read(logs(scenario))))
-    assert told(library([str(stream)]), scenario) == apart(scenario)
+    assert together(stream, scenario) == apart(scenario)
 
 
 @pytest.mark.parametrize(("scenario", "form"), PAIRS, ids=lambda each: getattr(each, "__name__", each))
@@ -86,7 +87,7 @@ def test_the_processes_of_a_unit_are_one_instance(tmp_path: Path) -> None:
     for scenario in BROAD[:2]:
         stream = tmp_path / f"{scenario}.log"
         stream.write_text(merged.journal_of_children(merged.read(logs(scenario)), lambda name: name))
-        assert told(library([str(stream)]), scenario) == apart(scenario)
+        assert together(stream, scenario) == apart(scenario)
 
 
 def test_processes_of_two_prefills_under_one_name_give_no_verdict(tmp_path: Path) -> None:
@@ -99,13 +100,13 @@ def test_processes_of_two_prefills_under_one_name_give_no_verdict(tmp_path: Path
     assert not found.findings
     assert not found.deaths
     assert any(one.kind is Kind.MIXED for one in found.sources)
-    tracer = Tracer(read)
+    reader = Tracer(read)
     for room in truth(scenario):
-        assert tracer.trace(int(room)).cause is None
-        assert tracer.trace(int(room)).wrong_prefill is None
+        assert reader.trace(int(room)).cause is None
+        assert reader.trace(int(room)).wrong_prefill is None
 
 
-@pytest.mark.parametrize("scenario", BROAD)
+@pytest.mark.parametrize("scenario", NAMELESS)
 def test_lines_that_alternate_without_names_give_no_verdict(scenario: str, tmp_path: Path) -> None:
     stream = tmp_path / "all.log"
     stream.write_text(merged.nameless(merged.read(logs(scenario))))
@@ -115,9 +116,9 @@ def test_lines_that_alternate_without_names_give_no_verdict(scenario: str, tmp_p
     assert any("kubectl logs --prefix" in one.enable_with for one in found.unknowns)
     assert not found.findings
     assert all("one of the processes" in one.why for one in found.deaths)
-    tracer = Tracer(read)
+    reader = Tracer(read)
     for room in truth(scenario):
-        one = tracer.trace(int(room))
+        one = reader.trace(int(room))
         if not one.events:
             continue
         assert one.outcome in (Outcome.FAILED, Outcome.UNKNOWN)

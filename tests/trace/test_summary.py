@@ -9,15 +9,14 @@ from pdctl.trace.room import Outcome, Summary
 from tests.cases import for_each
 from tests.trace import pasted
 from tests.trace.engines import decode_timed_out, engine, got_info, sending
-from tests.trace.recordings import SCENARIOS, library, logs, tracer, truth
+from tests.trace.recordings import SCENARIOS, library, logs, rows, tracer, truth
 
 ROOM = 7707449254856086911
 
 
 @for_each("scenario", SCENARIOS)
 def test_a_row_says_what_a_trace_says(scenario: str) -> None:
-    found = summary.summaries(library(logs(scenario)))
-    for one in found:
+    for one in rows(scenario):
         room = tracer(scenario).trace(one.room)
         assert (one.prefill, one.decode) == (room.prefill_requested, room.decode)
         assert (one.outcome, one.phase_reached) == (room.outcome, room.phase_reached)

@@ -8,12 +8,9 @@ from functools import cache
 
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import PLACEHOLDER
-from pdctl.trace.assemble import Tracer
-from pdctl.trace.diagnose import diagnose
-from pdctl.trace.summary import summaries
 from tests.cases import for_each
 from tests.catalogue import shape
-from tests.trace.recordings import SCENARIOS, library, logs
+from tests.trace.recordings import SCENARIOS, diagnosis, rows, tracer
 
 # How a way to learn more may begin, beside a command: with flags to start an engine with, or with these.
 WAYS = re.compile(r"--|`|(?:give|read|what) ")
@@ -38,10 +35,8 @@ def said(scenario: str) -> tuple[Text, ...]:
 
 
 def _of_rooms(scenario: str) -> Iterator[Text]:
-    opened = library(logs(scenario))
-    tracer = Tracer(opened)
-    for one in summaries(opened):
-        room = tracer.trace(one.room)
+    for one in rows(scenario):
+        room = tracer(scenario).trace(one.room)
         of = f"{scenario} {room.room}"
         if room.cause is not None:
             of = f"{of} {room.cause.code}"
@@ -58,7 +53,7 @@ def _of_rooms(scenario: str) -> Iterator[Text]:
 
 
 def _of_the_whole(scenario: str) -> Iterator[Text]:
-    found = diagnose(library(logs(scenario)))
+    found = diagnosis(scenario)
     for each in (*found.deaths, *found.findings):
         of = f"{scenario} {each.code}"
         yield Text(of, "headline", each.headline)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -12,7 +11,7 @@ from pdctl.fleet.canary import Side, extras, matrix, queues
 from pdctl.fleet.engines import probe_engines
 from pdctl.fleet.facts import Endpoint, Engine
 from pdctl.fleet.routers import probe_router
-from tests.e2e.conftest import Deployment, start
+from tests.e2e.conftest import Deployment
 from tests.fleet.conftest import LONG, port_of
 
 LOOPBACK = "127.0.0.1"
@@ -39,13 +38,12 @@ class Live:
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    deployment = start(tmp_path_factory.mktemp("state"), "probed", "topologies/2p1d.yaml", 2, "--no-verify")
+def live(two_prefills: Deployment) -> Live:
+    deployment = two_prefills
     names = [("prefill-0", "prefill"), ("prefill-1", "prefill"), ("decode-0", "decode")]
     urls = (*deployment.prefills, *deployment.decodes)
     endpoints = tuple(Endpoint(name, role, url) for (name, role), url in zip(names, urls, strict=True))
-    yield Live(deployment, endpoints, probe_engines(endpoints, LONG, generate=True))
-    deployment.pdctl("down", "probed")
+    return Live(deployment, endpoints, probe_engines(endpoints, LONG, generate=True))
 
 
 def test_engines(live: Live) -> None:
