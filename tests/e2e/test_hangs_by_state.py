@@ -34,7 +34,7 @@ from pdctl.trace.assemble import Tracer
 from pdctl.trace.room import Outcome
 from pdctl.trace.summary import summaries
 from tests.e2e.conftest import ROOT, TINY, wait_for
-from tests.e2e.test_hangs import ENGINES, LEAST, MATRIX, Fleet, Net, start
+from tests.e2e.namespaces import ENGINES, LEAST, MATRIX, Fleet, Net, start
 
 PATIENCE = 6  # seconds both sides wait for each other
 HELD = 12.0  # seconds a fault lasts: longer than time-out and heartbeats

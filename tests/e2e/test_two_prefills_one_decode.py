@@ -9,7 +9,6 @@ from collections import Counter
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from tests.e2e.conftest import TINY, Deployment, wait_for
@@ -76,6 +75,8 @@ def test_a_dp_rank_that_is_nobodys_is_the_requests_mistake_alone(two_prefills: D
 
 
 def test_openai_client_streams_a_chat(two_prefills: Deployment) -> None:
+    import openai  # here: every test process reads this file, one runs it
+
     with openai.OpenAI(base_url=f"{two_prefills.router}/v1", api_key="none") as client:
         stream = client.chat.completions.create(
             model="tiny",

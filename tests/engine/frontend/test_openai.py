@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import openai
 import pytest
 
 from tests.engine.frontend.checkpoint import ids_of
 from tests.engine.frontend.conftest import Engine
 from tests.engine.frontend.test_generate import events
 
+if TYPE_CHECKING:
+    import openai
+
 SLOW = 5  # the echo rank's milliseconds for a token travel as the seed
 
 
 @pytest.fixture(scope="module")
 def client(unified: Engine) -> Iterator[openai.OpenAI]:
+    import openai  # here: every test process reads this file, one runs it
+
     with openai.OpenAI(base_url=f"{unified.url}/v1", api_key="none", max_retries=0) as opened:
         yield opened
 
@@ -124,6 +129,8 @@ def test_chat_may_bring_ids_instead_of_a_template(unified: Engine) -> None:
 
 
 def test_models(client: openai.OpenAI) -> None:
+    import openai
+
     (model,) = client.models.list().data
     assert (model.id, model.model_extra["max_model_len"]) == ("echo", 512)
     assert client.models.retrieve("echo").id == "echo"
@@ -132,6 +139,8 @@ def test_models(client: openai.OpenAI) -> None:
 
 
 def test_an_error_reads_well_in_the_client(client: openai.OpenAI) -> None:
+    import openai
+
     with pytest.raises(openai.BadRequestError, match="context length \\(512 tokens\\)") as caught:
         client.completions.create(model="echo", prompt="a" * 600)
     assert caught.value.type == "context_length_exceeded"

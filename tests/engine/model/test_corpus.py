@@ -14,7 +14,6 @@ from tokenizers import Tokenizer
 import pdctl.checkpoints
 from pdctl.checkpoints import corpus
 from pdctl.checkpoints.corpus import Example
-from pdctl.checkpoints.make_tiny import IGNORE, Phase, encode, rows
 
 TINY = Path(pdctl.checkpoints.__file__).parent / "tiny"
 
@@ -55,6 +54,8 @@ def test_answers_are_right() -> None:
 def test_training_rows_have_the_form_of_served_prompts(tokenizer: Tokenizer) -> None:
     from transformers import AutoTokenizer  # here: every test process reads this file, one runs it
 
+    from pdctl.checkpoints.make_tiny import encode
+
     peer = AutoTokenizer.from_pretrained(TINY)
     for one in many(corpus.example, 60):
         ids, learned = encode(tokenizer, one)
@@ -67,6 +68,8 @@ def test_training_rows_have_the_form_of_served_prompts(tokenizer: Tokenizer) -> 
 
 
 def test_only_answers_are_learned(tokenizer: Tokenizer) -> None:
+    from pdctl.checkpoints.make_tiny import IGNORE, Phase, rows
+
     user, assistant, end = (tokenizer.token_to_id(f"<|{name}|>") for name in ("user", "assistant", "end"))
     for tokens, labels in islice(rows(tokenizer, Random(5), Phase(1, 8, 200, 20)), 3):
         assert torch.equal(labels[labels != IGNORE], tokens[labels != IGNORE])
