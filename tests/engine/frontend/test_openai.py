@@ -165,7 +165,9 @@ def test_completion_prompts(client: openai.OpenAI, prompt: object, texts: list[s
         "".join(chunk.choices[0].text for chunk in chunks if chunk.choices[0].index == i) for i in range(len(texts))
     ]
     assert streamed == [choice.text for choice in answer.choices]
-    assert {chunk.choices[0].finish_reason for chunk in chunks} == {None, "stop"}
+    for i in range(len(texts)):  # one chunk or more: on a busy machine tokens travel together
+        *before, last = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices[0].index == i]
+        assert (set(before) <= {None}, last) == (True, "stop"), "the last chunk of a choice, and no other, says why"
 
 
 def test_completion_default_length_is_16(client: openai.OpenAI) -> None:
