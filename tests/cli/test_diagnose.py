@@ -16,14 +16,13 @@ from pdctl.launch import preflight
 from pdctl.launch.prepare import open_run
 from pdctl.launch.run import State
 from pdctl.logs.frames import plain
-from tests.cli.test_trace_room import BROKEN, DATA, FAILED, Verb, verb
+from tests.cli.verb import BROKEN, DATA, FAILED, Verb, shell
 from tests.launch.conftest import DEADLINE, QUICK, deploy
 from tests.logs import merged
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["verb"]
 HEALTHY = DATA / "2p1d-healthy-debug-sgl058"
 KILLED, CRASHED, QUIET = (
     DATA / "1p1d-decode-killed-debug-sgl058", DATA / "1p1d-dp-attention-crash-debug-sgl058",
@@ -143,8 +142,6 @@ def test_a_rid_where_a_room_is_expected_is_understood(verb: Verb) -> None:
 
 
 def test_a_pipe_is_diagnosed(tmp_path: Path) -> None:
-    from tests.cli.test_trace_room import shell
-
     with (DATA / "1p1d-page-size-debug-sgl058" / "decode0.log").open("rb") as log:
         asked = shell("diagnose", "-", cache=tmp_path, stdin=log)
         out, err = asked.communicate(timeout=DEADLINE)

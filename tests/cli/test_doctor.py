@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pdctl.catalogue import book
-from pdctl.cli import exits
 from pdctl.cli.doctor_conflicts import CONFLICTS
+from tests.cli.doctor import ROOT, Said
 
-ROOT = Path(__file__).resolve().parents[2]
 TOPOLOGIES = ROOT / "topologies"
 SHIPPED = sorted(path.stem for path in TOPOLOGIES.glob("*.yaml"))
 # Rehearsals that cannot be told from what is written: a process dies, or the network is slow.
@@ -36,25 +33,6 @@ roles:
   prefill: {instances: 1}
   decode: {instances: 1, page-size: 32}
 """
-
-
-class Said:
-    """One run in this process: exit code, standard output, standard error."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], *argv: object) -> None:
-        self.code = 0
-        try:
-            exits.run(["doctor", *map(str, argv)])
-        except SystemExit as left:
-            self.code = int(left.code or 0)
-        self.out, self.err = capsys.readouterr()
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.out)
-
-    def codes(self, severity: str = "error") -> list[str]:
-        return [one["code"] for one in self.document["findings"] if one["severity"] == severity]
 
 
 @pytest.fixture(autouse=True)

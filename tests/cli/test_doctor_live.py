@@ -18,7 +18,7 @@ import pytest
 
 from pdctl.doctor import gather
 from pdctl.fleet import from_host
-from tests.cli.test_doctor import ROOT, Said
+from tests.cli.doctor import ROOT, Said
 from tests.doctor.replay import Replay, replay
 from tests.fleet.conftest import Peer
 from tests.launch.conftest import eventually

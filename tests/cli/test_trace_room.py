@@ -7,48 +7,19 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
 import jsonschema
 import pytest
 
-from pdctl.cli.exits import run
 from pdctl.launch import preflight
 from pdctl.launch.prepare import open_run
 from pdctl.launch.run import State
 from pdctl.render.trace.forms import Form
+from tests.cli.verb import BROKEN, DATA, FAILED, FINE, Verb, shell
 from tests.launch.conftest import DEADLINE, QUICK, deploy
-from tests.render.trace.test_document import SCHEMA
-
-DATA = Path(__file__).parent.parent / "data" / "rooms"
-BROKEN = DATA / "2p1d-missing-ports-debug-sgl058"
-FAILED, FINE = "5111113946003395278", "6496630583363406345"
-
-
-@pytest.fixture
-def verb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Verb:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("PDCTL_HOME", str(tmp_path / "home"))
-    return Verb(capsys)
-
-
-class Verb:
-    """`pdctl …` within this process."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-        self.out, self.err = "", ""
-
-    def __call__(self, *argv: str | Path) -> int:
-        with pytest.raises(SystemExit) as caught:
-            run([str(word) for word in argv])
-        self.out, self.err = self._capsys.readouterr()
-        assert isinstance(caught.value.code, int)
-        return caught.value.code
+from tests.render.trace.schema import SCHEMA
 
 
 @pytest.mark.parametrize("form", list(Form), ids=lambda form: form.value)
@@ -147,19 +118,6 @@ def test_the_lanes_of_a_run_have_its_names(verb: Verb, tmp_path: Path) -> None:
     opened.directory.save(replace(opened.run, state=State.STOPPED))
     assert verb("trace-room", FINE, "-o", "json") in (0, 4)  # the latest run, none being alive
     assert verb("trace-room", FINE, "--run", "green") == 5
-
-
-def shell(*argv: str | Path, cache: Path, stdin: IO[bytes] | int = subprocess.DEVNULL) -> subprocess.Popen[str]:
-    env = {**os.environ, "PYTHONUTF8": "1", "XDG_CACHE_HOME": str(cache), "TZ": "UTC"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "pdctl", *map(str, argv)],
-        env=env,
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-    )
 
 
 def test_a_log_may_come_through_a_pipe(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from pdctl.engines.pdctl.engine import ROWS
 from tests.e2e.conftest import ROOT, Deployment, wait_for
-from tests.e2e.test_two_prefills_one_decode import answers, prompts
+from tests.e2e.greedy import answers, prompts
 from tests.ports import free_block
 
 MOE = ROOT / "pdctl" / "checkpoints" / "tiny-moe"

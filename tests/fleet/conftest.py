@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from hypothesis import strategies as st
 
 ANSWERS = Path(__file__).resolve().parents[1] / "data" / "answers"
 LONG = 60.0  # seconds: what a test grants where time is not the point; the machine may be shared
@@ -123,3 +124,10 @@ def peer() -> Iterator[Callable[..., Peer]]:
     yield start
     for one in peers:
         one.close()
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
+    max_leaves=12,
+)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from pdctl.fleet import bootstrap, bootstraps
 from pdctl.fleet.bootstraps import Claim, probe_bootstraps
 from pdctl.fleet.facts import Bootstrap
-from tests.fleet.conftest import LONG, Answers, Peer, Serve, closed_port, port_of, recorded
-from tests.fleet.test_document import ANY_JSON
+from tests.fleet.conftest import ANY_JSON, LONG, Answers, Peer, Serve, closed_port, port_of, recorded
 
 NOT_YET = "Prefill server not fully registered yet (3 workers registered)."
 

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from pdctl.fleet import canary, legs
 from pdctl.fleet.canary import Prompt, Side, extras, matrix
 from pdctl.fleet.facts import Canary
-from tests.fleet.conftest import LONG, closed_port
+from tests.fleet.conftest import ANY_JSON, LONG, closed_port
 from tests.fleet.engine import Engine, Face, Handler, is_silent, refuses, result, speaks
-from tests.fleet.test_document import ANY_JSON
 
 Start = Callable[..., tuple[Engine, Side]]
 

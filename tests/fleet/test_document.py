@@ -10,13 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pdctl.fleet import document, exposition
-from tests.fleet.conftest import ANSWERS
-
-ANY_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
-    max_leaves=12,
-)
+from tests.fleet.conftest import ANSWERS, ANY_JSON
 
 
 @given(st.binary(max_size=200) | ANY_JSON.map(lambda value: json.dumps(value).encode()))

@@ -15,8 +15,7 @@ from pdctl.fleet import prober, server_info
 from pdctl.fleet.engines import probe_engines
 from pdctl.fleet.facts import Endpoint, Engine
 from pdctl.fleet.http import Answer
-from tests.fleet.conftest import LONG, Peer, Serve, closed_port, recorded
-from tests.fleet.test_document import ANY_JSON
+from tests.fleet.conftest import ANY_JSON, LONG, Peer, Serve, closed_port, recorded
 
 
 def probe(url: str) -> Engine:

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from pdctl.fleet import router
 from pdctl.fleet.facts import Router
 from pdctl.fleet.routers import probe_router
-from tests.fleet.conftest import LONG, Answers, Peer, Serve, closed_port, recorded
-from tests.fleet.test_document import ANY_JSON
+from tests.fleet.conftest import ANY_JSON, LONG, Answers, Peer, Serve, closed_port, recorded
 
 OWN = {"schema": "pdctl.router.workers/1", "workers": [], "total": 0}
 

@@ -47,8 +47,8 @@ from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.prefill.bootstrap_server import BootstrapServer
 from pdctl.engine.prefill.prefill_manager import PrefillManager
 from pdctl.engine.transfer import select
+from tests.engine.kv_link.impostor import REGISTER
 from tests.engine.kv_link.rig import DECODE, HOST, PREFILL, geometry, pages
-from tests.engine.kv_link.test_frames import REGISTER
 from tests.fuzz.edits import SEPARATOR
 from tests.fuzz.judge import Body, Target
 from tests.fuzz.stand_ins import Taker, connection, stands_for

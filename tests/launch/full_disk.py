@@ -13,7 +13,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from tests.cli.test_run_verbs import Shell
+from tests.cli.shell import Shell
 
 FULL = b"\0" * (2 << 20)
 

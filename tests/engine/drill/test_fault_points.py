@@ -10,7 +10,7 @@ import pytest
 from pdctl.engine.config.engine_flags import parse
 from pdctl.engine.drill import fault_points
 from pdctl.engine.drill.fault_points import ACTIONS, ENV, SELECTORS, STEPS, Armed, arm, read
-from tests.engine.scheduler.test_loop import TINY
+from tests.engine.scheduler.rig import TINY
 
 
 def test_every_part_of_a_fault_is_a_value() -> None:

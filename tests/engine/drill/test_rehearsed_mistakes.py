@@ -10,7 +10,7 @@ from pdctl.engine.drill import fault_points
 from pdctl.engine.drill.modelled_link import Link
 from pdctl.engine.drill.rehearsed_mistakes import MARK, OPTIONS, Rehearsal, read
 from pdctl.engine.scheduler.scheduler_log import _speed
-from tests.engine.scheduler.test_loop import TINY
+from tests.engine.scheduler.rig import TINY
 
 BASE = ["--model-path", str(TINY)]
 

@@ -17,7 +17,13 @@ PROMPTS = 24
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.mark.parametrize(("model", "features"), [("mla", FEATURES[1]), ("gqa", FEATURES[2])], ids=["oldest", "older"])
+@pytest.mark.parametrize(
+    ("model", "features"),
+    [
+        pytest.param("mla", FEATURES[1], id="oldest"),
+        pytest.param("gqa", FEATURES[2], id="older", marks=pytest.mark.heavy),
+    ],
+)
 def test_a_pair_answers_as_one_engine(model: str, features: dict[str, str]) -> None:
     if reason := lacks(features):
         pytest.skip(reason)

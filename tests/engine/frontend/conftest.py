@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -141,3 +142,26 @@ def replicas(model: Path) -> Iterator[Engine]:
     with running(model, "--dp-size", "2", "--tp-size", "2", "--load-balance-method", "round_robin") as engine:
         engine.wait_for(READY)
         yield engine
+
+
+def events(response: httpx.Response) -> list[dict[str, object]]:
+    lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def in_background(engine: Engine, text: object, **body: object) -> tuple[threading.Thread, list[httpx.Response]]:
+    """A request on its way (it has reached the engine when this returns) and where its answer will be."""
+    answers: list[httpx.Response] = []
+    rid = body.setdefault("rid", f"bg{len(engine.lines)}")
+
+    def ask() -> None:
+        answers.append(httpx.post(f"{engine.url}/generate", json={"text": text, **body}, timeout=30))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    engine.wait_for(f"Receive: obj=GenerateReqInput(rid='{rid}")
+    return thread, answers
+
+
+SHAPE = ("--tp-size", "2", "--attn-dp-size", "2")

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.frontend.conftest import Engine, until
+from tests.engine.frontend.conftest import Engine, in_background, until
 from tests.engine.frontend.echo_scheduler import IDLE_TOKENS
-from tests.engine.frontend.test_lifecycle import in_background
 
 
 def busy(engine: Engine) -> int:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 
 import httpx
@@ -8,15 +7,9 @@ import pytest
 
 from tests.cases import for_each
 from tests.engine.frontend.checkpoint import ids_of
-from tests.engine.frontend.conftest import Engine
+from tests.engine.frontend.conftest import Engine, events
 
 SLOW = {"sampling_seed": 5}  # milliseconds a token takes in the echo rank
-
-
-def events(response: httpx.Response) -> list[dict[str, object]]:
-    lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
-    assert lines[-1] == "[DONE]"
-    return [json.loads(line) for line in lines[:-1]]
 
 
 def generate(engine: Engine, **body: object) -> httpx.Response:

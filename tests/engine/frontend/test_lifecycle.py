@@ -8,13 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.engine.frontend.conftest import READY, ROOT, Engine, running, until
+from tests.engine.frontend.conftest import READY, ROOT, Engine, in_background, running, until
 from tests.ports import free_port
 
 
@@ -24,20 +23,6 @@ def alive(pid: int) -> bool:
         return stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-def in_background(engine: Engine, text: object, **body: object) -> tuple[threading.Thread, list[httpx.Response]]:
-    """A request on its way (it has reached the engine when this returns) and where its answer will be."""
-    answers: list[httpx.Response] = []
-    rid = body.setdefault("rid", f"bg{len(engine.lines)}")
-
-    def ask() -> None:
-        answers.append(httpx.post(f"{engine.url}/generate", json={"text": text, **body}, timeout=30))
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    engine.wait_for(f"Receive: obj=GenerateReqInput(rid='{rid}")
-    return thread, answers
 
 
 @pytest.fixture

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.frontend.conftest import READY, Engine, running
+from tests.engine.frontend.conftest import READY, SHAPE, Engine, running
 from tests.ports import free_block
-
-SHAPE = ("--tp-size", "2", "--attn-dp-size", "2")
 
 
 @contextmanager

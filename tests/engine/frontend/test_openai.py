@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.engine.frontend.checkpoint import ids_of
-from tests.engine.frontend.conftest import Engine
-from tests.engine.frontend.test_generate import events
+from tests.engine.frontend.conftest import Engine, events
 
 if TYPE_CHECKING:
     import openai

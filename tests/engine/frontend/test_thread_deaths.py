@@ -12,8 +12,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.engine.frontend.conftest import READY, running
-from tests.engine.frontend.test_nodes import SHAPE
+from tests.engine.frontend.conftest import READY, SHAPE, running
 from tests.ports import free_block
 
 DEATHS = {

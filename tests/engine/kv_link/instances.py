@@ -174,3 +174,22 @@ def pair(model: KvModel, near: Grid, far: Grid, **settings: Any) -> Iterator[Pai
         instance("decode", model, far, **settings) as decode,
     ):
         yield Pair(prefill, decode, server.port)
+
+
+SRC, DST = pages(3, 4, 5, 9, 20), pages(7, 8, 11, 1, 2)
+
+
+def run_room(prefill: Instance, decode: Instance, room: int, port: int) -> tuple[list, list]:
+    senders, receivers = prefill.senders(room), decode.receivers(room, port)
+    decode.announce(receivers, DST)
+    prefill.send(senders, SRC[:2], SRC[2:])
+    decode.until(receivers, KVPoll.SUCCESS)
+    prefill.until(senders, KVPoll.SUCCESS)
+    return senders, receivers
+
+
+def assert_moved(decode: Instance, whole: np.ndarray, before: list[np.ndarray]) -> None:
+    for rank, old in zip(decode.ranks, before, strict=True):
+        expected = old.copy()
+        expected[:, DST] = held(decode.model, rank.seat, whole)[:, SRC]
+        assert np.array_equal(rank.pool, expected), rank.seat

@@ -15,7 +15,7 @@ from pdctl.engine.prefill.rank_table import MAX_ROOMS, RankTable, Request
 from pdctl.http_auth import sign
 from pdctl.layout.shape import Shape
 from tests.cases import for_each
-from tests.engine.kv_link.test_bootstrap_server import HOST, bootstrap
+from tests.engine.kv_link.rig import HOST, bootstrap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,8 +13,8 @@ from pdctl.engine.transfer.checksum import ChecksumTransport
 from pdctl.engine.transfer.transport import Op, TransferPlan, Transport
 from tests.cases import for_each
 from tests.engine.kv_link.rig import bootstrap, decode_side, geometry, pages, prefill_side
-from tests.engine.kv_link.test_failures import failed
-from tests.engine.kv_link.test_rooms import BACKENDS, open_room, run_room
+from tests.engine.kv_link.rooms import failed, open_room, run_room
+from tests.engine.transfer.backends import BACKENDS
 
 SRC, DST = pages(1, 2, 5, 7), pages(4, 9, 8, 3)
 

@@ -13,9 +13,8 @@ from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.kvcache.pool_geometry import Layout
 from tests.engine.kv_link.far_rank import FarRank, far_rank
 from tests.engine.kv_link.rig import HOST, Bootstrap, Side, bootstrap, decode_side, geometry, pages, prefill_side
-from tests.engine.kv_link.test_failures import failed
-from tests.engine.kv_link.test_rooms import routed_ip, run_room
-from tests.engine.transfer.test_transports import BACKENDS, has_nixl
+from tests.engine.kv_link.rooms import failed, routed_ip, run_room
+from tests.engine.transfer.backends import BACKENDS, has_nixl
 from tests.ports import free_port
 
 needs_route = pytest.mark.skipif(

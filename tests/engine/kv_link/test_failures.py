@@ -10,30 +10,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from pdctl.engine.decode.receiver import Receiver
 from pdctl.engine.kv_link.room_failure import FailureCode
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.kvcache.pool_geometry import Layout
-from tests.engine.kv_link.rig import HOST, Side, Woken, bootstrap, decode_side, geometry, pages, prefill_side
-from tests.engine.kv_link.test_rooms import open_room, run_room
+from tests.engine.kv_link.rig import HOST, Woken, bootstrap, decode_side, geometry, pages, prefill_side
+from tests.engine.kv_link.rooms import announced, failed, open_room, run_room
 from tests.ports import free_port
-
-
-def failed(side: Side, room: object, code: FailureCode, *texts: str) -> None:
-    side.until(room, KVPoll.FAILED)  # type: ignore[arg-type]
-    failure = room.failure  # type: ignore[attr-defined]
-    assert failure.code == code.value
-    for text in texts:
-        assert text in failure.message
-
-
-def announced(prefill: Side, decode: Side, room: int, port: int) -> Receiver:
-    """A receiver whose page list is on its way."""
-    receiver = decode.manager.receiver(room, f"rid-{room}", HOST, port)
-    decode.until(receiver, KVPoll.WAITING_FOR_INPUT)
-    receiver.send_metadata(pages(1, 2))
-    return receiver
-
 
 # --- deadlines
 

@@ -16,7 +16,7 @@ from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.prefill.sender import Sender
 from tests.engine.kv_link.far_rank import far_rank
 from tests.engine.kv_link.rig import HOST, Side, bootstrap, decode_side, geometry, pages, prefill_side
-from tests.engine.kv_link.test_failures import failed
+from tests.engine.kv_link.rooms import failed
 from tests.ports import free_port
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import uuid
-from collections.abc import Iterator
 
 import msgspec
 import numpy as np
 import pytest
-import zmq
 
 from pdctl.engine.ipc.codec import FrameError
 from pdctl.engine.kv_link.kv_frames import (
@@ -19,35 +15,18 @@ from pdctl.engine.kv_link.kv_frames import (
     Abort,
     AbortAck,
     Frame,
-    RegisterAck,
-    RegisterKvArgs,
     Status,
-    TransferInfo,
-    Unregister,
     clipped,
     codec,
     pack_pages,
     unpack_pages,
 )
-from pdctl.engine.kv_link.rank_shape import RankShape
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.prefill.unclaimed_rooms import CAPACITY, SHARE
 from tests.cases import for_each
-from tests.engine.kv_link.rig import DECODE, HOST, bootstrap, decode_side, geometry, pages, prefill_side
-from tests.engine.kv_link.test_rooms import run_room
-
-ENDPOINT = f"tcp://{HOST}:9"
-SHAPE = RankShape.of(DECODE, geometry())
-REGISTER = RegisterKvArgs("s", ENDPOINT, "host", "shm", b"\x00" * 40, geometry(), SHAPE)
-FRAMES: list[Frame] = [
-    REGISTER,
-    RegisterAck("s", ENDPOINT, "host", False, "because"),
-    TransferInfo(2**63 - 1, "s", ENDPOINT, 7, pack_pages(pages(1, 2, 3))),
-    Status(5, "s", 7, KVPoll.SUCCESS, 0, metadata=b"\x00\xff"),
-    Abort(5, "s", ENDPOINT, 7, "because"),
-    AbortAck(5, "s", 7, 1),
-    Unregister("s"),
-]
+from tests.engine.kv_link.impostor import ENDPOINT, FRAMES, REGISTER, Impostor, dialled
+from tests.engine.kv_link.rig import bootstrap, decode_side, pages, prefill_side
+from tests.engine.kv_link.rooms import run_room
 
 
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: type(frame).__name__)
@@ -98,14 +77,6 @@ def test_a_malformed_frame_says_which_rule_it_broke(name: str) -> None:
         codec.decode(frame)
 
 
-@contextlib.contextmanager
-def dialled(endpoint: str) -> Iterator[zmq.Socket[bytes]]:
-    with zmq.Context() as context, context.socket(zmq.PUSH) as push:
-        push.setsockopt(zmq.LINGER, 1000)
-        push.connect(endpoint)
-        yield push
-
-
 DEEP = codec.encode(REGISTER)[:4] + b"\x82\xa4type\xa5abort\xa1x" + b"\x91" * 200_000
 
 
@@ -132,44 +103,6 @@ def test_frames_that_belong_to_the_other_role_are_ignored() -> None:
                     push.send(codec.encode(frame))
         run_room(prefill, decode, 1, server.port)
         assert decode.manager.stats().peers == 1
-
-
-class Impostor:
-    """A decode rank played by hand: registers with a prefill and reads the answers."""
-
-    def __init__(self, prefill_endpoint: str) -> None:
-        self.session = uuid.uuid4().hex
-        self._context = zmq.Context()
-        self._push = self._context.socket(zmq.PUSH)
-        self._pull = self._context.socket(zmq.PULL)
-        self.endpoint = f"tcp://{HOST}:{self._pull.bind_to_random_port(f'tcp://{HOST}')}"
-        self._push.connect(prefill_endpoint)
-
-    def send(self, frame: Frame) -> None:
-        self._push.send(codec.encode(frame))
-
-    def receive(self) -> Frame:
-        assert self._pull.poll(5000), "no answer within 5 s"
-        return codec.decode(self._pull.recv())
-
-    def register(self, descriptor: bytes, backend: str = "shm") -> RegisterAck:
-        """With a pool shaped like `geometry()`."""
-        asked = msgspec.structs.replace(REGISTER, session=self.session, endpoint=self.endpoint, backend=backend)
-        self.send(msgspec.structs.replace(asked, descriptor=descriptor))
-        answer = self.receive()
-        assert isinstance(answer, RegisterAck)
-        return answer
-
-    def info(self, room: int, data: bytes, generation: int = 1) -> TransferInfo:
-        return TransferInfo(room, self.session, self.endpoint, generation, data)
-
-    def __enter__(self) -> Impostor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._push.close(0)
-        self._pull.close(0)
-        self._context.term()
 
 
 def test_a_page_list_from_a_stranger_is_answered_with_the_reason() -> None:

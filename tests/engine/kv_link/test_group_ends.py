@@ -9,9 +9,8 @@ import pytest
 
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.layout.kv_links import KvModel
-from tests.engine.kv_link.instances import Grid, Instance, cache, held, instance
+from tests.engine.kv_link.instances import DST, SRC, Grid, Instance, cache, held, instance
 from tests.engine.kv_link.rig import bootstrap, pages
-from tests.engine.kv_link.test_shapes import DST, SRC
 
 ROOMS = 24
 

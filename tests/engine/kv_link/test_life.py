@@ -13,9 +13,8 @@ from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.prefill.prefill_manager import PrefillManager
 from pdctl.engine.transfer import select
 from tests.engine.kv_link.rig import HOST, PREFILL, bootstrap, decode_side, geometry, pages, prefill_side
-from tests.engine.kv_link.test_failures import failed
-from tests.engine.kv_link.test_rooms import open_room, run_room
-from tests.engine.transfer.test_transports import BACKENDS
+from tests.engine.kv_link.rooms import failed, open_room, run_room
+from tests.engine.transfer.backends import BACKENDS
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

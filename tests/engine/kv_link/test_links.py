@@ -8,9 +8,8 @@ from pdctl.engine.drill.modelled_link import Link, Window
 from pdctl.engine.drill.shaped_transport import DOWN, ShapedTransport
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.transfer.transport import Op, OpState, Transport
-from tests.engine.kv_link.rig import bootstrap, decode_side, prefill_side
-from tests.engine.kv_link.test_failures import announced
-from tests.engine.kv_link.test_rooms import pages, run_room
+from tests.engine.kv_link.rig import bootstrap, decode_side, pages, prefill_side
+from tests.engine.kv_link.rooms import announced, run_room
 
 ROOM = 7101
 

@@ -25,8 +25,7 @@ from tests.engine.kv_link.rig import (
     pages,
     prefill_side,
 )
-from tests.engine.kv_link.test_failures import failed
-from tests.engine.kv_link.test_rooms import open_room, run_room
+from tests.engine.kv_link.rooms import failed, open_room, run_room
 
 BOUND = 60.0  # seconds; every deadline of the managers is 300
 GQA = KvModel(6, 4)

@@ -7,9 +7,8 @@ import logging
 import pytest
 
 from pdctl.engine.kv_link.room_failure import FailureCode
-from tests.engine.kv_link.rig import HOST, bootstrap, decode_side, geometry, prefill_side
-from tests.engine.kv_link.test_failures import announced, failed
-from tests.engine.kv_link.test_rooms import finish, pages
+from tests.engine.kv_link.rig import HOST, bootstrap, decode_side, geometry, pages, prefill_side
+from tests.engine.kv_link.rooms import announced, failed, finish
 
 ROOM = 7001
 

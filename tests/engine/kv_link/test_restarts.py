@@ -16,12 +16,10 @@ from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.prefill.registration import rank_row
 from pdctl.engine.prefill.sender import Sender
 from pdctl.layout.kv_links import KvModel
-from tests.engine.kv_link.instances import Grid, Instance, cache, instance, pair
+from tests.engine.kv_link.instances import Grid, Instance, assert_moved, cache, instance, pair
+from tests.engine.kv_link.instances import run_room as run_shaped_room
 from tests.engine.kv_link.rig import HOST, Bootstrap, Side, bootstrap, decode_side, pages, prefill_side
-from tests.engine.kv_link.test_failures import failed
-from tests.engine.kv_link.test_rooms import finish
-from tests.engine.kv_link.test_shapes import assert_moved
-from tests.engine.kv_link.test_shapes import run_room as run_shaped_room
+from tests.engine.kv_link.rooms import failed, finish
 from tests.ports import free_port
 
 GQA = KvModel(4, 4)

@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-import socket
-
 import numpy as np
 import pytest
 
 from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
-from pdctl.engine.decode.receiver import Receiver
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.kvcache.pool_geometry import Layout
-from pdctl.engine.prefill.sender import Sender
 from tests.cases import for_each
-from tests.engine.kv_link.rig import HOST, Bootstrap, Side, bootstrap, decode_side, geometry, pages, prefill_side
-from tests.engine.transfer.test_transports import BACKENDS, has_nixl
+from tests.engine.kv_link.rig import HOST, Bootstrap, bootstrap, decode_side, geometry, pages, prefill_side
+from tests.engine.kv_link.rooms import assert_moved, finish, open_room, routed_ip, run_room
+from tests.engine.transfer.backends import BACKENDS, has_nixl
 
 LAYER, PAGE = Layout.LAYER_MAJOR, Layout.PAGE_MAJOR
-
-
-def assert_moved(prefill: Side, decode: Side, src: np.ndarray, dst: np.ndarray) -> None:
-    for slab in range(prefill.shape.num_slabs):
-        for one, two in zip(src.tolist(), dst.tolist(), strict=True):
-            assert np.array_equal(prefill.item(slab, one), decode.item(slab, two)), (slab, one, two)
-
-
-def open_room(prefill: Side, decode: Side, room: int, port: int) -> tuple[Sender, Receiver]:
-    sender = prefill.manager.sender(room, f"rid-{room}")
-    receiver = decode.manager.receiver(room, f"rid-{room}", HOST, port)
-    return sender, receiver
-
-
-def finish(prefill: Side, decode: Side, sender: Sender, receiver: Receiver, metadata: bytes) -> None:
-    decode.until(receiver, KVPoll.SUCCESS)
-    prefill.until(sender, KVPoll.SUCCESS)
-    assert receiver.metadata == metadata
-    assert receiver.settled
-    assert sender.settled
-    assert receiver.failure is None
-    assert sender.failure is None
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -136,17 +111,6 @@ def test_the_handshake_is_cached_so_the_second_room_needs_no_bootstrap_server() 
         run_room(prefill, decode, 2, server.port)
 
 
-def run_room(prefill: Side, decode: Side, room: int, port: int) -> None:
-    sender, receiver = open_room(prefill, decode, room, port)
-    decode.until(receiver, KVPoll.WAITING_FOR_INPUT)
-    receiver.send_metadata(pages(2, 3))
-    sender.send(pages(5, 6), last=True, metadata=b"m")
-    finish(prefill, decode, sender, receiver, b"m")
-    assert_moved(prefill, decode, pages(5, 6), pages(2, 3))
-    sender.clear()
-    receiver.clear()
-
-
 def test_data_parallel_prefills_are_found_by_the_room_number() -> None:
     with (
         bootstrap() as server,
@@ -218,16 +182,6 @@ def test_a_room_number_can_be_used_again_after_it_has_ended() -> None:
     with bootstrap() as server, prefill_side(server.port) as prefill, decode_side() as decode:
         for _ in range(3):
             run_room(prefill, decode, 1, server.port)
-
-
-def routed_ip() -> str:
-    """This machine's address on its default route; a loopback one when it has none. Nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return HOST
-        return str(probe.getsockname()[0])
 
 
 @pytest.mark.skipif(not has_nixl(), reason="no NIXL wheel for this platform")

@@ -8,10 +8,11 @@ import pytest
 import zmq
 
 from pdctl.deployment_secret import ENV, DeploymentSecret
+from pdctl.engine.kv_link.kv_frames import codec
 from pdctl.engine.kv_link.room_state import KVPoll
+from tests.engine.kv_link.impostor import FRAMES, dialled
 from tests.engine.kv_link.rig import bootstrap, decode_side, prefill_side
-from tests.engine.kv_link.test_frames import FRAMES, codec, dialled
-from tests.engine.kv_link.test_rooms import run_room
+from tests.engine.kv_link.rooms import run_room
 
 ONE, OTHER = DeploymentSecret(b"1" * 32), DeploymentSecret(b"2" * 32)
 

@@ -4,35 +4,16 @@ from __future__ import annotations
 
 from itertools import product
 
-import numpy as np
 import pytest
 
-from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.kvcache.pool_geometry import Layout
 from pdctl.layout.kv_links import KvModel
 from tests.cases import for_each
-from tests.engine.kv_link.instances import Grid, Instance, cache, held, instance
-from tests.engine.kv_link.rig import bootstrap, pages
-from tests.engine.transfer.test_transports import has_nixl
+from tests.engine.kv_link.instances import DST, Grid, assert_moved, cache, instance, run_room
+from tests.engine.kv_link.rig import bootstrap
+from tests.engine.transfer.backends import has_nixl
 
-SRC, DST = pages(3, 4, 5, 9, 20), pages(7, 8, 11, 1, 2)
 GQA, MLA = KvModel(4, 4), KvModel(3, 1, mla=True)
-
-
-def run_room(prefill: Instance, decode: Instance, room: int, port: int) -> tuple[list, list]:
-    senders, receivers = prefill.senders(room), decode.receivers(room, port)
-    decode.announce(receivers, DST)
-    prefill.send(senders, SRC[:2], SRC[2:])
-    decode.until(receivers, KVPoll.SUCCESS)
-    prefill.until(senders, KVPoll.SUCCESS)
-    return senders, receivers
-
-
-def assert_moved(decode: Instance, whole: np.ndarray, before: list[np.ndarray]) -> None:
-    for rank, old in zip(decode.ranks, before, strict=True):
-        expected = old.copy()
-        expected[:, DST] = held(decode.model, rank.seat, whole)[:, SRC]
-        assert np.array_equal(rank.pool, expected), rank.seat
 
 
 def moves(

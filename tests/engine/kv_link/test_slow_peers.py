@@ -13,8 +13,7 @@ from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.transfer.around import Around
 from pdctl.engine.transfer.transport import Op, TransferPlan, Transport
 from tests.engine.kv_link.rig import PATIENCE, bootstrap, decode_side, pages, prefill_side
-from tests.engine.kv_link.test_failures import failed
-from tests.engine.kv_link.test_rooms import open_room, run_room
+from tests.engine.kv_link.rooms import failed, open_room, run_room
 
 
 class Mired(Around):

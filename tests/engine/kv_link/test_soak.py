@@ -14,7 +14,7 @@ from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.kvcache.pool_geometry import Layout
 from pdctl.engine.prefill.sender import Sender
 from tests.engine.kv_link.rig import HOST, Side, bootstrap, decode_side, geometry, prefill_side
-from tests.engine.transfer.test_transports import BACKENDS
+from tests.engine.transfer.backends import BACKENDS
 
 ROOMS, AT_ONCE, PAGES = 400, 24, 120
 

@@ -17,8 +17,7 @@ from pdctl.engine.kv_link.room_failure import FailureCode
 from pdctl.engine.kv_link.room_state import KVPoll
 from tests.cases import for_each
 from tests.engine.kv_link.rig import HOST, bootstrap, decode_side, prefill_side
-from tests.engine.kv_link.test_rooms import run_room
-from tests.engine.kv_link.test_strangers import lives
+from tests.engine.kv_link.rooms import lives, run_room
 
 INFO: dict[str, object] = {
     "attn_tp_size": 1, "attn_cp_size": 1, "dp_size": 1, "pp_size": 1, "page_size": 4, "kv_cache_dtype": "float32",

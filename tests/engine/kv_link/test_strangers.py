@@ -15,18 +15,11 @@ from pdctl.engine.kv_link.kv_frames import RegisterAck, RegisterKvArgs, Unregist
 from pdctl.engine.prefill.decode_sessions import MOST
 from pdctl.engine.transfer.ucx import Descriptor
 from tests.cases import for_each
-from tests.engine.kv_link.rig import HOST, Side, bootstrap, decode_side, geometry, prefill_side
-from tests.engine.kv_link.test_frames import REGISTER, Impostor, dialled
-from tests.engine.kv_link.test_rooms import run_room
+from tests.engine.kv_link.impostor import REGISTER, Impostor, dialled
+from tests.engine.kv_link.rig import HOST, bootstrap, decode_side, geometry, prefill_side
+from tests.engine.kv_link.rooms import lives, run_room
 
 UTF8 = codec.encode(Unregister("sss")).replace(b"sss", b"\xff\xfe\xfd")
-
-
-def lives(prefill: Side, decode: Side, port: int) -> None:
-    """A room goes through as if nothing had been."""
-    assert not prefill.manager.ended
-    assert not decode.manager.ended
-    run_room(prefill, decode, 1, port)
 
 
 def test_a_frame_that_is_no_utf8_costs_its_sender_the_frame_and_nobody_anything() -> None:

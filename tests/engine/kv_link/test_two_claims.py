@@ -5,7 +5,7 @@ from __future__ import annotations
 from pdctl.engine.kv_link.room_failure import FailureCode
 from pdctl.engine.kv_link.room_state import KVPoll
 from tests.engine.kv_link.rig import HOST, bootstrap, decode_side, pages, prefill_side
-from tests.engine.kv_link.test_failures import failed
+from tests.engine.kv_link.rooms import failed
 
 
 def test_a_claim_after_chunks_have_left_is_refused() -> None:

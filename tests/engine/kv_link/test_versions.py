@@ -10,10 +10,9 @@ from pdctl.engine.ipc.codec import HEADER
 from pdctl.engine.kv_link import kv_frames
 from pdctl.engine.kv_link.kv_frames import PROTOCOL, RegisterAck, codec
 from pdctl.engine.kv_link.room_failure import FailureCode
+from tests.engine.kv_link.impostor import REGISTER, Impostor
 from tests.engine.kv_link.rig import HOST, bootstrap, decode_side, prefill_side
-from tests.engine.kv_link.test_failures import failed
-from tests.engine.kv_link.test_frames import REGISTER, Impostor
-from tests.engine.kv_link.test_rooms import run_room
+from tests.engine.kv_link.rooms import failed, run_room
 
 BOTH = f"KV handshake version mismatch: prefill={PROTOCOL}, decode={PROTOCOL + 1}."
 

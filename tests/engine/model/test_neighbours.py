@@ -34,7 +34,12 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("features", FEATURES, ids=lambda features: " ".join(features.values()) or "as it is")
+@pytest.mark.parametrize(
+    "features",
+    # By default as the processor is, and as the oldest: `-m heavy` for those between.
+    [pytest.param(one, marks=[pytest.mark.heavy] if at > 1 else []) for at, one in enumerate(FEATURES)],
+    ids=lambda features: " ".join(features.values()) or "as it is",
+)
 def test_rows_do_not_depend_on_neighbours_place_or_threads(checkpoints: Path, features: dict[str, str]) -> None:
     reason = lacks(features)
     if reason:

@@ -16,8 +16,8 @@ from pdctl.engine.kvcache.pool_geometry import Layout
 from pdctl.engine.transfer.around import Around
 from pdctl.engine.transfer.transport import Op, OpState, TransferPlan, Transport
 from pdctl.engine.transfer.workers import Workers
+from tests.engine.transfer.backends import expected_after
 from tests.engine.transfer.far import PATIENCE, FarPool, geometry, open_pool
-from tests.engine.transfer.test_transports import expected_after
 
 SHAPE = geometry(Layout.PAGE_MAJOR)
 SRC, DST = np.array([1, 2, 3], dtype=np.int32), np.array([9, 4, 5], dtype=np.int32)

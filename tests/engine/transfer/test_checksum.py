@@ -12,8 +12,8 @@ from pdctl.engine.transfer.checksum import ChecksumTransport, Difference, Region
 from pdctl.engine.transfer.fake import FakeTransport
 from pdctl.engine.transfer.shm import ShmTransport
 from pdctl.engine.transfer.transport import Cut, TransferError
+from tests.engine.transfer.cuts import DST, PAGES, SRC, cells, shape
 from tests.engine.transfer.far import noise
-from tests.engine.transfer.test_cuts import DST, PAGES, SRC, cells, shape
 
 
 def opened(geometry: PoolGeometry, seed: int) -> tuple[ChecksumTransport, np.ndarray]:

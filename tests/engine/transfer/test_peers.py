@@ -10,9 +10,9 @@ import pytest
 
 from pdctl.engine.transfer import workers
 from pdctl.engine.transfer.transport import Op, OpState, TransferPlan, Transport
+from tests.engine.transfer.backends import BACKENDS
 from tests.engine.transfer.far import PATIENCE
 from tests.engine.transfer.gates import DST, OTHER, SHAPE, SRC, Gate, rig
-from tests.engine.transfer.test_transports import BACKENDS
 
 
 def test_what_no_thread_has_taken_yet_can_be_given_up() -> None:

@@ -13,8 +13,8 @@ from pdctl.engine.transfer.around import Around, find
 from pdctl.engine.transfer.fake import FakeTransport
 from pdctl.engine.transfer.transport import OpState, Transport
 from tests.engine.processes import started
+from tests.engine.transfer.backends import BACKENDS
 from tests.engine.transfer.far import PATIENCE, FarPool, geometry, item, move, open_pool, pair
-from tests.engine.transfer.test_transports import BACKENDS
 
 SRC, DST = np.array([1, 2, 3, 4], dtype=np.int32), np.array([9, 8, 7, 6], dtype=np.int32)
 

@@ -10,7 +10,7 @@ import pytest
 from pdctl.engine.transfer import select
 from pdctl.engine.transfer.nixl import NixlTransport
 from pdctl.engine.transfer.transport import TransferError
-from tests.engine.transfer.test_transports import has_nixl
+from tests.engine.transfer.backends import has_nixl
 
 WITHOUT_NIXL = """
 import sys

@@ -13,8 +13,8 @@ from pdctl.engine.drill.modelled_link import Link, Window
 from pdctl.engine.drill.shaped_transport import CLOSED, DOWN, GIVEN_UP, GONE, ShapedTransport
 from pdctl.engine.transfer.around import Around
 from pdctl.engine.transfer.transport import Op, OpState, TransferError, TransferPlan
+from tests.engine.transfer.backends import BACKENDS
 from tests.engine.transfer.far import FarPool, geometry, item, pair
-from tests.engine.transfer.test_transports import BACKENDS
 
 SRC, DST = np.array([1, 2, 3, 4], dtype=np.int32), np.array([9, 8, 7, 6], dtype=np.int32)
 

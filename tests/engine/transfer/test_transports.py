@@ -5,48 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
-from pdctl.engine.transfer import mooncake, nixl, select
+from pdctl.engine.kvcache.pool_geometry import Layout
+from pdctl.engine.transfer import select
 from pdctl.engine.transfer.fake import FakeTransport
 from pdctl.engine.transfer.transport import Cut, OpState, TransferError
-from tests.engine.transfer.far import FarPool, geometry, item, move, noise, open_pool, pair, wait_for
+from tests.engine.transfer.backends import BACKENDS, expected_after
+from tests.engine.transfer.far import FarPool, geometry, move, noise, open_pool, pair, wait_for
 
 LAYER, PAGE = Layout.LAYER_MAJOR, Layout.PAGE_MAJOR
-
-
-def has_nixl() -> bool:
-    try:
-        nixl.load(cma_only=True)
-    except ImportError:
-        return False
-    return True
-
-
-def without_mooncake() -> str:
-    """Why mooncake cannot be tested here; empty where it can."""
-    try:
-        mooncake.load()
-    except ImportError as error:
-        return str(error)
-    return ""
-
-
-BACKENDS = [
-    "shm",
-    pytest.param("mooncake", marks=pytest.mark.skipif(bool(without_mooncake()), reason=without_mooncake())),
-    pytest.param("nixl", marks=pytest.mark.skipif(not has_nixl(), reason="no NIXL wheel for this platform")),
-]
-
-
-def expected_after(
-    near: np.ndarray, far: np.ndarray, shapes: tuple[PoolGeometry, PoolGeometry], pairs: list[tuple[int, int]],
-    slabs: range,
-) -> np.ndarray:  # fmt: skip
-    wanted = far.copy()
-    for slab in slabs:
-        for src, dst in pairs:
-            item(wanted, shapes[1], slab, dst)[:] = item(near, shapes[0], slab, src)
-    return wanted
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -11,9 +11,9 @@ import pytest
 from pdctl.engine.transfer import shard, workers
 from pdctl.engine.transfer.transport import Op, OpState, TransferPlan
 from pdctl.thread_death import ThreadEndedError
+from tests.engine.transfer.backends import BACKENDS
 from tests.engine.transfer.far import PATIENCE
 from tests.engine.transfer.gates import DST, OTHER, SHAPE, SRC, Gate, rig
-from tests.engine.transfer.test_transports import BACKENDS
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
