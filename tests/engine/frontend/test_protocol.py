@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 import uvloop
 
-from pdctl.engine.frontend import http_protocol
+from pdctl.engine.ipc import http_protocol
 from pdctl.engine.ipc.http_protocol import MAX_HEAD, BoundedProtocol
 from tests.cases import for_each
 
