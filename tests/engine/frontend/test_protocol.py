@@ -13,7 +13,6 @@ import pytest
 import uvicorn
 import uvloop
 
-from pdctl.engine.ipc import http_protocol
 from pdctl.engine.ipc.http_protocol import MAX_HEAD, BoundedProtocol
 from tests.cases import for_each
 
@@ -83,7 +82,7 @@ def test_a_head_without_end_is_refused() -> None:
     ],
 )
 def test_what_does_not_come_in_time_ends(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    monkeypatch.setattr(http_protocol, "PATIENCE", 0.2)
+    monkeypatch.setattr(BoundedProtocol, "patience", 0.2)
 
     async def scenario() -> None:
         async with serving() as port:
@@ -95,7 +94,8 @@ def test_what_does_not_come_in_time_ends(monkeypatch: pytest.MonkeyPatch, sent: 
 
 
 def test_one_address_holds_a_part_of_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_protocol, "MAX_CONNECTIONS", 6)
+    monkeypatch.setattr(BoundedProtocol, "most", 6)
+    monkeypatch.setattr(BoundedProtocol, "of_one_peer", 3)
 
     async def scenario() -> None:
         async with serving() as port, contextlib.AsyncExitStack() as stack:
