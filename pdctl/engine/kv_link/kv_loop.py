@@ -149,7 +149,7 @@ class KvLoop:
         self._links: set[Link] = set()
         # asyncio's own loop makes a hand-off of 4 MiB a tenth slower (tests/bench/kv_handoff.py).
         self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-        self._loop.set_exception_handler(lambda _, context: self._crash(_error_of(context)))
+        self._loop.set_exception_handler(self._failed)
         self._tasks = Tasks(self._loop, self._crash)
         self._ending: asyncio.Future[None] = self._loop.create_future()
         self._look: asyncio.TimerHandle | None = None  # when the handler wants to look again
@@ -197,6 +197,17 @@ class KvLoop:
         """Nobody expected `error`: the loop ends on the first of them."""
         if not self._ending.done():
             self._ending.set_exception(error)
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """asyncio tells of a callback that raised, which nobody expected, and of errors that nobody fetched."""
+        del loop
+        error = context.get("exception")
+        if "future" in context or "task" in context:
+            log.error(
+                "KV manager: %s", context.get("message"), exc_info=error if isinstance(error, Exception) else None
+            )
+        else:
+            self._crash(error if isinstance(error, BaseException) else ThreadEndedError(str(context.get("message"))))
 
     # --- what other threads ask of it
 
@@ -365,9 +376,3 @@ class KvLoop:
         self._answers.clear()
         self._inbox.close()
         self._context.term()
-
-
-def _error_of(context: dict[str, object]) -> BaseException:
-    """What asyncio tells of a callback that raised."""
-    error = context.get("exception")
-    return error if isinstance(error, BaseException) else ThreadEndedError(str(context.get("message")))

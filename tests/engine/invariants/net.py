@@ -81,9 +81,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """A loop that was killed leaves its tasks where they are; asyncio would say so of each."""
-        if (error := context.get("exception")) is not None:
-            raise error
+        """What a callback raises goes up by itself. A loop that was killed leaves tasks and answers where they are."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
