@@ -7,10 +7,7 @@ at what its incident left behind.
 from __future__ import annotations
 
 import json
-import random
 import re
-import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +20,7 @@ import pytest
 
 from tests.cases import for_each
 from tests.e2e.conftest import ROOT, Deployment, wait_for
+from tests.ports import free_block
 
 TOPOLOGIES = ROOT / "topologies" / "incidents"
 BLOCK = 8  # ports of one incident
@@ -125,24 +123,9 @@ class Played:
         return [line for line in self.log[name].splitlines() if all(text in line for text in texts)]
 
 
-def ports_for(incident: Incident, taken: set[int]) -> Ports:
-    """Below the range the kernel takes the ports of outgoing connections from: a bootstrap port is bound late."""
-    for _ in range(200):
-        base = random.randrange(11_000, 29_000)
-        block = set(range(base, base + BLOCK))
-        if not block & taken and all(free(port) for port in block):
-            taken |= block
-            return Ports(base, base + 1, base + 1 + incident.prefills + 1, base + BLOCK - 1)
-    raise RuntimeError("no free block of ports")
-
-
-def free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+def ports_for(incident: Incident) -> Ports:
+    base = free_block(BLOCK)
+    return Ports(base, base + 1, base + 1 + incident.prefills + 1, base + BLOCK - 1)
 
 
 def play(home: Path, incident: Incident, ports: Ports) -> Played:
@@ -218,13 +201,11 @@ def ask(router: str, count: int) -> tuple[httpx.Response, ...]:
 def stage(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[Played]]]:
-    home, taken, lock = tmp_path_factory.mktemp("state"), set[int](), threading.Lock()
+    home = tmp_path_factory.mktemp("state")
     asked = {item.callspec.params.get("played") for item in request.session.items if hasattr(item, "callspec")}
 
     def run(incident: Incident) -> Played:
-        with lock:
-            ports = ports_for(incident, taken)
-        return play(home, incident, ports)
+        return play(home, incident, ports_for(incident))
 
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         yield {incident.name: pool.submit(run, incident) for incident in INCIDENTS if incident.name in asked}
