@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.engine.decode.admission import Admission
-from pdctl.engine.decode.retraction import Retracted, victim
+from pdctl.engine.decode.pool_admission import Admission, Retracted, victim
 from pdctl.engine.scheduler.schedule_batch import Batch, Part
 
 if TYPE_CHECKING:
