@@ -52,6 +52,10 @@ class BootstrapProtocol(BoundedProtocol):
     most: ClassVar[int] = 1024
     of_one_peer: ClassVar[int] = 256
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.access_log = False  # `access_log=False` of a config would take the handlers of the whole process away
+
     def on_headers_complete(self) -> None:
         self.scope[HANG_UP] = self.transport.abort  # type: ignore[literal-required]
         super().on_headers_complete()
@@ -97,7 +101,7 @@ class BootstrapServer:
         self._state = ServerState()
         self._config = uvicorn.Config(
             self._serve, interface="asgi3", http=BootstrapProtocol, lifespan="off", ws="none",
-            log_config=None, log_level=None, access_log=False, server_header=False, proxy_headers=False,
+            log_config=None, log_level=None, server_header=False, proxy_headers=False,
             timeout_keep_alive=IDLE,
         )  # fmt: skip
         self._config.load()

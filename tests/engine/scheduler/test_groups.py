@@ -175,10 +175,16 @@ def test_a_transfer_that_fails_on_one_decode_rank(victim: int) -> None:
 
 
 def test_pages_that_one_prefill_rank_never_gives_back_are_waited_for_on_every_decode_rank() -> None:
-    grace, silent = 0.3, threading.Event()
+    grace, hangs, silent = 0.3, threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hangs.set()
+        silent.wait(PATIENCE)
+
     with roles("decode", settle_grace=grace) as (both, ranks):
         announced(both, ranks)
-        both.prefill.ranks[0].side.manager.loop.call(lambda: silent.wait(PATIENCE))
+        both.prefill.ranks[0].side.manager.loop.call(hang)
+        assert hangs.wait(PATIENCE), "the prefill rank hangs before the decode ranks give up"
         try:
             ranks.each(lambda role: role.abort(lambda _: True))
             ranks.failed()
