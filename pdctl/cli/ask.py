@@ -19,7 +19,7 @@ from pdctl.launch.state import ended, home, pick
 from pdctl.render import answer, term
 
 if TYPE_CHECKING:
-    from pdctl.render.answer import Source
+    from pdctl.render.answer import AnswerSource
 
 TIMEOUT = 600.0  # seconds without a single byte
 
@@ -65,7 +65,7 @@ def command(
         reraise(signal.SIGINT)
 
 
-def _source(name: str | None, url: str | None, key_env: str) -> tuple[Source, str]:
+def _source(name: str | None, url: str | None, key_env: str) -> tuple[AnswerSource, str]:
     key = key_of(key_env)
     if url is not None:
         if name is not None:
@@ -73,9 +73,9 @@ def _source(name: str | None, url: str | None, key_env: str) -> tuple[Source, st
         if not url.startswith(("http://", "https://")):
             raise UsageError(f"--url {url}: not an address", "write it as http://127.0.0.1:8000")
         base = url.rstrip("/")
-        return answer.Source("", base, completions.first_model(base, key=key)), key
+        return answer.AnswerSource("", base, completions.first_model(base, key=key)), key
     run = pick(home(os.environ), name)
     if run.state in (State.FAILED, State.STOPPED):  # it was named, or none would have been found
         raise NotFoundError(f"run `{run.name}` {ended(run)}: nobody is left to ask", f"pdctl diagnose --run {run.name}")
-    source = answer.Source(run.name, run.deployment.url, run.deployment.served_name)
+    source = answer.AnswerSource(run.name, run.deployment.url, run.deployment.served_name)
     return source, key or credentials.api_key(run.deployment)

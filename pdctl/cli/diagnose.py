@@ -12,10 +12,10 @@ import typer
 from pdctl.cli import log_sources
 from pdctl.cli.log_sources import Reading
 from pdctl.errors import ExitCode
-from pdctl.render import diagnosis as render
+from pdctl.render import diagnosis_view as render
 from pdctl.render import term
-from pdctl.render.trace.output import to_file
-from pdctl.render.trace.progress import Scanning, read_stats
+from pdctl.render.term import to_file
+from pdctl.render.trace.scan_progress import Scanning, read_stats
 
 if TYPE_CHECKING:
     from pdctl.trace.diagnosis import Diagnosis

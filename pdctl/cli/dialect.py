@@ -134,7 +134,7 @@ def check(
     spoken = speech(dialects)
     opened = open_logs(logs, stdin=sys.stdin.buffer)
     found = [
-        render.Checked(log.instance, _paths(log), identify(_lines(log), spoken), survey(_lines(log), spoken))
+        render.CheckedLog(log.instance, _paths(log), identify(_lines(log), spoken), survey(_lines(log), spoken))
         for log in opened
     ]
     stream = term.out()

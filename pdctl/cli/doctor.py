@@ -13,7 +13,7 @@ from pdctl.cli import doctor_conflicts
 from pdctl.cli.exits import reraise
 from pdctl.doctor import selection
 from pdctl.errors import UsageError
-from pdctl.render.findings.forms import Form
+from pdctl.render.findings.report_forms import ReportForm
 
 if TYPE_CHECKING:
     from pdctl.doctor.selection import Selection
@@ -73,7 +73,7 @@ def command(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Name every check, and why some were skipped.")
     ] = False,
-    output: Annotated[Form, typer.Option("--output", "-o", help="Form of the report.")] = Form.TEXT,
+    output: Annotated[ReportForm, typer.Option("--output", "-o", help="ReportForm of the report.")] = ReportForm.TEXT,
     output_file: Annotated[
         Path | None, typer.Option("--output-file", metavar="FILE", help="Write the report there.")
     ] = None,
@@ -120,16 +120,16 @@ def command(
         reraise(signal.SIGINT)
 
 
-def _list(chosen: Selection, form: Form, file: Path | None) -> None:
+def _list(chosen: Selection, form: ReportForm, file: Path | None) -> None:
     from pdctl.catalogue import book
-    from pdctl.render.findings.listing import show, to_json
-    from pdctl.render.trace.output import to_file
+    from pdctl.render.explain import checks_json, show_checks
+    from pdctl.render.term import to_file
 
-    if form not in (Form.TEXT, Form.JSON):
+    if form not in (ReportForm.TEXT, ReportForm.JSON):
         raise UsageError(f"--list-checks has no form {form.value}", "use -o text or -o json")
     entries = [entry for entry in book.ENTRIES if chosen.wants(entry.code)]
     with to_file(file) as stream:
-        if form is Form.JSON:
-            stream.write(to_json(entries))
+        if form is ReportForm.JSON:
+            stream.write(checks_json(entries))
         else:
-            show(entries, stream)
+            show_checks(entries, stream)

@@ -16,9 +16,9 @@ from pdctl.doctor.facts import Depth
 from pdctl.doctor.gather import gather
 from pdctl.errors import ExitCode, UsageError
 from pdctl.render import term
-from pdctl.render.findings.forms import Form, write
-from pdctl.render.findings.progress import Looking
-from pdctl.render.trace.output import to_file
+from pdctl.render.findings.report_forms import ReportForm, write
+from pdctl.render.findings.watching import Looking
+from pdctl.render.term import to_file
 
 if TYPE_CHECKING:
     from pdctl.cli.doctor_request import Subject, Words
@@ -40,7 +40,7 @@ class Asked(NamedTuple):
 class Shown(NamedTuple):
     """What becomes of the report."""
 
-    form: Form
+    form: ReportForm
     file: Path | None
     verbose: bool
     bundle: Path | None
@@ -97,10 +97,10 @@ def print_command(found: Subject, shown: Shown) -> None:
         stream.write(command(facts))
 
 
-def watch(found: Subject, chosen: Selection, every: str, form: Form) -> None:
+def watch(found: Subject, chosen: Selection, every: str, form: ReportForm) -> None:
     """Until the signal. One look follows the other by `every`, however long a look takes."""
     from pdctl.doctor import watch as changing
-    from pdctl.render.findings import changes
+    from pdctl.render.findings import watching
 
     interval = seconds("--watch", every)
     if found.request.depth is Depth.STATIC:  # a manifest, and no server named
@@ -111,9 +111,9 @@ def watch(found: Subject, chosen: Selection, every: str, form: Form) -> None:
     while True:
         _, report = look(found, chosen)
         watched = changing.advance(watched, report, time.monotonic())
-        if form is Form.TEXT:
-            changes.show(watched, stream)
-        elif lines := changes.to_lines(watched):
+        if form is ReportForm.TEXT:
+            watching.show(watched, stream)
+        elif lines := watching.to_lines(watched):
             stream.write(lines)
         stream.stream.flush()
         time.sleep(interval)

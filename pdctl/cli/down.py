@@ -13,7 +13,7 @@ from pdctl.errors import NotFoundError
 from pdctl.launch import remote
 from pdctl.launch.run import State
 from pdctl.launch.state import RunDir, home, pick
-from pdctl.render import live, term
+from pdctl.render import launch_view, term
 
 
 def command(
@@ -46,7 +46,7 @@ def command(
         term.err().write(f"{found.name} is not running")
         return
     was_stale = found.condition is State.STALE
-    view = live.PlainView(found.deployment, term.err(), attached=False)
+    view = launch_view.PlainView(found.deployment, term.err(), attached=False)
     ended = remote.stop(RunDir.of(root, found.name), found, force, limit, view.event)
     how = "; its supervisor had died" if was_stale else ""
     term.out().write(f"{ended.name} is stopped{how}")

@@ -14,9 +14,9 @@ from pdctl.errors import ExitCode, NotFoundError
 from pdctl.launch import clusters, pods
 from pdctl.launch.state import home
 from pdctl.launch.targets import kubernetes
-from pdctl.render import cluster as shown
+from pdctl.render import run_tables as shown
 from pdctl.render import term
-from pdctl.render.logs import pattern
+from pdctl.render.log_printer import pattern
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,14 +30,16 @@ INSTANCE = re.compile(r"(prefill|decode)-(\d+)")
 def status(of: Cluster, as_json: bool, wait: bool, limit: float) -> None:
     through = kubernetes.kubectl(of, os.environ)
     if wait:
-        found = kubernetes.await_ready(through, of, limit, 0, lambda missing: shown.waiting(missing, term.err()))
+        found = kubernetes.await_ready(
+            through, of, limit, 0, lambda missing: shown.cluster_waiting(missing, term.err())
+        )
     else:
         found = kubernetes.look(through, of)
     missing = pods.shortfall(found, of.pods)
     if as_json:
-        term.out().write(shown.status_json(of, found, missing))
+        term.out().write(shown.cluster_status_json(of, found, missing))
     else:
-        shown.status(of, found, missing, term.out())
+        shown.cluster_status(of, found, missing, term.out())
     if missing:
         raise typer.Exit(int(ExitCode.NOT_READY))
 

@@ -21,9 +21,8 @@ from pdctl.launch.prepare import Opened, open_run
 from pdctl.launch.state import home
 from pdctl.launch.supervisor import Supervisor
 from pdctl.launch.targets.local import Local
-from pdctl.render import plan_document, serving, term
-from pdctl.render.foreground import Foreground
-from pdctl.render.progress import Progress, choose
+from pdctl.render import launch_banner, plan_document, term
+from pdctl.render.foreground import Foreground, LaunchProgress, choose
 from pdctl.topology import export, resolve
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def command(
     verify: Annotated[bool, typer.Option(help="Send one request through every prefill and decode pair.")] = True,
     doctor: Annotated[bool, typer.Option(help="Let doctor judge the topology before anything starts.")] = True,
     on_death: Annotated[OnDeath | None, typer.Option(help="If a process dies; default readiness.restart.")] = None,
-    progress: Annotated[Progress, typer.Option(help="How the start is shown.")] = Progress.AUTO,
+    progress: Annotated[LaunchProgress, typer.Option(help="How the start is shown.")] = LaunchProgress.AUTO,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no logs.")] = False,
     output: Annotated[Form, typer.Option("--output", "-o", help="Form of --dry-run.")] = Form.TEXT,
     place: Annotated[Place, typer.Option("--target", "-t", help="Where it runs.")] = Place.LOCAL,
@@ -114,7 +113,7 @@ def command(
         rollout.check(written.topology, plan, term.err())
     limit = None if timeout is None else seconds("--timeout", timeout)
     options = assemble.options(written.topology, limit, on_death, verify)
-    shown = Progress.NONE if quiet else progress
+    shown = LaunchProgress.NONE if quiet else progress
     if place is Place.SLURM:
         from pdctl.cli import launch_slurm  # late: a run of this machine asks no cluster
 
@@ -125,8 +124,8 @@ def command(
     target = Local(name or deployment.name, os.environ)
     opened = _open(written, deployment, options, name or deployment.name, target, detach)
     opened.directory.keep("plan.json", plan_document.to_json(plan))
-    if shown is not Progress.NONE:
-        serving.headline(deployment, opened.run.name, opened.directory.logs, term.err())
+    if shown is not LaunchProgress.NONE:
+        launch_banner.headline(deployment, opened.run.name, opened.directory.logs, term.err())
     if detach:
         _leave_running(opened, shown)
     else:
@@ -172,12 +171,12 @@ def _print_commands(topology: Topology, plan: Plan, name: str, place: Place, out
         return
     deployment = assemble.deployment(topology, plan)
     if output is Form.JSON:
-        term.out().write(serving.dry_run_json(deployment))
+        term.out().write(launch_banner.dry_run_json(deployment))
     else:
-        serving.dry_run(deployment, term.out())
+        launch_banner.dry_run(deployment, term.out())
 
 
-def _stay(opened: Opened, target: Local, progress: Progress, follow: bool) -> None:
+def _stay(opened: Opened, target: Local, progress: LaunchProgress, follow: bool) -> None:
     view = choose(progress, opened.run.deployment, term.err(), attached=True)
     shown = Foreground(opened.directory, opened.run, view, follow)
     try:
@@ -192,7 +191,7 @@ def _stay(opened: Opened, target: Local, progress: Progress, follow: bool) -> No
     raise remote.failure(outcome)
 
 
-def _leave_running(opened: Opened, progress: Progress) -> None:
+def _leave_running(opened: Opened, progress: LaunchProgress) -> None:
     view = choose(progress, opened.run.deployment, term.err(), attached=False)
     supervisor = remote.detach(opened.directory, opened.lock)
     try:
@@ -209,5 +208,5 @@ def _leave_running(opened: Opened, progress: Progress) -> None:
     finally:
         view.close()
     remote.release(supervisor)
-    serving.banner(run, term.out())
+    launch_banner.banner(run, term.out())
     term.out().write(f"  {shlex.join(['pdctl', 'down', run.name])}")

@@ -9,7 +9,7 @@ from pdctl.errors import UsageError
 from pdctl.launch import clusters
 from pdctl.launch.state import check_name, home, load_all
 from pdctl.launch.targets import kubernetes
-from pdctl.render import cluster as shown
+from pdctl.render import run_tables as shown
 from pdctl.render import term
 
 if TYPE_CHECKING:
@@ -48,8 +48,10 @@ def _bring_up(made: Rendering, patience: float, interval: float) -> None:
     notice = term.err()
     notice.write(f"{of.name}: {len(made.objects)} objects applied to {of.place}")
     try:
-        found = kubernetes.await_ready(through, of, patience, interval, lambda missing: shown.waiting(missing, notice))
+        found = kubernetes.await_ready(
+            through, of, patience, interval, lambda missing: shown.cluster_waiting(missing, notice)
+        )
     except KeyboardInterrupt:
         notice.write(f"{of.name} goes on without being waited for; pdctl status {of.name}, pdctl down {of.name}")
         raise
-    shown.serving(of, found, term.out())
+    shown.cluster_serving(of, found, term.out())

@@ -15,9 +15,8 @@ from pdctl.launch.preflight import refuse
 from pdctl.launch.prepare import open_run
 from pdctl.launch.slurm import placement, preflight, script, submit
 from pdctl.launch.state import RunDir, check_name, home
-from pdctl.render import plan_document, serving, term
-from pdctl.render.foreground import Foreground
-from pdctl.render.progress import Progress, choose
+from pdctl.render import launch_banner, plan_document, term
+from pdctl.render.foreground import Foreground, LaunchProgress, choose
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from pdctl.launch.deployment import Deployment, Options, Spec
     from pdctl.launch.run import Run
     from pdctl.layout.instance_plan import Plan
-    from pdctl.render.live import View
+    from pdctl.render.launch_view import View
     from pdctl.topology.model import Topology
 
 
@@ -37,7 +36,7 @@ class Wish(NamedTuple):
     written: Written
     options: Options
     detach: bool
-    progress: Progress
+    progress: LaunchProgress
     follow: bool
     patience: float
 
@@ -56,8 +55,8 @@ def launch(plan: Plan, wish: Wish) -> None:
         directory.keep(file, text)
     run = submit.submit(directory, directory.load(), wish.patience)
     view = choose(wish.progress, deployment, term.err(), attached=not wish.detach)
-    if wish.progress is not Progress.NONE:
-        serving.headline(deployment, run.name, directory.logs, term.err(), _where(plan, run))
+    if wish.progress is not LaunchProgress.NONE:
+        launch_banner.headline(deployment, run.name, directory.logs, term.err(), _where(plan, run))
     _wait(directory, run, wish, view)
 
 
@@ -99,7 +98,7 @@ def _wait(directory: RunDir, run: Run, wish: Wish, view: View) -> None:
         submit.await_start(run.allocation, wish.patience, event)
         run = remote.await_serving(directory, lambda: not directory.load().alive, event)
         if shown is None:
-            serving.banner(run, term.out())
+            launch_banner.banner(run, term.out())
             term.out().write(f"  {shlex.join(['pdctl', 'down', run.name])}")
             return
         ended = remote.watch(directory, event)
@@ -141,7 +140,7 @@ def dry_run(topology: Topology, plan: Plan, name: str, as_json: bool) -> None:
     scripts = _scripts(topology, plan, name)
     steps = [(each[0].instance, script.planned_step(topology, components, plan, each)) for each in _steps(deployment)]
     if as_json:
-        document = json.loads(serving.dry_run_json(deployment))
+        document = json.loads(launch_banner.dry_run_json(deployment))
         document["scripts"] = scripts
         document["steps"] = [{"name": instance, "argv": words} for instance, words in steps]
         term.out().write(json.dumps(document, indent=2))
@@ -151,4 +150,4 @@ def dry_run(topology: Topology, plan: Plan, name: str, as_json: bool) -> None:
     for instance, words in steps:
         term.out().write(f"# step {instance}, from the supervisor on the first host")
         term.out().write(shlex.join([*words, "…"]))
-    serving.dry_run(deployment, term.out())
+    launch_banner.dry_run(deployment, term.out())

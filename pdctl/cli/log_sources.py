@@ -150,7 +150,7 @@ def window_note(library: Library, zone: dt.tzinfo | None) -> str:
     """Which lines count, in one sentence, and that there are none; "" where all do."""
     if library.limits is None:
         return ""
-    from pdctl.render.trace.measures import window
+    from pdctl.render.trace.wording import window
 
     span = window(library.limits, zone)
     if not library.empty:

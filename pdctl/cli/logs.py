@@ -15,7 +15,7 @@ from pdctl.cli.near import one_of
 from pdctl.errors import NotFoundError, PdctlError, UsageError
 from pdctl.launch.run import OVER
 from pdctl.launch.state import RunDir, home, load_all, pick
-from pdctl.render import logs, term
+from pdctl.render import log_printer, term
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,12 +56,12 @@ def command(
     run, names = _select(root, words or [])
     directory = RunDir.of(root, run.name)
     files = {name: file for name, file in directory.tails(run).items() if name in names}
-    printer = logs.Printer(run, term.out(), logs.pattern(grep), raw)
+    printer = log_printer.Printer(run, term.out(), log_printer.pattern(grep), raw)
     begins = None if since is None else _begins(run.name, since)
     try:
-        logs.show(files, printer, tail, begins)
+        log_printer.show(files, printer, tail, begins)
         if follow:
-            logs.follow(files, printer, over=lambda: not directory.load().alive)
+            log_printer.follow(files, printer, over=lambda: not directory.load().alive)
     except KeyboardInterrupt:
         reraise(signal.SIGINT)
 

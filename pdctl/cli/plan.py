@@ -188,11 +188,11 @@ def _nic(text: str, count: int) -> Nic:
 def _print(plan: "Plan", form: Form, wide: bool) -> None:
     stream = term.out()
     if form is Form.TABLE:
-        from pdctl.render.plan import show
+        from pdctl.render.plan_table import show
 
         show(stream, plan, wide)
     elif form is Form.SHELL:
-        from pdctl.render.plan_places import shell_script
+        from pdctl.render.plan_table import shell_script
 
         stream.write("\n".join(shell_script(plan)))
     else:

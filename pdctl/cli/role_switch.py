@@ -17,7 +17,7 @@ from pdctl.fleet.facts import Endpoint
 from pdctl.launch import credentials, roles
 from pdctl.launch.deployment import Role
 from pdctl.launch.state import RunDir, home, pick
-from pdctl.render import switch as view
+from pdctl.render import switch_steps as view
 from pdctl.render import term
 from pdctl.switch import fleet, record
 from pdctl.switch.lease import lease

@@ -10,7 +10,7 @@ from pdctl.doctor.facts import Depth
 from pdctl.doctor.gather import gather
 from pdctl.doctor.request import Request
 from pdctl.errors import LaunchError
-from pdctl.render.findings import text
+from pdctl.render.findings import report_text
 
 if TYPE_CHECKING:
     from pdctl.layout.instance_plan import Plan
@@ -25,7 +25,7 @@ def check(topology: Topology, plan: Plan, notice: Term) -> None:
     report = runner.run(facts, chosen)
     errors = selection.failing(report, chosen.fail_on)
     for found in errors:
-        text.finding(found, notice)
+        report_text.finding(found, notice)
     if errors:
         codes = ", ".join(dict.fromkeys(found.code for found in errors))
         raise LaunchError(f"doctor found {codes} in {topology.name} before anything was started", FIX.format(codes))

@@ -14,10 +14,10 @@ from pdctl.cli.durations import seconds
 from pdctl.cli.log_sources import Reading
 from pdctl.cli.room_filter import FIELDS, FILTERS, Order, matcher
 from pdctl.errors import ExitCode
-from pdctl.render import rooms as render
+from pdctl.render import room_list as render
 from pdctl.render import term
-from pdctl.render.trace.output import to_file
-from pdctl.render.trace.progress import Scanning, read_stats
+from pdctl.render.term import to_file
+from pdctl.render.trace.scan_progress import Scanning, read_stats
 from pdctl.render.visible import visible
 
 if TYPE_CHECKING:

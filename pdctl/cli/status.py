@@ -15,7 +15,7 @@ from pdctl.errors import ExitCode, NotReadyError
 from pdctl.launch import health
 from pdctl.launch.run import State
 from pdctl.launch.state import RunDir, home, pick
-from pdctl.render import status, term
+from pdctl.render import run_tables, term
 
 if TYPE_CHECKING:
     from pdctl.launch.health import RunHealth
@@ -52,9 +52,9 @@ def command(
     if wait:
         found = _await_ready(found, seconds("--timeout", timeout))
     if output is Form.JSON:
-        term.out().write(status.status_json(found))
+        term.out().write(run_tables.status_json(found))
     else:
-        status.status(found, term.out())
+        run_tables.status(found, term.out())
     if not found.ready:
         raise typer.Exit(int(ExitCode.NOT_READY))
 

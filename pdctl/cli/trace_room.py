@@ -16,9 +16,9 @@ from pdctl.cli.log_sources import Reading
 from pdctl.cli.room_choice import chosen, find, not_found, unnamed
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.render import term
-from pdctl.render.trace.forms import Form, write
-from pdctl.render.trace.output import to_file
-from pdctl.render.trace.progress import Scanning, read_stats
+from pdctl.render.term import to_file
+from pdctl.render.trace.room_forms import RoomForm, write
+from pdctl.render.trace.scan_progress import Scanning, read_stats
 from pdctl.render.visible import visible
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def command(
     dialects: Annotated[Path | None, log_sources.Dialects] = None,
     index: Annotated[bool, log_sources.Index] = True,
     verbose: Annotated[bool, log_sources.Verbose] = False,
-    output: Annotated[Form, Output] = Form.TEXT,
+    output: Annotated[RoomForm, Output] = RoomForm.TEXT,
     output_file: Annotated[Path | None, log_sources.OutputFile] = None,
 ) -> None:
     """Tell the story of one room from the logs of router, prefills and decodes, and name the cause when it broke.
@@ -82,12 +82,12 @@ def command(
     1: it failed, hangs or is incomplete; 4: the logs do not tell; 5: no line names it.
     """
     wanted, paths = chosen(words or [], rid, last_failed, slowest)
-    if output is Form.MERMAID and (slowest or 1) > 1:
+    if output is RoomForm.MERMAID and (slowest or 1) > 1:
         raise UsageError("-o mermaid draws one room", "name one, or use -o html for several")
     sources = log_sources.sources(paths, run)
     reading = Reading(since, until, tz, dialects, index)
     zone = log_sources.timezone(tz)
-    shown = term.out() if follow and output is Form.TEXT and output_file is None else None
+    shown = term.out() if follow and output is RoomForm.TEXT and output_file is None else None
     if follow:
         ended = _follow(wanted, sources, reading, seconds("--timeout", timeout), shown)
         rooms, interrupted = [ended.room], ended.interrupted
@@ -95,7 +95,7 @@ def command(
         rooms, interrupted = _read(wanted, sources, reading, verbose), False
     found = any(room.events for room in rooms)
     with to_file(output_file) as stream:
-        if found or output is not Form.TEXT:
+        if found or output is not RoomForm.TEXT:
             write(output, rooms, wanted.selection, stream, zone, told=shown is not None)
         else:
             stream.write("".join(f"{line}\n" for line in _absent(rooms[0], wanted.typed)))
@@ -141,7 +141,7 @@ def _read(wanted: Wanted, sources: log_sources.Sources, reading: Reading, verbos
 
 def _follow(wanted: Wanted, sources: log_sources.Sources, reading: Reading, limit: float, shown: Term | None) -> Ended:
     """The room when it has ended, or as it stands at the time limit or at Ctrl-C."""
-    from pdctl.render.trace.following import Follower
+    from pdctl.render.trace.following import RoomFollower
 
     if not wanted.named or "-" in sources.paths:
         raise UsageError("--follow needs one room and files that grow", "name the room and the paths")
@@ -153,7 +153,7 @@ def _follow(wanted: Wanted, sources: log_sources.Sources, reading: Reading, limi
             return None
         return room if room.events else None
 
-    follower = Follower(lambda: log_sources.opened(sources), read, shown)
+    follower = RoomFollower(lambda: log_sources.opened(sources), read, shown)
     interrupted = False
     try:
         follower.run(limit)

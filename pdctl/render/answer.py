@@ -20,7 +20,7 @@ SCHEMA = "pdctl.answer/1"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class AnswerSource:
     """Where the answer comes from; `run` is empty for an address pdctl did not start."""
 
     run: str
@@ -53,7 +53,7 @@ def summary(told: Summary) -> str:
     return "\n".join(word for word in words if word)
 
 
-def to_json(source: Source, parts: Iterable[Part]) -> str:
+def to_json(source: AnswerSource, parts: Iterable[Part]) -> str:
     """The whole answer as one document. The stream always ends with its summary."""
     text: list[str] = []
     document: dict[str, object] = {"schema": SCHEMA, "run": source.run, "url": source.url, "model": source.model}

@@ -14,7 +14,7 @@ from rich.text import Text
 from pdctl.launch.events import Event, Kind, Stage
 from pdctl.launch.readiness import stages
 from pdctl.launch.verdict import span
-from pdctl.render.live import PlainView
+from pdctl.render.launch_view import PlainView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 GAP = "  "
 NARROWEST = 12  # no column is folded below this
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def table(term: Term, header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
@@ -29,6 +31,45 @@ def table(term: Term, header: Sequence[str], rows: Sequence[Sequence[object]]) -
         *(term.style(line, "bold") for line in (head, *more)),
         *(line for row in cells for line in _lines(row, widths, right)),
     ]
+
+
+def write_table(head: Sequence[str], rows: Sequence[Sequence[str]], term: Term) -> None:
+    """Aligned on a terminal that is wide enough, a list on a narrow one, tab-separated elsewhere; nothing is cut."""
+    if not term.tty:
+        for row in (head, *rows):
+            term.write("\t".join(row))
+        return
+    widths = [max(len(uncoloured(row[column])) for row in (head, *rows)) for column in range(len(head))]
+    if sum(widths) + 2 * (len(widths) - 1) > term.width:
+        _write_listed(head, rows, term)
+        return
+    for row in (tuple(term.style(word, "dim") for word in head), *rows):
+        cells = (cell + " " * (width - len(uncoloured(cell))) for cell, width in zip(row, widths, strict=True))
+        term.write("  ".join(cells).rstrip())
+
+
+def _write_listed(head: Sequence[str], rows: Sequence[Sequence[str]], term: Term) -> None:
+    """Row by row, for a terminal that is too narrow for the table; what has nothing to say (`-`) is left out."""
+    for name, *cells in rows:
+        term.write(name)
+        for title, cell in zip(head[1:], cells, strict=True):
+            if uncoloured(cell) == "-":
+                continue
+            lead = f"  {title.lower()} "
+            first, *more = textwrap.wrap(
+                lead + uncoloured(cell),
+                max(term.width, len(lead) + 1),
+                subsequent_indent="    ",
+                break_on_hyphens=False,
+            )
+            term.write(first.replace(uncoloured(cell), cell, 1) if not more else first)
+            for line in more:
+                term.write(line)
+
+
+def uncoloured(text: str) -> str:
+    """`text` without colour."""
+    return ESCAPE.sub("", text)
 
 
 def listed(term: Term, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -24,7 +24,7 @@ HEAD = ("ROW", "SPEAKER", "LEVEL", "ROLE", "RELEASES", "PROVES", "CODE", "NEEDS"
 SHOWN = 12  # rows of one log on a terminal; a pipe gets all
 
 
-class Checked(NamedTuple):
+class CheckedLog(NamedTuple):
     instance: str
     paths: tuple[str, ...]
     identity: Identity
@@ -74,7 +74,7 @@ def rows_json(found: Sequence[Row]) -> str:
     return as_json({"schema": ROWS, "rows": documents})
 
 
-def _totals(found: Sequence[Checked]) -> dict[str, object]:
+def _totals(found: Sequence[CheckedLog]) -> dict[str, object]:
     return {
         "logs": len(found),
         "lines": sum(each.survey.lines for each in found),
@@ -131,7 +131,7 @@ def items_text(kind: str, release: Release, found: Sequence[Dated], term: Term, 
     term.write(f"{len(found)} {what} of {package} {spell(release.known)}; {oldest} is the oldest release that was read")
 
 
-def _summary(found: Sequence[Checked], term: Term) -> None:
+def _summary(found: Sequence[CheckedLog], term: Term) -> None:
     """What all logs together are, before each of them."""
     count = Counter(_kind(each.identity) for each in found)
     total = sum(each.survey.lines for each in found)
@@ -154,7 +154,7 @@ def _counted(number: int, what: str) -> str:
     return what if number == 1 else f"{number} × {what}"
 
 
-def checked(found: Sequence[Checked], unknown: int, term: Term) -> None:
+def checked(found: Sequence[CheckedLog], unknown: int, term: Term) -> None:
     if not term.tty:
         for each in found:
             _tabbed(each, unknown, term)
@@ -165,7 +165,7 @@ def checked(found: Sequence[Checked], unknown: int, term: Term) -> None:
         _log(each, unknown, term)
 
 
-def checked_json(found: Sequence[Checked], unknown: int) -> str:
+def checked_json(found: Sequence[CheckedLog], unknown: int) -> str:
     totals = _totals(found)
     return as_json({"schema": CHECK, "summary": totals, "logs": [_document(each, unknown) for each in found]})
 
@@ -183,7 +183,7 @@ def bounds(since: Version | None, until: Version | None) -> str:
     return f"before {spell(until)}" if until else "any"
 
 
-def _title(each: Checked, term: Term) -> str:
+def _title(each: CheckedLog, term: Term) -> str:
     identity = each.identity
     who = identity.speaker.value if identity.speaker else "unknown speaker"
     version = bounds(identity.since, identity.until) if identity.since or identity.until else ""
@@ -191,7 +191,7 @@ def _title(each: Checked, term: Term) -> str:
     return f"{term.style(each.instance, 'bold')}: {', '.join(part for part in parts if part)}"
 
 
-def _log(each: Checked, unknown: int, term: Term) -> None:
+def _log(each: CheckedLog, unknown: int, term: Term) -> None:
     seen = each.survey
     term.write(_title(each, term))
     share = f"{seen.known / (seen.known + seen.unknown):.0%}" if seen.known + seen.unknown else "nothing"
@@ -224,7 +224,7 @@ def _facts(identity: Identity) -> list[str]:
     return facts
 
 
-def _tabbed(each: Checked, unknown: int, term: Term) -> None:
+def _tabbed(each: CheckedLog, unknown: int, term: Term) -> None:
     """log, kind, count, text: one line per log, row and shape."""
     identity, seen = each.identity, each.survey
     words = (
@@ -243,7 +243,7 @@ def _tabbed(each: Checked, unknown: int, term: Term) -> None:
         term.write("\t".join((each.instance, "shape", str(shape.lines), shape.text)))
 
 
-def _document(each: Checked, unknown: int) -> dict[str, object]:
+def _document(each: CheckedLog, unknown: int) -> dict[str, object]:
     identity, seen = each.identity, each.survey
     return {
         "instance": each.instance,

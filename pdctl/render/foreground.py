@@ -1,22 +1,54 @@
-"""A run in the foreground: its start, the address on stdout, then its logs until the end."""
+"""A run in the foreground: its start, as the terminal allows, the address on stdout, then its logs until the end."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
+import shutil
 import threading
 import time
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from pdctl.errors import PdctlError
 from pdctl.launch.events import Event, Kind
 from pdctl.launch.relay import PROBE, Follower, Line
-from pdctl.render import serving, term
+from pdctl.render import launch_banner, term
+from pdctl.render.launch_view import PlainView, View
 
 if TYPE_CHECKING:
+    from pdctl.launch.deployment import Deployment
     from pdctl.launch.run import Run
     from pdctl.launch.state import RunDir
-    from pdctl.render.live import View
+    from pdctl.render.term import Term
+
+
+# Lines and columns that the live view needs beside one row and one name per process.
+BESIDE_ROWS, BESIDE_NAME = 3, 66
+
+
+class LaunchProgress(str, Enum):
+    AUTO = "auto"
+    TTY = "tty"
+    PLAIN = "plain"
+    NONE = "none"
+
+
+def choose(progress: LaunchProgress, deployment: Deployment, term: Term, attached: bool) -> View:
+    """The view that fits the stream: in-place redraw needs a terminal with room for every row and column."""
+    if progress is LaunchProgress.NONE:
+        return View()
+    plain = PlainView(deployment, term, attached)
+    size = shutil.get_terminal_size()
+    room = size.lines > len(deployment.specs) + BESIDE_ROWS and size.columns >= plain.prefix.width + BESIDE_NAME
+    fits = room and term.tty and os.environ.get("TERM") != "dumb"
+    if progress is LaunchProgress.PLAIN or (progress is LaunchProgress.AUTO and not fits):
+        return plain
+    from pdctl.render.board import TerminalView  # late: rich's live display, which few terminals need
+
+    return TerminalView(deployment, term, attached)
+
 
 HINT = "the logs follow; Ctrl-C ends the run, and waits for the requests in flight"
 BLOCKED = 5.0  # seconds without a line taken after which the terminal counts as blocked
@@ -78,7 +110,7 @@ class Foreground:
         self._served = True
         with contextlib.suppress(PdctlError):
             self._run = self._directory.load()  # with the addresses that a cluster gave
-        serving.banner(self._run, term.out())
+        launch_banner.banner(self._run, term.out())
         term.out().stream.flush()  # to a pipe, too: it is what a script waits for
         if self._follow:
             term.err().write(term.err().style(HINT, "dim"))

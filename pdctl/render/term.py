@@ -1,11 +1,19 @@
-"""What the terminal can do: width, colour, symbols; and the two streams (answers on stdout, progress on stderr)."""
+"""What the terminal can do: width, colour, symbols; where answers go: stdout, or a file that is whole or not there."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
-from typing import IO
+from typing import IO, TYPE_CHECKING
+
+from pdctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
 
 STYLES = {
     "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36",
@@ -52,3 +60,22 @@ def out() -> Term:
 def err() -> Term:
     """Progress and problems."""
     return Term(sys.stderr)
+
+
+@contextlib.contextmanager
+def to_file(path: Path | None) -> Iterator[Term]:
+    """A terminal or pipe for None; else a stream of UTF-8 that takes the file's place when all is written."""
+    if path is None:
+        yield out()
+        return
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("w", encoding="utf-8") as stream:
+            yield Term(stream)
+        draft.replace(path)
+    except OSError as error:
+        raise UsageError(
+            f"--output-file {path}: {error.strerror}", "name a file in a directory that can be written"
+        ) from None
+    finally:
+        draft.unlink(missing_ok=True)

@@ -126,7 +126,7 @@ def test_a_terminal_gets_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     path = LOGS / "058-missing-ports.router.log"
     screen = Screen()
-    found = render.Checked("router", (str(path),), identify(lines(path), speech()), survey(lines(path), speech()))
+    found = render.CheckedLog("router", (str(path),), identify(lines(path), speech()), survey(lines(path), speech()))
     render.checked([found], 3, Term(screen))
     text = screen.getvalue()
     assert text.startswith(

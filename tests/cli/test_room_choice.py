@@ -12,7 +12,7 @@ from pdctl.cli.log_sources import moment, sources, timezone
 from pdctl.cli.room_choice import chosen, number
 from pdctl.cli.trace_room import exit_code
 from pdctl.errors import ExitCode, NotFoundError, UsageError
-from pdctl.render.trace.output import to_file
+from pdctl.render.term import to_file
 from pdctl.trace.room import Outcome
 from tests.cases import for_each
 from tests.render.trace import samples

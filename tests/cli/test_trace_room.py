@@ -16,15 +16,15 @@ import pytest
 from pdctl.launch import preflight
 from pdctl.launch.prepare import open_run
 from pdctl.launch.run import State
-from pdctl.render.trace.forms import Form
+from pdctl.render.trace.room_forms import RoomForm
 from tests.cli.verb import BROKEN, DATA, FAILED, FINE, Verb, shell
 from tests.launch.conftest import DEADLINE, QUICK, deploy
 from tests.render.trace.schema import SCHEMA
 
 
-@pytest.mark.parametrize("form", list(Form), ids=lambda form: form.value)
+@pytest.mark.parametrize("form", list(RoomForm), ids=lambda form: form.value)
 @pytest.mark.parametrize(("room", "code"), [(FAILED, 1), (FINE, 0), ("123456789012", 5)])
-def test_every_form_ends_with_the_same_code(form: Form, room: str, code: int, verb: Verb) -> None:
+def test_every_form_ends_with_the_same_code(form: RoomForm, room: str, code: int, verb: Verb) -> None:
     assert verb("trace-room", room, BROKEN, "-o", form.value) == code
     assert verb.out
     assert ("no line of these logs names room 123456789012" in verb.err) == (code == 5)

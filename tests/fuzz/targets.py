@@ -43,8 +43,8 @@ from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
 from pdctl.manifests import read as manifests
 from pdctl.render import imports as notes_text
-from pdctl.render.findings import document, github, junit, sarif
-from pdctl.render.findings import text as findings_text
+from pdctl.render.findings import ci_forms, report_json
+from pdctl.render.findings import report_text as findings_text
 from pdctl.render.term import Term
 from pdctl.topology import resolve
 from tests.doctor.fixtures import recorded
@@ -88,7 +88,7 @@ def log(data: bytes) -> None:
 
 def logs(data: bytes) -> None:
     """The logs of a deployment: its rooms, and the story of two of them in every form."""
-    from pdctl.render.trace import forms  # late: half of pdctl, for one target
+    from pdctl.render.trace import room_forms  # late: half of pdctl, for one target
     from pdctl.trace.assemble import Tracer
 
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
@@ -101,9 +101,9 @@ def logs(data: bytes) -> None:
         for room in (*rooms[:1], *rooms[-1:], 7):
             told = tracer.trace(room)
             assert told.room == room
-            for form in forms.Form:
+            for form in room_forms.RoomForm:
                 stream = io.StringIO()
-                forms.write(form, [told], False, Term(stream), UTC)
+                room_forms.write(form, [told], False, Term(stream), UTC)
                 stream.getvalue().encode()
 
 
@@ -262,7 +262,7 @@ def reach(data: bytes) -> None:
     assert seen.missing >= 0
     facts = healthy()
     for found in elsewhere.judged(Report("", "live", (), (), (), (), 0.0), facts, seen).findings:
-        json.dumps(document.finding(found), ensure_ascii=False).encode()
+        json.dumps(report_json.finding(found), ensure_ascii=False).encode()
 
 
 def secrets(data: bytes) -> None:
@@ -339,12 +339,12 @@ def _deployment(data: bytes) -> wire.Says:
 
 def shown(report: Report) -> None:
     """Every form can be written, and is what it says it is."""
-    for text in (document.to_json(report), sarif.to_sarif(report), *document.to_lines(report).split("\n")):
+    for text in (report_json.to_json(report), ci_forms.to_sarif(report), *report_json.to_lines(report).split("\n")):
         json.loads(text, parse_constant=_no_json)
-    ElementTree.fromstring(junit.to_xml(report).encode())
+    ElementTree.fromstring(ci_forms.to_xml(report).encode())
     stream = io.StringIO()
     findings_text.show(report, Term(stream), verbose=True)
-    stream.write(github.to_commands(report))
+    stream.write(ci_forms.to_commands(report))
     stream.getvalue().encode()
     runner.exit_code(report, None)
 

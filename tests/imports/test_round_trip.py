@@ -12,7 +12,7 @@ from pdctl.manifests import object_validation
 from pdctl.manifests.command_lines import parse
 from pdctl.manifests.write import rendering
 from pdctl.manifests.write.objects import stream
-from pdctl.render.plan_places import shell_script
+from pdctl.render.plan_table import shell_script
 from pdctl.topology import resolve
 from tests.cases import for_each
 from tests.imports.made import imported

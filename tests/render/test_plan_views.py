@@ -11,7 +11,7 @@ from pdctl.layout.instance_plan import Plan
 from pdctl.layout.planner import plan_shape, plan_topology
 from pdctl.layout.shape import Shape
 from pdctl.render.columns import spans, table
-from pdctl.render.plan import show
+from pdctl.render.plan_table import show
 from pdctl.render.term import Term
 from pdctl.topology.resolve import find, load
 

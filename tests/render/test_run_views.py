@@ -13,10 +13,9 @@ from pdctl.launch.events import Event, Kind, Stage
 from pdctl.launch.relay import Line
 from pdctl.render import columns
 from pdctl.render.board import TerminalView
-from pdctl.render.live import PlainView, View
-from pdctl.render.prefix import Prefix
-from pdctl.render.progress import Progress, choose
-from pdctl.render.status import ESCAPE, table
+from pdctl.render.foreground import LaunchProgress, choose
+from pdctl.render.launch_view import NamePrefix, PlainView, View
+from pdctl.render.run_tables import ESCAPE, table
 from pdctl.render.term import Term
 from tests.launch.conftest import deploy
 
@@ -199,31 +198,31 @@ def test_a_reader_that_left_is_an_error_not_the_end(deployment: Deployment) -> N
 
 
 def test_the_view_fits_the_stream(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    def kind(progress: Progress, tty: bool) -> type:
+    def kind(progress: LaunchProgress, tty: bool) -> type:
         view = choose(progress, deployment, Term(Screen(tty)), attached=True)
         view.close()
         return type(view)
 
     monkeypatch.setenv("LINES", "24")
     monkeypatch.setenv("COLUMNS", "79")
-    assert kind(Progress.AUTO, tty=True) is TerminalView
-    assert kind(Progress.AUTO, tty=False) is PlainView
-    assert kind(Progress.TTY, tty=False) is TerminalView
-    assert kind(Progress.PLAIN, tty=True) is PlainView
-    assert kind(Progress.NONE, tty=True) is View
+    assert kind(LaunchProgress.AUTO, tty=True) is TerminalView
+    assert kind(LaunchProgress.AUTO, tty=False) is PlainView
+    assert kind(LaunchProgress.TTY, tty=False) is TerminalView
+    assert kind(LaunchProgress.PLAIN, tty=True) is PlainView
+    assert kind(LaunchProgress.NONE, tty=True) is View
     monkeypatch.setenv("LINES", "7")  # too low for six rows and the headline above them
-    assert kind(Progress.AUTO, tty=True) is PlainView
+    assert kind(LaunchProgress.AUTO, tty=True) is PlainView
     monkeypatch.setenv("LINES", "24")
     monkeypatch.setenv("COLUMNS", "70")  # too narrow for every stage
-    assert kind(Progress.AUTO, tty=True) is PlainView
+    assert kind(LaunchProgress.AUTO, tty=True) is PlainView
     monkeypatch.setenv("COLUMNS", "79")
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("LINES", "24")
-    assert kind(Progress.AUTO, tty=True) is PlainView
+    assert kind(LaunchProgress.AUTO, tty=True) is PlainView
 
 
 def test_hue_by_role_and_weight_by_instance(deployment: Deployment) -> None:
-    prefix = Prefix(deployment, Term(Screen(tty=True)))
+    prefix = NamePrefix(deployment, Term(Screen(tty=True)))
     assert prefix.name("prefill-0") == "\x1b[34mprefill-0\x1b[0m"
     assert prefix.name("prefill-1") == "\x1b[34;1mprefill-1\x1b[0m"
     assert prefix.name("decode-0") == "\x1b[32mdecode-0 \x1b[0m"
@@ -233,7 +232,7 @@ def test_hue_by_role_and_weight_by_instance(deployment: Deployment) -> None:
 def test_plain_symbols_where_the_terminal_knows_no_others(deployment: Deployment) -> None:
     screen = Screen(tty=False)
     screen.encoding = "ascii"
-    assert Prefix(deployment, Term(screen)).line(Line("router", "x")) == "router    | x"
+    assert NamePrefix(deployment, Term(screen)).line(Line("router", "x")) == "router    | x"
 
 
 def test_tables_are_aligned_on_terminals_and_tabbed_elsewhere() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdctl.render.trace import measures
+from pdctl.render.trace import wording
 from tests.trace import pasted
 from tests.trace.engines import at, decode_timed_out, engine, got_info, received, rid, sending
 
@@ -86,7 +86,7 @@ def test_an_exact_start_stands_in_the_column_of_its_rooms_clock(tmp_path: Path) 
     )
     decode = engine("decode", 30002, 8998, received(11, ROOM, rid(ROOM)), times)
     room = pasted.room(tmp_path, ROOM, d0=decode)
-    assert [measures.began(one) for one in room.durations] == ["+0s ±1s"] * 2
+    assert [wording.began(one) for one in room.durations] == ["+0s ±1s"] * 2
 
 
 def test_milliseconds_everywhere_stay_milliseconds(tmp_path: Path) -> None:

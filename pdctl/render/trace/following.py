@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from pdctl.render.trace import measures
-from pdctl.render.trace.harmless import harmless
+from pdctl.render.trace import wording
+from pdctl.render.trace.wording import harmless
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ POLL = 0.2  # seconds between looks at files that do not grow
 OVER = frozenset({"ok", "failed", "aborted", "refused"})
 
 
-class Follower:
+class RoomFollower:
     """`open_`: the logs as they are now. `read`: the room in them, None while no line names it.
 
     `term` None: nothing is shown before the end. `room` is what is known so far.
@@ -66,7 +66,7 @@ class Follower:
 
 
 def _line(step: Step, term: Term) -> str:
-    when = f"{measures.exact(step.delta_s, step.uncertainty_s)} {measures.doubt(step.uncertainty_s)}"
+    when = f"{wording.exact(step.delta_s, step.uncertainty_s)} {wording.doubt(step.uncertainty_s)}"
     when = when.strip().replace("±", term.symbol("±", "+-"))
     phase = step.phase.value.replace("_", " ") if step.phase else ""
     who = f"{step.instance} {step.rank}".rstrip()

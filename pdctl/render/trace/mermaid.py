@@ -6,17 +6,15 @@ import re
 from typing import TYPE_CHECKING
 
 from pdctl.render.columns import elided
-from pdctl.render.trace import measures
-from pdctl.render.trace.gaps import gap_name, gap_row
-from pdctl.render.trace.lanes import lanes
-from pdctl.render.trace.rows import collapsed, named
-from pdctl.render.trace.timeline import short_room
+from pdctl.render.trace import wording
+from pdctl.render.trace.room_text import short_room
+from pdctl.render.trace.steps import collapsed, gap_name, gap_row, lanes, named
 from pdctl.render.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pdctl.render.trace.rows import Row
+    from pdctl.render.trace.steps import StepRow
     from pdctl.trace.room import Room
 
 TEXT = 72  # letters of a line in a note
@@ -58,17 +56,17 @@ def _lines(room: Room) -> Iterator[str]:
     yield from _verdict(room, ids)
 
 
-def _note(room: Room, row: Row) -> str:
+def _note(room: Room, row: StepRow) -> str:
     step = row.step
-    when = measures.exact(step.delta_s, step.uncertainty_s)
-    doubt = measures.doubt(step.uncertainty_s) if step.t is not None else ""
+    when = wording.exact(step.delta_s, step.uncertainty_s)
+    doubt = wording.doubt(step.uncertainty_s) if step.t is not None else ""
     parts = (when, doubt, named(row.ranks), step.phase.value.replace("_", " ") if step.phase else "")
     head = " ".join(part for part in parts if part)
     said = elided(short_room(step.text, room.room, "..."), TEXT)
     return "<br/>".join(escaped(part) for part in (head, said, f"{step.file}:{step.line}"))
 
 
-def _arrows(room: Room, row: Row, ids: Mapping[str, str], drawn: set[str]) -> Iterator[str]:
+def _arrows(room: Room, row: StepRow, ids: Mapping[str, str], drawn: set[str]) -> Iterator[str]:
     """Each message between two instances once, at the first line that proves it."""
     phase = row.step.phase.value if row.step.phase else ""
     if phase in drawn:
@@ -90,7 +88,7 @@ def _arrows(room: Room, row: Row, ids: Mapping[str, str], drawn: set[str]) -> It
         yield f"    {prefill}->>{decode}: KV pages"
 
 
-def _gap(room: Room, rows: Sequence[Row], ids: Mapping[str, str]) -> Iterator[str]:
+def _gap(room: Room, rows: Sequence[StepRow], ids: Mapping[str, str]) -> Iterator[str]:
     if room.gap is None or not ids:
         return
     yield "    rect rgba(214, 69, 69, 0.15)"

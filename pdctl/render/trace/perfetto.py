@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from pdctl.render.trace.document import ROOM
-from pdctl.render.trace.gaps import gap_name
-from pdctl.render.trace.lanes import lanes
-from pdctl.render.trace.rows import collapsed
+from pdctl.render.trace.room_json import ROOM
+from pdctl.render.trace.steps import collapsed, gap_name, lanes
 from pdctl.render.visible import visible
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pdctl.catalogue.entry import Severity
 from pdctl.doctor import runner
 from pdctl.doctor.finding import Checked, Finding, Report, Status
 from pdctl.errors import ExitCode
-from pdctl.render.findings import document, github, junit, sarif, text
+from pdctl.render.findings import ci_forms, report_json, report_text
 from pdctl.render.term import Term
 
 CONTRACT = {
@@ -92,25 +92,25 @@ class Ascii(io.StringIO):
 
 def test_text_in_a_pipe(report: Report) -> None:
     stream = Pipe()
-    text.show(report, Term(stream))
+    report_text.show(report, Term(stream))
     assert stream.getvalue() == SHOWN
 
 
 def test_text_where_only_ascii_can_be_shown(report: Report) -> None:
     stream = Ascii()
-    text.show(report, Term(stream))
+    report_text.show(report, Term(stream))
     assert stream.getvalue().isascii()
     assert "x PD201" in stream.getvalue()
 
 
 def test_verbose_tells_every_check(report: Report) -> None:
     stream = Pipe()
-    text.show(report, Term(stream), verbose=True)
+    report_text.show(report, Term(stream), verbose=True)
     assert [line for line in stream.getvalue().splitlines() if "PD202 bootstrap-port-wrong" in line]
 
 
 def test_json_keeps_the_contract(report: Report) -> None:
-    told = json.loads(document.to_json(report))
+    told = json.loads(report_json.to_json(report))
     jsonschema.validate(told, CONTRACT)
     assert [found["suppressed"] for found in told["findings"]] == [None, "a tiny model", None]
     assert told["ports"][0]["odd"] == "router"
@@ -121,14 +121,14 @@ def test_json_keeps_the_contract(report: Report) -> None:
 
 
 def test_json_lines_hold_the_same(report: Report) -> None:
-    lines = [json.loads(line) for line in document.to_lines(report).splitlines()]
+    lines = [json.loads(line) for line in report_json.to_lines(report).splitlines()]
     kinds = [line["kind"] for line in lines]
     assert kinds == ["report"] + ["finding"] * 3 + ["check"] * 6 + ["port"] * 2 + ["cell"] * 2
     assert lines[0]["schema"] == "pdctl.findings/1"
 
 
 def test_sarif_has_a_rule_and_a_place_for_each_result(report: Report) -> None:
-    run = json.loads(sarif.to_sarif(report))["runs"][0]
+    run = json.loads(ci_forms.to_sarif(report))["runs"][0]
     rules = run["tool"]["driver"]["rules"]
     for result in run["results"]:
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
@@ -140,7 +140,7 @@ def test_sarif_has_a_rule_and_a_place_for_each_result(report: Report) -> None:
 
 
 def test_github_commands_cannot_be_forged(report: Report) -> None:
-    lines = github.to_commands(report).splitlines()
+    lines = ci_forms.to_commands(report).splitlines()
     assert len(lines) == 2, "one per active finding: what a server says opens no new command"
     assert lines[0].startswith("::error file=router.log,line=7,title=PD201 bootstrap-port-null::prefill-1: ")
     assert "%0A::error::x" in lines[1]
@@ -148,7 +148,7 @@ def test_github_commands_cannot_be_forged(report: Report) -> None:
 
 
 def test_junit_counts_what_failed(report: Report) -> None:
-    root = ElementTree.fromstring(junit.to_xml(report).partition("\n")[2])
+    root = ElementTree.fromstring(ci_forms.to_xml(report).partition("\n")[2])
     checks, canary = root.findall("testsuite")
     assert (checks.get("tests"), checks.get("failures"), checks.get("errors"), checks.get("skipped")) == (
         "6", "1", "0", "3",
@@ -196,11 +196,11 @@ def test_junit_and_sarif_agree_with_the_exit_code(
     unknown = Checked("PD501", Status.UNKNOWN, "not read")
     told = dataclasses.replace(report, findings=findings(*wanted), checks=(*checks, unknown))
     code = runner.exit_code(told, fail_on)
-    root = ElementTree.fromstring(junit.to_xml(told, fail_on).partition("\n")[2])
+    root = ElementTree.fromstring(ci_forms.to_xml(told, fail_on).partition("\n")[2])
     count = {name: sum(int(suite.get(name) or 0) for suite in root) for name in ("failures", "errors")}
     assert (sum(count.values()) > 0) is (code != 0)
     assert (count["errors"] > 0) is (code is ExitCode.NOT_PROBED)
-    run = json.loads(sarif.to_sarif(told, fail_on))["runs"][0]
+    run = json.loads(ci_forms.to_sarif(told, fail_on))["runs"][0]
     (invocation,) = run["invocations"]
     assert invocation["exitCode"] == code
     assert invocation["executionSuccessful"] is (code is not ExitCode.NOT_PROBED)
@@ -220,11 +220,11 @@ def test_colours_reach_a_terminal_as_colours(report: Report, monkeypatch: pytest
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("NO_COLOR", raising=False)
     for verbose in (False, True):
-        text.show(report, Term(screen := Screen()), verbose=verbose)
+        report_text.show(report, Term(screen := Screen()), verbose=verbose)
         shown = screen.getvalue()
         assert re.findall(r"\\x1b\[.{3}", shown) == [r"\x1b[2J<"]
         assert "\x1b[2J" not in shown
-    text.show(report, Term(screen := Screen()))
+    report_text.show(report, Term(screen := Screen()))
     assert "\x1b[33m?\x1b[0m unknown PD501: decode-0 did not answer" in screen.getvalue()
 
 
@@ -240,7 +240,7 @@ def test_of_skipped_checks_only_what_helps_is_told(report: Report, verbose: bool
     }
     checks = tuple(Checked(code, Status.SKIPPED, reason) for code, reason in reasons.items())
     out = Pipe()
-    text.show(dataclasses.replace(report, findings=(), checks=checks), Term(out), verbose)
+    report_text.show(dataclasses.replace(report, findings=(), checks=checks), Term(out), verbose)
     told = [line.strip() for line in out.getvalue().splitlines() if " skipped: " in line]
     if verbose:
         assert sorted(told) == [

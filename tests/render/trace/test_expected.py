@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.render.trace.forms import Form, write
+from pdctl.render.trace.room_forms import RoomForm, write
 from pdctl.trace.room import Room
 from tests.render.trace import samples
 
 EXPECTED = Path(__file__).parent / "expected"
 SUFFIX = {
-    Form.TEXT: "txt",
-    Form.JSON: "json",
-    Form.JSONL: "jsonl",
-    Form.MERMAID: "mmd",
-    Form.PERFETTO: "perfetto.json",
-    Form.HTML: "html",
+    RoomForm.TEXT: "txt",
+    RoomForm.JSON: "json",
+    RoomForm.JSONL: "jsonl",
+    RoomForm.MERMAID: "mmd",
+    RoomForm.PERFETTO: "perfetto.json",
+    RoomForm.HTML: "html",
 }
 
 
@@ -29,7 +29,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
 
 
-def told(form: Form, room: Room, tty: bool = False, encoding: str = "utf-8") -> str:
+def told(form: RoomForm, room: Room, tty: bool = False, encoding: str = "utf-8") -> str:
     term, stream = samples.screen(tty, encoding)
     write(form, [room], False, term, samples.UTC)
     return stream.getvalue()
@@ -43,13 +43,13 @@ def compare(name: str, text: str) -> None:
     assert text == file.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("form", list(Form), ids=lambda form: form.value)
+@pytest.mark.parametrize("form", list(RoomForm), ids=lambda form: form.value)
 @pytest.mark.parametrize(
     "make", [samples.wrong_prefill, samples.healthy, samples.blind], ids=lambda make: make.__name__
 )
-def test_a_room_in_every_form(form: Form, make: Callable[[], Room]) -> None:
+def test_a_room_in_every_form(form: RoomForm, make: Callable[[], Room]) -> None:
     text = told(form, make())
-    if form is Form.HTML:  # style and script have tests of their own
+    if form is RoomForm.HTML:  # style and script have tests of their own
         text = text[text.index("<main>") : text.index("<footer>")]
     compare(f"{make.__name__}.{SUFFIX[form]}", text)
 
@@ -60,10 +60,10 @@ def test_a_room_in_every_form(form: Form, make: Callable[[], Room]) -> None:
 )
 def test_a_room_on_a_terminal(make: Callable[[], Room], width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    compare(f"{make.__name__}.tty{width}.txt", samples.ESCAPE.sub("", told(Form.TEXT, make(), tty=True)))
+    compare(f"{make.__name__}.tty{width}.txt", samples.ESCAPE.sub("", told(RoomForm.TEXT, make(), tty=True)))
 
 
 def test_a_room_on_a_terminal_without_unicode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    text = told(Form.TEXT, samples.wrong_prefill(), tty=True, encoding="ascii")
+    text = told(RoomForm.TEXT, samples.wrong_prefill(), tty=True, encoding="ascii")
     compare("wrong_prefill.ascii.txt", samples.ESCAPE.sub("", text))

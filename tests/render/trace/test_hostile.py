@@ -10,8 +10,8 @@ from html.parser import HTMLParser
 import pytest
 
 from pdctl.engines.phase import Phase
-from pdctl.render.trace.forms import Form, write
 from pdctl.render.trace.mermaid import escaped
+from pdctl.render.trace.room_forms import RoomForm, write
 from pdctl.render.visible import cells, fitted, padded, visible
 from pdctl.trace.room import Cause, Lane, Missing, Room
 from tests.render.trace import samples
@@ -51,7 +51,7 @@ def poisoned() -> Room:
     )
 
 
-def told(form: Form, tty: bool = False, encoding: str = "utf-8") -> str:
+def told(form: RoomForm, tty: bool = False, encoding: str = "utf-8") -> str:
     term, stream = samples.screen(tty, encoding)
     write(form, [poisoned()], False, term, samples.UTC)
     return stream.getvalue()
@@ -63,20 +63,20 @@ def told(form: Form, tty: bool = False, encoding: str = "utf-8") -> str:
 def test_nothing_steers_the_terminal(tty: bool, encoding: str, width: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", width)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    own = samples.ESCAPE.sub("", told(Form.TEXT, tty, encoding))  # colours and links of our own
+    own = samples.ESCAPE.sub("", told(RoomForm.TEXT, tty, encoding))  # colours and links of our own
     assert all(letter == "\n" or letter.isprintable() for letter in own)
     if not tty:
         assert r"\x1b]0;owned\x07\x1b[2J\x9b31m" in own
         assert r"room\u202egnp.exe\u2066" in own
 
 
-@pytest.mark.parametrize("form", [Form.MERMAID, Form.PERFETTO, Form.HTML], ids=lambda form: form.value)
-def test_no_file_carries_control_or_bidirectional_characters(form: Form) -> None:
+@pytest.mark.parametrize("form", [RoomForm.MERMAID, RoomForm.PERFETTO, RoomForm.HTML], ids=lambda form: form.value)
+def test_no_file_carries_control_or_bidirectional_characters(form: RoomForm) -> None:
     assert all(letter == "\n" or letter.isprintable() for letter in told(form))
 
 
-@pytest.mark.parametrize("form", [Form.JSON, Form.JSONL], ids=lambda form: form.value)
-def test_json_keeps_the_text_as_it_was(form: Form) -> None:
+@pytest.mark.parametrize("form", [RoomForm.JSON, RoomForm.JSONL], ids=lambda form: form.value)
+def test_json_keeps_the_text_as_it_was(form: RoomForm) -> None:
     assert json.loads(told(form))["fix"] == EVIL
 
 
@@ -114,7 +114,7 @@ def parsed(text: str) -> Elements:
 
 
 def test_a_page_builds_no_element_from_a_log() -> None:
-    page = parsed(told(Form.HTML))
+    page = parsed(told(RoomForm.HTML))
     assert page.tags.count("script") == 1  # our own, named in the policy by its digest
     assert not {"img", "iframe", "link", "object"} & set(page.tags)
     assert not {name for name in page.attributes if name.startswith("on")}
@@ -127,7 +127,7 @@ def test_a_page_may_load_nothing_and_run_only_its_own_script() -> None:
     import base64
     import hashlib
 
-    text = told(Form.HTML)
+    text = told(RoomForm.HTML)
     script = text[text.index("<script>") + len("<script>") : text.index("</script>\n</body>")]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -143,7 +143,7 @@ def test_a_diagram_has_only_statements_of_our_own() -> None:
         rf"    (accTitle: .+|participant {name} as .+|{name}->>{name}: .+|Note over {name}(,{name})?: .+"
         r"|rect rgba\([\d., ]+\)|end)"
     )
-    first, *lines = told(Form.MERMAID).rstrip("\n").split("\n")
+    first, *lines = told(RoomForm.MERMAID).rstrip("\n").split("\n")
     assert first == "sequenceDiagram"
     for line in lines:
         assert statement.fullmatch(line)

@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 
 from pdctl.engines.phase import Phase
-from pdctl.render.trace import measures
-from pdctl.render.trace.axis import GAP_SHARE, Axis
-from pdctl.render.trace.gaps import gap_row
-from pdctl.render.trace.lanes import Lanes, lanes
+from pdctl.render.trace import wording
+from pdctl.render.trace.html_page import GAP_SHARE, Axis
 from pdctl.render.trace.perfetto import to_perfetto
-from pdctl.render.trace.places import Places
-from pdctl.render.trace.progress import Scanning
-from pdctl.render.trace.rows import collapsed, named
+from pdctl.render.trace.scan_progress import Scanning
+from pdctl.render.trace.steps import Lanes, collapsed, gap_row, lanes, named
+from pdctl.render.trace.wording import Places
 from pdctl.trace.room import Gap
 from tests.render.trace import samples
 
@@ -176,15 +174,15 @@ def test_lines_without_a_time_are_counted_not_placed() -> None:
 
 
 def test_figures_show_no_more_than_the_clock_told() -> None:
-    assert measures.exact(19.7, 1.0) == "+20s"
-    assert measures.exact(0.0123, 0.001) == "+0.012s"
-    assert measures.exact(-1.0, 1.0) == "-1s"
-    assert measures.exact(None, 1.0) == "?"
-    assert measures.doubt(1.0) == "±1s"
-    assert measures.doubt(0.001) == ""
-    assert measures.took(300.0, 1.0) == "300 s"
-    assert measures.took(0.0871) == "87.1 ms"
-    assert measures.rfc3339(samples.BEGAN) == "2026-11-21T01:34:20.000Z"
+    assert wording.exact(19.7, 1.0) == "+20s"
+    assert wording.exact(0.0123, 0.001) == "+0.012s"
+    assert wording.exact(-1.0, 1.0) == "-1s"
+    assert wording.exact(None, 1.0) == "?"
+    assert wording.doubt(1.0) == "±1s"
+    assert wording.doubt(0.001) == ""
+    assert wording.took(300.0, 1.0) == "300 s"
+    assert wording.took(0.0871) == "87.1 ms"
+    assert wording.rfc3339(samples.BEGAN) == "2026-11-21T01:34:20.000Z"
 
 
 def test_progress_waits_a_second_and_leaves_nothing_behind() -> None:

@@ -10,7 +10,7 @@ import pytest
 from pdctl.cli.room_filter import FIELDS, matcher
 from pdctl.engines.phase import Phase
 from pdctl.errors import UsageError
-from pdctl.render import rooms
+from pdctl.render import room_list
 from pdctl.trace.room import Outcome, Summary
 from tests.render.trace import samples
 
@@ -39,7 +39,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shown(tty: bool, encoding: str = "utf-8", found: tuple[Summary, ...] = FOUND) -> str:
     term, stream = samples.screen(tty, encoding)
-    rooms.show(found, term, samples.UTC)
+    room_list.show(found, term, samples.UTC)
     return stream.getvalue()
 
 
@@ -79,16 +79,16 @@ def test_a_canary_is_marked_where_there_is_one() -> None:
     assert failed.endswith("PD201  canary")
     assert "canary" not in ok
     assert shown(tty=False, found=(mine,)).splitlines()[1].endswith("\tPD201\tcanary")
-    assert json.loads(rooms.to_jsonl((mine,), samples.screen(tty=False)[0]))["canary"] is True
+    assert json.loads(room_list.to_jsonl((mine,), samples.screen(tty=False)[0]))["canary"] is True
 
 
 def test_json_holds_everything() -> None:
     term, _ = samples.screen(tty=False)
-    told = json.loads(rooms.to_json(FOUND, term))
+    told = json.loads(room_list.to_json(FOUND, term))
     assert told["schema"] == "pdctl.rooms/1"
     assert told["rooms"][1]["cause"] == "PD201"
     assert told["rooms"][2]["seconds"] is None
-    assert [json.loads(line) for line in rooms.to_jsonl(FOUND, term).split("\n")] == told["rooms"]
+    assert [json.loads(line) for line in room_list.to_jsonl(FOUND, term).split("\n")] == told["rooms"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
@@ -102,9 +102,9 @@ def test_a_name_from_a_log_steers_nothing(tty: bool, encoding: str) -> None:
 
 
 def test_totals_say_how_many_of_each() -> None:
-    assert rooms.totals(FOUND, 3) == "3 rooms: 1 ok, 1 failed, 1 unknown"
-    assert rooms.totals(FOUND[:1], 3) == "1 of 3 rooms: 1 ok"
-    assert rooms.totals((), 0) == "0 rooms"
+    assert room_list.totals(FOUND, 3) == "3 rooms: 1 ok, 1 failed, 1 unknown"
+    assert room_list.totals(FOUND[:1], 3) == "1 of 3 rooms: 1 ok"
+    assert room_list.totals((), 0) == "0 rooms"
 
 
 @pytest.mark.parametrize(

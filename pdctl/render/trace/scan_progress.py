@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from pdctl.render.trace import measures
+from pdctl.render.trace import wording
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,18 +45,18 @@ class Scanning:
         share = min(1.0, done / total) if total else 0.0
         full, empty = self._term.symbol("━", "#"), self._term.symbol("╌", ".")
         bar = full * round(share * BAR) + empty * (BAR - round(share * BAR))
-        rate = measures.speed(done / 1e9 / seconds) if seconds else ""
-        return f"reading {bar} {measures.size(done)} of {measures.size(total)}, {rate}"
+        rate = wording.speed(done / 1e9 / seconds) if seconds else ""
+        return f"reading {bar} {wording.size(done)} of {wording.size(total)}, {rate}"
 
 
 def read_stats(library: Library, seconds: float, term: Term) -> None:
     """What an answer cost: `4 logs of 1.2 GB, answered in 0.61 s: 1.2 GB read (1.97 GB/s), 12 lines hit`."""
     tally, count = library.stats, len(library.logs)
-    rate = f" ({measures.speed(tally.scanned / 1e9 / tally.seconds)})" if tally.seconds and tally.scanned else ""
-    parts = [f"{measures.size(tally.scanned)} read{rate}, {tally.hits} lines hit"] if tally.scanned else []
+    rate = f" ({wording.speed(tally.scanned / 1e9 / tally.seconds)})" if tally.seconds and tally.scanned else ""
+    parts = [f"{wording.size(tally.scanned)} read{rate}, {tally.hits} lines hit"] if tally.scanned else []
     parts += [f"{tally.remembered} answers remembered"] if tally.remembered else []
     parts += [f"{tally.looked_up} looked up in the index"] if tally.looked_up else []
     parts += [] if tally.remembered or tally.looked_up else ["no index used"]
-    size = measures.size(sum(log.size for log in library.logs))
-    head = f"{count} log{'' if count == 1 else 's'} of {size}, answered in {measures.took(seconds)}"
+    size = wording.size(sum(log.size for log in library.logs))
+    head = f"{count} log{'' if count == 1 else 's'} of {size}, answered in {wording.took(seconds)}"
     term.write(": ".join(filter(None, (head, ", ".join(parts)))))

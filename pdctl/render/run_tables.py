@@ -1,25 +1,27 @@
-"""Runs and their processes as tables and JSON."""
+"""Runs, their processes, and deployments in a Kubernetes cluster, as tables and JSON."""
 
 from __future__ import annotations
 
 import json
-import re
-import textwrap
 import time
 from typing import TYPE_CHECKING
 
 from pdctl.launch.run import OVER, State
 from pdctl.launch.state import as_document
 from pdctl.launch.verdict import span
-from pdctl.render.prefix import HUES
+from pdctl.render.columns import write_table
+from pdctl.render.launch_view import HUES
 from pdctl.render.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pdctl.launch.clusters import Cluster
     from pdctl.launch.health import Health, RunHealth
+    from pdctl.launch.pods import Pod
     from pdctl.launch.run import Run
     from pdctl.render.term import Term
+
 
 STATUS, RUNS = "pdctl.status/1", "pdctl.runs/1"
 COLORS = {
@@ -31,7 +33,6 @@ COLORS = {
     State.FAILED: "red",
     State.STALE: "red",
 }
-ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 HEAD = ("NAME", "ROLE", "PID", "UPTIME", "PORT", "HEALTH", "BOOTSTRAP", "ROUTER", "RESTARTS", "MISSING")
 
 
@@ -48,7 +49,7 @@ def status(health: RunHealth, term: Term) -> None:
     for line in health.note.splitlines():
         term.write(f"  {visible(line, term)}")
     rows = [_row(instance, term) for instance in health.instances]
-    table(HEAD, rows, term)
+    write_table(HEAD, rows, term)
     for instance in health.instances:
         if instance.died:
             again = f"; it was started again {times(instance.restarts)}" if instance.restarts else ""
@@ -88,42 +89,6 @@ def _row(health: Health, term: Term) -> tuple[str, ...]:
     )
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], term: Term) -> None:
-    """Aligned on a terminal that is wide enough, a list on a narrow one, tab-separated elsewhere; nothing is cut."""
-    if not term.tty:
-        for row in (head, *rows):
-            term.write("\t".join(row))
-        return
-    widths = [max(len(plain(row[column])) for row in (head, *rows)) for column in range(len(head))]
-    if sum(widths) + 2 * (len(widths) - 1) > term.width:
-        _listed(head, rows, term)
-        return
-    for row in (tuple(term.style(word, "dim") for word in head), *rows):
-        cells = (cell + " " * (width - len(plain(cell))) for cell, width in zip(row, widths, strict=True))
-        term.write("  ".join(cells).rstrip())
-
-
-def _listed(head: Sequence[str], rows: Sequence[Sequence[str]], term: Term) -> None:
-    """Row by row, for a terminal that is too narrow for the table; what has nothing to say (`-`) is left out."""
-    for name, *cells in rows:
-        term.write(name)
-        for title, cell in zip(head[1:], cells, strict=True):
-            if plain(cell) == "-":
-                continue
-            lead = f"  {title.lower()} "
-            first, *more = textwrap.wrap(
-                lead + plain(cell), max(term.width, len(lead) + 1), subsequent_indent="    ", break_on_hyphens=False
-            )
-            term.write(first.replace(plain(cell), cell, 1) if not more else first)
-            for line in more:
-                term.write(line)
-
-
-def plain(text: str) -> str:
-    """`text` without colour."""
-    return ESCAPE.sub("", text)
-
-
 def status_json(health: RunHealth) -> str:
     return json.dumps({"schema": STATUS, **as_document(health)}, indent=2)
 
@@ -140,7 +105,7 @@ def runs(found: Sequence[Run], term: Term) -> None:
         )
         for run in found
     ]
-    table(("NAME", "STATE", "SHAPE", "URL", "AGE", "PID"), rows, term)
+    write_table(("NAME", "STATE", "SHAPE", "URL", "AGE", "PID"), rows, term)
 
 
 def _keeper(run: Run) -> str:
@@ -164,4 +129,55 @@ def runs_json(found: Sequence[Run], unreadable: Sequence[str], clusters: Sequenc
         for run in found
     ]
     document = {"schema": RUNS, "runs": rows, "clusters": list(clusters), "unreadable": list(unreadable)}
+    return json.dumps(document, indent=2)
+
+
+CLUSTER_STATUS = "pdctl.cluster-status/1"
+CLUSTER_HEAD = ("INSTANCE", "NODE", "POD", "READY", "RESTARTS", "HOST", "MISSING")
+
+
+def cluster_waiting(missing: Sequence[str], term: Term) -> None:
+    for line in missing:
+        term.write(f"  waiting for {line}" if not line.startswith(" ") else f"  {line}")
+
+
+def cluster_serving(of: Cluster, found: Sequence[Pod], term: Term) -> None:
+    where = f"--namespace {of.namespace}" + (f" --context {of.context}" if of.context else "")
+    term.write(f"{of.name} serves at {of.url} (inside the cluster), {len(found)} pods ready")
+    term.write(f"  kubectl {where} port-forward service/{of.name}-router {of.port}:{of.port}")
+    term.write(f"  pdctl doctor --router http://127.0.0.1:{of.port}")
+    term.write(f"  pdctl down {of.name}")
+
+
+def cluster_status(of: Cluster, found: Sequence[Pod], missing: Sequence[str], term: Term) -> None:
+    state = term.style("starting", "yellow") if missing else term.style("serving", "green")
+    age = span(time.time() - of.created)
+    term.write(f"{of.name}: {state} at {of.url}, {of.flavour} in {of.place}, applied {age} ago")
+    for line in missing:
+        if not line.startswith(" "):
+            term.write(f"  {line}")
+    rows = [
+        (
+            pod.instance,
+            str(pod.node),
+            pod.name,
+            "yes" if pod.ready else "no",
+            str(pod.restarts),
+            pod.host or "-",
+            term.style(pod.missing, "red") if pod.missing else "-",
+        )
+        for pod in found
+    ]
+    write_table(CLUSTER_HEAD, rows, term)
+
+
+def cluster_status_json(of: Cluster, found: Sequence[Pod], missing: Sequence[str]) -> str:
+    document = {
+        "schema": CLUSTER_STATUS,
+        **of._asdict(),
+        "url": of.url,
+        "ready": not missing,
+        "missing": [line.strip() for line in missing],
+        "pods_found": [pod._asdict() for pod in found],
+    }
     return json.dumps(document, indent=2)

@@ -7,10 +7,10 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.render.columns import GAP, NARROWEST
-from pdctl.render.trace import measures
-from pdctl.render.trace.document import ascii_json, dumped
-from pdctl.render.trace.lanes import HUES
-from pdctl.render.trace.outcomes import MARKS
+from pdctl.render.trace import wording
+from pdctl.render.trace.room_json import ascii_json, dumped
+from pdctl.render.trace.steps import HUES
+from pdctl.render.trace.wording import MARKS
 from pdctl.render.visible import cells, fitted, padded, visible
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def show(found: Sequence[Summary], term: Term, zone: dt.tzinfo | None) -> None:
     if not term.tty:
         term.write(to_tsv(found, term))
         return
-    days = {measures.moment(each.first_seen, zone).date() for each in found if each.first_seen is not None}
+    days = {wording.moment(each.first_seen, zone).date() for each in found if each.first_seen is not None}
     rows = [_row(each, zone, len(days) > 1) for each in found]
     shown = [[visible(cell, term) for cell in row] for row in rows]
     widths = _widths(shown, term.width)
@@ -91,7 +91,7 @@ def document(room: Summary) -> dict[str, object]:
         "room_id": str(room.room),  # jq 1.6 and JavaScript round numbers above 2^53
         "hex": f"0x{room.room:x}",
         "started": room.first_seen,
-        "time": None if room.first_seen is None else measures.rfc3339(room.first_seen),
+        "time": None if room.first_seen is None else wording.rfc3339(room.first_seen),
         "prefill": room.prefill,
         "decode": room.decode,
         "phase_reached": room.phase_reached.value if room.phase_reached else None,
@@ -106,7 +106,7 @@ def document(room: Summary) -> dict[str, object]:
 def _fields(room: Summary, shown: Callable[[str], str]) -> tuple[str, ...]:
     return (
         str(room.room),
-        "" if room.first_seen is None else measures.rfc3339(room.first_seen),
+        "" if room.first_seen is None else wording.rfc3339(room.first_seen),
         shown(room.prefill or ""),
         shown(room.decode or ""),
         room.phase_reached.value if room.phase_reached else "",
@@ -118,7 +118,7 @@ def _fields(room: Summary, shown: Callable[[str], str]) -> tuple[str, ...]:
 
 
 def _row(room: Summary, zone: dt.tzinfo | None, dated: bool) -> list[str]:
-    began = None if room.first_seen is None else measures.moment(room.first_seen, zone)
+    began = None if room.first_seen is None else wording.moment(room.first_seen, zone)
     return [
         str(room.room),
         began.strftime("%Y-%m-%d %H:%M:%S" if dated else "%H:%M:%S") if began else "-",
@@ -138,7 +138,7 @@ def _took(seconds: float | None) -> str:
         return "-"
     if seconds == int(seconds):
         return f"{seconds:.0f} s" if seconds else "<1 s"
-    return measures.took(seconds)
+    return wording.took(seconds)
 
 
 def _styles(room: Summary) -> list[tuple[str, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from pdctl.render.trace import measures
+from pdctl.render.trace import wording
 from pdctl.render.visible import as_json
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _event(step: Step) -> dict[str, object]:
         "rank": step.rank,
         "phase": step.phase.value if step.phase else None,
         "t": step.t,
-        "time": None if step.t is None else measures.rfc3339(step.t),
+        "time": None if step.t is None else wording.rfc3339(step.t),
         "uncertainty_s": step.uncertainty_s,
         "delta_s": step.delta_s,
         "file": step.file,

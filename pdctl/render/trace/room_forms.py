@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pdctl.trace.room import Room
 
 
-class Form(str, Enum):
+class RoomForm(str, Enum):
     TEXT = "text"
     JSON = "json"
     JSONL = "jsonl"
@@ -23,14 +23,14 @@ class Form(str, Enum):
 
 
 def write(
-    form: Form, rooms: Sequence[Room], selection: bool, term: Term, zone: dt.tzinfo | None, told: bool = False
+    form: RoomForm, rooms: Sequence[Room], selection: bool, term: Term, zone: dt.tzinfo | None, told: bool = False
 ) -> None:
     """`selection`: the rooms were chosen by what they are (`--slowest`), so JSON is a list whatever their number.
 
     `told`: the lines of the room stand above already.
     """
-    if form is Form.TEXT:
-        from pdctl.render.trace.text import show
+    if form is RoomForm.TEXT:
+        from pdctl.render.trace.room_text import show
 
         for at, room in enumerate(rooms):
             if at:
@@ -40,23 +40,23 @@ def write(
     term.write(_document(form, rooms, selection, term, zone))
 
 
-def _document(form: Form, rooms: Sequence[Room], selection: bool, term: Term, zone: dt.tzinfo | None) -> str:
-    if form is Form.HTML:
-        from pdctl.render.trace.page import to_html
+def _document(form: RoomForm, rooms: Sequence[Room], selection: bool, term: Term, zone: dt.tzinfo | None) -> str:
+    if form is RoomForm.HTML:
+        from pdctl.render.trace.html_page import to_html
 
         return to_html(rooms, zone)
-    if form is Form.PERFETTO:
+    if form is RoomForm.PERFETTO:
         from pdctl.render.trace.perfetto import to_perfetto
 
         return to_perfetto(rooms)
-    if form is Form.MERMAID:
+    if form is RoomForm.MERMAID:
         from pdctl.render.trace.mermaid import ascii_mermaid, to_mermaid
 
         return to_mermaid(rooms[0]) if term.unicode else ascii_mermaid(to_mermaid(rooms[0]))
-    from pdctl.render.trace import document
+    from pdctl.render.trace import room_json
 
-    if form is Form.JSONL:
-        text = document.to_jsonl(rooms)
+    if form is RoomForm.JSONL:
+        text = room_json.to_jsonl(rooms)
     else:
-        text = document.to_json_list(rooms) if selection else document.to_json(rooms[0])
-    return text if term.unicode else document.ascii_json(text)
+        text = room_json.to_json_list(rooms) if selection else room_json.to_json(rooms[0])
+    return text if term.unicode else room_json.ascii_json(text)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pdctl.render.term import Term
 
 
-class Form(str, Enum):
+class ReportForm(str, Enum):
     TEXT = "text"
     JSON = "json"
     JSONL = "jsonl"
@@ -22,14 +22,14 @@ class Form(str, Enum):
 
 
 def write(
-    form: Form, report: Report, term: Term, verbose: bool = False, fail_on: Severity | None = Severity.ERROR
+    form: ReportForm, report: Report, term: Term, verbose: bool = False, fail_on: Severity | None = Severity.ERROR
 ) -> None:
     """Nothing at all where the form has nothing to say (GitHub commands without a finding).
 
     `fail_on`: what the exit code goes by; JUnit and SARIF say the same.
     """
-    if form is Form.TEXT:
-        from pdctl.render.findings.text import show
+    if form is ReportForm.TEXT:
+        from pdctl.render.findings.report_text import show
 
         show(report, term, verbose)
         return
@@ -38,30 +38,30 @@ def write(
         term.write(text if term.unicode else _ascii(form, text))
 
 
-def _document(form: Form, report: Report, fail_on: Severity | None) -> str:
-    if form is Form.SARIF:
-        from pdctl.render.findings.sarif import to_sarif
+def _document(form: ReportForm, report: Report, fail_on: Severity | None) -> str:
+    if form is ReportForm.SARIF:
+        from pdctl.render.findings.ci_forms import to_sarif
 
         return to_sarif(report, fail_on)
-    if form is Form.GITHUB:
-        from pdctl.render.findings.github import to_commands
+    if form is ReportForm.GITHUB:
+        from pdctl.render.findings.ci_forms import to_commands
 
         return to_commands(report)
-    if form is Form.JUNIT:
-        from pdctl.render.findings.junit import to_xml
+    if form is ReportForm.JUNIT:
+        from pdctl.render.findings.ci_forms import to_xml
 
         return to_xml(report, fail_on)
-    from pdctl.render.findings.document import to_json, to_lines
+    from pdctl.render.findings.report_json import to_json, to_lines
 
-    return to_json(report) if form is Form.JSON else to_lines(report)
+    return to_json(report) if form is ReportForm.JSON else to_lines(report)
 
 
-def _ascii(form: Form, text: str) -> str:
+def _ascii(form: ReportForm, text: str) -> str:
     """What is not ASCII stands in strings alone, which every one of these forms can spell otherwise."""
-    if form is Form.JUNIT:
+    if form is ReportForm.JUNIT:
         return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
-    if form is Form.GITHUB:
+    if form is ReportForm.GITHUB:
         return text.encode("ascii", "backslashreplace").decode("ascii")
-    from pdctl.render.trace.document import ascii_json
+    from pdctl.render.trace.room_json import ascii_json
 
     return ascii_json(text)

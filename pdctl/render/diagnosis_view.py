@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.render.columns import prose, table
-from pdctl.render.trace import measures
-from pdctl.render.trace.document import ascii_json, dumped
-from pdctl.render.trace.harmless import harmless
-from pdctl.render.trace.outcomes import MARKS
-from pdctl.render.trace.places import Places
+from pdctl.render.trace import wording
+from pdctl.render.trace.room_json import ascii_json, dumped
+from pdctl.render.trace.wording import MARKS, Places, harmless
 from pdctl.render.visible import fitted
 from pdctl.trace.diagnosis import Kind
 
@@ -57,7 +55,7 @@ def _blocks(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> Iterator[li
 
 def _headline(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> list[str]:
     if found.empty and found.window is not None and not found.wrong:
-        mark, said = MARKS["unknown"], f"no line was written {measures.window(found.window, zone)}"
+        mark, said = MARKS["unknown"], f"no line was written {wording.window(found.window, zone)}"
     elif not found.wrong and not found.told:
         several = any(each.kind is Kind.MIXED for each in found.sources)
         why = "no line is an engine's or a router's"
@@ -107,11 +105,11 @@ def _read(found: Diagnosis, began: Sequence[float], zone: dt.tzinfo | None) -> l
     whole = f"{_count(len(found.sources), 'log')}, {_count(lines, 'line')}{'' if began else ', none with a time'}"
     if found.window is None:
         return [whole]
-    return [f"only lines {measures.window(found.window, zone)} count; the logs as a whole: {whole}"]
+    return [f"only lines {wording.window(found.window, zone)} count; the logs as a whole: {whole}"]
 
 
 def _death(each: Death, found: Diagnosis, term: Term, places: Places, zone: dt.tzinfo | None) -> list[str]:
-    when = measures.moment(each.at, zone).strftime("%Y-%m-%d %H:%M:%S")
+    when = wording.moment(each.at, zone).strftime("%Y-%m-%d %H:%M:%S")
     head = f"{each.instance} ({each.role or 'role unknown'}) died at {when}: {each.why}"
     took = []
     if each.rooms:
@@ -146,7 +144,7 @@ def _finding(each: Finding, term: Term, places: Places, zone: dt.tzinfo | None) 
 def _span(each: Finding, zone: dt.tzinfo | None) -> str:
     if each.since is None or each.until is None:
         return ""
-    first, last = (measures.moment(t, zone).strftime("%Y-%m-%d %H:%M:%S") for t in (each.since, each.until))
+    first, last = (wording.moment(t, zone).strftime("%Y-%m-%d %H:%M:%S") for t in (each.since, each.until))
     return f", {first} to {last}"
 
 
@@ -221,7 +219,7 @@ def _sources(found: Sequence[Source], term: Term, zone: dt.tzinfo | None) -> lis
 
 
 def _time(t: float | None, zone: dt.tzinfo | None) -> str:
-    return "-" if t is None else measures.moment(t, zone).strftime("%m-%d %H:%M:%S")
+    return "-" if t is None else wording.moment(t, zone).strftime("%m-%d %H:%M:%S")
 
 
 def _some(rooms: Sequence[int]) -> str:
@@ -266,7 +264,7 @@ def document(found: Diagnosis) -> dict[str, object]:
         "verdict": "wrong" if found.wrong else "fine" if found.fine else "unknown",
         "deaths": [
             {
-                "instance": each.instance, "role": each.role or None, "at": each.at, "time": measures.rfc3339(each.at),
+                "instance": each.instance, "role": each.role or None, "at": each.at, "time": wording.rfc3339(each.at),
                 "code": each.code, "slug": each.slug, "headline": each.headline, "why": each.why,
                 "room_ids": [str(room) for room in each.rooms], "running": each.running,
                 "evidence": [_line(line) for line in each.evidence], "fix": each.fix,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl import __version__
-from pdctl.render.trace.document import dumped
+from pdctl.render.trace.room_json import dumped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

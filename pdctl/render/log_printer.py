@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.errors import UsageError
 from pdctl.launch.relay import POLL, history
-from pdctl.render.prefix import Prefix
+from pdctl.render.launch_view import NamePrefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ class Printer:
     def __init__(self, run: Run, term: Term, grep: re.Pattern[str] | None, raw: bool) -> None:
         self._term = term
         self._grep = grep
-        self._prefix = None if raw else Prefix(run.deployment, term)
+        self._prefix = None if raw else NamePrefix(run.deployment, term)
 
     def __call__(self, line: Line) -> None:
         if self._grep and not self._grep.search(line.text):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.finding import Status
-from pdctl.render.status import table
+from pdctl.render.columns import write_table
 from pdctl.render.visible import visible
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _ports(rows: Sequence[PortRow], columns: Sequence[str], term: Term) -> None:
     """`columns`: those somebody speaks in. The odd one is marked and coloured."""
     term.write(term.style("bootstrap ports", "bold"))
     cells = [(visible(row.prefill, term), *(_port(row, name, term) for name in columns)) for row in rows]
-    table(("PREFILL", *(name.upper() for name in columns)), cells, term)
+    write_table(("PREFILL", *(name.upper() for name in columns)), cells, term)
 
 
 def _port(row: PortRow, column: str, term: Term) -> str:
@@ -127,7 +127,7 @@ def _matrix(cells: Sequence[Cell], term: Term) -> None:
     rows = [
         (visible(prefill, term), *(_cell(found.get((prefill, each)), term) for each in decodes)) for prefill in prefills
     ]
-    table(("PREFILL", *(visible(each, term) for each in decodes)), rows, term)
+    write_table(("PREFILL", *(visible(each, term) for each in decodes)), rows, term)
     for reason, count in Counter(cell.reason for cell in cells if cell.ok is not True and cell.reason).items():
         _lines("", f"{count} × {reason}" if count > 1 else reason, term)
 

@@ -1,0 +1,204 @@
+"""The steps of a room as rows, the lanes of the instances they stand on, and the gap that matters among them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.render.columns import NARROWEST, spans
+from pdctl.render.trace import wording
+from pdctl.render.trace.wording import COARSE
+from pdctl.render.visible import cells, fitted, padded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pdctl.render.term import Term
+    from pdctl.trace.room import Gap, Room, Step
+
+
+ORDER = ("router", "prefill", "decode", "")
+HUES = {"router": "magenta", "prefill": "blue", "decode": "green"}
+
+
+class RoomLane(NamedTuple):
+    instance: str
+    role: str
+    why: str
+    styles: tuple[str, ...]
+
+
+class Lanes:
+    """Columns two wide: `│ ● │ │`."""
+
+    def __init__(self, room: Room, term: Term) -> None:
+        self._term = term
+        self.lanes = lanes(room)
+        self._line, self._quiet = term.symbol("│", "|"), term.symbol("┊", ":")
+
+    @property
+    def width(self) -> int:
+        return 2 * len(self.lanes)
+
+    def legend(self, margin: int) -> list[str]:
+        """A row for each lane, which hangs from it."""
+        style, corner = self._term.style, self._term.symbol("╭", ",")
+        names = [lane.instance for lane in self.lanes]
+        widest = max(map(cells, names), default=0)
+        rows = []
+        for at, (lane, name) in enumerate(zip(self.lanes, names, strict=True)):
+            width = widest + 2 * (len(self.lanes) - 1 - at)
+            stem = "".join(style(self._line, *each.styles) + " " for each in self.lanes[:at])
+            head = style(corner, *lane.styles) + " " + style(padded(name, width), *lane.styles, "bold")
+            left = self._term.width - margin - self.width - widest - 2 if self._term.tty else len(lane.why) * 6
+            why = fitted(lane.why, max(left, NARROWEST))
+            rows.append(f"{' ' * margin}{stem}{head}  {style(why, 'dim')}".rstrip())
+        return rows
+
+    def marked(self, instance: str, mark: str, *styles: str) -> str:
+        """Every lane, with `mark` on that of `instance`."""
+        return "".join(
+            (
+                self._term.style(mark, *(styles or lane.styles))
+                if lane.instance == instance
+                else self._term.style(self._line, *lane.styles)
+            )
+            + " "
+            for lane in self.lanes
+        )
+
+    def silent(self) -> str:
+        """Every lane while nothing happens."""
+        return "".join(self._term.style(self._quiet, "dim") + " " for _ in self.lanes)
+
+    def styles(self, instance: str) -> tuple[str, ...]:
+        return next((lane.styles for lane in self.lanes if lane.instance == instance), ())
+
+
+def lanes(room: Room) -> list[RoomLane]:
+    """Router, prefills (the one that was asked first), decodes; neighbours of one role differ in weight."""
+    known = {lane.instance: (lane.role, lane.why) for lane in room.lanes}
+    for step in room.events:
+        known.setdefault(step.instance, (step.role, ""))
+    ordered = sorted(known.items(), key=lambda item: (_lane_order(item[1][0]), item[0] != room.prefill_requested))
+    found: list[RoomLane] = []
+    for instance, (role, why) in ordered:
+        same = sum(1 for lane in found if lane.role == role)
+        hue: Sequence[str] = (HUES[role],) if role in HUES else ()
+        found.append(RoomLane(instance, role, _why(room, instance) or why, (*hue, "bold") if same % 2 else tuple(hue)))
+    return found
+
+
+def _why(room: Room, instance: str) -> str:
+    asked, contacted = instance == room.prefill_requested, instance == room.prefill_contacted
+    if asked and room.prefill_contacted and not contacted:
+        left = room.wrong_prefill is not None and room.wrong_prefill.by_elimination
+        return f"got the request{' (by elimination)' if left else ''}, but no TransferInfo"
+    if contacted and room.prefill_requested and not asked:
+        return "got decode's TransferInfo, but no request"
+    if asked:
+        return "got the request"
+    return "got decode's TransferInfo" if contacted else ""
+
+
+def _lane_order(role: str) -> int:
+    return ORDER.index(role) if role in ORDER else len(ORDER)
+
+
+LAST = 99
+NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """`step` is the first of the lines; `ranks` of all of them, in order."""
+
+    step: Step
+    ranks: tuple[str, ...]
+
+
+def collapsed(steps: Iterable[Step]) -> list[StepRow]:
+    """Lines join only within what their clock cannot tell apart, and each rank only once."""
+    groups: list[list[Step]] = []
+    same: dict[tuple[object, ...], list[Step]] = {}
+    last: float | None = None
+    for step in in_order(steps):
+        if step.t != last:
+            same, last = {}, step.t
+        key = (step.instance, step.phase, step.row or NUMBER.sub("#", step.text))
+        group = same.get(key)
+        if group is not None and step.rank and step.rank not in {other.rank for other in group}:
+            group.append(step)
+        else:
+            same[key] = group = [step]
+            groups.append(group)
+    return [StepRow(group[0], tuple(step.rank for step in group if step.rank)) for group in groups]
+
+
+def in_order(steps: Iterable[Step]) -> list[Step]:
+    """Lines that one second holds, in the order of a room's life; those of one file stay as they are."""
+    ordered: list[Step] = []
+    for (_, doubt), second in groupby(steps, key=lambda step: (step.delta_s, step.uncertainty_s)):
+        lines = list(second)
+        ordered += _merged(lines) if doubt >= COARSE else lines
+    return ordered
+
+
+def _merged(steps: Iterable[Step]) -> Iterator[Step]:
+    """Of the first lines that are left in each file, the one whose phase comes first; then the router's."""
+    files: dict[str, list[Step]] = {}
+    for step in steps:
+        files.setdefault(step.file, []).append(step)
+    while files:
+        first = min(files, key=lambda file: (_order(files[file][0]), files[file][0].role != "router"))
+        yield files[first].pop(0)
+        if not files[first]:
+            del files[first]
+
+
+def _order(step: Step) -> int:
+    """A line that proves no phase holds nothing up."""
+    return step.phase.order if step.phase else LAST
+
+
+def named(ranks: Sequence[str], times: str = "×") -> str:
+    """`TP0-7 ×8`, `DP1 TP3`; several that differ in more than one number are only counted."""
+    if len(ranks) < 2:
+        return "".join(ranks)
+    numbers = [NUMBER.findall(rank) for rank in ranks]
+    shapes = {NUMBER.sub("#", rank) for rank in ranks}
+    varying = [at for at, column in enumerate(zip(*numbers, strict=False)) if len(set(column)) > 1]
+    if len(shapes) > 1 or len(varying) != 1:
+        return f"{len(ranks)} ranks"
+    run = spans([int(number[varying[0]]) for number in numbers])
+    parts = iter(run if at == varying[0] else number for at, number in enumerate(numbers[0]))
+    return NUMBER.sub(lambda _: next(parts), ranks[0]) + f" {times}{len(ranks)}"
+
+
+def gap_row(rows: Sequence[StepRow], gap: Gap | None) -> int:
+    """Index of the first row behind the gap; `len(rows)` when nothing follows it, -1 without one."""
+    if gap is None:
+        return -1
+    early = [at for at, row in enumerate(rows) if row.step.delta_s is not None and row.step.delta_s <= gap.start]
+    return early[-1] + 1 if early else 0
+
+
+def gap_name(room: Room, rows: Sequence[StepRow]) -> str:
+    """`20 s between handshake at prefill-0 and timed out at decode-0: PD201`; a line without a phase by its text."""
+    gap = room.gap
+    if gap is None:
+        return ""
+    at = gap_row(rows, gap)
+    after = _named(rows[at - 1], gap.after) if at > 0 else gap.after
+    behind = [row for row in rows[at:] if row.step.delta_s == gap.end]
+    told = next((row for row in behind if row.step.phase), None)
+    before = _named(told, gap.before) if gap.before and told else gap.before
+    between = f"between {after} and {before}" if before else f"after {after}, and nothing more"
+    return f"{wording.took(gap.seconds, gap.uncertainty_s)} {between}" + (f": {gap.code}" if gap.code else "")
+
+
+def _named(row: StepRow, otherwise: str) -> str:
+    phase = row.step.phase
+    return f"{phase.value.replace('_', ' ')} at {row.step.instance}" if phase else otherwise

@@ -1,0 +1,182 @@
+"""How every view of a room words things: seconds, sizes, speeds, outcomes, file:line; all of it safe for a terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import os
+from collections.abc import Mapping
+from enum import Enum
+from functools import lru_cache
+from math import floor
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from pdctl.render.visible import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pdctl.render.term import Term
+    from pdctl.trace.diagnosis import Diagnosis
+    from pdctl.trace.room import Duration, Room, WrongPrefill
+
+
+COARSE = 0.5  # seconds; a clock that tells no more than this gets its ± shown
+BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def offset(seconds: float | None) -> str:
+    """Since the room began: `+20s`, `+0.012s`; `?` for a line without a time."""
+    return "?" if seconds is None else f"{seconds:+.{_digits(seconds)}f}s"
+
+
+def doubt(uncertainty: float) -> str:
+    """`±1s`, or nothing for a clock that tells milliseconds."""
+    return f"±{uncertainty:g}s" if uncertainty >= COARSE else ""
+
+
+def exact(seconds: float | None, uncertainty: float) -> str:
+    """An offset as exact as its clock: whole seconds where it shows no more."""
+    if seconds is not None and uncertainty >= COARSE:
+        return f"{round(seconds):+d}s"
+    return offset(seconds)
+
+
+def began(each: Duration) -> str:
+    """Where a stretch begins, on the clock of the room's lines: in the second whose stamp a line of it would bear."""
+    if each.start is None:
+        return ""
+    doubted = max(each.start_uncertainty_s, each.uncertainty_s)
+    if doubted < COARSE:
+        return offset(each.start)
+    return f"{floor(each.start):+d}s {doubt(doubted)}"
+
+
+def took(seconds: float, uncertainty: float = 0.0) -> str:
+    """`300 s`, `0.84 s`, `12 ms`."""
+    if uncertainty >= COARSE:
+        return f"{round(seconds)} s"
+    if seconds < 0.1:
+        return f"{seconds * 1000:.3g} ms"
+    return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s"
+
+
+def size(count: int) -> str:
+    for unit, name in BYTES:
+        if count >= unit:
+            return f"{count / unit:.3g} {name}"
+    return f"{count} B"
+
+
+def speed(gb_s: float) -> str:
+    return f"{gb_s:.3g} GB/s"
+
+
+def moment(epoch: float, zone: dt.tzinfo | None, uncertainty: float = 1.0) -> dt.datetime:
+    """On the clock of `zone`, or of this machine; whole seconds where the log's clock shows no more."""
+    local = dt.datetime.fromtimestamp(epoch, zone) if zone else dt.datetime.fromtimestamp(epoch).astimezone()
+    return local if uncertainty < COARSE else local.replace(microsecond=0)
+
+
+def window(span: tuple[float, float], zone: dt.tzinfo | None) -> str:
+    """`from 2026-11-21 01:34:20 to 01:36:00`, `since …`, `until …`; an end that is infinite was not given."""
+    since, until = (None if abs(each) == float("inf") else moment(each, zone, 1.0) for each in span)
+    if since is None or until is None:
+        one = since or until
+        return f"{'since' if until is None else 'until'} {one:%Y-%m-%d %H:%M:%S}" if one is not None else ""
+    same = since.date() == until.date()
+    return f"from {since:%Y-%m-%d %H:%M:%S} to {until:{'%H:%M:%S' if same else '%Y-%m-%d %H:%M:%S'}}"
+
+
+@lru_cache(maxsize=4096)
+def rfc3339(epoch: float) -> str:
+    """UTC, to the millisecond."""
+    return dt.datetime.fromtimestamp(epoch, dt.timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _digits(seconds: float) -> int:
+    return 3 if abs(seconds) < 10 else 2 if abs(seconds) < 100 else 1
+
+
+class OutcomeMark(NamedTuple):
+    """`plain` stands for `symbol` where the terminal has only ASCII. said: what there is to say without a cause."""
+
+    symbol: str
+    plain: str
+    style: str
+    said: str
+
+
+MARKS = {
+    "ok": OutcomeMark("✓", "+", "green", "the KV pages arrived and the decode finished"),
+    "failed": OutcomeMark("✗", "x", "red", "no line says why"),
+    "hung": OutcomeMark("✗", "x", "red", "no line says why"),
+    "aborted": OutcomeMark("-", "-", "yellow", "the client left: nothing of the deployment failed"),
+    "refused": OutcomeMark("-", "-", "yellow", "the request itself was refused: nothing of the deployment failed"),
+    "incomplete": OutcomeMark("!", "!", "yellow", "the logs end before the room does"),
+    "unknown": OutcomeMark("?", "?", "yellow", "the logs do not tell how the room ended"),
+}
+# Of the two legs of a request whose prefill is not the one that decode contacted.
+STRAY = "has TransferInfo, never got the request"
+BROKEN = frozenset({"failed", "hung"})
+
+
+def waits(wrong: WrongPrefill) -> str:
+    """What is to be said of the prefill that had the request."""
+    return f"has the request{' by elimination' if wrong.by_elimination else ''}, waits for TransferInfo"
+
+
+class Places:
+    """`files`: every file that will be named; on a terminal each is called by the shortest tail that is its own."""
+
+    def __init__(self, files: Iterable[str], term: Term) -> None:
+        self._term = term
+        self._names = shortest(files) if term.tty else {}
+        self._links = term.tty and os.environ.get("TERM") != "dumb"
+
+    def text(self, file: str, line: int) -> str:
+        return f"{self._names.get(file, file)}:{line}"
+
+    def link(self, file: str, line: int, shown: str, *styles: str) -> str:
+        """`shown`, which leads to the line where the terminal can follow links."""
+        styled = self._term.style(shown, *styles)
+        if not self._links or not Path(file).is_file():
+            return styled
+        return f"\x1b]8;;{Path(file).absolute().as_uri()}#{line}\x1b\\{styled}\x1b]8;;\x1b\\"
+
+
+def shortest(files: Iterable[str]) -> dict[str, str]:
+    """`a/router.log` and `b/router.log` keep their directories, a lone `c/decode.log` does not."""
+    names: dict[str, str] = {}
+    paths = {file: Path(file).parts for file in dict.fromkeys(files)}
+    for file, parts in paths.items():
+        others = [other for name, other in paths.items() if name != file]
+        kept = 1
+        while kept < len(parts) and any(other[-kept:] == parts[-kept:] for other in others):
+            kept += 1
+        names[file] = str(Path(*parts[-kept:])) if parts else file
+    return names
+
+
+Told = TypeVar("Told", "Room", "Diagnosis")
+
+
+def harmless(room: Told, term: Term | None = None) -> Told:
+    """`term`: the stream the texts are for; None takes every letter."""
+    shown = _shown(room, term)
+    assert isinstance(shown, type(room))
+    return shown
+
+
+def _shown(value: object, term: Term | None) -> object:
+    if isinstance(value, str):
+        return value if isinstance(value, Enum) else visible(value, term)
+    if isinstance(value, tuple):
+        return tuple(_shown(each, term) for each in value)
+    if isinstance(value, Mapping):
+        return {_shown(key, term): _shown(each, term) for key, each in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {each.name: _shown(getattr(value, each.name), term) for each in dataclasses.fields(value)}
+        return dataclasses.replace(value, **fields)
+    return value
