@@ -15,7 +15,7 @@ from pdctl.render import columns
 from pdctl.render.board import TerminalView
 from pdctl.render.foreground import LaunchProgress, choose
 from pdctl.render.launch_view import NamePrefix, PlainView, View
-from pdctl.render.run_tables import ESCAPE, table
+from pdctl.render.columns import ESCAPE, write_table
 from pdctl.render.term import Term
 from tests.launch.conftest import deploy
 
@@ -238,9 +238,9 @@ def test_plain_symbols_where_the_terminal_knows_no_others(deployment: Deployment
 def test_tables_are_aligned_on_terminals_and_tabbed_elsewhere() -> None:
     rows = [("a", "\x1b[31mlong\x1b[0m", "x"), ("bbbb", "b", "y")]
     pipe, screen = Screen(tty=False), Screen(tty=True)
-    table(("N", "M", "O"), rows, Term(pipe))
+    write_table(("N", "M", "O"), rows, Term(pipe))
     assert pipe.getvalue().splitlines()[2] == "bbbb\tb\ty"
-    table(("N", "M", "O"), rows, Term(screen))
+    write_table(("N", "M", "O"), rows, Term(screen))
     assert screen.getvalue().splitlines()[2] == "bbbb  b     y"
 
 
@@ -258,7 +258,7 @@ def test_a_narrow_terminal_gets_everything(width: int, kind: str, monkeypatch: p
     rows = [("prefill-0", "prefill", "4711", "30000", "silent", missing), ("router", "router", "4712", "8", "200", "-")]
     screen = Screen(tty=True)
     if kind == "status":
-        table(head, rows, Term(screen))
+        write_table(head, rows, Term(screen))
     else:
         screen.write("\n".join(columns.table(Term(screen), head, rows)))
     lines = ESCAPE.sub("", screen.getvalue()).splitlines()
@@ -270,5 +270,5 @@ def test_a_narrow_terminal_gets_everything(width: int, kind: str, monkeypatch: p
 def test_a_pipe_gets_the_same_whatever_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     screen = Screen(tty=False)
-    table(("NAME", "MISSING"), [("prefill-0", "x" * 100)], Term(screen))
+    write_table(("NAME", "MISSING"), [("prefill-0", "x" * 100)], Term(screen))
     assert screen.getvalue() == f"NAME\tMISSING\nprefill-0\t{'x' * 100}\n"
