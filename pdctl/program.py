@@ -69,8 +69,8 @@ def command(module: str) -> tuple[str, ...]:
 def served_command(module: str) -> tuple[str, ...]:
     """Start the embedded engine or router, which need more than the operator's verbs do.
 
-    Of a one-file build: with $PDCTL_PYTHON, or the first python3 on PATH (`pdctl.launch.interpreter` finds one that has
-    the engine). No process is started to find out.
+    Of a one-file build: with $PDCTL_PYTHON, or the first python3 on PATH (`pdctl.launch.installed_parts` finds one
+    that has the engine). No process is started to find out.
     """
     return (os.environ.get(PYTHON) or "python3", FILE, "-m", module) if FILE else (sys.executable, "-m", module)
 

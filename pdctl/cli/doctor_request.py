@@ -130,7 +130,7 @@ def _of_run(name: str | None, static: bool) -> Subject:
     """A run of `pdctl launch`: its processes where they really are, the topology it came from, its logs."""
     from pdctl.cli import elsewhere  # late: servers named by hand belong to no run
     from pdctl.launch import credentials
-    from pdctl.launch.relay import parts
+    from pdctl.launch.log_tail import parts
     from pdctl.launch.run import State
     from pdctl.launch.state import RunDir, ended, home, pick
 
@@ -194,17 +194,17 @@ def _own(run: Run) -> dict[int, str]:
 
 
 def _ended(run: Run, directory: RunDir) -> tuple[Ended, ...]:
-    from pdctl.launch import verdict  # late, as above
+    from pdctl.launch import ending_reasons  # late, as above
 
     return tuple(
         Ended(
             instance=one.name,
-            words=verdict.in_words(one.exit),
+            words=ending_reasons.in_words(one.exit),
             at=one.exit.at,
             ours=one.exit.ours or one.exit.asked,
             log=str(directory.current_log(one.name)),
-            lines=(lines := verdict.reasons(directory, one, verdict.TAIL)),
-            untold="" if lines else verdict.untold(directory, one, one.exit),
+            lines=(lines := ending_reasons.reasons(directory, one, ending_reasons.TAIL)),
+            untold="" if lines else ending_reasons.untold(directory, one, one.exit),
         )
         for one in run.processes
         if one.exit is not None
@@ -223,9 +223,9 @@ def _of_file(kept: Path, run: Run) -> Subject:
     """The plan on the hosts it was given, where a cluster gave some."""
     if run.allocation is None or not run.allocation.seats:
         return _of_topology([str(kept)], Words((), (), (), None, None, (), (), False, False))
-    from pdctl.launch.slurm import placement  # late: a run of this machine asks no cluster
+    from pdctl.launch.slurm import host_placement  # late: a run of this machine asks no cluster
     from pdctl.topology import resolve
 
     topology = resolve.load([kept])
-    plan = placement.given(topology, run.allocation.seats)
+    plan = host_placement.given(topology, run.allocation.seats)
     return Subject(_planned(topology, plan), topology.name, accepted(topology))

@@ -69,5 +69,5 @@ def fetched(of: Cluster) -> dict[str, str]:
     from pdctl.launch.targets import kubernetes
 
     directory = home(os.environ) / "clusters" / f"{of.name}.logs"
-    found = kubernetes.fetch_logs(kubernetes.kubectl(of, os.environ), of, directory)
+    found = kubernetes.fetch_logs(kubernetes.open_kubectl(of, os.environ), of, directory)
     return {str(path): lane for path, lane in found.items()}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pdctl.errors import ExitCode, NotFoundError
-from pdctl.launch import clusters, pods
+from pdctl.launch import clusters, kubectl
 from pdctl.launch.state import home
 from pdctl.launch.targets import kubernetes
 from pdctl.render import run_tables as shown
@@ -28,14 +28,14 @@ INSTANCE = re.compile(r"(prefill|decode)-(\d+)")
 
 
 def status(of: Cluster, as_json: bool, wait: bool, limit: float) -> None:
-    through = kubernetes.kubectl(of, os.environ)
+    through = kubernetes.open_kubectl(of, os.environ)
     if wait:
         found = kubernetes.await_ready(
             through, of, limit, 0, lambda missing: shown.cluster_waiting(missing, term.err())
         )
     else:
         found = kubernetes.look(through, of)
-    missing = pods.shortfall(found, of.pods)
+    missing = kubectl.shortfall(found, of.pods)
     if as_json:
         term.out().write(shown.cluster_status_json(of, found, missing))
     else:
@@ -55,7 +55,7 @@ def logs(
 ) -> None:
     """kubectl's own, of all pods or of those of the named instances."""
     wanted = pattern(grep)
-    through = kubernetes.kubectl(of, os.environ)
+    through = kubernetes.open_kubectl(of, os.environ)
     options = [f"--tail={-1 if tail is None else tail}", f"--max-log-requests={AT_ONCE}"]
     options += [] if raw else ["--prefix"]
     if since is not None:
@@ -83,16 +83,16 @@ def _print(argv: Sequence[str], wanted: re.Pattern[str] | None) -> None:
 
 def _selected(of: Cluster, instance: str) -> str:
     """The pods of an instance, or of a whole part."""
-    if instance in pods.ORDER:
+    if instance in kubectl.ORDER:
         return kubernetes.selector(of, instance)
     found = INSTANCE.fullmatch(instance)
     if found is None:
         raise NotFoundError(f"{of.name} has no instance `{instance}`", "name prefill-0, decode-0, …, or router")
-    number = pods.NUMBERS[of.flavour == "rbg"]
+    number = kubectl.NUMBERS[of.flavour == "rbg"]
     return kubernetes.selector(of, found[1], **{number: found[2]})
 
 
 def down(of: Cluster, force: bool, limit: float) -> None:
-    kubernetes.remove(kubernetes.kubectl(of, os.environ), of, limit, force)
+    kubernetes.remove(kubernetes.open_kubectl(of, os.environ), of, limit, force)
     clusters.forget(home(os.environ), of.name)
     term.out().write(f"{of.name} is gone from {of.place}")

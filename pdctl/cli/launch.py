@@ -15,9 +15,9 @@ import typer
 
 from pdctl.cli.durations import seconds
 from pdctl.cli.exits import leave_unheard, reraise
-from pdctl.launch import assemble, remote
+from pdctl.launch import deployment_plan, remote
 from pdctl.launch.deployment import OnDeath  # noqa: TC001 - Typer evaluates the annotations
-from pdctl.launch.prepare import Opened, open_run
+from pdctl.launch.run_opening import Opened, open_run
 from pdctl.launch.state import home
 from pdctl.launch.supervisor import Supervisor
 from pdctl.launch.targets.local import Local
@@ -26,7 +26,7 @@ from pdctl.render.foreground import Foreground, LaunchProgress, choose
 from pdctl.topology import export, resolve
 
 if TYPE_CHECKING:
-    from pdctl.launch.deployment import Deployment, Options
+    from pdctl.launch.deployment import Deployment, LaunchOptions
     from pdctl.layout.instance_plan import Plan
     from pdctl.topology.model import Topology
 
@@ -103,7 +103,7 @@ def command(
     plan = _plan(written.topology, place)
     for caution in plan.warnings:
         term.err().write(f"warning: {caution.message}")
-    deployment = assemble.deployment(written.topology, plan)
+    deployment = deployment_plan.deployment(written.topology, plan)
     if dry_run:
         _print_commands(written.topology, plan, name or deployment.name, place, output)
         return
@@ -112,7 +112,7 @@ def command(
 
         rollout.check(written.topology, plan, term.err())
     limit = None if timeout is None else seconds("--timeout", timeout)
-    options = assemble.options(written.topology, limit, on_death, verify)
+    options = deployment_plan.options(written.topology, limit, on_death, verify)
     shown = LaunchProgress.NONE if quiet else progress
     if place is Place.SLURM:
         from pdctl.cli import launch_slurm  # late: a run of this machine asks no cluster
@@ -137,7 +137,9 @@ def _read(files: list[str], sets: list[str]) -> Written:
     return Written(files, sets, topology, export.to_yaml(values))
 
 
-def _open(written: Written, deployment: Deployment, options: Options, name: str, target: Local, detach: bool) -> Opened:
+def _open(
+    written: Written, deployment: Deployment, options: LaunchOptions, name: str, target: Local, detach: bool
+) -> Opened:
     opened = open_run(
         home(os.environ),
         name,
@@ -157,10 +159,10 @@ def _open(written: Written, deployment: Deployment, options: Options, name: str,
 
 def _plan(topology: Topology, place: Place) -> Plan:
     if place is Place.LOCAL:
-        return assemble.plan_here(topology)
-    from pdctl.launch.slurm import placement  # late: a run of this machine asks no cluster
+        return deployment_plan.plan_here(topology)
+    from pdctl.launch.slurm import host_placement  # late: a run of this machine asks no cluster
 
-    return placement.planned(topology)
+    return host_placement.planned(topology)
 
 
 def _print_commands(topology: Topology, plan: Plan, name: str, place: Place, output: Form) -> None:
@@ -169,7 +171,7 @@ def _print_commands(topology: Topology, plan: Plan, name: str, place: Place, out
 
         launch_slurm.dry_run(topology, plan, name, output is Form.JSON)
         return
-    deployment = assemble.deployment(topology, plan)
+    deployment = deployment_plan.deployment(topology, plan)
     if output is Form.JSON:
         term.out().write(launch_banner.dry_run_json(deployment))
     else:

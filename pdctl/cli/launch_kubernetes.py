@@ -41,7 +41,7 @@ def _bring_up(made: Rendering, patience: float, interval: float) -> None:
     root, of = home(os.environ), kubernetes.cluster(made.plan, made.settings, made.objects)
     if any(run.alive for run in load_all(root)[0] if run.name == of.name):
         raise UsageError(f"a run called {of.name} is alive on this machine", f"--name {of.name}-2")
-    through = kubernetes.kubectl(of, os.environ)
+    through = kubernetes.open_kubectl(of, os.environ)
     kubernetes.judge(through, of, made.objects)
     clusters.save(root, of)  # before anything is made: `pdctl down` must find what a broken connection leaves behind
     kubernetes.apply(through, made.objects)

@@ -10,10 +10,10 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.cli.exits import leave_unheard, reraise
-from pdctl.launch import assemble, remote
+from pdctl.launch import deployment_plan, remote
 from pdctl.launch.preflight import refuse
-from pdctl.launch.prepare import open_run
-from pdctl.launch.slurm import placement, preflight, script, submit
+from pdctl.launch.run_opening import open_run
+from pdctl.launch.slurm import host_placement, script, submission
 from pdctl.launch.state import RunDir, check_name, home
 from pdctl.render import launch_banner, plan_document, term
 from pdctl.render.foreground import Foreground, LaunchProgress, choose
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdctl.cli.launch import Written
-    from pdctl.launch.deployment import Deployment, Options, Spec
+    from pdctl.launch.deployment import Deployment, LaunchOptions, Spec
     from pdctl.launch.run import Run
     from pdctl.layout.instance_plan import Plan
     from pdctl.render.launch_view import View
@@ -34,7 +34,7 @@ class Wish(NamedTuple):
 
     name: str
     written: Written
-    options: Options
+    options: LaunchOptions
     detach: bool
     progress: LaunchProgress
     follow: bool
@@ -44,16 +44,16 @@ class Wish(NamedTuple):
 def launch(plan: Plan, wish: Wish) -> None:
     """`plan` as `placement.planned` gave it."""
     topology = wish.written.topology
-    deployment = assemble.deployment(topology, plan)
-    real = submit.folder(topology, wish.name)
+    deployment = deployment_plan.deployment(topology, plan)
+    real = submission.folder(topology, wish.name)
     directory = _open(deployment, wish, real)
     directory.keep("topology.yaml", wish.written.text)
     directory.keep("plan.json", plan_document.to_json(plan))
-    for old in submit.holders(directory):
+    for old in submission.holders(directory):
         (directory.path / old).unlink()
     for file, text in _scripts(topology, plan, wish.name).items():
         directory.keep(file, text)
-    run = submit.submit(directory, directory.load(), wish.patience)
+    run = submission.submit(directory, directory.load(), wish.patience)
     view = choose(wish.progress, deployment, term.err(), attached=not wish.detach)
     if wish.progress is not LaunchProgress.NONE:
         launch_banner.headline(deployment, run.name, directory.logs, term.err(), _where(plan, run))
@@ -68,11 +68,11 @@ def _where(plan: Plan, run: Run) -> str:
 
 def _open(deployment: Deployment, wish: Wish, real: Path) -> RunDir:
     topology = wish.written.topology
-    obstacles = preflight.check(topology, real)
+    obstacles = submission.check(topology, real)
     if obstacles:
         raise refuse(wish.name, obstacles)
     directory = RunDir.of(home(os.environ), check_name(wish.name))
-    submit.link(directory.path, real)
+    submission.link(directory.path, real)
     opened = open_run(
         home(os.environ),
         wish.name,
@@ -95,7 +95,7 @@ def _wait(directory: RunDir, run: Run, wish: Wish, view: View) -> None:
     shown = Foreground(directory, run, view, wish.follow) if not wish.detach else None
     event = shown.event if shown else view.event
     try:
-        submit.await_start(run.allocation, wish.patience, event)
+        submission.await_start(run.allocation, wish.patience, event)
         run = remote.await_serving(directory, lambda: not directory.load().alive, event)
         if shown is None:
             launch_banner.banner(run, term.out())
@@ -112,7 +112,7 @@ def _wait(directory: RunDir, run: Run, wish: Wish, view: View) -> None:
             heard = shown.close()
         else:
             view.close()
-    outcome = ended.outcome or submit.gone(ended)
+    outcome = ended.outcome or submission.gone(ended)
     if not heard:
         leave_unheard(outcome.code, outcome.signal)
     raise remote.failure(outcome)
@@ -120,12 +120,12 @@ def _wait(directory: RunDir, run: Run, wish: Wish, view: View) -> None:
 
 def _scripts(topology: Topology, plan: Plan, name: str) -> dict[str, str]:
     """By file: the supervisor's job, and those that only have hosts."""
-    parts = placement.components(topology, plan)
-    real = submit.folder(topology, name)
-    if not placement.apart(topology):
-        return {submit.SCRIPT: script.batch(topology, parts, name, real)}
+    parts = host_placement.components(topology, plan)
+    real = submission.folder(topology, name)
+    if not host_placement.apart(topology):
+        return {submission.SCRIPT: script.batch(topology, parts, name, real)}
     held = {f"hold-{at:03}.sh": script.holder(topology, part, name, real) for at, part in enumerate(parts[1:], 1)}
-    return {submit.SCRIPT: script.batch(topology, parts[:1], name, real), **held}
+    return {submission.SCRIPT: script.batch(topology, parts[:1], name, real), **held}
 
 
 def _steps(deployment: Deployment) -> list[tuple[Spec, ...]]:
@@ -135,8 +135,8 @@ def _steps(deployment: Deployment) -> list[tuple[Spec, ...]]:
 
 def dry_run(topology: Topology, plan: Plan, name: str, as_json: bool) -> None:
     """The script and every step, as they would be; hosts go by the plan's names until Slurm has given some."""
-    deployment = assemble.deployment(topology, plan)
-    components = placement.components(topology, plan)
+    deployment = deployment_plan.deployment(topology, plan)
+    components = host_placement.components(topology, plan)
     scripts = _scripts(topology, plan, name)
     steps = [(each[0].instance, script.planned_step(topology, components, plan, each)) for each in _steps(deployment)]
     if as_json:

@@ -75,7 +75,7 @@ def sources(paths: Sequence[str], run: str | None) -> Sources:
             raise UsageError("`-` stands twice: stdin can be read once", "give it once")
         return Sources(tuple(paths), {})
     from pdctl.cli import elsewhere  # late: paths need nothing of a run
-    from pdctl.launch.relay import parts
+    from pdctl.launch.log_tail import parts
     from pdctl.launch.run import OVER
     from pdctl.launch.state import RunDir, home, pick
 

@@ -15,7 +15,7 @@ from pdctl.deployment_secret import DeploymentSecret
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.fleet.facts import Endpoint
 from pdctl.launch import credentials, roles
-from pdctl.launch.deployment import Role
+from pdctl.launch.deployment import ServerRole
 from pdctl.launch.state import RunDir, home, pick
 from pdctl.render import switch_steps as view
 from pdctl.render import term
@@ -143,8 +143,8 @@ def _show(order: Order, result: Result, output: Form) -> None:
 def _keep(order: Order, result: Result, root: Path, directory: RunDir | None) -> None:
     record.append(directory.path if directory is not None else root, order, result)
     if directory is not None and result.standing is Standing.SWITCHED:
-        ranks = result.ranks if result.new_role == Role.PREFILL.value else 0
-        roles.note(directory.path, result.name, roles.Turned(Role(result.new_role), ranks))
+        ranks = result.ranks if result.new_role == ServerRole.PREFILL.value else 0
+        roles.note(directory.path, result.name, roles.TurnedInstance(ServerRole(result.new_role), ranks))
 
 
 def _where(instance: str, run: str | None, routed: bool) -> tuple[Run | None, str, str]:

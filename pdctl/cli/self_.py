@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pdctl.cli.app import EPILOG, SETTINGS
-from pdctl.launch.installation import inspect
+from pdctl.launch.installed_parts import inspect
 from pdctl.render import installation, term
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings=SETTINGS)

@@ -12,14 +12,14 @@ import typer
 from pdctl.cli import elsewhere
 from pdctl.cli.durations import seconds
 from pdctl.errors import ExitCode, NotReadyError
-from pdctl.launch import health
+from pdctl.launch import run_health
 from pdctl.launch.run import State
 from pdctl.launch.state import RunDir, home, pick
 from pdctl.render import run_tables, term
 
 if TYPE_CHECKING:
-    from pdctl.launch.health import RunHealth
     from pdctl.launch.run import Run
+    from pdctl.launch.run_health import RunHealth
 
 POLL = 0.5  # seconds between two questions while waiting
 
@@ -74,4 +74,4 @@ def _await_ready(found: RunHealth, limit: float) -> RunHealth:
 
 
 def _probe(run: Run) -> RunHealth:
-    return health.probe(run, RunDir.of(home(os.environ), run.name))
+    return run_health.probe(run, RunDir.of(home(os.environ), run.name))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Role(str, Enum):
+class ServerRole(str, Enum):
     PREFILL = "prefill"
     DECODE = "decode"
     ROUTER = "router"
@@ -31,7 +31,7 @@ REHEARSE = "--rehearse"  # of pdctl's own engine and router
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class ServerPort:
     """`key` is the topology's setting that moves it, for example `ports.http`."""
 
     port: int
@@ -47,12 +47,12 @@ class Spec:
     """
 
     name: str
-    role: Role
+    role: ServerRole
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
     host: str
     port: int
-    ports: tuple[Port, ...]
+    ports: tuple[ServerPort, ...]
     health_path: str = "/health"
     bootstrap_port: int | None = None
     ranks: int = 0
@@ -106,11 +106,11 @@ class Deployment:
 
     @property
     def prefills(self) -> tuple[Spec, ...]:
-        return tuple(spec for spec in self.servers if spec.role is Role.PREFILL)
+        return tuple(spec for spec in self.servers if spec.role is ServerRole.PREFILL)
 
     @property
     def decodes(self) -> tuple[Spec, ...]:
-        return tuple(spec for spec in self.servers if spec.role is Role.DECODE)
+        return tuple(spec for spec in self.servers if spec.role is ServerRole.DECODE)
 
     @property
     def servers(self) -> tuple[Spec, ...]:
@@ -129,7 +129,7 @@ class Deployment:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class LaunchOptions:
     """How to start and end it. Times in seconds; `timeout` runs from the start to the verified deployment."""
 
     timeout: float = 300.0

@@ -8,8 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pdctl.launch import procfs, storage
-from pdctl.launch.events import Event, Kind, Stage
-from pdctl.launch.run import Exit, Outcome, Process, Run, State, with_process
+from pdctl.launch.run import EventKind, Exit, Process, Run, RunEvent, RunOutcome, StartStage, State, with_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -19,32 +18,32 @@ if TYPE_CHECKING:
     from pdctl.launch.targets import Handle
 
 
-def _unwatched(event: Event) -> None:
+def _unwatched(event: RunEvent) -> None:
     del event
 
 
 class Journal:
-    def __init__(self, directory: RunDir, run: Run, emit: Callable[[Event], None]) -> None:
+    def __init__(self, directory: RunDir, run: Run, emit: Callable[[RunEvent], None]) -> None:
         self.directory = directory
         pid = os.getpid()
         self.run = dataclasses.replace(run, supervisor=pid, supervisor_started=procfs.identity(pid))
         self._emit = emit
         self._unsaved: OSError | None = None
-        self._storage = storage.Watch(directory.path, directory.logs)
+        self._storage = storage.DiskWatch(directory.path, directory.logs)
         self._save()
 
     def note(
         self,
-        kind: Kind,
+        kind: EventKind,
         subject: str = "",
         detail: str = "",
         *,
-        stage: Stage | None = None,
+        stage: StartStage | None = None,
         seconds: float = 0.0,
         at: float = 0.0,
     ) -> None:
         generation = next((entry.generation for entry in self.run.processes if entry.name == subject), 1)
-        event = Event(at or time.time(), kind, subject, stage, detail, seconds, generation)
+        event = RunEvent(at or time.time(), kind, subject, stage, detail, seconds, generation)
         self.run = dataclasses.replace(self.run, events=(*self.run.events, event))
         self._save()
         try:
@@ -52,7 +51,7 @@ class Journal:
         except OSError:  # the terminal or the pipe is gone: the run goes on unwatched
             self._emit = _unwatched
 
-    def state(self, state: State, outcome: Outcome | None = None) -> None:
+    def state(self, state: State, outcome: RunOutcome | None = None) -> None:
         """Written with the event that follows it, or at once when it is the last word."""
         self.run = dataclasses.replace(self.run, state=state, outcome=outcome)
         if outcome is not None:
@@ -88,7 +87,7 @@ class Journal:
             self._save()
         change = self._storage.look(self._unsaved)
         if change:
-            self.note(Kind.STORAGE, detail=change)
+            self.note(EventKind.STORAGE, detail=change)
 
     def _save(self) -> None:
         """A full disk does not end a run: what happened is kept here, and saved when there is space again."""

@@ -2,26 +2,96 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import json
 import shutil
+import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl import program
 from pdctl.errors import LaunchError, MissingExtraError, PdctlError
-from pdctl.launch import interpreter, packages, ports, procfs
-from pdctl.launch.deployment import Role
+from pdctl.launch import installed_parts, procfs
+from pdctl.launch.deployment import ServerRole
 from pdctl.launch.process import RUN
 from pdctl.launch.targets import Obstacle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from pdctl.launch.deployment import Deployment, Port, Spec
+    from pdctl.launch.deployment import Deployment, ServerPort, Spec
+
+
+LISTEN = "0A"  # the kernel's TCP_LISTEN in /proc/net/tcp
+
+
+@dataclass(frozen=True, slots=True)
+class PortHolder:
+    """`pid` None: the port is taken, but by a process this user cannot see."""
+
+    pid: int | None
+    command: str
+
+
+def is_free(port: int, host: str = "") -> bool:
+    """Whether a server could listen there now; lingering connections of an earlier one do not count."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            return error.errno not in (errno.EADDRINUSE, errno.EACCES)
+    return True
+
+
+def find_port_holder(port: int) -> PortHolder:
+    """The process that listens on `port`, as far as /proc shows it."""
+    inodes = _listening_inodes(port)
+    for entry in procfs.processes() if inodes else ():
+        if _owns(entry.pid, inodes):
+            return PortHolder(entry.pid, procfs.command_line(entry.pid))
+    return PortHolder(None, "")
+
+
+def _listening_inodes(port: int) -> frozenset[str]:
+    found: set[str] = set()
+    for table in ("net/tcp", "net/tcp6"):
+        with contextlib.suppress(OSError):
+            lines = (procfs.PROC / table).read_text(encoding="ascii").splitlines()[1:]
+            # sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode
+            rows = (line.split() for line in lines)
+            found.update(row[9] for row in rows if row[3] == LISTEN and int(row[1].rpartition(":")[2], 16) == port)
+    return frozenset(found)
+
+
+def _owns(pid: int, inodes: frozenset[str]) -> bool:
+    folder = procfs.PROC / str(pid) / "fd"
+    with contextlib.suppress(OSError):  # another user's process, or one that just left
+        for link in folder.iterdir():
+            with contextlib.suppress(OSError):
+                target = str(link.readlink())
+                if target.startswith("socket:[") and target[8:-1] in inodes:
+                    return True
+    return False
+
+
+def free_base(base: int, taken: Iterable[int], host: str = "", step: int = 100) -> int | None:
+    """The nearest base above `base` at which every port of the block (given at the old base) is free."""
+    block = tuple(taken)
+    for shift in range(step, 65536, step):
+        if max(block, default=base) + shift > 65535:
+            return None
+        if all(is_free(port + shift, host) for port in block):
+            return base + shift
+    return None
+
 
 PORT_TAKEN = "port-taken"
-INSTALL = "pip install 'pdctl[engine]'"
 
 
 def check(deployment: Deployment) -> tuple[Obstacle, ...]:
@@ -29,7 +99,7 @@ def check(deployment: Deployment) -> tuple[Obstacle, ...]:
     return (
         *_missing_parts(deployment),
         *_missing_commands(deployment),
-        *packages.obstacles(deployment),
+        *installed_parts.obstacles(deployment),
         *_checkpoint(deployment),
         *_taken_ports(deployment),
     )
@@ -52,17 +122,19 @@ def refuse(name: str, obstacles: Sequence[Obstacle]) -> PdctlError:
 
 def _missing_parts(deployment: Deployment) -> Iterator[Obstacle]:
     modules = {program.module_of(spec.argv) for spec in deployment.specs}
-    found = interpreter.find(interpreter.parts(modules))
+    found = installed_parts.find(installed_parts.parts(modules))
     if not found.missing:
         return
     what = "engine" if "pdctl.engine" in modules else "router"
     message = f"the {what} is not installed here: {', '.join(found.missing)} missing"
-    fix = INSTALL
+    fix = installed_parts.INSTALL
     if program.FILE:
         message = f"no Python here has the {what}"
         if found.python:
             message = f"{found.python} does not have the {what}: {', '.join(found.missing)} missing"
-        fix = f"{found.python or 'python3'} -m {INSTALL}, or set {program.PYTHON} to a Python that has it"
+        fix = (
+            f"{found.python or 'python3'} -m {installed_parts.INSTALL}, or set {program.PYTHON} to a Python that has it"
+        )
     yield Obstacle("extra-missing", message, fix, missing_extra=True)
 
 
@@ -73,7 +145,7 @@ def _missing_commands(deployment: Deployment) -> Iterator[Obstacle]:
     for command, names in commands.items():
         if shutil.which(command) is None:
             message = f"{', '.join(names)}: there is no command `{command}`"
-            key = "router.command" if names == [Role.ROUTER.value] else "engine.command"
+            key = "router.command" if names == [ServerRole.ROUTER.value] else "engine.command"
             yield Obstacle("command-missing", message, f"install it, or set {key} in the topology")
 
 
@@ -127,13 +199,13 @@ def _weights(folder: Path) -> str:
 def _taken_ports(deployment: Deployment) -> Iterator[Obstacle]:
     for spec in deployment.specs:
         for port in spec.ports:
-            if not ports.is_free(port.port, spec.host):
+            if not is_free(port.port, spec.host):
                 yield _taken(spec, port, _move(deployment, port))
 
 
-def _taken(spec: Spec, port: Port, move: str) -> Obstacle:
+def _taken(spec: Spec, port: ServerPort, move: str) -> Obstacle:
     what = f"port {port.port} ({spec.name}, {port.purpose})"
-    holder = ports.holder(port.port)
+    holder = find_port_holder(port.port)
     if holder.pid is None:
         why = "needs privileges, or is taken" if port.port < 1024 else "is taken by a process of another user"
         return Obstacle(PORT_TAKEN, f"{what} {why}", move)
@@ -144,10 +216,10 @@ def _taken(spec: Spec, port: Port, move: str) -> Obstacle:
     return Obstacle(PORT_TAKEN, f"{what} is taken by pid {holder.pid} ({holder.command:.100})", move)
 
 
-def _move(deployment: Deployment, port: Port) -> str:
+def _move(deployment: Deployment, port: ServerPort) -> str:
     """The --set that moves this port's whole block to the nearest place where all of it is free."""
     key = port.key
     block = [entry for spec in deployment.specs for entry in spec.ports if entry.key == key]
     base = min(entry.port for entry in block)
-    free = ports.free_base(base, [entry.port for entry in block])
+    free = free_base(base, [entry.port for entry in block])
     return f"--set {key}={free}" if free else f"--set {key}=PORT"

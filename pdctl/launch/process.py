@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, BinaryIO
 from pdctl import program
 from pdctl.http_auth import masked
 from pdctl.launch import procfs
-from pdctl.launch.mailbox import Exited
+from pdctl.launch.ending_reasons import in_words
 from pdctl.launch.run import Exit
-from pdctl.launch.verdict import in_words
+from pdctl.launch.supervisor_mailbox import Exited
 from pdctl.log_stream import stamp
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ COLLECT = 2.0  # seconds for a killed session to be gone
 RUN = "PDCTL_RUN"  # in the environment of everything a run starts: its name
 
 
-class Child:
+class ChildProcess:
     """`terminate` asks the process; `kill` ends its whole session. Both do nothing once it has ended."""
 
     def __init__(self, spec: Spec, generation: int, popen: subprocess.Popen[bytes], log: Path, start: int) -> None:
@@ -128,7 +128,7 @@ def clear_sockets(pid: int) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def start(spec: Spec, generation: int, log: Path, lifeline: Lifeline, environ: Mapping[str, str]) -> Child:
+def start(spec: Spec, generation: int, log: Path, lifeline: Lifeline, environ: Mapping[str, str]) -> ChildProcess:
     """Start `spec`, its output appended to `log`. From the main thread only: the kernel ties a child to a thread."""
     begin = open_generation(log, spec, generation)
     environment = {**environ, **dict(spec.env), **lifeline.env, "PYTHONUNBUFFERED": "1"}
@@ -142,7 +142,7 @@ def start(spec: Spec, generation: int, log: Path, lifeline: Lifeline, environ: M
             pass_fds=lifeline.fds,
             start_new_session=True,
         )
-    return Child(spec, generation, popen, log, begin)
+    return ChildProcess(spec, generation, popen, log, begin)
 
 
 def _output(log: Path) -> BinaryIO:

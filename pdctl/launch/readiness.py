@@ -1,8 +1,4 @@
-"""Watches one process become ready, stage by stage, from what it logs and what it answers.
-
-The log lines are sglang's (engines/sglang/logs/life.py). A file that lacks them (another engine, another format)
-delays nothing: what is answered over HTTP decides.
-"""
+"""Watches one process become ready, stage by stage; then one real request through every prefill and decode pair."""
 
 from __future__ import annotations
 
@@ -12,15 +8,46 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.sglang.logs import life
 from pdctl.engines.sign import Sign
-from pdctl.fleet import bootstrap, bootstraps, http, router
-from pdctl.launch.deployment import Role, Spec
-from pdctl.launch.events import Stage
-from pdctl.launch.mailbox import Reached
+from pdctl.fleet import bootstrap, bootstraps, canary, http, router
+from pdctl.fleet.canary import Prompt, Side
+from pdctl.launch.deployment import ServerRole, Spec
+from pdctl.launch.run import StartStage
+from pdctl.launch.supervisor_mailbox import Paired, Reached
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.launch.relay import Tail
+    from pdctl.fleet.facts import Canary
+    from pdctl.launch.log_tail import LogTail
+
+
+PROMPT = Prompt("Hello", tokens=2)
+AT_ONCE = 8
+
+
+def start(
+    prefills: tuple[Spec, ...],
+    decodes: tuple[Spec, ...],
+    timeout: float,
+    whole: float,
+    post: Callable[[Paired], None],
+    key: str = "",
+) -> None:
+    """Try all pairs, a few at once, off the caller's thread; one message each. Seconds: for one pair, for all."""
+
+    def told(cell: Canary) -> None:
+        post(Paired(cell.prefill, cell.decode, cell.reason, cell.seconds))
+
+    def work() -> None:
+        ends = [_side(spec) for spec in prefills], [_side(spec) for spec in decodes]
+        canary.matrix(*ends, whole, prompt=PROMPT, patience=timeout, at_once=AT_ONCE, key=key, told=told)
+
+    threading.Thread(target=work, name="verify", daemon=True).start()
+
+
+def _side(spec: Spec) -> Side:
+    return Side(spec.name, spec.url, spec.host, spec.bootstrap_port)
+
 
 # What stands in the line of each stage.
 BOUND_LINE, WEIGHTS_LINE, READY_LINE = (
@@ -32,23 +59,23 @@ EAGER_FOR = 20.0
 PROBE = 2.0  # seconds one probe may take
 
 
-def stages(spec: Spec) -> tuple[Stage, ...]:
+def stages(spec: Spec) -> tuple[StartStage, ...]:
     """The causal list of this process, in the order it is told."""
-    if spec.role is Role.ROUTER:
-        return (Stage.STARTED, Stage.BOUND, Stage.WORKERS, Stage.READY)
+    if spec.role is ServerRole.ROUTER:
+        return (StartStage.STARTED, StartStage.BOUND, StartStage.WORKERS, StartStage.READY)
     if spec.bootstrap_port is not None and spec.ranks:
-        return (Stage.STARTED, Stage.BOUND, Stage.WEIGHTS, Stage.REGISTERED, Stage.READY)
-    return (Stage.STARTED, Stage.BOUND, Stage.WEIGHTS, Stage.READY)
+        return (StartStage.STARTED, StartStage.BOUND, StartStage.WEIGHTS, StartStage.REGISTERED, StartStage.READY)
+    return (StartStage.STARTED, StartStage.BOUND, StartStage.WEIGHTS, StartStage.READY)
 
 
-class Watch:
+class ReadinessWatch:
     """A thread per process: posts each stage once, and every change of what the next one is waiting for."""
 
     def __init__(
         self,
         spec: Spec,
         generation: int,
-        log: Tail,
+        log: LogTail,
         workers: tuple[str, ...],
         interval: float,
         post: Callable[[Reached], None],
@@ -61,7 +88,7 @@ class Watch:
         self._workers = workers
         self._interval = interval
         self._post = post
-        self._reached: set[Stage] = {Stage.STARTED}
+        self._reached: set[StartStage] = {StartStage.STARTED}
         self._waiting = ""
         self._said_ready = False
         self._closing = threading.Event()
@@ -77,13 +104,13 @@ class Watch:
     def _run(self) -> None:
         began = time.monotonic()
         due = began
-        while Stage.READY not in self._reached:
+        while StartStage.READY not in self._reached:
             said_ready = self._read_log()
             now = time.monotonic()
             if said_ready or now >= due:
                 self._probe()
                 # An engine logs every request: once it answers, its own word is waited for, and it is asked rarely.
-                rarely = Stage.BOUND in self._reached and self._spec.role is not Role.ROUTER
+                rarely = StartStage.BOUND in self._reached and self._spec.role is not ServerRole.ROUTER
                 due = now + (self._interval if rarely else 0.0)
             young = now - began < EAGER_FOR
             if self._closing.wait(min(EAGER, self._interval) if young else self._interval):
@@ -93,24 +120,24 @@ class Watch:
         """Whether it has said that it is ready."""
         for line in self._log.lines():
             if BOUND_LINE in line:
-                self._mark(Stage.BOUND, f"port {self._spec.port}")
+                self._mark(StartStage.BOUND, f"port {self._spec.port}")
             elif WEIGHTS_LINE in line:
-                self._mark(Stage.WEIGHTS, "weights loaded")
+                self._mark(StartStage.WEIGHTS, "weights loaded")
             elif READY_LINE in line:
                 self._said_ready = True
         return self._said_ready
 
     def _probe(self) -> None:
-        if self._spec.role is Role.ROUTER:
+        if self._spec.role is ServerRole.ROUTER:
             self._probe_router()
             return
         health = http.get(self._spec.url + self._spec.health_path, PROBE, key=self._key)
         if health.reached:
-            self._mark(Stage.BOUND, f"port {self._spec.port}")
+            self._mark(StartStage.BOUND, f"port {self._spec.port}")
         registered = self._probe_bootstrap(serves=health.ok)
         if health.ok and registered:
             self._read_log()  # what it logged before it answered belongs before "ready"
-            self._mark(Stage.READY, "ready")
+            self._mark(StartStage.READY, "ready")
         elif health.status in (401, 403):
             self._refuse(router.refused(self._spec.health_path, health, self._key))
         elif health.reached and not health.ok:
@@ -119,7 +146,7 @@ class Watch:
     def _probe_bootstrap(self, serves: bool) -> bool:
         """True when nothing of the bootstrap server is missing. `serves`: so late it should have been there."""
         port = self._spec.bootstrap_port
-        if port is None or not self._spec.ranks or Stage.REGISTERED in self._reached:
+        if port is None or not self._spec.ranks or StartStage.REGISTERED in self._reached:
             return True
         known = bootstrap.registration(self._spec.host, port, self._spec.ranks, PROBE)
         ranks = self._spec.ranks
@@ -128,7 +155,7 @@ class Watch:
             self._wait_for(unreached)
             return False
         if known.complete:
-            self._mark(Stage.REGISTERED, f"bootstrap registered {ranks}/{ranks}")
+            self._mark(StartStage.REGISTERED, f"bootstrap registered {ranks}/{ranks}")
             return True
         if serves and not known.reached:
             # SGLang serves on without it, as where the port was taken; before 0.5.13 its ranks do not ask again.
@@ -148,7 +175,7 @@ class Watch:
         state = router.fetch(self._spec.url, PROBE, self._key)
         if not state.reached:
             return
-        self._mark(Stage.BOUND, f"port {self._spec.port}")
+        self._mark(StartStage.BOUND, f"port {self._spec.port}")
         if state.unauthorized:
             self._refuse(state.reason)
             return
@@ -160,9 +187,9 @@ class Watch:
         if missing:
             self._wait_for(f"{total - len(missing)}/{total} workers, missing {', '.join(missing)}")
             return
-        self._mark(Stage.WORKERS, f"{total}/{total} workers")
+        self._mark(StartStage.WORKERS, f"{total}/{total} workers")
         if state.ready:
-            self._mark(Stage.READY, "ready")
+            self._mark(StartStage.READY, "ready")
         else:
             self._wait_for(state.reason or "/readiness does not answer 200")
 
@@ -171,7 +198,7 @@ class Watch:
         self._post(Reached(self._spec.name, self._generation, None, reason, time.time(), hopeless=True))
         self._closing.set()
 
-    def _mark(self, stage: Stage, detail: str) -> None:
+    def _mark(self, stage: StartStage, detail: str) -> None:
         if stage not in self._reached:
             self._reached.add(stage)
             self._waiting = ""  # the stage replaces what was told last: if the wait goes on, it is told again

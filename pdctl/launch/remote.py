@@ -11,16 +11,15 @@ import time
 from typing import TYPE_CHECKING
 
 from pdctl.errors import ExitCode, LaunchError, NotReadyError
-from pdctl.launch import credentials, procfs, storage, verdict
-from pdctl.launch.relay import last_lines
-from pdctl.launch.run import OVER, Outcome, Run, State
+from pdctl.launch import credentials, ending_reasons, procfs, storage
+from pdctl.launch.log_tail import last_lines
+from pdctl.launch.run import OVER, Run, RunOutcome, State
 from pdctl.program import command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.launch.events import Event
-    from pdctl.launch.run import Allocation
+    from pdctl.launch.run import Allocation, RunEvent
     from pdctl.launch.state import RunDir
 
 POLL = 0.1  # seconds between looks at run.json
@@ -48,7 +47,7 @@ def release(supervisor: subprocess.Popen[bytes]) -> None:
     supervisor.returncode = 0
 
 
-def await_serving(directory: RunDir, ended: Callable[[], bool], emit: Callable[[Event], None]) -> Run:
+def await_serving(directory: RunDir, ended: Callable[[], bool], emit: Callable[[RunEvent], None]) -> Run:
     """Hand on every event until the detached run serves or is over. Raises what kept it from serving.
 
     `ended`: whether its supervisor is gone.
@@ -69,13 +68,13 @@ def await_serving(directory: RunDir, ended: Callable[[], bool], emit: Callable[[
         raise NotReadyError(f"{name}: its supervisor has not said anything for too long", f"pdctl logs {name}")
     if run.state is State.SERVING:
         return run
-    raise failure(run.outcome or Outcome("it ended without a word", int(ExitCode.FINDINGS)))
+    raise failure(run.outcome or RunOutcome("it ended without a word", int(ExitCode.FINDINGS)))
 
 
 class _Reader:
     """Reads run.json again and again, and hands on each event once: those that `run` lacks, without it all."""
 
-    def __init__(self, directory: RunDir, emit: Callable[[Event], None], run: Run | None = None) -> None:
+    def __init__(self, directory: RunDir, emit: Callable[[RunEvent], None], run: Run | None = None) -> None:
         self._directory = directory
         self._emit = emit
         self._seen = 0 if run is None else len(run.events)
@@ -97,12 +96,12 @@ class _Reader:
         return self.read().state in OVER or gone
 
 
-def failure(outcome: Outcome) -> LaunchError | NotReadyError:
+def failure(outcome: RunOutcome) -> LaunchError | NotReadyError:
     kind = NotReadyError if outcome.code == ExitCode.NOT_READY else LaunchError
     return kind(outcome.message, outcome.fix)
 
 
-def watch(directory: RunDir, emit: Callable[[Event], None]) -> Run:
+def watch(directory: RunDir, emit: Callable[[RunEvent], None]) -> Run:
     """Hand on every event until the run is over."""
     reader = _Reader(directory, emit, directory.load())
     while not reader.ended():
@@ -117,17 +116,17 @@ def patience(run: Run) -> float:
 
 def _crashed(directory: RunDir, run: Run) -> LaunchError:
     log = directory.log(SUPERVISOR_LOG)
-    lines = "".join(f"\n  {line}" for line in last_lines(log, verdict.TAIL))
+    lines = "".join(f"\n  {line}" for line in last_lines(log, ending_reasons.TAIL))
     crash = storage.read(directory.path).crash
     what = f"the supervisor failed: {crash}" if crash else "the supervisor ended without a word"
     if run.allocation is not None:
-        from pdctl.launch.slurm import submit  # late: a run of this machine asks no cluster
+        from pdctl.launch.slurm import submission  # late: a run of this machine asks no cluster
 
-        what = submit.gone(run).message
+        what = submission.gone(run).message
     return LaunchError(f"{what}; last lines of {log}:{lines or ' (empty)'}")
 
 
-def stop(directory: RunDir, run: Run, force: bool, timeout: float, emit: Callable[[Event], None]) -> Run:
+def stop(directory: RunDir, run: Run, force: bool, timeout: float, emit: Callable[[RunEvent], None]) -> Run:
     """End `run` and return it as it is then. `force` skips the draining. Does nothing to a run that is over."""
     reader = _Reader(directory, emit, run)
     asked = False
@@ -143,7 +142,7 @@ def stop(directory: RunDir, run: Run, force: bool, timeout: float, emit: Callabl
         reader.read()
     if living and not force:
         fix = f"pdctl down {run.name} --force"
-        raise NotReadyError(f"{run.name} is still stopping after {verdict.span(timeout)}", fix)
+        raise NotReadyError(f"{run.name} is still stopping after {ending_reasons.span(timeout)}", fix)
     reader.read()
     return _bury(directory, reader)
 
@@ -168,7 +167,7 @@ def _bury(directory: RunDir, reader: _Reader) -> Run:
     credentials.forget(directory.path)
     run = reader.read()  # what it wrote before it was killed stands
     if run.state not in OVER:
-        outcome = Outcome("ended from outside: its supervisor was gone", int(ExitCode.FINDINGS))
+        outcome = RunOutcome("ended from outside: its supervisor was gone", int(ExitCode.FINDINGS))
         run = dataclasses.replace(run, state=State.STOPPED, outcome=outcome)
         directory.save_end(run)
     return run
@@ -184,9 +183,9 @@ def _signal(run: Run, number: signal.Signals) -> None:
 
 def _signal_job(run: Run, given: Allocation, number: signal.Signals) -> None:
     """The job's own script is the supervisor. One that has not begun, or is to be killed, is cancelled as a whole."""
-    from pdctl.launch.slurm import queue, submit  # late: a run of this machine asks no cluster
+    from pdctl.launch.slurm import queue, submission  # late: a run of this machine asks no cluster
 
     if number == signal.SIGKILL or run.supervisor is None:
-        submit.cancel(given)
+        submission.cancel(given)
     elif run.alive:
         queue.cancel(given.job, number.name.removeprefix("SIG"), batch=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pdctl.errors import PdctlError
-from pdctl.launch import record, storage
-from pdctl.launch.deployment import Deployment, Role, Spec
+from pdctl.launch import run, storage
+from pdctl.launch.deployment import Deployment, ServerRole, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,17 +25,17 @@ MODE, PORT = "--disaggregation-mode", "--disaggregation-bootstrap-port"
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class TurnedInstance:
     """`ranks`: how many register with its bootstrap server; 0 for a decode."""
 
-    role: Role
+    role: ServerRole
     ranks: int
 
 
-def note(directory: Path, instance: str, turned: Turned) -> None:
+def note(directory: Path, instance: str, turned: TurnedInstance) -> None:
     """`directory`: the run's."""
     whole = {**read(directory), instance: turned}
-    text = json.dumps({name: record.encode(one) for name, one in whole.items()}, indent=1)
+    text = json.dumps({name: run.encode(one) for name, one in whole.items()}, indent=1)
     storage.save_whole(directory / FILE, text + "\n")
 
 
@@ -43,19 +43,19 @@ def forget(directory: Path) -> None:
     (directory / FILE).unlink(missing_ok=True)
 
 
-def read(directory: Path) -> dict[str, Turned]:
+def read(directory: Path) -> dict[str, TurnedInstance]:
     """Empty when none ever switched."""
     try:
         text = (directory / FILE).read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
     try:
-        return {name: record.decode(Turned, value) for name, value in json.loads(text).items()}
+        return {name: run.decode(TurnedInstance, value) for name, value in json.loads(text).items()}
     except (ValueError, AttributeError) as error:
         raise PdctlError(f"{directory / FILE} cannot be read: {error}", f"rm {directory / FILE}") from None
 
 
-def applied(deployment: Deployment, turned: Mapping[str, Turned]) -> Deployment:
+def applied(deployment: Deployment, turned: Mapping[str, TurnedInstance]) -> Deployment:
     """With the roles of now, and a router that would be started with them."""
     if not turned:
         return deployment
@@ -67,12 +67,12 @@ def applied(deployment: Deployment, turned: Mapping[str, Turned]) -> Deployment:
     return dataclasses.replace(deployment, roles=roles, router=router)
 
 
-def _spec(spec: Spec, turned: Turned | None) -> Spec:
+def _spec(spec: Spec, turned: TurnedInstance | None) -> Spec:
     if turned is None or turned.role is spec.role:
         return spec
     argv = list(spec.argv)
     argv[argv.index(MODE) + 1] = turned.role.value
-    prefill = turned.role is Role.PREFILL and not spec.node
+    prefill = turned.role is ServerRole.PREFILL and not spec.node
     port = int(argv[argv.index(PORT) + 1]) if prefill and PORT in argv else None
     return dataclasses.replace(
         spec, role=turned.role, argv=tuple(argv), bootstrap_port=port, ranks=turned.ranks if prefill else 0

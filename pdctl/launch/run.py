@@ -1,16 +1,128 @@
-"""A run as values: what run.json holds (schema pdctl.run/1)."""
+"""A run as values: what run.json holds (schema pdctl.run/1), what happened in it, and how both become JSON and back."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
+import types
+import typing
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
+from typing import TypeVar, cast
 
 from pdctl.launch import procfs
-from pdctl.launch.deployment import Deployment, Options  # noqa: TC001 - record.decode evaluates the annotations
-from pdctl.launch.events import Event  # noqa: TC001
-from pdctl.launch.record import UNWRITTEN
+from pdctl.launch.deployment import (
+    Deployment,  # noqa: TC001 - record.decode evaluates the annotations
+    LaunchOptions,  # noqa: TC001 - record.decode evaluates the annotations
+)
+
+T = TypeVar("T")
+UNWRITTEN = types.MappingProxyType({"written": False})  # metadata of a field that stays out of the JSON
+
+
+def encode(value: object) -> object:
+    """Dataclasses to dicts, tuples to lists, enums to their values."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        written = [field for field in dataclasses.fields(value) if field.metadata.get("written", True)]
+        return {field.name: encode(getattr(value, field.name)) for field in written}
+    if isinstance(value, tuple | list):
+        return [encode(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    return value
+
+
+def decode(kind: type[T], value: object) -> T:
+    """`value` (from json.loads) as a `kind`. Raises ValueError naming the field that does not fit."""
+    return cast("T", _decode(kind, value, kind.__name__))
+
+
+def _decode(kind: object, value: object, where: str) -> object:
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return _dataclass(kind, value, where)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        if value is None:
+            return None
+        inner = next(argument for argument in arguments if argument is not type(None))
+        return _decode(inner, value, where)
+    if origin is tuple:
+        return _tuple(arguments, value, where)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(value)
+    if kind is float and isinstance(value, int):
+        return float(value)
+    if not isinstance(kind, type) or not isinstance(value, kind):
+        raise ValueError(f"{where}: expected {getattr(kind, '__name__', kind)}, found {value!r:.60}")
+    return value
+
+
+def _dataclass(kind: type, value: object, where: str) -> object:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: expected an object, found {value!r:.60}")
+    known = {name: hint for name, hint in _fields(kind).items() if name in value}
+    try:
+        return kind(**{name: _decode(hint, value[name], f"{where}.{name}") for name, hint in known.items()})
+    except TypeError as error:  # a field without a default is missing
+        raise ValueError(f"{where}: {error}") from None
+
+
+@lru_cache
+def _fields(kind: type) -> dict[str, object]:
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _tuple(arguments: tuple[object, ...], value: object, where: str) -> tuple[object, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"{where}: expected a list, found {value!r:.60}")
+    if arguments[-1] is Ellipsis:
+        return tuple(_decode(arguments[0], item, f"{where}[{index}]") for index, item in enumerate(value))
+    pairs = zip(arguments, value, strict=True)
+    return tuple(_decode(kind, item, f"{where}[{index}]") for index, (kind, item) in enumerate(pairs))
+
+
+class StartStage(str, Enum):
+    """The causal list of an instance's readiness. Engines differ in the order of the middle ones."""
+
+    STARTED = "started"
+    BOUND = "bound"
+    WEIGHTS = "weights"
+    REGISTERED = "registered"
+    WORKERS = "workers"
+    READY = "ready"
+
+
+class EventKind(str, Enum):
+    SECRET = "secret"  # which processes know the deployment secret
+    STAGE = "stage"  # `stage` of `subject` reached
+    PAIR = "pair"  # a prefill and decode pair answered a real request
+    SERVING = "serving"
+    DIED = "died"
+    RESTARTING = "restarting"
+    QUEUED = "queued"  # a cluster tells what it waits for
+    ROUTED = "routed"  # the router was told of an instance that moved
+    STORAGE = "storage"  # logs begin to be lost, or no longer are
+    LIMIT = "limit"  # the allocation ends soon
+    STOPPING = "stopping"
+    STOPPED = "stopped"  # one process left as asked
+    KILLED = "killed"  # one process had to be killed
+    ENDED = "ended"  # the run is over
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """`at` in seconds since the epoch; `seconds` is how long what is reported took, where that means something."""
+
+    at: float
+    kind: EventKind
+    subject: str = ""
+    stage: StartStage | None = None
+    detail: str = ""
+    seconds: float = 0.0
+    generation: int = 1
+
 
 SCHEMA = "pdctl.run/1"
 BIRTH = 10.0  # seconds
@@ -65,7 +177,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class RunSeat:
     """One host of an allocation: the plan's name for it, the cluster's, and the address the others reach it at."""
 
     planned: str
@@ -84,7 +196,7 @@ class Allocation:
 
     target: str
     job: str
-    seats: tuple[Seat, ...] = ()
+    seats: tuple[RunSeat, ...] = ()
     ends_at: float = 0.0
     others: tuple[str, ...] = ()
     patience: float = 3600.0
@@ -95,7 +207,7 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """Why the run ended: a signal, or an error with the exit code it stands for."""
 
     message: str
@@ -114,15 +226,15 @@ class Run:
     cwd: str
     detached: bool
     deployment: Deployment
-    options: Options
+    options: LaunchOptions
     files: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
     state: State = State.STARTING
     supervisor: int | None = None
     supervisor_started: str = ""
     processes: tuple[Process, ...] = ()
-    events: tuple[Event, ...] = ()
-    outcome: Outcome | None = None
+    events: tuple[RunEvent, ...] = ()
+    outcome: RunOutcome | None = None
     allocation: Allocation | None = None
     gone: bool | None = field(default=None, compare=False, metadata=UNWRITTEN)  # its supervisor, when it was looked at
 

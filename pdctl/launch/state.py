@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 from pdctl import user_path
 from pdctl.errors import NotFoundError, PdctlError, StorageError, UsageError
-from pdctl.launch import record, relay, roles, storage
-from pdctl.launch.relay import Tail
-from pdctl.launch.run import MAY_TELL, NO_LINE, OVER, SCHEMA, Run, State
+from pdctl.launch import log_tail, roles, storage
+from pdctl.launch.log_tail import LogTail
+from pdctl.launch.run import MAY_TELL, NO_LINE, OVER, SCHEMA, Run, State, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,16 +50,16 @@ class RunDir:
 
     def current_log(self, name: str) -> Path:
         """Where the latest generation writes."""
-        return list(relay.parts(self.log(name)))[-1]
+        return list(log_tail.parts(self.log(name)))[-1]
 
-    def tails(self, run: Run) -> dict[str, Tail]:
+    def tails(self, run: Run) -> dict[str, LogTail]:
         """A reader for every process's log, from where this run's part begins."""
-        return {process.name: Tail(self.log(process.name), process.log_start) for process in run.processes}
+        return {process.name: LogTail(self.log(process.name), process.log_start) for process in run.processes}
 
-    def ends(self, run: Run) -> dict[str, Tail]:
+    def ends(self, run: Run) -> dict[str, LogTail]:
         """The same from where the logs end now."""
         sizes = {process.name: self.log(process.name).stat().st_size for process in run.processes}
-        return {name: Tail(self.log(name), size) for name, size in sizes.items()}
+        return {name: LogTail(self.log(name), size) for name, size in sizes.items()}
 
     def create(self, logs: Path | None = None) -> None:
         """`logs`: keep the logs in that directory, reached through a link from the run's own."""
@@ -90,7 +90,7 @@ class RunDir:
         file = self.path / "run.json"
         try:
             value = json.loads(file.read_bytes())
-            run = storage.applied(record.decode(Run, value), storage.read(self.path))
+            run = storage.applied(decode(Run, value), storage.read(self.path))
             return dataclasses.replace(run, deployment=roles.applied(run.deployment, roles.read(self.path)))
         except FileNotFoundError:
             raise NotFoundError(f"no run.json in {self.path}", "pdctl ls") from None
@@ -127,7 +127,7 @@ class RunDir:
 
 
 def as_document(value: object) -> dict[str, object]:
-    document = record.encode(value)
+    document = encode(value)
     assert isinstance(document, dict)
     return document
 

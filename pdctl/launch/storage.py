@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pdctl.errors import StorageError
-from pdctl.launch import record
-from pdctl.launch.run import Outcome, Run, State  # noqa: TC001 - record.decode evaluates the annotations
+from pdctl.launch import run
+from pdctl.launch.run import Run, RunOutcome, State  # noqa: TC001 - record.decode evaluates the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ class Notice:
     path: str = ""
     crash: str = ""
     state: State | None = None
-    outcome: Outcome | None = None
+    outcome: RunOutcome | None = None
 
     @property
     def lost(self) -> bool:
@@ -77,13 +77,13 @@ def write(directory: Path, notice: Notice) -> bool:
 def read(directory: Path) -> Notice:
     """Empty where there is none, or none that can be read."""
     try:
-        return record.decode(Notice, json.loads((directory / FILE).read_bytes()[:SIZE]))
+        return run.decode(Notice, json.loads((directory / FILE).read_bytes()[:SIZE]))
     except (OSError, ValueError, RecursionError):
         return Notice()
 
 
 def _encoded(notice: Notice) -> bytes:
-    data = json.dumps(record.encode(notice)).encode()
+    data = json.dumps(run.encode(notice)).encode()
     return data[:SIZE].ljust(SIZE - 1) + b"\n" if len(data) < SIZE else b"{}".ljust(SIZE - 1) + b"\n"
 
 
@@ -169,7 +169,7 @@ def refused(directory: Path, error: OSError) -> StorageError:
     return StorageError(f"cannot write to {directory}: {error.strerror or error}", fix)
 
 
-class Watch:
+class DiskWatch:
     """A supervisor's eye on its directories: tells once when writing begins to fail, and once when it works again."""
 
     def __init__(self, directory: Path, logs: Path) -> None:

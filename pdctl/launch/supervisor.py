@@ -9,16 +9,25 @@ from queue import Empty
 from typing import TYPE_CHECKING
 
 from pdctl.errors import PdctlError
-from pdctl.launch import credentials, roles, routing, verdict, verify
-from pdctl.launch.deployment import OnDeath, Role
-from pdctl.launch.events import Event, Kind, Stage
+from pdctl.launch import credentials, ending_reasons, readiness, roles, router_list
+from pdctl.launch.deployment import OnDeath, ServerRole
 from pdctl.launch.journal import Journal
-from pdctl.launch.mailbox import Exited, Interrupt, Located, Mailbox, Message, Paired, Reached, ThreadEnded, Told
-from pdctl.launch.readiness import Watch
-from pdctl.launch.relay import Tail, part
-from pdctl.launch.run import Outcome, Run, State
-from pdctl.launch.signals import Signals
+from pdctl.launch.log_tail import LogTail, part
+from pdctl.launch.readiness import ReadinessWatch
+from pdctl.launch.run import EventKind, Run, RunEvent, RunOutcome, StartStage, State
 from pdctl.launch.storage import CrashNotice, refused
+from pdctl.launch.supervisor_mailbox import (
+    Exited,
+    Interrupt,
+    Located,
+    Mailbox,
+    Message,
+    Paired,
+    Reached,
+    Signals,
+    ThreadEnded,
+    Told,
+)
 from pdctl.launch.winddown import AFTER_KILL, WindDown
 from pdctl.thread_death import told_threads
 
@@ -43,7 +52,7 @@ WIND_DOWN = 10.0  # seconds an allocation must leave beyond draining and grace, 
 class Ending(Exception):
     """The run is over; `outcome` says why."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: RunOutcome) -> None:
         super().__init__(outcome.message)
         self.outcome = outcome
 
@@ -53,15 +62,15 @@ class StartOver(Exception):
 
 
 class Supervisor:
-    def __init__(self, directory: RunDir, run: Run, target: Target, emit: Callable[[Event], None]) -> None:
+    def __init__(self, directory: RunDir, run: Run, target: Target, emit: Callable[[RunEvent], None]) -> None:
         self._target = target
         self._mailbox = Mailbox()
         self._journal = Journal(directory, run, emit)
         self._options = run.options
         self._planned = run.deployment
         self._handles: dict[str, Handle] = {}
-        self._watches: dict[str, Watch] = {}
-        self._reached: dict[str, dict[Stage, float]] = {}
+        self._watches: dict[str, ReadinessWatch] = {}
+        self._reached: dict[str, dict[StartStage, float]] = {}
         self._details: dict[str, str] = {}
         self._results: list[Paired] = []
         self._served = False
@@ -72,7 +81,7 @@ class Supervisor:
         self._given_up: set[str] = set()
         self._left_behind: dict[str, list[str]] = {}  # by server: addresses it had
         self._warned = False
-        self._credentials = routing.NOBODY
+        self._credentials = router_list.NOBODY
 
     @property
     def _deployment(self) -> Deployment:
@@ -82,24 +91,24 @@ class Supervisor:
     def _nodes(self, instance: str) -> tuple[Spec, ...]:
         return tuple(spec for spec in self._deployment.specs if spec.instance == instance)
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         """Returns when nothing of the run is left."""
         directory = self._journal.directory.path
         notice = CrashNotice(directory, self._journal.run.name)
         with notice, Signals(self._mailbox), told_threads(self._thread_ended):
             try:
-                self._credentials = routing.Credentials(
+                self._credentials = router_list.Credentials(
                     credentials.api_key(self._deployment), credentials.read(directory)
                 )
-                self._journal.note(Kind.SECRET, detail=credentials.decision(self._deployment, directory))
+                self._journal.note(EventKind.SECRET, detail=credentials.decision(self._deployment, directory))
                 self._work()
             except Ending as ending:
                 outcome = ending.outcome
             except PdctlError as error:
-                outcome = Outcome(error.message, code=int(error.exit_code), fix=error.fix)
+                outcome = RunOutcome(error.message, code=int(error.exit_code), fix=error.fix)
             except OSError as error:
                 problem = refused(directory, error)
-                outcome = Outcome(problem.message, code=int(problem.exit_code), fix=problem.fix)
+                outcome = RunOutcome(problem.message, code=int(problem.exit_code), fix=problem.fix)
             self._wind_down(outcome)
             with contextlib.suppress(OSError):  # read-only by now
                 credentials.forget(directory)
@@ -139,19 +148,19 @@ class Supervisor:
             self._verify(deadline)
         self._served = True
         self._journal.state(State.SERVING)
-        self._journal.note(Kind.SERVING, detail=self._deployment.url)
+        self._journal.note(EventKind.SERVING, detail=self._deployment.url)
 
     def _verify(self, deadline: float) -> None:
         prefills, decodes = self._deployment.prefills, self._deployment.decodes
         pairs = len(prefills) * len(decodes)
-        rounds = -(-pairs // verify.AT_ONCE)
+        rounds = -(-pairs // readiness.AT_ONCE)
         whole = rounds * (PAIR_TIMEOUT + 1.0)
         self._results.clear()
         patience = min(PAIR_TIMEOUT, max(1.0, deadline - time.monotonic()))
-        verify.start(prefills, decodes, patience, whole, self._mailbox.put, self._credentials.key)
+        readiness.start(prefills, decodes, patience, whole, self._mailbox.put, self._credentials.key)
         self._until(lambda: len(self._results) == pairs, time.monotonic() + whole)
         if any(result.problem for result in self._results):
-            raise Ending(verdict.unpaired(tuple(self._results)))
+            raise Ending(ending_reasons.unpaired(tuple(self._results)))
 
     def _start(self, instance: str) -> None:
         """Every node of it, or the router, as its next generation."""
@@ -168,14 +177,14 @@ class Supervisor:
         self._mercy.pop(instance, None)
         for spec, handle, log in zip(specs, handles, logs, strict=True):
             self._handles[spec.name] = handle
-            self._reached[spec.name] = {Stage.STARTED: handle.since}
+            self._reached[spec.name] = {StartStage.STARTED: handle.since}
             self._details.pop(spec.name, None)
             self._journal.started(handle)
-            self._journal.note(Kind.STAGE, spec.name, handle.words, stage=Stage.STARTED, at=handle.since)
-            known = workers if spec.role is Role.ROUTER else ()
-            tail = Tail(log, handle.log_start)
+            self._journal.note(EventKind.STAGE, spec.name, handle.words, stage=StartStage.STARTED, at=handle.since)
+            known = workers if spec.role is ServerRole.ROUTER else ()
+            tail = LogTail(log, handle.log_start)
             key = self._credentials.key
-            watch = Watch(spec, generation, tail, known, self._options.interval, self._mailbox.put, key)
+            watch = ReadinessWatch(spec, generation, tail, known, self._options.interval, self._mailbox.put, key)
             self._watches[spec.name] = watch
             watch.start()
 
@@ -186,13 +195,13 @@ class Supervisor:
             planned = {spec.url: now[spec.name] for spec in self._planned.servers}
             router = self._planned.router
             specs = tuple(
-                dataclasses.replace(spec, argv=routing.readdressed(router or spec, planned)) for spec in specs
+                dataclasses.replace(spec, argv=router_list.readdressed(router or spec, planned)) for spec in specs
             )
         if specs != self._nodes(instance):
             self._journal.moved(specs)
 
     def _is_ready(self, name: str) -> bool:
-        return Stage.READY in self._reached[name]
+        return StartStage.READY in self._reached[name]
 
     def _until(self, condition: Callable[[], bool], deadline: float | None = None) -> None:
         """Handle messages until `condition` holds. Raises Ending at the deadline, on a signal, on a death."""
@@ -205,14 +214,16 @@ class Supervisor:
                 self._handle(self._mailbox.get(timeout=max(0.0, wake - now)))
             self._restart_due()
 
-    def _late(self) -> Outcome:
+    def _late(self) -> RunOutcome:
         run = self._journal.run
         waiting = tuple(
             (spec, run.process(spec.name))
             for spec in self._deployment.specs
-            if Stage.READY not in self._reached.get(spec.name, {})
+            if StartStage.READY not in self._reached.get(spec.name, {})
         )
-        return verdict.late(self._journal.directory, waiting, self._reached, self._details, self._options.timeout)
+        return ending_reasons.late(
+            self._journal.directory, waiting, self._reached, self._details, self._options.timeout
+        )
 
     def _restart_due(self) -> None:
         now = time.monotonic()
@@ -239,10 +250,10 @@ class Supervisor:
             return
         left = ends_at - time.time()
         if left < self._options.drain + self._options.grace + WIND_DOWN:
-            raise Ending(verdict.out_of_time(ends_at))
+            raise Ending(ending_reasons.out_of_time(ends_at))
         if left < WARN and not self._warned:
             self._warned = True
-            self._journal.note(Kind.LIMIT, detail=f"the allocation ends in {verdict.span(left)}")
+            self._journal.note(EventKind.LIMIT, detail=f"the allocation ends in {ending_reasons.span(left)}")
 
     def _running(self, name: str) -> bool:
         return name in self._handles and self._journal.run.process(name).exit is None
@@ -254,17 +265,17 @@ class Supervisor:
 
     def _handle(self, message: Message) -> None:
         if isinstance(message, Interrupt):
-            raise Ending(verdict.stopped(message.number))
+            raise Ending(ending_reasons.stopped(message.number))
         if isinstance(message, Paired):
             self._results.append(message)
             detail = message.problem or "answered"
-            self._journal.note(Kind.PAIR, f"{message.prefill} → {message.decode}", detail, seconds=message.seconds)
+            self._journal.note(EventKind.PAIR, f"{message.prefill} → {message.decode}", detail, seconds=message.seconds)
             return
         if isinstance(message, ThreadEnded):
             if message.thread.startswith(WATCHES):
-                raise Ending(verdict.blind(message.thread, message.reason))
+                raise Ending(ending_reasons.blind(message.thread, message.reason))
             if message.thread.startswith(ROUTING):
-                self._journal.note(Kind.ROUTED, message.thread.partition(" ")[2], f"not told: {message.reason}")
+                self._journal.note(EventKind.ROUTED, message.thread.partition(" ")[2], f"not told: {message.reason}")
             return
         handle = self._handles[message.name]
         if message.generation != handle.generation:
@@ -275,7 +286,7 @@ class Supervisor:
             self._journal.located(message.name, message.pid)
         elif isinstance(message, Told):
             self._journal.note(
-                Kind.ROUTED, message.name, message.problem or f"the router knows it at {handle.spec.url}"
+                EventKind.ROUTED, message.name, message.problem or f"the router knows it at {handle.spec.url}"
             )
         elif handle.exit is None:
             self._note_stage(message)
@@ -285,14 +296,14 @@ class Supervisor:
         self._details[name] = message.detail
         if message.stage is None:
             if message.hopeless and not self._served:
-                raise Ending(verdict.hopeless(name, message.detail))
+                raise Ending(ending_reasons.hopeless(name, message.detail))
             return
         seconds = message.at - max(self._reached[name].values())
         self._reached[name][message.stage] = message.at
         self._journal.note(
-            Kind.STAGE, name, message.detail, stage=message.stage, seconds=max(0.0, seconds), at=message.at
+            EventKind.STAGE, name, message.detail, stage=message.stage, seconds=max(0.0, seconds), at=message.at
         )
-        if message.stage is Stage.READY:
+        if message.stage is StartStage.READY:
             self._announce(self._handles[name].spec)
 
     def _announce(self, spec: Spec) -> None:
@@ -304,7 +315,7 @@ class Supervisor:
         handle = self._handles[spec.name]
         before = tuple(dict.fromkeys((planned.url, *self._left_behind.get(spec.name, ()))))
         old = tuple(url for url in before if url != spec.url)
-        routing.announce(router.url, spec, handle.generation, old, self._mailbox.put, self._credentials)
+        router_list.announce(router.url, spec, handle.generation, old, self._mailbox.put, self._credentials)
 
     def _note_death(self, message: Exited) -> None:
         name = message.name
@@ -313,12 +324,12 @@ class Supervisor:
         self._watches[name].close()
         self._journal.exited(name, message.exit)
         if instance in self._due or instance in self._given_up:  # it went with the node that died first
-            self._journal.note(Kind.STOPPED, name, verdict.in_words(message.exit), at=message.exit.at)
+            self._journal.note(EventKind.STOPPED, name, ending_reasons.in_words(message.exit), at=message.exit.at)
             return
-        why = verdict.own_reason(self._journal.directory, self._journal.run.process(name))
-        words = verdict.in_words(message.exit)
-        self._journal.note(Kind.DIED, name, f"{words}: {why}" if why else words, at=message.exit.at)
-        ready_at = self._reached[name].get(Stage.READY)
+        why = ending_reasons.own_reason(self._journal.directory, self._journal.run.process(name))
+        words = ending_reasons.in_words(message.exit)
+        self._journal.note(EventKind.DIED, name, f"{words}: {why}" if why else words, at=message.exit.at)
+        ready_at = self._reached[name].get(StartStage.READY)
         if ready_at is not None and message.exit.at - ready_at > STEADY:
             self._restarts.pop(instance, None)
         tries = self._restarts.get(instance, 0)
@@ -328,7 +339,7 @@ class Supervisor:
         worn_out = tries >= self._options.max_restarts
         if not self._served or stops or (worn_out and not keeps_serving):
             process = self._journal.run.process(name)
-            raise Ending(verdict.died(self._journal.directory, process, message.exit, ready_at, tries))
+            raise Ending(ending_reasons.died(self._journal.directory, process, message.exit, ready_at, tries))
         self._forget(spec)
         hopeless = self._target.beyond_help(self._nodes(instance))
         if worn_out and not hopeless:
@@ -339,8 +350,8 @@ class Supervisor:
         self._restarts[instance] = tries + 1
         delay = self._backoff(tries + 1)
         what = "everything restarts" if policy is OnDeath.RESTART_ALL else "restarts"
-        detail = f"{what} in {verdict.span(delay)} ({tries + 1} of {self._options.max_restarts})"
-        self._journal.note(Kind.RESTARTING, instance, detail)
+        detail = f"{what} in {ending_reasons.span(delay)} ({tries + 1} of {self._options.max_restarts})"
+        self._journal.note(EventKind.RESTARTING, instance, detail)
         if policy is OnDeath.RESTART_ALL:
             raise StartOver
         self._due[instance] = time.monotonic() + delay
@@ -357,9 +368,9 @@ class Supervisor:
     def _forget(self, spec: Spec) -> None:
         router = self._deployment.router
         server = self._nodes(spec.instance)[0]
-        if router is not None and server.role is not Role.ROUTER and self._target.capabilities.moves_ports:
+        if router is not None and server.role is not ServerRole.ROUTER and self._target.capabilities.moves_ports:
             self._left_behind.setdefault(server.name, []).append(server.url)
-            routing.forget(router.url, server, self._credentials)
+            router_list.forget(router.url, server, self._credentials)
 
     def _give_up(self, instance: str, why: str, message: Exited, ready_at: float | None) -> None:
         """The run goes on as long as each role has an instance left."""
@@ -367,9 +378,11 @@ class Supervisor:
         others = self._peers(instance)
         if not others:
             process = self._journal.run.process(message.name)
-            raise Ending(verdict.died(self._journal.directory, process, message.exit, ready_at, 0))
+            raise Ending(ending_reasons.died(self._journal.directory, process, message.exit, ready_at, 0))
         rest = ", ".join(spec.instance for spec in others)
-        self._journal.note(Kind.DIED, instance, f"stays down: {why}; {rest} {'go' if len(others) > 1 else 'goes'} on")
+        self._journal.note(
+            EventKind.DIED, instance, f"stays down: {why}; {rest} {'go' if len(others) > 1 else 'goes'} on"
+        )
         self._end_the_others(instance)
 
     def _peers(self, instance: str) -> list[Spec]:
@@ -401,11 +414,11 @@ class Supervisor:
             except Empty:
                 return  # the new generation will find its ports taken, and say so
             if isinstance(message, Interrupt):
-                raise Ending(verdict.stopped(message.number))
+                raise Ending(ending_reasons.stopped(message.number))
             if isinstance(message, Exited):
                 self._journal.exited(message.name, message.exit)
 
-    def _wind_down(self, outcome: Outcome) -> None:
+    def _wind_down(self, outcome: RunOutcome) -> None:
         for watch in self._watches.values():
             watch.close()
         down = WindDown(self._journal, self._target, self._mailbox, self._handles, self._deployment)

@@ -7,11 +7,10 @@ from queue import Empty
 from typing import TYPE_CHECKING
 
 from pdctl.fleet import router
-from pdctl.launch import verdict
-from pdctl.launch.deployment import Deployment, Options, Role
-from pdctl.launch.events import Kind
-from pdctl.launch.mailbox import Exited, Interrupt, Mailbox
-from pdctl.launch.run import Outcome, State
+from pdctl.launch import ending_reasons
+from pdctl.launch.deployment import Deployment, LaunchOptions, ServerRole
+from pdctl.launch.run import EventKind, RunOutcome, State
+from pdctl.launch.supervisor_mailbox import Exited, Interrupt, Mailbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -41,17 +40,17 @@ class WindDown:
         self._killed: set[str] = set()
         self._now = False
 
-    def run(self, outcome: Outcome, options: Options) -> None:
+    def run(self, outcome: RunOutcome, options: LaunchOptions) -> None:
         began = time.monotonic()
         self._journal.state(State.STOPPING)
-        self._journal.note(Kind.STOPPING, detail=self._in_flight())
-        routers = [handle for handle in self._handles.values() if handle.spec.role is Role.ROUTER]
-        others = [handle for handle in self._handles.values() if handle.spec.role is not Role.ROUTER]
+        self._journal.note(EventKind.STOPPING, detail=self._in_flight())
+        routers = [handle for handle in self._handles.values() if handle.spec.role is ServerRole.ROUTER]
+        others = [handle for handle in self._handles.values() if handle.spec.role is not ServerRole.ROUTER]
         self._stop(routers, options.drain)
         self._stop(others, options.grace)
         detail = self._nothing_left()
         self._journal.state(State.STOPPED if outcome.signal else State.FAILED, outcome)
-        self._journal.note(Kind.ENDED, detail=detail, seconds=time.monotonic() - began)
+        self._journal.note(EventKind.ENDED, detail=detail, seconds=time.monotonic() - began)
 
     def _in_flight(self) -> str:
         spec = self._deployment.router
@@ -100,12 +99,12 @@ class WindDown:
         name, at = message.name, message.exit.at
         self._journal.exited(name, message.exit)
         if name not in self._asked:
-            self._journal.note(Kind.DIED, name, verdict.in_words(message.exit), at=at)
+            self._journal.note(EventKind.DIED, name, ending_reasons.in_words(message.exit), at=at)
             return
         seconds = max(0.0, at - self._asked[name])
         # SGLang kills itself with SIGKILL when it leaves as asked (0.5.3 to 0.5.23).
-        kind = Kind.KILLED if message.exit.signal == 9 and name in self._killed else Kind.STOPPED
-        self._journal.note(kind, name, verdict.in_words(message.exit), seconds=seconds, at=at)
+        kind = EventKind.KILLED if message.exit.signal == 9 and name in self._killed else EventKind.STOPPED
+        self._journal.note(kind, name, ending_reasons.in_words(message.exit), seconds=seconds, at=at)
 
     def _nothing_left(self) -> str:
         """What is left, in words: normally nothing, and that is said because it was looked for."""

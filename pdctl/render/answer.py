@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pdctl.fleet.completions import Piece, Summary
-from pdctl.launch.verdict import span
+from pdctl.launch.ending_reasons import span
 from pdctl.render.visible import as_json
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from pdctl.errors import PdctlError
-from pdctl.launch.events import Event, Kind
-from pdctl.launch.relay import PROBE, Follower, Line
+from pdctl.launch.log_tail import PROBE, LogFollower, LogLine
+from pdctl.launch.run import EventKind, RunEvent
 from pdctl.render import launch_banner, term
 from pdctl.render.launch_view import PlainView, View
 
@@ -65,14 +65,14 @@ class Foreground:
         self._run = run
         self._view = view
         self._follow = follow
-        self._follower: Follower | None = None
+        self._follower: LogFollower | None = None
         self._served = False
-        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[RunEvent | None] = queue.SimpleQueue()
         self._progress = 0.0
         self._thread = threading.Thread(target=self._show, name="display", daemon=True)
         self._thread.start()
 
-    def event(self, event: Event) -> None:
+    def event(self, event: RunEvent) -> None:
         self._events.put(event)
 
     def close(self) -> bool:
@@ -95,11 +95,11 @@ class Foreground:
         with contextlib.suppress(OSError):  # the exit code still tells
             self._view.close()
 
-    def _one(self, event: Event) -> None:
-        if event.kind is Kind.ENDED and self._follower:
+    def _one(self, event: RunEvent) -> None:
+        if event.kind is EventKind.ENDED and self._follower:
             self._follower.close()  # the last words of the processes go before the last word
         self._view.event(event)
-        if event.kind is Kind.SERVING:
+        if event.kind is EventKind.SERVING:
             self._serves()
 
     def _serves(self) -> None:
@@ -114,10 +114,10 @@ class Foreground:
         term.out().stream.flush()  # to a pipe, too: it is what a script waits for
         if self._follow:
             term.err().write(term.err().style(HINT, "dim"))
-            self._follower = Follower(self._directory.ends(self._run), self._line)
+            self._follower = LogFollower(self._directory.ends(self._run), self._line)
             self._follower.start()
 
-    def _line(self, line: Line) -> None:
+    def _line(self, line: LogLine) -> None:
         if not PROBE.search(line.text):  # questions about health; `pdctl logs` has them
             self._view.line(line)
             self._progress = time.monotonic()

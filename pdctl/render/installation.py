@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pdctl.launch.installation import Installation
+    from pdctl.launch.installed_parts import Installation
     from pdctl.render.term import Term
 
 WORDS = {

@@ -6,17 +6,17 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pdctl.launch.deployment import Role
-from pdctl.launch.events import Event, Kind, Stage
-from pdctl.launch.verdict import span
+from pdctl.launch.deployment import ServerRole
+from pdctl.launch.ending_reasons import span
+from pdctl.launch.run import EventKind, RunEvent, StartStage
 
 if TYPE_CHECKING:
     from pdctl.launch.deployment import Deployment
-    from pdctl.launch.relay import Line
+    from pdctl.launch.log_tail import LogLine
     from pdctl.render.term import Term
 
 
-HUES = {Role.PREFILL: "blue", Role.DECODE: "green", Role.ROUTER: "magenta"}
+HUES = {ServerRole.PREFILL: "blue", ServerRole.DECODE: "green", ServerRole.ROUTER: "magenta"}
 
 
 class NamePrefix:
@@ -40,17 +40,17 @@ class NamePrefix:
         """The style of the name, in rich's words."""
         return " ".join(self._styles.get(name, ()))
 
-    def line(self, line: Line) -> str:
+    def line(self, line: LogLine) -> str:
         return f"{self.name(line.source)} {self._term.style(self._bar, 'dim')} {line.text}"
 
 
 class View:
     """Shows nothing."""
 
-    def event(self, event: Event) -> None:
+    def event(self, event: RunEvent) -> None:
         pass
 
-    def line(self, line: Line) -> None:
+    def line(self, line: LogLine) -> None:
         pass
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ class PlainView(View):
         self._attached = attached
         self._guard = threading.RLock()
 
-    def event(self, event: Event) -> None:
+    def event(self, event: RunEvent) -> None:
         text = self.sentence(event)
         if text:
             stamp = self.term.style(time.strftime("%H:%M:%S", time.localtime(event.at)), "dim")
@@ -74,29 +74,29 @@ class PlainView(View):
                 self.term.write(f"{stamp} {text}")
                 self.term.stream.flush()
 
-    def line(self, line: Line) -> None:
+    def line(self, line: LogLine) -> None:
         with self._guard:
             self.term.write(self.prefix.line(line))
             self.term.stream.flush()
 
-    def sentence(self, event: Event) -> str:
+    def sentence(self, event: RunEvent) -> str:
         """What is said of `event`; empty for those that say it elsewhere."""
-        if event.kind is Kind.SERVING:
+        if event.kind is EventKind.SERVING:
             return ""  # the answer itself, on stdout
         name = self.prefix.name(event.subject)
-        if event.kind is Kind.STAGE:
-            took = "" if event.stage is Stage.STARTED else f"  {span(event.seconds)}"
-            word = "started, " if event.stage is Stage.STARTED else ""
+        if event.kind is EventKind.STAGE:
+            took = "" if event.stage is StartStage.STARTED else f"  {span(event.seconds)}"
+            word = "started, " if event.stage is StartStage.STARTED else ""
             return f"{name} {word}{event.detail}{took}"
-        if event.kind is Kind.PAIR:
+        if event.kind is EventKind.PAIR:
             return f"{event.subject} {event.detail}  {span(event.seconds)}"
-        if event.kind is Kind.STOPPING:
+        if event.kind is EventKind.STOPPING:
             again = "; Ctrl-C again ends everything now" if self._attached else ""
             busy = f" ({event.detail})" if event.detail else ""
             return f"stopping: router first, then decode and prefill{busy}{again}"
-        if event.kind is Kind.ENDED:
+        if event.kind is EventKind.ENDED:
             return f"ended after {span(event.seconds)}; {event.detail}"
-        if event.kind in (Kind.STOPPED, Kind.KILLED):
-            return f"{name} {'killed' if event.kind is Kind.KILLED else 'stopped'}  {span(event.seconds)}"
-        mark = self.term.style(self.term.symbol("✗", "x"), "red") if event.kind is Kind.DIED else ""
+        if event.kind in (EventKind.STOPPED, EventKind.KILLED):
+            return f"{name} {'killed' if event.kind is EventKind.KILLED else 'stopped'}  {span(event.seconds)}"
+        mark = self.term.style(self.term.symbol("✗", "x"), "red") if event.kind is EventKind.DIED else ""
         return f"{name} {mark}{' ' if mark else ''}{event.detail}"

@@ -8,13 +8,13 @@ import time
 from typing import TYPE_CHECKING
 
 from pdctl.errors import UsageError
-from pdctl.launch.relay import POLL, history
+from pdctl.launch.log_tail import POLL, history
 from pdctl.render.launch_view import NamePrefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pdctl.launch.relay import Line, Tail
+    from pdctl.launch.log_tail import LogLine, LogTail
     from pdctl.launch.run import Run
     from pdctl.render.term import Term
 
@@ -36,7 +36,7 @@ class Printer:
         self._grep = grep
         self._prefix = None if raw else NamePrefix(run.deployment, term)
 
-    def __call__(self, line: Line) -> None:
+    def __call__(self, line: LogLine) -> None:
         if self._grep and not self._grep.search(line.text):
             return
         self._term.write(self._prefix.line(line) if self._prefix else line.text)
@@ -46,7 +46,7 @@ class Printer:
         self._term.stream.flush()
 
 
-def show(files: Mapping[str, Tail], printer: Printer, tail: int | None = None, since: float | None = None) -> None:
+def show(files: Mapping[str, LogTail], printer: Printer, tail: int | None = None, since: float | None = None) -> None:
     """What the files hold now, from `since` (epoch) on; called again, what was added since then."""
     for line in history(files, tail, "" if since is None else _local(since)):
         printer(line)
@@ -58,7 +58,7 @@ def _local(moment: float) -> str:
     return dt.datetime.fromtimestamp(moment).isoformat(" ", "milliseconds")
 
 
-def follow(files: Mapping[str, Tail], printer: Printer, over: Callable[[], bool]) -> None:
+def follow(files: Mapping[str, LogTail], printer: Printer, over: Callable[[], bool]) -> None:
     """Until the run is over and everything it wrote has been shown."""
     ended = False
     while not ended:

@@ -6,9 +6,9 @@ import json
 import time
 from typing import TYPE_CHECKING
 
+from pdctl.launch.ending_reasons import span
 from pdctl.launch.run import OVER, State
 from pdctl.launch.state import as_document
-from pdctl.launch.verdict import span
 from pdctl.render.columns import write_table
 from pdctl.render.launch_view import HUES
 from pdctl.render.visible import visible
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pdctl.launch.clusters import Cluster
-    from pdctl.launch.health import Health, RunHealth
-    from pdctl.launch.pods import Pod
+    from pdctl.launch.kubectl import ClusterPod
     from pdctl.launch.run import Run
+    from pdctl.launch.run_health import InstanceHealth, RunHealth
     from pdctl.render.term import Term
 
 
@@ -72,7 +72,7 @@ def _job(health: RunHealth) -> str:
     return f"job {health.job}{ends}"
 
 
-def _row(health: Health, term: Term) -> tuple[str, ...]:
+def _row(health: InstanceHealth, term: Term) -> tuple[str, ...]:
     known = "-" if health.registered is None else f"{health.registered}/{health.ranks}"
     listed = "-" if health.in_router is None else "yes" if health.in_router else "no"
     return (
@@ -141,7 +141,7 @@ def cluster_waiting(missing: Sequence[str], term: Term) -> None:
         term.write(f"  waiting for {line}" if not line.startswith(" ") else f"  {line}")
 
 
-def cluster_serving(of: Cluster, found: Sequence[Pod], term: Term) -> None:
+def cluster_serving(of: Cluster, found: Sequence[ClusterPod], term: Term) -> None:
     where = f"--namespace {of.namespace}" + (f" --context {of.context}" if of.context else "")
     term.write(f"{of.name} serves at {of.url} (inside the cluster), {len(found)} pods ready")
     term.write(f"  kubectl {where} port-forward service/{of.name}-router {of.port}:{of.port}")
@@ -149,7 +149,7 @@ def cluster_serving(of: Cluster, found: Sequence[Pod], term: Term) -> None:
     term.write(f"  pdctl down {of.name}")
 
 
-def cluster_status(of: Cluster, found: Sequence[Pod], missing: Sequence[str], term: Term) -> None:
+def cluster_status(of: Cluster, found: Sequence[ClusterPod], missing: Sequence[str], term: Term) -> None:
     state = term.style("starting", "yellow") if missing else term.style("serving", "green")
     age = span(time.time() - of.created)
     term.write(f"{of.name}: {state} at {of.url}, {of.flavour} in {of.place}, applied {age} ago")
@@ -171,7 +171,7 @@ def cluster_status(of: Cluster, found: Sequence[Pod], missing: Sequence[str], te
     write_table(CLUSTER_HEAD, rows, term)
 
 
-def cluster_status_json(of: Cluster, found: Sequence[Pod], missing: Sequence[str]) -> str:
+def cluster_status_json(of: Cluster, found: Sequence[ClusterPod], missing: Sequence[str]) -> str:
     document = {
         "schema": CLUSTER_STATUS,
         **of._asdict(),

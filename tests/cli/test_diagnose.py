@@ -13,8 +13,8 @@ import jsonschema
 import pytest
 
 from pdctl.launch import preflight
-from pdctl.launch.prepare import open_run
 from pdctl.launch.run import State
+from pdctl.launch.run_opening import open_run
 from pdctl.logs.frames import plain
 from tests.cli.verb import BROKEN, DATA, FAILED, Verb, shell
 from tests.launch.conftest import DEADLINE, QUICK, deploy

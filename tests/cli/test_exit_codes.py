@@ -13,8 +13,8 @@ import pytest
 from pdctl.cli import exits
 from pdctl.errors import ExitCode
 from pdctl.launch import preflight, procfs
-from pdctl.launch.prepare import open_run
-from pdctl.launch.run import Outcome, Process, State, with_process
+from pdctl.launch.run import Process, RunOutcome, State, with_process
+from pdctl.launch.run_opening import open_run
 from pdctl.launch.state import RunDir
 from tests.launch.conftest import QUICK, deploy
 from tests.trace.recordings import ROOMS
@@ -105,7 +105,7 @@ def kept(home: Path, state: State, *, alive: bool) -> None:
     run = dataclasses.replace(run, state=state, supervisor=pid, supervisor_started=own if alive else "other-1")
     if alive:
         run = with_process(run, Process("decode-0", pid, own, generation=1))
-    outcome = Outcome("decode-0 was killed by SIGKILL", 1) if state is State.FAILED else None
+    outcome = RunOutcome("decode-0 was killed by SIGKILL", 1) if state is State.FAILED else None
     RunDir.of(home, "blue").save(dataclasses.replace(run, outcome=outcome))
 
 

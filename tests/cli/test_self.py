@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pdctl import __version__
-from pdctl.launch import installation, interpreter
+from pdctl.launch import installed_parts
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,9 +32,9 @@ def test_it_says_what_it_runs_from_and_what_is_there() -> None:
 
 
 def test_each_missing_part_is_named_with_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpreter, "ENGINE_PARTS", ("json", "no_such_module"))
-    monkeypatch.setattr(installation, "find_spec", lambda name: None)
-    engine, _, zstd, _ = installation.inspect().parts
+    monkeypatch.setattr(installed_parts, "ENGINE_PARTS", ("json", "no_such_module"))
+    monkeypatch.setattr(installed_parts, "find_spec", lambda name: None)
+    engine, _, zstd, _ = installed_parts.inspect().parts
     assert not engine.present
     assert engine.detail.endswith("lacks no_such_module")
     assert engine.fix == f"{sys.executable} -m pip install 'pdctl[engine]'"

@@ -14,8 +14,8 @@ import jsonschema
 import pytest
 
 from pdctl.launch import preflight
-from pdctl.launch.prepare import open_run
 from pdctl.launch.run import State
+from pdctl.launch.run_opening import open_run
 from pdctl.render.trace.room_forms import RoomForm
 from tests.cli.verb import BROKEN, DATA, FAILED, FINE, Verb, shell
 from tests.launch.conftest import DEADLINE, QUICK, deploy

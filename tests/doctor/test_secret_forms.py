@@ -15,8 +15,8 @@ from pdctl.doctor import bundle, redaction
 from pdctl.doctor.redaction import GONE, redact
 from pdctl.doctor.secret_span import FLAG, PROMPT, TOKENS
 from pdctl.launch import preflight
-from pdctl.launch.prepare import open_run
-from pdctl.launch.run import Outcome, State
+from pdctl.launch.run import RunOutcome, State
+from pdctl.launch.run_opening import open_run
 from tests.cases import for_each
 from tests.doctor.secret_forms import BASE, FORMS, HEX, PLAIN, SecretForm
 from tests.launch.conftest import QUICK, deploy
@@ -53,7 +53,7 @@ def test_no_form_comes_out_of_the_command(tmp_path: Path) -> None:
     )
     os.close(opened.lock)
     directory = opened.directory
-    directory.save(replace(opened.run, state=State.STOPPED, outcome=Outcome("stopped", signal=15)))
+    directory.save(replace(opened.run, state=State.STOPPED, outcome=RunOutcome("stopped", signal=15)))
     directory.keep("plan.json", json.dumps({"notes": [{"told": one.text} for one in FORMS]}))
     line = "[2026-11-22 10:00:00] Could not fetch prefill parallel info from bootstrap_addr: 10.0.0.1:8998 "
     directory.log("decode-0").write_text("".join(f"{line}{one.text}\n" for one in FORMS))

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from pdctl.launch import preflight, procfs, remote
-from pdctl.launch.deployment import Deployment, Options, Port, Role, Spec
-from pdctl.launch.prepare import Opened, open_run
+from pdctl.launch.deployment import Deployment, LaunchOptions, ServerPort, ServerRole, Spec
 from pdctl.launch.run import Run, State
+from pdctl.launch.run_opening import Opened, open_run
 from tests.ports import free_ports
 
 STANDIN = str(Path(__file__).with_name("standin.py"))
 DEADLINE = 90.0  # seconds: generous, the machine may be shared
-QUICK = Options(timeout=60.0, interval=0.05, backoff=0.05, drain=2.0, grace=8.0)
+QUICK = LaunchOptions(timeout=60.0, interval=0.05, backoff=0.05, drain=2.0, grace=8.0)
 
 
 def eventually(condition: Callable[[], object], what: str, seconds: float = DEADLINE) -> None:
@@ -31,9 +31,11 @@ def eventually(condition: Callable[[], object], what: str, seconds: float = DEAD
         time.sleep(0.02)
 
 
-def standin(role: Role, index: int, port: int, *faults: str, bootstrap: int | None = None, ranks: int = 1) -> Spec:
-    name = "router" if role is Role.ROUTER else f"{role.value}-{index}"
-    own = (Port(port, "http", "router.port" if role is Role.ROUTER else "ports.http"),)
+def standin(
+    role: ServerRole, index: int, port: int, *faults: str, bootstrap: int | None = None, ranks: int = 1
+) -> Spec:
+    name = "router" if role is ServerRole.ROUTER else f"{role.value}-{index}"
+    own = (ServerPort(port, "http", "router.port" if role is ServerRole.ROUTER else "ports.http"),)
     handshake = ("--disaggregation-bootstrap-port", str(bootstrap), "--tp-size", str(ranks)) if bootstrap else ()
     return Spec(
         name=name,
@@ -42,7 +44,7 @@ def standin(role: Role, index: int, port: int, *faults: str, bootstrap: int | No
         env=(("STANDIN_NAME", name),),
         host="127.0.0.1",
         port=port,
-        ports=(*own, Port(bootstrap, "bootstrap", "ports.bootstrap")) if bootstrap else own,
+        ports=(*own, ServerPort(bootstrap, "bootstrap", "ports.bootstrap")) if bootstrap else own,
         bootstrap_port=bootstrap,
         ranks=ranks if bootstrap else 0,
     )
@@ -53,12 +55,14 @@ def deploy(prefills: int = 1, faults: dict[str, tuple[str, ...]] | None = None, 
     given = faults or {}
     ports = free_ports(2 * prefills + 2)
     roles = [
-        standin(Role.PREFILL, i, ports[2 * i], *given.get(f"prefill-{i}", ()), bootstrap=ports[2 * i + 1], ranks=ranks)
+        standin(
+            ServerRole.PREFILL, i, ports[2 * i], *given.get(f"prefill-{i}", ()), bootstrap=ports[2 * i + 1], ranks=ranks
+        )
         for i in range(prefills)
     ]
-    roles.append(standin(Role.DECODE, 0, ports[-2], *given.get("decode-0", ())))
+    roles.append(standin(ServerRole.DECODE, 0, ports[-2], *given.get("decode-0", ())))
     workers = ("--workers", *(spec.url for spec in roles))
-    router = standin(Role.ROUTER, 0, ports[-1], *workers, *given.get("router", ()))
+    router = standin(ServerRole.ROUTER, 0, ports[-1], *workers, *given.get("router", ()))
     return Deployment("standin", "embedded", "standin", "", tuple(roles), router)
 
 
@@ -91,7 +95,9 @@ class Supervised:
 def launch(tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
     started: list[Supervised] = []
 
-    def start(deployment: Deployment, options: Options = QUICK, name: str = "standin", **changes: object) -> Supervised:
+    def start(
+        deployment: Deployment, options: LaunchOptions = QUICK, name: str = "standin", **changes: object
+    ) -> Supervised:
         options = dataclasses.replace(options, **changes)  # type: ignore[arg-type]
         opened = open_run(
             tmp_path, name, deployment, options, check=preflight.check, argv=("pdctl", "launch"), detached=True

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pdctl.deployment_secret import ENV
-from pdctl.launch import assemble, credentials
-from pdctl.launch.prepare import open_run
+from pdctl.launch import credentials, deployment_plan
+from pdctl.launch.run_opening import open_run
 from pdctl.topology import resolve
 from tests.launch.conftest import QUICK, deploy
 
@@ -110,7 +110,7 @@ def test_the_key_of_a_run_is_read_from_its_file(tmp_path: Path, monkeypatch: pyt
     monkeypatch.delenv("PDCTL_API_KEY", raising=False)
     (tmp_path / "key").write_text("secret-key\n")
     topology, _ = resolve.resolve([resolve.find("2p1d")], [f"security.api-key-file={tmp_path / 'key'}"])
-    deployment = assemble.deployment(topology, assemble.plan_here(topology))
+    deployment = deployment_plan.deployment(topology, deployment_plan.plan_here(topology))
     for spec in deployment.specs:
         at = spec.argv.index("--api-key-file")
         assert spec.argv[at + 1] == str(tmp_path / "key")

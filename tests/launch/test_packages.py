@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.launch import packages
+from pdctl.launch import installed_parts
 from pdctl.launch.deployment import Deployment
 from tests.launch.conftest import deploy
 
@@ -56,13 +56,13 @@ def test_the_release_the_commands_were_made_for(
     tmp_path: Path, version: str | None, release: str, fix: str | None
 ) -> None:
     installed(tmp_path, version)
-    found = list(packages.obstacles(sglang(tmp_path, release)))
+    found = list(installed_parts.obstacles(sglang(tmp_path, release)))
     assert [(each.code, each.fix) for each in found] == ([("other-release", fix)] if fix else [])
 
 
 def test_a_router_that_is_missing_is_found_before_the_servers_start(tmp_path: Path) -> None:
     installed(tmp_path, "0.5.8", router=False)
-    (found,) = packages.obstacles(sglang(tmp_path, "0.5.8"))
+    (found,) = installed_parts.obstacles(sglang(tmp_path, "0.5.8"))
     assert found.code == "package-missing"
     assert found.message == f"router: {sys.executable} has no sglang-router"
     assert found.fix.endswith("or set router.command in the topology")
@@ -74,8 +74,8 @@ def test_a_python_that_cannot_be_asked_is_left_alone(tmp_path: Path) -> None:
     broken.chmod(0o755)
     whole = sglang(tmp_path, "0.5.8")
     roles = tuple(dataclasses.replace(spec, argv=(str(broken), *spec.argv[1:])) for spec in whole.roles)
-    assert list(packages.obstacles(dataclasses.replace(whole, roles=roles, router=None))) == []
+    assert list(installed_parts.obstacles(dataclasses.replace(whole, roles=roles, router=None))) == []
 
 
 def test_other_commands_are_not_asked() -> None:
-    assert list(packages.obstacles(deploy())) == []
+    assert list(installed_parts.obstacles(deploy())) == []

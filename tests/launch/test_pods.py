@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pdctl.launch.pods import read, shortfall
+from pdctl.launch.kubectl import read, shortfall
 
 LABELS = {"app.kubernetes.io/component": "decode", "leaderworkerset.sigs.k8s.io/group-index": "3"}
 

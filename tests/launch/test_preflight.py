@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.errors import LaunchError, MissingExtraError
-from pdctl.launch import interpreter, ports, preflight, procfs
+from pdctl.launch import installed_parts, preflight, procfs
 from pdctl.launch.deployment import Deployment
 from pdctl.launch.targets import Obstacle
 from tests.launch.conftest import deploy
@@ -52,16 +52,16 @@ def test_a_taken_port_names_its_holder_and_a_free_place(squatter: socket.socket)
         assert found.message.startswith(f"port {port} (router, http) is taken by pid {os.getpid()} (")
     key, _, free = found.fix.removeprefix("--set ").partition("=")
     assert key == "router.port"
-    assert ports.is_free(int(free), "127.0.0.1")
+    assert preflight.is_free(int(free), "127.0.0.1")
     assert int(free) > port
 
 
 def test_the_fix_moves_the_whole_block(squatter: socket.socket) -> None:
     port = squatter.getsockname()[1]
-    base = ports.free_base(port, [port, port + 1])
+    base = preflight.free_base(port, [port, port + 1])
     assert base is not None
     assert (base - port) % 100 == 0
-    assert ports.free_base(65500, [65500, 65501]) is None
+    assert preflight.free_base(65500, [65500, 65501]) is None
 
 
 def test_all_problems_at_once(squatter: socket.socket, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_missing_extra_is_said_with_the_line_that_installs_it() -> None:
 def test_missing_modules_are_found_without_importing_them(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = dataclasses.replace(deploy().roles[0], argv=("sh", "-m", "pdctl.engine"))
     deployment = dataclasses.replace(deploy(), roles=(engine,), router=None)
-    monkeypatch.setattr(interpreter, "ENGINE_PARTS", ("json", "no_such_module"))
+    monkeypatch.setattr(installed_parts, "ENGINE_PARTS", ("json", "no_such_module"))
     (found,) = preflight.check(deployment)
     assert found.missing_extra
     assert found.message == "the engine is not installed here: no_such_module missing"

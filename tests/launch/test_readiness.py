@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from pdctl.fleet.bootstrap import NEW, QUERY
-from pdctl.launch.deployment import Role, Spec
-from pdctl.launch.events import Stage
-from pdctl.launch.mailbox import Reached
-from pdctl.launch.readiness import Watch
-from pdctl.launch.relay import Tail
+from pdctl.launch.deployment import ServerRole, Spec
+from pdctl.launch.log_tail import LogTail
+from pdctl.launch.readiness import ReadinessWatch
+from pdctl.launch.run import StartStage
+from pdctl.launch.supervisor_mailbox import Reached
 from tests.fleet.conftest import LONG, Answers, Serve, closed_port, port_of, serve
 
 __all__ = ["serve"]
@@ -46,12 +46,12 @@ def told(serve: Serve, tmp_path: Path, answers: Answers | None) -> Reached:
     port = port_of(serve(answers)) if answers is not None else closed_port()
     log = tmp_path / "prefill-0.log"
     log.touch()
-    spec = Spec("prefill-0", Role.PREFILL, (), (), "127.0.0.1", port_of(engine), (), bootstrap_port=port, ranks=2)
+    spec = Spec("prefill-0", ServerRole.PREFILL, (), (), "127.0.0.1", port_of(engine), (), bootstrap_port=port, ranks=2)
     mailbox: queue.SimpleQueue[Reached] = queue.SimpleQueue()
-    watch = Watch(spec, 1, Tail(log), (), 0.05, mailbox.put)
+    watch = ReadinessWatch(spec, 1, LogTail(log), (), 0.05, mailbox.put)
     watch.start()
     try:
-        while (reached := mailbox.get(timeout=LONG)).stage is Stage.BOUND:
+        while (reached := mailbox.get(timeout=LONG)).stage is StartStage.BOUND:
             pass
     finally:
         watch.close()
@@ -60,7 +60,7 @@ def told(serve: Serve, tmp_path: Path, answers: Answers | None) -> Reached:
 
 def test_every_rank_named_and_answering_is_registered(serve: Serve, tmp_path: Path, listener: int) -> None:
     reached = told(serve, tmp_path, bootstrap(listener, listener))
-    assert (reached.stage, reached.detail) == (Stage.REGISTERED, "bootstrap registered 2/2")
+    assert (reached.stage, reached.detail) == (StartStage.REGISTERED, "bootstrap registered 2/2")
 
 
 def test_a_rank_that_does_not_answer_where_it_registered_is_waited_for(
@@ -94,12 +94,12 @@ def test_a_bootstrap_server_that_never_came_is_told_as_soon_as_the_server_is_hea
 def test_a_router_that_wants_a_key_is_named_at_once(serve: Serve, tmp_path: Path, key: str, words: str) -> None:
     router = serve({"/readiness": (200, "{}"), "/workers": (401, '{"error": {"message": "no"}}')})
     (tmp_path / "router.log").touch()
-    spec = Spec("router", Role.ROUTER, (), (), "127.0.0.1", port_of(router), ())
+    spec = Spec("router", ServerRole.ROUTER, (), (), "127.0.0.1", port_of(router), ())
     mailbox: queue.SimpleQueue[Reached] = queue.SimpleQueue()
-    watch = Watch(spec, 1, Tail(tmp_path / "router.log"), ("http://127.0.0.1:1",), 0.05, mailbox.put, key)
+    watch = ReadinessWatch(spec, 1, LogTail(tmp_path / "router.log"), ("http://127.0.0.1:1",), 0.05, mailbox.put, key)
     watch.start()
     try:
-        while (reached := mailbox.get(timeout=LONG)).stage is Stage.BOUND:
+        while (reached := mailbox.get(timeout=LONG)).stage is StartStage.BOUND:
             pass
     finally:
         watch.close()
@@ -115,12 +115,12 @@ def test_a_router_whose_workers_want_another_key_is_not_waited_for(serve: Serve,
     server = serve({"/readiness": (503, "{}"), "/workers": (200, json.dumps({"workers": [worker]}))})
     log = tmp_path / "router.log"
     log.touch()
-    spec = Spec("router", Role.ROUTER, (), (), "127.0.0.1", port_of(server), ())
+    spec = Spec("router", ServerRole.ROUTER, (), (), "127.0.0.1", port_of(server), ())
     mailbox: queue.SimpleQueue[Reached] = queue.SimpleQueue()
-    watch = Watch(spec, 1, Tail(log), ("http://127.0.0.1:1",), 0.05, mailbox.put)
+    watch = ReadinessWatch(spec, 1, LogTail(log), ("http://127.0.0.1:1",), 0.05, mailbox.put)
     watch.start()
     try:
-        while (reached := mailbox.get(timeout=LONG)).stage is Stage.BOUND:
+        while (reached := mailbox.get(timeout=LONG)).stage is StartStage.BOUND:
             pass
     finally:
         watch.close()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from pdctl.launch.relay import CHUNK, Follower, Line, Tail, history, last_lines, part, parts
+from pdctl.launch.log_tail import CHUNK, LogFollower, LogLine, LogTail, history, last_lines, part, parts
 
 
 def test_only_whole_lines_and_only_new_ones(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    tail = Tail(log)
+    tail = LogTail(log)
     assert list(tail.lines()) == []
     log.write_bytes(b"one\ntw")
     assert list(tail.lines()) == ["one"]
@@ -24,13 +24,13 @@ def test_only_whole_lines_and_only_new_ones(tmp_path: Path) -> None:
 def test_a_line_longer_than_a_read_stays_whole(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("a" * (CHUNK + 5) + "\nb\n")
-    assert [len(line) for line in Tail(log).lines()] == [CHUNK + 5, 1]
+    assert [len(line) for line in LogTail(log).lines()] == [CHUNK + 5, 1]
 
 
 def test_a_tail_starts_at_its_offset(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("old\nnew\n")
-    assert list(Tail(log, 4).lines()) == ["new"]
+    assert list(LogTail(log, 4).lines()) == ["new"]
 
 
 def test_last_lines_of_one_generation(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_history_is_merged_by_time_and_tracebacks_stay_together(tmp_path: Path) 
         "[2026-01-02 10:00:01 TP0] a1\nTraceback\n  File x\n[2026-01-02 10:00:04] a2\n", encoding="utf-8"
     )
     (tmp_path / "b").write_text("[2026-01-02 10:00:02] b1\n[2026-01-02 10:00:03] b2\n", encoding="utf-8")
-    files = {"a": Tail(tmp_path / "a"), "b": Tail(tmp_path / "b")}
+    files = {"a": LogTail(tmp_path / "a"), "b": LogTail(tmp_path / "b")}
     told = [(line.source, line.text.rpartition("] ")[2]) for line in history(files)]
     assert told == [("a", "a1"), ("a", "Traceback"), ("a", "  File x"), ("b", "b1"), ("b", "b2"), ("a", "a2")]
 
@@ -65,7 +65,7 @@ def test_since_leaves_out_what_was_written_before(tmp_path: Path) -> None:
     )
 
     def told(tail: int | None = None) -> list[str]:
-        files = {name: Tail(tmp_path / name) for name in ("a", "b")}
+        files = {name: LogTail(tmp_path / name) for name in ("a", "b")}
         return [line.text.split()[-1] for line in history(files, tail, "2026-01-02 10:00:02.500")]
 
     assert told() == ["a2", "x", "b2", "a3", "b3"]
@@ -75,33 +75,33 @@ def test_since_leaves_out_what_was_written_before(tmp_path: Path) -> None:
 def test_tail_is_per_instance(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_text("".join(f"{name}{number}\n" for number in range(9)))
-    files = {name: Tail(tmp_path / name) for name in ("a", "b")}
+    files = {name: LogTail(tmp_path / name) for name in ("a", "b")}
     assert [line.text for line in history(files, 2)] == ["a7", "a8", "b7", "b8"]
 
 
 def test_a_follower_hands_on_everything_up_to_its_end(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    seen: list[Line] = []
+    seen: list[LogLine] = []
     first = threading.Event()
 
-    def emit(line: Line) -> None:
+    def emit(line: LogLine) -> None:
         seen.append(line)
         first.set()
 
-    follower = Follower({"a": Tail(log)}, emit)
+    follower = LogFollower({"a": LogTail(log)}, emit)
     follower.start()
     log.write_text("one\n")
     assert first.wait(10)
     with log.open("a") as stream:
         stream.write("two\nlast words")
     follower.close()
-    assert seen == [Line("a", "one"), Line("a", "two"), Line("a", "last words")]
+    assert seen == [LogLine("a", "one"), LogLine("a", "two"), LogLine("a", "last words")]
 
 
 def test_a_log_goes_on_in_the_files_of_later_generations(tmp_path: Path) -> None:
     log = tmp_path / "decode-0.log"
     log.write_text("old run\none\n")
-    tail = Tail(log, len("old run\n"))
+    tail = LogTail(log, len("old run\n"))
     assert list(tail.lines()) == ["one"]
     with log.open("a") as stream:
         stream.write("two\ncut of")

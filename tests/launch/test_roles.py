@@ -8,8 +8,8 @@ import pytest
 
 from pdctl.errors import PdctlError
 from pdctl.launch import roles
-from pdctl.launch.deployment import Deployment, Role, Spec
-from pdctl.launch.roles import Turned
+from pdctl.launch.deployment import Deployment, ServerRole, Spec
+from pdctl.launch.roles import TurnedInstance
 
 ROUTER = (
     "python", "-m", "pdctl.router", "--policy", "round_robin", "--prefill", "http://h:1", "91", "--prefill",
@@ -17,19 +17,19 @@ ROUTER = (
 )  # fmt: skip
 
 
-def spec(name: str, role: Role, port: int, **more: object) -> Spec:
+def spec(name: str, role: ServerRole, port: int, **more: object) -> Spec:
     mode, bootstrap = ("--disaggregation-mode", role.value), ("--disaggregation-bootstrap-port", str(90 + port))
     argv = ("engine", "--port", str(port), *mode, *bootstrap)
-    prefill = {"bootstrap_port": 90 + port, "ranks": 2} if role is Role.PREFILL else {}
+    prefill = {"bootstrap_port": 90 + port, "ranks": 2} if role is ServerRole.PREFILL else {}
     return Spec(name, role, argv, (), "h", port, (), **{**prefill, **more})  # type: ignore[arg-type]
 
 
 def deployment() -> Deployment:
     instances = (
-        spec("prefill-0", Role.PREFILL, 1), spec("prefill-1", Role.PREFILL, 2),
-        spec("decode-0", Role.DECODE, 3), spec("decode-1", Role.DECODE, 4),
+        spec("prefill-0", ServerRole.PREFILL, 1), spec("prefill-1", ServerRole.PREFILL, 2),
+        spec("decode-0", ServerRole.DECODE, 3), spec("decode-1", ServerRole.DECODE, 4),
     )  # fmt: skip
-    return Deployment("d", "embedded", "m", "", instances, Spec("router", Role.ROUTER, ROUTER, (), "h", 9, ()))
+    return Deployment("d", "embedded", "m", "", instances, Spec("router", ServerRole.ROUTER, ROUTER, (), "h", 9, ()))
 
 
 def test_what_nobody_switched_is_as_planned(tmp_path: Path) -> None:
@@ -38,11 +38,11 @@ def test_what_nobody_switched_is_as_planned(tmp_path: Path) -> None:
 
 
 def test_a_prefill_that_is_a_decode(tmp_path: Path) -> None:
-    roles.note(tmp_path, "prefill-1", Turned(Role.DECODE, 0))
+    roles.note(tmp_path, "prefill-1", TurnedInstance(ServerRole.DECODE, 0))
     now = roles.applied(deployment(), roles.read(tmp_path))
     assert now.shape == "1P3D"
     turned = now.roles[1]
-    assert (turned.role, turned.bootstrap_port, turned.ranks) == (Role.DECODE, None, 0)
+    assert (turned.role, turned.bootstrap_port, turned.ranks) == (ServerRole.DECODE, None, 0)
     assert turned.argv[turned.argv.index("--disaggregation-mode") + 1] == "decode"
     assert now.router is not None
     assert now.router.argv[5:] == (
@@ -51,26 +51,29 @@ def test_a_prefill_that_is_a_decode(tmp_path: Path) -> None:
 
 
 def test_a_decode_that_is_a_prefill_and_one_that_came_back(tmp_path: Path) -> None:
-    roles.note(tmp_path, "decode-0", Turned(Role.PREFILL, 2))
-    roles.note(tmp_path, "decode-1", Turned(Role.PREFILL, 2))
-    roles.note(tmp_path, "decode-1", Turned(Role.DECODE, 0))
+    roles.note(tmp_path, "decode-0", TurnedInstance(ServerRole.PREFILL, 2))
+    roles.note(tmp_path, "decode-1", TurnedInstance(ServerRole.PREFILL, 2))
+    roles.note(tmp_path, "decode-1", TurnedInstance(ServerRole.DECODE, 0))
     now = roles.applied(deployment(), roles.read(tmp_path))
     turned = now.roles[2]
-    assert (turned.role, turned.bootstrap_port, turned.ranks) == (Role.PREFILL, 93, 2)
+    assert (turned.role, turned.bootstrap_port, turned.ranks) == (ServerRole.PREFILL, 93, 2)
     assert now.roles[3] == deployment().roles[3]
     assert now.router is not None
     assert now.router.argv[-5:] == ("--prefill", "http://h:3", "93", "--decode", "http://h:4")
 
 
 def test_every_node_of_an_instance_goes_with_it(tmp_path: Path) -> None:
-    other = spec("decode-0-node1", Role.DECODE, 5, node=1)
+    other = spec("decode-0-node1", ServerRole.DECODE, 5, node=1)
     made = Deployment("d", "embedded", "m", "", (*deployment().roles, other), None)
-    now = roles.applied(made, {"decode-0": Turned(Role.PREFILL, 4)})
-    assert [(one.role, one.ranks) for one in (now.roles[2], now.roles[4])] == [(Role.PREFILL, 4), (Role.PREFILL, 0)]
+    now = roles.applied(made, {"decode-0": TurnedInstance(ServerRole.PREFILL, 4)})
+    assert [(one.role, one.ranks) for one in (now.roles[2], now.roles[4])] == [
+        (ServerRole.PREFILL, 4),
+        (ServerRole.PREFILL, 0),
+    ]
 
 
 def test_all_starts_as_planned_again(tmp_path: Path) -> None:
-    roles.note(tmp_path, "decode-0", Turned(Role.PREFILL, 2))
+    roles.note(tmp_path, "decode-0", TurnedInstance(ServerRole.PREFILL, 2))
     roles.forget(tmp_path)
     assert roles.read(tmp_path) == {}
 

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from pdctl.errors import LaunchError, NotFoundError, PdctlError, UsageError
-from pdctl.launch import preflight, procfs, record, remote, state
-from pdctl.launch.events import Event, Kind, Stage
-from pdctl.launch.prepare import Opened, open_run
-from pdctl.launch.run import Exit, Outcome, Process, Run, State, with_process
+from pdctl.launch import preflight, procfs, remote, run, state
+from pdctl.launch.run import EventKind, Exit, Process, Run, RunEvent, RunOutcome, StartStage, State, with_process
+from pdctl.launch.run_opening import Opened, open_run
 from tests.launch.conftest import QUICK, deploy
 
 
@@ -26,8 +25,8 @@ def opened(root: Path, name: str = "blue") -> Opened:
 def test_a_run_survives_the_disk(tmp_path: Path) -> None:
     directory, run, lock = opened(tmp_path)
     run = with_process(run, Process("decode-0", 12, "x-1", 1.5, 2, 7, 9, Exit(0, 9, 3.25)))
-    event = Event(1.0, Kind.STAGE, "decode-0", Stage.READY, "ready", 0.5, 2)
-    run = dataclasses.replace(run, events=(event,), outcome=Outcome("stopped", signal=15), state=State.STOPPED)
+    event = RunEvent(1.0, EventKind.STAGE, "decode-0", StartStage.READY, "ready", 0.5, 2)
+    run = dataclasses.replace(run, events=(event,), outcome=RunOutcome("stopped", signal=15), state=State.STOPPED)
     directory.save(run)
     assert directory.load() == run
     assert json.loads((directory.path / "run.json").read_text())["schema"] == "pdctl.run/1"
@@ -35,11 +34,11 @@ def test_a_run_survives_the_disk(tmp_path: Path) -> None:
 
 
 def test_documents_of_other_versions_can_be_read() -> None:
-    assert record.decode(Exit, {"code": 1, "signal": 0, "at": 2, "new_field": []}) == Exit(1, 0, 2.0)
+    assert run.decode(Exit, {"code": 1, "signal": 0, "at": 2, "new_field": []}) == Exit(1, 0, 2.0)
     with pytest.raises(ValueError, match=r"Process\.pid: expected int, found 'x'"):
-        record.decode(Process, {"name": "a", "pid": "x"})
+        run.decode(Process, {"name": "a", "pid": "x"})
     with pytest.raises(ValueError, match="Exit: "):
-        record.decode(Exit, {"code": 1})
+        run.decode(Exit, {"code": 1})
 
 
 def test_a_second_launch_of_a_living_run_is_refused(tmp_path: Path) -> None:
@@ -148,14 +147,14 @@ def test_what_a_vanished_supervisor_left_is_ended_and_written_down(tmp_path: Pat
     ended = remote.stop(directory, run, force=False, timeout=5.0, emit=lambda event: None)
     assert left.wait(timeout=5) == -9
     assert ended.state is State.STOPPED
-    assert directory.load().outcome == Outcome("ended from outside: its supervisor was gone", 1)
+    assert directory.load().outcome == RunOutcome("ended from outside: its supervisor was gone", 1)
 
 
 def ends_when_asked(monkeypatch: pytest.MonkeyPatch, directory: state.RunDir, run: Run) -> Run:
     """Let the supervisor of `run` write its last word and leave in the moment between a reading and the question."""
-    last = Event(9.0, Kind.ENDED, "", None, "stopped by SIGTERM", 0.0, 0)
+    last = RunEvent(9.0, EventKind.ENDED, "", None, "stopped by SIGTERM", 0.0, 0)
     over = dataclasses.replace(
-        run, state=State.STOPPED, events=(*run.events, last), outcome=Outcome("stopped by SIGTERM", signal=15)
+        run, state=State.STOPPED, events=(*run.events, last), outcome=RunOutcome("stopped by SIGTERM", signal=15)
     )
 
     def asked(pid: int | None, identity: str) -> bool:
@@ -177,7 +176,7 @@ def test_the_last_word_of_a_supervisor_is_heard_by_whoever_reads_while_it_leaves
     directory = state.RunDir.of(tmp_path, "blue")
     directory.save(run)
     over = ends_when_asked(monkeypatch, directory, run)
-    heard: list[Event] = []
+    heard: list[RunEvent] = []
     if how == "watch":
         assert remote.watch(directory, heard.append) == over
     elif how == "stop":
@@ -220,7 +219,7 @@ def test_what_a_supervisor_wrote_before_it_was_killed_is_kept(tmp_path: Path, mo
         run, state=State.SERVING, supervisor=deaf.pid, supervisor_started=procfs.identity(deaf.pid)
     )
     directory.save(run)
-    over = dataclasses.replace(run, state=State.FAILED, outcome=Outcome("decode-0 died", 1))
+    over = dataclasses.replace(run, state=State.FAILED, outcome=RunOutcome("decode-0 died", 1))
     signal_sent = remote._signal
 
     def write_and_die(found: Run, number: int) -> None:

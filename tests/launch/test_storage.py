@@ -13,10 +13,9 @@ import pytest
 
 from pdctl.errors import ExitCode, StorageError
 from pdctl.launch import preflight, remote, storage
-from pdctl.launch.events import Kind
 from pdctl.launch.journal import Journal
-from pdctl.launch.prepare import Opened, open_run
-from pdctl.launch.run import Outcome, State
+from pdctl.launch.run import EventKind, RunOutcome, State
+from pdctl.launch.run_opening import Opened, open_run
 from pdctl.launch.storage import CrashNotice, Notice
 from tests.cases import for_each
 from tests.launch.conftest import QUICK, deploy
@@ -72,17 +71,17 @@ def test_what_happened_meanwhile_is_saved_when_there_is_space_again(tmp_path: Pa
     before = file.read_bytes()
     draft = directory.path / f".run.json.{os.getpid()}"
     draft.mkdir()  # the draft cannot be written
-    journal.note(Kind.SERVING, detail="http://x")
+    journal.note(EventKind.SERVING, detail="http://x")
     assert file.read_bytes() == before
     draft.rmdir()
     journal.look_at_storage()
-    assert [event.kind for event in directory.load().events] == [Kind.SERVING]
+    assert [event.kind for event in directory.load().events] == [EventKind.SERVING]
     os.close(lock)
 
 
 def test_a_watch_tells_once_that_it_began_and_once_that_it_is_over(tmp_path: Path) -> None:
     directory, _, lock = opened(tmp_path)
-    watch = storage.Watch(directory.path, directory.logs)
+    watch = storage.DiskWatch(directory.path, directory.logs)
     error = OSError(28, "No space left on device")
     said = watch.look(error)
     assert said.startswith("logs are being lost since ")
@@ -97,10 +96,10 @@ def test_a_watch_tells_once_that_it_began_and_once_that_it_is_over(tmp_path: Pat
 
 def test_the_notice_keeps_its_size_whatever_it_says(tmp_path: Path) -> None:
     storage.prepare(tmp_path)
-    for notice in (Notice(1.0, "x", "y"), Notice(crash="c" * 9000), Notice(outcome=Outcome("m" * 900, code=1))):
+    for notice in (Notice(1.0, "x", "y"), Notice(crash="c" * 9000), Notice(outcome=RunOutcome("m" * 900, code=1))):
         storage.write(tmp_path, notice)
         assert (tmp_path / storage.FILE).stat().st_size == storage.SIZE
-    assert storage.read(tmp_path).outcome == Outcome("m" * 900, code=1)
+    assert storage.read(tmp_path).outcome == RunOutcome("m" * 900, code=1)
     (tmp_path / storage.FILE).write_bytes(b"[" * 100_000)
     assert storage.read(tmp_path) == Notice()
 

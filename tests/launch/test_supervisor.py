@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.launch import health, ports, procfs
-from pdctl.launch.deployment import OnDeath, Role
-from pdctl.launch.events import Kind, Stage
-from pdctl.launch.run import Run, State
+from pdctl.launch import preflight, procfs, run_health
+from pdctl.launch.deployment import OnDeath, ServerRole
+from pdctl.launch.run import EventKind, Run, StartStage, State
 from tests.launch.conftest import QUICK, Supervised, deploy, eventually, standin
 from tests.ports import free_ports
 
@@ -31,18 +30,18 @@ def alive(run: Run) -> list[int]:
 def test_serves_after_every_stage_and_stops_without_a_trace(launch: Launch) -> None:
     supervised = launch(deploy(prefills=2, ranks=2))
     run = supervised.serving()
-    stages = [(event.subject, event.stage) for event in run.events if event.kind is Kind.STAGE]
+    stages = [(event.subject, event.stage) for event in run.events if event.kind is EventKind.STAGE]
     for name in ("prefill-0", "prefill-1"):
         assert {stage for subject, stage in stages if subject == name} == {
-            Stage.STARTED,
-            Stage.BOUND,
-            Stage.WEIGHTS,
-            Stage.REGISTERED,
-            Stage.READY,
+            StartStage.STARTED,
+            StartStage.BOUND,
+            StartStage.WEIGHTS,
+            StartStage.REGISTERED,
+            StartStage.READY,
         }
-    first_router = stages.index(("router", Stage.STARTED))
-    assert all(stages.index((name, Stage.READY)) < first_router for name in ("prefill-0", "prefill-1", "decode-0"))
-    pairs = [event for event in run.events if event.kind is Kind.PAIR]
+    first_router = stages.index(("router", StartStage.STARTED))
+    assert all(stages.index((name, StartStage.READY)) < first_router for name in ("prefill-0", "prefill-1", "decode-0"))
+    pairs = [event for event in run.events if event.kind is EventKind.PAIR]
     assert {pair.subject for pair in pairs} == {"prefill-0 → decode-0", "prefill-1 → decode-0"}
     assert {pair.detail for pair in pairs} == {"answered"}
 
@@ -51,7 +50,7 @@ def test_serves_after_every_stage_and_stops_without_a_trace(launch: Launch) -> N
     assert supervised.process.returncode == 128 + signal.SIGTERM
     assert ended.state is State.STOPPED
     assert ended.events[-1].detail == "nothing left: 4 processes gone, 6 ports free"
-    stopped = [event.subject for event in ended.events if event.kind is Kind.STOPPED]
+    stopped = [event.subject for event in ended.events if event.kind is EventKind.STOPPED]
     assert stopped[0] == "router"
     assert sorted(stopped[1:]) == ["decode-0", "prefill-0", "prefill-1"]
     assert alive(ended) == []
@@ -115,7 +114,7 @@ def test_the_second_signal_ends_everything_at_once(launch: Launch) -> None:
     supervised.process.send_signal(signal.SIGINT)
     run = supervised.ended()
     assert time.monotonic() - began < 10.0
-    killed = {event.subject: event.detail for event in run.events if event.kind is Kind.KILLED}
+    killed = {event.subject: event.detail for event in run.events if event.kind is EventKind.KILLED}
     assert killed == dict.fromkeys(("router", "prefill-0", "decode-0"), "was killed by SIGKILL (pdctl ended it)")
     for name in killed:
         last = supervised.directory.log(name).read_text().splitlines()[-1]
@@ -169,7 +168,7 @@ def test_a_death_stops_the_run_and_is_named_first(launch: Launch) -> None:
 def test_a_stopped_process_is_named_by_status_with_what_continues_it(
     launch: Launch, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "PROBE", 0.5)
+    monkeypatch.setattr(run_health, "PROBE", 0.5)
     supervised = launch(deploy())
     pid = supervised.serving().process(name).pid
     assert pid is not None
@@ -178,7 +177,7 @@ def test_a_stopped_process_is_named_by_status_with_what_continues_it(
         os.kill(each, signal.SIGSTOP)
     try:
         eventually(lambda: set(procfs.stopped(pid)) == set(pids), "the process is stopped")
-        found = health.probe(supervised.run, supervised.directory)
+        found = run_health.probe(supervised.run, supervised.directory)
     finally:
         for each in pids:
             os.kill(each, signal.SIGCONT)
@@ -256,7 +255,7 @@ def test_a_dead_instance_leaves_no_zombies(launch: Launch) -> None:
 def test_the_nodes_of_an_instance_die_and_come_back_together(launch: Launch) -> None:
     deployment = deploy()
     (port,) = free_ports(1)
-    second = dataclasses.replace(standin(Role.DECODE, 0, port), name="decode-0-node1", node=1)
+    second = dataclasses.replace(standin(ServerRole.DECODE, 0, port), name="decode-0-node1", node=1)
     deployment = dataclasses.replace(deployment, roles=(*deployment.roles, second))
     supervised = launch(deployment, on_death=OnDeath.RESTART, max_restarts=1)
     run = supervised.serving()
@@ -289,7 +288,7 @@ def test_a_run_that_was_killed_frees_its_ports(launch: Launch) -> None:
     supervised.serving()
     supervised.process.kill()
     taken = [port.port for spec in deployment.specs for port in spec.ports]
-    eventually(lambda: all(ports.is_free(port, "127.0.0.1") for port in taken), "all ports are free", 2.0)
+    eventually(lambda: all(preflight.is_free(port, "127.0.0.1") for port in taken), "all ports are free", 2.0)
 
 
 def test_a_supervisor_that_goes_on_by_itself_is_no_leak() -> None:

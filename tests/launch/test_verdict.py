@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.launch import preflight, state, verdict
-from pdctl.launch.prepare import open_run
-from pdctl.launch.run import Exit, Outcome, State
+from pdctl.launch import ending_reasons, preflight, state
+from pdctl.launch.run import Exit, RunOutcome, State
+from pdctl.launch.run_opening import open_run
 from tests.cases import for_each
 from tests.launch.conftest import QUICK, deploy
 
@@ -30,7 +30,7 @@ from tests.launch.conftest import QUICK, deploy
     ],
 )
 def test_ends(exit: Exit, words: str) -> None:
-    assert verdict.in_words(exit) == words
+    assert ending_reasons.in_words(exit) == words
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_ends(exit: Exit, words: str) -> None:
     [(0.0412, "0.04 s"), (1.0, "1.0 s"), (99.94, "99.9 s"), (125, "2m05s"), (11220, "3h07m"), (352800, "4d02h")],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert verdict.span(seconds) == text
+    assert ending_reasons.span(seconds) == text
 
 
 def test_last_words_are_not_our_own_questions(tmp_path: Path) -> None:
@@ -46,20 +46,20 @@ def test_last_words_are_not_our_own_questions(tmp_path: Path) -> None:
     os.close(lock)
     question = '[2026-01-02 10:00:00] INFO:     127.0.0.1:5 - "GET /health HTTP/1.1" 503 Service Unavailable\n'
     directory.log("decode-0").write_text("out of memory\n" + question * 3)
-    assert verdict.telling_lines(directory, run.process("decode-0"), 2) == ("out of memory",)
+    assert ending_reasons.telling_lines(directory, run.process("decode-0"), 2) == ("out of memory",)
 
 
-@pytest.mark.parametrize("ends", verdict.ENDS)
+@pytest.mark.parametrize("ends", ending_reasons.ENDS)
 def test_the_reason_given_for_an_end_is_found_behind_the_answers_of_its_clients(tmp_path: Path, ends: str) -> None:
     directory, run, lock = open_run(tmp_path, "blue", deploy(), QUICK, check=preflight.check, argv=())
     os.close(lock)
     why = "rank TP0 cannot go on: its thread kv-transfer-0 ended on KeyError: 7"
     answer = "[2026-01-02 10:00:01.001] Answered POST /generate with 503: The engine lost a rank\n"
-    end = f"[2026-01-02 10:00:01.000] {ends}{why}{verdict.START_AGAIN}\n"
+    end = f"[2026-01-02 10:00:01.000] {ends}{why}{ending_reasons.START_AGAIN}\n"
     directory.log("decode-0").write_text("one\n" + end + answer * 50)
-    assert verdict.own_reason(directory, run.process("decode-0")) == why
+    assert ending_reasons.own_reason(directory, run.process("decode-0")) == why
     directory.log("decode-0").write_text(answer)
-    assert verdict.own_reason(directory, run.process("decode-0")) == ""
+    assert ending_reasons.own_reason(directory, run.process("decode-0")) == ""
 
 
 HEALTHY = (
@@ -103,18 +103,18 @@ def test_only_lines_that_may_tell_why_are_shown(
     os.close(lock)
     directory.log("decode-0").write_text(log)
     process = run.process("decode-0")
-    assert verdict.reasons(directory, process, verdict.TAIL) == lines
-    said = verdict.died(directory, process, exit, None, 0).message
+    assert ending_reasons.reasons(directory, process, ending_reasons.TAIL) == lines
+    said = ending_reasons.died(directory, process, exit, None, 0).message
     assert ("Prefill batch" in said, "POST /v1" in said) == (False, False)
     assert told in said
-    ended = dataclasses.replace(run, state=State.FAILED, outcome=Outcome(said, 1))
-    assert state.ended(ended) == f"failed: decode-0 {verdict.in_words(exit)} before it was ready"
+    ended = dataclasses.replace(run, state=State.FAILED, outcome=RunOutcome(said, 1))
+    assert state.ended(ended) == f"failed: decode-0 {ending_reasons.in_words(exit)} before it was ready"
 
 
 def test_on_a_cluster_the_host_is_named_where_the_kernel_is_asked(tmp_path: Path) -> None:
     directory, run, lock = open_run(tmp_path, "blue", deploy(), QUICK, check=preflight.check, argv=())
     os.close(lock)
     process = dataclasses.replace(run.process("decode-0"), place="n3")
-    said = verdict.untold(directory, process, KILLED)
+    said = ending_reasons.untold(directory, process, KILLED)
     assert "Ask on n3: sudo dmesg -T" in said
     assert said.endswith("or sacct -o JobID,State,MaxRSS")

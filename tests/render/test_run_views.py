@@ -9,13 +9,13 @@ import pytest
 from rich.console import Console
 
 from pdctl.launch.deployment import Deployment
-from pdctl.launch.events import Event, Kind, Stage
-from pdctl.launch.relay import Line
+from pdctl.launch.log_tail import LogLine
+from pdctl.launch.run import EventKind, RunEvent, StartStage
 from pdctl.render import columns
 from pdctl.render.board import TerminalView
+from pdctl.render.columns import ESCAPE, write_table
 from pdctl.render.foreground import LaunchProgress, choose
 from pdctl.render.launch_view import NamePrefix, PlainView, View
-from pdctl.render.columns import ESCAPE, write_table
 from pdctl.render.term import Term
 from tests.launch.conftest import deploy
 
@@ -45,24 +45,24 @@ def deployment() -> Deployment:
     return deploy(prefills=2)
 
 
-def reach(name: str, stage: Stage, at: float, detail: str, seconds: float = 0.0) -> Event:
-    return Event(at, Kind.STAGE, name, stage, detail, seconds)
+def reach(name: str, stage: StartStage, at: float, detail: str, seconds: float = 0.0) -> RunEvent:
+    return RunEvent(at, EventKind.STAGE, name, stage, detail, seconds)
 
 
 STORY = (
-    reach("prefill-0", Stage.STARTED, 100.0, "pid 11"),
-    reach("prefill-1", Stage.STARTED, 100.0, "pid 12"),
-    reach("decode-0", Stage.STARTED, 100.0, "pid 13"),
-    reach("prefill-0", Stage.BOUND, 101.0, "port 30000", 1.0),
-    reach("prefill-0", Stage.WEIGHTS, 103.5, "weights loaded", 2.5),
-    reach("prefill-0", Stage.REGISTERED, 103.6, "bootstrap registered 1/1", 0.1),
-    reach("prefill-0", Stage.READY, 103.8, "ready", 0.2),
-    reach("decode-0", Stage.BOUND, 101.0, "port 30002", 1.0),
-    reach("decode-0", Stage.READY, 102.0, "ready", 1.0),
+    reach("prefill-0", StartStage.STARTED, 100.0, "pid 11"),
+    reach("prefill-1", StartStage.STARTED, 100.0, "pid 12"),
+    reach("decode-0", StartStage.STARTED, 100.0, "pid 13"),
+    reach("prefill-0", StartStage.BOUND, 101.0, "port 30000", 1.0),
+    reach("prefill-0", StartStage.WEIGHTS, 103.5, "weights loaded", 2.5),
+    reach("prefill-0", StartStage.REGISTERED, 103.6, "bootstrap registered 1/1", 0.1),
+    reach("prefill-0", StartStage.READY, 103.8, "ready", 0.2),
+    reach("decode-0", StartStage.BOUND, 101.0, "port 30002", 1.0),
+    reach("decode-0", StartStage.READY, 102.0, "ready", 1.0),
 )
 
 
-def board(deployment: Deployment, *more: Event, color: bool = False) -> list[str]:
+def board(deployment: Deployment, *more: RunEvent, color: bool = False) -> list[str]:
     """The rows of the live view at 104.0, the line of names first."""
     view = TerminalView(deployment, Term(Screen(tty=True)), attached=True)
     for event in (*STORY, *more):
@@ -99,7 +99,7 @@ def test_the_slowest_stage_is_bold(deployment: Deployment) -> None:
 
 
 def test_a_death_freezes_the_list(deployment: Deployment) -> None:
-    rows = board(deployment, Event(103.0, Kind.DIED, "prefill-1", detail="left with exit code 1"))
+    rows = board(deployment, RunEvent(103.0, EventKind.DIED, "prefill-1", detail="left with exit code 1"))
     port = {spec.name: str(spec.port) for spec in deployment.specs}
     assert cells(rows[2]) == ["prefill-1", "✗", port["prefill-1"], "3.0 s", "–", "–", "–", "–"]
     assert cells(rows[4]) == ["router", port["router"], "–", "–", "–"]
@@ -109,8 +109,8 @@ def test_a_death_freezes_the_list(deployment: Deployment) -> None:
 def test_verified_pairs_are_one_row(deployment: Deployment) -> None:
     rows = board(
         deployment,
-        Event(105.0, Kind.PAIR, "prefill-0 → decode-0", detail="answered", seconds=0.041),
-        Event(105.0, Kind.PAIR, "prefill-1 → decode-0", detail="decode-0: connection refused", seconds=0.1),
+        RunEvent(105.0, EventKind.PAIR, "prefill-0 → decode-0", detail="answered", seconds=0.041),
+        RunEvent(105.0, EventKind.PAIR, "prefill-1 → decode-0", detail="decode-0: connection refused", seconds=0.1),
     )
     assert rows[-1] == "✓ prefill-0 → decode-0 0.04 s   ✗ prefill-1 → decode-0 0.10 s"
 
@@ -121,17 +121,17 @@ def test_one_line_per_transition_where_nothing_can_be_redrawn(deployment: Deploy
     for event in (
         *STORY[:1],
         *STORY[3:6],
-        Event(1.0, Kind.PAIR, "prefill-0 → decode-0", detail="answered", seconds=0.041),
-        Event(1.0, Kind.SERVING, detail="http://127.0.0.1:8000"),
-        Event(1.0, Kind.DIED, "decode-0", detail="was killed by SIGKILL"),
-        Event(1.0, Kind.RESTARTING, "decode-0", detail="restarts in 1.0 s (1 of 3)"),
-        Event(1.0, Kind.STOPPING, detail="3 requests in flight"),
-        Event(1.0, Kind.STOPPED, "router", seconds=0.5),
-        Event(1.0, Kind.KILLED, "decode-0", seconds=15.0),
-        Event(1.0, Kind.ENDED, detail="nothing left: 4 processes gone, 6 ports free", seconds=15.6),
+        RunEvent(1.0, EventKind.PAIR, "prefill-0 → decode-0", detail="answered", seconds=0.041),
+        RunEvent(1.0, EventKind.SERVING, detail="http://127.0.0.1:8000"),
+        RunEvent(1.0, EventKind.DIED, "decode-0", detail="was killed by SIGKILL"),
+        RunEvent(1.0, EventKind.RESTARTING, "decode-0", detail="restarts in 1.0 s (1 of 3)"),
+        RunEvent(1.0, EventKind.STOPPING, detail="3 requests in flight"),
+        RunEvent(1.0, EventKind.STOPPED, "router", seconds=0.5),
+        RunEvent(1.0, EventKind.KILLED, "decode-0", seconds=15.0),
+        RunEvent(1.0, EventKind.ENDED, detail="nothing left: 4 processes gone, 6 ports free", seconds=15.6),
     ):
         view.event(event)
-    view.line(Line("prefill-1", "hello"))
+    view.line(LogLine("prefill-1", "hello"))
     lines = screen.getvalue().splitlines()
     assert all(line[2] == ":" and line[8] == " " for line in lines[:-1])
     assert [line[9:] for line in lines[:-1]] == [
@@ -155,12 +155,12 @@ def test_a_terminal_is_redrawn_in_place_and_then_left_alone(deployment: Deployme
     view = TerminalView(deployment, Term(screen), attached=True)
     for event in STORY:
         view.event(event)
-    view.event(Event(105.0, Kind.SERVING, detail="http://127.0.0.1:8000"))
+    view.event(RunEvent(105.0, EventKind.SERVING, detail="http://127.0.0.1:8000"))
     frozen = screen.getvalue()
     assert frozen.count("\x1b[1A") >= 5  # six lines, drawn over
     assert "\x1b[?1049h" not in frozen  # no alternate screen: the list stays in the scrollback
     assert frozen.endswith("\x1b[?25h")  # the cursor is back
-    view.event(reach("decode-0", Stage.READY, 110.0, "ready", 1.0))  # a restart: told below, the list stays
+    view.event(reach("decode-0", StartStage.READY, 110.0, "ready", 1.0))  # a restart: told below, the list stays
     view.close()
     told = screen.getvalue()[len(frozen) :]
     assert "\x1b[1A" not in told
@@ -193,7 +193,7 @@ def test_a_reader_that_left_is_an_error_not_the_end(deployment: Deployment) -> N
     view = TerminalView(deployment, Term(screen), attached=True)
     screen.gone = True
     with pytest.raises(BrokenPipeError):
-        view.event(Event(105.0, Kind.STOPPING))
+        view.event(RunEvent(105.0, EventKind.STOPPING))
     view.close()
 
 
@@ -232,7 +232,7 @@ def test_hue_by_role_and_weight_by_instance(deployment: Deployment) -> None:
 def test_plain_symbols_where_the_terminal_knows_no_others(deployment: Deployment) -> None:
     screen = Screen(tty=False)
     screen.encoding = "ascii"
-    assert NamePrefix(deployment, Term(screen)).line(Line("router", "x")) == "router    | x"
+    assert NamePrefix(deployment, Term(screen)).line(LogLine("router", "x")) == "router    | x"
 
 
 def test_tables_are_aligned_on_terminals_and_tabbed_elsewhere() -> None:
@@ -245,7 +245,7 @@ def test_tables_are_aligned_on_terminals_and_tabbed_elsewhere() -> None:
 
 
 def test_a_start_that_is_given_up_waits_for_no_pairs(deployment: Deployment) -> None:
-    rows = board(deployment, Event(104.0, Kind.STOPPING))
+    rows = board(deployment, RunEvent(104.0, EventKind.STOPPING))
     assert [row.split()[0] for row in rows[1:]] == ["prefill-0", "prefill-1", "decode-0", "router"]
 
 

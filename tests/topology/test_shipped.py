@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from pdctl.engine.config import engine_flags as engine
-from pdctl.launch import assemble
-from pdctl.launch.deployment import Role
+from pdctl.launch import deployment_plan
+from pdctl.launch.deployment import ServerRole
 from pdctl.router import command_line as router
 from pdctl.topology.export import to_yaml
 from pdctl.topology.resolve import load, resolve
@@ -96,9 +96,9 @@ def test_an_incident_can_be_planned_and_its_processes_understand_what_they_rehea
     assert (topology.name, topology.engine.kind, topology.router.port) == (incident.stem, "embedded", 8000)
     assert (topology.ports.http, topology.ports.bootstrap) == (30000, 8998)
     rehearsed = 0
-    for spec in assemble.deployment(topology, assemble.plan_here(topology)).specs:
+    for spec in deployment_plan.deployment(topology, deployment_plan.plan_here(topology)).specs:
         words = spec.argv[3:]  # python -m pdctl.…
-        given = router.parse(words) if spec.role is Role.ROUTER else engine.parse(words, dict(spec.env))
+        given = router.parse(words) if spec.role is ServerRole.ROUTER else engine.parse(words, dict(spec.env))
         rehearsed += bool(given.rehearse)
     assert rehearsed
 

@@ -7,7 +7,7 @@ from pdctl.engines.sign import Sign
 
 # Spoken as SGLang's, which pdctl's own engine speaks too: both kinds of engine are launched.
 ROWS = (
-    # Words of launch/verdict.py.
+    # Words of launch/ending_reasons.py.
     Row(
         "process-killed-on-order", Speaker.SGLANG, Level.INFO, "", b" was killed by SIG",
         r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+) was killed by (?P<signal>SIG\w+) "

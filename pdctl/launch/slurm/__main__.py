@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl.errors import PdctlError
-from pdctl.launch import assemble
-from pdctl.launch.run import Outcome, State
-from pdctl.launch.slurm import placement
+from pdctl.launch import deployment_plan
+from pdctl.launch.run import RunOutcome, State
+from pdctl.launch.slurm import host_placement
 from pdctl.launch.state import RunDir
 from pdctl.launch.supervisor import Supervisor
 from pdctl.launch.targets.slurm import Slurm
@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
         topology = resolve.load([directory.path / "topology.yaml"])
         run, target = _seated(run, topology, directory)
     except PdctlError as error:
-        outcome = Outcome(error.message, code=int(error.exit_code), fix=error.fix)
+        outcome = RunOutcome(error.message, code=int(error.exit_code), fix=error.fix)
         directory.save_end(dataclasses.replace(run, state=State.FAILED, outcome=outcome))
         return int(error.exit_code)
     outcome = Supervisor(directory, run, target, lambda event: None).run()
@@ -38,11 +38,11 @@ def main(argv: list[str]) -> int:
 
 def _seated(run: Run, topology: Topology, directory: RunDir) -> tuple[Run, Slurm]:
     """The run with the hosts this job was given."""
-    wanted = placement.components(topology, placement.planned(topology))
+    wanted = host_placement.components(topology, host_placement.planned(topology))
     assert run.allocation is not None
-    allocation = placement.allocation(wanted, run.allocation, placement.interfaces(topology), os.environ)
-    plan = placement.given(topology, allocation.seats)
-    deployment = assemble.deployment(topology, plan)
+    allocation = host_placement.allocation(wanted, run.allocation, host_placement.interfaces(topology), os.environ)
+    plan = host_placement.given(topology, allocation.seats)
+    deployment = deployment_plan.deployment(topology, plan)
     run = dataclasses.replace(run, deployment=deployment, allocation=allocation, state=State.STARTING)
     return run, Slurm(run.name, directory, topology, plan, allocation)
 

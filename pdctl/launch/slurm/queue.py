@@ -30,7 +30,7 @@ WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueueAnswer:
     """`code` -1: the command could not be run at all, and `error` says why."""
 
     code: int
@@ -43,7 +43,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SlurmJob:
     """One component of a job. `state` is empty for a job the controller does not know (any more)."""
 
     id: str
@@ -63,7 +63,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class SlurmNode:
     """`state` as Slurm writes it, `ALLOCATED*` for one that does not answer; `gres` by name."""
 
     name: str
@@ -100,30 +100,30 @@ class Partition:
     nodes: str
 
 
-def ask(*argv: str, timeout: float = TIMEOUT) -> Answer:
+def ask(*argv: str, timeout: float = TIMEOUT) -> QueueAnswer:
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
         )
     except FileNotFoundError:
-        return Answer(-1, "", f"there is no command `{argv[0]}`")
+        return QueueAnswer(-1, "", f"there is no command `{argv[0]}`")
     except subprocess.TimeoutExpired:
-        return Answer(-1, "", f"{argv[0]} has not answered within {timeout:g} s")
-    return Answer(done.returncode, done.stdout, done.stderr.strip())
+        return QueueAnswer(-1, "", f"{argv[0]} has not answered within {timeout:g} s")
+    return QueueAnswer(done.returncode, done.stdout, done.stderr.strip())
 
 
-def components(job: str) -> tuple[Job, ...]:
+def components(job: str) -> tuple[SlurmJob, ...]:
     """Every component of a job, the leader first; of an ended one as long as the controller remembers it."""
     answer = ask("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%i|%T|%r|%S|%e|%N")
     if not answer.ok:
-        return (Job(job, state="UNKNOWN", reason=answer.error),) if "Invalid job id" not in answer.error else ()
+        return (SlurmJob(job, state="UNKNOWN", reason=answer.error),) if "Invalid job id" not in answer.error else ()
     rows = sorted(line.split("|") for line in answer.output.splitlines() if line.count("|") == 5)
-    return tuple(Job(row[0], row[1], row[2], moment(row[3]), moment(row[4]), row[5]) for row in rows)
+    return tuple(SlurmJob(row[0], row[1], row[2], moment(row[3]), moment(row[4]), row[5]) for row in rows)
 
 
-def leader(job: str) -> Job:
+def leader(job: str) -> SlurmJob:
     found = components(job)
-    return found[0] if found else Job(job)
+    return found[0] if found else SlurmJob(job)
 
 
 _seen: dict[str, tuple[float, bool]] = {}
@@ -139,7 +139,7 @@ def alive(job: str) -> bool:
     return was
 
 
-def cancel(job: str, signal: str = "", batch: bool = False) -> Answer:
+def cancel(job: str, signal: str = "", batch: bool = False) -> QueueAnswer:
     """End a job or step, or send its processes a signal; `batch`: to the job's own script alone."""
     _seen.clear()
     words = [f"--signal={signal}"] if signal else []
@@ -151,7 +151,7 @@ def hosts(names: str) -> tuple[str, ...]:
     return tuple(ask("scontrol", "show", "hostnames", names).output.split()) if names else ()
 
 
-def nodes(names: str) -> tuple[Node, ...]:
+def nodes(names: str) -> tuple[SlurmNode, ...]:
     answer = ask("scontrol", "--oneliner", "show", "node", names)
     return tuple(as_node(fields(line)) for line in answer.output.splitlines() if line.startswith("NodeName="))
 
@@ -193,13 +193,13 @@ def minutes(seconds: float) -> int:
     return max(1, -(-int(seconds) // 60))
 
 
-def as_node(row: dict[str, str]) -> Node:
+def as_node(row: dict[str, str]) -> SlurmNode:
     gres = []
     for entry in row.get("Gres", "").split(","):
         words = entry.partition("(")[0].split(":")
         if len(words) > 1 and words[-1].isdigit():
             gres.append((words[0], int(words[-1])))
-    return Node(
+    return SlurmNode(
         row["NodeName"], row.get("NodeAddr", row["NodeName"]), row.get("State", ""), row.get("Reason", ""), tuple(gres)
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pdctl import program
 from pdctl.errors import UsageError
 from pdctl.launch.run import Allocation
-from pdctl.launch.slurm import placement
+from pdctl.launch.slurm import host_placement
 from pdctl.launch.slurm.queue import minutes
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdctl.launch.deployment import Spec
-    from pdctl.launch.slurm.placement import Component
+    from pdctl.launch.slurm.host_placement import Component
     from pdctl.layout.instance_plan import InstancePlan, Plan
     from pdctl.topology.model import Topology
 
@@ -99,8 +99,8 @@ def planned_step(topology: Topology, components: Sequence[Component], plan: Plan
     hosts = [spec.place for spec in specs]
     number = next(at for at, component in enumerate(components) if hosts[0] in component.hosts)
     instance = next((one for one in plan.instances if one.name == specs[0].instance), None)
-    others = tuple(f"JOB{at}" for at in range(1, len(components))) if placement.apart(topology) else ()
-    part = placement.part(Allocation("slurm", "JOB0", others=others), len(components), number)
+    others = tuple(f"JOB{at}" for at in range(1, len(components))) if host_placement.apart(topology) else ()
+    part = host_placement.part(Allocation("slurm", "JOB0", others=others), len(components), number)
     return step(hosts, part, gres(topology, instance))
 
 

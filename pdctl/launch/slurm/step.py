@@ -10,10 +10,10 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pdctl.launch.mailbox import Exited, Located
 from pdctl.launch.process import close_generation, open_generation
 from pdctl.launch.run import Exit
 from pdctl.launch.slurm import queue
+from pdctl.launch.supervisor_mailbox import Exited, Located
 from pdctl.program import command
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ LAG = 3.0  # seconds a record may take to be seen on a shared file system
 DEAF = 5.0  # seconds for a killed step to be gone
 
 
-class Rank:
+class StepRank:
     """One node's part of a step. Asking one to end asks the step: its nodes live and die together."""
 
     started = ""  # no process of this machine
 
-    def __init__(self, step: Step, spec: Spec, generation: int, log: Path, record: Path) -> None:
+    def __init__(self, step: SlurmStep, spec: Spec, generation: int, log: Path, record: Path) -> None:
         self.spec = spec
         self.generation = generation
         self.pid = 0
@@ -54,7 +54,7 @@ class Rank:
         self._step.kill()
 
 
-class Step:
+class SlurmStep:
     """Of `job`, on the hosts of `specs`; files named after the instance and generation go to `folder`."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Step:
         self._asked = self._killed = 0.0
         self._guard = threading.Lock()
         self.ranks = tuple(
-            Rank(self, spec, generation, log, folder / f"{spec.name}.g{generation}")
+            StepRank(self, spec, generation, log, folder / f"{spec.name}.g{generation}")
             for spec, log in zip(specs, logs, strict=True)
         )
         for rank in self.ranks:
@@ -102,7 +102,7 @@ class Step:
                 self._killed = time.monotonic()
                 self._signal("KILL")
 
-    def lose(self, rank: Rank, why: str, post: Callable[[Exited | Located], None]) -> None:
+    def lose(self, rank: StepRank, why: str, post: Callable[[Exited | Located], None]) -> None:
         """Its host is gone: what ran there may go on running, but nobody can reach it."""
         self._end(rank, Exit(1, 0, time.time(), lost=why), post)
 
@@ -154,7 +154,7 @@ class Step:
         return False
 
     def _look(self, post: Callable[[Exited | Located], None]) -> None:
-        ends: list[tuple[float, Rank, Exit]] = []
+        ends: list[tuple[float, StepRank, Exit]] = []
         for rank in self.ranks:
             if not rank.pid:
                 start = _read(_start(rank))
@@ -180,7 +180,7 @@ class Step:
             if rank.spec.place in gone:
                 self.lose(rank, lost_with(gone[rank.spec.place]), post)
 
-    def _end(self, rank: Rank, exit: Exit, post: Callable[[Exited | Located], None]) -> None:
+    def _end(self, rank: StepRank, exit: Exit, post: Callable[[Exited | Located], None]) -> None:
         with self._guard:
             if rank.exit is not None:
                 return
@@ -189,7 +189,7 @@ class Step:
             close_generation(rank.log, rank.spec, rank.generation, exit)
         post(Exited(rank.spec.name, rank.generation, exit))
 
-    def _why(self, lost: Sequence[Rank]) -> dict[str, str]:
+    def _why(self, lost: Sequence[StepRank]) -> dict[str, str]:
         """By spec: its node, if that is down, else what srun said."""
         states = {node.name: node for node in queue.nodes(",".join(rank.spec.place for rank in lost))}
         said = self.said()
@@ -212,7 +212,7 @@ class Step:
         return lines[-1] if lines else ""
 
 
-def _entry(rank: Rank) -> dict[str, object]:
+def _entry(rank: StepRank) -> dict[str, object]:
     return {
         "node": rank.spec.place,
         "argv": list(rank.spec.argv),
@@ -222,11 +222,11 @@ def _entry(rank: Rank) -> dict[str, object]:
     }
 
 
-def _start(rank: Rank) -> Path:
+def _start(rank: StepRank) -> Path:
     return rank.record.with_name(f"{rank.record.name}.start")
 
 
-def _exit(rank: Rank) -> Path:
+def _exit(rank: StepRank) -> Path:
     return rank.record.with_name(f"{rank.record.name}.exit")
 
 
@@ -238,6 +238,6 @@ def _read(path: Path) -> dict[str, object] | None:
     return value if isinstance(value, dict) else None
 
 
-def lost_with(node: queue.Node) -> str:
+def lost_with(node: queue.SlurmNode) -> str:
     reason = f": {node.reason}" if node.reason and node.reason != "none" else ""
     return f"was lost with its node {node.name} ({node.state}{reason})"

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdctl.launch.deployment import Deployment, Spec
-    from pdctl.launch.mailbox import Exited, Located
     from pdctl.launch.run import Exit
+    from pdctl.launch.supervisor_mailbox import Exited, Located
 
 
 @dataclass(frozen=True, slots=True)

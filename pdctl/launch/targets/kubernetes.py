@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pdctl.errors import LaunchError, NotReadyError
-from pdctl.launch import pods
+from pdctl.launch import kubectl
 from pdctl.launch.clusters import Cluster
 from pdctl.launch.kubectl import OPERATORS, Kubectl
 from pdctl.manifests.write.objects import COMPONENT, INSTANCE, MANAGED_BY, OURS, stream
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from pdctl.launch.pods import Pod
+    from pdctl.launch.kubectl import ClusterPod
     from pdctl.layout.instance_plan import Plan
     from pdctl.manifests.write.kubernetes_settings import KubernetesSettings
     from pdctl.manifests.write.objects import Object
@@ -44,7 +44,7 @@ def cluster(plan: Plan, settings: KubernetesSettings, objects: Sequence[Object])
     )
 
 
-def kubectl(of: Cluster, environ: Mapping[str, str]) -> Kubectl:
+def open_kubectl(of: Cluster, environ: Mapping[str, str]) -> Kubectl:
     return Kubectl(of.context, of.namespace, environ)
 
 
@@ -65,13 +65,13 @@ def apply(through: Kubectl, objects: Sequence[Object]) -> None:
     through.run(*APPLY, stdin=stream(objects))
 
 
-def look(through: Kubectl, of: Cluster) -> tuple[Pod, ...]:
-    return pods.read(through.run("get", "pods", f"--selector={selector(of)}", "--output=json"))
+def look(through: Kubectl, of: Cluster) -> tuple[ClusterPod, ...]:
+    return kubectl.read_pods(through.run("get", "pods", f"--selector={selector(of)}", "--output=json"))
 
 
 def await_ready(
     through: Kubectl, of: Cluster, limit: float, interval: float, tell: Callable[[tuple[str, ...]], None]
-) -> tuple[Pod, ...]:
+) -> tuple[ClusterPod, ...]:
     """Until every pod is ready. `tell` hears what is missing whenever that changes.
 
     Raises NotReadyError, naming what is missing, when `limit` seconds are over; the deployment is left as it is.
@@ -80,7 +80,7 @@ def await_ready(
     last: tuple[str, ...] = ()
     while True:
         found = look(through, of)
-        missing = pods.shortfall(found, of.pods)
+        missing = kubectl.shortfall(found, of.pods)
         if not missing:
             return found
         if missing != last:

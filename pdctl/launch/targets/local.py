@@ -9,8 +9,8 @@ import time
 from typing import TYPE_CHECKING
 
 from pdctl.errors import LaunchError
-from pdctl.launch import ports, preflight, procfs
-from pdctl.launch.process import RUN, Child, start
+from pdctl.launch import preflight, procfs
+from pdctl.launch.process import RUN, ChildProcess, start
 from pdctl.launch.targets import Capabilities, Obstacle
 from pdctl.lifeline import Lifeline
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdctl.launch.deployment import Deployment, Spec
-    from pdctl.launch.mailbox import Exited
+    from pdctl.launch.supervisor_mailbox import Exited
 
 SWEEP = 2.0  # seconds for killed processes to disappear
 
@@ -39,7 +39,7 @@ class Local:
     def __init__(self, run: str, environ: Mapping[str, str]) -> None:
         self._environ = {**environ, RUN: run}
         self._lifeline = Lifeline()
-        self._children: list[Child] = []
+        self._children: list[ChildProcess] = []
         self._adopted_before = self._strangers()
         procfs.adopt_orphans()
 
@@ -52,10 +52,10 @@ class Local:
 
     def start(
         self, specs: tuple[Spec, ...], generation: int, logs: Sequence[Path], post: Callable[[Exited], None]
-    ) -> tuple[Child, ...]:
+    ) -> tuple[ChildProcess, ...]:
         return tuple(self._start(spec, generation, log, post) for spec, log in zip(specs, logs, strict=True))
 
-    def _start(self, spec: Spec, generation: int, log: Path, post: Callable[[Exited], None]) -> Child:
+    def _start(self, spec: Spec, generation: int, log: Path, post: Callable[[Exited], None]) -> ChildProcess:
         try:
             child = start(spec, generation, log, self._lifeline, self._environ)
         except OSError as error:
@@ -93,6 +93,6 @@ class Local:
 
     def busy_ports(self, deployment: Deployment) -> tuple[int, ...]:
         taken = (
-            port.port for spec in deployment.specs for port in spec.ports if not ports.is_free(port.port, spec.host)
+            port.port for spec in deployment.specs for port in spec.ports if not preflight.is_free(port.port, spec.host)
         )
         return tuple(taken)

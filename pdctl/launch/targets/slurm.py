@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from pdctl.errors import LaunchError
-from pdctl.launch import assemble
-from pdctl.launch.slurm import placement, preflight, queue, script
-from pdctl.launch.slurm.step import Step, lost_with
+from pdctl.launch import deployment_plan
+from pdctl.launch.slurm import host_placement, queue, script, submission
+from pdctl.launch.slurm.step import SlurmStep, lost_with
 from pdctl.launch.targets import Capabilities, Obstacle
 from pdctl.name_lookup import dial
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdctl.launch.deployment import Deployment, Spec
-    from pdctl.launch.mailbox import Exited, Located
     from pdctl.launch.run import Allocation
-    from pdctl.launch.slurm.step import Rank
+    from pdctl.launch.slurm.step import StepRank
     from pdctl.launch.state import RunDir
+    from pdctl.launch.supervisor_mailbox import Exited, Located
     from pdctl.layout.instance_plan import InstancePlan, Plan
     from pdctl.topology.model import Topology
 
@@ -51,13 +51,13 @@ class Slurm:
         self._plan = plan
         self._allocation = allocation
         self._components = {seat.node: seat.component for seat in allocation.seats}
-        self._steps: list[Step] = []
+        self._steps: list[SlurmStep] = []
         self._watching = threading.Event()
         self.ends_at = allocation.ends_at
 
     def check(self, deployment: Deployment) -> tuple[Obstacle, ...]:
         del deployment
-        return preflight.check(self._topology, self._folder.parent)
+        return submission.check(self._topology, self._folder.parent)
 
     def moved(self, specs: tuple[Spec, ...], generation: int) -> tuple[Spec, ...]:
         """Every port a multiple of the stride away, so that a rank nobody could reach to end it meets no new one."""
@@ -74,7 +74,7 @@ class Slurm:
                 nccl=None if numbers.nccl is None else numbers.nccl + shift,
             )
         )
-        return assemble.specs(moved, self._topology.readiness.path)
+        return deployment_plan.specs(moved, self._topology.readiness.path)
 
     def _shift(self, instance: InstancePlan, generation: int) -> int:
         claimed = [address for one in self._instances.values() for address in one.addresses]
@@ -91,12 +91,12 @@ class Slurm:
 
     def start(
         self, specs: tuple[Spec, ...], generation: int, logs: Sequence[Path], post: Callable[[Exited | Located], None]
-    ) -> tuple[Rank, ...]:
+    ) -> tuple[StepRank, ...]:
         hosts = [spec.place for spec in specs]
         parts = len(set(self._components.values()))
-        part = placement.part(self._allocation, parts, self._components[hosts[0]])
+        part = host_placement.part(self._allocation, parts, self._components[hosts[0]])
         gres = script.gres(self._topology, self._instances.get(specs[0].instance))
-        step = Step(self._run, self._job(hosts[0]), self._folder, specs, generation, logs)
+        step = SlurmStep(self._run, self._job(hosts[0]), self._folder, specs, generation, logs)
         try:
             step.start(script.step(hosts, part, gres), post)
         except OSError as error:
@@ -122,7 +122,7 @@ class Slurm:
                 if node.down or node.silent:
                     self._lose(node, post)
 
-    def _lose(self, node: queue.Node, post: Callable[[Exited | Located], None]) -> None:
+    def _lose(self, node: queue.SlurmNode, post: Callable[[Exited | Located], None]) -> None:
         for step in list(self._steps):
             there = [rank for rank in step.ranks if rank.spec.place == node.name and rank.exit is None]
             for rank in there:

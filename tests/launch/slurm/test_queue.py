@@ -43,7 +43,7 @@ def test_a_node_is_read_with_its_gres_by_name_and_its_reason_whole() -> None:
     ],
 )
 def test_a_daemon_that_is_silent_is_not_yet_a_lost_host(state: str, down: bool, silent: bool, usable: bool) -> None:
-    node = queue.Node("n0", "n0", state, "")
+    node = queue.SlurmNode("n0", "n0", state, "")
     assert (node.down, node.silent, node.usable) == (down, silent, usable)
 
 
@@ -73,4 +73,4 @@ def test_limits_are_asked_for_in_whole_minutes() -> None:
 
 def test_a_command_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert queue.ask("squeue") == queue.Answer(-1, "", "there is no command `squeue`")
+    assert queue.ask("squeue") == queue.QueueAnswer(-1, "", "there is no command `squeue`")

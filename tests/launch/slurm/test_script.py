@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pdctl.errors import LaunchError, UsageError
-from pdctl.launch import assemble
-from pdctl.launch.run import Allocation, Seat
-from pdctl.launch.slurm import placement, script
+from pdctl.launch import deployment_plan
+from pdctl.launch.run import Allocation, RunSeat
+from pdctl.launch.slurm import host_placement, script
 from pdctl.launch.state import RunDir
 from pdctl.launch.targets.slurm import Slurm
 from pdctl.topology import resolve
@@ -45,11 +45,11 @@ def topology(tmp_path: Path, text: str) -> Topology:
 
 def test_every_pool_is_a_component_with_its_own_partition(tmp_path: Path) -> None:
     mixed = topology(tmp_path, MIXED)
-    plan = placement.planned(mixed)
-    parts = placement.components(mixed, plan)
+    plan = host_placement.planned(mixed)
+    parts = host_placement.components(mixed, plan)
     assert parts == (
-        placement.Component("cheap", ("cheap-0", "cheap-1"), 4),
-        placement.Component("big", ("big-0", "big-1"), 8),
+        host_placement.Component("cheap", ("cheap-0", "cheap-1"), 4),
+        host_placement.Component("big", ("big-0", "big-1"), 8),
     )
     assert script.batch(mixed, parts, "blue", Path("/shared/blue")).splitlines() == [
         "#!/bin/sh",
@@ -90,8 +90,8 @@ def test_every_pool_is_a_component_with_its_own_partition(tmp_path: Path) -> Non
 
 def test_an_instance_sees_its_own_gpus_and_advertises_its_own_host(tmp_path: Path) -> None:
     mixed = topology(tmp_path, MIXED)
-    plan = placement.planned(mixed)
-    specs = {spec.name: spec for spec in assemble.deployment(mixed, plan).specs}
+    plan = host_placement.planned(mixed)
+    specs = {spec.name: spec for spec in deployment_plan.deployment(mixed, plan).specs}
     second = specs["prefill-1"]
     assert second.place == "cheap-0"
     assert dict(second.env) == {"CUDA_VISIBLE_DEVICES": "2,3", "SGLANG_HOST_IP": "cheap-0"}
@@ -105,9 +105,9 @@ def test_an_instance_sees_its_own_gpus_and_advertises_its_own_host(tmp_path: Pat
 
 def test_a_step_names_its_hosts_and_shares_them(tmp_path: Path) -> None:
     mixed = topology(tmp_path, MIXED)
-    plan = placement.planned(mixed)
-    parts = placement.components(mixed, plan)
-    decode = [spec for spec in assemble.deployment(mixed, plan).specs if spec.instance == "decode-0"]
+    plan = host_placement.planned(mixed)
+    parts = host_placement.components(mixed, plan)
+    decode = [spec for spec in deployment_plan.deployment(mixed, plan).specs if spec.instance == "decode-0"]
     words = script.planned_step(mixed, parts, plan, decode)
     assert words[:5] == ["srun", "--het-group=1", "--nodelist=big-0,big-1", "--nodes=2", "--ntasks=2"]
     assert "--gres=gpu:8" in words
@@ -117,15 +117,15 @@ def test_a_step_names_its_hosts_and_shares_them(tmp_path: Path) -> None:
 
 def test_ranks_on_the_cpu_ask_for_no_gpu(tmp_path: Path) -> None:
     plain = topology(tmp_path, "version: pdctl/v1\nroles: {prefill: {}, decode: {}}\n")
-    parts = placement.components(plain, placement.planned(plain))
-    assert parts == (placement.Component("default", ("default-0",), 0),)
+    parts = host_placement.components(plain, host_placement.planned(plain))
+    assert parts == (host_placement.Component("default", ("default-0",), 0),)
     assert "--gres" not in script.batch(plain, parts, "x", Path("/x"))
 
 
 def test_a_job_for_each_instance_asks_for_its_hosts_alone(tmp_path: Path) -> None:
     mixed = topology(tmp_path, MIXED.replace("time: 90m", "time: 90m\n    layout: job-per-instance"))
-    plan = placement.planned(mixed)
-    parts = placement.components(mixed, plan)
+    plan = host_placement.planned(mixed)
+    parts = host_placement.components(mixed, plan)
     # two prefills share each host of four GPUs; the decode spans two
     assert [part.hosts for part in parts] == [("cheap-0",), ("cheap-1",), ("big-0", "big-1")]
     leader = script.batch(mixed, parts[:1], "blue", Path("/shared/blue"))
@@ -134,17 +134,17 @@ def test_a_job_for_each_instance_asks_for_its_hosts_alone(tmp_path: Path) -> Non
     held = script.holder(mixed, parts[2], "blue", Path("/shared/blue"))
     assert "#SBATCH --partition=h200" in held
     assert held.endswith(f'exec {sys.executable} -m pdctl.launch.slurm.hold "$1"\n')
-    decode = [spec for spec in assemble.deployment(mixed, plan).specs if spec.instance == "decode-0"]
+    decode = [spec for spec in deployment_plan.deployment(mixed, plan).specs if spec.instance == "decode-0"]
     assert script.planned_step(mixed, parts, plan, decode)[:2] == ["srun", "--jobid=JOB2"]
 
 
 def test_a_generation_moves_every_port_past_those_of_its_neighbours(tmp_path: Path) -> None:
     mixed = topology(tmp_path, MIXED)
     hosts = ("cheap-0", "cheap-1", "big-0", "big-1")
-    seats = tuple(Seat(host, f"n{at}", f"10.0.0.{at}", at // 2) for at, host in enumerate(hosts))
-    plan = placement.given(mixed, seats)
+    seats = tuple(RunSeat(host, f"n{at}", f"10.0.0.{at}", at // 2) for at, host in enumerate(hosts))
+    plan = host_placement.given(mixed, seats)
     target = Slurm("blue", RunDir(tmp_path), mixed, plan, Allocation("slurm", "12", seats))
-    first = tuple(spec for spec in assemble.deployment(mixed, plan).specs if spec.instance == "prefill-0")
+    first = tuple(spec for spec in deployment_plan.deployment(mixed, plan).specs if spec.instance == "prefill-0")
     ports = [target.moved(first, generation)[0].port for generation in range(1, 6)]
     # two instances on its host, 32 ports each; the fifth generation is back at the first place
     assert [port - ports[0] for port in ports] == [0, 64, 128, 192, 0]
@@ -152,15 +152,15 @@ def test_a_generation_moves_every_port_past_those_of_its_neighbours(tmp_path: Pa
     assert moved.bootstrap_port == (first[0].bootstrap_port or 0) + 64
     assert moved.place == first[0].place
     assert str(moved.port) in moved.argv
-    router = tuple(spec for spec in assemble.deployment(mixed, plan).specs if spec.name == "router")
+    router = tuple(spec for spec in deployment_plan.deployment(mixed, plan).specs if spec.name == "router")
     assert target.moved(router, 2) == router
 
 
 def test_a_hosts_name_becomes_a_number() -> None:
-    assert placement.numeric("n0", "localhost") == "127.0.0.1"
-    assert placement.numeric("n0", "10.0.0.7") == "10.0.0.7"
+    assert host_placement.numeric("n0", "localhost") == "127.0.0.1"
+    assert host_placement.numeric("n0", "10.0.0.7") == "10.0.0.7"
     with pytest.raises(LaunchError, match=r"n0: Slurm's address nowhere\.invalid cannot be resolved"):
-        placement.numeric("n0", "nowhere.invalid")
+        host_placement.numeric("n0", "nowhere.invalid")
 
 
 @pytest.mark.parametrize("key", ["partition", "account", "gres"])
@@ -173,20 +173,20 @@ def test_a_value_cannot_begin_a_line_of_its_own(tmp_path: Path, key: str, letter
     )
     value = json.dumps(f"x{letter}#SBATCH --uid=root")
     mixed = topology(tmp_path, text.replace("KEY", f"{key}: {value}"))
-    parts = placement.components(mixed, placement.planned(mixed))
+    parts = host_placement.components(mixed, host_placement.planned(mixed))
     with pytest.raises(UsageError, match=rf"targets\.slurm\.{key}: .* has a line break or another control character"):
         script.batch(mixed, parts, "blue", Path("/shared/blue"))
 
 
 def test_a_further_line_is_one_line(tmp_path: Path) -> None:
     mixed = topology(tmp_path, MIXED.replace('"#SBATCH --qos=high"', '"--qos=high\\nrm -r x"'))
-    parts = placement.components(mixed, placement.planned(mixed))
+    parts = host_placement.components(mixed, host_placement.planned(mixed))
     with pytest.raises(UsageError, match=r"targets\.slurm\.extra-sbatch"):
         script.batch(mixed, parts, "blue", Path("/shared/blue"))
 
 
 def test_a_path_is_quoted_as_sbatch_reads_it(tmp_path: Path) -> None:
     mixed = topology(tmp_path, MIXED)
-    parts = placement.components(mixed, placement.planned(mixed))
+    parts = host_placement.components(mixed, host_placement.planned(mixed))
     text = script.batch(mixed, parts, "blue", Path('/shared/my runs/50%/a"b'))
     assert '#SBATCH --output="/shared/my runs/50%%/a\\"b/logs/supervisor.log"\n' in text

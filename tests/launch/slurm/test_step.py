@@ -13,22 +13,26 @@ from queue import SimpleQueue
 import pytest
 
 from pdctl.launch import procfs
-from pdctl.launch.deployment import Role, Spec
-from pdctl.launch.mailbox import Exited, Located
+from pdctl.launch.deployment import ServerRole, Spec
 from pdctl.launch.slurm import step as steps
-from pdctl.launch.slurm.step import Step
+from pdctl.launch.slurm.step import SlurmStep
+from pdctl.launch.supervisor_mailbox import Exited, Located
 from tests.launch.conftest import eventually, standin
 
 SRUN = ("env", "SLURMD_NODENAME=n1", "SLURM_STEP_ID=4")
 
 
 def spec(*argv: str) -> Spec:
-    return dataclasses.replace(standin(Role.DECODE, 0, 1), argv=argv, place="n1", env=(("SGLANG_HOST_IP", "10.0.0.1"),))
+    return dataclasses.replace(
+        standin(ServerRole.DECODE, 0, 1), argv=argv, place="n1", env=(("SGLANG_HOST_IP", "10.0.0.1"),)
+    )
 
 
-def started(tmp_path: Path, *argv: str, words: tuple[str, ...] = SRUN) -> tuple[Step, SimpleQueue[Exited | Located]]:
+def started(
+    tmp_path: Path, *argv: str, words: tuple[str, ...] = SRUN
+) -> tuple[SlurmStep, SimpleQueue[Exited | Located]]:
     posted: SimpleQueue[Exited | Located] = SimpleQueue()
-    step = Step("blue", "12", tmp_path / "steps", [spec(*argv)], 2, [tmp_path / "decode-0.g2.log"])
+    step = SlurmStep("blue", "12", tmp_path / "steps", [spec(*argv)], 2, [tmp_path / "decode-0.g2.log"])
     step.start(words, posted.put)
     return step, posted
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pdctl.fleet import bootstrap, http, router, server_info
-from pdctl.launch import credentials, procfs, storage, verdict
-from pdctl.launch.deployment import Role, Spec
-from pdctl.launch.events import Kind
-from pdctl.launch.run import Process, Run, State
+from pdctl.launch import credentials, ending_reasons, procfs, storage
+from pdctl.launch.deployment import ServerRole, Spec
+from pdctl.launch.run import EventKind, Process, Run, State
 
 if TYPE_CHECKING:
     from pdctl.launch.state import RunDir
@@ -21,12 +20,12 @@ SILENT = "silent"  # what stands for a status where there was no answer
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class InstanceHealth:
     """One process. `missing` is empty when it does all it should; `in_router` is None for the router itself,
     and where that does not answer."""
 
     name: str
-    role: Role
+    role: ServerRole
     pid: int | None
     alive: bool
     url: str
@@ -56,7 +55,7 @@ class RunHealth:
     seconds: float
     ready: bool
     in_flight: int
-    instances: tuple[Health, ...]
+    instances: tuple[InstanceHealth, ...]
     note: str
     job: str = ""  # of a cluster
     queued: str = ""  # what the job waits for
@@ -98,17 +97,17 @@ def probe(run: Run, directory: RunDir) -> RunHealth:
 def _queued(run: Run) -> str:
     if run.state is not State.PENDING or run.allocation is None:
         return ""
-    from pdctl.launch.slurm import queue, submit  # late: a run of this machine asks no cluster
+    from pdctl.launch.slurm import queue, submission  # late: a run of this machine asks no cluster
 
-    return submit.why(queue.leader(run.allocation.job))
+    return submission.why(queue.leader(run.allocation.job))
 
 
 def _note(run: Run, directory: RunDir) -> str:
     """What the table cannot say."""
     if run.condition is State.STALE and run.allocation is not None:
-        from pdctl.launch.slurm import submit  # late, as above
+        from pdctl.launch.slurm import submission  # late, as above
 
-        return submit.gone(run).message
+        return submission.gone(run).message
     if run.condition is State.STALE:
         left = ", ".join(f"{process.name} (pid {process.pid})" for process in run.survivors)
         rest = f"still alive: {left}" if left else "no process is left"
@@ -133,7 +132,7 @@ class _Said:
 
 def _ask(run: Run, spec: Spec, key: str) -> _Said | None:
     """None: the router, and what is not running."""
-    if spec.role is Role.ROUTER or not run.lives(run.process(spec.name)):
+    if spec.role is ServerRole.ROUTER or not run.lives(run.process(spec.name)):
         return None
     health = http.get(spec.url + spec.health_path, PROBE, key=key)
     if not health.reached:
@@ -142,13 +141,15 @@ def _ask(run: Run, spec: Spec, key: str) -> _Said | None:
     return _Said(health, _registered(spec), info)
 
 
-def _instance(run: Run, spec: Spec, said: _Said | None, state: router.RouterState, directory: RunDir) -> Health:
+def _instance(run: Run, spec: Spec, said: _Said | None, state: router.RouterState, directory: RunDir) -> InstanceHealth:
     process = run.process(spec.name)
     alive = run.lives(process)
     health, registered, missing = "", None, ""
     if not alive:
-        missing = verdict.in_words(process.exit) if process.exit else "not running" if process.pid else "not started"
-    elif spec.role is Role.ROUTER:
+        missing = (
+            ending_reasons.in_words(process.exit) if process.exit else "not running" if process.pid else "not started"
+        )
+    elif spec.role is ServerRole.ROUTER:
         health = "200" if state.ready else "not ready" if state.reached and not state.unauthorized else state.reason
         missing = "" if state.ready else f"/readiness: {state.reason}"
         if not state.reached:
@@ -162,8 +163,8 @@ def _instance(run: Run, spec: Spec, said: _Said | None, state: router.RouterStat
             missing = _silent(run, process, said.health.reason)
     died = _died(run, spec)
     dead = bool(died) and not alive
-    tail = verdict.reasons(directory, process, verdict.TAIL) if dead else ()
-    return Health(
+    tail = ending_reasons.reasons(directory, process, ending_reasons.TAIL) if dead else ()
+    return InstanceHealth(
         name=spec.name,
         role=spec.role,
         pid=process.pid if alive else None,
@@ -175,13 +176,15 @@ def _instance(run: Run, spec: Spec, said: _Said | None, state: router.RouterStat
         registered=registered,
         ranks=spec.ranks if spec.bootstrap_port else 0,
         in_router=(
-            None if spec.role is Role.ROUTER or spec.node or not alive or not state.reached else state.lists(spec.url)
+            None
+            if spec.role is ServerRole.ROUTER or spec.node or not alive or not state.reached
+            else state.lists(spec.url)
         ),
         missing=missing,
         place=process.place,
         died=died,
         tail=tail,
-        untold=verdict.untold(directory, process, process.exit) if dead and not tail and process.exit else "",
+        untold=ending_reasons.untold(directory, process, process.exit) if dead and not tail and process.exit else "",
     )
 
 
@@ -189,7 +192,7 @@ def _died(run: Run, spec: Spec) -> str:
     """As the supervisor recorded it. A run whose outcome already tells it, with the end of the log, says it once."""
     if run.outcome is not None and run.outcome.message.startswith(f"{spec.name} "):
         return ""
-    deaths = [event for event in run.events if event.kind is Kind.DIED and event.subject == spec.name]
+    deaths = [event for event in run.events if event.kind is EventKind.DIED and event.subject == spec.name]
     if not deaths:
         return ""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(deaths[-1].at))

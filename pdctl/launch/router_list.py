@@ -10,8 +10,8 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.fleet import http, router
-from pdctl.launch.deployment import Role
-from pdctl.launch.mailbox import Told
+from pdctl.launch.deployment import ServerRole
+from pdctl.launch.supervisor_mailbox import Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -91,7 +91,7 @@ def _announce(router_url: str, spec: Spec, old: tuple[str, ...], credentials: Cr
 
 def _add(router_url: str, spec: Spec, credentials: Credentials) -> str:
     body: dict[str, object] = {"url": spec.url, "worker_type": spec.role.value}
-    if spec.role is Role.PREFILL:
+    if spec.role is ServerRole.PREFILL:
         body["bootstrap_port"] = spec.bootstrap_port
     answer = http.post(f"{router_url}/workers", body, ASK, key=credentials.key, secret=credentials.secret)
     return "" if answer.status in (200, 201, 202, 409) else f"POST /workers: {answer.status or answer.reason}"

@@ -8,8 +8,8 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.errors import InfeasibleError, LaunchError, NotReadyError
-from pdctl.launch import assemble
-from pdctl.launch.run import Allocation, Seat
+from pdctl.launch import deployment_plan
+from pdctl.launch.run import Allocation, RunSeat
 from pdctl.launch.slurm import queue
 from pdctl.layout.hosts import Site
 from pdctl.layout.planner import plan_topology
@@ -49,7 +49,7 @@ def planned(topology: Topology) -> Plan:
     return _feasible(plan)
 
 
-def given(topology: Topology, seats: tuple[Seat, ...]) -> Plan:
+def given(topology: Topology, seats: tuple[RunSeat, ...]) -> Plan:
     """On the hosts of an allocation."""
     sites = {seat.planned: Site(seat.node, seat.address) for seat in seats}
     return _feasible(plan_topology(clustered(topology), "pools", sites=sites))
@@ -57,7 +57,7 @@ def given(topology: Topology, seats: tuple[Seat, ...]) -> Plan:
 
 def _feasible(plan: Plan) -> Plan:
     if not plan.feasible:
-        raise InfeasibleError(f"`{plan.name}` cannot run:{''.join(map(assemble.infeasible, plan.problems))}")
+        raise InfeasibleError(f"`{plan.name}` cannot run:{''.join(map(deployment_plan.infeasible, plan.problems))}")
     return plan
 
 
@@ -106,7 +106,7 @@ def allocation(
     wanted: tuple[Component, ...], submitted: Allocation, interfaces: Mapping[str, str], environ: Mapping[str, str]
 ) -> Allocation:
     """What was given, from inside the supervisor's job. `interfaces` by pool: where an address is not the cluster's."""
-    seats: list[Seat] = []
+    seats: list[RunSeat] = []
     lists = _own(submitted) if submitted.others else _listed(len(wanted), environ)
     for number, (component, listed) in enumerate(zip(wanted, lists, strict=True)):
         names = queue.hosts(listed)
@@ -118,7 +118,7 @@ def allocation(
             known = _addresses(names, interface, part(submitted, len(wanted), number))
         else:
             known = {node.name: numeric(node.name, node.address) for node in queue.nodes(listed)}
-        seats += [Seat(host, name, known[name], number) for host, name in zip(component.hosts, names, strict=False)]
+        seats += [RunSeat(host, name, known[name], number) for host, name in zip(component.hosts, names, strict=False)]
     ends = [each.ends_at for job in submitted.jobs for each in queue.components(job) if each.ends_at]
     return dataclasses.replace(submitted, seats=tuple(seats), ends_at=min(ends, default=0.0))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl import __version__
 from pdctl.errors import LaunchError
-from pdctl.launch import credentials, preflight, relay, storage, verdict
+from pdctl.launch import credentials, ending_reasons, log_tail, preflight, storage
 from pdctl.launch.run import Process, Run
 from pdctl.launch.state import RunDir, check_name
 from pdctl.user_path import expanded
@@ -20,7 +20,7 @@ from pdctl.user_path import expanded
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pdctl.launch.deployment import Deployment, Options
+    from pdctl.launch.deployment import Deployment, LaunchOptions
     from pdctl.launch.targets import Obstacle
 
 ROTATE = 64 << 20  # bytes of an instance's log above which a new run begins a new file
@@ -38,7 +38,7 @@ def open_run(
     root: Path,
     name: str,
     deployment: Deployment,
-    options: Options,
+    options: LaunchOptions,
     *,
     check: Callable[[Deployment], tuple[Obstacle, ...]],
     argv: Sequence[str],
@@ -95,7 +95,7 @@ def _elsewhere(directory: RunDir) -> bool:
 
 
 def _log_start(log: Path) -> int:
-    for later in list(relay.parts(log))[1:]:  # of an earlier run
+    for later in list(log_tail.parts(log))[1:]:  # of an earlier run
         later.unlink()
     if not log.exists():
         return 0
@@ -108,7 +108,7 @@ def _log_start(log: Path) -> int:
 
 def _alive(directory: RunDir) -> LaunchError:
     run = directory.load()
-    since = verdict.span(time.time() - run.created)
+    since = ending_reasons.span(time.time() - run.created)
     who = f"job {run.allocation.job}" if run.allocation is not None else f"pid {run.supervisor}"
     message = f"run `{run.name}` is {run.state.value} at {run.deployment.url} ({who}, since {since})"
     other = shlex.join(["pdctl", "down", run.name])

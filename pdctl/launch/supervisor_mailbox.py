@@ -1,14 +1,16 @@
-"""What the supervisor is told, one message at a time: everything that watches runs elsewhere and only posts here."""
+"""What the supervisor is told, one message at a time: everything that watches, signals too, only posts here."""
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Union
 
 if TYPE_CHECKING:
-    from pdctl.launch.events import Stage
-    from pdctl.launch.run import Exit
+    from types import FrameType, TracebackType
+
+    from pdctl.launch.run import Exit, StartStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Reached:
 
     name: str
     generation: int
-    stage: Stage | None
+    stage: StartStage | None
     detail: str
     at: float
     hopeless: bool = False
@@ -80,3 +82,30 @@ class Interrupt:
 Message = Union[Exited, Reached, Paired, Interrupt, Located, Told, ThreadEnded]  # noqa: UP007
 # SimpleQueue.put may be called from a signal handler that interrupted a get (documented as reentrant).
 Mailbox = SimpleQueue[Message]
+
+
+CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Signals:
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> Signals:
+        for number in CAUGHT:
+            # `nohup` ignores SIGHUP on purpose; that stays so. A shell without job control ignores SIGINT for all that
+            # it starts with `&`: a `kill -INT` of ours is meant all the same.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._caught)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self._mailbox.put(Interrupt(number))

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING
 from pdctl.engines.row import Level
 from pdctl.engines.sign import Sign
 from pdctl.errors import ExitCode
-from pdctl.launch.events import Stage
+from pdctl.launch.log_tail import PROBE, last_lines
 from pdctl.launch.readiness import stages
-from pdctl.launch.relay import PROBE, last_lines
-from pdctl.launch.run import MAY_TELL, NO_LINE, Exit, Outcome, Process
+from pdctl.launch.run import MAY_TELL, NO_LINE, Exit, Process, RunOutcome, StartStage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pdctl.launch.deployment import Spec
-    from pdctl.launch.mailbox import Paired
     from pdctl.launch.state import RunDir
+    from pdctl.launch.supervisor_mailbox import Paired
 
 TAIL = 20
 READ_FOR_REASONS = 80  # lines
@@ -41,9 +40,9 @@ SIGNALS = {
 }
 
 
-def hopeless(name: str, detail: str) -> Outcome:
+def hopeless(name: str, detail: str) -> RunOutcome:
     """It runs, and will never be ready as it was started."""
-    return Outcome(
+    return RunOutcome(
         f"{name}: {detail}", code=int(ExitCode.NOT_READY), fix="pdctl launch … --set security.api-key-file=FILE"
     )
 
@@ -63,41 +62,41 @@ def in_words(exit: Exit) -> str:
     return f"was killed by {number.name}{f' ({hint})' if hint else ''}"
 
 
-def stopped(number: int) -> Outcome:
-    return Outcome(f"stopped by {signal.Signals(number).name}", signal=number)
+def stopped(number: int) -> RunOutcome:
+    return RunOutcome(f"stopped by {signal.Signals(number).name}", signal=number)
 
 
-def blind(thread: str, reason: str) -> Outcome:
+def blind(thread: str, reason: str) -> RunOutcome:
     """A thread that watches for the supervisor has ended: what it would have told stays unknown."""
     message = f"the supervisor's thread {thread} ended on {reason}: what it watched is watched no more"
     fix = "launch again, and report the traceback: a detached run has it in logs/supervisor.log"
-    return Outcome(message, code=int(ExitCode.BUG), fix=fix)
+    return RunOutcome(message, code=int(ExitCode.BUG), fix=fix)
 
 
-def out_of_time(ends_at: float) -> Outcome:
+def out_of_time(ends_at: float) -> RunOutcome:
     """Before the allocation is taken away, so that requests can finish."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ends_at))
     fix = "launch again; targets.slurm.time asks for more, as far as the partition allows"
-    return Outcome(f"the allocation ends at {when}: its time is over", code=int(ExitCode.FINDINGS), fix=fix)
+    return RunOutcome(f"the allocation ends at {when}: its time is over", code=int(ExitCode.FINDINGS), fix=fix)
 
 
-def died(directory: RunDir, process: Process, exit: Exit, ready_at: float | None, restarts: int) -> Outcome:
+def died(directory: RunDir, process: Process, exit: Exit, ready_at: float | None, restarts: int) -> RunOutcome:
     """`ready_at` None: it never was."""
     moment = "before it was ready" if ready_at is None else f"{span(exit.at - ready_at)} after it became ready"
     tries = f" It had been restarted {'once' if restarts == 1 else f'{restarts} times'} before." if restarts else ""
     lines = reasons(directory, process, TAIL)
     shown = "".join(f"\n  {process.name} | {line}" for line in lines)
     told = f"{MAY_TELL} {directory.current_log(process.name)}:{shown}" if lines else untold(directory, process, exit)
-    return Outcome(f"{process.name} {in_words(exit)} {moment}.{tries} {told}", code=int(ExitCode.FINDINGS))
+    return RunOutcome(f"{process.name} {in_words(exit)} {moment}.{tries} {told}", code=int(ExitCode.FINDINGS))
 
 
 def late(
     directory: RunDir,
     waiting: tuple[tuple[Spec, Process], ...],
-    reached: Mapping[str, Mapping[Stage, float]],
+    reached: Mapping[str, Mapping[StartStage, float]],
     details: Mapping[str, str],
     timeout: float,
-) -> Outcome:
+) -> RunOutcome:
     rows: list[str] = []
     for spec, process in waiting:
         if not process.generation:
@@ -109,7 +108,7 @@ def late(
         rows.append(f"{spec.name}: {lacking(spec, missing, details.get(spec.name, ''))}{last}")
     message = f"not ready after {span(timeout)}\n  " + "\n  ".join(rows)
     fix = "raise --timeout, or read the logs in " + str(directory.logs)
-    return Outcome(message, code=int(ExitCode.NOT_READY), fix=fix)
+    return RunOutcome(message, code=int(ExitCode.NOT_READY), fix=fix)
 
 
 def telling_lines(directory: RunDir, process: Process, count: int) -> tuple[str, ...]:
@@ -154,20 +153,20 @@ def own_reason(directory: RunDir, process: Process) -> str:
     return ""
 
 
-def lacking(spec: Spec, stage: Stage, detail: str) -> str:
-    if stage is Stage.BOUND:
+def lacking(spec: Spec, stage: StartStage, detail: str) -> str:
+    if stage is StartStage.BOUND:
         return f"port {spec.port} not bound"
-    if stage is Stage.WEIGHTS:
+    if stage is StartStage.WEIGHTS:
         return "weights not loaded"
-    fallback = {Stage.REGISTERED: f"bootstrap registered 0/{spec.ranks}", Stage.WORKERS: "no worker listed"}
+    fallback = {StartStage.REGISTERED: f"bootstrap registered 0/{spec.ranks}", StartStage.WORKERS: "no worker listed"}
     return detail or fallback.get(stage, f"{spec.health_path} does not answer 200")
 
 
-def unpaired(results: tuple[Paired, ...]) -> Outcome:
+def unpaired(results: tuple[Paired, ...]) -> RunOutcome:
     failed = [result for result in results if result.problem]
     rows = "".join(f"\n  {result.prefill} → {result.decode}: {result.problem}" for result in failed)
     message = f"{len(failed)} of {len(results)} prefill and decode pairs do not answer a request{rows}"
-    return Outcome(
+    return RunOutcome(
         message, code=int(ExitCode.FINDINGS), fix="pdctl logs shows both sides; --no-verify starts without this check"
     )
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from pdctl import package_data
 from pdctl.errors import InfeasibleError, LaunchError
-from pdctl.launch import interpreter
-from pdctl.launch.deployment import Deployment, OnDeath, Options, Port, Role, Spec
+from pdctl.launch import installed_parts
+from pdctl.launch.deployment import Deployment, LaunchOptions, OnDeath, ServerPort, ServerRole, Spec
 from pdctl.layout.commands import METRICS_FLAG
 from pdctl.layout.hosts import LOCAL
 from pdctl.layout.planner import plan_topology
@@ -56,14 +56,14 @@ def deployment(topology: Topology, plan: Plan) -> Deployment:
     if topology.engine.kind == "embedded":
         package_data.unpack(Path(checkpoint))
     found = Deployment(topology.name, plan.engine, model.served_name, checkpoint, roles, router, release)
-    return interpreter.equipped(found)
+    return installed_parts.equipped(found)
 
 
-def options(topology: Topology, timeout: float | None, on_death: OnDeath | None, verify: bool) -> Options:
+def options(topology: Topology, timeout: float | None, on_death: OnDeath | None, verify: bool) -> LaunchOptions:
     """The topology's readiness settings; what the command line says goes first."""
     readiness = topology.readiness
     return dataclasses.replace(
-        Options(),
+        LaunchOptions(),
         timeout=readiness.timeout if timeout is None else timeout,
         interval=readiness.interval,
         verify=verify,
@@ -86,16 +86,16 @@ def specs(instance: InstancePlan, health_path: str) -> tuple[Spec, ...]:
 
 def _role(instance: InstancePlan, command: NodeCommand, health_path: str) -> Spec:
     node = command.node
-    prefill = instance.role == Role.PREFILL.value and not node
+    prefill = instance.role == ServerRole.PREFILL.value and not node
     return Spec(
         name=f"{instance.name}-node{node}" if node else instance.name,
-        role=Role(instance.role),
+        role=ServerRole(instance.role),
         argv=command.argv,
         env=(*command.env, *_advertised(instance, node)),
         host=instance.node_address(node),
         port=next(port.port for port in instance.ports if port.node == node and port.purpose == "http"),
         ports=tuple(
-            Port(port.port, port.purpose, KEYS.get(port.purpose, "ports.dist-init"))
+            ServerPort(port.port, port.purpose, KEYS.get(port.purpose, "ports.dist-init"))
             for port in instance.ports
             if port.node == node
         ),
@@ -116,12 +116,12 @@ def _advertised(instance: InstancePlan, node: int) -> tuple[tuple[str, str], ...
 def _router(router: RouterPlan) -> Spec:
     return Spec(
         name=router.name,
-        role=Role.ROUTER,
+        role=ServerRole.ROUTER,
         argv=router.command.argv,
         env=router.command.env,
         host=router.address,
         port=router.port,
-        ports=tuple(Port(number, purpose, ROUTER_KEYS[purpose]) for number, purpose in router.ports),
+        ports=tuple(ServerPort(number, purpose, ROUTER_KEYS[purpose]) for number, purpose in router.ports),
         health_path="/readiness",
         place=router.host_name if router.host_name != LOCAL else "",
     )

@@ -26,7 +26,7 @@ STAMP = re.compile(r"(?:\[|(?:\x1b\[\d{0,3}m)?(?=20))(\d{4}-\d\d-\d\d \d\d:\d\d:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     source: str
     text: str
 
@@ -46,7 +46,7 @@ def parts(log: Path) -> Iterator[Path]:
         yield later
 
 
-class Tail:
+class LogTail:
     """One log from an offset on, through the files of its generations. A file that does not exist yet is empty."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
@@ -112,7 +112,7 @@ def last_lines(path: Path, count: int, start: int = 0) -> tuple[str, ...]:
     return tuple(lines[-count:])
 
 
-def history(files: Mapping[str, Tail], tail: int | None = None, since: str = "") -> Iterator[Line]:
+def history(files: Mapping[str, LogTail], tail: int | None = None, since: str = "") -> Iterator[LogLine]:
     """What the files hold, in order of the lines' own times; a line without one stays with the line before it.
 
     since: local time down to the millisecond, as `2026-11-22 20:01:59.000`; lines of before are left out, those in
@@ -122,11 +122,11 @@ def history(files: Mapping[str, Tail], tail: int | None = None, since: str = "")
     def late(stamp: str) -> bool:
         return not since or (stamp if "." in stamp or not stamp else f"{stamp}.999") >= since
 
-    def stamped(source: str, file: Tail) -> Iterator[tuple[str, str, str]]:
+    def stamped(source: str, file: LogTail) -> Iterator[tuple[str, str, str]]:
         entries = dated(source, file)
         yield from entries if tail is None else deque(entries, maxlen=tail)
 
-    def dated(source: str, file: Tail) -> Iterator[tuple[str, str, str]]:
+    def dated(source: str, file: LogTail) -> Iterator[tuple[str, str, str]]:
         stamp = ""
         for text in file.lines():
             found = STAMP.match(text)
@@ -136,13 +136,13 @@ def history(files: Mapping[str, Tail], tail: int | None = None, since: str = "")
 
     streams = [stamped(source, file) for source, file in files.items()]
     for _, source, text in merge(*streams, key=lambda entry: entry[0]):
-        yield Line(source, text)
+        yield LogLine(source, text)
 
 
-class Follower:
+class LogFollower:
     """A thread that hands on every new line of several files until it is closed; then the lines still unread."""
 
-    def __init__(self, files: Mapping[str, Tail], emit: Callable[[Line], None]) -> None:
+    def __init__(self, files: Mapping[str, LogTail], emit: Callable[[LogLine], None]) -> None:
         self._files = dict(files)
         self._emit = emit
         self._closing = threading.Event()
@@ -164,7 +164,7 @@ class Follower:
             for source, file in self._files.items():
                 rest = file.rest()
                 if rest:
-                    self._emit(Line(source, rest))
+                    self._emit(LogLine(source, rest))
 
     def _pass(self) -> None:
         for line in history(self._files):

@@ -1,0 +1,246 @@
+"""Which Python starts what, and whether it has the engine, the router, SGLang in the planned release."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import shutil
+import ssl
+import subprocess
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl import __version__, program
+from pdctl.engines.versions import parse, resolve, spell
+from pdctl.errors import UsageError
+from pdctl.launch.targets import Obstacle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pdctl.launch.deployment import Deployment, Spec
+
+
+INSTALL = "pip install 'pdctl[engine]'"
+# What `pip install 'pdctl[engine]'` brings and the started processes import; NIXL is optional (shm is used without it).
+ENGINE_PARTS = (
+    "torch",
+    "zmq",
+    "msgspec",
+    "safetensors",
+    "tokenizers",
+    "numpy",
+    "jinja2",
+    "fastapi",
+    "uvicorn",
+    "orjson",
+)
+ROUTER_PARTS = ("orjson", "httptools")
+# What a pip install has besides, because `pdctl[engine]` asks for it.
+ALSO = {"pdctl.engine": ("prometheus_client",), "pdctl.router": ()}
+PATIENCE = 20.0  # seconds for a Python to look for its packages
+ASK = "import sys, importlib.util as u; print('has', *[n for n in sys.argv[1:] if u.find_spec(n) is None])"
+
+
+class Interpreter(NamedTuple):
+    """`python` "": there is none. `missing`: packages it lacks, in the order they were asked for."""
+
+    python: str
+    missing: tuple[str, ...]
+
+
+def parts(modules: Iterable[str]) -> tuple[str, ...]:
+    """The packages that `modules` need; () where none is the embedded engine or router."""
+    wanted = {"pdctl.engine": ENGINE_PARTS, "pdctl.router": ROUTER_PARTS}
+    found = [name for module in wanted if module in modules for name in wanted[module]]
+    if program.FILE:
+        found += [name for module in wanted if module in modules for name in ALSO[module]]
+    return tuple(dict.fromkeys(found))
+
+
+def find(wanted: tuple[str, ...]) -> Interpreter:
+    """The first Python that lacks none of `wanted`; if all lack some, the first one."""
+    if not program.FILE:
+        return Interpreter(sys.executable, tuple(name for name in wanted if find_spec(name) is None))
+    return _find(wanted, program.pythons())
+
+
+@cache
+def _find(wanted: tuple[str, ...], pythons: tuple[str, ...]) -> Interpreter:
+    asked: list[Interpreter] = []
+    for python in pythons:
+        answer = _ask(python, wanted)
+        if not answer.missing:
+            return answer
+        asked.append(answer)
+    return asked[0] if asked else Interpreter("", wanted)
+
+
+def _ask(python: str, wanted: tuple[str, ...]) -> Interpreter:
+    """One that cannot be started or does not answer in time has nothing."""
+    try:
+        done = subprocess.run(
+            [python, "-c", ASK, *wanted], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return Interpreter(python, wanted)
+    words = done.stdout.split()
+    return Interpreter(python, tuple(words[1:]) if words[:1] == ["has"] and not done.returncode else wanted)
+
+
+def equipped(deployment: Deployment) -> Deployment:
+    """Of a one-file build: the same with the Python that was found, where one was. Of others: as it is."""
+    wanted = parts({program.module_of(spec.argv) for spec in deployment.specs}) if program.FILE else ()
+    found = find(wanted) if wanted else Interpreter("", ())
+    if not found.python or found.missing:
+        return deployment
+
+    def with_python(spec: Spec) -> Spec:
+        ours = spec.argv[1:2] == (program.FILE,)
+        return dataclasses.replace(spec, argv=(found.python, *spec.argv[1:])) if ours else spec
+
+    roles = tuple(map(with_python, deployment.roles))
+    router = with_python(deployment.router) if deployment.router else None
+    return dataclasses.replace(deployment, roles=roles, router=router)
+
+
+# Module of a command → the package it comes with.
+PACKAGES = {"sglang.launch_server": "sglang", "sglang_router.launch_router": "sglang-router"}
+VERSION_PATIENCE = 60.0  # seconds for a Python to look at its own packages; one that takes longer is not asked again
+ASK_VERSION = """
+import sys, importlib.metadata as metadata, importlib.util as util
+package, module = sys.argv[1:]
+try:
+    print("version", metadata.version(package))
+except metadata.PackageNotFoundError:
+    print("version" if util.find_spec(module.partition(".")[0]) else "missing")
+"""
+
+
+class AskedPython(NamedTuple):
+    python: str
+    package: str
+    module: str
+
+
+def obstacles(deployment: Deployment) -> Iterator[Obstacle]:
+    """Found before a model loads: a router that is not there would else be missed when all servers are up."""
+    wanted: dict[AskedPython, list[Spec]] = {}
+    for spec in deployment.specs:
+        if spec.argv[1:2] == ("-m",) and spec.argv[2] in PACKAGES and shutil.which(spec.argv[0]):
+            wanted.setdefault(AskedPython(spec.argv[0], PACKAGES[spec.argv[2]], spec.argv[2]), []).append(spec)
+    for asked, specs in wanted.items():
+        said = _installed(asked, dict(specs[0].env))
+        if said == "missing":
+            message = f"{', '.join(spec.name for spec in specs)}: {asked.python} has no {asked.package}"
+            key = "engine.command" if asked.package == "sglang" else "router.command"
+            fix = f"{asked.python} -m pip install {asked.package}, or set {key} in the topology"
+            yield Obstacle("package-missing", message, fix)
+        elif asked.package == "sglang":
+            yield from _release(asked, said.removeprefix("version").strip(), deployment.release)
+
+
+def _release(asked: AskedPython, installed: str, planned: str) -> Iterator[Obstacle]:
+    """Flags, ports and rules of another release: nothing for a build whose number says nothing."""
+    try:
+        other = resolve(installed).known != resolve(planned).known if planned else False
+        number = spell(parse(installed)) if other else ""
+    except UsageError:  # a branch's own number
+        return
+    if other:
+        message = f"{asked.python} has sglang {installed}, and the commands are made for {planned}"
+        yield Obstacle("other-release", message, f"--set engine.version={number}")
+
+
+def _installed(asked: AskedPython, env: dict[str, str]) -> str:
+    """`version 0.5.23`, `version` where the package does not tell, `missing`; "" where the Python cannot be asked."""
+    command = [asked.python, "-c", ASK_VERSION, asked.package, asked.module]
+    try:
+        done = subprocess.run(
+            command, env={**os.environ, **env}, capture_output=True, text=True, timeout=VERSION_PATIENCE, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("version", "missing"))]
+    return lines[-1] if lines else ""
+
+
+class InstalledPart(NamedTuple):
+    """`detail`: what is there, or what is lacking without it. `fix`: the command that brings it, "" if it is there."""
+
+    name: str
+    present: bool
+    detail: str
+    fix: str = ""
+
+
+class Installation(NamedTuple):
+    """`file`: the archive or executable, or the package's directory. `libc` "": linked statically or not known."""
+
+    version: str
+    kind: str
+    file: str
+    python: str
+    libc: str
+    parts: tuple[InstalledPart, ...]
+
+
+def inspect() -> Installation:
+    """Starts a Python to ask for its packages if this is a one-file build; contacts nobody."""
+    return Installation(
+        version=__version__,
+        kind=program.kind().value,
+        file=program.FILE or str(Path(__file__).resolve().parents[1]),
+        python=f"{platform.python_version()}, {'built in' if _own_python() else sys.executable}",
+        libc="" if _own_python() else " ".join(platform.libc_ver()).strip(),
+        parts=(_engine(), _router(), _zstd(), _certificates()),
+    )
+
+
+def _own_python() -> bool:
+    return program.kind() is program.Kind.EXECUTABLE
+
+
+def _engine() -> InstalledPart:
+    return _served("engine", "pdctl.engine", "launch of the embedded engine")
+
+
+def _router() -> InstalledPart:
+    return _served("router", "pdctl.router", "launch of pdctl's own router")
+
+
+def _served(name: str, module: str, use: str) -> InstalledPart:
+    found = find(parts({module}))
+    if found.python and not found.missing:
+        return InstalledPart(name, True, f"{found.python} has what it needs")
+    lacking = f"{found.python} lacks {', '.join(found.missing)}" if found.python else "there is no python3 on PATH"
+    fix = f"{found.python or 'python3'} -m {INSTALL}"
+    return InstalledPart(name, False, f"no {use}: {lacking}", fix)
+
+
+def _zstd() -> InstalledPart:
+    if find_spec("zstandard"):
+        return InstalledPart("zstd", True, ".zst logs are read")
+    fix = f"{sys.executable} -m pip install zstandard"
+    if _own_python():
+        fix = "zstd -dc FILE.zst > FILE"
+    return InstalledPart("zstd", False, ".zst logs cannot be read", fix)
+
+
+def _certificates() -> InstalledPart:
+    """Where certificates of public authorities are looked for: https:// needs them."""
+    paths = ssl.get_default_verify_paths()
+    if paths.cafile:
+        return InstalledPart("tls", True, f"{ssl.OPENSSL_VERSION}, authorities from {paths.cafile}")
+    if paths.capath and any(Path(paths.capath).iterdir()):
+        return InstalledPart("tls", True, f"{ssl.OPENSSL_VERSION}, authorities from {paths.capath}")
+    fix = "SSL_CERT_FILE=/path/to/ca.pem"
+    for command in ("apt-get", "apk", "dnf"):
+        if shutil.which(command):
+            fix = f"{command} {'add' if command == 'apk' else 'install'} ca-certificates"
+            break
+    return InstalledPart("tls", False, f"{ssl.OPENSSL_VERSION}, but no authorities: https:// will be refused", fix)

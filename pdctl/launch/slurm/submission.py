@@ -1,0 +1,234 @@
+"""The login side of a run: what would keep it from starting, its shared directory, the job, what the queue says."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pdctl.errors import LaunchError, NotReadyError
+from pdctl.launch import ending_reasons
+from pdctl.launch.run import Allocation, EventKind, Run, RunEvent, RunOutcome, State
+from pdctl.launch.slurm import host_placement, queue
+from pdctl.launch.targets import Obstacle
+from pdctl.user_path import expanded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pdctl.launch.slurm.host_placement import Component
+    from pdctl.launch.slurm.queue import Partition
+    from pdctl.launch.state import RunDir
+    from pdctl.topology.model import Topology
+
+
+COMMANDS = ("sbatch", "srun", "squeue", "scontrol", "scancel")
+
+
+def check(topology: Topology, folder: Path) -> tuple[Obstacle, ...]:
+    """In the order a reader would mend them: commands, the controller, then each pool, then the directory."""
+    missing = [name for name in COMMANDS if shutil.which(name) is None]
+    if missing:
+        message = f"no command {', '.join(missing)} here"
+        return (
+            Obstacle("slurm-missing", message, "run pdctl on a login node of the cluster, or load its Slurm module"),
+        )
+    partitions = queue.partitions()
+    if not partitions:
+        said = queue.ask("scontrol", "ping").output.strip() or "scontrol lists no partition"
+        fix = "check `scontrol ping` and $SLURM_CONF"
+        return (Obstacle("slurm-unreachable", f"the Slurm controller does not answer: {said}", fix),)
+    found = [*_container(topology), *_directory(folder)]
+    for component in host_placement.pools(topology, host_placement.planned(topology)):
+        found += _pool(topology, component, partitions)
+    return tuple(found)
+
+
+def _container(topology: Topology) -> Iterator[Obstacle]:
+    if topology.targets.slurm.get("container"):
+        message = "targets.slurm.container: this version starts ranks without a container"
+        yield Obstacle("slurm-container", message, "remove it, or put the container's own start into engine.command")
+
+
+def _directory(folder: Path) -> Iterator[Obstacle]:
+    nearest = next(each for each in (folder, *folder.parents) if each.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        fix = "--set targets.slurm.shared-dir=DIR, a directory that every host of the cluster sees"
+        yield Obstacle("shared-dir", f"{folder} cannot be written: {nearest} is not writable", fix)
+
+
+def _pool(topology: Topology, component: Component, partitions: tuple[Partition, ...]) -> Iterator[Obstacle]:
+    slurm = topology.targets.slurm
+    pools = slurm.get("pools")
+    own = pools.get(component.pool, {}) if isinstance(pools, dict) else {}
+    key = f"targets.slurm.pools.{component.pool}.partition" if own.get("partition") else "targets.slurm.partition"
+    name = own.get("partition") or slurm.get("partition")
+    names = [each.name for each in partitions]
+    partition = next((each for each in partitions if (each.name == name if name else each.default)), None)
+    if partition is None:
+        message = f"there is no partition `{name}`" if name else "this cluster has no default partition"
+        near = difflib.get_close_matches(str(name), names, n=1) or names
+        yield Obstacle("slurm-partition", f"{message}; there are {', '.join(names)}", f"--set {key}={near[0]}")
+        return
+    if not partition.up:
+        fix = f"--set {key}=… with another, or wait: sinfo -p {partition.name}"
+        yield Obstacle("slurm-partition", f"partition {partition.name} takes no jobs now", fix)
+    yield from _time(topology, partition)
+    yield from _hosts(component, partition, str(slurm.get("gres") or "gpu"), key)
+
+
+def _time(topology: Topology, partition: Partition) -> Iterator[Obstacle]:
+    wanted = topology.targets.slurm.get("time")
+    limit = partition.max_time
+    if limit is None or not isinstance(wanted, int | float) or wanted <= limit:
+        return
+    message = f"targets.slurm.time {_short(wanted)} is more than partition {partition.name} allows ({_short(limit)})"
+    yield Obstacle("slurm-time", message, f"--set targets.slurm.time={_short(limit)}")
+
+
+def _hosts(component: Component, partition: Partition, gres: str, key: str) -> Iterator[Obstacle]:
+    wanted = len(component.hosts)
+    known = queue.nodes(partition.nodes) if partition.nodes else ()
+    good = [node for node in known if node.usable]
+    fitting = [node for node in good if dict(node.gres).get(gres, 0) >= component.gpus]
+    most = min(len(fitting), partition.max_nodes or len(fitting))
+    if most >= wanted:
+        return
+    where = f"partition {partition.name}"
+    what = f"pool {component.pool} needs {wanted} host{'s' if wanted > 1 else ''}"
+    if component.gpus:
+        what += f" with {component.gpus} {gres}"
+    bad = [f"{node.name} {node.state}" for node in known if not node.usable]
+    rest = f"; not usable: {', '.join(bad[:8])}" if bad else ""
+    fix = f"--set {key}=… with another, fewer instances, or another pools.{component.pool}.gpus-per-host"
+    if component.gpus and not any(dict(node.gres).get(gres) for node in known):
+        kinds = sorted({name for node in known for name, _ in node.gres})
+        rest += f"; no host has the resource `{gres}`{f', there is {chr(44).join(kinds)}' if kinds else ''}"
+        fix = f"--set targets.slurm.gres={kinds[0]}" if kinds else "choose a partition with GPUs: --set " + key + "=…"
+    yield Obstacle("slurm-hosts", f"{what}, {where} has {most} of {len(known)}{rest}", fix)
+
+
+def _short(seconds: float) -> str:
+    """As a topology writes times."""
+    hours, rest = divmod(int(seconds), 3600)
+    minutes, last = divmod(rest, 60)
+    words = [f"{count}{unit}" for count, unit in ((hours, "h"), (minutes, "m"), (last, "s")) if count]
+    return "".join(words) or "0s"
+
+
+RUNS = "pdctl-runs"  # in the working directory, where no other place was given
+POLL = 1.0  # seconds between two questions to the queue
+SCRIPT = "job.sh"
+
+
+def folder(topology: Topology, name: str) -> Path:
+    """Where the run's directory is: seen by the login host and by every host of the job."""
+    given = topology.targets.slurm.get("shared-dir")
+    return (expanded(str(given)) if given else Path(RUNS)).absolute() / name
+
+
+def link(registered: Path, real: Path) -> None:
+    """The registry of this user's runs knows it by a link. Raises LaunchError where a local run is in the way."""
+    if registered.is_dir() and not registered.is_symlink():
+        message = f"{registered} holds an earlier run of this machine"
+        raise LaunchError(message, f"choose another --name, or remove it: rm -r {registered}")
+    try:
+        real.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        fix = "--set targets.slurm.shared-dir=DIR, a directory that every host of the cluster sees"
+        raise LaunchError(f"{real} cannot be written: {error.strerror}", fix) from None
+    registered.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = registered.with_name(f".{registered.name}.{os.getpid()}")
+    draft.symlink_to(real)
+    draft.replace(registered)
+
+
+def submit(directory: RunDir, run: Run, patience: float) -> Run:
+    """Hand in the scripts that lie in the directory. The jobs are released once their numbers are written down."""
+    jobs: list[str] = []
+    try:
+        for script in (SCRIPT, *holders(directory)):
+            jobs.append(_hand_in(directory.path.resolve() / script, jobs[:1]))
+    except LaunchError as error:
+        for job in jobs:
+            queue.cancel(job)
+        outcome = RunOutcome(error.message, code=1, fix=error.fix)
+        directory.save(dataclasses.replace(run, state=State.FAILED, outcome=outcome))
+        raise
+    given = Allocation("slurm", jobs[0], others=tuple(jobs[1:]), patience=patience)
+    run = dataclasses.replace(run, state=State.PENDING, allocation=given)
+    directory.save(run)
+    for job in jobs:
+        released = queue.ask("scontrol", "release", job)
+        if not released.ok:
+            cancel(given)
+            raise LaunchError(f"job {job} was submitted, but cannot be released: {released.error}")
+    return run
+
+
+def holders(directory: RunDir) -> tuple[str, ...]:
+    """The scripts of the jobs beside the supervisor's, in the order of their hosts."""
+    return tuple(path.name for path in sorted(directory.path.glob("hold-*.sh")))
+
+
+def _hand_in(script: Path, arguments: list[str]) -> str:
+    answer = queue.ask("sbatch", "--hold", "--parsable", str(script), *arguments)
+    if answer.ok:
+        return answer.output.strip().partition(";")[0]
+    said = answer.error.removeprefix("sbatch: ").removeprefix("error: ")
+    fix = f"the script is {script}; what it asks for stands in targets.slurm of the topology"
+    raise LaunchError(f"sbatch refused the job: {said}", fix)
+
+
+def cancel(given: Allocation) -> None:
+    for job in given.jobs:
+        queue.cancel(job)
+
+
+def await_start(given: Allocation, patience: float, emit: Callable[[RunEvent], None]) -> None:
+    """Until every part runs. Raises NotReadyError with the queue's reason; everything is cancelled then."""
+    deadline = time.monotonic() + patience
+    said = ""
+    while time.monotonic() < deadline:
+        parts = [part for job in given.jobs for part in queue.components(job) or (queue.SlurmJob(job),)]
+        gone = [part for part in parts if not part.state]
+        if gone:
+            job = gone[0].id
+            cancel(given)
+            raise LaunchError(f"job {job} is gone from the queue before it started", f"scontrol show job {job}")
+        pending = [part for part in parts if part.pending]
+        if not pending:
+            return
+        reason = f"job {pending[0].id} waits: {why(pending[0])}"
+        if reason != said:
+            said = reason
+            emit(RunEvent(time.time(), EventKind.QUEUED, detail=reason))
+        time.sleep(POLL)
+    cancel(given)
+    job, _, reason = said.partition(" waits: ")
+    message = f"{job} did not start within {ending_reasons.span(patience)}: {reason or 'the queue said nothing'}"
+    raise NotReadyError(message, "--queue-timeout waits longer; squeue --start tells when Slurm expects to start it")
+
+
+def why(part: queue.SlurmJob) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(part.starts_at)) if part.starts_at else ""
+    reason = "Slurm has not looked at it yet" if part.reason in ("", "None") else part.reason
+    return f"{reason}{f', expected to start at {when}' if when else ''}"
+
+
+def gone(run: Run) -> RunOutcome:
+    """What became of a job that ended without its supervisor's word."""
+    assert run.allocation is not None
+    job = queue.leader(run.allocation.job)
+    state = f"{job.state}{f' ({job.reason})' if job.reason not in ('', 'None') else ''}" if job.state else "gone"
+    down = {node.name: node for node in queue.nodes(",".join(seat.node for seat in run.allocation.seats)) if node.down}
+    there = [spec for spec in run.deployment.specs if spec.place in down]
+    hit = [f"{spec.name} on {spec.place} ({down[spec.place].state})" for spec in there]
+    lost = f"; lost with their hosts: {', '.join(hit)}" if hit else ""
+    return RunOutcome(
+        f"job {run.allocation.job} is {state}{lost}", code=1, fix=f"scontrol show job {run.allocation.job}"
+    )
