@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pdctl.cli.exits import reraise
-from pdctl.cli.keys import key_of
+from pdctl.cli.options import key_of
 from pdctl.errors import NotFoundError, UsageError
 from pdctl.fleet import completions
 from pdctl.launch import credentials

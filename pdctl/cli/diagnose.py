@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pdctl.cli import log_sources
-from pdctl.cli.log_sources import Reading
+from pdctl.cli.log_sources import LogReading
 from pdctl.errors import ExitCode
 from pdctl.render import diagnosis_view as render
 from pdctl.render import term
@@ -54,7 +54,7 @@ def command(
     """
     sources = log_sources.sources(paths or [], run)
     zone = log_sources.timezone(tz)
-    found = _read(sources, Reading(since, until, tz, dialects, indexed=False), verbose)
+    found = _read(sources, LogReading(since, until, tz, dialects, indexed=False), verbose)
     with to_file(output_file) as stream:
         if output is Form.TEXT:
             render.show(found, stream, zone)
@@ -69,7 +69,7 @@ def exit_code(found: Diagnosis) -> ExitCode:
     return ExitCode.OK if found.fine else ExitCode.NOT_PROBED
 
 
-def _read(sources: log_sources.Sources, reading: Reading, verbose: bool) -> Diagnosis:
+def _read(sources: log_sources.Sources, reading: LogReading, verbose: bool) -> Diagnosis:
     began, progress = time.monotonic(), Scanning(term.err())
     try:
         library = log_sources.library(log_sources.opened(sources), reading, progress)

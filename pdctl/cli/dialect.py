@@ -32,24 +32,24 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings=
 NAMES = tuple(str(one.speaker) for one in adapters())
 
 
-class Report(str, Enum):
+class DialectForm(str, Enum):
     TEXT = "text"
     JSON = "json"
 
 
-class Package(str, Enum):
+class FlagPackage(str, Enum):
     SGLANG = "sglang"
     SGLANG_ROUTER = "sglang-router"
     SMG = "smg"
 
 
-class Side(str, Enum):
+class RowRole(str, Enum):
     PREFILL = "prefill"
     DECODE = "decode"
     ROUTER = "router"
 
 
-Output = Annotated[Report, typer.Option("--output", "-o", help="Form of the answer.")]
+Output = Annotated[DialectForm, typer.Option("--output", "-o", help="Form of the answer.")]
 Dialects = Annotated[
     Path | None,
     typer.Option(
@@ -75,9 +75,9 @@ def show(
     version: Annotated[
         str | None, typer.Option("--version", metavar="V", help="Only what this release of SGLang writes.")
     ] = None,
-    role: Annotated[Side | None, typer.Option("--role", help="Only what this role writes.")] = None,
+    role: Annotated[RowRole | None, typer.Option("--role", help="Only what this role writes.")] = None,
     dialects: Dialects = None,
-    output: Output = Report.TEXT,
+    output: Output = DialectForm.TEXT,
 ) -> None:
     """List the log lines pdctl understands: level, role, releases, what each proves, one example.
 
@@ -98,7 +98,7 @@ def show(
     if role is not None:
         rows = [row for row in rows if row.role in (role.value, "") and _writes(row, role)]
     stream = term.out()
-    if output is Report.JSON:
+    if output is DialectForm.JSON:
         stream.write(render.rows_json(rows))
         return
     if release is not None and release.note:
@@ -118,7 +118,7 @@ def check(
     unknown: Annotated[
         int, typer.Option("--unknown", min=0, metavar="N", help="Shapes of unknown lines to show.")
     ] = 10,
-    output: Output = Report.TEXT,
+    output: Output = DialectForm.TEXT,
 ) -> None:
     """Say which dialect each log speaks and why, and how many of its lines are known.
 
@@ -138,7 +138,7 @@ def check(
         for log in opened
     ]
     stream = term.out()
-    if output is Report.JSON:
+    if output is DialectForm.JSON:
         stream.write(render.checked_json(found, unknown))
     else:
         render.checked(found, unknown, stream)
@@ -150,8 +150,8 @@ def check(
 def flags(
     release: Of = None,
     version: AlsoOf = None,
-    package: Annotated[Package, typer.Option("--package", help="Whose flags.")] = Package.SGLANG,
-    output: Output = Report.TEXT,
+    package: Annotated[FlagPackage, typer.Option("--package", help="Whose flags.")] = FlagPackage.SGLANG,
+    output: Output = DialectForm.TEXT,
 ) -> None:
     """List the flags of one release of SGLang or of its routers, and since when and until when they exist.
 
@@ -164,7 +164,7 @@ def flags(
 
 
 @app.command(epilog=EPILOG)
-def env(release: Of = None, version: AlsoOf = None, output: Output = Report.TEXT) -> None:
+def env(release: Of = None, version: AlsoOf = None, output: Output = DialectForm.TEXT) -> None:
     """List the environment variables one release of SGLang reads, and since when and until when it does.
 
     \b
@@ -175,7 +175,7 @@ def env(release: Of = None, version: AlsoOf = None, output: Output = Report.TEXT
 
 
 def _items(
-    kind: str, given: str | None, version: str | None, output: Report, package: Package = Package.SGLANG
+    kind: str, given: str | None, version: str | None, output: DialectForm, package: FlagPackage = FlagPackage.SGLANG
 ) -> None:
     if given is not None and version is not None and given != version:
         raise UsageError(f"two releases are given: {given} and --version {version}", "give one of them")
@@ -184,15 +184,15 @@ def _items(
     stream = term.out()
     if release.note:
         term.err().write(f"note: {release.note}")
-    if output is Report.JSON:
+    if output is DialectForm.JSON:
         stream.write(render.items_json(kind, release, found, package.value))
         return
     render.items_text(kind, release, found, stream, package.value)
 
 
-def _writes(row: Row, role: Side) -> bool:
+def _writes(row: Row, role: RowRole) -> bool:
     """A row without a role is written by both kinds of engine, never by a router."""
-    return bool(row.role) or role is not Side.ROUTER
+    return bool(row.role) or role is not RowRole.ROUTER
 
 
 def _paths(log: Log) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ def command(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Name every check, and why some were skipped.")
     ] = False,
-    output: Annotated[ReportForm, typer.Option("--output", "-o", help="ReportForm of the report.")] = ReportForm.TEXT,
+    output: Annotated[ReportForm, typer.Option("--output", "-o", help="Form of the report.")] = ReportForm.TEXT,
     output_file: Annotated[
         Path | None, typer.Option("--output-file", metavar="FILE", help="Write the report there.")
     ] = None,

@@ -8,8 +8,7 @@ from pathlib import Path  # noqa: TC003 - NamedTuple's annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.cli import doctor_request
-from pdctl.cli.durations import seconds
-from pdctl.cli.keys import key_of
+from pdctl.cli.options import key_of, seconds
 from pdctl.doctor import request as asking
 from pdctl.doctor import runner, selection
 from pdctl.doctor.facts import Depth

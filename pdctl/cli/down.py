@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pdctl.cli import elsewhere
-from pdctl.cli.durations import seconds
+from pdctl.cli.options import seconds
 from pdctl.errors import NotFoundError
 from pdctl.launch import remote
 from pdctl.launch.run import State

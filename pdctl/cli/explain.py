@@ -12,7 +12,7 @@ from pdctl.errors import UsageError
 from pdctl.render import explain, term
 
 
-class Form(str, Enum):
+class ExplainForm(str, Enum):
     TEXT = "text"
     JSON = "json"
     MARKDOWN = "markdown"
@@ -23,7 +23,7 @@ def command(
         list[str] | None, typer.Argument(metavar="[CODE|NAME]...", help="A code, its name, or a pattern of them.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="The whole catalogue.")] = False,
-    output: Annotated[Form, typer.Option("--output", "-o", help="Form of the answer.")] = Form.TEXT,
+    output: Annotated[ExplainForm, typer.Option("--output", "-o", help="Form of the answer.")] = ExplainForm.TEXT,
 ) -> None:
     """Say what a code means, why it happens, how it shows, and what to do.
 
@@ -40,9 +40,9 @@ def command(
         raise UsageError("no code was named", "pdctl explain PD201, or pdctl explain --all")
     entries = book.ENTRIES if every else book.select(words or [])
     stream = term.out()
-    if output is Form.JSON:
+    if output is ExplainForm.JSON:
         stream.write(explain.to_json(entries))
-    elif output is Form.MARKDOWN:
+    elif output is ExplainForm.MARKDOWN:
         stream.write(explain.markdown(entries).rstrip())
     elif len(entries) == 1:
         explain.show(entries[0], stream)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from pdctl.cli.durations import seconds
 from pdctl.cli.exits import leave_unheard, reraise
+from pdctl.cli.options import seconds
 from pdctl.launch import deployment_plan, remote
 from pdctl.launch.deployment import OnDeath  # noqa: TC001 - Typer evaluates the annotations
 from pdctl.launch.run_opening import Opened, open_run
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pdctl.topology.model import Topology
 
 
-class Form(str, Enum):
+class DryRunForm(str, Enum):
     TEXT = "text"
     JSON = "json"
 
@@ -46,13 +46,13 @@ Detach = typer.Option("--detach", "-d", help="Return once it serves; it goes on 
 Run = typer.Option("--name", metavar="RUN", help="Name of the run; the topology's name if not given.")
 
 
-class Place(str, Enum):
+class LaunchPlace(str, Enum):
     LOCAL = "local"
     SLURM = "slurm"
     KUBERNETES = "kubernetes"
 
 
-class Written(NamedTuple):
+class WrittenSource(NamedTuple):
     """Where the topology came from, and what it says."""
 
     files: list[str]
@@ -75,8 +75,8 @@ def command(
     on_death: Annotated[OnDeath | None, typer.Option(help="If a process dies; default readiness.restart.")] = None,
     progress: Annotated[LaunchProgress, typer.Option(help="How the start is shown.")] = LaunchProgress.AUTO,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no logs.")] = False,
-    output: Annotated[Form, typer.Option("--output", "-o", help="Form of --dry-run.")] = Form.TEXT,
-    place: Annotated[Place, typer.Option("--target", "-t", help="Where it runs.")] = Place.LOCAL,
+    output: Annotated[DryRunForm, typer.Option("--output", "-o", help="Form of --dry-run.")] = DryRunForm.TEXT,
+    place: Annotated[LaunchPlace, typer.Option("--target", "-t", help="Where it runs.")] = LaunchPlace.LOCAL,
     queue: Annotated[str, typer.Option("--queue-timeout", metavar="TIME", help="Time a job may wait.")] = "1h",
 ) -> None:
     """Start a topology and keep it running.
@@ -94,7 +94,7 @@ def command(
     if secret is not None:
         sets = [*(sets or []), f"security.deployment-secret={str(secret).lower()}"]
     written = _read([topology, *(overlays or [])], sets or [])
-    if place is Place.KUBERNETES:
+    if place is LaunchPlace.KUBERNETES:
         from pdctl.cli import launch_kubernetes  # late: a run of this machine asks no cluster
 
         until = None if timeout is None else seconds("--timeout", timeout)
@@ -114,7 +114,7 @@ def command(
     limit = None if timeout is None else seconds("--timeout", timeout)
     options = deployment_plan.options(written.topology, limit, on_death, verify)
     shown = LaunchProgress.NONE if quiet else progress
-    if place is Place.SLURM:
+    if place is LaunchPlace.SLURM:
         from pdctl.cli import launch_slurm  # late: a run of this machine asks no cluster
 
         patience = seconds("--queue-timeout", queue)
@@ -132,13 +132,13 @@ def command(
         _stay(opened, target, shown, follow=not quiet)
 
 
-def _read(files: list[str], sets: list[str]) -> Written:
+def _read(files: list[str], sets: list[str]) -> WrittenSource:
     topology, values = resolve.resolve([resolve.find(each) for each in files], sets)
-    return Written(files, sets, topology, export.to_yaml(values))
+    return WrittenSource(files, sets, topology, export.to_yaml(values))
 
 
 def _open(
-    written: Written, deployment: Deployment, options: LaunchOptions, name: str, target: Local, detach: bool
+    written: WrittenSource, deployment: Deployment, options: LaunchOptions, name: str, target: Local, detach: bool
 ) -> Opened:
     opened = open_run(
         home(os.environ),
@@ -157,22 +157,22 @@ def _open(
     return opened
 
 
-def _plan(topology: Topology, place: Place) -> Plan:
-    if place is Place.LOCAL:
+def _plan(topology: Topology, place: LaunchPlace) -> Plan:
+    if place is LaunchPlace.LOCAL:
         return deployment_plan.plan_here(topology)
     from pdctl.launch.slurm import host_placement  # late: a run of this machine asks no cluster
 
     return host_placement.planned(topology)
 
 
-def _print_commands(topology: Topology, plan: Plan, name: str, place: Place, output: Form) -> None:
-    if place is Place.SLURM:
+def _print_commands(topology: Topology, plan: Plan, name: str, place: LaunchPlace, output: DryRunForm) -> None:
+    if place is LaunchPlace.SLURM:
         from pdctl.cli import launch_slurm  # late, as above
 
-        launch_slurm.dry_run(topology, plan, name, output is Form.JSON)
+        launch_slurm.dry_run(topology, plan, name, output is DryRunForm.JSON)
         return
     deployment = deployment_plan.deployment(topology, plan)
-    if output is Form.JSON:
+    if output is DryRunForm.JSON:
         term.out().write(launch_banner.dry_run_json(deployment))
     else:
         launch_banner.dry_run(deployment, term.out())

@@ -21,7 +21,7 @@ from pdctl.render.foreground import Foreground, LaunchProgress, choose
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pdctl.cli.launch import Written
+    from pdctl.cli.launch import WrittenSource
     from pdctl.launch.deployment import Deployment, LaunchOptions, Spec
     from pdctl.launch.run import Run
     from pdctl.layout.instance_plan import Plan
@@ -33,7 +33,7 @@ class Wish(NamedTuple):
     """What the command line says, beside the topology. `patience`: seconds in the queue."""
 
     name: str
-    written: Written
+    written: WrittenSource
     options: LaunchOptions
     detach: bool
     progress: LaunchProgress

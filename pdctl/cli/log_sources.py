@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from pdctl.cli.durations import seconds
+from pdctl.cli.options import seconds
 from pdctl.errors import UsageError
 from pdctl.render import term
 
@@ -56,7 +56,7 @@ class Sources(NamedTuple):
     shown: Mapping[str, str] = MappingProxyType({})
 
 
-class Reading(NamedTuple):
+class LogReading(NamedTuple):
     """What the command line says about how logs are read; texts as typed."""
 
     since: str | None = None
@@ -108,7 +108,7 @@ def _called(part: Part, shown: Mapping[str, str]) -> Part:
     return replace(part, origin=shown.get(part.path, part.origin))
 
 
-def library(logs: tuple[Log, ...], reading: Reading, progress: Callable[[int, int], None] | None = None) -> Library:
+def library(logs: tuple[Log, ...], reading: LogReading, progress: Callable[[int, int], None] | None = None) -> Library:
     """The logs, limited to the window in time where one was asked for."""
     from pdctl.engines.vocabulary import speech
     from pdctl.logs.library import Library
@@ -139,7 +139,7 @@ class Last:
         return max(stamps)
 
 
-def tell_window(library: Library, reading: Reading) -> None:
+def tell_window(library: Library, reading: LogReading) -> None:
     """On stderr, before the answer that rests on it."""
     note = window_note(library, timezone(reading.tz))
     if note:

@@ -11,7 +11,7 @@ import typer
 
 from pdctl.cli import elsewhere, log_sources
 from pdctl.cli.exits import reraise
-from pdctl.cli.near import one_of
+from pdctl.cli.options import suggest_one_of
 from pdctl.errors import NotFoundError, PdctlError, UsageError
 from pdctl.launch.run import OVER
 from pdctl.launch.state import RunDir, home, load_all, pick
@@ -90,7 +90,7 @@ def _select(root: Path, words: list[str]) -> tuple[Run, set[str]]:
     known = [process.name for process in run.processes]
     unknown = [name for name in wanted if name not in known]
     if unknown:
-        raise NotFoundError(f"{run.name} has no instance `{unknown[0]}`", one_of(unknown[0], known))
+        raise NotFoundError(f"{run.name} has no instance `{unknown[0]}`", suggest_one_of(unknown[0], known))
     return run, set(wanted or known)
 
 
@@ -108,4 +108,4 @@ def _with_instance(root: Path, word: str) -> Run:
     except PdctlError as error:
         what = f"`{word}` is no run, and no instance of {run.name}"
         known = ", ".join(each.name for each in load_all(root)[0])
-        raise NotFoundError(what, f"{one_of(word, names)} of {run.name}; the runs are {known}") from error
+        raise NotFoundError(what, f"{suggest_one_of(word, names)} of {run.name}; the runs are {known}") from error

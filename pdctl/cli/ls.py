@@ -13,13 +13,13 @@ from pdctl.launch.state import home, load_all
 from pdctl.render import run_tables, term
 
 
-class Form(str, Enum):
+class RunListForm(str, Enum):
     TABLE = "table"
     JSON = "json"
 
 
 def command(
-    output: Annotated[Form, typer.Option("--output", "-o", help="Form of the answer.")] = Form.TABLE,
+    output: Annotated[RunListForm, typer.Option("--output", "-o", help="Form of the answer.")] = RunListForm.TABLE,
 ) -> None:
     """List runs, the latest first: those that are over too.
 
@@ -30,7 +30,7 @@ def command(
     root = home(os.environ)
     found, unreadable = load_all(root)
     elsewhere = clusters.load_all(root)
-    if output is Form.JSON:
+    if output is RunListForm.JSON:
         term.out().write(run_tables.runs_json(found, unreadable, [each._asdict() for each in elsewhere]))
     else:
         run_tables.runs(found, term.out())

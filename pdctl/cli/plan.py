@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from pdctl.layout.instance_plan import Plan
 
 
-class Form(str, Enum):
+class PlanForm(str, Enum):
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
     SHELL = "shell"
 
 
-class Target(str, Enum):
+class PlanTarget(str, Enum):
     LOCAL = "local"
     POOLS = "pools"
     KUBERNETES = "kubernetes"
@@ -61,8 +61,8 @@ def command(
     topology: Annotated[str | None, Name] = None,
     overlays: Annotated[list[str] | None, File] = None,
     sets: Annotated[list[str] | None, Setting] = None,
-    target: Annotated[Target | None, typer.Option(help="Where a topology is to stand.")] = None,
-    output: Annotated[Form, typer.Option("--output", "-o", help="Form of the answer.")] = Form.TABLE,
+    target: Annotated[PlanTarget | None, typer.Option(help="Where a topology is to stand.")] = None,
+    output: Annotated[PlanForm, typer.Option("--output", "-o", help="Form of the answer.")] = PlanForm.TABLE,
     wide: Annotated[bool, typer.Option("--wide", help="Every row and command, on a terminal too.")] = False,
     tp: Annotated[int | None, _flag("--tp", "GPUs of one pipeline stage (sglang's tp_size).")] = None,
     dp: Annotated[int, _flag("--dp", "Attention DP groups among them.")] = 1,
@@ -116,7 +116,7 @@ def command(
 
 
 def _of_topology(
-    ctx: typer.Context, name: str, overlays: list[str], sets: list[str], target: Target | None, measured: Measured
+    ctx: typer.Context, name: str, overlays: list[str], sets: list[str], target: PlanTarget | None, measured: Measured
 ) -> "Plan":
     for flag in _given(ctx):
         if flag.name not in SHARED:
@@ -185,17 +185,17 @@ def _nic(text: str, count: int) -> Nic:
         raise UsageError(f"--nic {text}: {error}", error.fix) from None
 
 
-def _print(plan: "Plan", form: Form, wide: bool) -> None:
+def _print(plan: "Plan", form: PlanForm, wide: bool) -> None:
     stream = term.out()
-    if form is Form.TABLE:
+    if form is PlanForm.TABLE:
         from pdctl.render.plan_table import show
 
         show(stream, plan, wide)
-    elif form is Form.SHELL:
+    elif form is PlanForm.SHELL:
         from pdctl.render.plan_table import shell_script
 
         stream.write("\n".join(shell_script(plan)))
     else:
         from pdctl.render.plan_document import to_json, to_yaml
 
-        stream.write(to_json(plan) if form is Form.JSON else to_yaml(plan))
+        stream.write(to_json(plan) if form is PlanForm.JSON else to_yaml(plan))

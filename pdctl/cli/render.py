@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings=SETTINGS)
 
 
-class Flavour(str, Enum):
+class RenderFlavour(str, Enum):
     DISAGGREGATEDSET = "disaggregatedset"
     RBG = "rbg"
     LWS = "lws"
@@ -40,7 +40,9 @@ def kubernetes(
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
     ] = None,
-    flavour: Annotated[Flavour | None, typer.Option(help="Kind of object; default targets.kubernetes.flavour.")] = None,
+    flavour: Annotated[
+        RenderFlavour | None, typer.Option(help="Kind of object; default targets.kubernetes.flavour.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", help="A file to each object, instead of a stream.")
     ] = None,

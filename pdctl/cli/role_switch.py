@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pdctl.cli.durations import seconds
-from pdctl.cli.keys import key_of
-from pdctl.cli.near import one_of
+from pdctl.cli.options import key_of, seconds, suggest_one_of
 from pdctl.deployment_secret import DeploymentSecret
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.fleet.facts import Endpoint
@@ -163,7 +161,7 @@ def _where(instance: str, run: str | None, routed: bool) -> tuple[Run | None, st
     servers = found.deployment.servers
     spec = next((one for one in servers if one.name == instance), None)
     if spec is None:
-        fix = one_of(instance, [one.name for one in servers])
+        fix = suggest_one_of(instance, [one.name for one in servers])
         raise NotFoundError(f"run `{found.name}` has no instance `{instance}`", fix)
     return found, spec.name, spec.url
 

@@ -1,19 +1,18 @@
-"""`pdctl rooms`: every room the logs know, and how each went."""
+"""`pdctl rooms`: every room the logs know, and how each went; which of them are meant, and their order."""
 
 from __future__ import annotations
 
 import time
 from enum import Enum
 from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from pdctl.cli import log_sources
-from pdctl.cli.durations import seconds
-from pdctl.cli.log_sources import Reading
-from pdctl.cli.room_filter import FIELDS, FILTERS, Order, matcher
-from pdctl.errors import ExitCode
+from pdctl.cli.log_sources import LogReading
+from pdctl.cli.options import seconds
+from pdctl.errors import ExitCode, UsageError
 from pdctl.render import room_list as render
 from pdctl.render import term
 from pdctl.render.term import to_file
@@ -21,13 +20,78 @@ from pdctl.render.trace.scan_progress import Scanning, read_stats
 from pdctl.render.visible import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pdctl.trace.hints import Hints
     from pdctl.trace.room import Summary
 
 
-class Form(str, Enum):
+class RoomOrder(str, Enum):
+    """The latest, longest, furthest last; `--reverse` turns it around."""
+
+    STARTED = "started"
+    DURATION = "duration"
+    PHASE = "phase"
+    OUTCOME = "outcome"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    CAUSE = "cause"
+    ROOM = "room"
+
+
+class Field(NamedTuple):
+    """`text` is what a filter compares, `key` what rooms are sorted by; what is not known comes first."""
+
+    text: Callable[[Summary], str]
+    key: Callable[[Summary], object]
+
+
+FIELDS: dict[str, Field] = {
+    "room": Field(lambda room: str(room.room), lambda room: room.room),
+    "started": Field(lambda room: str(room.first_seen or ""), lambda room: room.first_seen or 0.0),
+    "prefill": Field(lambda room: room.prefill or "", lambda room: room.prefill or ""),
+    "decode": Field(lambda room: room.decode or "", lambda room: room.decode or ""),
+    "phase": Field(
+        lambda room: room.phase_reached.value if room.phase_reached else "",
+        lambda room: room.phase_reached.order if room.phase_reached else -1,
+    ),
+    "duration": Field(
+        lambda room: str(room.seconds or ""), lambda room: -1.0 if room.seconds is None else room.seconds
+    ),
+    "outcome": Field(lambda room: room.outcome.value, lambda room: room.outcome.value),
+    "cause": Field(lambda room: room.code, lambda room: room.code),
+}
+FILTERS = ("room", "prefill", "decode", "phase", "outcome", "cause")
+
+
+def matcher(filters: Sequence[str], outcomes: Sequence[str], least: float | None) -> Callable[[Summary], bool]:
+    """Different filters must all hold; of several outcomes one."""
+    from fnmatch import fnmatchcase
+
+    from pdctl.trace.room import Outcome
+
+    known = [each.value for each in Outcome]
+    for outcome in outcomes:
+        if outcome not in known:
+            raise UsageError(f"--outcome {outcome}: no room ends like that", f"one of {', '.join(known)}")
+    pairs = [_pair(each) for each in filters]
+
+    def keep(room: Summary) -> bool:
+        long = least is None or (room.seconds is not None and room.seconds >= least)
+        ended = not outcomes or room.outcome.value in outcomes
+        return long and ended and all(fnmatchcase(FIELDS[key].text(room), value) for key, value in pairs)
+
+    return keep
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or key not in FILTERS:
+        raise UsageError(f"--filter {text}: no such field", f"write KEY=VALUE with one of {', '.join(FILTERS)}")
+    return key, value
+
+
+class RoomListForm(str, Enum):
     TEXT = "text"
     JSON = "json"
     JSONL = "jsonl"
@@ -54,7 +118,7 @@ def command(
     ] = None,
     decode: Annotated[str | None, typer.Option("--decode", metavar="NAME", help="Only rooms of this decode.")] = None,
     least: Annotated[str | None, Least] = None,
-    sort: Annotated[Order, typer.Option("--sort", help="In order of what.")] = Order.STARTED,
+    sort: Annotated[RoomOrder, typer.Option("--sort", help="In order of what.")] = RoomOrder.STARTED,
     reverse: Annotated[bool, typer.Option("--reverse", "-r", help="The other way round.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="The first N of them.")] = None,
     since: Annotated[str | None, log_sources.Since] = None,
@@ -64,7 +128,7 @@ def command(
     index: Annotated[bool, log_sources.Index] = True,
     build: Annotated[bool, typer.Option("--build-index", help="Index all rooms, for trace-room on huge logs.")] = False,
     verbose: Annotated[bool, log_sources.Verbose] = False,
-    output: Annotated[Form, typer.Option("--output", "-o", help="Form of the answer.")] = Form.TEXT,
+    output: Annotated[RoomListForm, typer.Option("--output", "-o", help="Form of the answer.")] = RoomListForm.TEXT,
     output_file: Annotated[Path | None, log_sources.OutputFile] = None,
 ) -> None:
     """List the rooms in the logs: when, which pair, the phase it reached, how long, how it ended.
@@ -81,16 +145,20 @@ def command(
     wanted = [*(filters or []), *(f"{key}={name}" for key, name in (("prefill", prefill), ("decode", decode)) if name)]
     keep = matcher(wanted, outcome or [], None if least is None else seconds("--min-duration", least))
     sources = log_sources.sources(paths or [], run)
-    known, hints = _read(sources, Reading(since, until, tz, dialects, index), verbose, build)
+    known, hints = _read(sources, LogReading(since, until, tz, dialects, index), verbose, build)
     found = sorted((room for room in known if keep(room)), key=FIELDS[sort.value].key, reverse=reverse)  # type: ignore[arg-type]
     found = found[:limit]
     with to_file(output_file) as stream:
-        if output is Form.TEXT:
+        if output is RoomListForm.TEXT:
             render.show(found, stream, log_sources.timezone(tz))
         else:
-            forms = {Form.JSON: render.to_json, Form.JSONL: render.to_jsonl, Form.TSV: render.to_tsv}
+            forms = {
+                RoomListForm.JSON: render.to_json,
+                RoomListForm.JSONL: render.to_jsonl,
+                RoomListForm.TSV: render.to_tsv,
+            }
             stream.write(forms[output](found, stream))
-    if output is Form.TEXT and term.out().tty:
+    if output is RoomListForm.TEXT and term.out().tty:
         term.err().write(render.totals(found, len(known)))
     for line in hints.lines(listed=bool(known)):
         term.err().write(f"note: {visible(line, term.err())}")
@@ -106,7 +174,7 @@ def _nothing(hints: Hints) -> ExitCode:
 
 
 def _read(
-    sources: log_sources.Sources, reading: Reading, verbose: bool, build: bool
+    sources: log_sources.Sources, reading: LogReading, verbose: bool, build: bool
 ) -> tuple[Sequence[Summary], Hints]:
     began, progress = time.monotonic(), Scanning(term.err())
     try:

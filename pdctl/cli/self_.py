@@ -14,7 +14,7 @@ from pdctl.render import installation, term
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings=SETTINGS)
 
 
-class Report(str, Enum):
+class SelfForm(str, Enum):
     TEXT = "text"
     JSON = "json"
 
@@ -26,7 +26,7 @@ def group() -> None:
 
 @app.command(epilog=EPILOG)
 def check(
-    output: Annotated[Report, typer.Option("--output", "-o", help="Form of the answer.")] = Report.TEXT,
+    output: Annotated[SelfForm, typer.Option("--output", "-o", help="Form of the answer.")] = SelfForm.TEXT,
 ) -> None:
     """Say what this pdctl is: version, kind of install, Python, and what it can do here. Contacts nobody.
 
@@ -35,7 +35,7 @@ def check(
     pdctl self check -o json
     """
     found = inspect()
-    if output is Report.JSON:
+    if output is SelfForm.JSON:
         term.out().write(installation.to_json(found))
     else:
         installation.text(found, term.out())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pdctl.cli import elsewhere
-from pdctl.cli.durations import seconds
+from pdctl.cli.options import seconds
 from pdctl.errors import ExitCode, NotReadyError
 from pdctl.launch import run_health
 from pdctl.launch.run import State
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 POLL = 0.5  # seconds between two questions while waiting
 
 
-class Form(str, Enum):
+class StatusForm(str, Enum):
     TABLE = "table"
     JSON = "json"
 
@@ -33,7 +33,7 @@ def command(
     run: Annotated[
         str | None, typer.Argument(metavar="[RUN]", help="Name of the run; not needed for a single one.")
     ] = None,
-    output: Annotated[Form, typer.Option("--output", "-o", help="Form of the answer.")] = Form.TABLE,
+    output: Annotated[StatusForm, typer.Option("--output", "-o", help="Form of the answer.")] = StatusForm.TABLE,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until everything is ready.")] = False,
     timeout: Annotated[str, typer.Option(metavar="TIME", help="How long to wait.")] = "5m",
 ) -> None:
@@ -46,12 +46,12 @@ def command(
     """
     cluster = elsewhere.find(run)
     if cluster is not None:
-        elsewhere.status(cluster, output is Form.JSON, wait, seconds("--timeout", timeout))
+        elsewhere.status(cluster, output is StatusForm.JSON, wait, seconds("--timeout", timeout))
         return
     found = _probe(pick(home(os.environ), run, (State.FAILED, State.STALE)))
     if wait:
         found = _await_ready(found, seconds("--timeout", timeout))
-    if output is Form.JSON:
+    if output is StatusForm.JSON:
         term.out().write(run_tables.status_json(found))
     else:
         run_tables.status(found, term.out())

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, context_settings=SETTINGS)
 
 
-class Report(str, Enum):
+class CheckForm(str, Enum):
     TEXT = "text"
     JSON = "json"
 
 
-class Form(str, Enum):
+class ShownForm(str, Enum):
     YAML = "yaml"
     JSON = "json"
 
@@ -43,7 +43,7 @@ def check(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Topology files or names of shipped ones.")],
     overlays: Overlays = None,
     sets: Sets = None,
-    output: Annotated[Report, typer.Option("--output", "-o", help="Form of the answer.")] = Report.TEXT,
+    output: Annotated[CheckForm, typer.Option("--output", "-o", help="Form of the answer.")] = CheckForm.TEXT,
 ) -> None:
     """Say whether topologies are right, or everything that is wrong with them.
 
@@ -61,10 +61,10 @@ def check(
         except TopologyError as error:
             found += diagnostics.of(error)
             continue
-        if output is Report.TEXT:
+        if output is CheckForm.TEXT:
             shape = f"{topology.prefill.instances} prefill, {topology.decode.instances} decode, {topology.engine.kind}"
             stream.write(f"{paths[0]}: {stream.style('ok', 'green')} ({shape})")
-    if output is Report.JSON:
+    if output is CheckForm.JSON:
         stream.write(diagnostics.to_json(found))
     elif found:
         diagnostics.show(found, stream)
@@ -78,7 +78,7 @@ def show(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Topology file or the name of a shipped one.")],
     overlays: Overlays = None,
     sets: Sets = None,
-    output: Annotated[Form, typer.Option("--output", "-o", help="Form of the answer.")] = Form.YAML,
+    output: Annotated[ShownForm, typer.Option("--output", "-o", help="Form of the answer.")] = ShownForm.YAML,
 ) -> None:
     """Print a topology as pdctl understands it: merged, variables and defaults filled in.
 
@@ -89,7 +89,7 @@ def show(
     from pdctl.topology.export import document, to_yaml
 
     values = resolve.resolve([resolve.find(each) for each in (file, *(overlays or []))], sets or []).values
-    if output is Form.YAML:
+    if output is ShownForm.YAML:
         text = to_yaml(values).rstrip()
     else:
         text = as_json({"schema": "pdctl.topology/1", "topology": document(values)})

@@ -1,7 +1,8 @@
-"""`pdctl trace-room`: what the logs tell of one room, and the cause when it broke."""
+"""`pdctl trace-room`: which room is meant, what the logs tell of it, and the cause when it broke."""
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
@@ -10,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from pdctl.cli import log_sources
-from pdctl.cli.durations import seconds
 from pdctl.cli.exits import reraise
-from pdctl.cli.log_sources import Reading
-from pdctl.cli.room_choice import chosen, find, not_found, unnamed
+from pdctl.cli.log_sources import LogReading
+from pdctl.cli.options import seconds
+from pdctl.engines import numerals
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.render import term
 from pdctl.render.term import to_file
@@ -24,10 +25,92 @@ from pdctl.render.visible import visible
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pdctl.cli.room_choice import Wanted
+    from pdctl.logs.library import Library
     from pdctl.logs.source import Log
     from pdctl.render.term import Term
     from pdctl.trace.room import Room
+
+
+HEX = 16  # digits of most rooms as spans write them
+ROOM = re.compile(r"(0[xX])?[0-9a-fA-F]+")
+# Request ids as engines, routers and the OpenAI surface make them: 32 hex digits, a UUID, `chatcmpl-…`, `gnt-…`.
+RID = re.compile(
+    r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+    r"|(?:chatcmpl|cmpl|gnt|resp|req|pdctl-canary)[-_][\w.-]{4,128}"
+)
+
+
+class WantedRoom(NamedTuple):
+    """One of the first four is given. typed: the room as it was."""
+
+    room: int | None = None
+    rid: str | None = None
+    last_failed: bool = False
+    slowest: int | None = None
+    typed: str = ""
+
+    @property
+    def selection(self) -> bool:
+        """Chosen by what they are like: there may be several."""
+        return self.slowest is not None
+
+    @property
+    def named(self) -> bool:
+        return self.room is not None or self.rid is not None
+
+
+def chosen(words: list[str], rid: str | None, last_failed: bool, slowest: int | None) -> tuple[WantedRoom, list[str]]:
+    """The rooms meant, and the words that are paths: all of them where a flag says which room."""
+    given = {"--rid": rid is not None, "--last-failed": last_failed, "--slowest": slowest is not None}
+    flags = [flag for flag, stands in given.items() if stands]
+    if len(flags) > 1:
+        raise UsageError(f"{' and '.join(flags)} choose different rooms", "give one of them")
+    if flags:
+        return WantedRoom(None, rid, last_failed, slowest), words
+    if not words:
+        hint = "give its number, --rid, --last-failed or --slowest 5; `pdctl rooms` lists them"
+        raise UsageError("which room?", hint)
+    if RID.fullmatch(words[0]):
+        return WantedRoom(None, words[0]), words[1:]
+    return WantedRoom(number(words[0]), typed=words[0]), words[1:]
+
+
+def number(text: str) -> int:
+    """A room as logs (decimal) or OTLP spans (hex) write it; digits alone are decimal."""
+    if ROOM.fullmatch(text):
+        room = numerals.whole(text) if text.isdigit() else int(text, 16)
+        if room is not None and room <= numerals.LARGEST:
+            return room
+    hint = "write it as 2148025886387619708 or 0x1dcf43f1d9a31f3c; `pdctl rooms` lists them"
+    raise UsageError(f"`{text}` is not a room: a number below 2^64, decimal or hex", hint)
+
+
+def find(library: Library, wanted: WantedRoom) -> list[Room]:
+    """A room asked for by its number comes back even when no line names it; NotFoundError for the other ways."""
+    from pdctl.trace import assemble
+
+    if wanted.room is not None:
+        return [assemble.trace(library, wanted.room)]
+    from pdctl.trace import lookup
+
+    if wanted.rid is not None:
+        return [assemble.trace(library, lookup.by_rid(library, wanted.rid))]
+    numbers = lookup.slowest(library, wanted.slowest) if wanted.slowest else [lookup.last_failed(library)]
+    return [assemble.trace(library, each) for each in numbers]
+
+
+def unnamed(room: Room, typed: str = "") -> str:
+    """That no line names it. typed: the word it was read from."""
+    read = f" (`{typed}` read as hex)" if typed and not typed.isdigit() else ""
+    return f"no line of these logs names room {room.room}{read}"
+
+
+def not_found(room: Room, typed: str = "") -> NotFoundError:
+    hint = "`pdctl rooms` with the same paths lists the rooms there are"
+    if len(str(room.room)) == HEX:
+        hint += f"; if it is hex, write 0x{room.room}"
+    return NotFoundError(unnamed(room, typed), hint)
+
 
 CODES = {
     "ok": ExitCode.OK,
@@ -40,7 +123,7 @@ CODES = {
 }
 
 
-class Ended(NamedTuple):
+class FollowedRoom(NamedTuple):
     """A room that was followed; `interrupted`: by Ctrl-C, so that it is shown as it stood then."""
 
     room: Room
@@ -85,7 +168,7 @@ def command(
     if output is RoomForm.MERMAID and (slowest or 1) > 1:
         raise UsageError("-o mermaid draws one room", "name one, or use -o html for several")
     sources = log_sources.sources(paths, run)
-    reading = Reading(since, until, tz, dialects, index)
+    reading = LogReading(since, until, tz, dialects, index)
     zone = log_sources.timezone(tz)
     shown = term.out() if follow and output is RoomForm.TEXT and output_file is None else None
     if follow:
@@ -121,7 +204,7 @@ def exit_code(rooms: Sequence[Room]) -> ExitCode:
     return next((code for code in (ExitCode.FINDINGS, ExitCode.NOT_PROBED) if code in codes), ExitCode.OK)
 
 
-def _read(wanted: Wanted, sources: log_sources.Sources, reading: Reading, verbose: bool) -> list[Room]:
+def _read(wanted: WantedRoom, sources: log_sources.Sources, reading: LogReading, verbose: bool) -> list[Room]:
     began, progress = time.monotonic(), Scanning(term.err())
     try:
         library = log_sources.library(log_sources.opened(sources), reading, progress)
@@ -139,7 +222,9 @@ def _read(wanted: Wanted, sources: log_sources.Sources, reading: Reading, verbos
     return rooms
 
 
-def _follow(wanted: Wanted, sources: log_sources.Sources, reading: Reading, limit: float, shown: Term | None) -> Ended:
+def _follow(
+    wanted: WantedRoom, sources: log_sources.Sources, reading: LogReading, limit: float, shown: Term | None
+) -> FollowedRoom:
     """The room when it has ended, or as it stands at the time limit or at Ctrl-C."""
     from pdctl.render.trace.following import RoomFollower
 
@@ -164,4 +249,4 @@ def _follow(wanted: Wanted, sources: log_sources.Sources, reading: Reading, limi
     if follower.room is None:
         name = wanted.rid or str(wanted.room)
         raise NotFoundError(f"no line named {name} within {limit:g} s", "`pdctl rooms` lists the rooms there are")
-    return Ended(follower.room, interrupted)
+    return FollowedRoom(follower.room, interrupted)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 
-class Kind(Protocol):
+class ParamKind(Protocol):
     @property
     def name(self) -> str: ...
 
@@ -32,10 +32,10 @@ class Param(Protocol):
     @property
     def param_type_name(self) -> str: ...
     @property
-    def type(self) -> Kind: ...
+    def type(self) -> ParamKind: ...
 
 
-class Command(Protocol):
+class ClickCommand(Protocol):
     help: str | None
 
     @property
@@ -46,7 +46,7 @@ QUOTED = re.compile(r"'(.*?)'")
 EXTRA = re.compile(r"unexpected extra argument\S* \((.*)\)", re.DOTALL)
 
 
-def error_of(refused: Exception, root: Command, argv: Sequence[str]) -> UsageError:
+def error_of(refused: Exception, root: ClickCommand, argv: Sequence[str]) -> UsageError:
     """`refused`: click's UsageError; `root`: the whole command. Not for its NoArgsIsHelpError, which is a help page."""
     path, command = _command(root, argv)
     context = getattr(refused, "ctx", None)
@@ -71,7 +71,7 @@ def error_of(refused: Exception, root: Command, argv: Sequence[str]) -> UsageErr
     return UsageError(f"{path}: {told.rstrip('.')}", _help(path))
 
 
-def _command(root: Command, argv: Sequence[str]) -> tuple[str, Command]:
+def _command(root: ClickCommand, argv: Sequence[str]) -> tuple[str, ClickCommand]:
     """The command that the words name, for an error that does not say where it was raised."""
     path, command = "pdctl", root
     for word in argv:
@@ -83,8 +83,8 @@ def _command(root: Command, argv: Sequence[str]) -> tuple[str, Command]:
     return path, command
 
 
-def _below(command: Command) -> Mapping[str, Command]:
-    found: Mapping[str, Command] = getattr(command, "commands", {})
+def _below(command: ClickCommand) -> Mapping[str, ClickCommand]:
+    found: Mapping[str, ClickCommand] = getattr(command, "commands", {})
     return found
 
 
@@ -93,7 +93,7 @@ def _told(refused: Exception) -> str:
     return str(words()) if words is not None else str(refused)
 
 
-def _no_option(path: str, command: Command, option: str) -> UsageError:
+def _no_option(path: str, command: ClickCommand, option: str) -> UsageError:
     """The nearest option, or the nearest value of one: `--json` where it is `--output json`."""
     options = [each for each in command.params if each.param_type_name == "option"]
     forms = {f"--{choice}": f"{each.opts[0]} {choice}" for each in options for choice in _choices(each)}
@@ -102,7 +102,7 @@ def _no_option(path: str, command: Command, option: str) -> UsageError:
     return UsageError(f"{path} has no option `{option}`", f"did you mean `{forms[near]}`?" if near else _help(path))
 
 
-def _option_alone(command: Command, option: str, message: str) -> UsageError:
+def _option_alone(command: ClickCommand, option: str, message: str) -> UsageError:
     """An option without its value, or with one that it does not take."""
     param = next((each for each in command.params if option in (*each.opts, *each.secondary_opts)), None)
     if "does not take" in message:
@@ -152,7 +152,7 @@ def _metavar(param: Param) -> str:
     return str(getattr(param, "metavar", None) or "|".join(_choices(param)) or (param.name or "value").upper())
 
 
-def _example(path: str, command: Command) -> str:
+def _example(path: str, command: ClickCommand) -> str:
     """The first line of the verb's own examples."""
     lines = (line.strip() for line in (command.help or "").splitlines())
     found = next((line.partition("  #")[0].strip() for line in lines if line.startswith(f"{path} ")), None)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.cli.log_sources import moment, sources, timezone
-from pdctl.cli.room_choice import chosen, number
-from pdctl.cli.trace_room import exit_code
+from pdctl.cli.trace_room import chosen, exit_code, number
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.render.term import to_file
 from pdctl.trace.room import Outcome

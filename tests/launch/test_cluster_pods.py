@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pdctl.launch.kubectl import read, shortfall
+from pdctl.launch.kubectl import read_pods, shortfall
 
 LABELS = {"app.kubernetes.io/component": "decode", "leaderworkerset.sigs.k8s.io/group-index": "3"}
 
@@ -37,13 +37,13 @@ WHY = (
 
 @pytest.mark.parametrize(("status", "why"), WHY, ids=[why for _, why in WHY])
 def test_what_a_pod_waits_for(status: dict[str, object], why: str) -> None:
-    (pod,) = read(told("d", status))
+    (pod,) = read_pods(told("d", status))
     assert not pod.ready
     assert pod.missing == why
 
 
 def test_a_ready_pod() -> None:
-    (pod,) = read(told("qwen-decode-3", {"conditions": [{"type": "Ready", "status": "True"}]}))
+    (pod,) = read_pods(told("qwen-decode-3", {"conditions": [{"type": "Ready", "status": "True"}]}))
     assert (pod.part, pod.instance, pod.node, pod.host, pod.missing) == ("decode", "decode-3", 0, "gpu-7", "")
     assert shortfall((pod,), {"decode": 1}) == ()
     assert shortfall((pod,), {"decode": 2, "router": 1}) == (
@@ -53,4 +53,4 @@ def test_a_ready_pod() -> None:
 
 
 def test_a_pod_on_its_way_out_does_not_count() -> None:
-    assert read(told("d", {}, deletionTimestamp="2026-01-01T00:00:00Z")) == ()
+    assert read_pods(told("d", {}, deletionTimestamp="2026-01-01T00:00:00Z")) == ()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pdctl.cli.room_filter import FIELDS, matcher
+from pdctl.cli.rooms import FIELDS, matcher
 from pdctl.engines.phase import Phase
 from pdctl.errors import UsageError
 from pdctl.render import room_list
