@@ -34,16 +34,16 @@ def main() -> None:
 
         run_module(argv)
         return
-    import signal  # late: it costs a third of what `--version` takes
-
-    # Until the verb runs, Ctrl-C ends this process as it ends any other, without a traceback of half an import.
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a caller may have it ignored
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     if "_PDCTL_COMPLETE" in os.environ:
         from pdctl.cli.completion import complete
 
         complete()
         return
+    import signal  # late: it costs a third of what `--version` takes
+
+    # Until the verb runs, Ctrl-C ends this process as it ends any other, without a traceback of half an import.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a caller may have it ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     import gc
 
     gc.disable()  # importing makes no garbage; collecting while it happens costs half of a bare start-up

@@ -25,25 +25,26 @@ class Verb(NamedTuple):
 VERBS: tuple[Verb, ...] = (
     Verb("plan", "pdctl.cli.plan", "Say what will run where: ranks, ports, links, memory, commands."),
     Verb("launch", "pdctl.cli.launch", "Start a topology and keep it running."),
-    Verb("render", "pdctl.cli.render", "Write a topology as files that another system runs: Kubernetes manifests."),
-    Verb("doctor", "pdctl.cli.doctor", "Find what would break: before rollout, at rest, or by real requests."),
-    Verb("diagnose", "pdctl.cli.diagnose", "Say what happened, from logs alone: who died, what broke which rooms."),
+    Verb("render", "pdctl.cli.render", "Write a topology as Kubernetes manifests."),
+    Verb("doctor", "pdctl.cli.doctor", "Find what would break: in files, at rest, or by real requests."),
+    Verb("diagnose", "pdctl.cli.diagnose", "Say from logs alone who died, and what broke which rooms."),
     Verb("trace-room", "pdctl.cli.trace_room", "Tell the story of one room from plain logs, and the cause."),
-    Verb("rooms", "pdctl.cli.rooms", "List the rooms in the logs: pair, phase, duration, outcome, cause."),
-    Verb("ask", "pdctl.cli.ask", "Send one request to the running deployment and stream the answer."),
+    Verb("rooms", "pdctl.cli.rooms", "List the rooms in the logs: pair, duration, outcome, cause."),
+    Verb("ask", "pdctl.cli.ask", "Send one request to a running deployment, stream the answer."),
     Verb("status", "pdctl.cli.status", "Show the state of a run, instance by instance."),
     Verb("role-switch", "pdctl.cli.role_switch", "Turn a prefill into a decode, or back, while it runs."),
     Verb("logs", "pdctl.cli.logs", "Show or follow the logs of a run."),
     Verb("down", "pdctl.cli.down", "Stop a run and everything it started."),
     Verb("ls", "pdctl.cli.ls", "List runs."),
     Verb("explain", "pdctl.cli.explain", "Explain a finding's code."),
-    Verb("dialect", "pdctl.cli.dialect", "Show what an engine or router writes; check which dialect a log speaks."),
-    Verb("import", "pdctl.cli.import_", "Turn scripts, compose files, recipes or manifests into a topology."),
-    Verb("topology", "pdctl.cli.topology", "Check a topology file, show it resolved, export its JSON Schema."),
+    Verb("dialect", "pdctl.cli.dialect", "Show what an engine writes; check which dialect a log speaks."),
+    Verb("import", "pdctl.cli.import_", "Turn scripts, compose files or manifests into a topology."),
+    Verb("topology", "pdctl.cli.topology", "Check a topology file, show it resolved, export its schema."),
     Verb("self", "pdctl.cli.self_", "Say what this pdctl is, and what it can do here."),
     Verb("completion", "pdctl.cli.completion", "Print the shell completion script."),
 )
 
+WITH_OVERLAYS = ("plan", "launch", "render", "doctor", "topology")
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 EPILOG = (
     "Exit codes: 0 fine, 1 findings or infeasible, 2 usage or bad topology, 3 a bug of pdctl, 4 could not probe, "
@@ -99,8 +100,23 @@ def build(argv: Sequence[str]) -> typer.Typer:
     return app
 
 
+def respelt(argv: Sequence[str]) -> list[str]:
+    """`-f FILE` was an overlay before `-F` was: it still is, with a note, for verbs that follow nothing."""
+    verb = next((word for word in argv if not word.startswith("-")), None)
+    words = list(argv)
+    if verb not in WITH_OVERLAYS or not any(_is_old_overlay(word) for word in words):
+        return words
+    sys.stderr.write("note: -f is --follow of logs and trace-room; an overlay is -F FILE or --file FILE\n")
+    return [f"-F{word[2:]}" if _is_old_overlay(word) else word for word in words]
+
+
+def _is_old_overlay(word: str) -> bool:
+    return word.startswith("-f")
+
+
 def call(app: typer.Typer, argv: Sequence[str]) -> int:
     """Run it and say with which code to leave. UsageError for words that cannot be."""
+    argv = respelt(argv)
     command = typer.main.get_command(app)
     refusal = cast(
         "type[Exception]", typer.BadParameter.__bases__[0]

@@ -6,8 +6,6 @@ import os
 import sys
 
 from pdctl.cli.completion_table import OPTIONS, RUN_VERBS
-from pdctl.errors import UsageError
-from pdctl.user_path import state_directory
 
 SCRIPTS = {
     "bash": """_pdctl() {
@@ -56,6 +54,9 @@ def candidates(verbs: list[str], last: str) -> list[str]:
 
 def runs() -> list[str]:
     """Names of the runs on this machine (the directory names under the state directory)."""
+    from pdctl.errors import UsageError  # late: verbs and options are completed without pathlib and enum
+    from pdctl.user_path import state_directory
+
     try:
         folder = state_directory(os.environ) / "runs"
     except UsageError:  # no home directory

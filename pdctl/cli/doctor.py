@@ -34,7 +34,7 @@ What = typer.Argument(
 )
 Prefill = typer.Option("--prefill", metavar="URL[,PORT]", help="A prefill server and its bootstrap port; repeatable.")
 Decode = typer.Option("--decode", metavar="URL", help="A decode server; repeatable.")
-Overlay = typer.Option("--file", "-f", metavar="FILE", help="Overlay merged over the topology; repeatable.")
+Overlay = typer.Option("--file", "-F", metavar="FILE", help="Overlay merged over the topology; repeatable.")
 Setting = typer.Option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
 Select = typer.Option("--select", metavar="CODES", help="Only these codes, beginnings (PD2) or slugs; repeatable.")
 Ignore = typer.Option("--ignore", metavar="CODES", help="Not these; repeatable.")

@@ -88,10 +88,10 @@ def _sorted(files: tuple[str, ...]) -> tuple[list[str], list[str]]:
 def _check(words: Words, topologies: list[str], others: list[str], servers: bool) -> None:
     if len(topologies) > 1:
         raise UsageError(
-            f"{' and '.join(topologies)} are two topologies", f"an overlay goes after -f: -f {topologies[1]}"
+            f"{' and '.join(topologies)} are two topologies", f"an overlay goes after -F: -F {topologies[1]}"
         )
     if (words.overlays or words.sets) and not topologies:
-        raise UsageError("-f and --set change a topology, and none is named", "name its file")
+        raise UsageError("-F and --set change a topology, and none is named", "name its file")
     if words.run is not None and (topologies or others or servers):
         raise UsageError("--run and what else is named are two deployments", "give one of them")
     if words.canary and others and not (topologies or servers):

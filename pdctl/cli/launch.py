@@ -37,7 +37,7 @@ class DryRunForm(str, Enum):
 
 
 Name = typer.Argument(metavar="FILE|NAME", help="Topology file or the name of a shipped one.")
-Overlay = typer.Option("--file", "-f", metavar="FILE", help="Overlay merged over the file; repeatable.")
+Overlay = typer.Option("--file", "-F", metavar="FILE", help="Overlay merged over the file; repeatable.")
 Setting = typer.Option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
 Secret = typer.Option(
     "--deployment-secret/--no-deployment-secret", help="Whether pdctl's processes authenticate each other; default on."

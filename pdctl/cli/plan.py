@@ -49,7 +49,7 @@ def _flag(name: str, text: str, metavar: str = "N") -> object:
     return typer.Option(name, help=text, metavar=metavar)
 
 
-File = typer.Option("--file", "-f", metavar="FILE", help="Overlay merged over the file; repeatable.")
+File = typer.Option("--file", "-F", metavar="FILE", help="Overlay merged over the file; repeatable.")
 Setting = typer.Option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
 Name = typer.Argument(metavar="[FILE|NAME]", help="Topology file, or the name of a shipped one.")
 # These say something about a plan of a topology too; every other flag describes a bare shape.

@@ -35,7 +35,7 @@ def main() -> None:
 def kubernetes(
     topology: Annotated[str, typer.Argument(metavar="FILE|NAME", help="Topology file or the name of a shipped one.")],
     overlays: Annotated[
-        list[str] | None, typer.Option("--file", "-f", metavar="FILE", help="Overlay merged over the file; repeatable.")
+        list[str] | None, typer.Option("--file", "-F", metavar="FILE", help="Overlay merged over the file; repeatable.")
     ] = None,
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")

@@ -34,7 +34,7 @@ class Schema(str, Enum):
     MARKDOWN = "markdown"
 
 
-Overlays = Annotated[list[str] | None, typer.Option("--file", "-f", help="Overlay merged over the file; repeatable.")]
+Overlays = Annotated[list[str] | None, typer.Option("--file", "-F", help="Overlay merged over the file; repeatable.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="One value, as path=value; repeatable.")]
 
 
@@ -49,7 +49,7 @@ def check(
 
     \b
     pdctl topology check topologies/*.yaml
-    pdctl topology check base.yaml -f site.yaml --set roles.decode.instances=2
+    pdctl topology check base.yaml -F site.yaml --set roles.decode.instances=2
     pdctl topology check 2p1d -o json
     """
     found: list[Diagnostic] = []
@@ -84,7 +84,7 @@ def show(
 
     \b
     pdctl topology show 2p1d
-    pdctl topology show base.yaml -f site.yaml -o json
+    pdctl topology show base.yaml -F site.yaml -o json
     """
     from pdctl.topology.export import document, to_yaml
 

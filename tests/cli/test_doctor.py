@@ -76,9 +76,9 @@ PAIR = ("--prefill", "http://127.0.0.1:1,2", "--decode", "http://127.0.0.1:3")
         (("2p1d", "--timeout", "5"), "--timeout 5: 5 has no unit", "5s"),
         (("2p1d", "--canary-timeout", "soon"), "--canary-timeout soon", ""),
         (("2p1d", "--watch", "often"), "--watch often", ""),
-        (("2p1d", "1p1d"), "2p1d and 1p1d are two topologies", "-f 1p1d"),
+        (("2p1d", "1p1d"), "2p1d and 1p1d are two topologies", "-F 1p1d"),
         (("--set", "roles.decode.tp=2"), "none is named", "name its file"),
-        (("-f", "site.yaml", *PAIR), "none is named", "name its file"),
+        (("-F", "site.yaml", *PAIR), "none is named", "name its file"),
         (("2p1d", "--run", "blue"), "--run and what else is named are two deployments", "one of them"),
         (("--list-checks", "-o", "sarif"), "--list-checks has no form sarif", "-o json"),
         ((str(ROOT / "README.md"),), "README.md", ""),
@@ -191,9 +191,9 @@ def test_rehearsals_are_found_where_they_are_written(capsys: pytest.CaptureFixtu
 
 def test_settings_and_overlays_are_looked_at(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     overlay = written(tmp_path, "roles: {decode: {page-size: 32}}\n", "site.yaml")
-    said = Said(capsys, "2p1d", "--static", "-f", overlay, "-o", "json")
+    said = Said(capsys, "2p1d", "--static", "-F", overlay, "-o", "json")
     assert (said.code, said.codes()) == (1, ["PD302"])
-    assert Said(capsys, "2p1d", "--static", "-f", overlay, "--set", "roles.prefill.page-size=32").code == 0
+    assert Said(capsys, "2p1d", "--static", "-F", overlay, "--set", "roles.prefill.page-size=32").code == 0
 
 
 SCRIPT = """\

@@ -66,7 +66,7 @@ def test_every_code_there_is_stands_in_the_table() -> None:
         ("dialect check nosuch", 2),
         ("plan nosuch", 2),
         ("plan nosuch.yaml", 2),
-        ("plan 2p1d -f nosuch.yaml", 2),
+        ("plan 2p1d -F nosuch.yaml", 2),
         ("plan --tp 8 --model nosuch", 2),
         ("launch nosuch", 2),
         ("import nosuch.sh", 2),

@@ -198,7 +198,7 @@ def test_usage_errors(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...],
 def test_settings_and_overlays_reach_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     overlay = tmp_path / "site.yaml"
     overlay.write_text("roles: {decode: {instances: 2}}\n")
-    document = Said(capsys, "2p1d", "-f", str(overlay), "--set", "ports.http=31000", "-o", "json").document
+    document = Said(capsys, "2p1d", "-F", str(overlay), "--set", "ports.http=31000", "-o", "json").document
     assert [one["http_port"] for one in document["instances"]] == [31000, 31001, 31002, 31003]
     assert document["router"]["command"]["argv"].count("--decode") == 2
 

@@ -67,7 +67,7 @@ def test_overlays_and_sets_reach_show(capsys: pytest.CaptureFixture[str], write:
             "topology",
             "show",
             str(write()),
-            "-f",
+            "-F",
             str(overlay),
             "--set",
             "roles.decode.tp=2",
