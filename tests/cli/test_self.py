@@ -33,7 +33,8 @@ def test_it_says_what_it_runs_from_and_what_is_there() -> None:
 
 def test_each_missing_part_is_named_with_the_command_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed_parts, "ENGINE_PARTS", ("json", "no_such_module"))
-    monkeypatch.setattr(installed_parts, "find_spec", lambda name: None)
+    gone = ("zstandard", "no_such_module")
+    monkeypatch.setattr(installed_parts, "find_spec", lambda name: None if name in gone else object())
     engine, _, zstd, _ = installed_parts.inspect().parts
     assert not engine.present
     assert engine.detail.endswith("lacks no_such_module")
