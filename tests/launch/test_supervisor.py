@@ -317,7 +317,7 @@ def raising(owner, name, wanted):
 if sys.orig_argv[1:3] == ["-m", "pdctl.launch"]:
     from pdctl.launch import process, readiness
     if {what!r} == "watch":
-        raising(readiness.Watch, "_probe", lambda watch: watch._spec.name == "decode-0")
+        raising(readiness.ReadinessWatch, "_probe", lambda watch: watch._spec.name == "decode-0")
     else:
         raising(process, "clear_sockets", lambda pid: True)
 """
