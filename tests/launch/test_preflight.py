@@ -81,7 +81,9 @@ def test_all_problems_at_once(squatter: socket.socket, tmp_path: Path) -> None:
 
 
 def test_a_missing_extra_is_said_with_the_line_that_installs_it() -> None:
-    obstacle = Obstacle("extra-missing", "the engine is not installed here: torch missing", installed_parts.INSTALL, True)
+    obstacle = Obstacle(
+        "extra-missing", "the engine is not installed here: torch missing", installed_parts.INSTALL, True
+    )
     error = preflight.refuse("blue", [obstacle])
     assert isinstance(error, MissingExtraError)
     assert error.fix == "pip install 'pdctl[engine]'"
