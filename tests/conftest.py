@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,11 @@ SHARED = {
 # An example may take long because another process had the core: how long one takes says nothing.
 settings.register_profile("pdctl", deadline=None)
 settings.load_profile("pdctl")
+
+# A shell without job control (a CI step, `pytest &`) ignores SIGINT for what it starts in the background, and every
+# process the tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Idle threads of a pool sleep instead of turning: several processes share the cores. Read when torch is first loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
