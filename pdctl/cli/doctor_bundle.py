@@ -19,7 +19,7 @@ from pdctl.doctor import bundle, redaction
 from pdctl.errors import UsageError
 from pdctl.launch import credentials
 from pdctl.launch.state import RunDir, home
-from pdctl.render.findings import report_json, report_text
+from pdctl.render.findings import report_forms, report_text
 from pdctl.render.term import Term
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def pack(path: Path, found: Subject, facts: Facts, report: Report, notice: Term)
     shown = StringIO()
     report_text.show(report, Term(shown), verbose=True)
     files = {
-        "report.json": report_json.to_json(report),
+        "report.json": report_forms.to_json(report),
         "report.txt": shown.getvalue(),
         "facts.json": seen(facts),
         "versions.txt": f"pdctl {__version__}\npython {platform.python_version()}\n{platform.platform()}\n",

@@ -40,12 +40,12 @@ def command(
     The topology goes to stdout, notes to stderr: what looks wrong in the files, what was left out, changed or assumed.
     Exit code 1: no plan can run it as it stands.
     """
-    from pdctl.imports.importer import read  # late: --help pays for none of it
-    from pdctl.render import imports
+    from pdctl.imports.importer import import_files  # late: --help pays for none of it
+    from pdctl.render import diagnostics
 
     if output is not None and output.exists() and not force:
         raise UsageError(f"{output} exists already", "add --force to overwrite it, or name another file")
-    made = read(files, _variables(variables or []), name, os.environ)
+    made = import_files(files, _variables(variables or []), name, os.environ)
     if output is None:
         term.out().write(made.text.rstrip())
     else:
@@ -55,7 +55,7 @@ def command(
             reason = (error.strerror or str(error)).lower()
             raise UsageError(f"{output} cannot be written: {reason}", "name a file that can be") from None
     if not quiet:
-        imports.show(made.notes, made.summary, str(output) if output is not None else "", term.err())
+        diagnostics.show_notes(made.notes, made.summary, str(output) if output is not None else "", term.err())
     if not made.feasible or (strict and made.incomplete):
         raise typer.Exit(int(ExitCode.FINDINGS))
 

@@ -21,7 +21,7 @@ from pdctl.launch.run_opening import Opened, open_run
 from pdctl.launch.state import home
 from pdctl.launch.supervisor import Supervisor
 from pdctl.launch.targets.local import Local
-from pdctl.render import launch_banner, plan_document, term
+from pdctl.render import launch_view, plan_document, term
 from pdctl.render.foreground import Foreground, LaunchProgress, choose
 from pdctl.topology import export, resolve
 
@@ -125,7 +125,7 @@ def command(
     opened = _open(written, deployment, options, name or deployment.name, target, detach)
     opened.directory.keep("plan.json", plan_document.to_json(plan))
     if shown is not LaunchProgress.NONE:
-        launch_banner.headline(deployment, opened.run.name, opened.directory.logs, term.err())
+        launch_view.headline(deployment, opened.run.name, opened.directory.logs, term.err())
     if detach:
         _leave_running(opened, shown)
     else:
@@ -173,9 +173,9 @@ def _print_commands(topology: Topology, plan: Plan, name: str, place: LaunchPlac
         return
     deployment = deployment_plan.deployment(topology, plan)
     if output is DryRunForm.JSON:
-        term.out().write(launch_banner.dry_run_json(deployment))
+        term.out().write(launch_view.dry_run_json(deployment))
     else:
-        launch_banner.dry_run(deployment, term.out())
+        launch_view.dry_run(deployment, term.out())
 
 
 def _stay(opened: Opened, target: Local, progress: LaunchProgress, follow: bool) -> None:
@@ -210,5 +210,5 @@ def _leave_running(opened: Opened, progress: LaunchProgress) -> None:
     finally:
         view.close()
     remote.release(supervisor)
-    launch_banner.banner(run, term.out())
+    launch_view.banner(run, term.out())
     term.out().write(f"  {shlex.join(['pdctl', 'down', run.name])}")

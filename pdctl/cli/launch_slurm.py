@@ -15,7 +15,7 @@ from pdctl.launch.preflight import refuse
 from pdctl.launch.run_opening import open_run
 from pdctl.launch.slurm import host_placement, script, submission
 from pdctl.launch.state import RunDir, check_name, home
-from pdctl.render import launch_banner, plan_document, term
+from pdctl.render import launch_view, plan_document, term
 from pdctl.render.foreground import Foreground, LaunchProgress, choose
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def launch(plan: Plan, wish: Wish) -> None:
     run = submission.submit(directory, directory.load(), wish.patience)
     view = choose(wish.progress, deployment, term.err(), attached=not wish.detach)
     if wish.progress is not LaunchProgress.NONE:
-        launch_banner.headline(deployment, run.name, directory.logs, term.err(), _where(plan, run))
+        launch_view.headline(deployment, run.name, directory.logs, term.err(), _where(plan, run))
     _wait(directory, run, wish, view)
 
 
@@ -98,7 +98,7 @@ def _wait(directory: RunDir, run: Run, wish: Wish, view: View) -> None:
         submission.await_start(run.allocation, wish.patience, event)
         run = remote.await_serving(directory, lambda: not directory.load().alive, event)
         if shown is None:
-            launch_banner.banner(run, term.out())
+            launch_view.banner(run, term.out())
             term.out().write(f"  {shlex.join(['pdctl', 'down', run.name])}")
             return
         ended = remote.watch(directory, event)
@@ -140,7 +140,7 @@ def dry_run(topology: Topology, plan: Plan, name: str, as_json: bool) -> None:
     scripts = _scripts(topology, plan, name)
     steps = [(each[0].instance, script.planned_step(topology, components, plan, each)) for each in _steps(deployment)]
     if as_json:
-        document = json.loads(launch_banner.dry_run_json(deployment))
+        document = json.loads(launch_view.dry_run_json(deployment))
         document["scripts"] = scripts
         document["steps"] = [{"name": instance, "argv": words} for instance, words in steps]
         term.out().write(json.dumps(document, indent=2))
@@ -150,4 +150,4 @@ def dry_run(topology: Topology, plan: Plan, name: str, as_json: bool) -> None:
     for instance, words in steps:
         term.out().write(f"# step {instance}, from the supervisor on the first host")
         term.out().write(shlex.join([*words, "…"]))
-    launch_banner.dry_run(deployment, term.out())
+    launch_view.dry_run(deployment, term.out())

@@ -12,7 +12,7 @@ from pdctl.cli.options import key_of, seconds, suggest_one_of
 from pdctl.deployment_secret import DeploymentSecret
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.fleet.facts import Endpoint
-from pdctl.launch import credentials, roles
+from pdctl.launch import credentials, state
 from pdctl.launch.deployment import ServerRole
 from pdctl.launch.state import RunDir, home, pick
 from pdctl.render import switch_steps as view
@@ -142,7 +142,7 @@ def _keep(order: Order, result: Result, root: Path, directory: RunDir | None) ->
     record.append(directory.path if directory is not None else root, order, result)
     if directory is not None and result.standing is Standing.SWITCHED:
         ranks = result.ranks if result.new_role == ServerRole.PREFILL.value else 0
-        roles.note(directory.path, result.name, roles.TurnedInstance(ServerRole(result.new_role), ranks))
+        state.note_role(directory.path, result.name, state.TurnedInstance(ServerRole(result.new_role), ranks))
 
 
 def _where(instance: str, run: str | None, routed: bool) -> tuple[Run | None, str, str]:

@@ -11,9 +11,8 @@ from pdctl.imports.found import GPU_LISTS, ROLES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pdctl.imports.found import Engine, Router
+    from pdctl.imports.found import Engine, Notes, Router
     from pdctl.imports.instances import Instance
-    from pdctl.imports.notes import Notes
     from pdctl.manifests.command_lines import Listed
 
 HTTP, BOOTSTRAP = 30000, 8998

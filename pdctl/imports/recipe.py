@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from yaml.nodes import Node
 
-    from pdctl.imports.notes import Notes
+    from pdctl.imports.found import Notes
 
 TRUE = ("true", "yes", "on")
 SWEPT = re.compile(r"\{\w+\}")  # one of several values that a sweep fills in

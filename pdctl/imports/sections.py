@@ -10,7 +10,7 @@ from pdctl.engines import numerals
 from pdctl.engines.routers import arguments as routers
 from pdctl.engines.sglang.arguments import arguments
 from pdctl.imports.found import bare
-from pdctl.imports.settings import VARIABLE, scalar, values
+from pdctl.imports.instances import VARIABLE, scalar, values
 from pdctl.topology import schema
 from pdctl.topology.build import SHIPPED
 from pdctl.topology.owned_flags import ENGINE_OWNED, ROUTER_OWNED
@@ -18,9 +18,8 @@ from pdctl.topology.owned_flags import ENGINE_OWNED, ROUTER_OWNED
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdctl.imports.found import Router
-    from pdctl.imports.notes import Notes
-    from pdctl.imports.settings import Settings
+    from pdctl.imports.found import Notes, Router
+    from pdctl.imports.instances import Settings
     from pdctl.topology.model import FlagValue
 
 Section = dict[str, object]

@@ -14,7 +14,7 @@ from pdctl.manifests.manifest import SCRIPT, SaidSetting
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pdctl.imports.notes import Notes
+    from pdctl.imports.found import Notes
     from pdctl.manifests.command_lines import Flag, Listed, ServerProgram
     from pdctl.manifests.manifest import Container, Manifest, ManifestPod, PlacedWord
 

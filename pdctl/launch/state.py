@@ -17,16 +17,18 @@ import dataclasses
 import fcntl
 import json
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pdctl import user_path
 from pdctl.errors import NotFoundError, PdctlError, StorageError, UsageError
-from pdctl.launch import log_tail, roles, storage
+from pdctl.launch import log_tail, storage
+from pdctl.launch.deployment import Deployment, ServerRole, Spec
 from pdctl.launch.log_tail import LogTail
 from pdctl.launch.run import MAY_TELL, NO_LINE, OVER, SCHEMA, Run, State, decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 
@@ -64,7 +66,7 @@ class RunDir:
     def create(self, logs: Path | None = None) -> None:
         """`logs`: keep the logs in that directory, reached through a link from the run's own."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        roles.forget(self.path)
+        forget_roles(self.path)
         if logs is not None and (self.logs.is_symlink() or not self.logs.exists()):
             logs.mkdir(parents=True, exist_ok=True)
             self.logs.unlink(missing_ok=True)
@@ -91,7 +93,7 @@ class RunDir:
         try:
             value = json.loads(file.read_bytes())
             run = storage.applied(decode(Run, value), storage.read(self.path))
-            return dataclasses.replace(run, deployment=roles.applied(run.deployment, roles.read(self.path)))
+            return dataclasses.replace(run, deployment=with_roles(run.deployment, read_roles(self.path)))
         except FileNotFoundError:
             raise NotFoundError(f"no run.json in {self.path}", "pdctl ls") from None
         except OSError as error:
@@ -208,3 +210,78 @@ def check_name(name: str) -> str:
             f"run name `{name}` cannot be: use lower-case letters, digits and `-` (at most 63)", "--name my-run"
         )
     return name
+
+
+ROLES_FILE = "roles.json"
+MODE, PORT = "--disaggregation-mode", "--disaggregation-bootstrap-port"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedInstance:
+    """`ranks`: how many register with its bootstrap server; 0 for a decode."""
+
+    role: ServerRole
+    ranks: int
+
+
+def note_role(directory: Path, instance: str, turned: TurnedInstance) -> None:
+    """`directory`: the run's."""
+    whole = {**read_roles(directory), instance: turned}
+    text = json.dumps({name: encode(one) for name, one in whole.items()}, indent=1)
+    storage.save_whole(directory / ROLES_FILE, text + "\n")
+
+
+def forget_roles(directory: Path) -> None:
+    (directory / ROLES_FILE).unlink(missing_ok=True)
+
+
+def read_roles(directory: Path) -> dict[str, TurnedInstance]:
+    """Empty when none ever switched."""
+    try:
+        text = (directory / ROLES_FILE).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    try:
+        return {name: decode(TurnedInstance, value) for name, value in json.loads(text).items()}
+    except (ValueError, AttributeError) as error:
+        raise PdctlError(f"{directory / ROLES_FILE} cannot be read: {error}", f"rm {directory / ROLES_FILE}") from None
+
+
+def with_roles(deployment: Deployment, turned: Mapping[str, TurnedInstance]) -> Deployment:
+    """With the roles of now, and a router that would be started with them."""
+    if not turned:
+        return deployment
+    roles = tuple(_in_role(spec, turned.get(spec.instance)) for spec in deployment.roles)
+    router = deployment.router
+    if router is not None:
+        moved = {spec.url: spec for was, spec in zip(deployment.roles, roles, strict=True) if spec.role != was.role}
+        router = dataclasses.replace(router, argv=tuple(_router_words(router.argv, moved)))
+    return dataclasses.replace(deployment, roles=roles, router=router)
+
+
+def _in_role(spec: Spec, turned: TurnedInstance | None) -> Spec:
+    if turned is None or turned.role is spec.role:
+        return spec
+    argv = list(spec.argv)
+    argv[argv.index(MODE) + 1] = turned.role.value
+    prefill = turned.role is ServerRole.PREFILL and not spec.node
+    port = int(argv[argv.index(PORT) + 1]) if prefill and PORT in argv else None
+    return dataclasses.replace(
+        spec, role=turned.role, argv=tuple(argv), bootstrap_port=port, ranks=turned.ranks if prefill else 0
+    )
+
+
+def _router_words(argv: tuple[str, ...], moved: Mapping[str, Spec]) -> Iterator[str]:
+    """A router's command line: each of `moved` under the flag of its role, a prefill with its bootstrap port."""
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        spec = moved.get(words[0]) if words and word in ("--prefill", "--decode") else None
+        if spec is None:
+            yield word
+            continue
+        yield from (f"--{spec.role.value}", words.pop(0))
+        if word == "--prefill" and words and not words[0].startswith("-"):
+            words.pop(0)  # the port, or `none`
+        if spec.bootstrap_port is not None:
+            yield str(spec.bootstrap_port)

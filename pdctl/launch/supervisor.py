@@ -9,7 +9,7 @@ from queue import Empty
 from typing import TYPE_CHECKING
 
 from pdctl.errors import PdctlError
-from pdctl.launch import credentials, ending_reasons, readiness, roles, router_list
+from pdctl.launch import credentials, ending_reasons, readiness, router_list, state
 from pdctl.launch.deployment import OnDeath, ServerRole
 from pdctl.launch.journal import Journal
 from pdctl.launch.log_tail import LogTail, part
@@ -122,7 +122,7 @@ class Supervisor:
         while self._serve_until_a_death():
             self._journal.state(State.STARTING)
             self._end_all()
-            roles.forget(self._journal.directory.path)  # everything starts as planned
+            state.forget_roles(self._journal.directory.path)  # everything starts as planned
             self._pause(self._backoff(max(self._restarts.values())))
 
     def _serve_until_a_death(self) -> bool:
@@ -136,10 +136,10 @@ class Supervisor:
 
     def _bring_up(self) -> None:
         deadline = time.monotonic() + self._options.timeout
-        roles = tuple(spec.name for spec in self._deployment.roles)
+        state = tuple(spec.name for spec in self._deployment.roles)
         for spec in self._deployment.servers:
             self._start(spec.instance)
-        self._until(lambda: all(map(self._is_ready, roles)), deadline)
+        self._until(lambda: all(map(self._is_ready, state)), deadline)
         router = self._deployment.router
         if router:
             self._start(router.name)
@@ -167,7 +167,7 @@ class Supervisor:
         generation = 1 + max(self._journal.run.process(spec.name).generation for spec in self._nodes(instance))
         self._move(instance, generation)
         directory = self._journal.directory
-        now = roles.applied(self._deployment, roles.read(directory.path))
+        now = state.with_roles(self._deployment, state.read_roles(directory.path))
         specs = tuple(spec for spec in now.specs if spec.instance == instance)
         specs = credentials.equipped(specs, self._deployment, directory.path)
         split = generation if self._target.capabilities.moves_ports else 1

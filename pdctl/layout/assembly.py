@@ -1,4 +1,4 @@
-"""From roles to instances: hosts, GPUs, port numbers, ranks and command lines of each."""
+"""What is to be planned, role by role, and the instances it comes to: hosts, GPUs, ports, ranks, command lines."""
 
 from __future__ import annotations
 
@@ -8,14 +8,50 @@ from pdctl.engines.sglang.behaviour import INPUTS_BEHIND_THE_DIST_PORT
 from pdctl.layout.hosts import LOCAL, NOWHERE, HostSeat, HostWish, assign, local, pods
 from pdctl.layout.instance_plan import InstancePlan
 from pdctl.layout.serving import Numbers, Serving
-from pdctl.layout.shape import place
+from pdctl.layout.shape import PLAIN, Placement, ShapeWords, place
+from pdctl.layout.workload import NO_WORKLOAD, UNMEASURED, Budget, Measured, Nic, TrafficGoal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pdctl.engines.versions import Release
     from pdctl.layout.gpu_memory import GpuMemory
     from pdctl.layout.hosts import Site
-    from pdctl.layout.shape import RankPlace, Shape
+    from pdctl.layout.instance_plan import Caution
+    from pdctl.layout.model_config import ModelShape
+    from pdctl.layout.shape import Problem, RankPlace, Shape
+    from pdctl.topology.model import Router
+
+
+class PlannedRole(NamedTuple):
+    """One role: what is laid out, and what is asked about it. `words` spell the changes proposed to the user."""
+
+    side: RoleSide
+    words: ShapeWords
+    budget: Budget
+    placement: Placement = PLAIN
+    nic: Nic | None = None
+
+
+class PlannedDeployment(NamedTuple):
+    """`model` None: not known, and `mla` what the user said of it (None: nothing). `env` is what both sides share."""
+
+    name: str
+    engine: str  # embedded | sglang
+    release: Release
+    target: str  # local | pools
+    cases: tuple[PlannedRole, ...]  # prefill, or prefill and decode
+    bases: Bases
+    model: ModelShape | None = None
+    mla: bool | None = None
+    workload: TrafficGoal = NO_WORKLOAD
+    measured: Measured = UNMEASURED
+    env: Mapping[str, str] = {}
+    router: Router | None = None
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[Caution, ...] = ()
+    sites: Mapping[str, Site] = {}  # the hosts a target has given, by the plan's own names for them
+
 
 LOOPBACK = "127.0.0.1"
 HANDSHAKE = 13  # the last number SGLang derives from D, since 0.5.8

@@ -9,11 +9,10 @@ from pdctl.engines.environment import lint
 from pdctl.engines.versions import resolve
 from pdctl.errors import UsageError
 from pdctl.layout import role_settings
-from pdctl.layout.assembly import Bases, RoleSide
+from pdctl.layout.assembly import Bases, PlannedDeployment, PlannedRole, RoleSide
 from pdctl.layout.gpu_memory import kv_itemsize
 from pdctl.layout.hosts import NOWHERE
 from pdctl.layout.instance_plan import Caution
-from pdctl.layout.planned_deployment import PlannedDeployment, PlannedRole
 from pdctl.layout.role_capacity import read_model
 from pdctl.layout.role_settings import api_key, devices, flag_problems, read, serving, settings
 from pdctl.layout.shape import Problem, ShapeWords

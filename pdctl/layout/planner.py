@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.engines.versions import resolve
-from pdctl.layout.assembly import Bases, RoleSide, lay_out
+from pdctl.layout.assembly import Bases, PlannedDeployment, PlannedRole, RoleSide, lay_out
 from pdctl.layout.feasibility import check
 from pdctl.layout.hosts import NOWHERE
 from pdctl.layout.instance_plan import Caution, Plan
-from pdctl.layout.planned_deployment import PlannedDeployment, PlannedRole
 from pdctl.layout.serving import Serving
 from pdctl.layout.shape import Problem, Shape, ShapeWords, flags
 from pdctl.layout.workload import ISL, MEM_FRACTION, NO_WORKLOAD, UNMEASURED, Budget, Measured, Nic, TrafficGoal
@@ -162,8 +161,8 @@ def _with_memory(
     side, model = case.side, deployment.model
     if model is None:
         return side, (), ()
+    from pdctl.layout.handover import demand
     from pdctl.layout.role_capacity import CapacityQuestion, judge  # late: only a known model has memory figures
-    from pdctl.layout.traffic import demand
 
     wanted = demand(side, deployment.workload)
     question = CapacityQuestion(

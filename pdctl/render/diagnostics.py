@@ -1,10 +1,11 @@
-"""Topology problems as ruff shows them: code, place, the line with a caret, the way out; and the same as JSON."""
+"""What is wrong with a file: topology problems as ruff shows them (text, JSON), and the notes of an import."""
 
 from __future__ import annotations
 
 import unicodedata
 from typing import TYPE_CHECKING
 
+from pdctl.imports.found import Sort
 from pdctl.render.visible import as_json
 from pdctl.topology.diagnostic import Diagnostic, Mark
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pdctl.errors import TopologyError
+    from pdctl.imports.found import Note
     from pdctl.render.term import Term
 
 SCHEMA = "pdctl.diagnostics/1"
@@ -141,3 +143,21 @@ def _width(text: str) -> int:
         0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
         for letter in text
     )
+
+
+COLORS = {Sort.SUSPECT: "red", Sort.LEFT_OUT: "yellow", Sort.CHANGED: "cyan", Sort.ASSUMED: "blue"}
+
+
+def show_notes(notes: Sequence[Note], summary: str, file: str, term: Term) -> None:
+    """One line for each note, as compilers write them: place, sort, text."""
+    for note in notes:
+        place = f"{note.place}: " if note.place else ""
+        term.write(f"{place}{term.style(note.sort.value, COLORS[note.sort], 'bold')}: {_note_text(note.text)}")
+    counted = [f"{count} {sort.value}" for sort in Sort if (count := sum(note.sort is sort for note in notes))]
+    whither = f" to {file}" if file else ""
+    term.write(f"imported {summary}{whither}" + (f"; {', '.join(counted)}" if counted else ""))
+
+
+def _note_text(text: str) -> str:
+    """What could steer the terminal as a replacement character."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

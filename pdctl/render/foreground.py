@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pdctl.errors import PdctlError
 from pdctl.launch.log_tail import PROBE, LogFollower, LogLine
 from pdctl.launch.run import EventKind, RunEvent
-from pdctl.render import launch_banner, term
+from pdctl.render import launch_view, term
 from pdctl.render.launch_view import PlainView, View
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Foreground:
         self._served = True
         with contextlib.suppress(PdctlError):
             self._run = self._directory.load()  # with the addresses that a cluster gave
-        launch_banner.banner(self._run, term.out())
+        launch_view.banner(self._run, term.out())
         term.out().stream.flush()  # to a pipe, too: it is what a script waits for
         if self._follow:
             term.err().write(term.err().style(HINT, "dim"))

@@ -11,7 +11,7 @@ from pdctl.topology.model import Span
 from pdctl.topology.scalars import ScalarSort, expand
 from pdctl.topology.schema import TOPOLOGY, Absent, Key, Required, ValueKind
 from pdctl.topology.suggest import LISTED, hint, nearest
-from pdctl.topology.yaml_tree import KeyValue, List, Map, Node, Scalar, shape
+from pdctl.topology.yaml_parser import KeyValue, List, Map, Node, Scalar, shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

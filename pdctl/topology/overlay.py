@@ -6,8 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pdctl.topology.diagnostic import Code, ProblemReport, shown
-from pdctl.topology.yaml_parser import parse
-from pdctl.topology.yaml_tree import KeyValue, List, Map, Node, Scalar, YamlText
+from pdctl.topology.yaml_parser import KeyValue, List, Map, Node, Scalar, YamlText, parse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ from pdctl.topology.checked_values import ValueReader, Values
 from pdctl.topology.contradictions import WrittenTopology, check
 from pdctl.topology.diagnostic import Code, Diagnostic, ProblemReport
 from pdctl.topology.suggest import nearest
-from pdctl.topology.yaml_tree import Map, Scalar, YamlText, shape
+from pdctl.topology.yaml_parser import Map, Scalar, YamlText, shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,7 +15,7 @@ from pdctl.topology.diagnostic import Code
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdctl.topology.yaml_tree import Scalar
+    from pdctl.topology.yaml_parser import Scalar
 
 
 class ScalarSort(Enum):

@@ -42,8 +42,8 @@ from pdctl.layout.planner import plan_topology
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
 from pdctl.manifests import read as manifests
-from pdctl.render import imports as notes_text
-from pdctl.render.findings import ci_forms, report_json
+from pdctl.render import diagnostics
+from pdctl.render.findings import ci_forms, report_forms
 from pdctl.render.findings import report_text as findings_text
 from pdctl.render.term import Term
 from pdctl.topology import resolve
@@ -262,7 +262,7 @@ def reach(data: bytes) -> None:
     assert seen.missing >= 0
     facts = healthy()
     for found in elsewhere.judged(Report("", "live", (), (), (), (), 0.0), facts, seen).findings:
-        json.dumps(report_json.finding(found), ensure_ascii=False).encode()
+        json.dumps(report_forms.finding(found), ensure_ascii=False).encode()
 
 
 def secrets(data: bytes) -> None:
@@ -293,11 +293,11 @@ def written(data: bytes) -> None:
 def imports(data: bytes) -> None:
     """Scripts, a compose file, a recipe or manifests as a topology: what is made of them can be checked and planned."""
     texts = [(f"{at}.sh", part.decode("utf-8", "replace")) for at, part in enumerate(data.split(SEPARATOR))]
-    made = importer.of_texts(texts, {"MODEL": "m"}, "fuzz", {})
+    made = importer.import_texts(texts, {"MODEL": "m"}, "fuzz", {})
     with contextlib.suppress(PdctlError):
         plan_topology(resolve.of_text(made.text, "imported.yaml", {}).topology)
     stream = io.StringIO()
-    notes_text.show(made.notes, made.summary, "", Term(stream))
+    diagnostics.show_notes(made.notes, made.summary, "", Term(stream))
     stream.getvalue().encode("utf-8", "replace")
 
 
@@ -339,7 +339,7 @@ def _deployment(data: bytes) -> wire.Says:
 
 def shown(report: Report) -> None:
     """Every form can be written, and is what it says it is."""
-    for text in (report_json.to_json(report), ci_forms.to_sarif(report), *report_json.to_lines(report).split("\n")):
+    for text in (report_forms.to_json(report), ci_forms.to_sarif(report), *report_forms.to_lines(report).split("\n")):
         json.loads(text, parse_constant=_no_json)
     ElementTree.fromstring(ci_forms.to_xml(report).encode())
     stream = io.StringIO()

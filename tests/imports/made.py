@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from pdctl.imports.importer import of_texts
-from pdctl.imports.notes import Sort
+from pdctl.imports.found import Sort
+from pdctl.imports.importer import import_texts
 from pdctl.layout.instance_plan import Plan
 from pdctl.layout.planner import plan_topology
 from pdctl.topology import resolve
@@ -36,5 +36,5 @@ class Made(NamedTuple):
 def imported(*texts: str, names: tuple[str, ...] = (), known: dict[str, str] | None = None) -> Made:
     """Each text a file; they are called a.sh, b.sh, … unless `names` says otherwise."""
     named = [(names[at] if names else f"{chr(97 + at)}.sh", dedent(text)) for at, text in enumerate(texts)]
-    made = of_texts(named, known or {}, "test", {})
+    made = import_texts(named, known or {}, "test", {})
     return Made(made.text, yaml.safe_load(made.text), tuple((n.sort.value, n.place, n.text) for n in made.notes))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.errors import UsageError
-from pdctl.imports.notes import Sort
+from pdctl.imports.found import Sort
 from pdctl.imports.recipe import duration
 from tests.imports.made import imported
 

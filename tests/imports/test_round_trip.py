@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.imports.importer import of_texts
-from pdctl.imports.notes import Sort
+from pdctl.imports.found import Sort
+from pdctl.imports.importer import import_texts
 from pdctl.layout.instance_plan import Plan
 from pdctl.layout.planner import plan_topology
 from pdctl.manifests import object_validation
@@ -63,7 +63,7 @@ def test_rendered_manifests_come_back_as_they_were(flavour: str) -> None:
     versions = object_validation.VERSIONS[-1:]
     topology = resolve.load([resolve.find("deepseek-v3-wide")], (image, "targets.slurm=null"), {})
     rendered = stream(rendering.render(topology, flavour, versions).objects)
-    made = of_texts([("deploy.yaml", rendered)], {}, topology.name, {})
+    made = import_texts([("deploy.yaml", rendered)], {}, topology.name, {})
     again = resolve.of_text(made.text, "imported.yaml", {}).topology
     assert stream(rendering.render(again, flavour, versions).objects) == rendered
     assert [str(note) for note in made.notes] == [

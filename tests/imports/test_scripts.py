@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pdctl.errors import UsageError
-from pdctl.imports.importer import of_texts
-from pdctl.imports.notes import Sort
+from pdctl.imports.found import Sort
+from pdctl.imports.importer import import_texts
 from tests.imports.made import DECODE, PREFILL, ROUTER, imported
 
 ALL_PORTS = "--prefill http://127.0.0.1:30000 8998 --decode http://127.0.0.1:30001"
@@ -285,7 +285,7 @@ def test_a_command_for_another_host_is_found() -> None:
 )
 def test_what_cannot_be_imported_is_refused(texts: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        of_texts([(f"{at}.sh", text) for at, text in enumerate(texts)], {}, "x", {})
+        import_texts([(f"{at}.sh", text) for at, text in enumerate(texts)], {}, "x", {})
 
 
 def test_a_routers_command_alone_is_no_topology_and_says_what_is_wrong_with_it() -> None:
@@ -297,7 +297,7 @@ sglang-router launch --pd-disaggregation \\
   --decode http://10.1.0.4:31000 --port 8100
 """
     with pytest.raises(UsageError) as caught:
-        of_texts([("start.sh", text)], {}, "test", {})
+        import_texts([("start.sh", text)], {}, "test", {})
     said, fix = caught.value.message, caught.value.fix
     assert "no prefill and no decode engine is started in these files" in said
     assert "start.sh:2: PD201 bootstrap-port-null: no bootstrap port for http://10.1.0.3:31000" in said
@@ -305,5 +305,5 @@ sglang-router launch --pd-disaggregation \\
     assert "--prefill http://10.1.0.3:31000 PORT --prefill http://10.1.0.3:31001 PORT" in fix
     with_ports = text.replace("31000 \\", "31000 9001 \\").replace("31001 \\", "31001 9002 \\")
     with pytest.raises(UsageError) as caught:
-        of_texts([("start.sh", with_ports)], {}, "test", {})
+        import_texts([("start.sh", with_ports)], {}, "test", {})
     assert "PD201" not in caught.value.message

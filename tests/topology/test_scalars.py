@@ -5,7 +5,7 @@ import pytest
 from pdctl.topology import scalars
 from pdctl.topology.model import Span
 from pdctl.topology.scalars import ScalarSort, expand
-from pdctl.topology.yaml_tree import Scalar
+from pdctl.topology.yaml_parser import Scalar
 from tests.cases import for_each
 
 HERE = Span("t.yaml", 1, 1, 2)

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pdctl.topology.diagnostic import Code, ProblemReport
-from pdctl.topology.yaml_parser import MAX_NODES, parse
-from pdctl.topology.yaml_tree import List, Map, Node, Scalar, YamlText
+from pdctl.topology.yaml_parser import MAX_NODES, List, Map, Node, Scalar, YamlText, parse
 
 
 def tree(text: str) -> Map:

@@ -1,14 +1,18 @@
-"""The forms of `pdctl doctor -o`. Each pays for itself alone, and fits a stream that takes only ASCII."""
+"""The forms of `pdctl doctor -o`: JSON and JSON lines (schema pdctl.findings/1) here, the others beside it."""
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from pdctl import __version__
 from pdctl.catalogue.entry import Severity
+from pdctl.render.trace.room_json import dumped
 
 if TYPE_CHECKING:
-    from pdctl.doctor.finding import Report
+    from collections.abc import Iterator
+
+    from pdctl.doctor.finding import Cell, Checked, Finding, PortRow, Report
     from pdctl.render.term import Term
 
 
@@ -51,8 +55,6 @@ def _document(form: ReportForm, report: Report, fail_on: Severity | None) -> str
         from pdctl.render.findings.ci_forms import to_xml
 
         return to_xml(report, fail_on)
-    from pdctl.render.findings.report_json import to_json, to_lines
-
     return to_json(report) if form is ReportForm.JSON else to_lines(report)
 
 
@@ -65,3 +67,86 @@ def _ascii(form: ReportForm, text: str) -> str:
     from pdctl.render.trace.room_json import ascii_json
 
     return ascii_json(text)
+
+
+SCHEMA = "pdctl.findings/1"
+Value = dict[str, object]
+
+
+def to_json(report: Report) -> str:
+    return dumped(as_document(report), indent=2)
+
+
+def to_lines(report: Report) -> str:
+    """One JSON object per line: the head first, then every finding, check, port row and cell with its `kind`."""
+    return "\n".join(map(dumped, _entries(report)))
+
+
+def as_document(report: Report) -> Value:
+    return {
+        **_head(report),
+        "findings": [finding(each) for each in report.findings],
+        "checks": [check(each) for each in report.checks],
+        "ports": [_port(each) for each in report.ports],
+        "matrix": [_cell(each) for each in report.matrix],
+    }
+
+
+def _head(report: Report) -> Value:
+    return {
+        "schema": SCHEMA,
+        "pdctl": __version__,
+        "title": report.title,
+        "depth": report.depth,
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def _entries(report: Report) -> Iterator[Value]:
+    yield {"kind": "report", **_head(report)}
+    yield from ({"kind": "finding", **finding(each)} for each in report.findings)
+    yield from ({"kind": "check", **check(each)} for each in report.checks)
+    yield from ({"kind": "port", **_port(each)} for each in report.ports)
+    yield from ({"kind": "cell", **_cell(each)} for each in report.matrix)
+
+
+def finding(found: Finding) -> Value:
+    return {
+        "code": found.code,
+        "slug": found.slug,
+        "severity": found.severity.value,
+        "instance": found.instance or None,
+        "headline": found.headline,
+        "observed": found.observed,
+        "expected": found.expected,
+        "evidence": list(found.evidence),
+        "fix": found.fix,
+        "suppressed": found.suppressed or None,
+    }
+
+
+def check(checked: Checked) -> Value:
+    return {"code": checked.code, "status": checked.status.value, "reason": checked.reason}
+
+
+def _port(row: PortRow) -> Value:
+    return {
+        "prefill": row.prefill,
+        "flag": row.flag,
+        "server_info": row.server_info,
+        "bootstrap": row.bootstrap,
+        "router": row.router,
+        "annotation": row.annotation,
+        "odd": row.odd or None,
+    }
+
+
+def _cell(cell: Cell) -> Value:
+    return {
+        "prefill": cell.prefill,
+        "decode": cell.decode,
+        "ok": cell.ok,
+        "seconds": None if cell.seconds is None else round(cell.seconds, 3),
+        "reason": cell.reason,
+        "room": cell.room or None,
+    }

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pdctl.render.findings import report_json, report_text
+from pdctl.render.findings import report_forms, report_text
 from pdctl.render.trace.room_json import dumped
 from pdctl.render.visible import visible
 
@@ -61,8 +61,8 @@ def to_lines(watched: Watched) -> str:
     """`{"event": "opened"|"resolved", "time", …finding}`, one per line; empty when nothing changed."""
     now = round(time.time(), 3)
     events: list[dict[str, object]] = [
-        {"event": "resolved", "time": now, "open_seconds": round(done.seconds, 3), **report_json.finding(done.finding)}
+        {"event": "resolved", "time": now, "open_seconds": round(done.seconds, 3), **report_forms.finding(done.finding)}
         for done in watched.resolved
     ]
-    events += [{"event": "opened", "time": now, **report_json.finding(found)} for found in watched.opened]
+    events += [{"event": "opened", "time": now, **report_forms.finding(found)} for found in watched.opened]
     return "\n".join(map(dumped, events))

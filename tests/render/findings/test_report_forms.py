@@ -16,7 +16,7 @@ from pdctl.catalogue.entry import Severity
 from pdctl.doctor import runner
 from pdctl.doctor.finding import Checked, Finding, Report, Status
 from pdctl.errors import ExitCode
-from pdctl.render.findings import ci_forms, report_json, report_text
+from pdctl.render.findings import ci_forms, report_forms, report_text
 from pdctl.render.term import Term
 
 CONTRACT = {
@@ -110,7 +110,7 @@ def test_verbose_tells_every_check(report: Report) -> None:
 
 
 def test_json_keeps_the_contract(report: Report) -> None:
-    told = json.loads(report_json.to_json(report))
+    told = json.loads(report_forms.to_json(report))
     jsonschema.validate(told, CONTRACT)
     assert [found["suppressed"] for found in told["findings"]] == [None, "a tiny model", None]
     assert told["ports"][0]["odd"] == "router"
@@ -121,7 +121,7 @@ def test_json_keeps_the_contract(report: Report) -> None:
 
 
 def test_json_lines_hold_the_same(report: Report) -> None:
-    lines = [json.loads(line) for line in report_json.to_lines(report).splitlines()]
+    lines = [json.loads(line) for line in report_forms.to_lines(report).splitlines()]
     kinds = [line["kind"] for line in lines]
     assert kinds == ["report"] + ["finding"] * 3 + ["check"] * 6 + ["port"] * 2 + ["cell"] * 2
     assert lines[0]["schema"] == "pdctl.findings/1"
