@@ -6,7 +6,7 @@ import os
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from pdctl.engines import named
+from pdctl.engines import base
 from pdctl.engines.base import Adapter
 from pdctl.engines.pdctl import adapter as own
 from pdctl.engines.routers import adapters as routers
@@ -27,7 +27,7 @@ ROWS: tuple[Row, ...] = tuple(row for one in SHIPPED for row in one.rows)
 
 def adapters() -> tuple[Adapter, ...]:
     """Those of $PDCTL_ENGINES in front of the shipped ones. Raises UsageError for a module that is none."""
-    return _all(os.environ.get(named.VARIABLE, ""))
+    return _all(os.environ.get(base.VARIABLE, ""))
 
 
 def rows() -> tuple[Row, ...]:
@@ -35,12 +35,12 @@ def rows() -> tuple[Row, ...]:
 
 
 def adapter(speaker: Speaker | None) -> Adapter | None:
-    return _by_speaker(os.environ.get(named.VARIABLE, "")).get(speaker)
+    return _by_speaker(os.environ.get(base.VARIABLE, "")).get(speaker)
 
 
 def hints(speaker: Speaker, row: str) -> tuple[Hint, ...]:
     """The details of this row of a speaker's that tell its releases apart."""
-    return _hints(os.environ.get(named.VARIABLE, "")).get((speaker, row), ())
+    return _hints(os.environ.get(base.VARIABLE, "")).get((speaker, row), ())
 
 
 def speaks(speaker: Speaker, other: Speaker) -> bool:
@@ -51,7 +51,7 @@ def speaks(speaker: Speaker, other: Speaker) -> bool:
 
 @lru_cache(maxsize=4)
 def _all(modules: str) -> tuple[Adapter, ...]:
-    return (*(one for one in named.brought(modules, "ADAPTER") if isinstance(one, Adapter)), *SHIPPED)
+    return (*(one for one in base.brought(modules, "ADAPTER") if isinstance(one, Adapter)), *SHIPPED)
 
 
 @lru_cache(maxsize=4)

@@ -1,13 +1,17 @@
 """An adapter: what pdctl knows of the logs of one program that takes part in PD serving, an engine or a router.
 
 What its lines prove stands on its rows, in words of no engine (engines/sign.py); here stands what follows from which
-program it is. Whoever reads logs asks these questions, and never for a program by its name.
+program it is. Whoever reads logs asks these questions, and never for a program by its name. $PDCTL_ENGINES names the
+modules that bring adapters of engines pdctl does not know (docs/new-engine.md).
 """
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,3 +55,24 @@ class Adapter:
     pairs_at_debug: bool = False
     names_address: bool = False
     reads_prefill: bool = False
+
+
+VARIABLE = "PDCTL_ENGINES"
+BRINGS = ("ADAPTER", "SURFACE")  # its logs (engines/base.py), what it serves over HTTP (engines/surface.py)
+
+
+def brought(modules: str, what: str) -> tuple[object, ...]:
+    """`what` of every module that has it. Raises UsageError for one that cannot be imported or brings nothing."""
+    found = []
+    for name in filter(None, (word.strip() for word in modules.split(","))):
+        try:
+            module = importlib.import_module(name)
+        except ImportError as error:
+            fix = f"install the package it is in, or take it out of ${VARIABLE}"
+            raise UsageError(f"${VARIABLE} names {name}, which cannot be imported: {error}", fix) from None
+        if not any(hasattr(module, one) for one in BRINGS):
+            missing = " and no ".join(BRINGS)
+            raise UsageError(f"${VARIABLE} names {name}, which has no {missing}", "see docs/new-engine.md for the form")
+        if hasattr(module, what):
+            found.append(getattr(module, what))
+    return tuple(found)

@@ -14,9 +14,8 @@ import yaml
 from pdctl import input_file
 from pdctl.engines import pattern, versions
 from pdctl.engines.adapters import adapters, rows
-from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
-from pdctl.engines.sign import Sign
+from pdctl.engines.sign import Phase, Sign
 from pdctl.engines.speech import Speech
 from pdctl.engines.versions import V0_5_3, Span, Version
 from pdctl.errors import UsageError

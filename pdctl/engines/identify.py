@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines import arguments, numerals
+from pdctl.engines import logged_arguments, numerals
 from pdctl.engines.adapters import adapter, adapters, hints
-from pdctl.engines.pdctl.launcher import ROWS as LAUNCHER
+from pdctl.engines.pdctl.engine import LAUNCHER_ROWS as LAUNCHER
 from pdctl.engines.row import Level, Speaker
 from pdctl.engines.sign import Sign
 from pdctl.engines.versions import V0_5_3, Span, Version, spell
@@ -157,13 +157,13 @@ class _Notes:
 
     def arguments(self, said: Said, why: str) -> None:
         text = said.values["args"]
-        self.facts.update(arguments.read(text))
-        for mark in arguments.marks(text):
+        self.facts.update(logged_arguments.read(text))
+        for mark in logged_arguments.marks(text):
             self._bound(mark.span, f"{why}: it has {mark.field}")
         self._mode(why)
 
     def command(self, said: Said, why: str) -> None:
-        self.facts.update(arguments.words(said.values["args"]))
+        self.facts.update(logged_arguments.words(said.values["args"]))
         self._mode(why)
 
     def _mode(self, why: str) -> None:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from pdctl.engines.versions import Span
 
 if TYPE_CHECKING:
-    from pdctl.engines.phase import Phase
-    from pdctl.engines.sign import Sign
+    from pdctl.engines.sign import Phase, Sign
 
 
 class Speaker(str):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from pdctl.engines import named
+from pdctl.engines import base
 from pdctl.engines.sglang.http import paths
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ SGLANG = Surface(
 
 def surfaces() -> tuple[Surface, ...]:
     """In the order in which they are tried. Raises UsageError for a module that cannot be imported."""
-    return _all(os.environ.get(named.VARIABLE, ""))
+    return _all(os.environ.get(base.VARIABLE, ""))
 
 
 @lru_cache(maxsize=4)
 def _all(modules: str) -> tuple[Surface, ...]:
-    return (SGLANG, *(one for one in named.brought(modules, "SURFACE") if isinstance(one, Surface)))
+    return (SGLANG, *(one for one in base.brought(modules, "SURFACE") if isinstance(one, Surface)))

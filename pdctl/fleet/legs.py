@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pdctl.engines.pdctl import canary
+from pdctl.engines.pdctl import adapter
 from pdctl.fleet import document, http, sse
 from pdctl.fleet.address import Unanswered, bracketed, parse
 from pdctl.fleet.call import Call, wait
@@ -84,7 +84,7 @@ def exchange(
 ) -> Exchange:
     """`both`: wait for both answers even when one leg fails. `leave`: stream, and go once the decode has spoken."""
     room = fresh_room()
-    rid = canary.rid(room)
+    rid = adapter.rid(room)
     sent = {
         **body,
         "rid": rid,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines.sglang.flags import words
+from pdctl.engines.sglang.arguments import words
 from pdctl.layout.serving import NodeCommand, Pairs, node_http
 from pdctl.program import served_command
 

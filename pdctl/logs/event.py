@@ -10,9 +10,8 @@ from pdctl.engines import numerals
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdctl.engines.phase import Phase
     from pdctl.engines.row import Row
-    from pdctl.engines.sign import Sign
+    from pdctl.engines.sign import Phase, Sign
 
 
 @dataclass(frozen=True, slots=True)

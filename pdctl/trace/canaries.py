@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.engines.pdctl.canary import PREFIX
+from pdctl.engines.pdctl.adapter import PREFIX
 from pdctl.engines.sign import Sign
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pdctl.engines.phase import Phase
 from pdctl.engines.sglang.http import FAKE_HOST
-from pdctl.engines.sign import Sign
+from pdctl.engines.sign import Phase, Sign
 from pdctl.trace import signs
 from pdctl.trace.deaths import crashes, deaths
 

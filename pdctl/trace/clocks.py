@@ -6,8 +6,7 @@ from dataclasses import replace
 from math import floor
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines.phase import Phase
-from pdctl.engines.sign import Sign
+from pdctl.engines.sign import Phase, Sign
 from pdctl.trace.room import Clock
 
 if TYPE_CHECKING:

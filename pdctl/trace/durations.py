@@ -6,8 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
-from pdctl.engines.phase import Phase
-from pdctl.engines.sign import Sign
+from pdctl.engines.sign import Phase, Sign
 from pdctl.trace.room import Duration
 from pdctl.trace.story import waited
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.engines.adapters import adapter
-from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level
-from pdctl.engines.sign import Sign
+from pdctl.engines.sign import Phase, Sign
 from pdctl.trace import signs
 from pdctl.trace.case import NEAR
 from pdctl.trace.room import Missing, Outcome

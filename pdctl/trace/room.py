@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdctl.engines.phase import Phase
+    from pdctl.engines.sign import Phase
 
 
 class Outcome(str, Enum):

@@ -6,8 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
-from pdctl.engines.phase import Phase
-from pdctl.engines.sign import Sign
+from pdctl.engines.sign import Phase, Sign
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

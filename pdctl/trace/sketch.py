@@ -19,8 +19,8 @@ from pdctl.trace.story import Story
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.engines.phase import Phase
     from pdctl.engines.row import Row
+    from pdctl.engines.sign import Phase
     from pdctl.logs import rooms
     from pdctl.trace.deployment import Deployment
 

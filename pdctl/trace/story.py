@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
-from pdctl.engines.phase import Phase
+from pdctl.engines.sign import Phase
 from pdctl.logs import needle
 from pdctl.trace import signs
 

@@ -13,7 +13,7 @@ from pdctl.doctor import diff, reading, runner
 from pdctl.doctor.diff import ROWS
 from pdctl.doctor.facts import Facts
 from pdctl.doctor.finding import Finding, Status
-from pdctl.engines.sglang import mixing
+from pdctl.engines.sglang import behaviour
 from pdctl.engines.sglang.agreement import Rule
 from pdctl.engines.versions import SGLANG, Version, spell
 from tests.cases import for_each
@@ -143,12 +143,12 @@ def test_mixed_versions_are_an_error_where_they_are_known_to_break(prefill: str,
 @for_each("release", SGLANG, ids=spell)
 def test_a_release_goes_with_itself(release: Version) -> None:
     for backend in ("nixl", "mooncake"):
-        assert mixing.breaks(release, release, backend) is None
+        assert behaviour.breaks(release, release, backend) is None
 
 
 def test_mooncake_frames_break_where_nixl_does_not() -> None:
-    assert mixing.breaks((0, 5, 8), (0, 5, 3), "nixl") is None
-    assert mixing.breaks((0, 5, 8), (0, 5, 3), "mooncake") is not None
+    assert behaviour.breaks((0, 5, 8), (0, 5, 3), "nixl") is None
+    assert behaviour.breaks((0, 5, 8), (0, 5, 3), "mooncake") is not None
 
 
 @pytest.mark.parametrize(

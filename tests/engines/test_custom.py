@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdctl.engines.custom import load
-from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Speaker
-from pdctl.engines.sign import Sign
+from pdctl.engines.sign import Phase, Sign
 from pdctl.engines.versions import Span
 from pdctl.engines.vocabulary import speech
 from pdctl.errors import UsageError

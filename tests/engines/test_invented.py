@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from pdctl.engines import named
+from pdctl.engines import base
 from pdctl.engines.vocabulary import speech
 from pdctl.errors import UsageError
 from tests.engines.invented.adapter import ROWS
@@ -60,14 +60,14 @@ def write(folder: Path, **logs: Sequence[str]) -> None:
 def pdctl(*argv: str) -> tuple[int, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "pdctl", *argv, "-o", "json"], capture_output=True, text=True, timeout=60, check=False,
-        env={**os.environ, named.VARIABLE: MODULE}, cwd=ROOT,
+        env={**os.environ, base.VARIABLE: MODULE}, cwd=ROOT,
     )  # fmt: skip
     assert "Traceback" not in done.stderr
     return done.returncode, json.loads(done.stdout)
 
 
 def test_every_row_reads_its_example(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(named.VARIABLE, MODULE)
+    monkeypatch.setenv(base.VARIABLE, MODULE)
     speech.cache_clear()
     read = [speech().match(row.example.encode()) for row in ROWS]
     speech.cache_clear()
@@ -157,4 +157,4 @@ def test_doctor_compares_two_that_run() -> None:
 def test_a_module_that_is_no_adapter() -> None:
     for name, what in (("nosuch.module", "cannot be imported"), ("tests.engines.invented", "has no ADAPTER")):
         with pytest.raises(UsageError, match=what):
-            named.brought(f"{MODULE}, {name}", "ADAPTER")
+            base.brought(f"{MODULE}, {name}", "ADAPTER")

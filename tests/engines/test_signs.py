@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from pdctl.engines.adapters import ROWS
-from pdctl.engines.phase import Phase
 from pdctl.engines.row import Row
-from pdctl.engines.sign import Sign
+from pdctl.engines.sign import Phase, Sign
 from pdctl.engines.speech import Speech
 from tests.cases import for_each
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdctl.engines.adapters import ROWS
-from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.sign import Phase
 from pdctl.engines.speech import Said, Speech, heads, lead
 from pdctl.engines.vocabulary import speech
 from tests.cases import for_each

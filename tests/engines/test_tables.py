@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.engines import arguments, history, tables
+from pdctl.engines import history, logged_arguments, tables
 from pdctl.engines.routers import arguments as routers
 from pdctl.engines.sglang import agreement, http, metrics
 from pdctl.engines.sglang.bootstrap import SHAPE_KEYS
@@ -37,7 +37,7 @@ def test_rows_that_are_dated_by_a_table_are_in_it() -> None:
         assert derived or row.key in agreement.OTHERS or history.spans("records", "ServerArgs", row.key), row
         for flag in row.flags:
             assert history.spans("flags", flag), (row.key, flag)
-    for name in arguments.MARKED:
+    for name in logged_arguments.MARKED:
         assert history.spans("records", "ServerArgs", name), name
 
 

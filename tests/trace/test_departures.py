@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdctl.engines.pdctl import canary
+from pdctl.engines.pdctl import adapter
 from pdctl.errors import NotFoundError
 from pdctl.trace import lookup, summary
 from pdctl.trace.assemble import trace
@@ -141,8 +141,8 @@ def test_a_client_that_left_behind_the_complete_answer_is_none(tmp_path: Path) -
 
 
 def left_on_purpose(second: int, room: int) -> tuple[list[str], list[str]]:
-    prefill, decode = began(second, room, canary.rid(room))
-    end = closed(second, room, canary.rid(room), 0.031)
+    prefill, decode = began(second, room, adapter.rid(room))
+    end = closed(second, room, adapter.rid(room), 0.031)
     return [*prefill, end], [*decode, end]
 
 
@@ -191,8 +191,8 @@ def test_a_request_that_was_refused_is_nobodys_failure(tmp_path: Path) -> None:
 
 def test_a_canary_that_hung_is_what_failed_where_no_user_has(tmp_path: Path) -> None:
     prefill, decode = left_on_purpose(100, ROOM + 2)
-    mine = [received(40, ROOM, canary.rid(ROOM)), *got_info(40, ROOM)]
-    failed = [received(40, ROOM, canary.rid(ROOM)), sending(40, ROOM), decode_timed_out(60, ROOM, 20)]
+    mine = [received(40, ROOM, adapter.rid(ROOM)), *got_info(40, ROOM)]
+    failed = [received(40, ROOM, adapter.rid(ROOM)), sending(40, ROOM), decode_timed_out(60, ROOM, 20)]
     library = pasted.library(tmp_path, p0=p0(*mine, *prefill), d0=d0(*failed, *decode))
     assert lookup.last_failed(library) == ROOM
 

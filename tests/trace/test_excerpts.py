@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdctl.engines.phase import Phase
+from pdctl.engines.sign import Phase
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
 from pdctl.trace.assemble import trace

@@ -11,7 +11,7 @@ from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor import diff, reading
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.words import few, names
-from pdctl.engines.sglang import behaviour, mixing
+from pdctl.engines.sglang import behaviour
 from pdctl.engines.sglang.agreement import common_page_size
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _graded(found: Finding, facts: Facts) -> Finding:
             if {prefill.version, decode.version} != set(said):
                 continue
             one, other = reading.release(prefill), reading.release(decode)
-            broken = mixing.breaks(one, other, reading.backend(decode)) if one and other else None
+            broken = behaviour.breaks(one, other, reading.backend(decode)) if one and other else None
             if broken is not None:
                 return replace(found, evidence=(*found.evidence, f"{broken}"))
     note = "no break between these two is known; a release between the ones pdctl knows may have one"

@@ -1,14 +1,26 @@
-"""The logs of pdctl's own engine and router, and the lines its launcher adds to the log of any process."""
+"""The logs of pdctl's own engine and router, and how requests of pdctl's own are told from users'."""
 
 from __future__ import annotations
 
 from pdctl.engines.base import Adapter
-from pdctl.engines.pdctl import engine, launcher, pairs, router
+from pdctl.engines.pdctl import engine, pairs, router
 from pdctl.engines.row import Speaker
 
 ROUTER = Adapter(
     Speaker.PDCTL_ROUTER, (*router.ROWS, *pairs.ROWS), command=("python", "-m", "pdctl.router"), names_address=True
 )
 ENGINE = Adapter(
-    Speaker.PDCTL_ENGINE, (*engine.ROWS, *launcher.ROWS), Speaker.SGLANG, at_info=engine.AT_INFO, names_every_room=True
+    Speaker.PDCTL_ENGINE,
+    (*engine.ROWS, *engine.LAUNCHER_ROWS),
+    Speaker.SGLANG,
+    at_info=engine.AT_INFO,
+    names_every_room=True,
 )
+
+
+PREFIX = "pdctl-canary-"
+
+
+def rid(room: int) -> str:
+    """The id doctor gives the canary of `room`, on both legs."""
+    return f"{PREFIX}{room:x}"

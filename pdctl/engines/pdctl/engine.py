@@ -1,10 +1,12 @@
-"""pdctl's own engine: what it writes beyond SGLang's lines, which it writes too, the room-bearing ones at INFO."""
+"""pdctl's own engine: what it writes beyond SGLang's lines, which it writes too, the room-bearing ones at INFO.
+
+LAUNCHER_ROWS are what `pdctl launch` adds to the log of a process it watches, whatever engine that is.
+"""
 
 from __future__ import annotations
 
-from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Measure, Row, Speaker
-from pdctl.engines.sign import Sign
+from pdctl.engines.sign import Phase, Sign
 
 ENGINE = Speaker.PDCTL_ENGINE
 # Rows of SGLang's that it writes at DEBUG and this engine at INFO.
@@ -364,5 +366,36 @@ ROWS = (
         "[2026-11-21 19:44:26] pdctl: prefill-0 generation 1: python3 -m pdctl.engine --model-path /srv/tiny --host "
         "127.0.0.1 --port 30000 --disaggregation-mode prefill --disaggregation-bootstrap-port 8998",
         proves=(Sign.COMMAND, Sign.STARTED, Sign.LAUNCHED, Sign.BOOTSTRAP_PORT),
+    ),
+)  # fmt: skip
+
+
+# Spoken as SGLang's, which pdctl's own engine speaks too: both kinds of engine are launched.
+LAUNCHER_ROWS = (
+    # Words of launch/ending_reasons.py.
+    Row(
+        "process-killed-on-order", Speaker.SGLANG, Level.INFO, "", b" was killed by SIG",
+        r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+) was killed by (?P<signal>SIG\w+) "
+        r"\((?:pdctl ended it|its own: it was asked to leave)\)",
+        "[2026-11-21 19:44:33] pdctl: decode-0 generation 1 was killed by SIGKILL (pdctl ended it)",
+        proves=(Sign.ORDERED_TO_END,),
+    ),
+    Row(
+        "process-killed", Speaker.SGLANG, Level.ERROR, "", b" was killed by SIG",
+        r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+) was killed by (?P<signal>SIG\w+)",
+        "[2026-11-21 19:44:33] pdctl: decode-0 generation 1 was killed by SIGKILL (from outside, or OOM-killed: see "
+        "dmesg)",
+        proves=(Sign.DIED,),
+    ),
+    Row(
+        "process-lost", Speaker.SGLANG, Level.ERROR, "", b" was lost ",
+        r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+) was lost (?P<reason>.+)",
+        "[2026-11-21 19:44:33] pdctl: decode-0-node1 generation 1 was lost with its node n3 (DOWN+NOT_RESPONDING)",
+        proves=(Sign.DIED,),
+    ),
+    Row(
+        "process-left", Speaker.SGLANG, Level.INFO, "", b" left with exit code ",
+        r"pdctl: (?P<instance>\S+) generation (?P<generation>\d+) left with exit code (?P<code>\d+)",
+        "[2026-11-21 19:44:33] pdctl: decode-0 generation 1 left with exit code 0",
     ),
 )  # fmt: skip

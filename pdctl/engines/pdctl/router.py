@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Measure, Row, Speaker
-from pdctl.engines.sign import Sign
+from pdctl.engines.sign import Phase, Sign
 
 ROUTER = Speaker.PDCTL_ROUTER
 _WHERE = (

@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 from pdctl.engines.base import Adapter
-from pdctl.engines.routers import mini_lb, sglang_router, smg
-from pdctl.engines.row import Speaker
+from pdctl.engines.routers import sglang_router, smg
+from pdctl.engines.row import Level, Row, Speaker
+
+LB = Speaker.MINI_LB
+
+ROWS = (
+    Row(
+        "mini-lb-starting", LB, Level.WARNING, "router", b"MiniLB is only for debugging purposes",
+        r"MiniLB is only for debugging purposes",
+        "MiniLB is only for debugging purposes, it only supports random policy!",
+    ),
+    Row(
+        "mini-lb-policy", LB, Level.INFO, "router", b"[MiniLB] Overriding policy to random",
+        r"\[MiniLB\] Overriding policy to random", "[MiniLB] Overriding policy to random",
+    ),
+)  # fmt: skip
+
 
 LAUNCH_ROUTER = ("python", "-m", "sglang_router.launch_router")
 PD = "--pd-disaggregation"
@@ -15,4 +30,4 @@ SGLANG_ROUTER = Adapter(
     Speaker.SGLANG_ROUTER, sglang_router.ROWS, command=(*LAUNCH_ROUTER, PD), pairs_at_debug=True, reads_prefill=True
 )
 # Written in Python, it serves over uvicorn too: those lines are then its own.
-MINI_LB = Adapter(Speaker.MINI_LB, mini_lb.ROWS, Speaker.SGLANG, command=(*LAUNCH_ROUTER, PD, "--mini-lb"))
+MINI_LB = Adapter(Speaker.MINI_LB, ROWS, Speaker.SGLANG, command=(*LAUNCH_ROUTER, PD, "--mini-lb"))

@@ -5,9 +5,8 @@ The request id, path, status and latency stand in the http_request span and come
 
 from __future__ import annotations
 
-from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
-from pdctl.engines.sign import Sign
+from pdctl.engines.sign import Phase, Sign
 
 ROUTER = Speaker.SGLANG_ROUTER
 DEBUG = "--log-level debug"

@@ -8,22 +8,17 @@ from pdctl.engines.base import Adapter, Hint
 from pdctl.engines.row import Speaker
 from pdctl.engines.sglang.logs import (
     access,
-    batches,
     bootstrap,
     crashes,
-    dp,
-    engines,
     failures,
-    fakes,
     handshake,
     health,
     life,
-    others,
     requests,
     scheduling,
-    settings,
     staging,
     transfer,
+    transfer_libraries,
 )
 from pdctl.engines.versions import (
     V0_5_3,
@@ -97,9 +92,9 @@ HINTS = (
 ENGINE = Adapter(
     Speaker.SGLANG,
     (
-        *failures.ROWS, *handshake.ROWS, *requests.ROWS, *batches.ROWS, *bootstrap.ROWS, *health.ROWS, *fakes.ROWS,
-        *access.ROWS, *life.ROWS, *dp.ROWS, *crashes.ROWS, *scheduling.ROWS, *settings.ROWS, *transfer.ROWS,
-        *staging.ROWS, *others.ROWS, *engines.ROWS,
+        *failures.ROWS, *handshake.ROWS, *requests.ROWS, *bootstrap.ROWS, *health.ROWS, *access.ROWS, *life.ROWS,
+        *crashes.ROWS, *scheduling.ROWS, *transfer.ROWS, *staging.ROWS, *transfer_libraries.ROWS,
+        *transfer_libraries.COMPLAINTS,
     ),
     dated=True,
     hints=HINTS,

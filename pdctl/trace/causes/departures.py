@@ -6,8 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
-from pdctl.engines.phase import Phase
-from pdctl.engines.sign import Sign
+from pdctl.engines.sign import Phase, Sign
 from pdctl.trace import canaries, signs
 from pdctl.trace.case import NEAR, Case, Finding, Proof
 from pdctl.trace.upstreams import sent_address

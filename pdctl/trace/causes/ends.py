@@ -6,9 +6,8 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pdctl.engines.phase import Phase
 from pdctl.engines.sglang import behaviour
-from pdctl.engines.sign import Sign
+from pdctl.engines.sign import Phase, Sign
 from pdctl.trace import signs, unexplained_ends
 from pdctl.trace.case import NEAR, Case, Finding, Proof
 from pdctl.trace.causes.mismatches import described

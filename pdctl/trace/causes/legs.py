@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
-from pdctl.engines.phase import Phase
-from pdctl.engines.sign import Sign
+from pdctl.engines.sign import Phase, Sign
 from pdctl.trace import signs
 from pdctl.trace.case import Case, Finding, Proof
 from pdctl.trace.story import waited

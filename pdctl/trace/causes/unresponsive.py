@@ -9,8 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
-from pdctl.engines.phase import Phase
-from pdctl.engines.sign import Sign
+from pdctl.engines.sign import Phase, Sign
 from pdctl.trace.case import NEAR, Case, Finding, Proof
 from pdctl.trace.causes.ports import dialled
 from pdctl.trace.deaths import misses

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pdctl.engines.base import Adapter
-from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
-from pdctl.engines.sign import Sign
+from pdctl.engines.sign import Phase, Sign
 from pdctl.engines.surface import Surface
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import io
 import re
 from dataclasses import replace
 
-from pdctl.engines.phase import Phase
+from pdctl.engines.sign import Phase
 from pdctl.render.term import Term
 from pdctl.trace.room import Cause, Duration, Evidence, Gap, Lane, Missing, Outcome, Room, Step, WrongPrefill
 

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from pdctl.engines.phase import Phase
+from pdctl.engines.sign import Phase
 from pdctl.render.trace.mermaid import escaped
 from pdctl.render.trace.room_forms import RoomForm, write
 from pdctl.render.visible import cells, fitted, padded, visible

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.engines.phase import Phase
+from pdctl.engines.sign import Phase
 from pdctl.render.trace import wording
 from pdctl.render.trace.html_page import GAP_SHARE, Axis
 from pdctl.render.trace.perfetto import to_perfetto

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pdctl.cli.rooms import FIELDS, matcher
-from pdctl.engines.phase import Phase
+from pdctl.engines.sign import Phase
 from pdctl.errors import UsageError
 from pdctl.render import room_list
 from pdctl.trace.room import Outcome, Summary

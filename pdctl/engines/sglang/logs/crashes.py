@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
-from pdctl.engines.sign import Sign
+from pdctl.engines.sign import Phase, Sign
 from pdctl.engines.versions import V0_5_3_POST3, V0_5_4, V0_5_8, V0_5_10, V0_5_18, V0_5_21, V0_5_23, Span
 
 ROWS = (

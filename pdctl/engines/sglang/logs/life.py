@@ -1,11 +1,26 @@
-"""From the first line of a process to its last: arguments, weights, ports, warm-up, ready, drain, stop."""
+"""A process from its first line to its last: arguments, weights, ports, DP workers, warm-up, ready, drain, stop."""
 
 from __future__ import annotations
 
-from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
-from pdctl.engines.sign import Sign
-from pdctl.engines.versions import V0_5_3, V0_5_6, V0_5_11, V0_5_13, V0_5_16, V0_5_22, Span
+from pdctl.engines.sign import Phase, Sign
+from pdctl.engines.versions import (
+    V0_5_3,
+    V0_5_3_POST2,
+    V0_5_6,
+    V0_5_8,
+    V0_5_9,
+    V0_5_10,
+    V0_5_11,
+    V0_5_13,
+    V0_5_14,
+    V0_5_16,
+    V0_5_17,
+    V0_5_22,
+    Span,
+)
+
+DEBUG = "--log-level debug"
 
 ROWS = (
     Row(
@@ -185,5 +200,145 @@ ROWS = (
         "(type 1). Abort request obj.rid='badac3cbd6c54ba4b02bc9c9299da2db'",
         Span(V0_5_13), Phase.ABORTED, cause="PD706",
         proves=(Sign.REQUEST_CUT, Sign.CLIENT_LEFT),
+    ),
+    Row(
+        "dp-rank-started", Speaker.SGLANG, Level.INFO, "", b"Launch DP",
+        r"Launch DP(?P<dp_rank>\d+) starting at GPU #(?P<gpu>\d+)\.",
+        "[2026-11-21 02:18:50] Launch DP0 starting at GPU #0.",
+    ),
+    Row(
+        "dp-worker-chosen", Speaker.SGLANG, Level.DEBUG, "", b"Choose worker ",
+        r"Choose worker (?P<dp_rank>\d+)(?: for health check)?", "[2026-11-21 02:16:35] Choose worker 0",
+        Span(V0_5_8), needs=DEBUG,
+    ),
+    Row(
+        "dp-port-assigned", Speaker.SGLANG, Level.DEBUG, "", b"Assigned port ",
+        r"Assigned port (?P<port>\d+) to worker (?:slot )?(?P<dp_rank>\d+)",
+        "[2026-11-21 02:16:23] Assigned port 46665 to worker 0", Span(V0_5_3_POST2), needs=DEBUG,
+    ),
+    Row(
+        "dp-ports", Speaker.SGLANG, Level.DEBUG, "", b"Worker ports: [", r"Worker ports: \[(?P<ports>[^\]]*)\]",
+        "[2026-11-21 02:16:23] Worker ports: [46665, 43349]", Span(V0_5_3_POST2), needs=DEBUG,
+    ),
+    Row(
+        "dp-ports-sending", Speaker.SGLANG, Level.DEBUG, "", b"Broadcasting worker ports to ",
+        r"Broadcasting worker ports to (?P<nodes>\d+) client nodes",
+        "[2026-11-21 02:16:23] Broadcasting worker ports to 0 client nodes", Span(V0_5_3_POST2), needs=DEBUG,
+    ),
+    Row(
+        "dp-ports-sent", Speaker.SGLANG, Level.DEBUG, "", b"Worker port broadcast completed",
+        r"Worker port broadcast completed", "[2026-11-21 02:16:23] Worker port broadcast completed", Span(V0_5_3_POST2),
+        needs=DEBUG,
+    ),
+    Row(
+        "output-unwanted", Speaker.SGLANG, Level.WARNING, "", b" but the state was deleted in TokenizerManager.",
+        r"Received output for rid='?(?P<rid>[^\s']+)'? but the state was deleted in TokenizerManager\.",
+        "[2026-11-21 02:18:56] Received output for rid='b19891ef380e4d59a023d507187bb770' but the state was deleted in "
+        "TokenizerManager.",
+    ),
+    # Not in the sets we recorded.
+    Row(
+        "dp-worker-given", Speaker.SGLANG, Level.DEBUG, "", b"Direct routing to DP rank ",
+        r"Direct routing to DP rank (?P<dp_rank>\d+)", "[2026-11-21 02:16:35] Direct routing to DP rank 1",
+        needs=DEBUG,
+    ),
+    Row(
+        "dp-ports-late", Speaker.SGLANG, Level.ERROR, "", b"Timeout waiting for worker ports from node 0",
+        r"Timeout waiting for worker ports from node 0",
+        "[2026-11-21 02:16:23] Timeout waiting for worker ports from node 0", Span(V0_5_3_POST2), cause="PD504",
+    ),
+    Row(
+        "dp-handshake-bad", Speaker.SGLANG, Level.ERROR, "", b"Failed to recv/decode handshake in reply thread",
+        r"Failed to recv/decode handshake in reply thread; continue",
+        "[2026-11-21 02:16:23] Failed to recv/decode handshake in reply thread; continue", Span(V0_5_11),
+    ),
+    Row(
+        "dp-handshake", Speaker.SGLANG, Level.DEBUG, "", b" worker ports",
+        r"(?:Connecting to node 0 to receive|Sent) worker ports ?(?P<rest>.*)",
+        "[2026-11-21 02:16:23] Sent worker ports to 1/1 nodes", Span(V0_5_3_POST2), needs=DEBUG,
+    ),
+    Row(
+        "dp-ports-received", Speaker.SGLANG, Level.DEBUG, "", b" worker ports from node 0",
+        r"Received (?P<ports>\S+) worker ports from node 0",
+        "[2026-11-21 02:16:23] Received 2 worker ports from node 0", Span(V0_5_3_POST2), needs=DEBUG,
+    ),
+    Row(
+        "dp-balance-deprecated", Speaker.SGLANG, Level.WARNING, "", b"The 'minimum_tokens' load balancing method",
+        r"The 'minimum_tokens' load balancing method is deprecated",
+        "[2026-11-21 02:16:23] The 'minimum_tokens' load balancing method is deprecated for now and will introduced "
+        "later.Fall back to 'round_robin_scheduler'",
+        Span(V0_5_3, V0_5_8),
+    ),
+    Row(
+        "dp-active-ranks", Speaker.SGLANG, Level.WARNING, "", b"; ignoring update",
+        r"\[(?:DPC|Elastic EP)\](?:\[DPC\])? (?:update_active_ranks: |active rank )status len=(?P<status>\d+) != "
+        r"max_dp_size=(?P<dp_size>\d+); ignoring update",
+        "[2026-11-21 02:16:23] [DPC] update_active_ranks: status len=2 != max_dp_size=4; ignoring update",
+        Span(V0_5_16),
+    ),
+    Row(
+        "dp-elastic", Speaker.SGLANG, Level.DEBUG, "", b"[Elastic EP] ", r"\[Elastic EP\] (?P<rest>.*)",
+        "[2026-11-21 02:16:23] [Elastic EP] add_elastic_workers: slot 2 already active; skipping", Span(V0_5_10),
+        needs=DEBUG,
+    ),
+    Row(
+        "prefill-dcp", Speaker.SGLANG, Level.WARNING, "prefill", b"DCP on a PD prefill server is supported when",
+        r"DCP on a PD prefill server is supported when prefill and decode use the same DCP layout",
+        "[2026-11-21 02:06:23] DCP on a PD prefill server is supported when prefill and decode use the same DCP "
+        "layout, but it usually adds communication overhead without improving prefill performance.",
+        Span(V0_5_17),
+    ),
+    Row(
+        "decode-radix-cache-dp", Speaker.SGLANG, Level.WARNING, "decode", b"EXPERIMENTAL: Decode radix cache with DP",
+        r"EXPERIMENTAL: Decode radix cache with DP attention\.",
+        "[2026-11-21 02:06:23] EXPERIMENTAL: Decode radix cache with DP attention. Requires prefix-aware DP rank "
+        "routing for optimal cache hits.",
+        Span(V0_5_11),
+    ),
+    Row(
+        "decode-radix-cache-on", Speaker.SGLANG, Level.WARNING, "decode", b"EXPERIMENTAL: Radix cache is enabled for",
+        r"EXPERIMENTAL: Radix cache is enabled for decode server",
+        "[2026-11-21 02:06:23] EXPERIMENTAL: Radix cache is enabled for decode server", Span(V0_5_11),
+    ),
+    Row(
+        "decode-mamba-buffer-off", Speaker.SGLANG, Level.WARNING, "decode", b"Mamba extra_buffer is disabled because",
+        r"Mamba extra_buffer is disabled because decode disaggregation currently forces chunk cache\.",
+        "[2026-11-21 02:06:23] Mamba extra_buffer is disabled because decode disaggregation currently forces chunk "
+        "cache. Falling back to no_buffer.",
+        Span(V0_5_11, V0_5_14),
+    ),
+    Row(
+        "backend-mooncake-tcp", Speaker.SGLANG, Level.INFO, "", b"disaggregation transfer backend 'mooncake_tcp'",
+        r"disaggregation transfer backend 'mooncake_tcp' -> mooncake with MC_FORCE_TCP=1",
+        "[2026-11-21 02:06:23] disaggregation transfer backend 'mooncake_tcp' -> mooncake with MC_FORCE_TCP=1 (TCP "
+        "transport, no RDMA)",
+        Span(V0_5_13), backend="mooncake",
+    ),
+    Row(
+        "encoders-dynamic", Speaker.SGLANG, Level.INFO, "", b"--language-only is set without --encoder-urls.",
+        r"--language-only is set without --encoder-urls\.",
+        "[2026-11-21 02:06:23] --language-only is set without --encoder-urls. Encoders are expected to register "
+        "dynamically via the EncoderBootstrapServer.",
+        Span(V0_5_13),
+    ),
+    Row(
+        "encoder-backend", Speaker.SGLANG, Level.INFO, "", b"Encoder transfer backend auto-resolved to ",
+        r"Encoder transfer backend auto-resolved to (?P<encoder_backend>\S+) for (?P<model>\S+) at TP(?P<tp>\d+)\.",
+        "[2026-11-21 02:06:23] Encoder transfer backend auto-resolved to zmq for Qwen3VLForConditionalGeneration at "
+        "TP1.",
+        Span(V0_5_17),
+    ),
+    Row(
+        "no-ib-device", Speaker.SGLANG, Level.WARNING, "", b"No IB devices specified for Mooncake backend",
+        r"No IB devices specified for Mooncake backend, falling back to auto discovery\.",
+        "[2026-11-21 02:06:23] No IB devices specified for Mooncake backend, falling back to auto discovery.",
+        Span(V0_5_9), backend="mooncake",
+    ),
+    Row(
+        "continuous-polling-off", Speaker.SGLANG, Level.WARNING, "prefill", b"Continuous prefill input polling require",
+        r"Continuous prefill input polling requires attention DP=CP=1",
+        "[2026-11-21 02:06:23] Continuous prefill input polling requires attention DP=CP=1 and non-speculative "
+        "autoregressive generation; using the regular overlap loop.",
+        Span(V0_5_22),
     ),
 )  # fmt: skip

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.sign import Phase
 from pdctl.engines.versions import V0_5_10, V0_5_11, V0_5_12, V0_5_17, V0_5_18, V0_5_23, Span
 
 _ROOM = "1707339780048244443"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pdctl.engines.phase import Phase
 from pdctl.engines.row import Level, Row, Speaker
-from pdctl.engines.sign import Sign
+from pdctl.engines.sign import Phase, Sign
 from pdctl.engines.versions import (
     V0_5_3,
     V0_5_5_POST1,
