@@ -70,7 +70,6 @@ DOUBLE_FILES = frozenset(
         "router.py",
         "routers.py",
         "routing.py",
-        "settings.py",
         "steps.py",
         "transfer.py",
         "worker_lists.py",
