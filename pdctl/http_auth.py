@@ -36,7 +36,7 @@ KEY_FLAGS = frozenset(("--api-key", "--admin-api-key"))
 KEY_VARIABLE, ADMIN_VARIABLE = "PDCTL_API_KEY", "PDCTL_ADMIN_API_KEY"
 
 
-class Level(Enum):
+class AccessLevel(Enum):
     """What a route asks for."""
 
     OPEN = "open"  # health and metrics, also with a key (sglang)
@@ -128,7 +128,7 @@ class Gate:
         return not self.guards_admin and not self.guards_clients
 
     def judge(
-        self, level: Level, authorization: bytes, signature: str, method: str, target: str, body: bytes
+        self, level: AccessLevel, authorization: bytes, signature: str, method: str, target: str, body: bytes
     ) -> Judgement:
         """To be asked once for each request: a signature holds once. `signature`: the header's value, or empty."""
         keys = self._keys
@@ -137,9 +137,9 @@ class Gate:
             return Judgement("", True)
         client = not keys.api or _bears(authorization, keys.api)
         if not self.guards_admin:
-            return Judgement("" if client or level is Level.OPEN else _asks(authorization), client)
-        if level is not Level.ADMIN:
-            return Judgement("" if client or level is Level.OPEN else _asks(authorization), False)
+            return Judgement("" if client or level is AccessLevel.OPEN else _asks(authorization), client)
+        if level is not AccessLevel.ADMIN:
+            return Judgement("" if client or level is AccessLevel.OPEN else _asks(authorization), False)
         means = ["the admin API key"] if keys.admin else []
         means += ["the deployment secret (docs/security.md)"] if self._verifier is not None else []
         shown = why if signature and self._verifier is not None else f"needs {' or '.join(means)}"

@@ -34,7 +34,7 @@ class BadBody(Exception):
     """A body that cannot be read; the text says where and why."""
 
 
-class Value(NamedTuple):
+class JsonSpan(NamedTuple):
     """Of a member of the outermost object: where it stands, and of a list, how many items it has."""
 
     start: int
@@ -57,7 +57,7 @@ class Scan:
         self.ends: list[int] = []
         self._give_up = time.thread_time() + PATIENCE
 
-    def members(self) -> list[tuple[str, Value]]:
+    def members(self) -> list[tuple[str, JsonSpan]]:
         """Raise BadBody where the outermost object is none, or is cut off."""
         raw, found = self._raw, []
         at = after_space(raw, 0)
@@ -108,10 +108,10 @@ class Scan:
                 raise BadBody("the body is not valid JSON: a string has no end")
             self._check_time()
 
-    def value(self, at: int, counted: bool) -> Value:
+    def value(self, at: int, counted: bool) -> JsonSpan:
         first = self._raw[at : at + 1]
         if first == b'"':
-            return Value(at, self.string(at))
+            return JsonSpan(at, self.string(at))
         if first in (b"[", b"{"):
             return self._nested(at, counted)
         match = _scalar.match(self._raw, at, at + PIECE)
@@ -119,9 +119,9 @@ class Scan:
             raise BadBody(f"the body is not valid JSON: no value at byte {at}")
         if match.end() - at == PIECE:
             raise BadBody(f"the body is not valid JSON: a number at byte {at} has no end")
-        return Value(at, match.end())
+        return JsonSpan(at, match.end())
 
-    def _nested(self, start: int, counted: bool) -> Value:
+    def _nested(self, start: int, counted: bool) -> JsonSpan:
         """A list or an object: its end by its brackets; what else is in it is not looked at.
 
         `counted`: how many items it has is asked for; else there is one, or none.
@@ -143,7 +143,7 @@ class Scan:
                 del open_brackets[-1:]
                 at += 1
                 if not open_brackets:
-                    return Value(start, at, commas + 1 if content else 0)
+                    return JsonSpan(start, at, commas + 1 if content else 0)
             else:
                 match = _plain.match(raw, at, at + PIECE)
                 if match is None and following != b'"':

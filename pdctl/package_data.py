@@ -29,14 +29,14 @@ class Data(Protocol):
     def read_text(self, encoding: str = "utf-8") -> str: ...
 
 
-class Member:
+class ArchiveMember:
     """The same in an archive. `path` begins with the archive's own."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def __truediv__(self, name: str) -> Member:
-        return Member(self._path / name)
+    def __truediv__(self, name: str) -> ArchiveMember:
+        return ArchiveMember(self._path / name)
 
     def read_text(self, encoding: str = "utf-8") -> str:
         """Raise FileNotFoundError where there is no such file."""
@@ -51,7 +51,7 @@ class Member:
 
 def data(name: str) -> Data:
     """`name`: a directory or file below the package, such as `dialect/releases`."""
-    return cast("Data", Member(PACKAGE / name) if program.FILE else PACKAGE / name)
+    return cast("Data", ArchiveMember(PACKAGE / name) if program.FILE else PACKAGE / name)
 
 
 def location(name: str) -> Path:

@@ -12,7 +12,19 @@ import pytest
 
 from pdctl.deployment_secret import ENV, DeploymentSecret
 from pdctl.errors import UsageError
-from pdctl.http_auth import MAX_NONCES, TOKEN, WINDOW, Gate, Keys, Level, Verifier, add_flags, chosen, masked, sign
+from pdctl.http_auth import (
+    MAX_NONCES,
+    TOKEN,
+    WINDOW,
+    AccessLevel,
+    Gate,
+    Keys,
+    Verifier,
+    add_flags,
+    chosen,
+    masked,
+    sign,
+)
 from tests.cases import for_each
 
 if TYPE_CHECKING:
@@ -22,7 +34,7 @@ SECRET = DeploymentSecret(b"the same in every process that collects the tests")
 TARGET = "/workers"
 
 
-def verdict(keys: Keys, level: Level, bearer: str = "", signature: str = "") -> tuple[bool, bool]:
+def verdict(keys: Keys, level: AccessLevel, bearer: str = "", signature: str = "") -> tuple[bool, bool]:
     """Whether it may pass, and whether it is an admin's."""
     authorization = f"Bearer {bearer}".encode() if bearer else b""
     judged = Gate(keys).judge(level, authorization, signature, "POST", TARGET, b"{}")
@@ -32,33 +44,33 @@ def verdict(keys: Keys, level: Level, bearer: str = "", signature: str = "") -> 
 @for_each(
     ("keys", "level", "bearer", "expected"),
     [
-        (Keys(), Level.ADMIN, "", (True, True)),  # as SGLang: nothing is asked for
-        (Keys(api="k"), Level.OPEN, "", (True, False)),
-        (Keys(api="k"), Level.CLIENT, "", (False, False)),
-        (Keys(api="k"), Level.CLIENT, "x", (False, False)),
-        (Keys(api="k"), Level.CLIENT, "k", (True, True)),
-        (Keys(api="k"), Level.ADMIN, "k", (True, True)),
-        (Keys(api="k", admin="a"), Level.ADMIN, "k", (False, False)),
-        (Keys(api="k", admin="a"), Level.ADMIN, "a", (True, True)),
-        (Keys(api="k", admin="a"), Level.CLIENT, "a", (True, True)),
-        (Keys(admin="a"), Level.CLIENT, "", (True, False)),
-        (Keys(secret=SECRET), Level.CLIENT, "", (True, False)),
-        (Keys(secret=SECRET), Level.ADMIN, "", (False, False)),
-        (Keys(secret=SECRET), Level.ADMIN, SECRET.key.decode(), (False, False)),
-        (Keys(secret=SECRET), Level.ADMIN, SECRET.token(TOKEN), (True, True)),
-        (Keys(secret=SECRET), Level.ADMIN, SECRET.token("another purpose"), (False, False)),
-        (Keys(api="k", secret=SECRET), Level.ADMIN, "k", (False, False)),
-        (Keys(api="k", secret=SECRET), Level.CLIENT, SECRET.token(TOKEN), (True, True)),
+        (Keys(), AccessLevel.ADMIN, "", (True, True)),  # as SGLang: nothing is asked for
+        (Keys(api="k"), AccessLevel.OPEN, "", (True, False)),
+        (Keys(api="k"), AccessLevel.CLIENT, "", (False, False)),
+        (Keys(api="k"), AccessLevel.CLIENT, "x", (False, False)),
+        (Keys(api="k"), AccessLevel.CLIENT, "k", (True, True)),
+        (Keys(api="k"), AccessLevel.ADMIN, "k", (True, True)),
+        (Keys(api="k", admin="a"), AccessLevel.ADMIN, "k", (False, False)),
+        (Keys(api="k", admin="a"), AccessLevel.ADMIN, "a", (True, True)),
+        (Keys(api="k", admin="a"), AccessLevel.CLIENT, "a", (True, True)),
+        (Keys(admin="a"), AccessLevel.CLIENT, "", (True, False)),
+        (Keys(secret=SECRET), AccessLevel.CLIENT, "", (True, False)),
+        (Keys(secret=SECRET), AccessLevel.ADMIN, "", (False, False)),
+        (Keys(secret=SECRET), AccessLevel.ADMIN, SECRET.key.decode(), (False, False)),
+        (Keys(secret=SECRET), AccessLevel.ADMIN, SECRET.token(TOKEN), (True, True)),
+        (Keys(secret=SECRET), AccessLevel.ADMIN, SECRET.token("another purpose"), (False, False)),
+        (Keys(api="k", secret=SECRET), AccessLevel.ADMIN, "k", (False, False)),
+        (Keys(api="k", secret=SECRET), AccessLevel.CLIENT, SECRET.token(TOKEN), (True, True)),
     ],
 )
-def test_who_may_pass(keys: Keys, level: Level, bearer: str, expected: tuple[bool, bool]) -> None:
+def test_who_may_pass(keys: Keys, level: AccessLevel, bearer: str, expected: tuple[bool, bool]) -> None:
     assert verdict(keys, level, bearer) == expected
 
 
 def test_a_signature_is_an_admins_once() -> None:
     gate = Gate(Keys(api="k", secret=SECRET))
     signature = sign(SECRET, "POST", TARGET, b"{}")
-    first, again = (gate.judge(Level.ADMIN, b"", signature, "POST", TARGET, b"{}") for _ in range(2))
+    first, again = (gate.judge(AccessLevel.ADMIN, b"", signature, "POST", TARGET, b"{}") for _ in range(2))
     assert (first.refusal, first.admin) == ("", True)
     assert again.refusal == "POST /workers: it was sent before"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pdctl import input_file
+from pdctl import user_files
 from pdctl.engines import custom
 from pdctl.errors import UsageError
 from pdctl.logs.source import open_logs
@@ -20,7 +20,7 @@ from pdctl.topology.diagnostic import ProblemReport
 
 @pytest.fixture
 def fifo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(input_file, "PATIENCE", 0.2)
+    monkeypatch.setattr(user_files, "PATIENCE", 0.2)
     path = tmp_path / "fifo.yaml"
     os.mkfifo(path)
     return path
@@ -28,18 +28,18 @@ def fifo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_pipe_that_nobody_writes_to_is_given_up(fifo: Path) -> None:
     with pytest.raises(TimeoutError, match=r"nothing was written to it within 0\.2 s"):
-        input_file.read(fifo, 10)
+        user_files.read(fifo, 10)
 
 
 def test_a_pipe_that_somebody_writes_to_is_read(fifo: Path) -> None:
     writer = threading.Thread(target=fifo.write_bytes, args=(b"x" * 300_000,))
     writer.start()
-    assert input_file.read(fifo, 1 << 20) == b"x" * 300_000
+    assert user_files.read(fifo, 1 << 20) == b"x" * 300_000
     writer.join()
 
 
 def test_no_more_is_read_than_the_limit() -> None:
-    assert input_file.read("/dev/zero", 5000) == b"\0" * 5001
+    assert user_files.read("/dev/zero", 5000) == b"\0" * 5001
 
 
 @pytest.mark.parametrize("kind", ["directory", "socket", "loop", "missing"])
@@ -50,7 +50,7 @@ def test_what_cannot_be_read_is_an_os_error(tmp_path: Path, kind: str, monkeypat
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("socket")
         with pytest.raises(OSError, match=r"\w+"):
-            input_file.read(kind, 10)
+            user_files.read(kind, 10)
 
 
 def test_every_reader_gives_a_silent_pipe_up(fifo: Path) -> None:

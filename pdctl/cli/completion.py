@@ -55,7 +55,7 @@ def candidates(verbs: list[str], last: str) -> list[str]:
 def runs() -> list[str]:
     """Names of the runs on this machine (the directory names under the state directory)."""
     from pdctl.errors import UsageError  # late: verbs and options are completed without pathlib and enum
-    from pdctl.user_path import state_directory
+    from pdctl.user_files import state_directory
 
     try:
         folder = state_directory(os.environ) / "runs"

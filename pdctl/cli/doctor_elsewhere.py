@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from pdctl import input_file
+from pdctl import user_files
 from pdctl.doctor import elsewhere
 from pdctl.errors import NotProbedError, UsageError
 from pdctl.fleet import from_host
@@ -46,7 +46,7 @@ def _text(file: str) -> str:
     if file == STDIN and sys.stdin is None:  # closed by who started us
         raise UsageError("--reached -: there is no standard input", hint)
     try:
-        data = sys.stdin.buffer.read(LARGEST) if file == STDIN else input_file.read(file, LARGEST)
+        data = sys.stdin.buffer.read(LARGEST) if file == STDIN else user_files.read(file, LARGEST)
     except OSError as error:
         raise UsageError(f"--reached {file}: {error.strerror}", hint) from None
     return data.decode("utf-8", errors="replace")

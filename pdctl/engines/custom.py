@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import yaml
 
-from pdctl import input_file
+from pdctl import user_files
 from pdctl.engines import pattern, versions
 from pdctl.engines.adapters import adapters, rows
 from pdctl.engines.row import Level, Row, Speaker
@@ -73,7 +73,7 @@ def _entries(file: Path) -> Iterable[tuple[dict[str, Cell], str]]:
 
 def _parsed(file: Path) -> yaml.Node | None:
     try:
-        data = input_file.read(file, LARGEST)
+        data = user_files.read(file, LARGEST)
         if len(data) > LARGEST:
             raise UsageError(f"{file}: larger than {LARGEST >> 20} MiB", "split it into several files")
         return yaml.compose(data.decode("utf-8"), Loader=yaml.SafeLoader)

@@ -15,7 +15,7 @@ from pdctl.errors import LaunchError
 from pdctl.launch import credentials, ending_reasons, log_tail, preflight, storage
 from pdctl.launch.run import Process, Run
 from pdctl.launch.state import RunDir, check_name
-from pdctl.user_path import expanded
+from pdctl.user_files import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

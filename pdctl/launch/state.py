@@ -20,7 +20,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pdctl import user_path
+from pdctl import user_files
 from pdctl.errors import NotFoundError, PdctlError, StorageError, UsageError
 from pdctl.launch import log_tail, storage
 from pdctl.launch.deployment import Deployment, ServerRole, Spec
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def home(environ: Mapping[str, str]) -> Path:
-    return user_path.state_directory(environ)
+    return user_files.state_directory(environ)
 
 
 class RunDir:

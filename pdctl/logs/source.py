@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from pdctl import input_file
+from pdctl import user_files
 from pdctl.errors import StorageError, UsageError
 from pdctl.logs import frames, speakers
 from pdctl.logs.part import Form, Part, Spool, examine, lineless
@@ -158,7 +158,7 @@ def _look(path: str, stdin: BinaryIO | None) -> _Found:
         if stat.S_ISREG(file.stat().st_mode):
             part = examine(path)
         else:  # a pipe such as <(kubectl logs …)
-            part = examine(path, _spooled(path, input_file.chunks(path)))
+            part = examine(path, _spooled(path, user_files.chunks(path)))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", "check its name and its permissions") from None
     base, order = generation(file.name)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl.errors import UsageError
-from pdctl.user_path import expanded
+from pdctl.user_files import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pdctl import input_file
+from pdctl import user_files
 from pdctl.errors import UsageError
 from pdctl.manifests import shell
 from pdctl.manifests.command_lines import program
@@ -120,7 +120,7 @@ QUOTING = ("echo", "printf", "pkill", "pgrep", "grep", "trap")  # they say a com
 def text_of(path: str) -> str:
     """A file's text, or standard input's; UsageError for one that cannot be read, or is none."""
     try:
-        raw = sys.stdin.buffer.read(LARGEST + 1) if path == STDIN else input_file.read(path, LARGEST)
+        raw = sys.stdin.buffer.read(LARGEST + 1) if path == STDIN else user_files.read(path, LARGEST)
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {(error.strerror or str(error)).lower()}", "name a readable file"

@@ -7,7 +7,7 @@ import sys
 from pdctl import lifeline
 from pdctl.errors import PdctlError
 from pdctl.router import command_line, log
-from pdctl.router.app import run
+from pdctl.router.router_process import run
 
 
 def main() -> int:

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from pdctl.router.answers import StreamError, first_event, merge_logprobs, stream_error
-from pdctl.router.ledger import Outcome
-from pdctl.router.leg import Cause, Failure, Leg
+from pdctl.router.leg import Leg, LegCause, LegFailure, StreamError, first_event, merge_logprobs, stream_error
 from pdctl.router.log import logger
-from pdctl.router.registry import Role
+from pdctl.router.registry import WorkerRole
+from pdctl.router.room_ledger import AttemptOutcome
 from pdctl.router.server import JSON, error_body
 
 if TYPE_CHECKING:
-    from pdctl.router.ledger import Record
-    from pdctl.router.leg import Call
-    from pdctl.router.registry import Pair, Worker
+    from pdctl.router.leg import ClientCall
+    from pdctl.router.registry import Worker, WorkerPair
+    from pdctl.router.room_ledger import Record
     from pdctl.router.upstream import Headers, Payload
 
 LINGER = 10.0  # seconds a prefill may still talk after decode has finished
@@ -36,8 +35,8 @@ class Attempt:
 
     def __init__(
         self,
-        call: Call,
-        pair: Pair,
+        call: ClientCall,
+        pair: WorkerPair,
         record: Record,
         payload: Payload,
         deadlines: tuple[float, float, float],
@@ -52,16 +51,16 @@ class Attempt:
         self._whole_by, self._prefill_by, self._first_byte_by = deadlines
         self.pair, self.record = pair, record
         self.keep_prefill = call.body.logprobs
-        self.prefill = Leg(self, Role.PREFILL, pair.prefill, record.prefill_leg)
-        self.decode = Leg(self, Role.DECODE, pair.decode, record.decode_leg)
-        self.failure: Failure | None = None
+        self.prefill = Leg(self, WorkerRole.PREFILL, pair.prefill, record.prefill_leg)
+        self.decode = Leg(self, WorkerRole.DECODE, pair.decode, record.decode_leg)
+        self.failure: LegFailure | None = None
         self.aborted: list[Worker] = []
         self._committed = False
         self._patient = patient
         self._last = b""
-        self._end: asyncio.Future[Outcome] = self._loop.create_future()
+        self._end: asyncio.Future[AttemptOutcome] = self._loop.create_future()
 
-    async def run(self) -> Outcome:
+    async def run(self) -> AttemptOutcome:
         """To the end of the attempt; the client has been answered unless the outcome is FAILED."""
         self._exchange.on_gone = self._gone
         try:
@@ -95,7 +94,7 @@ class Attempt:
         if late is not None:
             if late.cancel(text):
                 self.aborted.append(late.worker)
-            self.leg_failed(late, Cause.DEADLINE, 504, text)
+            self.leg_failed(late, LegCause.DEADLINE, 504, text)
 
     # What the legs report.
 
@@ -129,7 +128,7 @@ class Attempt:
         if self._committed:
             if leg is self.decode:
                 self._exchange.end()
-                self._resolve(Outcome.OK)
+                self._resolve(AttemptOutcome.OK)
             return
         error = stream_error(leg.parts) if leg is self.prefill and leg.streams and leg.parts else None
         if error is not None:
@@ -146,29 +145,29 @@ class Attempt:
             return
         status = leg.status if leg.status in (503, 504) else 502
         detail = leg.text()
-        self.leg_failed(leg, Cause.STATUS, status, f"answered {leg.status}" + (f": {detail}" if detail else ""))
+        self.leg_failed(leg, LegCause.STATUS, status, f"answered {leg.status}" + (f": {detail}" if detail else ""))
 
-    def leg_failed(self, leg: Leg, cause: Cause, status: int, text: str) -> None:
+    def leg_failed(self, leg: Leg, cause: LegCause, status: int, text: str) -> None:
         """A leg that will give no usable answer."""
         leg.record.problem = text
         self.pair.stats.leg_failures[leg.role.value, cause.value] += 1
         if self._end.done() or (self._committed and leg is self.prefill):
             logger.warning("Late failure %s: %s %s", self.record.where, leg.role.value, text)
             return
-        self.failure = self.failure or Failure(leg.role, leg.worker, cause, status, text, leg.retry_after)
+        self.failure = self.failure or LegFailure(leg.role, leg.worker, cause, status, text, leg.retry_after)
         other = self.decode if leg is self.prefill else self.prefill
         if self._patient and not self._committed and not other.over:
             leg.status = status  # not 2xx: the attempt cannot succeed any more
             return
         self._give_up(self.failure)
 
-    def _give_up(self, failure: Failure) -> None:
+    def _give_up(self, failure: LegFailure) -> None:
         self._abandon(f"{failure.role.value} {failure.text}"[:200])
         if self._committed:
             self._break_off(str(failure), failure.status)
-            self._resolve(Outcome.BROKEN)
+            self._resolve(AttemptOutcome.BROKEN)
         else:
-            self._resolve(Outcome.FAILED)
+            self._resolve(AttemptOutcome.FAILED)
 
     def _stream_failed(self, leg: Leg, error: StreamError) -> None:
         """An error that came as the first event of a 200: no token has been produced."""
@@ -178,7 +177,9 @@ class Attempt:
             )
         else:
             status = error.status if error.status in (503, 504) else 502
-            self.leg_failed(leg, Cause.STREAM, status, f"ended its stream with {error.status}: {error.message[:500]}")
+            self.leg_failed(
+                leg, LegCause.STREAM, status, f"ended its stream with {error.status}: {error.message[:500]}"
+            )
 
     # The client.
 
@@ -192,7 +193,7 @@ class Attempt:
             if self.keep_prefill and not decode.streams:
                 body = merge_logprobs(b"".join(self.prefill.parts), body)
             exchange.respond(decode.status, head, body)
-            self._resolve(Outcome.OK)
+            self._resolve(AttemptOutcome.OK)
             return
         decode.piping = True
         exchange.source = decode.connection
@@ -204,7 +205,7 @@ class Attempt:
         self._abandon(f"{leg.role.value} answered {status}")
         self.record.first_byte = time.monotonic()
         self._exchange.respond(status, head + self._marks() + b"x-pd-leg: %b\r\n" % leg.role.value.encode(), body)
-        self._resolve(Outcome.REFUSED)
+        self._resolve(AttemptOutcome.REFUSED)
 
     def _marks(self) -> bytes:
         """Which way the request went."""
@@ -225,7 +226,7 @@ class Attempt:
 
     def _gone(self) -> None:
         self._abandon("the client left")
-        self._resolve(Outcome.GONE)
+        self._resolve(AttemptOutcome.GONE)
 
     # Ends.
 
@@ -234,14 +235,14 @@ class Attempt:
             if leg.cancel(why):
                 self.aborted.append(leg.worker)
 
-    def _resolve(self, outcome: Outcome) -> None:
+    def _resolve(self, outcome: AttemptOutcome) -> None:
         if not self._end.done():
             self._end.set_result(outcome)
 
     def _end_lingering(self) -> None:
         text = f"still open {LINGER:g} s after decode had finished"
         if self.prefill.cancel(text):
-            self.leg_failed(self.prefill, Cause.DEADLINE, 504, text)
+            self.leg_failed(self.prefill, LegCause.DEADLINE, 504, text)
 
 
 def passed_on(headers: Headers) -> bytes:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from pdctl import deployment_secret, http_auth
 from pdctl.errors import UsageError
 from pdctl.router import rehearsal
-from pdctl.router.args import BootstrapCheck, PolicyName, RouterArgs, WorkerArg
-from pdctl.router.origin import Origin
+from pdctl.router.router_args import BootstrapCheck, Origin, PolicyName, RouterArgs, WorkerArg
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,21 +11,20 @@ import orjson
 
 from pdctl.json_members import BadBody
 from pdctl.router.attempt import Attempt
-from pdctl.router.body import Body
-from pdctl.router.fanout import signed
-from pdctl.router.large_body import LARGE, MAX_WAITING, Busy, Reader
-from pdctl.router.ledger import Ledger, Outcome, Record
-from pdctl.router.leg import Call, Cause, Failure
+from pdctl.router.body import LARGE, MAX_WAITING, Busy, GenerationBody, LargeBodyReader
+from pdctl.router.leg import ClientCall, LegCause, LegFailure
 from pdctl.router.log import line, logger, requests_shown
+from pdctl.router.manage import signed
+from pdctl.router.room_ledger import AttemptOutcome, Record, RoomLedger
 from pdctl.router.server import JSON, Exchange, error_body
 from pdctl.router.upstream import Headers, UpstreamError, ask
 from pdctl.thread_death import guarded
 
 if TYPE_CHECKING:
-    from pdctl.router.args import RouterArgs
-    from pdctl.router.metrics import RouterStats
     from pdctl.router.policy import Chooser
-    from pdctl.router.registry import Pair, Registry, Worker
+    from pdctl.router.registry import Registry, Worker, WorkerPair
+    from pdctl.router.room_ledger import RouterStats
+    from pdctl.router.router_args import RouterArgs
     from pdctl.thread_death import Tell
 
 # Between two hops only (RFC 9110 §7.6.1), or said by the router itself.
@@ -41,7 +40,7 @@ RETRY_AFTER = b"retry-after: 2\r\n"
 
 class Dispatcher:
     def __init__(
-        self, args: RouterArgs, registry: Registry, chooser: Chooser, ledger: Ledger, stats: RouterStats, lose: Tell
+        self, args: RouterArgs, registry: Registry, chooser: Chooser, ledger: RoomLedger, stats: RouterStats, lose: Tell
     ) -> None:
         """`lose`: told when nobody looks after the deadlines of requests any more."""
         self._args, self._registry, self._chooser, self._ledger, self._stats = args, registry, chooser, ledger, stats
@@ -52,7 +51,7 @@ class Dispatcher:
         self._checking = False
         self._guarded_check = guarded(self._check_deadlines, "check of deadlines", lose)
         self._shown = requests_shown()
-        self._reader = Reader()
+        self._reader = LargeBodyReader()
 
     async def serve(self, exchange: Exchange) -> None:
         """Answer one client, whatever happens to the workers."""
@@ -62,7 +61,7 @@ class Dispatcher:
                 raise BadBody("the body is compressed (content-encoding), but the router has to read it: send it plain")
             raw = exchange.body
             large = len(raw) >= LARGE
-            body = await self._reader.read(exchange.path, raw) if large else Body(exchange.path, bytes(raw))
+            body = await self._reader.read(exchange.path, raw) if large else GenerationBody(exchange.path, bytes(raw))
         except Busy:
             head = RETRY_AFTER + b"x-request-id: %b\r\n" % request_id
             exchange.json(503, error_body(BUSY, "service_unavailable", "too_many_large_bodies"), head)
@@ -72,13 +71,13 @@ class Dispatcher:
             exchange.json(400, error_body(str(error), "invalid_request_error", "invalid_body"), head)
             logger.info("Refuse request_id=%s path=%s: %s", request_id.decode(), exchange.path.decode(), error)
             return
-        await self._attempts(Call(exchange, body, request_id, forward))
+        await self._attempts(ClientCall(exchange, body, request_id, forward))
 
-    async def _attempts(self, call: Call) -> None:
+    async def _attempts(self, call: ClientCall) -> None:
         args, give_up = self._args, time.monotonic() + self._args.request_timeout
-        tried: list[Pair] = []
+        tried: list[WorkerPair] = []
         failed: list[Worker] = []
-        failure: Failure | None = None
+        failure: LegFailure | None = None
         for number in range(1, args.retries + 2):
             if call.exchange.gone:
                 self._stats.client_gone += 1
@@ -94,7 +93,7 @@ class Dispatcher:
             outcome = await attempt.run()
             self._close(call, attempt, outcome)
             failure = attempt.failure
-            if failure is None or outcome is not Outcome.FAILED:
+            if failure is None or outcome is not AttemptOutcome.FAILED:
                 return
             tried.append(pair)
             failed.append(failure.worker)
@@ -105,7 +104,7 @@ class Dispatcher:
             await self._settle(attempt, failure, pause)
         self._give_up(call, failure, len(tried))
 
-    def _open(self, call: Call, pair: Pair, number: int, give_up: float) -> Attempt:
+    def _open(self, call: ClientCall, pair: WorkerPair, number: int, give_up: float) -> Attempt:
         body, prefill = call.body, pair.prefill
         port = prefill.bootstrap_port
         assert port is not None or self._registry.misled  # a prefill without one is never usable
@@ -137,12 +136,12 @@ class Dispatcher:
             self._loop.call_later(DEADLINE_CHECK, self._guarded_check)
         return attempt
 
-    def _close(self, call: Call, attempt: Attempt, outcome: Outcome) -> None:
+    def _close(self, call: ClientCall, attempt: Attempt, outcome: AttemptOutcome) -> None:
         record, pair, failure = attempt.record, attempt.pair, attempt.failure
         self._running.discard(attempt)
         self._ledger.close(record, outcome, call.exchange.status)
         pair.stats.attempts[outcome.value] += 1
-        if outcome is Outcome.OK:
+        if outcome is AttemptOutcome.OK:
             self._registry.report(pair, failed=False)
             pair.stats.duration.observe(record.ended - record.began)
             pair.stats.first_byte.observe(record.first_byte - record.began)
@@ -150,7 +149,7 @@ class Dispatcher:
             self._registry.report(pair, failed=True)
         else:
             pair.breaker.release()
-            self._stats.client_gone += outcome is Outcome.GONE
+            self._stats.client_gone += outcome is AttemptOutcome.GONE
         for worker in attempt.aborted:
             self._abort(worker, call.body.rids, record)
         if failure is not None:
@@ -158,7 +157,7 @@ class Dispatcher:
         elif self._shown:
             line(_finish(record))
 
-    def _give_up(self, call: Call, failure: Failure | None, attempts: int) -> None:
+    def _give_up(self, call: ClientCall, failure: LegFailure | None, attempts: int) -> None:
         """The answer when no attempt gave one."""
         exchange = call.exchange
         head = b"x-pd-attempts: %d\r\nx-request-id: %b\r\n" % (attempts, call.request_id)
@@ -183,11 +182,11 @@ class Dispatcher:
 
     # Ending what was begun on workers.
 
-    async def _settle(self, attempt: Attempt, failure: Failure, pause: float) -> None:
+    async def _settle(self, attempt: Attempt, failure: LegFailure, pause: float) -> None:
         """Before a retry: an abort still under way must not hit the next attempt, which carries the same rid."""
         if attempt.aborted and self._aborts and attempt.record.rids:
             await asyncio.wait(set(self._aborts), timeout=ABORT_TIMEOUT)
-        if failure.cause is not Cause.CONNECT or attempt.record.attempt > 1:
+        if failure.cause is not LegCause.CONNECT or attempt.record.attempt > 1:
             await asyncio.sleep(pause)
 
     def _abort(self, worker: Worker, rids: tuple[str, ...], record: Record) -> None:
@@ -235,7 +234,7 @@ def read_headers(headers: Headers) -> tuple[bytes, bytes, bytes]:
     return request_id, b"".join(lines), encoding
 
 
-def _retry_after(failure: Failure) -> bytes:
+def _retry_after(failure: LegFailure) -> bytes:
     """The worker knows its queue best."""
     return b"retry-after: %b\r\n" % failure.retry_after if failure.retry_after else RETRY_AFTER
 

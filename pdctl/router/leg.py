@@ -6,14 +6,18 @@ import asyncio
 import time
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pdctl.router.registry import Role, Worker
+import orjson
+
+from pdctl.router.registry import Worker, WorkerRole
 from pdctl.router.upstream import UpstreamError
 
 if TYPE_CHECKING:
-    from pdctl.router.body import Body
-    from pdctl.router.ledger import LegRecord
+    from collections.abc import Sequence
+
+    from pdctl.router.body import GenerationBody
+    from pdctl.router.room_ledger import LegRecord
     from pdctl.router.server import Exchange
     from pdctl.router.upstream import Connection, Headers, Payload
 
@@ -21,7 +25,7 @@ MAX_ANSWER = 512 << 20  # bytes of an answer that is held until it is whole: as 
 KEEP = 16  # pieces of a prefill's answer: enough for an error; the one token in it is decode's first
 
 
-class Cause(str, Enum):
+class LegCause(str, Enum):
     CONNECT = "connect"
     LOST = "lost"
     STATUS = "status"
@@ -30,15 +34,15 @@ class Cause(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class LegFailure:
     """Which leg failed and how; `status` is what the client should get for it.
 
     `retry_after`: when the worker would have the client come back, in its own words; empty where it said nothing.
     """
 
-    role: Role
+    role: WorkerRole
     worker: Worker
-    cause: Cause
+    cause: LegCause
     status: int
     text: str
     retry_after: bytes = b""
@@ -47,12 +51,12 @@ class Failure:
         return f"{self.role.value} {self.worker.url} {self.text}"
 
 
-class Call:
+class ClientCall:
     """A client's request as every attempt sees it; `forward` holds the header lines that go on to both workers."""
 
     __slots__ = ("body", "exchange", "forward", "request_id", "target")
 
-    def __init__(self, exchange: Exchange, body: Body, request_id: bytes, forward: bytes) -> None:
+    def __init__(self, exchange: Exchange, body: GenerationBody, request_id: bytes, forward: bytes) -> None:
         self.exchange, self.body, self.request_id, self.forward = exchange, body, request_id, forward
         self.target = exchange.path + b"?" + exchange.query if exchange.query else exchange.path
 
@@ -66,7 +70,7 @@ class Watcher(Protocol):
     def pipe(self, data: bytes) -> None: ...
     def leg_ended(self, leg: Leg) -> None: ...
     def leg_refused(self, leg: Leg) -> None: ...
-    def leg_failed(self, leg: Leg, cause: Cause, status: int, text: str) -> None: ...
+    def leg_failed(self, leg: Leg, cause: LegCause, status: int, text: str) -> None: ...
 
 
 class Leg:
@@ -88,7 +92,7 @@ class Leg:
         "worker",
     )
 
-    def __init__(self, attempt: Watcher, role: Role, worker: Worker, record: LegRecord) -> None:
+    def __init__(self, attempt: Watcher, role: WorkerRole, worker: Worker, record: LegRecord) -> None:
         self.attempt, self.role, self.worker, self.record = attempt, role, worker, record
         self.status = 0
         self.headers: Headers = []
@@ -103,7 +107,7 @@ class Leg:
     def ok(self) -> bool:
         return 200 <= self.status < 300
 
-    def start(self, call: Call, payload: Payload) -> None:
+    def start(self, call: ClientCall, payload: Payload) -> None:
         pool = self.worker.pool
         head = b"%b %b HTTP/1.1\r\nhost: %b\r\n%bcontent-length: %d\r\n\r\n" % (
             call.exchange.method,
@@ -127,7 +131,7 @@ class Leg:
             if not self.over:
                 self._leave()
                 self.worker.wake.set()  # look at it now rather than at the next interval
-                self.attempt.leg_failed(self, Cause.CONNECT, 502, str(error))
+                self.attempt.leg_failed(self, LegCause.CONNECT, 502, str(error))
             return
         self._connecting = None
         if self.over:  # cancelled in the very moment the connection came about
@@ -171,26 +175,26 @@ class Leg:
         for name, value in headers:
             if name == b"content-type":
                 self.streams = value.startswith(b"text/event-stream")
-        if self.role is Role.PREFILL:
+        if self.role is WorkerRole.PREFILL:
             self.attempt.advance()
 
     def on_data(self, data: bytes) -> None:
         if self.piping:
             self.attempt.pipe(data)
-        elif self.role is Role.DECODE or self.attempt.keep_prefill or len(self.parts) < KEEP:
+        elif self.role is WorkerRole.DECODE or self.attempt.keep_prefill or len(self.parts) < KEEP:
             self._held += len(data)
             if self._held > MAX_ANSWER:
                 self._refuse_more()
                 return
             self.parts.append(data)
-            if self.role is Role.DECODE and self.streams:
+            if self.role is WorkerRole.DECODE and self.streams:
                 self.attempt.advance()
 
     def _refuse_more(self) -> None:
         text = f"answered with more than {MAX_ANSWER} bytes"
         self.parts.clear()
         self.cancel(text)
-        self.attempt.leg_failed(self, Cause.LOST, 502, text)
+        self.attempt.leg_failed(self, LegCause.LOST, 502, text)
 
     def on_end(self) -> None:
         self._leave()
@@ -202,4 +206,79 @@ class Leg:
 
     def on_lost(self, reason: str) -> None:
         self._leave()
-        self.attempt.leg_failed(self, Cause.LOST, 502, reason)
+        self.attempt.leg_failed(self, LegCause.LOST, 502, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamError:
+    status: int
+    message: str
+
+
+def first_event(parts: Sequence[bytes]) -> bool:
+    """Whether the first event of a stream is there whole, and is one with data."""
+    text = parts[0] if len(parts) == 1 else b"".join(parts)
+    return text.startswith(b"data:") and b"\n\n" in text
+
+
+def stream_error(parts: Sequence[bytes]) -> StreamError | None:
+    """The error that is the first event of a stream, if it is one.
+
+    sglang 0.5.8-0.5.23 answers 200 before it knows: a failed KV transfer then comes as `{"error": {…, "code": 500}}`
+    (OpenAI routes) or as a finish reason `abort` with a status code (/generate). An error without a code is the
+    client's own (0.5.8).
+    """
+    text = parts[0] if len(parts) == 1 else b"".join(parts)
+    first = text[: text.find(b"\n\n")] if b"\n\n" in text else text
+    if b'"error"' not in first and b'"abort"' not in first:
+        return None
+    try:
+        event = orjson.loads(first.removeprefix(b"data:").strip())
+    except orjson.JSONDecodeError:
+        return None
+    return _error_of(event) if isinstance(event, dict) else None
+
+
+def _error_of(event: dict[str, Any]) -> StreamError | None:
+    error = event.get("error")
+    if isinstance(error, dict):
+        return StreamError(_status(error.get("code"), 400), str(error.get("message", "")))
+    meta = event.get("meta_info")
+    reason = meta.get("finish_reason") if isinstance(meta, dict) else None
+    if isinstance(reason, dict) and reason.get("type") == "abort" and reason.get("status_code") is not None:
+        return StreamError(_status(reason["status_code"], 500), str(reason.get("message", "")))
+    return None
+
+
+def _status(value: object, default: int) -> int:
+    return value if isinstance(value, int) and 400 <= value < 600 else default
+
+
+def merge_logprobs(prefill: bytes, decode: bytes) -> bytes:
+    """decode's /generate answer with the logprobs of the prompt in front, which only the prefill has computed.
+
+    Either answer in another shape leaves decode's as it is.
+    """
+    try:
+        theirs, ours = orjson.loads(prefill), orjson.loads(decode)
+    except orjson.JSONDecodeError:
+        return decode
+    if isinstance(theirs, list) and isinstance(ours, list):
+        merged = [_merge(one, other) for one, other in zip(theirs, ours, strict=False)]
+    else:
+        merged = [_merge(theirs, ours)]
+    return orjson.dumps(ours) if any(merged) else decode
+
+
+def _merge(prefill: object, decode: object) -> bool:
+    theirs, ours = _meta(prefill), _meta(decode)
+    first, second = theirs.get("input_token_logprobs"), ours.get("input_token_logprobs")
+    if not isinstance(first, list) or not isinstance(second, list):
+        return False
+    ours["input_token_logprobs"] = first + second
+    return True
+
+
+def _meta(answer: object) -> dict[str, Any]:
+    meta = answer.get("meta_info") if isinstance(answer, dict) else None
+    return meta if isinstance(meta, dict) else {}

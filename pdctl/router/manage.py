@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, unquote
 
 import orjson
 
 from pdctl.errors import UsageError
+from pdctl.http_auth import SIGNATURE, sign
 from pdctl.router import documents
-from pdctl.router.ledger import SCHEMA as ROOMS
-from pdctl.router.ledger import Ledger
+from pdctl.router.body import GenerationBody
+from pdctl.router.documents import exposition
 from pdctl.router.log import logger
-from pdctl.router.metrics import CONTENT_TYPE, RouterStats
-from pdctl.router.origin import Origin
-from pdctl.router.registry import PortSource, Registry, Role, Worker
-from pdctl.router.scrape import exposition
-from pdctl.router.server import JSON, Exchange, Server, error_body
+from pdctl.router.registry import PortSource, Registry, Worker, WorkerPair, WorkerRole
+from pdctl.router.room_ledger import CONTENT_TYPE, AttemptOutcome, Record, RoomLedger, RouterStats
+from pdctl.router.room_ledger import SCHEMA as ROOMS
+from pdctl.router.router_args import Origin
+from pdctl.router.server import JSON, ClientServer, Exchange, error_body
+from pdctl.router.upstream import UpstreamError, WorkerReply, ask
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pdctl.http_auth import Gate
-    from pdctl.router.args import RouterArgs
-    from pdctl.router.fanout import Answer, Fanout
     from pdctl.router.monitor import Monitor
+    from pdctl.router.router_args import RouterArgs
 
 Handler = Callable[[Exchange, str], Awaitable[None]]
 TEXT = b"content-type: text/plain; charset=utf-8\r\n"
@@ -44,10 +50,10 @@ class Management:
         args: RouterArgs,
         registry: Registry,
         monitor: Monitor,
-        ledger: Ledger,
+        ledger: RoomLedger,
         stats: RouterStats,
         fanout: Fanout,
-        server: Server,
+        server: ClientServer,
         gate: Gate,
     ) -> None:
         self._args, self._gate = args, gate
@@ -228,7 +234,7 @@ class Management:
     async def _server_info(self, exchange: Exchange, rest: str) -> None:
         """Every worker's own, by role (the shape of mini_lb, which benchmark clients read)."""
         found: dict[str, list[Any]] = {}
-        for role in Role:
+        for role in WorkerRole:
             answers = await self._fanout.every("GET", "/server_info", role=role)
             if any(one.reply is not None and one.reply.status == 404 for one in answers):
                 answers = await self._fanout.every("GET", "/get_server_info", role=role)
@@ -257,16 +263,16 @@ def refuse_method(exchange: Exchange, allowed: list[str]) -> None:
     exchange.json(405, error_body(text, "invalid_request_error", "method_not_allowed"), head)
 
 
-def _report(exchange: Exchange, answers: list[Answer]) -> None:
+def _report(exchange: Exchange, answers: list[WorkerAnswer]) -> None:
     results = [
         {"worker": one.worker.url, "status": one.reply.status if one.reply else None, "answer": one.value()}
         for one in answers
     ]
     good = bool(answers) and all(one.ok for one in answers)
-    exchange.json(200 if good else 502, {"schema": "pdctl.router.fanout/1", "success": good, "workers": results})
+    exchange.json(200 if good else 502, {"schema": "pdctl.router.manage/1", "success": good, "workers": results})
 
 
-def _worker_spec(raw: bytes) -> tuple[Role, Origin, int | None]:
+def _worker_spec(raw: bytes) -> tuple[WorkerRole, Origin, int | None]:
     try:
         spec = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -276,13 +282,13 @@ def _worker_spec(raw: bytes) -> tuple[Role, Origin, int | None]:
     if not isinstance(spec, dict) or not isinstance(spec.get("url"), str):
         raise UsageError("`url` is missing", 'send {"url", "worker_type", "bootstrap_port"}')
     kind, port = spec.get("worker_type"), spec.get("bootstrap_port")
-    if kind not in (Role.PREFILL.value, Role.DECODE.value):
+    if kind not in (WorkerRole.PREFILL.value, WorkerRole.DECODE.value):
         raise UsageError(f"worker_type {kind!r}", "it is prefill or decode")
     if port is not None and not (isinstance(port, int) and not isinstance(port, bool) and 0 < port < 65536):
         raise UsageError(f"bootstrap_port {port!r}", "it is 1 to 65535, or left out to be read from the prefill")
-    if port is not None and kind == Role.DECODE.value:
+    if port is not None and kind == WorkerRole.DECODE.value:
         raise UsageError("a decode has no bootstrap port", "leave it out")
-    return Role(kind), Origin.parse(spec["url"]), port
+    return WorkerRole(kind), Origin.parse(spec["url"]), port
 
 
 def _no_worker(exchange: Exchange, name: str) -> None:
@@ -302,3 +308,100 @@ def _room(text: str) -> int | None:
         return int(digits, base)
     except ValueError:
         return None
+
+
+CANARY = json.dumps({"text": "Say one word.", "sampling_params": {"max_new_tokens": 1, "temperature": 0}}).encode()
+
+
+def signed(args: RouterArgs, method: str, target: str, body: bytes) -> bytes:
+    """The header line that tells engines of this deployment that its router asks; empty without a secret."""
+    if args.secret is None or method == "GET":
+        return b""
+    return f"{SIGNATURE}: {sign(args.secret, method, target, body)}\r\n".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAnswer:
+    """Of one worker: a reply, or why there is none."""
+
+    worker: Worker
+    reply: WorkerReply | None
+    error: str
+
+    @property
+    def ok(self) -> bool:
+        return self.reply is not None and self.reply.status == 200
+
+    def value(self) -> object:
+        """The JSON it answered; its text where that is not JSON."""
+        if self.reply is None:
+            return {"error": self.error}
+        try:
+            return orjson.loads(self.reply.body)
+        except orjson.JSONDecodeError:
+            return self.reply.text()
+
+
+class Fanout:
+    def __init__(self, args: RouterArgs, registry: Registry, ledger: RoomLedger) -> None:
+        self._args, self._registry, self._ledger = args, registry, ledger
+        self._auth = f"authorization: Bearer {args.api_key}\r\n".encode() if args.api_key else b""
+
+    async def every(
+        self, method: str, target: str, body: bytes = b"", role: WorkerRole | None = None, admin: bool = True
+    ) -> list[WorkerAnswer]:
+        """All workers (of a role) at once. `admin`: in the router's own name, not in that of a client."""
+        chosen = [one for one in self._registry.workers.values() if role in (None, one.role)]
+        return list(await asyncio.gather(*(self._one(worker, method, target, body, admin) for worker in chosen)))
+
+    async def first(self, target: str) -> WorkerAnswer | None:
+        """The first usable worker that answers 200; prefills before decodes."""
+        workers = sorted(
+            self._registry.workers.values(), key=lambda one: (not one.usable, one.role is WorkerRole.DECODE)
+        )
+        answer = None
+        for worker in workers:
+            answer = await self._one(worker, "GET", target, b"")
+            if answer.ok:
+                break
+        return answer
+
+    async def _one(self, worker: Worker, method: str, target: str, body: bytes, admin: bool = True) -> WorkerAnswer:
+        headers = self._auth + (signed(self._args, method, target, body) if admin else b"")
+        try:
+            reply = await ask(worker.pool, method, target, timeout=self._args.probe_timeout, body=body, headers=headers)
+        except UpstreamError as error:
+            return WorkerAnswer(worker, None, str(error))
+        return WorkerAnswer(worker, reply, "")
+
+    async def canaries(self, pairs: Sequence[WorkerPair]) -> list[dict[str, object]]:
+        """One real token through each pair, one pair after another; a breaker learns nothing from it."""
+        return [await self._canary(pair) for pair in pairs]
+
+    async def _canary(self, pair: WorkerPair) -> dict[str, object]:
+        body = GenerationBody(b"/generate", CANARY)
+        rooms, port = body.rooms(), pair.prefill.bootstrap_port
+        host = pair.prefill.origin.uri_host
+        record = Record(
+            rooms=rooms, request_id=f"canary-{rooms[0]}", rids=(), path="/generate", stream=False, attempt=1,
+            prefill=pair.prefill.url, decode=pair.decode.url, bootstrap=f"{host}:{port}",
+        )  # fmt: skip
+        self._ledger.open(record)
+        payload = body.addressed(host, port, rooms)
+        legs = (self._one(worker, "POST", "/generate", payload) for worker in (pair.prefill, pair.decode))
+        answers = await asyncio.gather(*legs)
+        passed = all(answer.ok for answer in answers)
+        self._ledger.close(record, AttemptOutcome.OK if passed else AttemptOutcome.FAILED, 200 if passed else 502)
+        logger.info(
+            "Canary room=%d prefill=%s decode=%s %s", rooms[0], record.prefill, record.decode, record.outcome.value
+        )
+        problems = [
+            f"{one.worker.role.value} {one.worker.url}: {one.error or one.value()}" for one in answers if not one.ok
+        ]
+        return {
+            "prefill": record.prefill,
+            "decode": record.decode,
+            "room": rooms[0],
+            "ok": passed,
+            "problems": problems,
+        }

@@ -8,10 +8,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from pdctl.router.args import PolicyName
+from pdctl.router.router_args import PolicyName
 
 if TYPE_CHECKING:
-    from pdctl.router.registry import Pair, Table, Worker
+    from pdctl.router.registry import Table, Worker, WorkerPair
 
 Prompt = Callable[[], str]
 T = TypeVar("T")
@@ -117,7 +117,7 @@ class Chooser:
         self._cycle = isinstance(prefill, RoundRobin) and isinstance(decode, RoundRobin)
         self._turn = -1
 
-    def choose(self, table: Table, prompt: Prompt) -> Pair:
+    def choose(self, table: Table, prompt: Prompt) -> WorkerPair:
         """One pair of a table that is not empty."""
         if self._cycle:
             self._turn += 1

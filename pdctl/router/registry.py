@@ -9,20 +9,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from pdctl.router.breaker import Breaker
 from pdctl.router.log import logger
-from pdctl.router.metrics import PairStats
 from pdctl.router.rehearsal import misleads
-from pdctl.router.upstream import Pool
+from pdctl.router.room_ledger import PairStats
+from pdctl.router.upstream import ConnectionPool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from pdctl.router.args import RouterArgs
-    from pdctl.router.origin import Origin
+    from pdctl.router.router_args import Origin, RouterArgs
 
 
-class Role(str, Enum):
+class WorkerRole(str, Enum):
     PREFILL = "prefill"
     DECODE = "decode"
 
@@ -36,7 +34,7 @@ class PortSource(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class WorkerFacts:
     """What a worker says of itself in /server_info; empty where it does not say."""
 
     disaggregation_mode: str = ""
@@ -72,7 +70,9 @@ class Worker:
         "wake",
     )
 
-    def __init__(self, role: Role, origin: Origin, given_port: int | None, source: PortSource, pool: Pool) -> None:
+    def __init__(
+        self, role: WorkerRole, origin: Origin, given_port: int | None, source: PortSource, pool: ConnectionPool
+    ) -> None:
         self.role = role
         self.origin = origin
         self.pool = pool
@@ -83,7 +83,7 @@ class Worker:
         self.given_port = given_port
         self.bootstrap_port = given_port
         self.port_source: PortSource | None = source if given_port is not None else None
-        self.facts = Facts()
+        self.facts = WorkerFacts()
         self.usable = False
         self.reason = "not asked yet"
         self.load = 0
@@ -92,7 +92,7 @@ class Worker:
         self.wake = asyncio.Event()
 
 
-class Pair:
+class WorkerPair:
     """One prefill with one decode: what is counted, broken and walked."""
 
     __slots__ = ("breaker", "decode", "head", "prefill", "stats")
@@ -110,16 +110,16 @@ class Table:
 
     __slots__ = ("cycle", "partners", "prefills")
 
-    def __init__(self, pairs: Iterable[Pair]) -> None:
+    def __init__(self, pairs: Iterable[WorkerPair]) -> None:
         self.cycle = tuple(pairs)
-        self.partners: dict[str, list[Pair]] = {}
+        self.partners: dict[str, list[WorkerPair]] = {}
         prefills: dict[str, Worker] = {}
         for pair in self.cycle:
             self.partners.setdefault(pair.prefill.id, []).append(pair)
             prefills[pair.prefill.id] = pair.prefill
         self.prefills = tuple(prefills.values())
 
-    def without(self, tried: Iterable[Pair], failed: Iterable[Worker]) -> Table:
+    def without(self, tried: Iterable[WorkerPair], failed: Iterable[Worker]) -> Table:
         """For a retry: no pair that was tried; none with a member that failed, as long as another is left."""
         left = [pair for pair in self.cycle if pair not in tried]
         better = [pair for pair in left if pair.prefill not in failed and pair.decode not in failed]
@@ -135,21 +135,21 @@ class Registry:
         self.rehearsal, self.misled = args.rehearse, misleads(args.rehearse)
         self.workers: dict[str, Worker] = {}
         self._removed: list[Worker] = []
-        self.pairs: dict[tuple[str, str], Pair] = {}
+        self.pairs: dict[tuple[str, str], WorkerPair] = {}
         self.table = Table(())
 
-    def add(self, role: Role, origin: Origin, port: int | None, source: PortSource) -> Worker | None:
+    def add(self, role: WorkerRole, origin: Origin, port: int | None, source: PortSource) -> Worker | None:
         """The new worker, not usable until it has been looked at; None when the URL is known, in either role."""
         if any(worker.origin == origin for worker in self.workers.values()):
             return None
         args = self._args
-        pool = Pool(origin, idle_timeout=args.upstream_idle_timeout, connect_timeout=args.connect_timeout)
+        pool = ConnectionPool(origin, idle_timeout=args.upstream_idle_timeout, connect_timeout=args.connect_timeout)
         worker = Worker(role, origin, port, source, pool)
         self.workers[worker.id] = worker
-        for other in self.of(Role.DECODE if role is Role.PREFILL else Role.PREFILL):
-            prefill, decode = (worker, other) if role is Role.PREFILL else (other, worker)
+        for other in self.of(WorkerRole.DECODE if role is WorkerRole.PREFILL else WorkerRole.PREFILL):
+            prefill, decode = (worker, other) if role is WorkerRole.PREFILL else (other, worker)
             breaker = Breaker(args.cb_failure_threshold, args.cb_timeout, self.rebuild)
-            self.pairs[prefill.id, decode.id] = Pair(prefill, decode, breaker)
+            self.pairs[prefill.id, decode.id] = WorkerPair(prefill, decode, breaker)
         self.rebuild()
         return worker
 
@@ -169,7 +169,7 @@ class Registry:
         """Removed ones that still answer requests they were given before."""
         return [worker for worker in self._removed if worker.load]
 
-    def of(self, role: Role) -> list[Worker]:
+    def of(self, role: WorkerRole) -> list[Worker]:
         return [worker for worker in self.workers.values() if worker.role is role]
 
     def set_usable(self, worker: Worker, usable: bool, reason: str) -> None:
@@ -188,7 +188,7 @@ class Registry:
         if changed:
             self.rebuild()
 
-    def report(self, pair: Pair, failed: bool) -> None:
+    def report(self, pair: WorkerPair, failed: bool) -> None:
         """The end of an attempt that says something about its pair."""
         if not failed:
             pair.breaker.succeed()
@@ -203,14 +203,14 @@ class Registry:
     def rebuild(self) -> None:
         self.table = Table(
             pair
-            for pair in walk(self.of(Role.PREFILL), self.of(Role.DECODE), self.pairs)
+            for pair in walk(self.of(WorkerRole.PREFILL), self.of(WorkerRole.DECODE), self.pairs)
             if pair.prefill.usable and pair.decode.usable and pair.breaker.allows
         )
 
     def obstacles(self) -> list[str]:
         """Why there is no pair to use, one line per cause."""
         found = []
-        for role in Role:
+        for role in WorkerRole:
             if not self.of(role):
                 found.append(f"no {role.value} is registered")
             found += [f"{role.value} {one.url}: {one.reason}" for one in self.of(role) if not one.usable]
@@ -225,7 +225,7 @@ class Registry:
         return found
 
 
-def walk(prefills: list[Worker], decodes: list[Worker], pairs: dict[tuple[str, str], Pair]) -> list[Pair]:
+def walk(prefills: list[Worker], decodes: list[Worker], pairs: dict[tuple[str, str], WorkerPair]) -> list[WorkerPair]:
     """All pairs, each side taking turns.
 
     Two counters alone would walk in lock-step: when the counts have a common divisor they are back where they began
@@ -237,3 +237,69 @@ def walk(prefills: list[Worker], decodes: list[Worker], pairs: dict[tuple[str, s
         shift = step // math.lcm(len(prefills), len(decodes))
         order.append(pairs[prefill.id, decodes[(step + shift) % len(decodes)].id])
     return order
+
+
+class BreakerState(str, Enum):
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"  # one trial request may pass; its end decides
+
+
+class Breaker:
+    """`changed` is called on every change of `allows`; the clock is the caller's (`now` in seconds)."""
+
+    __slots__ = ("_changed", "_failures", "_open_for", "_threshold", "_trial", "open_until", "state")
+
+    def __init__(self, threshold: int, open_for: float, changed: Callable[[], None]) -> None:
+        self._threshold = threshold
+        self._open_for = open_for
+        self._changed = changed
+        self._failures = 0
+        self._trial = False
+        self.state = BreakerState.CLOSED
+        self.open_until = 0.0
+
+    @property
+    def failures(self) -> int:
+        return self._failures
+
+    @property
+    def allows(self) -> bool:
+        return self.state is BreakerState.CLOSED or (self.state is BreakerState.HALF_OPEN and not self._trial)
+
+    def ripen(self, now: float) -> None:
+        """Let a trial through once the time is up."""
+        if self.state is BreakerState.OPEN and now >= self.open_until:
+            self.state = BreakerState.HALF_OPEN
+            self._trial = False
+            self._changed()
+
+    def begin(self) -> None:
+        """A request is sent to the pair."""
+        if self.state is BreakerState.HALF_OPEN:
+            self._trial = True
+            self._changed()
+
+    def succeed(self) -> None:
+        self._failures = 0
+        if self.state is not BreakerState.CLOSED:
+            self.state = BreakerState.CLOSED
+            self._changed()
+
+    def fail(self, now: float) -> bool:
+        """Whether this failure opened the breaker."""
+        self._failures += 1
+        if self.state is BreakerState.OPEN:
+            return False
+        if self.state is BreakerState.CLOSED and self._failures < self._threshold:
+            return False
+        self.state = BreakerState.OPEN
+        self.open_until = now + self._open_for
+        self._changed()
+        return True
+
+    def release(self) -> None:
+        """The request ended without saying anything about the pair: the client left, or its request was refused."""
+        if self.state is BreakerState.HALF_OPEN and self._trial:
+            self._trial = False
+            self._changed()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from pdctl.router.args import RouterArgs, WorkerArg
+    from pdctl.router.router_args import RouterArgs, WorkerArg
 
 MARK = "REHEARSAL"
 KEY = "pdctl_rehearsal"

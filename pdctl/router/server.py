@@ -38,7 +38,7 @@ JSON = b"content-type: application/json\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ClientLimits:
     """What clients may take: bytes of one body and of all bodies, seconds of silence, connections."""
 
     max_payload: int
@@ -155,7 +155,7 @@ class Exchange:
 class ClientConnection(asyncio.Protocol):
     """One client: parses requests, hands them out one after another, notices when the client leaves."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ClientServer) -> None:
         self._server = server
         self._limits = server.limits
         self._transport: asyncio.Transport | None = None
@@ -383,12 +383,12 @@ class ClientConnection(asyncio.Protocol):
             self.cut()
 
 
-class Server:
+class ClientServer:
     """Listens, keeps the set of clients, and gives up on silent ones."""
 
     def __init__(
         self,
-        limits: Limits,
+        limits: ClientLimits,
         handler: Callable[[Exchange], None],
         screen: Callable[[bytes, bytes, Headers], Screened],
         lose: Tell,

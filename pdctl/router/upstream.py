@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pdctl.name_lookup import Address
-    from pdctl.router.origin import Origin
+    from pdctl.router.router_args import Origin
 
 Headers = list[tuple[bytes, bytes]]
 Payload = tuple[bytes | memoryview, ...]  # a request body, in pieces that are sent one after the other
@@ -39,7 +39,7 @@ class Unreachable(UpstreamError):
     """Nobody takes a connection at its address."""
 
 
-class Sink(Protocol):
+class AnswerSink(Protocol):
     """What reads one answer: on_head once, on_data any number of times, then on_end or on_lost once.
 
     on_lost may come first and alone. Names of headers are lower-case. No call follows a `Connection.drop`.
@@ -54,10 +54,10 @@ class Sink(Protocol):
 class Connection(asyncio.Protocol):
     """One TCP connection. It returns to its pool by itself once an answer is complete and another may follow."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
         self._transport: asyncio.Transport | None = None
-        self._sink: Sink | None = None
+        self._sink: AnswerSink | None = None
         self._parts: list[bytes] = []
         self.on_body = self._parts.append  # the parser calls it per piece: a bound C method, no Python frame
         self._parser = httptools.HttpResponseParser(self)
@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         no_delay(transport)
 
-    def send(self, head: bytes, body: Payload, sink: Sink) -> None:
+    def send(self, head: bytes, body: Payload, sink: AnswerSink) -> None:
         """Send one request; `sink` gets the answer. Only on a connection fresh from `connect` or `take`.
 
         A large body leaves piece by piece, as the worker takes it.
@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
         if self._complete and self._sink is sink:
             self._finish(sink)
 
-    def _finish(self, sink: Sink) -> None:
+    def _finish(self, sink: AnswerSink) -> None:
         self._sink = None
         self.resume()
         transport = self._transport
@@ -229,7 +229,7 @@ class Connection(asyncio.Protocol):
         self._complete = self._framed = True
 
 
-class Pool:
+class ConnectionPool:
     """The connections to one worker. The freshest idle one is used first; one idle for too long is never used."""
 
     def __init__(self, origin: Origin, *, idle_timeout: float, connect_timeout: float) -> None:
@@ -311,7 +311,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class WorkerReply:
     """A whole answer, for the router's own questions."""
 
     status: int
@@ -336,7 +336,7 @@ class _Whole:
     """Collects one answer."""
 
     def __init__(self) -> None:
-        self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.reply: asyncio.Future[WorkerReply] = asyncio.get_running_loop().create_future()
         self._status = 0
         self._headers: Headers = []
         self._body: list[bytes] = []
@@ -357,7 +357,7 @@ class _Whole:
     def on_end(self) -> None:
         self.ended = True
         if not self.reply.done():
-            self.reply.set_result(Reply(self._status, self._headers, b"".join(self._body)))
+            self.reply.set_result(WorkerReply(self._status, self._headers, b"".join(self._body)))
 
     def on_lost(self, reason: str) -> None:
         if not self.reply.done():
@@ -365,8 +365,8 @@ class _Whole:
 
 
 async def ask(
-    pool: Pool, method: str, target: str, *, timeout: float, body: bytes = b"", headers: bytes = b""
-) -> Reply:
+    pool: ConnectionPool, method: str, target: str, *, timeout: float, body: bytes = b"", headers: bytes = b""
+) -> WorkerReply:
     """One question of the router itself; UpstreamError on anything but an answer in time."""
     whole = _Whole()
     length = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body) if method != "GET" else b""

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl import input_file, package_data, program
+from pdctl import package_data, program, user_files
 from pdctl.errors import TopologyError
 from pdctl.topology.build import build, complete
 from pdctl.topology.checked_values import ValueReader, Values
@@ -133,7 +133,7 @@ def _bytes(path: Path, name: str, report: ProblemReport) -> bytes | None:
     if name == "<stdin>":
         return sys.stdin.buffer.read(MAX_BYTES + 1)
     try:
-        return input_file.read(path, MAX_BYTES)
+        return user_files.read(path, MAX_BYTES)
     except FileNotFoundError:
         report.add(Code.MISSING_FILE, f"there is no file {name}", help=_neighbours(path))
     except IsADirectoryError:

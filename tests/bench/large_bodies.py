@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from pdctl.router.app import Router
-from pdctl.router.args import BootstrapCheck, RouterArgs, WorkerArg
-from pdctl.router.origin import Origin
+from pdctl.router.router_args import BootstrapCheck, Origin, RouterArgs, WorkerArg
+from pdctl.router.router_process import RouterProcess
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -81,7 +80,7 @@ async def measure(ports: list[int], size: int) -> None:
         prefill=(origins[0],), decode=(origins[1],), port=0, bootstrap_check=BootstrapCheck.OFF, retries=0,
         request_timeout=600.0,
     )  # fmt: skip
-    router = Router(args)
+    router = RouterProcess(args)
     port = await router.start()
     await asyncio.sleep(2.0)
     longest, last, work, busy = 0.0, time.monotonic(), 0.0, time.thread_time()

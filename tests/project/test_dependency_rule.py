@@ -38,8 +38,8 @@ ALLOWED = {
     "checkpoints": {"engine"},
 }  # fmt: skip
 GROUND = {
-    "client_text", "errors", "lifeline", "deployment_secret", "http_auth", "input_file", "json_members", "log_stream",
-    "name_lookup", "package_data", "program", "thread_death", "user_path", "__init__",
+    "client_text", "errors", "lifeline", "deployment_secret", "http_auth", "json_members", "log_stream", "name_lookup",
+    "package_data", "program", "thread_death", "user_files", "__init__",
 }  # fmt: skip
 HEAVY = {
     "torch",

@@ -9,9 +9,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
-from pdctl.router.app import Router
-from pdctl.router.args import RouterArgs, WorkerArg
-from pdctl.router.origin import Origin
+from pdctl.router.router_args import Origin, RouterArgs, WorkerArg
+from pdctl.router.router_process import RouterProcess
 from tests.router.workers import Worker
 
 
@@ -88,7 +87,7 @@ class Client:
 class Fleet:
     """Workers and the router in front of them."""
 
-    def __init__(self, prefills: list[Worker], decodes: list[Worker], router: Router, port: int) -> None:
+    def __init__(self, prefills: list[Worker], decodes: list[Worker], router: RouterProcess, port: int) -> None:
         self.prefills, self.decodes, self.router, self.port = prefills, decodes, router, port
 
     @property
@@ -151,7 +150,7 @@ async def fleet(
         port=0,
         **{**QUICK, **changes},
     )
-    router = Router(args)
+    router = RouterProcess(args)
     made = Fleet(ps, ds, router, await router.start())
     try:
         if ready:

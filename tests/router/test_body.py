@@ -8,14 +8,14 @@ import random
 import pytest
 
 from pdctl.json_members import BadBody
-from pdctl.router.body import MAX_ROOM, Body
+from pdctl.router.body import MAX_ROOM, GenerationBody
 from tests.cases import for_each
 
 FIELDS = ("bootstrap_host", "bootstrap_port", "bootstrap_room")
 
 
 def spliced(raw: bytes, path: bytes = b"/generate", rooms: tuple[int, ...] = (7,)) -> bytes:
-    return Body(path, raw).addressed("10.0.0.1", 8998, rooms)
+    return GenerationBody(path, raw).addressed("10.0.0.1", 8998, rooms)
 
 
 def read(raw: bytes) -> dict:
@@ -74,7 +74,7 @@ def test_fields_of_the_client_are_overwritten(raw: bytes, left: bytes) -> None:
 def test_a_field_of_the_wrong_type_is_named(field: str, wrong: str, wanted: str) -> None:
     """What the client says there is replaced: a client whose say is lost on a mistake would never learn of it."""
     with pytest.raises(BadBody) as refused:
-        Body(b"/generate", f'{{"text":"hi","{field}":{wrong}}}'.encode())
+        GenerationBody(b"/generate", f'{{"text":"hi","{field}":{wrong}}}'.encode())
     assert str(refused.value).startswith(f"{field}: {wanted}")
 
 
@@ -141,7 +141,7 @@ def test_random_documents_survive() -> None:
     ],
 )
 def test_batches_get_a_list_of_distinct_rooms(path: str, body: dict, items: int | None) -> None:
-    read = Body(path.encode(), json.dumps(body).encode())
+    read = GenerationBody(path.encode(), json.dumps(body).encode())
     rooms = read.rooms()
     sent = json.loads(read.addressed("h", 1, rooms))
     assert read.items == items
@@ -155,7 +155,7 @@ def test_batches_get_a_list_of_distinct_rooms(path: str, body: dict, items: int 
 
 
 def test_samples_of_one_prompt_take_the_rooms_that_follow() -> None:
-    rooms = Body(b"/generate", b'{"text":"a","sampling_params":{"n":3}}').rooms()
+    rooms = GenerationBody(b"/generate", b'{"text":"a","sampling_params":{"n":3}}').rooms()
     assert rooms == (rooms[0], rooms[0] + 1, rooms[0] + 2)
 
 
@@ -175,11 +175,11 @@ def test_samples_of_one_prompt_take_the_rooms_that_follow() -> None:
 )
 def test_bad_bodies_name_the_place(raw: bytes, message: str) -> None:
     with pytest.raises(BadBody, match=message):
-        Body(b"/generate", raw)
+        GenerationBody(b"/generate", raw)
 
 
 @pytest.mark.parametrize(
     ("body", "rids"), [({}, ()), ({"rid": "a"}, ("a",)), ({"rid": ["a", "b"]}, ("a", "b")), ({"rid": ""}, ())]
 )
 def test_rids(body: dict, rids: tuple[str, ...]) -> None:
-    assert Body(b"/generate", json.dumps(body).encode()).rids == rids
+    assert GenerationBody(b"/generate", json.dumps(body).encode()).rids == rids

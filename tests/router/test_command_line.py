@@ -7,9 +7,8 @@ import dataclasses
 import pytest
 
 from pdctl.errors import UsageError
-from pdctl.router.args import BootstrapCheck, PolicyName, RouterArgs
 from pdctl.router.command_line import HELP, NOT_BY_FIELD, parse
-from pdctl.router.origin import Origin
+from pdctl.router.router_args import BootstrapCheck, Origin, PolicyName, RouterArgs
 
 
 def words(line: str) -> list[str]:

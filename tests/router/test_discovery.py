@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pdctl.router.args import BootstrapCheck
+from pdctl.router.router_args import BootstrapCheck
 from tests.router.fleet import Fleet, fleet, until
 from tests.router.workers import Worker
 

@@ -8,8 +8,8 @@ import pytest
 
 from pdctl.router import leg as leg_module
 from pdctl.router import upstream
-from pdctl.router.origin import Origin
-from pdctl.router.upstream import Pool, UpstreamError, ask
+from pdctl.router.router_args import Origin
+from pdctl.router.upstream import ConnectionPool, UpstreamError, ask
 from tests.cases import for_each
 from tests.router.fleet import Fleet, fleet, until
 from tests.router.workers import Asked, Way, close, fine, hang, sends, status
@@ -71,7 +71,7 @@ def test_a_worker_may_not_answer_the_routers_questions_without_end(monkeypatch: 
     async def scenario() -> None:
         async with fleet() as made:
             worker = made.prefills[0]
-            pool = Pool(Origin.parse(worker.url), idle_timeout=10.0, connect_timeout=5.0)
+            pool = ConnectionPool(Origin.parse(worker.url), idle_timeout=10.0, connect_timeout=5.0)
             assert (await ask(pool, "GET", "/server_info", timeout=5.0)).status == 200
             monkeypatch.setattr(upstream, "MAX_REPLY", 10)
             with pytest.raises(UpstreamError, match="more than 10 bytes"):

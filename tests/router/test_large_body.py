@@ -11,9 +11,8 @@ import pytest
 
 from pdctl import json_members
 from pdctl.json_members import MAX_DEPTH, PIECE, BadBody
-from pdctl.router import dispatch, large_body
-from pdctl.router.body import MAX_ITEMS, Body
-from pdctl.router.large_body import LARGE, LargeBody, Reader
+from pdctl.router import body, dispatch
+from pdctl.router.body import LARGE, MAX_ITEMS, GenerationBody, LargeBodyReader, LargeGenerationBody
 from tests.cases import for_each
 from tests.router.fleet import fleet, until
 from tests.router.workers import hang
@@ -22,8 +21,8 @@ PAD = 'a\\n"é😀' * (PIECE // 8)
 GENERATE, CHAT = b"/generate", b"/v1/chat/completions"
 
 
-def both(path: bytes, raw: bytes) -> tuple[Body, LargeBody]:
-    return Body(path, raw), LargeBody(path, bytearray(raw))
+def both(path: bytes, raw: bytes) -> tuple[GenerationBody, LargeGenerationBody]:
+    return GenerationBody(path, raw), LargeGenerationBody(path, bytearray(raw))
 
 
 @for_each("ascii", [True, False])
@@ -64,14 +63,14 @@ def test_any_cut_of_a_body_is_refused_and_nothing_hangs() -> None:
     raw = json.dumps({"a": [1, {"b": '\\"'}, "]"], "text": "x\\", "n": 1.5, "t": True}).encode()
     for length in range(len(raw)):
         with pytest.raises(BadBody):
-            LargeBody(GENERATE, raw[:length])
+            LargeGenerationBody(GENERATE, raw[:length])
     draw = random.Random(7)
     for _ in range(3000):
         broken = bytearray(raw)
         for _ in range(draw.randrange(1, 4)):
             broken[draw.randrange(len(broken))] = draw.choice(b'{}[]",:\\ 19ax\x00\xff')
         try:
-            large = LargeBody(GENERATE, broken)
+            large = LargeGenerationBody(GENERATE, broken)
         except BadBody:
             continue
         large.addressed("h", 1, large.rooms())
@@ -84,7 +83,7 @@ def test_any_cut_of_a_body_is_refused_and_nothing_hangs() -> None:
         (b"[" * (MAX_DEPTH + 2), "no JSON object"),
         (b'{"a":' + b"[" * (MAX_DEPTH + 2), "nested too deeply"),
         (b'{"a":' + b"1" * (2 * PIECE) + b"}", "has no end"),
-        (b'{"rid":"' + b"x" * (large_body.MAX_FIELD + 1) + b'"}', "rid: 1048579 bytes"),
+        (b'{"rid":"' + b"x" * (body.MAX_FIELD + 1) + b'"}', "rid: 1048579 bytes"),
         (b'{"a":1}x', "something follows"),
         (b'{"a":[}', "closes nothing"),
         (b"{" + b",".join(b'"%d":1' % number for number in range(5000)) + b"}", "more than 4096 members"),
@@ -94,30 +93,30 @@ def test_any_cut_of_a_body_is_refused_and_nothing_hangs() -> None:
 )
 def test_what_is_refused_is_named(raw: bytes, why: str) -> None:
     with pytest.raises(BadBody, match=why):
-        LargeBody(GENERATE, raw)
+        LargeGenerationBody(GENERATE, raw)
 
 
 def test_a_small_body_with_a_huge_batch_is_refused() -> None:
     with pytest.raises(BadBody, match=f"at most {MAX_ITEMS}"):
-        Body(GENERATE, b'{"text":[' + b'"",' * MAX_ITEMS + b'""]}')
+        GenerationBody(GENERATE, b'{"text":[' + b'"",' * MAX_ITEMS + b'""]}')
 
 
 def test_a_body_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_members, "PATIENCE", -1.0)
     with pytest.raises(BadBody, match="to read"):
-        LargeBody(GENERATE, b'{"a":[' + b"[]," * 5000 + b"[]]}")
+        LargeGenerationBody(GENERATE, b'{"a":[' + b"[]," * 5000 + b"[]]}")
 
 
 def test_large_bodies_are_read_in_threads_and_arrive_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[str] = []
 
-    def read(path: bytes, raw: bytearray) -> LargeBody:
+    def read(path: bytes, raw: bytearray) -> LargeGenerationBody:
         threads.append(threading.current_thread().name)
-        return LargeBody(path, raw)
+        return LargeGenerationBody(path, raw)
 
-    def parsed(path: bytes, raw: bytes) -> Body:
+    def parsed(path: bytes, raw: bytes) -> GenerationBody:
         assert len(raw) < LARGE, "a large body is parsed in the event loop"
-        return Body(path, raw)
+        return GenerationBody(path, raw)
 
     async def scenario() -> None:
         async with fleet(1, 1) as made:
@@ -130,8 +129,8 @@ def test_large_bodies_are_read_in_threads_and_arrive_whole(monkeypatch: pytest.M
                 assert asked.body["bootstrap_room"] == answer.room
             assert made.router._server.held == 0
 
-    monkeypatch.setattr(large_body, "LargeBody", read)
-    monkeypatch.setattr(dispatch, "Body", parsed)
+    monkeypatch.setattr(body, "LargeGenerationBody", read)
+    monkeypatch.setattr(dispatch, "GenerationBody", parsed)
     asyncio.run(scenario())
     assert threads
     assert all(name.startswith("large body") for name in threads)
@@ -140,23 +139,23 @@ def test_large_bodies_are_read_in_threads_and_arrive_whole(monkeypatch: pytest.M
 def test_only_so_many_large_bodies_wait_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
 
-    def read(path: bytes, raw: bytearray) -> LargeBody:
+    def read(path: bytes, raw: bytearray) -> LargeGenerationBody:
         release.wait(30)
-        return LargeBody(path, raw)
+        return LargeGenerationBody(path, raw)
 
     async def scenario() -> None:
-        reader = Reader()
-        most = large_body.READERS + large_body.MAX_WAITING
+        reader = LargeBodyReader()
+        most = body.READERS + body.MAX_WAITING
         reads = [asyncio.create_task(reader.read(GENERATE, b"{}")) for _ in range(most)]
         await asyncio.sleep(0)
-        with pytest.raises(large_body.Busy):
+        with pytest.raises(body.Busy):
             await reader.read(GENERATE, b"{}")
         release.set()
         await asyncio.gather(*reads)
         await reader.read(GENERATE, b"{}")
         reader.close()
 
-    monkeypatch.setattr(large_body, "LargeBody", read)
+    monkeypatch.setattr(body, "LargeGenerationBody", read)
     asyncio.run(scenario())
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pdctl.router.args import RouterArgs
+from pdctl.router.router_args import RouterArgs
 from tests.router.fleet import fleet, until
 from tests.router.workers import Worker
 

@@ -8,15 +8,15 @@ import threading
 
 import pytest
 
-from pdctl.router.origin import Origin
-from pdctl.router.upstream import Pool, UpstreamError
+from pdctl.router.router_args import Origin
+from pdctl.router.upstream import ConnectionPool, UpstreamError
 
 real = socket.getaddrinfo
 
 
 def connect(url: str, seconds: float) -> None:
     async def go() -> None:
-        pool = Pool(Origin.parse(url), idle_timeout=1.0, connect_timeout=seconds)
+        pool = ConnectionPool(Origin.parse(url), idle_timeout=1.0, connect_timeout=seconds)
         (await pool.connect()).close()
 
     asyncio.run(go())

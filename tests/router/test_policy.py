@@ -9,18 +9,16 @@ from collections.abc import Callable
 
 import pytest
 
-from pdctl.router.args import PolicyName, RouterArgs
-from pdctl.router.breaker import Breaker, BreakerState
-from pdctl.router.origin import Origin
 from pdctl.router.policy import CacheAware, Chooser, LeastLoad, PowerOfTwo, Random, RoundRobin, make
-from pdctl.router.registry import PortSource, Registry, Role
+from pdctl.router.registry import Breaker, BreakerState, PortSource, Registry, WorkerRole
+from pdctl.router.router_args import Origin, PolicyName, RouterArgs
 
 
 def registry(prefills: int, decodes: int, **changes: object) -> Registry:
     made = Registry(RouterArgs(**changes))
-    for role, count, first in ((Role.PREFILL, prefills, 1000), (Role.DECODE, decodes, 2000)):
+    for role, count, first in ((WorkerRole.PREFILL, prefills, 1000), (WorkerRole.DECODE, decodes, 2000)):
         for index in range(count):
-            port = 8998 if role is Role.PREFILL else None
+            port = 8998 if role is WorkerRole.PREFILL else None
             worker = made.add(role, Origin("http", "h", first + index), port, PortSource.FLAG)
             assert worker is not None
             made.set_usable(worker, True, "")
@@ -56,7 +54,7 @@ def test_round_robin_meets_every_pair_once_per_cycle(prefills: int, decodes: int
 def test_round_robin_walks_on_without_a_worker_that_is_down() -> None:
     def scenario() -> None:
         known = registry(2, 2)
-        down = known.of(Role.PREFILL)[0]
+        down = known.of(WorkerRole.PREFILL)[0]
         known.set_usable(down, False, "down")
         chooser = Chooser(RoundRobin(), RoundRobin())
         met = Counter(
@@ -70,7 +68,7 @@ def test_round_robin_walks_on_without_a_worker_that_is_down() -> None:
 
 def test_power_of_two_never_takes_the_busiest() -> None:
     def scenario() -> None:
-        workers = registry(3, 1).of(Role.PREFILL)
+        workers = registry(3, 1).of(WorkerRole.PREFILL)
         workers[0].load = 9
         chosen = {PowerOfTwo().choose(workers, no_prompt).url for _ in range(200)}
         assert chosen == {workers[1].url, workers[2].url}
@@ -80,7 +78,7 @@ def test_power_of_two_never_takes_the_busiest() -> None:
 
 def test_random_takes_all() -> None:
     def scenario() -> None:
-        workers = registry(3, 1).of(Role.PREFILL)
+        workers = registry(3, 1).of(WorkerRole.PREFILL)
         assert len({Random().choose(workers, no_prompt).url for _ in range(200)}) == 3
 
     in_loop(scenario)
@@ -88,7 +86,7 @@ def test_random_takes_all() -> None:
 
 def test_least_load_shares_between_equals() -> None:
     def scenario() -> None:
-        workers = registry(1, 3).of(Role.DECODE)
+        workers = registry(1, 3).of(WorkerRole.DECODE)
         workers[0].load = 1
         policy = LeastLoad()
         assert Counter(policy.choose(workers, no_prompt).url for _ in range(10)) == {
@@ -101,7 +99,7 @@ def test_least_load_shares_between_equals() -> None:
 
 def test_cache_aware_returns_to_the_prefix_until_it_is_crowded() -> None:
     def scenario() -> None:
-        workers = registry(3, 1).of(Role.PREFILL)
+        workers = registry(3, 1).of(WorkerRole.PREFILL)
         policy = CacheAware(0.3, abs_threshold=4, rel_threshold=1.5)
         story = "once upon a time " * 100
         first = policy.choose(workers, lambda: story)
@@ -116,7 +114,7 @@ def test_cache_aware_returns_to_the_prefix_until_it_is_crowded() -> None:
 
 def test_cache_aware_does_not_follow_a_short_common_beginning() -> None:
     def scenario() -> None:
-        workers = registry(4, 1).of(Role.PREFILL)
+        workers = registry(4, 1).of(WorkerRole.PREFILL)
         policy = CacheAware(0.3, abs_threshold=64, rel_threshold=1.5)
         system = "s" * 256
         chosen = Counter(policy.choose(workers, lambda i=i: system + str(i) * 2048).id for i in range(8))
@@ -128,7 +126,7 @@ def test_cache_aware_does_not_follow_a_short_common_beginning() -> None:
 def test_policies_of_the_two_roles_may_differ() -> None:
     def scenario() -> None:
         known = registry(2, 2)
-        busy = known.of(Role.DECODE)[0]
+        busy = known.of(WorkerRole.DECODE)[0]
         busy.load = 3
         chooser = Chooser(RoundRobin(), PowerOfTwo())
         pairs = [chooser.choose(known.table, no_prompt) for _ in range(8)]
@@ -191,7 +189,7 @@ def test_a_retry_avoids_the_pair_and_the_member_that_failed() -> None:
         known = registry(2, 2)
         tried = known.table.cycle[0]
         left = known.table.without([tried], [tried.prefill])
-        assert {pair.prefill for pair in left.cycle} == set(known.of(Role.PREFILL)) - {tried.prefill}
+        assert {pair.prefill for pair in left.cycle} == set(known.of(WorkerRole.PREFILL)) - {tried.prefill}
         only = registry(1, 2)
         first = only.table.cycle[0]
         again = only.table.without([first], [first.prefill])

@@ -129,7 +129,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
 # What nobody foresaw, put into the router by hand: the method raises from its second call on, or a thread at once.
 RAISING = """
 import sys, threading
-from pdctl.router import __main__, monitor, dispatch, server, app
+from pdctl.router import __main__, monitor, dispatch, server, router_process
 def raising(owner, name, first):
     before, calls = getattr(owner, name), []
     def call(*words):
@@ -144,15 +144,15 @@ what = sys.argv.pop(1)
 if what == "monitor":
     raising(monitor.Monitor, "_examine", 2)
 elif what == "sweep":
-    raising(server.Server, "_sweep", 1)
+    raising(server.ClientServer, "_sweep", 1)
 elif what == "deadlines":
     raising(dispatch.Dispatcher, "_check_deadlines", 0)
 else:
-    before = app.Router.start
+    before = router_process.RouterProcess.start
     async def start(self):
         threading.Thread(target=fail, name="reader").start()
         return await before(self)
-    app.Router.start = start
+    router_process.RouterProcess.start = start
 sys.exit(__main__.main())
 """
 
@@ -232,7 +232,7 @@ def test_it_ends_with_its_starter() -> None:
 
 def test_it_loads_neither_torch_nor_a_web_framework() -> None:
     heavy = ("torch", "numpy", "fastapi", "starlette", "uvicorn", "pydantic", "nixl", "zmq")
-    code = f"import sys, pdctl.router.app; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, pdctl.router.router_process; print([name for name in {heavy} if name in sys.modules])"
 
     async def scenario() -> None:
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)

@@ -1,4 +1,4 @@
-"""The FastAPI application: routes, and one error shape for whatever goes wrong on the way to them."""
+"""The ASGI application: who may ask what, the routes, and one error shape for whatever goes wrong on the way."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from pdctl.client_text import word
-from pdctl.engine.frontend import chat, completions, control, generate, info, responses
-from pdctl.engine.frontend.guard import Guard
-from pdctl.engine.frontend.refusal import Refusal
-from pdctl.http_auth import Gate, Keys
+from pdctl.engine.frontend import generate, info, openai, responses
+from pdctl.engine.frontend.refusal import HttpRefusal
+from pdctl.http_auth import SIGNATURE, AccessLevel, Gate, Keys
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from pdctl.engine.frontend.instance import Instance
+    from pdctl.engine.frontend.instance import EngineInstance
 
 NO_KEYS = Keys()
 log = logging.getLogger("pdctl.engine")
 
 
-def build(instance: Instance, keys: Keys = NO_KEYS) -> ASGIApp:
+def build(instance: EngineInstance, keys: Keys = NO_KEYS) -> ASGIApp:
     app = FastAPI(title="pdctl engine", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.instance = instance
-    for module in (generate, completions, chat, info, control):
+    for module in (generate, openai, info):
         app.include_router(module.router)
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)
@@ -37,7 +36,7 @@ def build(instance: Instance, keys: Keys = NO_KEYS) -> ASGIApp:
 
 
 async def _refused(request: Request, problem: Exception) -> Response:
-    assert isinstance(problem, Refusal)
+    assert isinstance(problem, HttpRefusal)
     if problem.status >= 400 and problem.status != 499:
         path = word(request.url.path)
         log.warning("Answered %s %s with %d: %s", request.method, path, problem.status, problem.message)
@@ -46,13 +45,13 @@ async def _refused(request: Request, problem: Exception) -> Response:
 
 async def _routing(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, HTTPException)
-    return responses.error(Refusal(problem.status_code, f"{request.method} {request.url.path}: {problem.detail}"))
+    return responses.error(HttpRefusal(problem.status_code, f"{request.method} {request.url.path}: {problem.detail}"))
 
 
 async def _query(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, RequestValidationError)
     first = problem.errors()[0]
-    return responses.error(Refusal(400, f"{'.'.join(map(str, first['loc']))}: {first['msg']}"))
+    return responses.error(HttpRefusal(400, f"{'.'.join(map(str, first['loc']))}: {first['msg']}"))
 
 
 async def _left(request: Request, problem: Exception) -> Response:
@@ -62,14 +61,86 @@ async def _left(request: Request, problem: Exception) -> Response:
 async def _bug(request: Request, problem: Exception) -> Response:
     """uvicorn logs the traceback; the client gets the kind of error only."""
     return responses.error(
-        Refusal(500, f"internal error: {type(problem).__name__}; the instance's log has the details")
+        HttpRefusal(500, f"internal error: {type(problem).__name__}; the instance's log has the details")
     )
 
 
 HANDLERS = {
-    Refusal: _refused,
+    HttpRefusal: _refused,
     HTTPException: _routing,
     RequestValidationError: _query,
     ClientDisconnect: _left,
     Exception: _bug,
 }
+
+
+OPEN = frozenset(("/health", "/health_generate", "/ready", "/metrics"))  # sglang leaves health and metrics open
+ADMIN = frozenset(("/flush_cache", "/pd_role_switch"))
+ABORT = "/abort_request"
+MAX_SIGNED = 64 << 10  # bytes of a body that is read for its signature: orders are small
+
+
+def level(path: str) -> AccessLevel:
+    """What a request needs. /abort_request is a client's: what it reaches depends on who asks (info.py)."""
+    return AccessLevel.OPEN if path in OPEN else AccessLevel.ADMIN if path in ADMIN else AccessLevel.CLIENT
+
+
+class Guard:
+    """ASGI around the application. `scope["state"]["admin"]` says whether the request may do what admins may."""
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+        self.app = app
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            needed = level(scope["path"])
+            decided = needed is AccessLevel.CLIENT and not self._gate.guards_clients and scope["path"] != ABORT
+            scope.setdefault("state", {})["admin"] = False
+            if not decided and needed is not AccessLevel.OPEN:
+                headers = {name: value for name, value in scope["headers"] if name in NAMES}
+                signature = headers.get(NAMES[1], b"").decode("ascii", "replace")
+                body = b""
+                if signature:
+                    body, receive = await _read(receive)
+                target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+                judged = self._gate.judge(
+                    needed,
+                    headers.get(NAMES[0], b""),
+                    signature,
+                    scope["method"],
+                    target.decode("utf-8", "surrogateescape"),
+                    body,
+                )
+                if judged.refusal:
+                    log.warning("Answered %s %s with 401: %s", scope["method"], word(scope["path"]), judged.refusal)
+                    refused = responses.error(HttpRefusal(401, judged.refusal))
+                    refused.headers["WWW-Authenticate"] = "Bearer"
+                    await refused(scope, receive, send)
+                    return
+                scope["state"]["admin"] = judged.admin
+        await self.app(scope, receive, send)
+
+
+NAMES = (b"authorization", SIGNATURE.encode())
+
+
+async def _read(receive: Receive) -> tuple[bytes, Receive]:
+    """The body, and a `receive` that gives it again; of a longer one the beginning, which no signature fits."""
+    parts: list[bytes] = []
+    messages: list[Message] = []
+    size = 0
+    while size <= MAX_SIGNED:
+        message = await receive()
+        messages.append(message)
+        if message["type"] != "http.request":
+            break
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if not message.get("more_body"):
+            break
+
+    async def again() -> Message:
+        return messages.pop(0) if messages else await receive()
+
+    return b"".join(parts), again

@@ -9,18 +9,17 @@ from fastapi import APIRouter, Request, Response
 
 from pdctl.engine.frontend import responses
 from pdctl.engine.frontend.intake import MAX_TOP_LOGPROBS
-from pdctl.engine.frontend.jobs import Options, Prompt
-from pdctl.engine.frontend.refusal import Refusal
-from pdctl.engine.frontend.request_bodies import GenerateBody, SamplingBody
-from pdctl.engine.frontend.sampling import sampling_from, stops_from
+from pdctl.engine.frontend.refusal import HttpRefusal
+from pdctl.engine.frontend.request_bodies import GenerateBody, SamplingBody, sampling_from, stops_from
+from pdctl.engine.frontend.request_state import Options, PromptInput
 from pdctl.engine.ipc.steady_clock import now
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pdctl.engine.frontend.instance import Instance
+    from pdctl.engine.frontend.instance import EngineInstance
     from pdctl.engine.frontend.request_bodies import TokenIds
-    from pdctl.engine.frontend.request_state import Group, Pending
+    from pdctl.engine.frontend.request_state import Pending, RequestGroup
     from pdctl.engine.ipc.messages import Finish, Meta
 
 router = APIRouter()
@@ -29,7 +28,7 @@ T = TypeVar("T")
 
 @router.api_route("/generate", methods=["POST", "PUT"])
 async def generate(request: Request) -> Response:
-    instance: Instance = request.app.state.instance
+    instance: EngineInstance = request.app.state.instance
     manager = instance.manager
     manager.admit()
     body = await responses.body(request, GenerateBody)
@@ -47,8 +46,8 @@ async def generate(request: Request) -> Response:
 class Generated:
     """SGLang's native answer; a batch is a list, and its stream says by index who speaks."""
 
-    instance: Instance
-    group: Group
+    instance: EngineInstance
+    group: RequestGroup
     batch: bool
     texts: bool
 
@@ -64,17 +63,17 @@ class Generated:
         return ()
 
 
-def _prompts(body: GenerateBody) -> tuple[list[Prompt], bool]:
+def _prompts(body: GenerateBody) -> tuple[list[PromptInput], bool]:
     """The prompts, and whether they came as a batch (then the answer is a list, even of one)."""
     if body.text is not None and body.input_ids is not None:
-        raise Refusal(400, "Either text or input_ids should be provided, not both.")
+        raise HttpRefusal(400, "Either text or input_ids should be provided, not both.")
     if body.text is not None:
         texts = [body.text] if isinstance(body.text, str) else body.text
-        return [Prompt(text=text) for text in _some(texts, "text")], isinstance(body.text, list)
+        return [PromptInput(text=text) for text in _some(texts, "text")], isinstance(body.text, list)
     if body.input_ids is None:
-        raise Refusal(400, "Either text or input_ids should be provided.")
+        raise HttpRefusal(400, "Either text or input_ids should be provided.")
     rows, batch = id_rows(body.input_ids)
-    return [Prompt(ids=row) for row in _some(rows, "input_ids")], batch
+    return [PromptInput(ids=row) for row in _some(rows, "input_ids")], batch
 
 
 def id_rows(ids: TokenIds | list[TokenIds]) -> tuple[list[TokenIds], bool]:
@@ -86,7 +85,7 @@ def id_rows(ids: TokenIds | list[TokenIds]) -> tuple[list[TokenIds], bool]:
 
 def _some(rows: list[T], name: str) -> list[T]:
     if not rows or not all(rows):
-        raise Refusal(400, f"{name} cannot be empty.")
+        raise HttpRefusal(400, f"{name} cannot be empty.")
     return rows
 
 
@@ -100,7 +99,7 @@ def _options(body: GenerateBody, prompts: int) -> list[Options]:
     tops = _spread("top_logprobs_num", body.top_logprobs_num, prompts)
     for start in _spread("logprob_start_len", body.logprob_start_len, prompts):
         if start >= 0:
-            raise Refusal(
+            raise HttpRefusal(
                 400, "logprob_start_len: this engine has log probabilities of output tokens only; leave it at -1."
             )
     return [_option(*row) for row in zip(samplings, logprobs, tops, strict=True)]
@@ -110,7 +109,7 @@ def _spread(name: str, value: T | list[T], count: int) -> list[T]:
     if not isinstance(value, list):
         return [value] * count
     if len(value) != count:
-        raise Refusal(
+        raise HttpRefusal(
             400, f"{name} has {len(value)} entries for {count} prompt(s); give one for each, or a single value."
         )
     return value
@@ -119,7 +118,7 @@ def _spread(name: str, value: T | list[T], count: int) -> list[T]:
 def _option(body: SamplingBody, logprob: bool, top: int) -> Options:
     responses.check_supported(body)
     if not 0 <= top <= MAX_TOP_LOGPROBS:
-        raise Refusal(400, f"top_logprobs_num must be in [0, {MAX_TOP_LOGPROBS}], got {top}.")
+        raise HttpRefusal(400, f"top_logprobs_num must be in [0, {MAX_TOP_LOGPROBS}], got {top}.")
     return Options(
         sampling=sampling_from(body),
         stops=stops_from(body.stop),
@@ -132,7 +131,7 @@ def _option(body: SamplingBody, logprob: bool, top: int) -> Options:
     )
 
 
-def result(instance: Instance, member: Pending, texts: bool = False) -> dict[str, Any]:
+def result(instance: EngineInstance, member: Pending, texts: bool = False) -> dict[str, Any]:
     """One answer as SGLang 0.5.23 shapes it; times in seconds since the epoch. The last four facts are ours."""
     clock, meta, message = member.clock, member.meta, member.job.message
     info: dict[str, Any] = {
@@ -199,7 +198,7 @@ def finish_reason(finish: Finish | None, matched: str | None) -> dict[str, Any] 
     }
 
 
-def _logprobs(instance: Instance, member: Pending, texts: bool) -> dict[str, Any]:
+def _logprobs(instance: EngineInstance, member: Pending, texts: bool) -> dict[str, Any]:
     """sglang's triples: log probability, token id, and the token's text when asked for."""
     tokenizer = instance.checkpoint.tokenizer
 

@@ -26,14 +26,13 @@ from pdctl.engine.config.process_log import configure_access
 from pdctl.engine.config.rank_places import Whereabouts
 from pdctl.engine.drill import fault_points
 from pdctl.engine.frontend.application import build
-from pdctl.engine.frontend.checkpoint import Checkpoint
 from pdctl.engine.frontend.engine_metrics import Metrics
-from pdctl.engine.frontend.instance import Instance
-from pdctl.engine.frontend.intake import Intake, Limits
-from pdctl.engine.frontend.refusal import Refusal
-from pdctl.engine.frontend.role_switch import RoleSwitch
-from pdctl.engine.frontend.spans import Spans
-from pdctl.engine.frontend.tokenizer_manager import Status, TokenizerManager
+from pdctl.engine.frontend.instance import EngineInstance, RoleSwitchCall
+from pdctl.engine.frontend.intake import Intake, LengthLimits
+from pdctl.engine.frontend.refusal import HttpRefusal
+from pdctl.engine.frontend.spans import RequestSpans
+from pdctl.engine.frontend.tokenizer import CheckpointTexts
+from pdctl.engine.frontend.tokenizer_manager import EngineStatus, TokenizerManager
 from pdctl.engine.ipc.channels import Channels
 from pdctl.engine.ipc.http_protocol import BoundedProtocol
 from pdctl.engine.ipc.socket_keys import SocketKeys
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 
     from pdctl.engine.cluster.rank_processes import Ranks
     from pdctl.engine.config.instance_args import ServerArgs
-    from pdctl.engine.frontend.request_state import Group
+    from pdctl.engine.frontend.request_state import RequestGroup
     from pdctl.engine.prefill.bootstrap_server import BootstrapServer
 
 log = logging.getLogger("pdctl.engine")
@@ -107,8 +106,8 @@ def listener(app: ASGIApp, args: ServerArgs) -> Listener:
 def serve(args: ServerArgs, door: socket.socket, ranks: Ranks, ipc_dir: Path, keys: Keys) -> int:
     """The exit code: 0 after a shutdown asked for, 1 when a rank or the start failed, 128 + n for signal n twice."""
     try:
-        checkpoint = Checkpoint.load(Path(args.model_path))
-        spans = Spans(args) if args.enable_trace else None
+        checkpoint = CheckpointTexts.load(Path(args.model_path))
+        spans = RequestSpans(args) if args.enable_trace else None
     except PdctlError as error:
         log.error("%s. %s", error.message, error.fix)
         return 1
@@ -122,10 +121,10 @@ class Life:
     def __init__(
         self,
         args: ServerArgs,
-        checkpoint: Checkpoint,
+        checkpoint: CheckpointTexts,
         ranks: Ranks,
         ipc_dir: Path,
-        spans: Spans | None = None,
+        spans: RequestSpans | None = None,
         keys: Keys = NO_KEYS,
     ) -> None:
         self._keys = keys
@@ -136,14 +135,14 @@ class Life:
         metrics = Metrics(args)
         self._spans = spans
         self._manager = TokenizerManager(args, checkpoint.tokenizer, metrics, ranks, spans)
-        self._instance = Instance(
+        self._instance = EngineInstance(
             args=args,
             checkpoint=checkpoint,
             intake=Intake(args, checkpoint.tokenizer),
             manager=self._manager,
             metrics=metrics,
             ranks=ranks,
-            switch=RoleSwitch(args, self._manager, self._forget_ranks),
+            switch=RoleSwitchCall(args, self._manager, self._forget_ranks),
         )
         self._listener = listener(build(self._instance, keys), args)
         self._bootstrap: BootstrapServer | None = None
@@ -198,7 +197,7 @@ class Life:
         except PdctlError as error:
             log.error("Start-up failed: %s. %s", error.message, error.fix)
             return await self._give_up(error.message)
-        except Refusal as error:
+        except HttpRefusal as error:
             log.error("Start-up failed: the warm-up request was answered with %d: %s", error.status, error.message)
             return await self._give_up(error.message)
         finally:
@@ -214,7 +213,7 @@ class Life:
         return await self._shut_down()
 
     async def _start(self) -> None:
-        """Raises PdctlError or Refusal naming what did not come up."""
+        """Raises PdctlError or HttpRefusal naming what did not come up."""
         args = self._args
         where = f"[{args.host}]" if ":" in args.host else args.host
         access.info("Uvicorn running on http://%s:%d (Press CTRL+C to quit)", where, args.port)
@@ -232,7 +231,7 @@ class Life:
         # What is here now stays: a full collection takes 40 to 70 ms less without it.
         gc.collect()
         gc.freeze()
-        self._manager.status = Status.UP
+        self._manager.status = EngineStatus.UP
         self._instance.phases["tokenizer_e2e"] = time.monotonic() - self._began
         if self._nodes is not None:
             self._nodes.tell(Up())
@@ -288,7 +287,7 @@ class Life:
         """Adopt what rank 0 resolved: limits for the intake, constants for the metrics."""
         facts = self._ranks.facts
         numbers = {name: float(value) for name, value in facts.items() if isinstance(value, int | float)}
-        self._instance.intake.limits = Limits(
+        self._instance.intake.limits = LengthLimits(
             context=int(numbers["context_length"]),
             prompt=int(numbers.get("max_req_input_len", numbers["context_length"])),
         )
@@ -318,12 +317,12 @@ class Life:
 
     async def _shut_down(self) -> int:
         """Refuse new requests, let the running ones end within the grace, stop the ranks. Told twice: now."""
-        if self._manager.status is Status.STARTING:
+        if self._manager.status is EngineStatus.STARTING:
             log.info("Shutting down before the start was over")
             self._ranks.kill()
             return 0
         log.info("Shutting down: %d request(s) running, grace %g s", self._manager.running, self._args.shutdown_grace)
-        self._manager.status = Status.DRAINING
+        self._manager.status = EngineStatus.DRAINING
         if self._nodes is not None:
             self._nodes.tell(Leaving())
         self._listener.stop_accepting()
@@ -361,6 +360,6 @@ class Life:
         return 1
 
 
-async def _finished(groups: Iterable[Group]) -> None:
+async def _finished(groups: Iterable[RequestGroup]) -> None:
     """A coroutine, for `wait_for`: it leaves a cancelled `gather` alone, and asyncio prints what nobody has fetched."""
     await asyncio.gather(*(group.finished() for group in groups))

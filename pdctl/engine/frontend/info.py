@@ -1,25 +1,30 @@
-"""What an instance says about itself: health, server and model facts, load, metrics (sglang 0.5.23 http_server.py)."""
+"""What an instance says about itself, and what it is told to do (sglang 0.5.23 http_server.py)."""
 
 from __future__ import annotations
 
 import dataclasses
 import shlex
 import sys
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
+from starlette.responses import PlainTextResponse
 
 from pdctl import __version__
 from pdctl.engine.drill import fault_points
 from pdctl.engine.frontend import responses
-from pdctl.engine.frontend.loads import loads
-from pdctl.engine.frontend.refusal import Refusal
-from pdctl.engine.frontend.tokenizer_manager import Status
+from pdctl.engine.frontend.refusal import HttpRefusal
+from pdctl.engine.frontend.request_bodies import AbortBody, RoleSwitchBody
+from pdctl.engine.frontend.tokenizer_manager import EngineStatus
 from pdctl.http_auth import masked
 
 if TYPE_CHECKING:
-    from pdctl.engine.frontend.instance import Instance
+    from collections.abc import Sequence
+
+    from pdctl.engine.frontend.instance import EngineInstance
+    from pdctl.engine.ipc.messages import Report
 
 router = APIRouter()
 
@@ -30,8 +35,8 @@ EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 SPEAKS = "0.5.23"  # the SGLang release whose HTTP, handshake and log forms this engine follows
 
 
-def _instance(request: Request) -> Instance:
-    instance: Instance = request.app.state.instance
+def _instance(request: Request) -> EngineInstance:
+    instance: EngineInstance = request.app.state.instance
     return instance
 
 
@@ -44,7 +49,7 @@ async def ready(request: Request) -> Response:
     for stage in ranks.stages:
         steps[stage.name] = steps.get(stage.name, 0) + 1
     content = {"status": status.value, "ranks": ranks.expected, "ready": ranks.ready_count, "stages": steps}
-    return responses.json(content, 200 if status is Status.UP else 503)
+    return responses.json(content, 200 if status is EngineStatus.UP else 503)
 
 
 @router.get("/health")
@@ -53,7 +58,7 @@ async def health(request: Request) -> Response:
     """Both run a real one-token request, as in sglang; through the fake KV path, so the other role is not tested."""
     manager = _instance(request).manager
     await manager.settled(HEALTH_WITHIN)
-    if manager.status is not Status.UP or not await manager.healthy(HEALTH_WITHIN):
+    if manager.status is not EngineStatus.UP or not await manager.healthy(HEALTH_WITHIN):
         return Response(status_code=503)
     return Response(status_code=200)
 
@@ -68,7 +73,7 @@ async def server_info(request: Request) -> Response:
     states = [{**report.state, "dp_rank": report.dp_rank, "load": report.load} for report in reports]
     content = {
         **_arguments(instance),
-        "status": "ready" if instance.manager.status is Status.UP else instance.manager.status.value,
+        "status": "ready" if instance.manager.status is EngineStatus.UP else instance.manager.status.value,
         "startup_time": instance.phases,
         "internal_states": states,
         "version": f"pdctl-{__version__}",
@@ -83,7 +88,7 @@ async def server_info(request: Request) -> Response:
     return responses.json(content)
 
 
-def _arguments(instance: Instance) -> dict[str, Any]:
+def _arguments(instance: EngineInstance) -> dict[str, Any]:
     """`auto` and 0 never leave the process: a router reads what is in force."""
     args, facts = instance.args, instance.ranks.facts
     given = dataclasses.asdict(args)
@@ -114,8 +119,8 @@ def _arguments(instance: Instance) -> dict[str, Any]:
     }
 
 
-def _require_started(instance: Instance) -> None:
-    if instance.manager.status in (Status.STARTING, Status.DEAD):
+def _require_started(instance: EngineInstance) -> None:
+    if instance.manager.status in (EngineStatus.STARTING, EngineStatus.DEAD):
         instance.manager.admit()
 
 
@@ -153,11 +158,11 @@ async def models(request: Request) -> Response:
 async def model(request: Request, name: str) -> Response:
     instance = _instance(request)
     if name != instance.args.name:
-        raise Refusal(404, f"The model {name!r} does not exist; this instance serves {instance.args.name!r}.")
+        raise HttpRefusal(404, f"The model {name!r} does not exist; this instance serves {instance.args.name!r}.")
     return responses.json(_card(instance))
 
 
-def _card(instance: Instance) -> dict[str, Any]:
+def _card(instance: EngineInstance) -> dict[str, Any]:
     name = instance.args.name
     return {
         "id": name,
@@ -176,12 +181,12 @@ async def v1_loads(request: Request, dp_rank: int | None = None, include: str = 
     instance = _instance(request)
     _require_started(instance)
     if format != "json":
-        raise Refusal(400, f"format={format!r}: this route answers JSON; read /metrics for Prometheus text.")
+        raise HttpRefusal(400, f"format={format!r}: this route answers JSON; read /metrics for Prometheus text.")
     reports = await instance.manager.reports(REPORT_WITHIN)
     if dp_rank is not None:
         reports = [report for report in reports if report.dp_rank == dp_rank]
         if not reports:
-            raise Refusal(400, f"dp_rank={dp_rank} out of range [0, {instance.args.dp_ranks})")
+            raise HttpRefusal(400, f"dp_rank={dp_rank} out of range [0, {instance.args.dp_ranks})")
     sections = frozenset(name.strip() for name in include.split(",") if name.strip())
     return responses.json(loads(instance, reports, sections))
 
@@ -203,8 +208,116 @@ async def metrics(request: Request) -> Response:
     """Never waits long for a rank: a scrape must come back also when the scheduler is stuck."""
     instance = _instance(request)
     try:
-        up = instance.manager.status is not Status.STARTING
+        up = instance.manager.status is not EngineStatus.STARTING
         reports = await instance.manager.reports(SCRAPE_WITHIN) if up else []
-    except Refusal:
+    except HttpRefusal:
         reports = []
     return Response(instance.metrics.text(reports), media_type=EXPOSITION)
+
+
+GIB = 1 << 30
+CORE_COUNTS = (
+    "num_running_reqs",
+    "num_waiting_reqs",
+    "num_used_tokens",
+    "max_total_num_tokens",
+    "max_running_requests",
+)
+CORE_RATES = ("token_usage", "gen_throughput", "cache_hit_rate", "utilization")
+DISAGGREGATION_COUNTS = (
+    "prefill_bootstrap_queue_reqs",
+    "prefill_inflight_queue_reqs",
+    "decode_prealloc_queue_reqs",
+    "decode_transfer_queue_reqs",
+    "decode_retracted_queue_reqs",
+)
+DISAGGREGATION_RATES = ("kv_transfer_speed_gb_s", "kv_transfer_latency_ms")
+SECTIONS = {"memory", "disaggregation", "queues"}
+
+
+def loads(instance: EngineInstance, reports: Sequence[Report], include: frozenset[str]) -> dict[str, Any]:
+    """`include` holds sglang's section names (core, memory, disagg, queues); empty or `all` means every one."""
+    wanted = (
+        SECTIONS if not include or "all" in include else {"disaggregation" if n == "disagg" else n for n in include}
+    )
+    rows = [_row(instance, report) for report in reports]
+    args = instance.args
+    return {
+        "timestamp": datetime.now(timezone.utc).isoformat(),
+        "version": f"pdctl-{__version__}",
+        "accelerator": None,
+        "num_accelerators": args.tp_size * args.pp_size,
+        "loads": [{key: value for key, value in row.items() if key not in SECTIONS or key in wanted} for row in rows],
+    }
+
+
+def _row(instance: EngineInstance, report: Report) -> dict[str, Any]:
+    load, facts = report.load, instance.ranks.facts
+    counts = {name: int(load.get(name, 0)) for name in (*CORE_COUNTS, *DISAGGREGATION_COUNTS)}
+    retracted = counts["decode_retracted_queue_reqs"]
+    rates = {name: load.get(name, 0.0) for name in (*CORE_RATES, *DISAGGREGATION_RATES)}
+    return {
+        "timestamp": datetime.now(timezone.utc).timestamp(),
+        "dp_rank": report.dp_rank,
+        **{name: counts[name] for name in CORE_COUNTS},
+        "num_total_tokens": counts["num_used_tokens"],
+        **{name: rates[name] for name in CORE_RATES},
+        "memory": {
+            "weight_gb": _gib(facts.get("weight_bytes")),
+            "kv_cache_gb": _gib(facts.get("kv_cache_bytes")),
+            "graph_gb": 0.0,
+            "token_capacity": counts["max_total_num_tokens"],
+        },
+        "disaggregation": {
+            "mode": instance.manager.mode,
+            **{name: counts[name] for name in DISAGGREGATION_COUNTS},
+            **{name: rates[name] for name in DISAGGREGATION_RATES},
+        },
+        "queues": {"waiting": int(load.get("queue_waiting", 0)), "grammar": 0, "paused": 0, "retracted": retracted},
+    }
+
+
+def _gib(size: object) -> float:
+    return round(size / GIB, 3) if isinstance(size, int | float) else 0.0
+
+
+FLUSH_WITHIN = 10.0
+
+
+@router.post("/abort_request")
+async def abort_request(request: Request) -> Response:
+    """By rid prefix, as sglang does. 200 also when nothing matched: the request may have ended a moment ago.
+
+    Where admin requests are protected, others reach only a request whose whole rid they name.
+    """
+    instance: EngineInstance = request.app.state.instance
+    body = await responses.body(request, AbortBody)
+    admin = request.scope["state"]["admin"]
+    if body.abort_all and not admin:
+        raise HttpRefusal(401, "abort_all needs the admin API key or the deployment secret (docs/security.md)")
+    instance.manager.abort(body.rid, body.abort_all, exact=not admin)
+    return Response(status_code=200)
+
+
+@router.api_route("/flush_cache", methods=["GET", "POST"])
+async def flush_cache(request: Request) -> Response:
+    """400 while requests run, with how many."""
+    instance: EngineInstance = request.app.state.instance
+    instance.manager.admit(0)
+    replies = await instance.manager.flush(FLUSH_WITHIN)
+    refused = [reply.reason for reply in replies if not reply.ok]
+    if refused:
+        return PlainTextResponse(f"Flush cache failed: {'; '.join(refused)}.\n", 400)
+    return PlainTextResponse(
+        "Cache flushed.\nPlease check backend logs for more details. "
+        "(When there are running or waiting requests, the operation will not be performed.)\n"
+    )
+
+
+@router.post("/pd_role_switch")
+async def pd_role_switch(request: Request) -> Response:
+    """A prefill becomes a decode, or the other way round; 400 with the reason and what is left of it."""
+    instance: EngineInstance = request.app.state.instance
+    body = await responses.body(request, RoleSwitchBody)
+    outcome = await instance.switch.turn(body.new_role.lower(), body.prepare_only)
+    return responses.json(outcome.document(), 200 if outcome.success else 400)

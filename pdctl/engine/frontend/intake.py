@@ -9,15 +9,14 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from pdctl.client_text import rid_problem
-from pdctl.engine.frontend.jobs import Job, Options, Prompt
-from pdctl.engine.frontend.refusal import Refusal
-from pdctl.engine.frontend.room_of_request import Pairing, pairings
-from pdctl.engine.frontend.turns import Turns
+from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
+from pdctl.engine.frontend.refusal import HttpRefusal
+from pdctl.engine.frontend.request_state import GenerationJob, Options, PromptInput
 from pdctl.engine.ipc import steady_clock
 from pdctl.engine.ipc.messages import Generate
 
@@ -36,7 +35,7 @@ TOO_LONG = "context_length_exceeded"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LengthLimits:
     """`context` counts prompt and answer together; `prompt` is the longest prompt the pool can hold."""
 
     context: int
@@ -50,22 +49,22 @@ class Intake:
         self._args = args
         self._tokenizer = tokenizer
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenize")
-        self.limits = Limits(context=0, prompt=0)
+        self.limits = LengthLimits(context=0, prompt=0)
 
     async def jobs(
-        self, prompts: Sequence[Prompt], options: Sequence[Options], body: RoutedBody, admit: Callable[[int], None]
-    ) -> tuple[Job, ...]:
-        """`options` has one entry, or one for each prompt. `admit` raises Refusal where so many requests have no room.
+        self, prompts: Sequence[PromptInput], options: Sequence[Options], body: RoutedBody, admit: Callable[[int], None]
+    ) -> tuple[GenerationJob, ...]:
+        """`options` has one entry, or one for each prompt. `admit` raises HttpRefusal if so many do not fit.
 
-        Raises Refusal (400) with the first thing that is wrong.
+        Raises HttpRefusal (400) with the first thing that is wrong.
         """
         received = steady_clock.now()
         samples = options[0].n
         if any(option.n != samples for option in options):
-            raise Refusal(400, "The parallel_sample_num should be the same for all samples in sample params.")
+            raise HttpRefusal(400, "The parallel_sample_num should be the same for all samples in sample params.")
         count = len(prompts) * samples
         if not 0 < count <= MAX_BATCH:
-            raise Refusal(400, f"a request may hold 1 to {MAX_BATCH} prompts times samples, got {count}")
+            raise HttpRefusal(400, f"a request may hold 1 to {MAX_BATCH} prompts times samples, got {count}")
         admit(count)
         rids = _rids(body.rid, len(prompts), samples)
         pairs = pairings(body, self._args, rids, samples)
@@ -75,7 +74,7 @@ class Intake:
             routed_dp_rank=self._dp_rank(body),
             disagg_prefill_dp_rank=body.disagg_prefill_dp_rank,
         )
-        jobs: list[Job] = []
+        jobs: list[GenerationJob] = []
         turns = Turns()  # a batch of thousands of prompts holds up nobody else
         for number, prompt in enumerate(prompts):
             ids = await self._ids(prompt)
@@ -84,11 +83,13 @@ class Intake:
             for sample in range(samples):
                 index = number * samples + sample
                 jobs.append(
-                    Job(_message(generate, rids[index], ids, _sample(option, sample), pairs[index]), option, index)
+                    GenerationJob(
+                        _message(generate, rids[index], ids, _sample(option, sample), pairs[index]), option, index
+                    )
                 )
         return tuple(jobs)
 
-    async def _ids(self, prompt: Prompt) -> list[int]:
+    async def _ids(self, prompt: PromptInput) -> list[int]:
         if prompt.ids is not None:
             ids = cast("list[int]", prompt.ids)  # or an array: `messages.Generate` is encoded all the same
             if not isinstance(ids, array):  # those of an array were checked as they were read
@@ -96,11 +97,11 @@ class Intake:
         else:
             ids = await self._encode(prompt.text or "", prompt.special)
         if not ids:
-            raise Refusal(400, "the prompt is empty: it has no tokens.")
+            raise HttpRefusal(400, "the prompt is empty: it has no tokens.")
         if len(ids) >= self.limits.context:
             raise self._too_long(f"{len(ids)} tokens")
         if len(ids) > self.limits.prompt:
-            raise Refusal(
+            raise HttpRefusal(
                 400,
                 f"The input ({len(ids)} tokens) is longer than the KV cache of this instance can hold "
                 f"({self.limits.prompt} tokens); raise --max-total-tokens or send a shorter prompt.",
@@ -108,10 +109,10 @@ class Intake:
             )
         return ids
 
-    def _too_long(self, size: str) -> Refusal:
+    def _too_long(self, size: str) -> HttpRefusal:
         context = self.limits.context
         text = f"The input ({size}) is longer than the model's context length ({context} tokens)."
-        return Refusal(400, text, TOO_LONG)
+        return HttpRefusal(400, text, TOO_LONG)
 
     async def _encode(self, text: str, special: bool) -> list[int]:
         fewest = len(text) // self._tokenizer.longest_token
@@ -128,7 +129,7 @@ class Intake:
         if prompt + wanted <= context:
             return option
         if option.explicit_length:
-            raise Refusal(
+            raise HttpRefusal(
                 400,
                 f"Requested token count exceeds the model's maximum context length of {context} tokens. "
                 f"You requested a total of {prompt + wanted} tokens: {prompt} tokens from the input messages and "
@@ -141,7 +142,7 @@ class Intake:
     def _dp_rank(self, body: RoutedBody) -> int | None:
         rank = body.data_parallel_rank if body.routed_dp_rank is None else body.routed_dp_rank
         if rank is not None and rank >= self._args.dp_ranks:
-            raise Refusal(400, f"routed_dp_rank={rank} out of range [0, {self._args.dp_ranks})")
+            raise HttpRefusal(400, f"routed_dp_rank={rank} out of range [0, {self._args.dp_ranks})")
         return rank
 
 
@@ -174,14 +175,157 @@ def _rids(given: str | list[str] | None, prompts: int, samples: int) -> list[str
     for name in names:
         problem = rid_problem(name)
         if problem:
-            raise Refusal(400, problem)
+            raise HttpRefusal(400, problem)
     if isinstance(given, str):
         return [given] if prompts * samples == 1 else [f"{given}_{index}" for index in range(prompts * samples)]
     if len(given) != prompts:
-        raise Refusal(400, "The specified rids length mismatch with the batch_size for batch processing.")
+        raise HttpRefusal(400, "The specified rids length mismatch with the batch_size for batch processing.")
     if len(set(given)) != len(given):
         twice = [name for name, count in Counter(given).items() if count > 1][:8]
-        raise Refusal(400, f"Duplicate request IDs detected within the request: {twice}")
+        raise HttpRefusal(400, f"Duplicate request IDs detected within the request: {twice}")
     if samples == 1:
         return given
     return [f"{name}_{sample}" for name in given for sample in range(samples)]
+
+
+MAX_ROOM = (1 << 63) - 1
+MAX_HOST_CHARS = 255  # a DNS name's limit
+NOT_IN_HOST = frozenset(" '\"\\<>(){}")  # it stands in log lines
+SAMPLE_STRIDE = 0x1E3779B97F4A7C15  # odd: no two samples of a prompt come to the same room
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """`room` 0 with the fake host is a health check: no KV cache moves."""
+
+    host: str | None = None
+    port: int | None = None
+    room: int | None = None
+
+
+UNPAIRED = Pairing()
+
+
+def pairings(body: RoutedBody, args: ServerArgs, rids: list[str], samples: int = 1) -> list[Pairing]:
+    """One for each request: prompt by prompt, `samples` of each. Raises HttpRefusal (400) with the fix.
+
+    Prefill and decode get the same body, so both come to the same rooms without a word between them.
+    """
+    if args.disaggregation_mode == "null":
+        return [UNPAIRED] * len(rids)
+    count = len(rids)
+    hosts = _spread("bootstrap_host", body.bootstrap_host, count, samples)
+    ports = _spread("bootstrap_port", body.bootstrap_port, count, samples)
+    rooms = _rooms(body.bootstrap_room, count, samples)
+    pairs = [Pairing(*row) for row in zip(hosts, ports, rooms, strict=True)]
+    portless = args.rehearsal.null_port_fallback
+    return [_check(_complete(pair, args), rid, portless) for pair, rid in zip(pairs, rids, strict=True)]
+
+
+def _spread(name: str, value: object, count: int, samples: int) -> list[Any]:
+    """A list with one entry for each prompt serves all samples of it."""
+    if not isinstance(value, list):
+        return [value] * count
+    if len(value) * samples == count:
+        return [entry for entry in value for _ in range(samples)]
+    if len(value) != count:
+        raise HttpRefusal(
+            400, f"{name} has {len(value)} entries for {count} request(s); give one for each, or a single value."
+        )
+    return value
+
+
+def _rooms(value: int | list[int] | None, count: int, samples: int) -> list[int | None]:
+    """sglang: a single room on a batch (or with n > 1) means room, room + 1, …; rooms in a list must differ.
+
+    A list with one room for each prompt, where n > 1: SGLang 0.5.23 gives every sample its prompt's room, and all but
+    one of them hang. Here the first sample has it, and the rooms of the others follow from it.
+    """
+    if isinstance(value, int):
+        return [value + offset for offset in range(count)]
+    rooms: list[int | None]
+    if isinstance(value, list) and len(value) != count and len(value) * samples == count:
+        rooms = [_sample_room(room, sample) for room in value for sample in range(samples)]
+    else:
+        rooms = _spread("bootstrap_room", value, count, samples)
+    real = [room for room in rooms if room]
+    if len(set(real)) != len(real):
+        raise HttpRefusal(
+            400, "bootstrap_room: two requests of this batch have the same room; a room belongs to one request."
+        )
+    return rooms
+
+
+def _sample_room(room: int, sample: int) -> int:
+    """Far from its neighbours: a router that counts its rooms up must not meet one of these. Values no room can have
+    stay what they are."""
+    if not sample or not 0 < room <= MAX_ROOM:
+        return room
+    return (room + sample * SAMPLE_STRIDE) & MAX_ROOM or 1
+
+
+def _complete(pairing: Pairing, args: ServerArgs) -> Pairing:
+    """With the fake backend a decode serves requests that name no prefill (sglang 0.5.13+)."""
+    if args.disaggregation_transfer_backend == "fake" and pairing.host is None:
+        return Pairing(FAKE_BOOTSTRAP_HOST, None, pairing.room or 0)
+    return pairing
+
+
+def _check(pairing: Pairing, rid: str, portless: bool) -> Pairing:
+    host, port, room = pairing.host, pairing.port, pairing.room
+    if room is None:
+        raise HttpRefusal(
+            400,
+            f"Invalid request: Disaggregated request received without bootstrap room id. req.rid={rid!r}",
+            "bootstrap_room_missing",
+        )
+    if not 0 <= room <= MAX_ROOM:
+        raise HttpRefusal(400, f"bootstrap_room {room} is out of range: a room is 1 to 2**63 - 1.")
+    if not host:
+        raise HttpRefusal(
+            400,
+            f"bootstrap_host is missing for room {room}: a disaggregated request names its prefill's bootstrap server. "
+            "Send the request through a PD router, or add bootstrap_host, bootstrap_port and bootstrap_room.",
+            "bootstrap_host_missing",
+        )
+    if host == FAKE_BOOTSTRAP_HOST:
+        return pairing
+    if len(host) > MAX_HOST_CHARS or not host.isprintable() or not NOT_IN_HOST.isdisjoint(host):
+        raise HttpRefusal(400, f"bootstrap_host {host[:64]!r} is not a host name or address.")
+    if port is None and not portless:
+        raise HttpRefusal(
+            400,
+            f"bootstrap_port is missing for bootstrap_host {host!r} (room {room}); this engine never guesses a port. "
+            "Give the router each prefill's bootstrap port (`--prefill URL PORT`); "
+            "its /server_info shows it as disaggregation_bootstrap_port.",
+            "bootstrap_port_missing",
+        )
+    if port is not None and not 0 < port < 65536:
+        raise HttpRefusal(400, f"bootstrap_port {port} of bootstrap_host {host!r} (room {room}): a port is 1 to 65535.")
+    if room == 0:
+        raise HttpRefusal(
+            400,
+            f"bootstrap_room 0 with bootstrap_host {host!r}: room 0 means 'not written yet' in a metadata buffer, "
+            "so its transfer could never complete. Draw rooms from 1 to 2**63 - 1.",
+        )
+    return pairing
+
+
+MOST = 4096  # tokens looked at between two turns of the loop: a few milliseconds
+REQUEST = 64  # tokens that one request counts as, besides its own
+
+
+class Turns:
+    """Counts the work of one HTTP call."""
+
+    __slots__ = ("_work",)
+
+    def __init__(self) -> None:
+        self._work = 0
+
+    async def after(self, tokens: int, requests: int = 1) -> None:
+        """So much more was done: let others run if it is time."""
+        self._work += tokens + REQUEST * requests
+        if self._work >= MOST:
+            self._work = 0
+            await asyncio.sleep(0)

@@ -6,15 +6,15 @@ import asyncio
 import uuid
 from typing import Generic, Protocol, TypeVar
 
-from pdctl.engine.frontend.refusal import Refusal
+from pdctl.engine.frontend.refusal import HttpRefusal
 
 
-class Answer(Protocol):
+class Identified(Protocol):
     @property
     def id(self) -> str: ...
 
 
-T = TypeVar("T", bound=Answer)
+T = TypeVar("T", bound=Identified)
 
 
 class Questions(Generic[T]):
@@ -41,18 +41,18 @@ class Questions(Generic[T]):
             complete.set_result(answers)
 
     def fail(self, reason: str) -> None:
-        """Nobody will answer any more: whoever waits gets a Refusal (503) with `reason` now."""
+        """Nobody will answer any more: whoever waits gets a HttpRefusal (503) with `reason` now."""
         for _, complete in self._open.values():
             if not complete.done():
-                complete.set_exception(Refusal(503, reason))
+                complete.set_exception(HttpRefusal(503, reason))
 
     async def answers(self, name: str, seconds: float) -> list[T]:
-        """Raises Refusal (504) naming what was waited for."""
+        """Raises HttpRefusal (504) naming what was waited for."""
         try:
             return await asyncio.wait_for(self._open[name][1], seconds)
         except asyncio.TimeoutError:
             have = len(self._open[name][0])
-            raise Refusal(
+            raise HttpRefusal(
                 504, f"waited {seconds:g} s for {self._what}: {have} of {self._replicas} scheduler(s) answered"
             ) from None
         finally:

@@ -15,7 +15,7 @@ KINDS = {
 }
 
 
-class Refusal(Exception):
+class HttpRefusal(Exception):
     """Raised anywhere between the socket and the scheduler; `frontend/responses.py` turns it into a response."""
 
     def __init__(self, status: int, message: str, kind: str = "", retry_after: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""Requests on their way: tokens arriving from the scheduler, text and facts leaving towards the client."""
+"""One generation request after intake: what goes to the scheduler, what has come back, and who waits for it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,70 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pdctl.engine.frontend.detokenize import Detokenizer, StopStrings
-from pdctl.engine.frontend.refusal import Refusal
+from pdctl.engine.frontend.refusal import HttpRefusal
+from pdctl.engine.frontend.tokenizer import Detokenizer, StopStrings
 from pdctl.engine.ipc import steady_clock
 from pdctl.engine.ipc.messages import Finish
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
-    from pdctl.engine.frontend.jobs import Job
     from pdctl.engine.frontend.tokenizer import Tokenizer
-    from pdctl.engine.ipc.messages import Meta, Tokens
+    from pdctl.engine.ipc.messages import Generate, Meta, Sampling, Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How one prompt is to be answered. `stops` are strings, matched on decoded text; `n` samples of each prompt."""
+
+    sampling: Sampling
+    stops: tuple[str, ...] = ()
+    trim_stop: bool = True
+    skip_special: bool = True
+    n: int = 1
+    return_logprob: bool = False
+    top_logprobs: int = 0
+    # Whether max_new_tokens was asked for (then it must fit) or is a default (then it shrinks to what fits).
+    explicit_length: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PromptInput:
+    """Text still to be tokenized, or ids. `special` adds the tokenizer's own begin and end tokens to text."""
+
+    text: str | None = None
+    ids: Sequence[int] | None = None
+    special: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationJob:
+    """`index` counts samples over the whole HTTP request: prompt by prompt, `n` of each."""
+
+    message: Generate
+    options: Options
+    index: int = 0
+
+    @property
+    def rid(self) -> str:
+        return self.message.rid
+
+    @property
+    def describe(self) -> str:
+        """SGLang's level-0 request line: the one place where a rid and its room stand together."""
+        message = self.message
+        return (
+            f"GenerateReqInput(rid={message.rid!r}, bootstrap_host={message.bootstrap_host!r}, "
+            f"bootstrap_port={message.bootstrap_port}, bootstrap_room={message.bootstrap_room})"
+        )
+
 
 GONE = Finish("abort", message="the client closed the connection", status=499, code="client_gone")
 ABORTED = "aborted"  # the scheduler's code for a request that a client asked to abort
 
 
 @dataclass(slots=True)
-class Clock:
+class RequestTimes:
     """Seconds since the epoch, as SGLang's meta_info gives them; 0 until reached."""
 
     received: float
@@ -52,7 +98,7 @@ class Pending:
         "unread",
     )
 
-    def __init__(self, job: Job, tokenizer: Tokenizer, group: Group) -> None:
+    def __init__(self, job: GenerationJob, tokenizer: Tokenizer, group: RequestGroup) -> None:
         self.job = job
         self.group = group
         self.ids: list[int] = []
@@ -61,7 +107,7 @@ class Pending:
         self.finish: Finish | None = None
         self.matched: str | None = None
         self.meta: Meta | None = None
-        self.clock = Clock(job.message.received)
+        self.clock = RequestTimes(job.message.received)
         self.unread = False
         self._detokenizer = Detokenizer(tokenizer, job.options.skip_special)
         self._stops = StopStrings(job.options.stops)
@@ -138,12 +184,12 @@ class Pending:
         return self._detokenizer.text
 
     @property
-    def refusal(self) -> Refusal | None:
+    def refusal(self) -> HttpRefusal | None:
         """The HTTP error this request ended with. An abort that a client asked for is an ordinary, shorter answer."""
         finish = self.finish
         if finish is None or finish.type != "abort" or finish.code == ABORTED or not 400 <= finish.status < 600:
             return None
-        return Refusal(finish.status, finish.message or "the request was aborted", finish.code)
+        return HttpRefusal(finish.status, finish.message or "the request was aborted", finish.code)
 
     @property
     def cached_tokens(self) -> int:
@@ -154,10 +200,12 @@ class Pending:
         return len(self.job.message.input_ids)
 
 
-class Group:
+class RequestGroup:
     """The requests of one HTTP call, and the task that waits for them."""
 
-    def __init__(self, jobs: tuple[Job, ...], tokenizer: Tokenizer, stream: bool, traceparent: str = "") -> None:
+    def __init__(
+        self, jobs: tuple[GenerationJob, ...], tokenizer: Tokenizer, stream: bool, traceparent: str = ""
+    ) -> None:
         self.traceparent = traceparent  # W3C trace context of the caller
         self.members = tuple(Pending(job, tokenizer, self) for job in jobs)
         self.stream = stream
@@ -185,13 +233,13 @@ class Group:
             self._waiter.set_result(None)
 
     async def first(self) -> None:
-        """Until there is anything to send. Raises the Refusal of a member that failed."""
+        """Until there is anything to send. Raises the HttpRefusal of a member that failed."""
         if not self._news and not self.done:
             await self._wait()
         self._check()
 
     async def updates(self) -> AsyncIterator[Pending]:
-        """Members with news, until every one has ended. Raises the Refusal of a member that failed.
+        """Members with news, until every one has ended. Raises the HttpRefusal of a member that failed.
 
         A reader that is slower than the engine sees fewer, longer steps, never a queue. No deadline of its own: the
         scheduler bounds bootstrap and transfer, and the manager ends every request when a rank dies or falls silent.
@@ -214,7 +262,7 @@ class Group:
             self._waiter = None
 
     async def finished(self) -> None:
-        """Until all members have ended. Raises the Refusal of one that failed, without waiting for the others."""
+        """Until all members have ended. Raises the HttpRefusal of one that failed, without waiting for the others."""
         self._check()
         while not self.done:
             await self._wait()

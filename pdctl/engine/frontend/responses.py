@@ -10,9 +10,9 @@ import orjson
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from pdctl.engine.frontend.large_request import Held, Reader, Words, is_large
-from pdctl.engine.frontend.refusal import Refusal
-from pdctl.engine.frontend.request_bodies import Body
+from pdctl.engine.frontend.body_reader import BodyMemory, LargeRequestReader, TokenRules, is_large
+from pdctl.engine.frontend.refusal import HttpRefusal
+from pdctl.engine.frontend.request_bodies import RequestBody
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
-    from pdctl.engine.frontend.instance import Instance
-    from pdctl.engine.frontend.request_state import Group, Pending
+    from pdctl.engine.frontend.instance import EngineInstance
+    from pdctl.engine.frontend.request_state import Pending, RequestGroup
     from pdctl.engine.frontend.tokenizer_manager import TokenizerManager
 
-B = TypeVar("B", bound=Body)
+B = TypeVar("B", bound=RequestBody)
 
 MAX_BODY = 32 << 20  # bytes; half a scheduler frame, so that whatever fits here fits there
 DONE = b"data: [DONE]\n\n"
-held, large = Held(), Reader()  # of this process
+held, large = BodyMemory(), LargeRequestReader()  # of this process
 
 
 def json(content: object, status: int = 200) -> Response:
     return Response(orjson.dumps(content), status, media_type="application/json")
 
 
-def error_body(refusal: Refusal) -> dict[str, object]:
+def error_body(refusal: HttpRefusal) -> dict[str, object]:
     """OpenAI's envelope. `code` is the HTTP status, as SGLang has it; `type` is a word for programs."""
     return {"error": {"message": refusal.message, "type": refusal.kind, "param": None, "code": refusal.status}}
 
 
-def error(refusal: Refusal) -> Response:
+def error(refusal: HttpRefusal) -> Response:
     response = json(error_body(refusal), refusal.status)
     if refusal.status == 503:
         response.headers["Retry-After"] = str(refusal.retry_after)
@@ -55,24 +55,24 @@ def event(content: object) -> bytes:
 async def body(request: Request, model: type[B]) -> B:
     """The JSON body, whatever its content type says.
 
-    Raises Refusal: 413 too large, 400 malformed or unsupported, 503 while there is no room for it.
+    Raises HttpRefusal: 413 too large, 400 malformed or unsupported, 503 while there is no room for it.
     """
     declared = request.headers.get("content-length", "0")
     if declared.isdecimal() and int(declared[:16]) > MAX_BODY:
-        raise Refusal(413, f"the body is larger than {MAX_BODY} bytes")
+        raise HttpRefusal(413, f"the body is larger than {MAX_BODY} bytes")
     parts: list[bytes] = []
     size = 0
     try:
         async for part in request.stream():
             if size + len(part) > MAX_BODY:
-                raise Refusal(413, f"the body is larger than {MAX_BODY} bytes")
+                raise HttpRefusal(413, f"the body is larger than {MAX_BODY} bytes")
             held.take(len(part))
             size += len(part)
             parts.append(part)
         if is_large(parts, size):
-            instance: Instance = request.app.state.instance
+            instance: EngineInstance = request.app.state.instance
             tokenizer = instance.checkpoint.tokenizer
-            words = Words(instance.intake.limits.context, tokenizer.longest_token, tokenizer.check_ids)
+            words = TokenRules(instance.intake.limits.context, tokenizer.longest_token, tokenizer.check_ids)
             parsed = await large.read(parts, model, lambda small: _parsed(small, model), words)
         else:
             parsed = _parsed(b"".join(parts), model)
@@ -86,13 +86,15 @@ def _parsed(raw: bytes, model: type[B]) -> B:
     try:
         return model.model_validate_json(raw)
     except ValidationError as problem:
-        raise Refusal(400, "; ".join(dict.fromkeys(map(_describe, problem.errors()[:4])))) from None
+        raise HttpRefusal(400, "; ".join(dict.fromkeys(map(_describe, problem.errors()[:4])))) from None
 
 
-def check_supported(parsed: Body) -> None:
-    """Raises Refusal (400) for a field whose meaning this engine would silently lose."""
+def check_supported(parsed: RequestBody) -> None:
+    """Raises HttpRefusal (400) for a field whose meaning this engine would silently lose."""
     if parsed.refused:
-        raise Refusal(400, f"not supported by this engine: {', '.join(parsed.refused)}. Leave it out.", "unsupported")
+        raise HttpRefusal(
+            400, f"not supported by this engine: {', '.join(parsed.refused)}. Leave it out.", "unsupported"
+        )
 
 
 def _describe(problem: ErrorDetails) -> str:
@@ -110,7 +112,7 @@ def _describe(problem: ErrorDetails) -> str:
 
 
 @asynccontextmanager
-async def watched(request: Request, manager: TokenizerManager, group: Group) -> AsyncIterator[None]:
+async def watched(request: Request, manager: TokenizerManager, group: RequestGroup) -> AsyncIterator[None]:
     """While inside, a client that closes its connection aborts what is left of `group` at once."""
     watcher = asyncio.create_task(_watch(request.receive, lambda: manager.abandon(group)))
     try:
@@ -128,7 +130,7 @@ async def _watch(receive: Receive, leave: Callable[[], None]) -> None:
     leave()
 
 
-class Shape(Protocol):
+class AnswerShape(Protocol):
     """How one route words the answer to a call."""
 
     def whole(self) -> object:
@@ -146,7 +148,7 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, group: Group, shape: Shape, leave: Callable[[], None]) -> None:
+    def __init__(self, group: RequestGroup, shape: AnswerShape, leave: Callable[[], None]) -> None:
         self.status_code = 200
         self.background = None
         self._group = group
@@ -172,12 +174,12 @@ class EventStream(Response):
                 part = b"".join(self._shape.chunks(member))
                 if part:
                     await send({"type": "http.response.body", "body": part, "more_body": True})
-        except Refusal as refusal:
+        except HttpRefusal as refusal:
             return event(error_body(refusal)) + DONE
         return b"".join(self._shape.tail()) + DONE
 
 
-async def respond(request: Request, manager: TokenizerManager, group: Group, shape: Shape) -> Response:
+async def respond(request: Request, manager: TokenizerManager, group: RequestGroup, shape: AnswerShape) -> Response:
     """The answer to a generation call, as JSON or as a stream.
 
     A stream's status line waits for its first news: a request that fails before its first token is answered with a real

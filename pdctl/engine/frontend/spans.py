@@ -52,7 +52,7 @@ STAGES: dict[str, tuple[StageOf, ...]] = {
 }
 
 
-class Spans:
+class RequestSpans:
     """Makes the spans of requests that have ended and hands them to a background exporter."""
 
     def __init__(self, args: ServerArgs, exporter: SpanExporter | None = None) -> None:

@@ -1,14 +1,15 @@
-"""The checkpoint's tokenizer and chat template, without torch or transformers."""
+"""What the HTTP process reads of a checkpoint: tokenizer, chat template, sampling defaults. No torch here."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tokenizers import Tokenizer as Backend
 
-from pdctl.engine.frontend.refusal import Refusal
+from pdctl.engine.frontend.refusal import HttpRefusal
 from pdctl.errors import PdctlError
 
 if TYPE_CHECKING:
@@ -16,6 +17,57 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jinja2 import Template
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """generation_config.json: what a chat request that leaves a field out gets (sglang: --sampling-defaults model)."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTexts:
+    model_type: str
+    architectures: tuple[str, ...]
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    defaults: SamplingDefaults
+
+    @classmethod
+    def load(cls, directory: Path) -> CheckpointTexts:
+        """Raises PdctlError naming the file that is missing or malformed."""
+        config = _read(directory / "config.json")
+        generation = _read(directory / "generation_config.json", optional=True)
+        known = SamplingDefaults.__dataclass_fields__
+        defaults = {name: value for name, value in generation.items() if name in known and value is not None}
+        try:
+            template = ChatTemplate.load(directory)
+        except (ValueError, KeyError) as error:
+            raise PdctlError(f"{directory}/tokenizer_config.json: {error}", "the file is not valid JSON") from None
+        return cls(
+            model_type=str(config.get("model_type", "")),
+            architectures=tuple(config.get("architectures") or ()),
+            tokenizer=Tokenizer.load(directory, int(config.get("vocab_size") or 0)),
+            chat_template=template,
+            defaults=SamplingDefaults(**defaults),
+        )
+
+
+def _read(path: Path, optional: bool = False) -> dict[str, Any]:
+    if optional and not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise PdctlError(f"{path}: {error}", "give --model-path the directory of a Hugging Face checkpoint") from None
+    if not isinstance(content, dict):
+        raise PdctlError(f"{path}: not a JSON object", "give --model-path the directory of a Hugging Face checkpoint")
+    return content
 
 
 class Tokenizer:
@@ -55,11 +107,11 @@ class Tokenizer:
         return text
 
     def check_ids(self, ids: Sequence[int]) -> None:
-        """Raises Refusal (400) when an id is not a word of this model."""
+        """Raises HttpRefusal (400) when an id is not a word of this model."""
         if ids and not (min(ids) >= 0 and max(ids) < self.vocab_size):
             bad = next(token for token in ids if not 0 <= token < self.vocab_size)
             words = f"input_ids contains {bad}, which is not in the vocabulary: valid range is [0, {self.vocab_size})."
-            raise Refusal(400, words)
+            raise HttpRefusal(400, words)
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes a token stands for: half a character is a legal token, and text cannot say which half."""
@@ -114,7 +166,7 @@ class ChatTemplate:
         return cls(source, tokens)
 
     def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
-        """Raises Refusal (400) with the template's own words when it does not accept the messages."""
+        """Raises HttpRefusal (400) with the template's own words when it does not accept the messages."""
         from jinja2 import TemplateError
 
         try:
@@ -123,7 +175,7 @@ class ChatTemplate:
             return self._template.render(**{**self._special_tokens, **variables, "messages": messages})
         # What a template can raise on a client's messages: its own complaint, or an operation on the wrong type.
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
-            raise Refusal(400, f"the chat template of this model does not accept these messages: {error}") from None
+            raise HttpRefusal(400, f"the chat template of this model does not accept these messages: {error}") from None
 
 
 def _content(token: object) -> str:
@@ -148,3 +200,71 @@ def _compile(source: str) -> Template:
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
     return environment.from_string(source)
+
+
+UNFINISHED = "\ufffd"  # what the tokenizer shows for a character whose last bytes have not arrived
+
+
+class Detokenizer:
+    """Decodes a window, not the whole answer, for each new token.
+
+    `_done` marks tokens already in `text`; `_context` the tokens before them that are decoded again, because a
+    tokenizer may join a word with the one before it (leading spaces).
+    """
+
+    __slots__ = ("_context", "_done", "_ids", "_skip_special", "_tokenizer", "text")
+
+    def __init__(self, tokenizer: Tokenizer, skip_special: bool) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        self._ids: list[int] = []
+        self._context = 0
+        self._done = 0
+        self.text = ""
+
+    def push(self, ids: Sequence[int]) -> None:
+        """Take tokens; `text` grows by every character that is complete."""
+        self._ids.extend(ids)
+        fresh = self._fresh()
+        if fresh and not fresh.endswith(UNFINISHED):
+            self._settle(fresh)
+
+    def flush(self) -> None:
+        """No more tokens will come: an unfinished character stays visible as U+FFFD."""
+        self._settle(self._fresh())
+
+    def _fresh(self) -> str:
+        window = self._tokenizer.decode(self._ids[self._context :], self._skip_special)
+        known = self._tokenizer.decode(self._ids[self._context : self._done], self._skip_special)
+        return window[len(known) :]
+
+    def _settle(self, fresh: str) -> None:
+        self.text += fresh
+        self._context = self._done
+        self._done = len(self._ids)
+
+
+class StopStrings:
+    """Finds the first of several strings in a growing text, looking at each part of it once."""
+
+    __slots__ = ("_longest", "_searched", "_stops")
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self._stops = stops
+        self._longest = max(map(len, stops), default=0)
+        self._searched = 0
+
+    def find(self, text: str) -> tuple[int, str] | None:
+        """Where the earliest stop string begins, and which it is."""
+        start = max(0, self._searched - self._longest + 1)
+        self._searched = len(text)
+        found = [(at, stop) for stop in self._stops if (at := text.find(stop, start)) >= 0]
+        return min(found, key=lambda hit: hit[0]) if found else None
+
+    def held(self, text: str) -> int:
+        """How many characters at the end might be the beginning of a stop string: not to be sent yet."""
+        for length in range(min(self._longest - 1, len(text)), 0, -1):
+            tail = text[-length:]
+            if any(stop.startswith(tail) for stop in self._stops):
+                return length
+        return 0

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 import uuid
+from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -20,12 +22,10 @@ from pdctl.engine.cluster.dp_controller import LEAST_LOADED, resolve
 from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.config.rank_places import Whereabouts
 from pdctl.engine.drill import fault_points
-from pdctl.engine.frontend.jobs import Job, Options
-from pdctl.engine.frontend.pace import Pace
+from pdctl.engine.frontend.intake import REQUEST, Turns
 from pdctl.engine.frontend.questions import Questions
-from pdctl.engine.frontend.refusal import Refusal
-from pdctl.engine.frontend.request_state import GONE, Group, Pending
-from pdctl.engine.frontend.turns import REQUEST, Turns
+from pdctl.engine.frontend.refusal import HttpRefusal
+from pdctl.engine.frontend.request_state import GONE, GenerationJob, Options, Pending, RequestGroup
 from pdctl.engine.ipc import steady_clock
 from pdctl.engine.ipc.channels import Channels, keys_of, local_input
 from pdctl.engine.ipc.codec import FrameError
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from pdctl.engine.cluster.rank_processes import Ranks
     from pdctl.engine.config.instance_args import ServerArgs
     from pdctl.engine.frontend.engine_metrics import Metrics
-    from pdctl.engine.frontend.spans import Spans
+    from pdctl.engine.frontend.spans import RequestSpans
     from pdctl.engine.frontend.tokenizer import Tokenizer
 
     Socket = zmq.Socket[bytes]
@@ -76,7 +76,7 @@ SILENCE_CHECK = 5.0
 SWITCH_LOOK = 0.05  # seconds between looks whether a role switch is over
 
 
-class Status(Enum):
+class EngineStatus(Enum):
     STARTING = "starting"
     UP = "up"
     SWITCHING = "switching roles"
@@ -89,7 +89,7 @@ class TokenizerManager:
     """Not thread-safe: everything happens on the event loop that called `open`."""
 
     def __init__(
-        self, args: ServerArgs, tokenizer: Tokenizer, metrics: Metrics, ranks: Ranks, spans: Spans | None = None
+        self, args: ServerArgs, tokenizer: Tokenizer, metrics: Metrics, ranks: Ranks, spans: RequestSpans | None = None
     ) -> None:
         self._args = args
         self._ranks = ranks
@@ -109,7 +109,7 @@ class TokenizerManager:
         self.heard_at = time.monotonic()
         self._reach = fault_points.raiser("thread.tokenizer-manager")
         self._reach_tokens = fault_points.raiser("thread.detokenizer")
-        self.status = Status.STARTING
+        self.status = EngineStatus.STARTING
         self.mode = args.disaggregation_mode  # as it is now: a role switch changes it
 
     def open(self, ipc_dir: Path) -> None:
@@ -253,12 +253,14 @@ class TokenizerManager:
     def send(self, request: Request) -> None:
         self._requests.send(request_codec.encode(request), zmq.DONTWAIT)
 
-    async def submit(self, jobs: tuple[Job, ...], stream: bool, traceparent: str = "") -> Group:
-        """Hand jobs to the scheduler. Raises Refusal when not serving, when the queue is full, or for a rid in use."""
+    async def submit(self, jobs: tuple[GenerationJob, ...], stream: bool, traceparent: str = "") -> RequestGroup:
+        """Hand jobs to the scheduler. Raises HttpRefusal if not serving, if the queue is full, or for a rid in use."""
         self.admit(len(jobs))
         for job in jobs:
             if job.rid in self._table:
-                raise Refusal(400, f"Duplicate request ID detected: {job.rid!r} is already running on this instance.")
+                raise HttpRefusal(
+                    400, f"Duplicate request ID detected: {job.rid!r} is already running on this instance."
+                )
         group = self._register(jobs, stream, traceparent)
         turns = Turns()
         try:
@@ -272,29 +274,29 @@ class TokenizerManager:
         return group
 
     def admit(self, count: int = 1) -> None:
-        """Raises Refusal (503) when `count` more requests cannot be taken now."""
-        if self.status is not Status.UP:
+        """Raises HttpRefusal (503) when `count` more requests cannot be taken now."""
+        if self.status is not EngineStatus.UP:
             words = {
-                Status.STARTING: "The engine is still starting; GET /ready shows what it waits for.",
-                Status.SWITCHING: "The engine is taking another role.",
-                Status.BROKEN: "The engine is unhealthy after a failed role switch; start it again.",
-                Status.DRAINING: "The engine is shutting down.",
-                Status.DEAD: "The engine lost a rank and is ending.",
+                EngineStatus.STARTING: "The engine is still starting; GET /ready shows what it waits for.",
+                EngineStatus.SWITCHING: "The engine is taking another role.",
+                EngineStatus.BROKEN: "The engine is unhealthy after a failed role switch; start it again.",
+                EngineStatus.DRAINING: "The engine is shutting down.",
+                EngineStatus.DEAD: "The engine lost a rank and is ending.",
             }
-            raise Refusal(503, words[self.status])
+            raise HttpRefusal(503, words[self.status])
         args = self._args
         most = args.dp_ranks * args.max_running_requests + args.max_queued_requests
         over = len(self._table) + count - most
         if over > 0:
-            raise Refusal(
+            raise HttpRefusal(
                 503,
                 f"The request queue is full: {len(self._table)} requests are running or queued and "
                 f"--max-queued-requests is {args.max_queued_requests}.",
                 retry_after=self._pace.seconds_until(over),
             )
 
-    def _register(self, jobs: tuple[Job, ...], stream: bool, traceparent: str = "") -> Group:
-        group = Group(jobs, self._tokenizer, stream, traceparent)
+    def _register(self, jobs: tuple[GenerationJob, ...], stream: bool, traceparent: str = "") -> RequestGroup:
+        group = RequestGroup(jobs, self._tokenizer, stream, traceparent)
         self._idle.clear()
         now = steady_clock.now()
         for member in group.members:
@@ -308,7 +310,7 @@ class TokenizerManager:
         member.clock.dispatched = steady_clock.now()
         self._metrics.received(member)
 
-    def abandon(self, group: Group, start: int = 0) -> None:
+    def abandon(self, group: RequestGroup, start: int = 0) -> None:
         """The client left (or one member failed): end what is left of the call and tell the scheduler at once.
 
         Of thousands only the first end at once, the others in turns with everything else.
@@ -328,7 +330,7 @@ class TokenizerManager:
 
     def die(self, reason: str) -> None:
         """No scheduler answers any more: refuse everything from here on, and end what waits, with a reason."""
-        self.status = Status.DEAD
+        self.status = EngineStatus.DEAD
         self.fail_questions(reason)
         self.end_all(reason)
 
@@ -377,25 +379,25 @@ class TokenizerManager:
         return len(self._table)
 
     async def reports(self, seconds: float) -> list[Report]:
-        """One from every DP replica, in rank order. Raises Refusal (504) when one does not answer in time."""
+        """One from every DP replica, in rank order. Raises HttpRefusal (504) when one does not answer in time."""
         name = self._reports.ask()
         self.send(Ask(name))
         return sorted(await self._reports.answers(name, seconds), key=lambda report: report.dp_rank)
 
     async def rooms(self, seconds: float) -> list[Rooms]:
-        """One from every DP group, in rank order. Raises Refusal (504) when one does not answer in time."""
+        """One from every DP group, in rank order. Raises HttpRefusal (504) when one does not answer in time."""
         name = self._rooms.ask()
         self.send(AskRooms(name))
         return sorted(await self._rooms.answers(name, seconds), key=lambda rooms: rooms.dp_rank)
 
     async def flush(self, seconds: float) -> list[Flushed]:
-        """One from every DP replica. Raises Refusal (504) when one does not answer in time."""
+        """One from every DP replica. Raises HttpRefusal (504) when one does not answer in time."""
         name = self._flushes.ask()
         self.send(Flush(name))
         return await self._flushes.answers(name, seconds)
 
     async def switch(self, role: str, commit: bool, seconds: float) -> list[Switched]:
-        """One from every DP group. Raises Refusal (504) when one does not answer in time."""
+        """One from every DP group. Raises HttpRefusal (504) when one does not answer in time."""
         name = self._switches.ask()
         self.send(SwitchRole(name, role, commit))
         return await self._switches.answers(name, seconds)
@@ -406,7 +408,7 @@ class TokenizerManager:
         if self._spans is not None:
             self._spans.role = mode
 
-    def probe(self, room: int = 0, tokens: int = 1, dp_rank: int | None = None) -> Group:
+    def probe(self, room: int = 0, tokens: int = 1, dp_rank: int | None = None) -> RequestGroup:
         """Run one real request through the fake KV path (sglang: host 2.2.2.2), whatever else is running."""
         paired = self._args.disaggregation_mode != "null"
         message = Generate(
@@ -418,7 +420,7 @@ class TokenizerManager:
             received=steady_clock.now(),
             routed_dp_rank=dp_rank,
         )
-        group = self._register((Job(message, Options(message.sampling)),), stream=False)
+        group = self._register((GenerationJob(message, Options(message.sampling)),), stream=False)
         self._dispatch(group.members[0])
         return group
 
@@ -431,12 +433,12 @@ class TokenizerManager:
         except asyncio.TimeoutError:
             self._end(group.members, Finish("abort", message="health check timed out", status=504))
             return False
-        return self.status is not Status.DEAD
+        return self.status is not EngineStatus.DEAD
 
     async def settled(self, seconds: float) -> None:
         """Until a role switch under way is over, or `seconds` have passed: a probe may not fall into it."""
         deadline = time.monotonic() + seconds
-        while self.status is Status.SWITCHING and time.monotonic() < deadline:
+        while self.status is EngineStatus.SWITCHING and time.monotonic() < deadline:
             await asyncio.sleep(SWITCH_LOOK)
 
     async def _watch_silence(self) -> None:
@@ -463,3 +465,30 @@ def _part(rid: str, name: str) -> bool:
 
 def _is_health(pending: Pending) -> bool:
     return pending.job.rid.startswith(HEALTH_PREFIX)
+
+
+WINDOW = 30.0  # seconds that are looked back on
+MOST = 1024  # ends remembered
+UNKNOWN = 5  # seconds, where nothing has ended in the window
+LONGEST = 60
+
+
+class Pace:
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._ends: deque[float] = deque(maxlen=MOST)
+
+    def ended(self) -> None:
+        """A request has left."""
+        self._ends.append(time.monotonic())
+
+    def seconds_until(self, ends: int) -> int:
+        """Whole seconds until `ends` more requests have left at the pace of the last WINDOW; at least 1."""
+        now = time.monotonic()
+        while self._ends and self._ends[0] < now - WINDOW:
+            self._ends.popleft()
+        if not self._ends:
+            return UNKNOWN
+        since = self._ends[0] if len(self._ends) == MOST else max(self._began, now - WINDOW)
+        rate = len(self._ends) / max(now - since, 1e-3)
+        return max(1, min(LONGEST, math.ceil(ends / rate)))

@@ -2,7 +2,7 @@
 
 Weights, KV pool and transport stay; queues, KV manager and prefix cache are those of the new role. The ranks of a DP
 group say yes together, and become something else together; that all groups of an instance do is the HTTP process's
-business, which asks each of them before it tells any (engine/frontend/role_switch.py).
+business, which asks each of them before it tells any (engine/frontend/instance.py).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pdctl.launch import ending_reasons
 from pdctl.launch.run import Allocation, EventKind, Run, RunEvent, RunOutcome, State
 from pdctl.launch.slurm import host_placement, queue
 from pdctl.launch.targets import Obstacle
-from pdctl.user_path import expanded
+from pdctl.user_files import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,21 +10,21 @@ from collections.abc import Callable, Sequence
 import orjson
 import pytest
 
-from pdctl.engine.frontend import large_request
-from pdctl.engine.frontend.large_request import (
+from pdctl.engine.frontend import body_reader
+from pdctl.engine.frontend.body_reader import (
     MANY,
     MAX_REST,
     MAX_VALUES,
     PIECE,
     PROMPTS,
     SMALL,
-    Held,
-    Words,
+    BodyMemory,
+    TokenRules,
     is_large,
     read,
 )
-from pdctl.engine.frontend.refusal import Refusal
-from pdctl.engine.frontend.request_bodies import Body, ChatBody, CompletionBody, GenerateBody
+from pdctl.engine.frontend.refusal import HttpRefusal
+from pdctl.engine.frontend.request_bodies import ChatBody, CompletionBody, GenerateBody, RequestBody
 from pdctl.engine.frontend.responses import _parsed
 from pdctl.json_members import has_more_commas
 from tests.cases import for_each
@@ -35,9 +35,9 @@ LONG = SMALL + 1
 WORDS = 'né \U0001f98a\n"\\ \u2028 x'  # characters of every length, and escapes
 
 
-def large(raw: bytes, model: type[Body] = GenerateBody, check: Check = lambda ids: None) -> Body:
+def large(raw: bytes, model: type[RequestBody] = GenerateBody, check: Check = lambda ids: None) -> RequestBody:
     parts = [raw[at : at + 100_001] for at in range(0, len(raw), 100_001)]
-    found = read(parts, model, lambda small: _parsed(small, model), Words(CONTEXT, 100, check))
+    found = read(parts, model, lambda small: _parsed(small, model), TokenRules(CONTEXT, 100, check))
     return found.model_copy(update={name: _lists(value) for name, value in found if name in PROMPTS})
 
 
@@ -110,22 +110,22 @@ def test_bodies_of_the_other_routes() -> None:
     ids=range(19),
 )
 def test_what_cannot_be_a_request_is_refused(raw: bytes, status: int, why: str) -> None:
-    with pytest.raises(Refusal, match=why) as refused:
+    with pytest.raises(HttpRefusal, match=why) as refused:
         large(raw)
     assert refused.value.status == status
 
 
 def test_an_error_in_each_item_of_a_list_is_one_error() -> None:
     """16 million of them took half a minute and the memory of the machine."""
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(HttpRefusal) as refused:
         _parsed(b'{"text":[' + b"1," * 100 + b"1]}", GenerateBody)
     assert refused.value.message.count("text.") == 1
 
 
 def test_bytes_that_are_held_are_counted() -> None:
-    held = Held(10)
+    held = BodyMemory(10)
     held.take(6)
-    with pytest.raises(Refusal, match="as many bytes") as refused:
+    with pytest.raises(HttpRefusal, match="as many bytes") as refused:
         held.take(5)
     assert refused.value.status == 503
     held.give(6)
@@ -140,7 +140,7 @@ def test_what_is_unknown_is_not_parsed() -> None:
         return _parsed(small, GenerateBody)
 
     raw = json.dumps({"input_ids": [[1] * 7000] * 200, "nobody": [{"a": 1}] * 100_000}).encode()
-    words = Words(CONTEXT, 100, lambda ids: None)
+    words = TokenRules(CONTEXT, 100, lambda ids: None)
     assert len(read([raw], GenerateBody, parse, words).input_ids or ()) == 200
     assert sizes[0] < 100
 
@@ -157,8 +157,8 @@ def test_token_ids_are_read_in_small_pieces_into_arrays(monkeypatch: pytest.Monk
     ids = list(range(90_000))
     raw = json.dumps({"input_ids": [ids, ids[:5]]}).encode()
     fake = types.SimpleNamespace(loads=loads, dumps=orjson.dumps, JSONDecodeError=orjson.JSONDecodeError)
-    monkeypatch.setattr(large_request, "orjson", fake)
-    words = Words(CONTEXT, 100, checked.extend)
+    monkeypatch.setattr(body_reader, "orjson", fake)
+    words = TokenRules(CONTEXT, 100, checked.extend)
     found = read([raw], GenerateBody, lambda small: _parsed(small, GenerateBody), words).input_ids
     assert found == [array("i", ids), array("i", ids[:5])]
     assert checked == ids + ids[:5]
@@ -182,9 +182,9 @@ def test_commas_within_strings_are_no_values() -> None:
 def test_an_id_outside_the_vocabulary_ends_the_reading() -> None:
     def check(ids: Sequence[int]) -> None:
         if max(ids) >= 1000:
-            raise Refusal(400, f"input_ids contains {max(ids)}")
+            raise HttpRefusal(400, f"input_ids contains {max(ids)}")
 
     for bad in (1000, 1 << 40):
         raw = json.dumps({"input_ids": [[1] * LONG, [bad], [2] * LONG]}).encode()
-        with pytest.raises(Refusal, match=f"input_ids contains {bad}"):
+        with pytest.raises(HttpRefusal, match=f"input_ids contains {bad}"):
             large(raw, check=check)

@@ -15,10 +15,10 @@ from pdctl.engine.cluster.rank_processes import Ranks, ending
 from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.frontend import tokenizer_manager as module
 from pdctl.engine.frontend.engine_metrics import Metrics
-from pdctl.engine.frontend.jobs import Job, Options
-from pdctl.engine.frontend.refusal import Refusal
+from pdctl.engine.frontend.refusal import HttpRefusal
+from pdctl.engine.frontend.request_state import GenerationJob, Options
 from pdctl.engine.frontend.tokenizer import Tokenizer
-from pdctl.engine.frontend.tokenizer_manager import Status, TokenizerManager
+from pdctl.engine.frontend.tokenizer_manager import EngineStatus, TokenizerManager
 from pdctl.engine.ipc.messages import (
     Abort,
     Finish,
@@ -48,7 +48,7 @@ def play(tmp_path: Path, scenario: Scenario, **changes: object) -> None:
         requests.bind(f"ipc://{tmp_path}/scheduler-0")
         requests.setsockopt(zmq.RCVTIMEO, 10_000)
         manager.open(tmp_path)
-        manager.status = Status.UP
+        manager.status = EngineStatus.UP
         try:
             await asyncio.wait_for(scenario(manager, requests), 20)
         finally:
@@ -58,9 +58,9 @@ def play(tmp_path: Path, scenario: Scenario, **changes: object) -> None:
     asyncio.run(run())
 
 
-def job(rid: str = "r", stream_of: int = 4) -> Job:
+def job(rid: str = "r", stream_of: int = 4) -> GenerationJob:
     message = Generate(rid, [5, 6], Sampling(max_new_tokens=stream_of), received=time.time())
-    return Job(message, Options(message.sampling))
+    return GenerationJob(message, Options(message.sampling))
 
 
 def test_a_silent_scheduler_does_not_keep_clients_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_a_silent_scheduler_does_not_keep_clients_for_ever(tmp_path: Path, monke
 
     async def scenario(manager: TokenizerManager, requests: zmq.Socket[bytes]) -> None:
         group = await manager.submit((job(),), stream=False)
-        with pytest.raises(Refusal, match="the scheduler has said nothing for") as caught:
+        with pytest.raises(HttpRefusal, match="the scheduler has said nothing for") as caught:
             await group.finished()
         assert caught.value.status == 504
         assert isinstance(request_codec.decode(requests.recv()), Generate)
@@ -93,7 +93,7 @@ def test_a_large_batch_is_handed_over_in_turns_with_everything_else(tmp_path: Pa
         submitting = asyncio.create_task(manager.submit(tuple(map(job, rids)), stream=False))
         await asyncio.sleep(0)
         assert manager.running == 1000  # each rid is taken at once, whenever its request is sent
-        with pytest.raises(Refusal, match="Duplicate request ID"):
+        with pytest.raises(HttpRefusal, match="Duplicate request ID"):
             await manager.submit((job("r999"),), stream=False)
         group = await submitting
         assert turns[0] > 10
@@ -116,7 +116,7 @@ def test_what_ends_before_it_is_sent_is_not_sent(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         manager.end_all("the instance ends")
         group = await submitting
-        with pytest.raises(Refusal, match="the instance ends"):
+        with pytest.raises(HttpRefusal, match="the instance ends"):
             await group.finished()
         assert manager.running == 0
         manager.stop(now=True)
@@ -149,7 +149,9 @@ def test_token_ids_in_an_array_arrive_as_a_list() -> None:
 def test_a_report_has_a_deadline(tmp_path: Path) -> None:
     async def scenario(manager: TokenizerManager, requests: zmq.Socket[bytes]) -> None:
         del requests
-        with pytest.raises(Refusal, match=r"waited 0.05 s for a load report: 0 of 1 scheduler\(s\) answered") as caught:
+        with pytest.raises(
+            HttpRefusal, match=r"waited 0.05 s for a load report: 0 of 1 scheduler\(s\) answered"
+        ) as caught:
             await manager.reports(0.05)
         assert caught.value.status == 504
         late = Report("long gone", 0, {}, {})
@@ -178,7 +180,7 @@ def test_draining_has_a_deadline(tmp_path: Path) -> None:
         assert not await manager.drained(0.05)
         manager.end_all("enough")
         assert await manager.drained(0.05)
-        with pytest.raises(Refusal, match="enough"):
+        with pytest.raises(HttpRefusal, match="enough"):
             await group.finished()
 
     play(tmp_path, scenario)
@@ -205,7 +207,7 @@ def test_tokens_after_the_end_are_dropped(tmp_path: Path) -> None:
     async def scenario(manager: TokenizerManager, requests: zmq.Socket[bytes]) -> None:
         del requests
         message = job().message
-        group = await manager.submit((Job(message, Options(message.sampling, stops=("b",))),), stream=False)
+        group = await manager.submit((GenerationJob(message, Options(message.sampling, stops=("b",))),), stream=False)
         manager._receive(Outputs([Tokens("r", [100, 101, 102, 103])]))
         manager._receive(Outputs([Tokens("r", [104], Finish("length", length=5))]))
         await group.finished()

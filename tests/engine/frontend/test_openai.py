@@ -203,9 +203,9 @@ def test_completion_stop_string_never_leaks_into_a_stream(unified: Engine) -> No
 
 def test_chat_defaults_come_from_the_checkpoint(unified: Engine) -> None:
     """generation_config.json: temperature 0.25, top_k 7. A field in the request wins."""
-    from pdctl.engine.frontend.chat import _sampling
-    from pdctl.engine.frontend.checkpoint import SamplingDefaults
+    from pdctl.engine.frontend.openai import _sampling
     from pdctl.engine.frontend.request_bodies import ChatBody
+    from pdctl.engine.frontend.tokenizer import SamplingDefaults
 
     defaults = SamplingDefaults(temperature=0.25, top_k=7)
     body = ChatBody.model_validate_json(json.dumps({"messages": user("hi"), "top_k": 3}))

@@ -6,15 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from pdctl.engine.frontend import pace
-from pdctl.engine.frontend.pace import LONGEST, MOST, UNKNOWN, WINDOW, Pace
+from pdctl.engine.frontend import tokenizer_manager
+from pdctl.engine.frontend.tokenizer_manager import LONGEST, MOST, UNKNOWN, WINDOW, Pace
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     made = SimpleNamespace(now=100.0)
     made.monotonic = lambda: made.now
-    monkeypatch.setattr(pace, "time", made)
+    monkeypatch.setattr(tokenizer_manager, "time", made)
     return made
 
 

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from pdctl.engine.config.instance_args import ServerArgs
+from pdctl.engine.frontend.intake import MAX_ROOM, Pairing, pairings
 from pdctl.engine.frontend.request_bodies import RoutedBody
-from pdctl.engine.frontend.room_of_request import MAX_ROOM, Pairing, pairings
 from tests.engine.frontend.conftest import Engine
 
 REAL = {"bootstrap_host": "10.0.0.1", "bootstrap_port": 8998, "bootstrap_room": 77}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from pdctl.engine.config.instance_args import ServerArgs
+from pdctl.engine.frontend.intake import pairings
 from pdctl.engine.frontend.request_bodies import ChatBody, CompletionBody, GenerateBody, RoutedBody
-from pdctl.engine.frontend.room_of_request import pairings
-from pdctl.router.body import Body
+from pdctl.router.body import GenerationBody
 from tests.cases import for_each
 
 MODELS: dict[str, type[RoutedBody]] = {
@@ -36,7 +36,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 def test_no_two_samples_share_a_room(path: str, prompt: dict[str, object], prompts: int, samples: int) -> None:
     wish = {"sampling_params": {"n": samples}} if path == "/generate" else {"n": samples}
     raw = json.dumps({**prompt, **(wish if samples > 1 else {})}).encode()
-    routed = Body(path.encode(), raw)
+    routed = GenerationBody(path.encode(), raw)
     rooms = routed.rooms()
     sent = routed.addressed("10.0.0.1", 8998, rooms)
     rids = [str(index) for index in range(prompts * samples)]

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.engine.frontend.checkpoint import Checkpoint
-from pdctl.engine.frontend.detokenize import Detokenizer, StopStrings
-from pdctl.engine.frontend.refusal import Refusal
-from pdctl.engine.frontend.tokenizer import ChatTemplate, Tokenizer
+from pdctl.engine.frontend.refusal import HttpRefusal
+from pdctl.engine.frontend.tokenizer import ChatTemplate, CheckpointTexts, Detokenizer, StopStrings, Tokenizer
 from pdctl.errors import PdctlError
 from tests.cases import for_each
 from tests.engine.frontend import checkpoint
@@ -80,7 +78,7 @@ def test_token_bytes(tokenizer: Tokenizer) -> None:
 
 def test_ids_beyond_the_tokenizer_but_within_the_model_are_words(tokenizer: Tokenizer) -> None:
     tokenizer.check_ids([0, 299])
-    with pytest.raises(Refusal, match=r"contains 300, which is not in the vocabulary: valid range is \[0, 300\)"):
+    with pytest.raises(HttpRefusal, match=r"contains 300, which is not in the vocabulary: valid range is \[0, 300\)"):
         tokenizer.check_ids([0, 300])
 
 
@@ -108,7 +106,7 @@ def test_a_template_sees_special_tokens_tools_and_its_own_variables() -> None:
     ],
 )
 def test_a_template_that_objects_is_the_clients_error(source: str, said: str) -> None:
-    with pytest.raises(Refusal, match="chat template of this model does not accept these messages") as caught:
+    with pytest.raises(HttpRefusal, match="chat template of this model does not accept these messages") as caught:
         ChatTemplate(source, {}).render([{"role": "user", "content": "a"}], {})
     assert said in caught.value.message
     assert caught.value.status == 400
@@ -132,12 +130,12 @@ def test_where_a_template_is_found(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_read_without_its_weights(tmp_path: Path) -> None:
-    loaded = Checkpoint.load(checkpoint.write(tmp_path))
+    loaded = CheckpointTexts.load(checkpoint.write(tmp_path))
     assert (loaded.model_type, loaded.tokenizer.vocab_size) == ("llama", 300)
     assert (loaded.defaults.temperature, loaded.defaults.top_k, loaded.defaults.top_p) == (0.25, 7, 1.0)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(PdctlError, match=r"config\.json: not a JSON object"):
-        Checkpoint.load(tmp_path)
+        CheckpointTexts.load(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(PdctlError, match=r"config\.json: "):
-        Checkpoint.load(tmp_path)
+        CheckpointTexts.load(tmp_path)

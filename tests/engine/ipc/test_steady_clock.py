@@ -13,7 +13,7 @@ from pdctl.engine.ipc import steady_clock
 ENGINE = Path(steady_clock.__file__).parents[1]
 # Where the time of day itself is what is asked for.
 TIME_OF_DAY = {
-    "ipc/steady_clock.py", "frontend/loads.py", "frontend/openai.py", "frontend/instance.py", "frontend/tokenizer.py",
+    "ipc/steady_clock.py", "frontend/info.py", "frontend/openai.py", "frontend/instance.py", "frontend/tokenizer.py",
 }  # fmt: skip
 
 

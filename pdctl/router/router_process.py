@@ -11,24 +11,22 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pdctl.errors import LaunchError
-from pdctl.http_auth import SIGNATURE, Gate, Keys, Level
+from pdctl.http_auth import SIGNATURE, AccessLevel, Gate, Keys
 from pdctl.router import rehearsal
 from pdctl.router.dispatch import Dispatcher
-from pdctl.router.fanout import Fanout
-from pdctl.router.ledger import Ledger
 from pdctl.router.log import logger
-from pdctl.router.manage import Management, refuse_method
-from pdctl.router.metrics import RouterStats
+from pdctl.router.manage import Fanout, Management, refuse_method
 from pdctl.router.monitor import Monitor
 from pdctl.router.policy import Chooser, Policy, make
-from pdctl.router.registry import PortSource, Registry, Role
-from pdctl.router.server import Exchange, Limits, Screened, Server, error_body
+from pdctl.router.registry import PortSource, Registry, WorkerRole
+from pdctl.router.room_ledger import RoomLedger, RouterStats
+from pdctl.router.server import ClientLimits, ClientServer, Exchange, Screened, error_body
 from pdctl.thread_death import guard_threads
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from pdctl.router.args import RouterArgs
+    from pdctl.router.router_args import RouterArgs
     from pdctl.router.upstream import Headers
 
 ROUTES = {path.encode(): path for path in ("/generate", "/v1/chat/completions", "/v1/completions")}
@@ -38,25 +36,25 @@ ABORT = b"/abort_request"
 OPEN_PATHS = frozenset((b"/health", b"/liveness", b"/readiness", b"/metrics"))  # no key needed
 
 
-class Router:
+class RouterProcess:
     """Needs a running event loop."""
 
     def __init__(self, args: RouterArgs) -> None:
         self._args = args
         self._stats = RouterStats()
-        self._ledger = Ledger(args.ledger_size)
+        self._ledger = RoomLedger(args.ledger_size)
         self._registry = Registry(args)
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._monitor = Monitor(args, self._registry, self.lose)
-        limits = Limits(
+        limits = ClientLimits(
             max_payload=args.max_payload_size,
             read_timeout=args.read_timeout,
             idle_timeout=args.idle_timeout,
             max_payload_memory=args.max_payload_memory,
             max_connections=connections(args.max_connections),
         )
-        self._server = Server(limits, self._handle, self._screen, self.lose)
-        roles = (make_policy(args, Role.PREFILL), make_policy(args, Role.DECODE))
+        self._server = ClientServer(limits, self._handle, self._screen, self.lose)
+        roles = (make_policy(args, WorkerRole.PREFILL), make_policy(args, WorkerRole.DECODE))
         self._dispatcher = Dispatcher(args, self._registry, Chooser(*roles), self._ledger, self._stats, self.lose)
         fanout = Fanout(args, self._registry, self._ledger)
         self._gate = Gate(Keys(args.api_key, args.admin_api_key, args.secret))
@@ -78,7 +76,7 @@ class Router:
             loud, real = rehearsal.start_lines(args)
             logger.warning("%s", loud)
             logger.info("%s", real)
-        for role, workers in ((Role.PREFILL, prefills), (Role.DECODE, args.decode)):
+        for role, workers in ((WorkerRole.PREFILL, prefills), (WorkerRole.DECODE, args.decode)):
             for one in workers:
                 worker = self._registry.add(role, one.origin, one.bootstrap_port, PortSource.FLAG)
                 assert worker is not None  # the command line has no URL twice
@@ -164,13 +162,13 @@ class Router:
         if not self._gate.guards_clients:
             return Screened("", self._args.max_payload_size)
         bearer = next((value for name, value in headers if name == b"authorization"), b"")
-        judged = self._gate.judge(Level.CLIENT, bearer, "", method.decode("ascii", "replace"), path.decode(), b"")
+        judged = self._gate.judge(AccessLevel.CLIENT, bearer, "", method.decode("ascii", "replace"), path.decode(), b"")
         return Screened(judged.refusal, self._args.max_payload_size)
 
     def _unauthorized(self, exchange: Exchange) -> str:
         """Why not; empty when it may pass. Most requests need nothing, and cost nothing here."""
         needed = level(exchange)
-        if needed is Level.CLIENT and not self._gate.guards_clients and exchange.path != ABORT:
+        if needed is AccessLevel.CLIENT and not self._gate.guards_clients and exchange.path != ABORT:
             return ""
         target = exchange.path + (b"?" + exchange.query if exchange.query else b"")
         judged = self._gate.judge(
@@ -204,12 +202,12 @@ class Router:
         self._stats.requests[route, 0 if exchange.gone else exchange.status] += 1
 
 
-def level(exchange: Exchange) -> Level:
+def level(exchange: Exchange) -> AccessLevel:
     """What a request needs. An abort by a client reaches only requests whose whole id it names (as engine/frontend)."""
     if exchange.path in OPEN_PATHS:
-        return Level.OPEN
+        return AccessLevel.OPEN
     changes = exchange.path.startswith(b"/workers") and exchange.method not in (b"GET", b"HEAD")
-    return Level.ADMIN if changes or exchange.path == b"/flush_cache" else Level.CLIENT
+    return AccessLevel.ADMIN if changes or exchange.path == b"/flush_cache" else AccessLevel.CLIENT
 
 
 def connections(wanted: int) -> int:
@@ -225,11 +223,11 @@ def connections(wanted: int) -> int:
     return wanted
 
 
-def make_policy(args: RouterArgs, role: Role) -> Policy:
-    own = args.prefill_policy if role is Role.PREFILL else args.decode_policy
+def make_policy(args: RouterArgs, role: WorkerRole) -> Policy:
+    own = args.prefill_policy if role is WorkerRole.PREFILL else args.decode_policy
     return make(
         own or args.policy,
-        prefill=role is Role.PREFILL,
+        prefill=role is WorkerRole.PREFILL,
         threshold=args.cache_threshold,
         abs_threshold=args.balance_abs_threshold,
         rel_threshold=args.balance_rel_threshold,
@@ -242,11 +240,11 @@ def run(args: RouterArgs) -> int:
         import uvloop
     except ImportError:  # no wheel on this platform: the standard loop does the same, slower
         return asyncio.run(_main(args))
-    # A large body is read in another thread (large_body.py): the loop gets the interpreter back within a millisecond.
+    # A large body is read in another thread (body.py): the loop gets the interpreter back within a millisecond.
     sys.setswitchinterval(0.001)
     status: int = uvloop.run(_main(args))
     return status
 
 
 async def _main(args: RouterArgs) -> int:
-    return await Router(args).serve()
+    return await RouterProcess(args).serve()

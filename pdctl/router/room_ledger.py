@@ -1,19 +1,20 @@
-"""Which room went where: every request in flight, and the last ones that ended, by room."""
+"""Which room went where, and how often: every request in flight, the last ones that ended, and counters."""
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from bisect import bisect_left
+from collections import Counter, OrderedDict
 from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 SCHEMA = "pdctl.router.rooms/1"
 
 
-class Outcome(str, Enum):
+class AttemptOutcome(str, Enum):
     """How an attempt ended."""
 
     RUNNING = "running"
@@ -84,7 +85,7 @@ class Record:
         self.started = time.time()
         self.began = time.monotonic()
         self.first_byte = self.ended = 0.0
-        self.outcome = Outcome.RUNNING
+        self.outcome = AttemptOutcome.RUNNING
         self.status = 0
         self.prefill_leg = LegRecord()
         self.decode_leg = LegRecord()
@@ -127,7 +128,7 @@ class Record:
         }
 
 
-class Ledger:
+class RoomLedger:
     """Bounded by rooms, not requests: a batch of a thousand counts a thousand. What is in flight is never forgotten."""
 
     def __init__(self, size: int) -> None:
@@ -139,7 +140,7 @@ class Ledger:
         for room in record.rooms:
             self._running[room] = record
 
-    def close(self, record: Record, outcome: Outcome, status: int) -> None:
+    def close(self, record: Record, outcome: AttemptOutcome, status: int) -> None:
         record.outcome, record.status, record.ended = outcome, status, time.monotonic()
         for room in record.rooms:
             self._running.pop(room, None)
@@ -177,3 +178,77 @@ class Ledger:
 def milliseconds(began: float, then: float) -> float | None:
     """From one monotonic time to another; None for what has not happened."""
     return round((then - began) * 1000, 3) if then else None
+
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+CONTENT_TYPE = b"content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
+
+
+class Histogram:
+    __slots__ = ("_counts", "_sum")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(SECONDS) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self._counts[bisect_left(SECONDS, seconds)] += 1
+        self._sum += seconds
+
+    def lines(self, name: str, labels: str) -> Iterable[str]:
+        total = 0
+        for bound, count in zip((*map(str, SECONDS), "+Inf"), self._counts, strict=True):
+            total += count
+            yield f'{name}_bucket{{{labels},le="{bound}"}} {total}'
+        yield f"{name}_sum{{{labels}}} {self._sum:.6f}"
+        yield f"{name}_count{{{labels}}} {total}"
+
+
+class PairStats:
+    """`attempts` by outcome; `leg_failures` by (leg, cause)."""
+
+    __slots__ = ("attempts", "duration", "first_byte", "leg_failures")
+
+    def __init__(self) -> None:
+        self.attempts: Counter[str] = Counter()
+        self.leg_failures: Counter[tuple[str, str]] = Counter()
+        self.first_byte = Histogram()
+        self.duration = Histogram()
+
+
+class RouterStats:
+    """`requests` by (path, status): paths are the router's own routes, so the number of series is bounded."""
+
+    __slots__ = ("client_gone", "requests", "retries")
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, int]] = Counter()
+        self.retries = 0
+        self.client_gone = 0
+
+
+def labels(values: Mapping[str, object]) -> str:
+    """`a="b",c="d"` with the escapes of the exposition format."""
+    return ",".join(f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in values.items())
+
+
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+class Exposition:
+    """Builds the text of one scrape."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def family(self, name: str, kind: str, text: str) -> None:
+        self._lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+
+    def sample(self, name: str, value: float, **named: object) -> None:
+        self._lines.append(f"{name}{{{labels(named)}}} {value}" if named else f"{name} {value}")
+
+    def histogram(self, name: str, histogram: Histogram, **named: object) -> None:
+        self._lines += histogram.lines(name, labels(named))
+
+    def text(self) -> bytes:
+        return ("\n".join(self._lines) + "\n").encode()

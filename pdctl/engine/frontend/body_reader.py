@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import orjson
 
 from pdctl.engine.frontend.intake import MAX_BATCH, TOO_LONG
-from pdctl.engine.frontend.refusal import Refusal
-from pdctl.engine.frontend.request_bodies import Body
-from pdctl.json_members import BadBody, Scan, Value, after_space, has_more_commas
+from pdctl.engine.frontend.refusal import HttpRefusal
+from pdctl.engine.frontend.request_bodies import RequestBody
+from pdctl.json_members import BadBody, JsonSpan, Scan, after_space, has_more_commas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-B = TypeVar("B", bound=Body)
+B = TypeVar("B", bound=RequestBody)
 
 LARGE = 256 << 10  # bytes from which a body is read here
 MANY = 2048  # commas from which it is, too: sampling parameters take 11 us each
@@ -44,7 +44,7 @@ ENTRIES = frozenset(
 LONGEST_CHARACTER = 12  # bytes in JSON: two \\uXXXX
 
 
-class Words(NamedTuple):
+class TokenRules(NamedTuple):
     """At most `context` tokens are in a prompt, `longest` characters in a token; `check` refuses ids of no word."""
 
     context: int
@@ -52,7 +52,7 @@ class Words(NamedTuple):
     check: Callable[[Sequence[int]], None]
 
 
-class Held:
+class BodyMemory:
     """How many bytes of bodies this process has in memory before they are requests."""
 
     def __init__(self, most: int = MAX_HELD) -> None:
@@ -60,26 +60,26 @@ class Held:
         self._bytes = 0
 
     def take(self, size: int) -> None:
-        """Raises Refusal (503) where there is no room for so many more."""
+        """Raises HttpRefusal (503) where there is no room for so many more."""
         if self._bytes + size > self._most:
-            raise Refusal(503, f"this engine holds as many bytes of request bodies as it may ({self._most})")
+            raise HttpRefusal(503, f"this engine holds as many bytes of request bodies as it may ({self._most})")
         self._bytes += size
 
     def give(self, size: int) -> None:
         self._bytes -= size
 
 
-class Reader:
+class LargeRequestReader:
     """Reads large bodies, few at a time."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="large body")
         self._waiting = 0
 
-    async def read(self, parts: list[bytes], model: type[B], parse: Callable[[bytes], B], words: Words) -> B:
-        """Raises Refusal. `parts`: of the body, one after the other. `parse` makes the model of what is small."""
+    async def read(self, parts: list[bytes], model: type[B], parse: Callable[[bytes], B], words: TokenRules) -> B:
+        """Raises HttpRefusal. `parts`: of the body, one after the other. `parse` makes the model of what is small."""
         if self._waiting >= MAX_WAITING + READERS:
-            raise Refusal(503, f"{self._waiting} large bodies are being read already; send it again later")
+            raise HttpRefusal(503, f"{self._waiting} large bodies are being read already; send it again later")
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, read, parts, model, parse, words)
@@ -87,8 +87,8 @@ class Reader:
             self._waiting -= 1
 
 
-def read(parts: list[bytes], model: type[B], parse: Callable[[bytes], B], words: Words) -> B:
-    """`parse` of all `parts` together, but for unknown members. Raises Refusal."""
+def read(parts: list[bytes], model: type[B], parse: Callable[[bytes], B], words: TokenRules) -> B:
+    """`parse` of all `parts` together, but for unknown members. Raises HttpRefusal."""
     raw = b"".join(parts)
     known = model.model_fields.keys() | model.unsupported
     prompts: dict[str, Any] = {}
@@ -100,7 +100,7 @@ def read(parts: list[bytes], model: type[B], parse: Callable[[bytes], B], words:
                 continue
             if name in ENTRIES and raw[value.start : value.start + 1] == b"[" and value.items > MAX_BATCH:
                 told = f"a request may hold 1 to {MAX_BATCH} prompts times samples"
-                raise Refusal(400, f"{name} has {value.items} entries; {told}")
+                raise HttpRefusal(400, f"{name} has {value.items} entries; {told}")
             if value.end - value.start <= SMALL:
                 prompts.pop(name, None)
                 rest.append(raw[start : value.end])
@@ -112,12 +112,12 @@ def read(parts: list[bytes], model: type[B], parse: Callable[[bytes], B], words:
             else:
                 rest.append(raw[start : value.end])
     except BadBody as error:
-        raise Refusal(400, str(error)) from None
+        raise HttpRefusal(400, str(error)) from None
     if sum(map(len, rest)) > MAX_REST:
-        raise Refusal(413, f"what is no prompt of the body is larger than {MAX_REST} bytes")
+        raise HttpRefusal(413, f"what is no prompt of the body is larger than {MAX_REST} bytes")
     small = b"{" + b",".join(rest) + b"}"
     if has_more_commas(small, MAX_VALUES):
-        raise Refusal(413, f"what is no prompt of the body has more than {MAX_VALUES} values")
+        raise HttpRefusal(413, f"what is no prompt of the body has more than {MAX_VALUES} values")
     return parse(small).model_copy(update=prompts)
 
 
@@ -136,15 +136,15 @@ def _stand_in(prompt: str | array[int] | list[Any]) -> object:
 class Prompts:
     """One member of the body: a text, token ids, or a list of either."""
 
-    def __init__(self, raw: bytes, name: str, words: Words) -> None:
+    def __init__(self, raw: bytes, name: str, words: TokenRules) -> None:
         self.raw, self.name, self.words = raw, name, words
 
-    def wrong(self, what: str) -> Refusal:
-        return Refusal(400, f"{self.name}: {what}")
+    def wrong(self, what: str) -> HttpRefusal:
+        return HttpRefusal(400, f"{self.name}: {what}")
 
-    def too_long(self, size: str) -> Refusal:
+    def too_long(self, size: str) -> HttpRefusal:
         told = f"The input ({size}) is longer than the model's context length ({self.words.context} tokens)."
-        return Refusal(400, told, TOO_LONG)
+        return HttpRefusal(400, told, TOO_LONG)
 
     def text(self, at: int, end: int) -> str:
         """Of the JSON string between two quotes."""
@@ -168,7 +168,7 @@ class Prompts:
                 raise self.wrong(f"the body is not valid JSON: {error}") from None
         return self._piece(at, stop + 1, end)
 
-    def ids(self, value: Value) -> array[int]:
+    def ids(self, value: JsonSpan) -> array[int]:
         """Of the list of numbers at `value`."""
         if self.name == "text":
             raise self.wrong("Input should be a string or a list of strings")
@@ -195,7 +195,7 @@ class Prompts:
         return found
 
 
-def _prompt(prompts: Prompts, value: Value) -> str | list[str] | array[int] | list[array[int]]:
+def _prompt(prompts: Prompts, value: JsonSpan) -> str | list[str] | array[int] | list[array[int]]:
     raw = prompts.raw
     if raw[value.start : value.start + 1] == b'"':
         return prompts.text(value.start + 1, value.end - 1)
@@ -204,7 +204,7 @@ def _prompt(prompts: Prompts, value: Value) -> str | list[str] | array[int] | li
     if first not in (b'"', b"["):
         return prompts.ids(value)
     if value.items > MAX_BATCH:
-        raise Refusal(400, f"a request may hold 1 to {MAX_BATCH} prompts times samples, got {value.items}")
+        raise HttpRefusal(400, f"a request may hold 1 to {MAX_BATCH} prompts times samples, got {value.items}")
     items: list[Any] = []
     scan = Scan(raw)
     while True:

@@ -1,19 +1,35 @@
-"""Files that somebody names: read up to a limit, and never waited for without end.
-
-A pipe may stay silent (a FIFO that nobody writes to), a device may never end (/dev/zero). Everything that reads a
-user's file reads it here.
-"""
+"""Paths that a user wrote, where pdctl keeps its runs, and files that somebody names: read up to a limit."""
 
 from __future__ import annotations
 
 import errno
 import os
 import select
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pdctl.errors import UsageError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping
+
+
+def expanded(path: str) -> Path:
+    """`~` and `~USER` resolved. Raise UsageError where that home is unknown: no such user, or a bare uid."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        user = path.partition("/")[0][1:]
+        who = f"there is no user `{user}` here" if user else "HOME is not set and this user has no home directory"
+        raise UsageError(f"{path}: {who}", "write the whole path, or set HOME or PDCTL_HOME=DIR") from None
+
+
+def state_directory(environ: Mapping[str, str]) -> Path:
+    """$PDCTL_HOME | $XDG_STATE_HOME/pdctl | ~/.local/state/pdctl"""
+    if environ.get("PDCTL_HOME"):
+        return expanded(environ["PDCTL_HOME"])
+    return expanded(environ.get("XDG_STATE_HOME") or "~/.local/state") / "pdctl"
+
 
 PATIENCE = 30.0  # seconds without a byte
 CHUNK = 1 << 20
