@@ -200,9 +200,9 @@ def _paths(log: Log) -> tuple[str, ...]:
 
 
 def _lines(log: Log) -> Iterator[bytes]:
-    from pdctl.logs.numbering import Lines
+    from pdctl.logs.blocks import LineNumbers
     from pdctl.logs.window import lines
 
     for part in log.parts:
-        for raw in lines(part, 0, 1 << 62, Lines(part)):
+        for raw in lines(part, 0, 1 << 62, LineNumbers(part)):
             yield raw.line

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdctl.logs.library import Library
-    from pdctl.logs.part import Part
+    from pdctl.logs.part import LogPart
     from pdctl.logs.source import Log
 
 CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2})(\.\d+)?)?")
@@ -104,7 +104,7 @@ def opened(chosen: Sources) -> tuple[Log, ...]:
     return tuple(replace(log, parts=tuple(_called(part, chosen.shown) for part in log.parts)) for log in logs)
 
 
-def _called(part: Part, shown: Mapping[str, str]) -> Part:
+def _called(part: LogPart, shown: Mapping[str, str]) -> LogPart:
     return replace(part, origin=shown.get(part.path, part.origin))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pdctl.doctor.request import Progress
 from pdctl.engines.sign import Sign
 from pdctl.fleet.facts import LogLine
-from pdctl.logs.ends import of_the_order
+from pdctl.logs.starts_and_ends import is_ordered_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,7 +54,7 @@ def counted(events: Iterable[Event]) -> tuple[LogLine, ...]:
             orders[event.instance] = event
         if not event.row.cause or event.row.echo or CANARY in event.text:
             continue
-        if of_the_order(event, orders.get(event.instance)):
+        if is_ordered_end(event, orders.get(event.instance)):
             continue
         key = (event.instance, event.row.cause)
         first = kept.get(key)

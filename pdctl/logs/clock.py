@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pdctl.engines.prefix import Stamp
 
+
 DAY = 86400.0
 # Years a host's clock shows: one that was never set, at the earliest. Nearer to where the calendar of datetime ends, a
 # zone or half a day more or less is beyond it.
@@ -89,7 +90,7 @@ class Clock:
         return start.year + behind - ahead
 
 
-def zone_of(utc_offset: str) -> dt.tzinfo | None:
+def zone_of_offset(utc_offset: str) -> dt.tzinfo | None:
     """`+0530` as an access line ends its clock; None for anything else."""
     hours, minutes = numerals.whole(utc_offset[1:3]), numerals.whole(utc_offset[3:])
     if len(utc_offset) != 5 or utc_offset[0] not in "+-" or hours is None or minutes is None:

@@ -1,4 +1,4 @@
-"""What one line of a log says, read by a dialect row, with its place in the file."""
+"""What one line of a log says: a row of the dialect reads it, a clock gives it its time."""
 
 from __future__ import annotations
 

@@ -7,17 +7,16 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.logs.block import LINE
+from pdctl.logs.blocks import LINE, LineNumbers
 from pdctl.logs.event import Place
-from pdctl.logs.fingerprint import whole_lines
-from pdctl.logs.numbering import Lines
+from pdctl.logs.log_cache import whole_lines
 from pdctl.logs.part import examine
-from pdctl.logs.scan import Raw
+from pdctl.logs.scan import RawLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pdctl.logs.part import Part
+    from pdctl.logs.part import LogPart
     from pdctl.logs.source import Log
 
 POLL = 0.2  # seconds between looks at a file that does not grow
@@ -28,7 +27,7 @@ class _Open(NamedTuple):
     """`part`: what the open file was when it was opened."""
 
     handle: int
-    part: Part
+    part: LogPart
 
 
 class _Follower:
@@ -49,9 +48,9 @@ class _Follower:
         if now is None or now.inode != self._known.inode or now.size < self._known.size:
             return  # another file by now, or cut off (inodes are used again): all of it is new
         self._offset = whole_lines(self._known) if start is None else start
-        self._line = Lines(now).at(self._offset)
+        self._line = LineNumbers(now).at(self._offset)
 
-    def lines(self) -> Iterator[Raw]:
+    def lines(self) -> Iterator[RawLine]:
         """Whole lines added since the last call; of a file that was renamed away, first what is still written to it."""
         self._open = self._open or self._opened()
         if self._open is None:
@@ -91,7 +90,7 @@ class _Follower:
     def _restart(self) -> None:
         self._offset, self._line, self._begun, self._size = 0, 1, b"", 0
 
-    def _read(self, source: _Open) -> Iterator[Raw]:
+    def _read(self, source: _Open) -> Iterator[RawLine]:
         while chunk := os.pread(source.handle, _CHUNK, self._offset + self._size):
             *ended, rest = chunk.split(b"\n")
             for piece in ended:
@@ -105,15 +104,15 @@ class _Follower:
             self._begun = (self._begun + piece)[:LINE]
         self._size += len(piece)
 
-    def _whole(self, part: Part) -> Raw:
-        raw = Raw(Place(part.path, self._line, self._offset), self._begun, part)
+    def _whole(self, part: LogPart) -> RawLine:
+        raw = RawLine(Place(part.path, self._line, self._offset), self._begun, part)
         self._offset += self._size
         self._line += 1
         self._begun, self._size = b"", 0
         return raw
 
 
-def follow(log: Log, stop: Callable[[], bool], *, start: int | None = None, poll: float = POLL) -> Iterator[Raw]:
+def follow(log: Log, stop: Callable[[], bool], *, start: int | None = None, poll: float = POLL) -> Iterator[RawLine]:
     """New whole lines of the log's newest file, until `stop` says so and everything written before has been handed on.
 
     start: offset where a line begins; None: behind the last whole line there was when the log was opened. A line is

@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.engines.adapters import speaks
 from pdctl.engines.prefix import cut, spell
 from pdctl.engines.vocabulary import speech as shipped
-from pdctl.logs import needle, window
-from pdctl.logs.clocks import Clocks
-from pdctl.logs.edges import Edges
+from pdctl.logs import scan, window
+from pdctl.logs.blocks import LineNumbers
 from pdctl.logs.event import Place
-from pdctl.logs.glance import Glance
-from pdctl.logs.hearing import Hearing
-from pdctl.logs.inquiry import Inquiry, Question
-from pdctl.logs.numbering import Lines
-from pdctl.logs.reader import Reader
-from pdctl.logs.scan import Raw, find
-from pdctl.logs.table import Tables
-from pdctl.logs.torn import torn
-from pdctl.logs.worker_lists import unwrapped
+from pdctl.logs.event_reader import CachedSpeech, EventReader
+from pdctl.logs.line_repair import is_incomplete, rejoined_lists
+from pdctl.logs.log_sample import LogClocks, LogSample
+from pdctl.logs.room_index import RoomIndex
+from pdctl.logs.scan import RawLine, find
+from pdctl.logs.search import LogQuery, LogSearch
+from pdctl.logs.starts_and_ends import StartsAndEnds
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -30,14 +27,14 @@ if TYPE_CHECKING:
     from pdctl.engines.identify import Identity
     from pdctl.engines.row import Row, Speaker
     from pdctl.engines.speech import Speech
+    from pdctl.logs.all_rooms import RoomSeen, ScannedPart
     from pdctl.logs.clock import Clock, Instant
-    from pdctl.logs.ends import End
     from pdctl.logs.event import Event
-    from pdctl.logs.inquiry import Tally
-    from pdctl.logs.needle import Needle
-    from pdctl.logs.part import Part
-    from pdctl.logs.rooms import RoomSeen, Source
+    from pdctl.logs.part import LogPart
+    from pdctl.logs.scan import SearchTerm
+    from pdctl.logs.search import SearchStats
     from pdctl.logs.source import Log
+    from pdctl.logs.starts_and_ends import LogEnd
 
 WHOLE = 16 << 20  # bytes of logs up to which nothing is left out of a context, and every start is looked for
 TORN = 1 << 20  # bytes of a log's beginning in which lines that are not all there are looked for
@@ -58,7 +55,7 @@ class Library:
 
     since, until: epoch seconds; lines with a time outside are left out everywhere, and plain parts are not even read
     there. index: remember answers, and use the index of rooms where there is one. progress: called with bytes read and
-    bytes to be read. notes: what could not be read, was cut, or is taken for granted; grows as questions are asked.
+    bytes to be read. notes: what could not be read, was cut, or is taken for granted; grows as queries are asked.
     """
 
     def __init__(
@@ -74,43 +71,43 @@ class Library:
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self.logs = tuple(logs)
-        self.speech = Hearing(speech or shipped())
+        self.speech = CachedSpeech(speech or shipped())
         self._since = float("-inf") if since is None else since
         self._until = float("inf") if until is None else until
-        self._numbers: dict[Part, Lines] = {}
-        self._glances: dict[str, Glance] = {}
-        self._readers: dict[str, Reader] = {}
-        self._clocks = Clocks(self.logs, tz, self.glance)
+        self._numbers: dict[LogPart, LineNumbers] = {}
+        self._samples: dict[str, LogSample] = {}
+        self._readers: dict[str, EventReader] = {}
+        self._clocks = LogClocks(self.logs, tz, self.sample)
         self._owners = {part: log for log in self.logs for part in log.parts}
         limited = since is not None or until is not None
-        self._inquiry = Inquiry(
-            self._lines, Tables(environ, index), environ, index, self._bounds if limited else None, progress
+        self._search = LogSearch(
+            self._lines, RoomIndex(environ, index), environ, index, self._bounds if limited else None, progress
         )
-        self._edges = Edges(self.speech.rows, self._reader, self._lines)
+        self._edges = StartsAndEnds(self.speech.rows, self._reader, self._lines)
         self._progress = progress
         self._environ = environ
         self._noted: dict[str, None] = {}
-        self._torn: dict[str, bool] = {}
+        self._incomplete: dict[str, bool] = {}
 
     # --- who
 
     def identity(self, log: Log) -> Identity:
         """Read from its head, its tail and a few windows between. Unknown is None, never guessed."""
-        return self.glance(log).identity
+        return self.sample(log).identity
 
-    def glance(self, log: Log) -> Glance:
-        found = self._glances.get(log.instance)
+    def sample(self, log: Log) -> LogSample:
+        found = self._samples.get(log.instance)
         if found is None:
-            found = self._glances[log.instance] = Glance(log, self.speech, self._lines)
+            found = self._samples[log.instance] = LogSample(log, self.speech, self._lines)
         return found
 
     def clock(self, log: Log) -> Clock:
         return self._clocks.of(log)
 
     @property
-    def stats(self) -> Tally:
-        """What questions have cost so far."""
-        return self._inquiry.tally
+    def stats(self) -> SearchStats:
+        """What queries have cost so far."""
+        return self._search.tally
 
     @property
     def limits(self) -> tuple[float, float] | None:
@@ -125,13 +122,13 @@ class Library:
 
     def first(self) -> float | None:
         """When the first line of all logs was written, as far as their beginnings tell."""
-        heads = ((log, line) for log in self.logs for line in self.glance(log).head[:HEAD])
+        heads = ((log, line) for log in self.logs for line in self.sample(log).head[:HEAD])
         return min((found.t for log, line in heads if (found := self.instant(log, line)) is not None), default=None)
 
     @property
     def notes(self) -> tuple[str, ...]:
         streams = (note for log in self.logs for note in log.notes)
-        return (*streams, *self._noted, *self._inquiry.notes, *self._clocks.notes)
+        return (*streams, *self._noted, *self._search.notes, *self._clocks.notes)
 
     # --- by name
 
@@ -142,32 +139,32 @@ class Library:
         no router wrote, and where one of its samples has a room in hex: their own lines are decimal. A room of fewer
         than nine digits counts only behind words that announce one (`room=`, `Request `).
         """
-        decimal = needle.room(room, self.speech.rows)
-        both = (*decimal, *needle.hexadecimal(room))
+        decimal = scan.room_terms(room, self.speech.rows)
+        both = (*decimal, *scan.hex_room_terms(room))
 
-        def choose(part: Part) -> Sequence[Needle]:
-            return both if self.glance(self._owners[part]).hexadecimal else decimal
+        def choose(part: LogPart) -> Sequence[SearchTerm]:
+            return both if self.sample(self._owners[part]).hexadecimal else decimal
 
-        return self._ask(Question(f"room {room}", (decimal, both), choose, room), self._owners)
+        return self._search_for(LogQuery(f"room {room}", (decimal, both), choose, room), self._owners)
 
     def of_rid(self, rid: str, instance: str | None = None) -> tuple[Event, ...]:
         """Every line with the request id, standing apart from letters and digits; of one instance, or of all.
 
         The logs are scanned for each id anew (an id is remembered as a room is): name the instance where it is known.
         """
-        needles = needle.request(rid)
+        terms = scan.request_terms(rid)
         parts = [part for part, log in self._owners.items() if instance in (None, log.instance)]
-        return self._ask(Question(f"rid {rid}", (needles,), lambda part: needles), parts)
+        return self._search_for(LogQuery(f"rid {rid}", (terms,), lambda part: terms), parts)
 
-    def _ask(self, question: Question, parts: Iterable[Part]) -> tuple[Event, ...]:
-        widest = question.spellings[-1]
+    def _search_for(self, query: LogQuery, parts: Iterable[LogPart]) -> tuple[Event, ...]:
+        widest = query.spellings[-1]
 
         def names(text: bytes) -> bool:
             return any(each.among(text) for each in widest)
 
         events: list[Event] = []
-        for part, hit in self._inquiry.ask(question, parts):
-            raw = Raw(Place(part.path, hit.line, hit.offset, part.origin), hit.text, part)
+        for part, hit in self._search.ask(query, parts):
+            raw = RawLine(Place(part.path, hit.line, hit.offset, part.origin), hit.text, part)
             events += self._reader(self._owners[part]).naming(raw, names)
         return tuple(filter(self._counts, events))
 
@@ -198,13 +195,13 @@ class Library:
             events += self._within(log, cut, since, until)
         return tuple(events)
 
-    def _within(self, log: Log, cut: window.Cut, since: float, until: float) -> Iterator[Event]:
+    def _within(self, log: Log, cut: window.PartRanges, since: float, until: float) -> Iterator[Event]:
         reader, lines = self._reader(log), self._lines(cut.part)
         engine = self.identity(log).role in ("prefill", "decode", "unified")
         for start, stop in cut.ranges:
             inside = since == float("-inf")
             raws = window.lines(cut.part, start, stop, lines)
-            for raw in raws if engine else unwrapped(raws):
+            for raw in raws if engine else rejoined_lists(raws):
                 for event in reader.known(raw):
                     if event.t is not None:
                         inside = since <= event.t + event.uncertainty_s and event.t <= until
@@ -219,7 +216,7 @@ class Library:
         throughout = sum(log.size for log in self.logs) <= WHOLE
         return tuple(event for log in self.logs for event in self._edges.starts(log, throughout))
 
-    def ends(self) -> Mapping[str, End]:
+    def ends(self) -> Mapping[str, LogEnd]:
         """By instance (its node 0): when its last line was written, whether it was told to end, its last lines."""
         return {log.instance: self._edges.end(log) for log in reversed(self.logs)}
 
@@ -228,33 +225,33 @@ class Library:
 
         Memory stays bounded: what is known of each room lies in temporary files until it is handed out.
         """
-        from pdctl.logs import rooms  # late: what finds one room need not load what counts all
+        from pdctl.logs import all_rooms  # late: what finds one room need not load what counts all
 
         sources = [self._counting(log, part) for part, log in self._owners.items()]
-        return rooms.gather(sources, self._progress, lambda text: self._noted.update({text: None}))
+        return all_rooms.merged_rooms(sources, self._progress, lambda text: self._noted.update({text: None}))
 
     def build_index(self) -> bool:
         """Index every room of all logs, or what was added to them since; then any room is found without a scan.
 
         Costs several scans once, and about a hundredth of the logs' size on disk. False: some part cannot be indexed.
         """
-        from pdctl.logs import indexing
+        from pdctl.logs import room_index
 
         parts = tuple(self._owners)
-        return len(indexing.build(parts, self._environ, self._progress)) == len(parts)
+        return len(room_index.build_all(parts, self._environ, self._progress)) == len(parts)
 
-    def _counting(self, log: Log, part: Part) -> Source:
-        from pdctl.logs.census import Task
-        from pdctl.logs.rooms import Source, anchors
+    def _counting(self, log: Log, part: LogPart) -> ScannedPart:
+        from pdctl.logs.all_rooms import ScannedPart, anchors
+        from pdctl.logs.room_scan import RoomScanTask
 
         identity = self.identity(log)
         rows = tuple(row for row in self.speech.rows if _says(identity.speaker, row))
         zone, undated = self._clocks.zone_of(log), self._clocks.since(log)
-        task = Task(
+        task = RoomScanTask(
             part, self._bounds(part), identity.speaker, identity.role, rows, anchors(rows, identity), zone, undated,
             self._since, self._until, "",
         )  # fmt: skip
-        return Source(task, log.instance)
+        return ScannedPart(task, log.instance)
 
     def signatures(self, *codes: str) -> Iterator[Event]:
         """Lines whose row has a cause, one of `codes` if any are given; echoes included, log by log, in file order."""
@@ -281,13 +278,13 @@ class Library:
                 parts = cut(raw.line)  # a collector may stamp each line; a message begins with a stamp of its own
                 yield Behind(raw.place, spell(raw.line, parts).message, parts.layout is not None)
 
-    def torn(self, log: Log) -> bool:
+    def has_incomplete_lines(self, log: Log) -> bool:
         """Whether a line of its first MiB, of its end or of two samples between is not all there."""
-        if log.instance not in self._torn:
-            raws = unwrapped(window.head(log, TORN, self._lines))
-            seen = (*(raw.line for raw in raws), *self.glance(log).rest)
-            self._torn[log.instance] = any(map(torn, seen))
-        return self._torn[log.instance]
+        if log.instance not in self._incomplete:
+            raws = rejoined_lists(window.head(log, TORN, self._lines))
+            seen = (*(raw.line for raw in raws), *self.sample(log).rest)
+            self._incomplete[log.instance] = any(map(is_incomplete, seen))
+        return self._incomplete[log.instance]
 
     def instant(self, log: Log, line: bytes) -> Instant | None:
         """When a line of the log was written."""
@@ -299,20 +296,20 @@ class Library:
 
     # --- within
 
-    def _reader(self, log: Log) -> Reader:
+    def _reader(self, log: Log) -> EventReader:
         found = self._readers.get(log.instance)
         if found is None:
-            found = Reader(log.instance, self.identity(log), self.speech, self.clock(log))
+            found = EventReader(log.instance, self.identity(log), self.speech, self.clock(log))
             self._readers[log.instance] = found
         return found
 
-    def _lines(self, part: Part) -> Lines:
-        return self._numbers.setdefault(part, Lines(part))
+    def _lines(self, part: LogPart) -> LineNumbers:
+        return self._numbers.setdefault(part, LineNumbers(part))
 
     def _counts(self, event: Event) -> bool:
         return event.t is None or (self._since <= event.t + event.uncertainty_s and event.t <= self._until)
 
-    def _has_line(self, part: Part, log: Log) -> bool:
+    def _has_line(self, part: LogPart, log: Log) -> bool:
         cut = window.between(part, self._since, self._until, self.clock(log), window.UNLIMITED)
         for start, stop in cut.ranges:
             for raw in window.lines(part, start, stop, self._lines(part)):
@@ -321,7 +318,7 @@ class Library:
                     return True
         return False
 
-    def _bounds(self, part: Part) -> tuple[int, int]:
+    def _bounds(self, part: LogPart) -> tuple[int, int]:
         """The bytes of a plain part in which the lines asked for stand; of a compressed one all."""
         if not part.plain or (self._since == float("-inf") and self._until == float("inf")):
             return 0, part.size

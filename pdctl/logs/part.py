@@ -30,7 +30,7 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
-class Form(str, Enum):
+class Compression(str, Enum):
     PLAIN = "plain"
     GZIP = "gzip"
     ZSTD = "zstd"
@@ -50,7 +50,7 @@ class Spool:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LogPart:
     """`size`: bytes on disk when the log was opened; a plain part is read up to there however much it grows since.
 
     device, inode: the file meant, wherever a rotation moves it. spool: what came from stdin or a pipe, or one source's
@@ -60,7 +60,7 @@ class Part:
     """
 
     path: str
-    form: Form
+    form: Compression
     size: int
     device: int
     inode: int
@@ -70,7 +70,7 @@ class Part:
 
     @property
     def plain(self) -> bool:
-        return self.form is Form.PLAIN
+        return self.form is Compression.PLAIN
 
 
 class Stream(Protocol):
@@ -81,7 +81,7 @@ class Stream(Protocol):
     def close(self) -> None: ...
 
 
-def examine(path: str, spool: Spool | None = None) -> Part:
+def examine(path: str, spool: Spool | None = None) -> LogPart:
     """The part at `path`, its form told by its first bytes. OSError when it cannot be read; UsageError for UTF-16."""
     handle = os.open(path, os.O_RDONLY) if spool is None else spool.fileno()
     try:
@@ -92,10 +92,16 @@ def examine(path: str, spool: Spool | None = None) -> Part:
             os.close(handle)
     if head.startswith(_UTF16) or _wide(head):
         raise UsageError(f"{path} is UTF-16, not UTF-8", f"iconv -f UTF-16 -t UTF-8 {path} > {path}.utf8.log")
-    form = Form.GZIP if head.startswith(_GZIP) else Form.ZSTD if head.startswith(_ZSTD) else Form.PLAIN
-    if form is Form.ZSTD:
+    form = (
+        Compression.GZIP
+        if head.startswith(_GZIP)
+        else Compression.ZSTD
+        if head.startswith(_ZSTD)
+        else Compression.PLAIN
+    )
+    if form is Compression.ZSTD:
         _zstandard(path)
-    return Part(path, form, state.st_size, state.st_dev, state.st_ino, spool)
+    return LogPart(path, form, state.st_size, state.st_dev, state.st_ino, spool)
 
 
 def _wide(head: bytes) -> bool:
@@ -106,7 +112,7 @@ def _wide(head: bytes) -> bool:
     return len(pairs) >= 16 and zeros >= len(pairs) * 0.45 and others == 0
 
 
-def open_part(part: Part, start: int = 0, note: Note | None = None, end: int | None = None) -> Stream:
+def open_part(part: LogPart, start: int = 0, note: Note | None = None, end: int | None = None) -> Stream:
     """From decompressed byte `start` on; `end` bounds a plain part. What is broken ends early, and `note` is told."""
     say = note or _silent
     try:
@@ -114,14 +120,14 @@ def open_part(part: Part, start: int = 0, note: Note | None = None, end: int | N
     except OSError as error:
         say(f"{part.path} cannot be read any more: {error.strerror}")
         return _Nothing()
-    if part.form is Form.GZIP:
+    if part.form is Compression.GZIP:
         return _skip(_Gzip(handle, part, say), start)
-    if part.form is Form.ZSTD:
+    if part.form is Compression.ZSTD:
         return _skip(_Zstd(handle, part, say), start)
     return _Plain(handle, start, part.size if end is None else min(end, part.size))
 
 
-def lineless(part: Part) -> str:
+def lineless(part: LogPart) -> str:
     """Why the part is no log: nothing was ever written to it, or no line ends in its first 64 MiB. "" for all others.
 
     A file that was emptied while its process went on writing begins with a hole, which is stepped over.
@@ -143,7 +149,7 @@ def lineless(part: Part) -> str:
     return f"{part.path} is no log: no line ends in its first {LINELESS >> 20} MiB"
 
 
-def _written(part: Part) -> int:
+def _written(part: LogPart) -> int:
     """The first byte of a plain part that was ever written; its size when none was. 0 where the system cannot tell."""
     try:
         handle = _handle(part)
@@ -157,7 +163,7 @@ def _written(part: Part) -> int:
         os.close(handle)
 
 
-def modified(part: Part) -> float:
+def modified(part: LogPart) -> float:
     """When the file was last written to; now when it is gone."""
     try:
         return os.fstat(part.spool.fileno()).st_mtime if part.spool else Path(part.path).stat().st_mtime
@@ -169,7 +175,7 @@ def _silent(text: str) -> None:
     """Nobody asked what was wrong."""
 
 
-def _handle(part: Part) -> int:
+def _handle(part: LogPart) -> int:
     """An open descriptor of the very file that was examined; it may have been rotated to another name since."""
     if part.spool is not None:
         return os.dup(part.spool.fileno())
@@ -222,7 +228,7 @@ class _Plain:
 class _Compressed:
     """Bytes of the compressed file in order, never beyond the size it had when it was examined."""
 
-    def __init__(self, handle: int, part: Part, note: Note) -> None:
+    def __init__(self, handle: int, part: LogPart, note: Note) -> None:
         self._source = _Plain(handle, 0, part.size)
         self._part, self._note = part, note
         self._buffer = bytearray(_READ)
@@ -250,7 +256,7 @@ class _Compressed:
 class _Gzip(_Compressed):
     """Any number of members; zero bytes between and behind them are padding."""
 
-    def __init__(self, handle: int, part: Part, note: Note) -> None:
+    def __init__(self, handle: int, part: LogPart, note: Note) -> None:
         super().__init__(handle, part, note)
         self._inflate = zlib.decompressobj(31)
         self._ended = False
@@ -288,7 +294,7 @@ class _Gzip(_Compressed):
 
 
 class _Zstd(_Compressed):
-    def __init__(self, handle: int, part: Part, note: Note) -> None:
+    def __init__(self, handle: int, part: LogPart, note: Note) -> None:
         super().__init__(handle, part, note)
         zstandard = _zstandard(part.path)
         self._error: type[Exception] = zstandard.ZstdError

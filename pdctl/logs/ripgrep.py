@@ -13,14 +13,14 @@ import subprocess
 from functools import lru_cache
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from pdctl.logs.block import LINE
-from pdctl.logs.scan import Hit
+from pdctl.logs.blocks import LINE
+from pdctl.logs.scan import LineHit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.logs.needle import Needle
-    from pdctl.logs.part import Part
+    from pdctl.logs.part import LogPart
+    from pdctl.logs.scan import SearchTerm
 
 LEAST, MOST = (
     1 << 28,
@@ -39,11 +39,11 @@ _FLAGS = (
 class Wanted(NamedTuple):
     """A whole plain part, and what is searched for in it."""
 
-    part: Part
-    needles: Sequence[Needle]
+    part: LogPart
+    terms: Sequence[SearchTerm]
 
 
-def able(parts: Sequence[Part]) -> bool:
+def able(parts: Sequence[LogPart]) -> bool:
     """Whether rg is there, and the parts are such that it pays."""
     total = sum(part.size for part in parts)
     named = all(part.plain and part.spool is None for part in parts)
@@ -55,12 +55,12 @@ def program() -> str | None:
     return shutil.which("rg")
 
 
-def hits(wanted: Sequence[Wanted]) -> dict[Part, tuple[Hit, ...]] | None:
+def hits(wanted: Sequence[Wanted]) -> dict[LogPart, tuple[LineHit, ...]] | None:
     """The lines of each part, numbered, in file order; None when rg could not tell."""
     places = _places(wanted)
     if places is None:
         return None
-    found: dict[Part, tuple[Hit, ...]] = {}
+    found: dict[LogPart, tuple[LineHit, ...]] = {}
     for each in wanted:
         lines = _lines(each, places.get(os.fsencode(each.part.path), []))
         if lines is None:
@@ -71,7 +71,7 @@ def hits(wanted: Sequence[Wanted]) -> dict[Part, tuple[Hit, ...]] | None:
 
 def _places(wanted: Sequence[Wanted]) -> dict[bytes, list[tuple[int, int]]] | None:
     """(line, offset) of every occurrence, by path. None when rg failed, or there are too many."""
-    texts = dict.fromkeys(needle.text for each in wanted for needle in each.needles)
+    texts = dict.fromkeys(term.text for each in wanted for term in each.terms)
     patterns = [word for text in texts for word in ("-e", os.fsdecode(text))]
     command = [program() or "rg", *_FLAGS, *patterns, "--", *(each.part.path for each in wanted)]
     try:
@@ -108,7 +108,7 @@ def _bound(pid: int) -> None:
         return  # not Linux, or it has ended already
 
 
-def _lines(wanted: Wanted, places: Sequence[tuple[int, int]]) -> tuple[Hit, ...] | None:
+def _lines(wanted: Wanted, places: Sequence[tuple[int, int]]) -> tuple[LineHit, ...] | None:
     """The lines around the places, read from the very file that was examined; None when it is not there any more."""
     part = wanted.part
     try:
@@ -119,7 +119,7 @@ def _lines(wanted: Wanted, places: Sequence[tuple[int, int]]) -> tuple[Hit, ...]
         state = os.fstat(handle)
         if (state.st_dev, state.st_ino) != (part.device, part.inode) or state.st_size < part.size:
             return None
-        found: list[Hit] = []
+        found: list[LineHit] = []
         behind = 0  # where the last line ends
         for line, offset in places:
             if offset < behind or offset >= part.size or not _stands(handle, offset, wanted):
@@ -127,21 +127,19 @@ def _lines(wanted: Wanted, places: Sequence[tuple[int, int]]) -> tuple[Hit, ...]
             start = _start(handle, offset)
             behind = _end(handle, offset, part.size)
             text = os.pread(handle, min(LINE, behind - start), start)
-            found.append(Hit(start, text, line))
+            found.append(LineHit(start, text, line))
         return tuple(found)
     finally:
         os.close(handle)
 
 
 def _stands(handle: int, offset: int, wanted: Wanted) -> bool:
-    """Whether one of the part's own needles stands at the offset in its own right."""
+    """Whether one of the part's own terms stands at the offset in its own right."""
     first = max(0, offset - 8)
-    longest = max(len(needle.text) for needle in wanted.needles)
+    longest = max(len(term.text) for term in wanted.terms)
     window = os.pread(handle, min(offset - first + longest + 1, wanted.part.size - first), first)
     at = offset - first
-    return any(
-        window.startswith(needle.text, at) and needle.stands(window, at, 0, len(window)) for needle in wanted.needles
-    )
+    return any(window.startswith(term.text, at) and term.stands(window, at, 0, len(window)) for term in wanted.terms)
 
 
 def _start(handle: int, offset: int) -> int:

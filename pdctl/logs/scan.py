@@ -1,44 +1,127 @@
-"""Whole lines that hold a text, found by bytes alone: nothing is decoded, no other line is looked at."""
+"""Whole lines that hold a room's number, a request id or another text, found by bytes alone."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.logs import needle
-from pdctl.logs.block import LINE, SIZE, blocks, count, newlines
-from pdctl.logs.buffer import Buffer
+from pdctl.errors import UsageError
+from pdctl.logs.blocks import LINE, SIZE, Buffer, LineNumbers, blocks, count_lines, count_newlines
 from pdctl.logs.event import Place
-from pdctl.logs.numbering import Lines
 from pdctl.logs.part import open_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
-    from pdctl.logs.block import Block
-    from pdctl.logs.needle import Needle
-    from pdctl.logs.part import Note, Part
+    from pdctl.engines.row import Row
+    from pdctl.logs.blocks import Block
+    from pdctl.logs.part import LogPart, Note
     from pdctl.logs.source import Log
+
+LONGEST_TERM = 512  # bytes; blocks.OVERLAP leaves room for it and its neighbours
+_DIGITS = b"0123456789"
+_WORD = _DIGITS + b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
+_LONG = 9  # digits from which a number is unlikely to mean anything but a room
+# `room=7`, `"bootstrap_room": 7`, `room 7`: what a short room must follow, beside what the dialect's rows say.
+_ANCHORS = (b"room=", b"room ", b"room: ", b'room":', b'room": ', b"room='")
+
+
+class SearchTerm(NamedTuple):
+    """`text` with none of `apart` before or after it; before it, `prefix` is welcome all the same ("0x")."""
+
+    text: bytes
+    apart: bytes = b""
+    prefix: bytes = b""
+
+    def stands(self, data: bytearray | bytes, at: int, start: int, end: int) -> bool:
+        """Whether the occurrence at `at` is one in its own right; start and end bound what may be looked at."""
+        behind = at + len(self.text)
+        if behind < end and data[behind] in self.apart:
+            return False
+        if at <= start or data[at - 1] not in self.apart:
+            return True
+        before = at - len(self.prefix)
+        return bool(self.prefix) and before >= start and data[before:at] == self.prefix
+
+    def among(self, text: bytes) -> bool:
+        """Whether `text`, one line, holds it."""
+        at = text.find(self.text)
+        while at >= 0:
+            if self.stands(text, at, 0, len(text)):
+                return True
+            at = text.find(self.text, at + 1)
+        return False
+
+
+def literal_term(text: bytes) -> SearchTerm:
+    """A number stands apart from digits; anything else is found wherever it stands."""
+    return SearchTerm(text, _DIGITS if text.isdigit() else b"")
+
+
+def room_terms(number: int, rows: Iterable[Row] = ()) -> tuple[SearchTerm, ...]:
+    """Decimal. A short number is a room only behind words that announce one: `rows` say which, beside the usual."""
+    text = b"%d" % number
+    if len(text) >= _LONG:
+        return (SearchTerm(text, _DIGITS),)
+    anchors = dict.fromkeys((*_ANCHORS, *filter(None, (words_before_room(row.pattern) for row in rows))))
+    shortest = [each for each in anchors if not any(each != other and each.endswith(other) for other in anchors)]
+    # The left neighbour belongs to the anchor: nothing before it matters.
+    return tuple(SearchTerm(anchor + text, _DIGITS) for anchor in shortest)
+
+
+def hex_room_terms(number: int) -> tuple[SearchTerm, ...]:
+    """As OTLP spans have it: `0x1dcf…`; without the 0x where it can be told from a decimal number."""
+    digits = b"%x" % number
+    if len(digits) >= _LONG and not digits.isdigit():
+        return (SearchTerm(digits, _WORD, b"0x"),)
+    return (SearchTerm(b"0x" + digits, _WORD),)
+
+
+def is_searchable(rid: str) -> bool:
+    """Whether `request` takes it: a mangled line may give a request an id of thousands of characters."""
+    text = rid.encode()
+    return 0 < len(text) <= LONGEST_TERM and b"\n" not in text
+
+
+def request_terms(rid: str) -> tuple[SearchTerm, ...]:
+    text = rid.encode()
+    if not is_searchable(rid):
+        raise UsageError("--rid is empty, too long or not one line", f"give 1 to {LONGEST_TERM} bytes")
+    return (SearchTerm(text, _WORD + b"-"),)
+
+
+_LETTERS = 3  # fewer announce anything
+_ROOM_GROUP = re.compile(r"(?<!\?)((?:[A-Za-z_ :=\"']|\\[ .(=:])+)\(\?P<room>")
+
+
+def words_before_room(pattern: str) -> bytes:
+    """The words in front of a row's room: `Request ` of `Request (?P<room>\\d+) waiting_timeout`; empty without any."""
+    found = _ROOM_GROUP.search(pattern)
+    text = found[1].replace("\\", "").encode()[-16:] if found else b""
+    return text if sum(map(str.isalpha, text.decode())) >= _LETTERS else b""
+
 
 SPAN = 1 << 24  # bytes of a plain part that one thread reads at a time
 _SEEK = 1 << 20  # bytes in which a line must end for a part to be split there
+PARALLEL = 1 << 28  # bytes below which starting more processes costs more than it brings
 _ALONE = 1 << 23  # bytes below which threads cost more than they bring
 _WORKERS = 8
 _AHEAD = 3  # spans a thread may be ahead of the one whose hits are wanted next
 ENDLESS = 1 << 62
 
 
-class Raw(NamedTuple):
+class RawLine(NamedTuple):
     """A line as it stands in the file, without its newline, cut to 64 KiB; place.offset is right all the same."""
 
     place: Place
     line: bytes
-    part: Part
+    part: LogPart
 
 
-class Hit(NamedTuple):
+class LineHit(NamedTuple):
     """`offset` of the line's first byte; `line`: its number, 0 where it was not counted (plain parts: see Lines)."""
 
     offset: int
@@ -46,71 +129,71 @@ class Hit(NamedTuple):
     line: int
 
 
-class Span(NamedTuple):
+class ByteSpan(NamedTuple):
     """Decompressed bytes [start, end) of a part, both where a line begins. A compressed part is one span to ENDLESS."""
 
-    part: Part
+    part: LogPart
     start: int
     end: int
 
 
-class Job(NamedTuple):
+class ScanJob(NamedTuple):
     """A span, and what is searched for in it."""
 
-    span: Span
-    needles: Sequence[Needle]
+    span: ByteSpan
+    terms: Sequence[SearchTerm]
 
 
-class Found(NamedTuple):
+class ScanResult(NamedTuple):
     """What one span held. notes: why it ended early, when it did."""
 
-    span: Span
-    hits: tuple[Hit, ...]
+    span: ByteSpan
+    hits: tuple[LineHit, ...]
     notes: tuple[str, ...]
 
 
-def find(log: Log, needles: Sequence[bytes]) -> Iterator[Raw]:
-    """Lines of `log` that hold any of `needles`, in file order; digits only where no other digit stands beside them."""
-    wanted = tuple(needle.of(text) for text in needles)
+def find(log: Log, terms: Sequence[bytes]) -> Iterator[RawLine]:
+    """Lines of `log` that hold any of `terms`, in file order; digits only where no other digit stands beside them."""
+    wanted = tuple(literal_term(text) for text in terms)
     buffer = Buffer(SIZE)
     for part in log.parts:
-        lines = Lines(part)
-        for hit in search(Span(part, 0, part.size if part.plain else ENDLESS), wanted, buffer):
-            yield Raw(Place(part.path, hit.line or lines.at(hit.offset), hit.offset, part.origin), hit.text, part)
+        lines = LineNumbers(part)
+        for hit in search(ByteSpan(part, 0, part.size if part.plain else ENDLESS), wanted, buffer):
+            yield RawLine(Place(part.path, hit.line or lines.at(hit.offset), hit.offset, part.origin), hit.text, part)
 
 
-def search(span: Span, needles: Sequence[Needle], buffer: Buffer, note: Note | None = None) -> Iterator[Hit]:
+def search(span: ByteSpan, terms: Sequence[SearchTerm], buffer: Buffer, note: Note | None = None) -> Iterator[LineHit]:
     """Hits in order. Lines are counted on the way only where the part would have to be decompressed again for it."""
     stream = open_part(span.part, span.start, note, span.end)
     counting = not span.part.plain
-    line, giant = 1, -1
+    line, long_line = 1, -1
     try:
         for block in blocks(stream, buffer, span.start):
             if counting and block.offset >= span.end:
                 break
-            if block.giant is not None:
-                if block.giant.offset != giant and _in_piece(buffer, block, needles):
-                    giant = block.giant.offset
-                    yield Hit(giant, block.giant.head, line if counting else 0)
-                line += count(buffer, block) if counting else 0
+            if block.long_line is not None:
+                if block.long_line.offset != long_line and _in_piece(buffer, block, terms):
+                    long_line = block.long_line.offset
+                    yield LineHit(long_line, block.long_line.head, line if counting else 0)
+                line += count_lines(buffer, block) if counting else 0
                 continue
             at = block.start
-            for first, last in _lines(buffer, block, needles):
+            for first, last in _lines(buffer, block, terms):
                 if counting:
-                    line += newlines(buffer.data, at, first)
+                    line += count_newlines(buffer.data, at, first)
                     at = first
                 text = bytes(buffer.data[first : min(last, first + LINE)])
-                yield Hit(block.offset + first - block.start, text, line if counting else 0)
-            line += newlines(buffer.data, at, block.end) if counting else 0
+                yield LineHit(block.offset + first - block.start, text, line if counting else 0)
+            line += count_newlines(buffer.data, at, block.end) if counting else 0
     finally:
         stream.close()
 
 
-def _lines(buffer: Buffer, block: Block, needles: Sequence[Needle]) -> list[tuple[int, int]]:
-    """Begin and end in the buffer of every line that holds a needle, in order."""
+def _lines(buffer: Buffer, block: Block, terms: Sequence[SearchTerm]) -> list[tuple[int, int]]:
+    """Begin and end in the buffer of every line that holds a term, in order."""
     found: dict[int, int] = {}
     data, start, end = buffer.data, block.start, block.end
-    for each in needles:
+    for each in terms:
         at = buffer.find(each.text, start, end)
         while at >= 0:
             behind = at + 1
@@ -122,12 +205,12 @@ def _lines(buffer: Buffer, block: Block, needles: Sequence[Needle]) -> list[tupl
     return sorted(found.items())
 
 
-def _in_piece(buffer: Buffer, block: Block, needles: Sequence[Needle]) -> bool:
-    """Whether a piece of an endless line holds a needle with both neighbours; one at an edge is in two pieces."""
-    giant = block.giant
-    opens = giant is not None and giant.offset == block.offset
+def _in_piece(buffer: Buffer, block: Block, terms: Sequence[SearchTerm]) -> bool:
+    """Whether a piece of an endless line holds a term with both neighbours; one at an edge is in two pieces."""
+    long_line = block.long_line
+    opens = long_line is not None and long_line.offset == block.offset
     closes = buffer.data[block.end - 1] == 10 or block.end < len(buffer.data)
-    for each in needles:
+    for each in terms:
         at = buffer.find(each.text, block.start + (not opens), block.end)
         while at >= 0:
             whole = closes or at + len(each.text) < block.end
@@ -137,7 +220,7 @@ def _in_piece(buffer: Buffer, block: Block, needles: Sequence[Needle]) -> bool:
     return False
 
 
-def scan(work: Iterable[Job], threads: int = 1) -> Iterator[Found]:
+def scan(work: Iterable[ScanJob], threads: int = 1) -> Iterator[ScanResult]:
     """Every span's hits, in the order of `work`; with several threads a few spans are read ahead."""
     if threads <= 1:
         buffers = [Buffer(SIZE)]
@@ -147,7 +230,7 @@ def scan(work: Iterable[Job], threads: int = 1) -> Iterator[Found]:
     from concurrent.futures import ThreadPoolExecutor  # late: small logs need no pool
 
     buffers = [Buffer(SIZE) for _ in range(threads)]
-    waiting: deque[Future[Found]] = deque()
+    waiting: deque[Future[ScanResult]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="pdctl-logs")
     try:
         for job in work:
@@ -160,16 +243,16 @@ def scan(work: Iterable[Job], threads: int = 1) -> Iterator[Found]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _searched(job: Job, buffers: list[Buffer]) -> Found:
+def _searched(job: ScanJob, buffers: list[Buffer]) -> ScanResult:
     notes: list[str] = []
     buffer = buffers.pop()  # as many as there are threads
     try:
-        return Found(job.span, tuple(search(job.span, job.needles, buffer, notes.append)), tuple(notes))
+        return ScanResult(job.span, tuple(search(job.span, job.terms, buffer, notes.append)), tuple(notes))
     finally:
         buffers.append(buffer)
 
 
-def threads(size: int) -> int:
+def thread_count(size: int) -> int:
     """How many are worth starting for so many bytes."""
     if size < _ALONE:
         return 1
@@ -177,22 +260,22 @@ def threads(size: int) -> int:
     return max(1, min(allowed, _WORKERS, size // _ALONE))
 
 
-def spans(part: Part, start: int = 0, end: int | None = None) -> Iterator[Span]:
+def spans(part: LogPart, start: int = 0, end: int | None = None) -> Iterator[ByteSpan]:
     """[start, end) of a plain part, which begins with a line, in pieces that do; a compressed part as one."""
     end = part.size if end is None else end
     while part.plain and end - start > SPAN + _SEEK:
         cut = _line_after(part, start + SPAN)
         if not start < cut < end:
             break
-        yield Span(part, start, cut)
+        yield ByteSpan(part, start, cut)
         start = cut
     if not part.plain:
         end = ENDLESS
     if start < end:
-        yield Span(part, start, end)
+        yield ByteSpan(part, start, end)
 
 
-def _line_after(part: Part, offset: int) -> int:
+def _line_after(part: LogPart, offset: int) -> int:
     """Where the first line behind `offset` begins; 0 when none does soon."""
     window = memoryview(bytearray(1 << 12))
     stream = open_part(part, offset)

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from pdctl import user_files
 from pdctl.errors import StorageError, UsageError
-from pdctl.logs import frames, speakers
-from pdctl.logs.part import Form, Part, Spool, examine, lineless
-from pdctl.logs.rotation import generation, is_log, stem
-from pdctl.logs.split import UNNAMED, Piece, by_name, head
+from pdctl.logs import collector_format, concatenated_logs
+from pdctl.logs.merged_stream import UNNAMED, StreamSource, first_bytes, split_by_name
+from pdctl.logs.part import Compression, LogPart, Spool, examine, lineless
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,7 +36,7 @@ class Log:
     """
 
     instance: str
-    parts: tuple[Part, ...]
+    parts: tuple[LogPart, ...]
     notes: tuple[str, ...] = ()
     mixed: bool = False
 
@@ -50,7 +49,7 @@ class Log:
 class _Found(NamedTuple):
     """A file meant by one of the paths, and the log it belongs to."""
 
-    part: Part
+    part: LogPart
     directory: Path
     base: str
     order: tuple[int, str, int]
@@ -66,8 +65,8 @@ def open_logs(
 ) -> tuple[Log, ...]:
     """The logs at `paths`, in the order given (a directory's by name). names: instance of a path, as typed here.
 
-    A merged stream becomes one log for each of its sources (frames.py, speakers.py). A directory is read for *.log*,
-    *.txt, *.out, .gz, .zst, all levels deep; `-` is `stdin`, kept in an unnamed file.
+    A merged stream becomes one log for each of its sources (merged_stream.py, concatenated_logs.py). A directory is
+    read for *.log*, *.txt, *.out, .gz, .zst, all levels deep; `-` is `stdin`, kept in an unnamed file.
     Raises UsageError for a path that is not there, not readable, UTF-16, or means no log.
     """
     files: list[str] = []
@@ -86,23 +85,25 @@ def _apart(found: _Found) -> Sequence[_Found]:
     """The sources of a merged stream, by the names its lines carry or by who speaks; the log itself where it is one."""
     why = lineless(found.part)
     if why:
-        return [found._replace(part=replace(found.part, form=Form.PLAIN, size=0), notes=(f"{why}: it was not read",))]
-    form = frames.form_of(head(found.part))
+        return [
+            found._replace(part=replace(found.part, form=Compression.PLAIN, size=0), notes=(f"{why}: it was not read",))
+        ]
+    form = collector_format.format_of(first_bytes(found.part))
     said: list[str] = []
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[StreamSource, ...] = ()
     if form is not None:
-        pieces = by_name(found.part, form, said.append)
+        pieces = split_by_name(found.part, form, said.append)
         if len(pieces) == 1 and not pieces[0].mixed:  # its file has a name already
             alone = pieces[0]._replace(name=stem(found.base))
-            nameless = speakers.by_speaker(alone.part, said.append) if pieces[0].name == UNNAMED else ()
+            nameless = concatenated_logs.split_by_speaker(alone.part, said.append) if pieces[0].name == UNNAMED else ()
             pieces = nameless or (() if form.peeled else (alone,))
-    elif speakers.several(found.part):
-        pieces = speakers.by_speaker(found.part, said.append)
+    elif concatenated_logs.may_hold_several(found.part):
+        pieces = concatenated_logs.split_by_speaker(found.part, said.append)
     sources = [_of_stream(found, piece) for piece in pieces] or [found]
     return [sources[0]._replace(notes=tuple(said)), *sources[1:]]
 
 
-def _of_stream(found: _Found, piece: Piece) -> _Found:
+def _of_stream(found: _Found, piece: StreamSource) -> _Found:
     """As if its log had lain beside the stream, under its own name."""
     node = f"{piece.name}.log"
     return found._replace(part=piece.part, base=node if _NODE.fullmatch(node) else piece.name, mixed=piece.mixed)
@@ -238,3 +239,66 @@ def _spell(path: Path, depth: int) -> str:
     if depth > len(above):
         return str(path)
     return "/".join((*above[len(above) - depth :], stem(path.name)))
+
+
+_COMPRESSED = re.compile(r"\.(?:gz|zst|zstd)$")
+_DAY = r"20\d\d-?(?:0[1-9]|1[0-2])-?(?:0[1-9]|[12]\d|3[01])(?:[-_T.]?\d[\d._-]*)?"
+_NUMBERED = re.compile(r"(?P<base>.+\.[A-Za-z][\w-]*)\.(?P<number>\d{1,4})")  # x.log.2
+_DATED_BEHIND = re.compile(
+    rf"(?P<base>.+?)[.-](?P<day>{_DAY})"
+)  # x.log-20261121, x.log.2026-11-21_04, 0.log.20261121-044619
+_DATED_INSIDE = re.compile(rf"(?P<stem>.+?)[._-](?P<day>{_DAY})(?P<ending>\.[A-Za-z]+)")  # x-20261121.log
+_LATER = re.compile(r"(?P<stem>.+)\.g(?P<number>\d{1,4})(?P<ending>\.log)")  # x.g2.log: the second start (pdctl launch)
+_OLD = re.compile(r"(?P<base>.+\.[A-Za-z][\w-]*)\.old")
+_ENDINGS = (".log", ".txt", ".out")
+_ARCHIVES = (".tar", ".cpio")
+
+
+class Generation(NamedTuple):
+    """`base`: the name of the file that is written to now. `order` sorts the generations of one base, oldest first."""
+
+    base: str
+    order: tuple[int, str, int]
+
+
+def generation(name: str) -> Generation:
+    """Of a file name without its directory: `decode.log.2.gz` is the second last of `decode.log`."""
+    name = _COMPRESSED.sub("", name)
+    later = _LATER.fullmatch(name)
+    if later is not None:
+        return Generation(later["stem"] + later["ending"], (3, "", int(later["number"])))
+    numbered = _NUMBERED.fullmatch(name)
+    if numbered is not None:
+        return Generation(numbered["base"], (1, "", -int(numbered["number"])))
+    inside = _DATED_INSIDE.fullmatch(name)
+    if inside is not None:
+        return Generation(inside["stem"] + inside["ending"], (0, _digits(inside["day"]), 0))
+    behind = _DATED_BEHIND.fullmatch(name)
+    if behind is not None:
+        return Generation(behind["base"], (0, _digits(behind["day"]), 0))
+    old = _OLD.fullmatch(name)
+    if old is not None:
+        return Generation(old["base"], (1, "", -1))
+    return Generation(name, (2, "", 0))
+
+
+def stem(base: str) -> str:
+    """`prefill0.log` → `prefill0`: the instance when nobody names it."""
+    for ending in _ENDINGS:
+        if base.endswith(ending) and len(base) > len(ending):
+            return base[: -len(ending)]
+    return base
+
+
+def is_log(name: str) -> bool:
+    """Whether a file found in a directory is read: *.log*, *.txt, *.out, their generations, and anything compressed."""
+    if name.startswith("."):
+        return False
+    plain = _COMPRESSED.sub("", name)
+    if plain != name:
+        return not plain.endswith(_ARCHIVES)
+    return ".log" in name or generation(name).base.endswith(_ENDINGS)
+
+
+def _digits(day: str) -> str:
+    return "".join(filter(str.isdigit, day))

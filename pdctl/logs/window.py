@@ -6,20 +6,18 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.prefix import split
-from pdctl.logs.block import LINE, SIZE, blocks
-from pdctl.logs.buffer import Buffer
-from pdctl.logs.numbering import Lines, Unnumbered
+from pdctl.logs.blocks import LINE, SIZE, Buffer, LazyPlace, LineNumbers, blocks
 from pdctl.logs.part import open_part
-from pdctl.logs.scan import Raw
+from pdctl.logs.scan import RawLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pdctl.logs.clock import Clock
-    from pdctl.logs.part import Part
+    from pdctl.logs.part import LogPart
     from pdctl.logs.source import Log
 
-    Numbers = Callable[[Part], Lines]
+    Numbers = Callable[[LogPart], LineNumbers]
 
 UNLIMITED = 1 << 62  # bytes
 PROBE = 1 << 14  # bytes looked at for a stamp
@@ -28,15 +26,15 @@ _FAR = 1 << 20  # bytes without any stamp after which a probe gives up
 _SLACK = 2.0  # seconds by which lines of several processes in one file may be out of order
 
 
-class Cut(NamedTuple):
+class PartRanges(NamedTuple):
     """Bytes [start, end) of a part, both where a line begins. whole: False when `limit` left something out between."""
 
-    part: Part
+    part: LogPart
     ranges: tuple[tuple[int, int], ...]
     whole: bool
 
 
-def head(log: Log, size: int, numbers: Numbers = Lines) -> list[Raw]:
+def head(log: Log, size: int, numbers: Numbers = LineNumbers) -> list[RawLine]:
     """The first whole lines of the log, about `size` bytes of them."""
     for part in log.parts:
         if part.size:
@@ -44,7 +42,7 @@ def head(log: Log, size: int, numbers: Numbers = Lines) -> list[Raw]:
     return []
 
 
-def tail(log: Log, size: int, numbers: Numbers = Lines) -> list[Raw]:
+def tail(log: Log, size: int, numbers: Numbers = LineNumbers) -> list[RawLine]:
     """The last lines of the log, about `size` bytes of them; a compressed part is read to its end for it."""
     for part in reversed(log.parts):
         if part.size and part.plain:
@@ -54,7 +52,7 @@ def tail(log: Log, size: int, numbers: Numbers = Lines) -> list[Raw]:
     return []
 
 
-def samples(log: Log, count: int, size: int) -> Iterator[Raw]:
+def samples(log: Log, count: int, size: int) -> Iterator[RawLine]:
     """Lines of `count` windows spread evenly over the plain parts."""
     parts = [part for part in log.parts if part.plain]
     total = sum(part.size for part in parts)
@@ -62,24 +60,24 @@ def samples(log: Log, count: int, size: int) -> Iterator[Raw]:
         for part in parts:
             if at < part.size:
                 start = line_start(part, at)
-                yield from lines(part, start, start + size, Lines(part))
+                yield from lines(part, start, start + size, LineNumbers(part))
                 break
             at -= part.size
 
 
-def lines(part: Part, start: int, end: int, numbers: Lines) -> Iterator[Raw]:
+def lines(part: LogPart, start: int, end: int, numbers: LineNumbers) -> Iterator[RawLine]:
     """Lines that begin in [start, end), each cut to 64 KiB. `start` begins a line."""
     buffer = Buffer(SIZE if end - start > SIZE else _SMALL)
     stream = open_part(part, start)
-    giant = -1
+    long_line = -1
     try:
         for block in blocks(stream, buffer, start):
-            if block.giant is not None:
-                if block.giant.offset >= end or (block.giant.offset == giant and block.offset >= end):
+            if block.long_line is not None:
+                if block.long_line.offset >= end or (block.long_line.offset == long_line and block.offset >= end):
                     return
-                if block.giant.offset != giant:
-                    giant = block.giant.offset
-                    yield Raw(Unnumbered(part.path, giant, numbers), block.giant.head, part)
+                if block.long_line.offset != long_line:
+                    long_line = block.long_line.offset
+                    yield RawLine(LazyPlace(part.path, long_line, numbers), block.long_line.head, part)
                 continue
             at = block.start
             while at < block.end:
@@ -89,14 +87,14 @@ def lines(part: Part, start: int, end: int, numbers: Lines) -> Iterator[Raw]:
                 behind = buffer.data.find(b"\n", at, block.end)
                 behind = block.end if behind < 0 else behind
                 text = bytes(buffer.data[at : min(behind, at + LINE)])
-                yield Raw(Unnumbered(part.path, offset, numbers), text, part)
+                yield RawLine(LazyPlace(part.path, offset, numbers), text, part)
                 at = behind + 1
     finally:
         stream.close()
 
 
-def _end_of(part: Part, size: int, numbers: Lines) -> list[Raw]:
-    kept: deque[Raw] = deque()
+def _end_of(part: LogPart, size: int, numbers: LineNumbers) -> list[RawLine]:
+    kept: deque[RawLine] = deque()
     held = 0
     for raw in lines(part, 0, UNLIMITED, numbers):
         kept.append(raw)
@@ -106,7 +104,7 @@ def _end_of(part: Part, size: int, numbers: Lines) -> list[Raw]:
     return list(kept)
 
 
-def line_start(part: Part, offset: int) -> int:
+def line_start(part: LogPart, offset: int) -> int:
     """Where the first line that begins at or behind `offset` begins; the part's size when none does within 1 MiB."""
     if offset == 0:
         return 0
@@ -125,20 +123,20 @@ def line_start(part: Part, offset: int) -> int:
 
 
 def between(
-    part: Part, since: float, until: float, clock: Clock, limit: int, focus: tuple[float, float] | None = None
-) -> Cut:
+    part: LogPart, since: float, until: float, clock: Clock, limit: int, focus: tuple[float, float] | None = None
+) -> PartRanges:
     """Where lines of [since, until] stand: found by bisecting on stamps, in a compressed part by reading through it.
 
     Lines may be a little out of order, and lines without a stamp belong to the one before. When more than `limit`
     bytes lie between, half of that is taken at either end, or at each of the two moments of `focus`.
     """
     if limit == UNLIMITED and since == float("-inf") and until == float("inf"):
-        return Cut(part, ((0, UNLIMITED),), True)
+        return PartRanges(part, ((0, UNLIMITED),), True)
     finder: _Bisected | _Passed = _Bisected(part, clock) if part.plain else _Passed(part, clock)
     start = finder.before(since - _SLACK)
     end = finder.behind(until + _SLACK + 1.0)
     if end - start <= limit:
-        return Cut(part, ((start, end),), True)
+        return PartRanges(part, ((start, end),), True)
     half = limit // 2
     if focus is None:
         edges = [(start, start + half), (end - half, end)]
@@ -149,13 +147,13 @@ def between(
     for low, high in edges:
         low = max(finder.line_start(low), ranges[-1][1] if ranges else 0)
         ranges.append((low, max(low, finder.line_start(high))))
-    return Cut(part, tuple(ranges), False)
+    return PartRanges(part, tuple(ranges), False)
 
 
 class _Bisected:
     """Places in a plain part by time."""
 
-    def __init__(self, part: Part, clock: Clock) -> None:
+    def __init__(self, part: LogPart, clock: Clock) -> None:
         self._part, self._clock = part, clock
 
     def before(self, t: float) -> int:
@@ -171,7 +169,7 @@ class _Bisected:
 class _Passed:
     """The same in a compressed part, to the block: there is no way into its middle, so it is read through once."""
 
-    def __init__(self, part: Part, clock: Clock) -> None:
+    def __init__(self, part: LogPart, clock: Clock) -> None:
         buffer = Buffer(SIZE)
         stream = open_part(part)
         self._marks: list[tuple[int, float]] = []  # where a block begins, and its first stamp
@@ -180,7 +178,7 @@ class _Passed:
             for block in blocks(stream, buffer):
                 self._size = block.offset + block.end - block.start
                 t = _first_stamp(bytes(buffer.view[block.start : min(block.end, block.start + PROBE)]), clock)
-                if t is not None and block.giant is None:
+                if t is not None and block.long_line is None:
                     self._marks.append((block.offset, t))
         finally:
             stream.close()
@@ -204,7 +202,7 @@ def _first_stamp(text: bytes, clock: Clock) -> float | None:
     return None
 
 
-def seek(part: Part, t: float, clock: Clock, after: bool = False) -> int:
+def seek(part: LogPart, t: float, clock: Clock, after: bool = False) -> int:
     """A line start near the first stamp of at least `t`: at most PROBE bytes before it, with `after` behind it."""
     low, high = 0, part.size
     while high - low > PROBE:
@@ -217,10 +215,10 @@ def seek(part: Part, t: float, clock: Clock, after: bool = False) -> int:
     return line_start(part, high) if after else low
 
 
-def _stamped(part: Part, start: int, end: int, clock: Clock) -> tuple[int, float | None]:
+def _stamped(part: LogPart, start: int, end: int, clock: Clock) -> tuple[int, float | None]:
     """The first line with a stamp that begins in [start, end), and its time."""
     start = line_start(part, start)
-    for raw in lines(part, start, min(end, start + _FAR), Lines(part)):
+    for raw in lines(part, start, min(end, start + _FAR), LineNumbers(part)):
         stamp = split(raw.line).stamp
         instant = clock.read(stamp) if stamp else None
         if instant is not None:

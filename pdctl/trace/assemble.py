@@ -60,7 +60,7 @@ class Tracer:
         self._whole: Surroundings | None = None
         routers = [log for log in library.logs if library.identity(log).role == "router"]
         self._begins = {log.instance: first(library, log) for log in routers}
-        self._torn = frozenset(log.instance for log in routers if library.torn(log))
+        self._torn = frozenset(log.instance for log in routers if library.has_incomplete_lines(log))
 
     def trace(self, room: int) -> Room:
         story = gather(self._library, room)

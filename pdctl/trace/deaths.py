@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.row import Level
 from pdctl.engines.sign import Sign
-from pdctl.logs.ends import of_the_order
+from pdctl.logs.starts_and_ends import is_ordered_end
 from pdctl.trace.addresses import parse
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def unordered(events: Iterable[Event]) -> list[Event]:
     for event in events:
         if event.proves(Sign.ORDERED_TO_END):
             order = event
-        elif crashes(event) and not of_the_order(event, order):
+        elif crashes(event) and not is_ordered_end(event, order):
             found.append(event)
     return found
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pdctl.engines.identify import Identity
-    from pdctl.logs.ends import End
     from pdctl.logs.event import Event
     from pdctl.logs.library import Library
+    from pdctl.logs.starts_and_ends import LogEnd
 
 RANKS = 4096  # more data parallel ranks than that nobody has
 GRACE = 30.0  # seconds of log behind a line from which silence after it is not the log's end
@@ -170,7 +170,7 @@ def _as_of(starts: Sequence[Router], t: float) -> Router:
     return before[-1] if before else starts[0]
 
 
-def _instance(name: str, identity: Identity, starts: list[Event], end: End | None) -> Instance:
+def _instance(name: str, identity: Identity, starts: list[Event], end: LogEnd | None) -> Instance:
     host = identity.facts.get("host", "")
     ranks, hosts, agents = set(), {host} - WILDCARDS, set()
     for event in starts:

@@ -49,7 +49,7 @@ def dispatched(
 
 def first(library: Library, log: Log) -> float | None:
     """The stamp of the log's first lines; None when none of them has one. A start is the beginning of all there is."""
-    beginning = library.glance(log).head[:HEAD]
+    beginning = library.sample(log).head[:HEAD]
     times = [instant.t for line in beginning if (instant := library.instant(log, line)) is not None]
     return min(times, default=None)
 

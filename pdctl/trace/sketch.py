@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pdctl.engines.row import Row
     from pdctl.engines.sign import Phase
-    from pdctl.logs import rooms
+    from pdctl.logs import all_rooms
     from pdctl.trace.deployment import Deployment
 
 # Causes that need no more than the room's own lines and the start lines; the others hang on what happened around it.
@@ -37,7 +37,7 @@ class Sketch(NamedTuple):
     canary: bool = False
 
 
-def sketch(told: rooms.Story, deployment: Deployment) -> Sketch:
+def sketch(told: all_rooms.LineKinds, deployment: Deployment) -> Sketch:
     """None, "" and UNKNOWN where the kinds of lines alone do not tell; `trace` may know more, and nothing else."""
     story = Story(1, tuple(_lines(told)), {})
     who = attribute(story, deployment, NOTHING, (), {}, None)
@@ -56,7 +56,7 @@ def sketch(told: rooms.Story, deployment: Deployment) -> Sketch:
     )  # fmt: skip
 
 
-def _lines(told: rooms.Story) -> Iterator[Event]:
+def _lines(told: all_rooms.LineKinds) -> Iterator[Event]:
     """One line of each kind, of a room called 1, without a time."""
     for seen in told.seen:
         for at, row in enumerate(seen.rows):

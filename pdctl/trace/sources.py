@@ -25,7 +25,7 @@ def sources(library: Library, deployment: Deployment) -> tuple[Source, ...]:
 
 
 def _source(library: Library, deployment: Deployment, log: Log) -> Source:
-    glance = library.glance(log)
+    glance = library.sample(log)
     identity = glance.identity
     lines = [line for line in (*glance.head, *glance.rest) if line.strip()]
     known = sum(library.speech.match(line) is not None for line in lines)

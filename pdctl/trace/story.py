@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
 from pdctl.engines.sign import Phase
-from pdctl.logs import needle
+from pdctl.logs import scan
 from pdctl.trace import signs
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def gather(library: Library, room: int) -> Story:
     seen = {(event.place.file, event.place.offset) for event in named}
     for instance, names in rids.items():
         for name in names:
-            if len(name) < LONG_RIDS or not needle.findable(name):
+            if len(name) < LONG_RIDS or not scan.is_searchable(name):
                 continue
             # The same id on another instance may be another request: only the room joins those.
             for event in library.of_rid(name, instance):

@@ -12,7 +12,7 @@ from pdctl.trace.sketch import Sketch, sketch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pdctl.logs import rooms
+    from pdctl.logs import all_rooms
     from pdctl.logs.library import Library
     from pdctl.trace.room import Room
 
@@ -30,7 +30,7 @@ def summaries(library: Library) -> tuple[Summary, ...]:
     most need it (those that broke, then the latest) are traced in full, so that a row says what `trace` says.
     """
     tracer = Tracer(library)
-    sketches: dict[int, tuple[rooms.Story, Sketch]] = {}  # the story is kept, so that its id stays its own
+    sketches: dict[int, tuple[all_rooms.LineKinds, Sketch]] = {}  # the story is kept, so that its id stays its own
     found: dict[int, Summary] = {}
     for seen in library.rooms():
         if seen.room in tracer.deployment.warm_ups:
@@ -49,14 +49,14 @@ def summaries(library: Library) -> tuple[Summary, ...]:
     return tuple(sorted(found.values(), key=lambda one: (one.first_seen is None, one.first_seen or 0.0, one.room)))
 
 
-def _sketch(told: rooms.Story, tracer: Tracer) -> Sketch:
+def _sketch(told: all_rooms.LineKinds, tracer: Tracer) -> Sketch:
     """Nothing, where a log holds lines of several processes that nobody can tell apart."""
     if any(seen.instance in tracer.mixed for seen in told.seen):
         return Sketch(None, None, None, Outcome.UNKNOWN, "")
     return sketch(told, tracer.deployment)
 
 
-def _sketched(seen: rooms.RoomSeen, known: Sketch) -> Summary:
+def _sketched(seen: all_rooms.RoomSeen, known: Sketch) -> Summary:
     timed = isfinite(seen.first) and isfinite(seen.last)
     return Summary(
         seen.room, known.prefill, known.decode, known.phase, seen.last - seen.first if timed else None, known.outcome,

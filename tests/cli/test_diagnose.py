@@ -15,7 +15,7 @@ import pytest
 from pdctl.launch import preflight
 from pdctl.launch.run import State
 from pdctl.launch.run_opening import open_run
-from pdctl.logs.frames import plain
+from pdctl.logs.collector_format import without_colour
 from tests.cli.verb import BROKEN, DATA, FAILED, Verb, shell
 from tests.launch.conftest import DEADLINE, QUICK, deploy
 from tests.logs import merged
@@ -157,7 +157,7 @@ def test_every_verb_reads_a_merged_stream(verb: Verb, tmp_path: Path) -> None:
     told = json.loads(verb.out)
     assert (told["prefill_requested"], told["prefill_contacted"]) == ("prefill1", "prefill0")
     assert {event["file"] for event in told["events"]} == {str(stream)}
-    lines = plain(stream.read_bytes()).decode().split("\n")
+    lines = without_colour(stream.read_bytes()).decode().split("\n")
     assert all(event["text"][:40] in lines[event["line"] - 1] for event in told["events"])
     assert verb("rooms", stream, "-o", "json", "--build-index") == 0
     assert {room["cause"] for room in json.loads(verb.out)["rooms"]} == {"PD201", None}

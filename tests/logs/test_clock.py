@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pdctl.engines.prefix import split
-from pdctl.logs.clock import DAY, Clock, Instant, undated_since, zone_of
+from pdctl.logs.clock import DAY, Clock, Instant, undated_since, zone_of_offset
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -84,6 +84,6 @@ def test_undated_lines_around_midnight_stay_in_order() -> None:
 
 
 def test_the_zone_an_access_line_betrays() -> None:
-    assert zone_of("+0530") == dt.timezone(dt.timedelta(hours=5, minutes=30))
-    assert zone_of("-0800") == dt.timezone(dt.timedelta(hours=-8))
-    assert [zone_of(text) for text in ("", "UTC", "+9999", "0530")] == [None] * 4
+    assert zone_of_offset("+0530") == dt.timezone(dt.timedelta(hours=5, minutes=30))
+    assert zone_of_offset("-0800") == dt.timezone(dt.timedelta(hours=-8))
+    assert [zone_of_offset(text) for text in ("", "UTC", "+9999", "0530")] == [None] * 4

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.logs import fingerprint
+from pdctl.logs import log_cache
 from pdctl.logs.part import examine
 
 LINE = b"[2026-11-21 02:00:00] a line of a log\n"
@@ -18,15 +18,15 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return file
 
 
-def taken(path: Path) -> fingerprint.Fingerprint:
+def taken(path: Path) -> log_cache.Fingerprint:
     part = examine(str(path))
-    found = fingerprint.take(part, fingerprint.whole_lines(part))
+    found = log_cache.take_fingerprint(part, log_cache.whole_lines(part))
     assert found is not None
     return found
 
 
-def holds(old: fingerprint.Fingerprint, path: Path) -> bool:
-    return fingerprint.holds(old, examine(str(path)))
+def holds(old: log_cache.Fingerprint, path: Path) -> bool:
+    return log_cache.still_matches(old, examine(str(path)))
 
 
 def test_the_same_file_holds_and_so_does_one_that_grew(path: Path) -> None:
@@ -78,6 +78,6 @@ def test_only_whole_lines_are_covered(path: Path) -> None:
     size = path.stat().st_size
     with path.open("ab") as stream:
         stream.write(b"room=123")
-    assert fingerprint.whole_lines(examine(str(path))) == size
+    assert log_cache.whole_lines(examine(str(path))) == size
     path.write_bytes(b"no newline at all")
-    assert fingerprint.whole_lines(examine(str(path))) == 0
+    assert log_cache.whole_lines(examine(str(path))) == 0

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.logs.block import LINE
+from pdctl.logs.blocks import LINE
 from pdctl.logs.follow import follow
-from pdctl.logs.scan import Raw
+from pdctl.logs.scan import RawLine
 from pdctl.logs.source import open_logs
 
 
@@ -16,14 +16,14 @@ class Follower:
     """follow() in a thread; `wait` returns once so many lines have come."""
 
     def __init__(self, path: Path, start: int | None = None) -> None:
-        self.lines: list[Raw] = []
+        self.lines: list[RawLine] = []
         self._changed = threading.Condition()
         self._stop = threading.Event()
         source = follow(open_logs([str(path)])[0], self._stop.is_set, start=start, poll=0.01)
         self._thread = threading.Thread(target=self._run, args=(source,))
         self._thread.start()
 
-    def _run(self, source: Iterator[Raw]) -> None:
+    def _run(self, source: Iterator[RawLine]) -> None:
         for raw in source:
             with self._changed:
                 self.lines.append(raw)

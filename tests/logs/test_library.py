@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.logs import indexing
 from pdctl.logs import library as libraries
+from pdctl.logs import room_index
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
 
@@ -47,8 +47,8 @@ def test_the_second_time_nothing_is_scanned(real: Real) -> None:
 def test_with_the_index_no_room_needs_a_scan(real: Real, monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
     plain = {room: real(MISSING_PORTS, index=False).of_room(room) for room in rooms_of(MISSING_PORTS)}
     if processes > 1:
-        monkeypatch.setattr(indexing, "PARALLEL", 0)
-        monkeypatch.setattr(indexing.scan, "threads", lambda size: processes)
+        monkeypatch.setattr(room_index.scan, "PARALLEL", 0)
+        monkeypatch.setattr(room_index.scan, "thread_count", lambda size: processes)
     assert real(MISSING_PORTS).build_index()
     library = real(MISSING_PORTS)
     assert {room: library.of_room(room) for room in plain} == plain

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdctl.logs import split
-from pdctl.logs.numbering import Lines
+from pdctl.logs import merged_stream
+from pdctl.logs.blocks import LineNumbers
 from pdctl.logs.source import open_logs
 from pdctl.logs.window import UNLIMITED, lines
 from tests.logs import merged
@@ -33,7 +33,7 @@ def text(log: Log) -> list[str]:
     return [
         raw.line.decode("utf-8", "replace")
         for part in log.parts
-        for raw in lines(part, 0, UNLIMITED, Lines(part))
+        for raw in lines(part, 0, UNLIMITED, LineNumbers(part))
     ]  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def test_a_line_keeps_its_number_and_the_streams_path(form: Callable[..., str], 
     stream = form(LOGS).split("\n")
     for log in opened(tmp_path, "\n".join(stream)).values():
         for part in log.parts:
-            for raw in list(lines(part, 0, UNLIMITED, Lines(part)))[::7]:
+            for raw in list(lines(part, 0, UNLIMITED, LineNumbers(part)))[::7]:
                 assert raw.place.path == str(tmp_path / "all.log")
                 assert clean(raw.line.decode("utf-8", "replace"))[-30:] in clean(stream[raw.place.line - 1])
                 assert str(raw.place) == f"{tmp_path}/all.log:{raw.place.line}"
@@ -189,14 +189,14 @@ def test_random_bytes_are_read_without_harm(tmp_path: Path) -> None:
 def test_more_sources_than_the_table_holds_are_said_to_be_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(split, "SOURCES", 3)
+    monkeypatch.setattr(merged_stream, "SOURCES", 3)
     found = opened(tmp_path, "".join(f"[pod/p{each}/e] x\n" for each in range(10)))
     assert set(found) == {"p0", "p1", "p2"}
     assert any("7 lines of the others were left out" in note for log in found.values() for note in log.notes)
 
 
 def test_a_stream_that_is_too_long_is_said_to_be_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split, "LIMIT", 1 << 20)
+    monkeypatch.setattr(merged_stream, "LIMIT", 1 << 20)
     found = opened(tmp_path, "[pod/a/e] x\n[pod/b/e] y\n" * 200_000)
     assert any("its first 1 MiB were read" in note for log in found.values() for note in log.notes)
 

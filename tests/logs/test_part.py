@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from pdctl.errors import MissingExtraError
-from pdctl.logs.part import Part, examine, open_part
+from pdctl.logs.part import LogPart, examine, open_part
 
 TEXT = b"".join(b"[2026-11-21 02:00:00] line %d\n" % number for number in range(20_000))
 
 
-def read(part: Part, start: int = 0, size: int = 5000) -> tuple[bytes, list[str]]:
+def read(part: LogPart, start: int = 0, size: int = 5000) -> tuple[bytes, list[str]]:
     notes: list[str] = []
     stream = open_part(part, start, notes.append)
     target = memoryview(bytearray(size))

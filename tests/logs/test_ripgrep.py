@@ -9,27 +9,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pdctl.logs import needle, ripgrep
-from pdctl.logs.block import LINE
-from pdctl.logs.inquiry import Inquiry, Question
-from pdctl.logs.numbering import Lines
-from pdctl.logs.part import Part
+from pdctl.logs import ripgrep, scan
+from pdctl.logs.blocks import LINE, LineNumbers
+from pdctl.logs.part import LogPart
+from pdctl.logs.room_index import RoomIndex
+from pdctl.logs.search import LogQuery, LogSearch
 from pdctl.logs.source import open_logs
-from pdctl.logs.table import Tables
 
 needs_rg = pytest.mark.skipif(ripgrep.program() is None, reason="rg is not installed (apt-get install ripgrep)")
 ROOM = 2148025886387619708
 HEX = b"%x" % ROOM
 
 
-def asked(paths: list[Path]) -> tuple[list[tuple[str, int, int, bytes]], Inquiry]:
-    numbers: dict[Part, Lines] = {}
-    tables = Tables({}, False)
-    asker = Inquiry(lambda part: numbers.setdefault(part, Lines(part)), tables, {}, False, None, None)
-    wanted = (*needle.room(ROOM), *needle.hexadecimal(ROOM))
-    question = Question("room", (wanted,), lambda part: wanted, ROOM)
+def asked(paths: list[Path]) -> tuple[list[tuple[str, int, int, bytes]], LogSearch]:
+    numbers: dict[LogPart, LineNumbers] = {}
+    tables = RoomIndex({}, False)
+    asker = LogSearch(lambda part: numbers.setdefault(part, LineNumbers(part)), tables, {}, False, None, None)
+    wanted = (*scan.room_terms(ROOM), *scan.hex_room_terms(ROOM))
+    query = LogQuery("room", (wanted,), lambda part: wanted, ROOM)
     parts = [part for log in open_logs([str(path) for path in paths]) for part in log.parts]
-    return [(part.path, hit.line, hit.offset, hit.text) for part, hit in asker.ask(question, parts)], asker
+    return [(part.path, hit.line, hit.offset, hit.text) for part, hit in asker.ask(query, parts)], asker
 
 
 def both(monkeypatch: pytest.MonkeyPatch, paths: list[Path]) -> tuple[object, object]:
@@ -97,7 +96,7 @@ def test_what_was_written_since_the_log_was_opened_does_not_count(tmp_path: Path
     (log,) = open_logs([str(path)])
     with path.open("ab") as stream:
         stream.write(b"0 other\nroom=%d late\n" % ROOM)
-    wanted = [ripgrep.Wanted(log.parts[0], needle.room(ROOM))]
+    wanted = [ripgrep.Wanted(log.parts[0], scan.room_terms(ROOM))]
     found = ripgrep.hits(wanted)
     assert found is not None
     assert [hit.text for hit in found[log.parts[0]]] == [b"room=%d one" % ROOM, b"room=%d" % ROOM]
@@ -128,6 +127,6 @@ def test_rg_is_not_asked_about_little_or_about_what_it_cannot_read(
     assert not ripgrep.able(log.parts)
     monkeypatch.setattr(ripgrep, "LEAST", 0)
     assert ripgrep.able(log.parts)
-    assert ripgrep.hits([ripgrep.Wanted(log.parts[0], needle.room(ROOM))]) is None
+    assert ripgrep.hits([ripgrep.Wanted(log.parts[0], scan.room_terms(ROOM))]) is None
     assert [text for *_, text in asked([path])[0]] == [b"room=%d" % ROOM]
     assert LINE == 1 << 16

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.logs.rotation import generation, is_log, stem
+from pdctl.logs.source import generation, is_log, stem
 from tests.cases import for_each
 
 

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pdctl.logs import buffer as buffers
-from pdctl.logs import needle, scan
-from pdctl.logs.block import LINE, SIZE
-from pdctl.logs.buffer import Buffer
-from pdctl.logs.scan import Job, Span, find, search
+from pdctl.logs import blocks as buffers
+from pdctl.logs import scan
+from pdctl.logs.blocks import LINE, SIZE, Buffer
+from pdctl.logs.scan import ByteSpan, ScanJob, find, search
 from pdctl.logs.source import Log, open_logs
 
 ROOM = b"2148025886387619708"
@@ -61,8 +60,8 @@ def test_any_bytes_give_the_lines_a_plain_reading_gives(tmp_path: Path, data: by
 def test_lines_longer_than_the_buffer_give_the_same_places(data: bytes, size: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         log = log_of(Path(directory) / "d.log", data)
-        span = Span(log.parts[0], 0, len(data))
-        hits = list(search(span, [needle.of(b"777")], Buffer(size)))
+        span = ByteSpan(log.parts[0], 0, len(data))
+        hits = list(search(span, [scan.literal_term(b"777")], Buffer(size)))
     expected = naive(data, b"777")
     assert [hit.offset for hit in hits] == [offset for _, offset, _ in expected]
     assert all(text.startswith(hit.text) for hit, (_, _, text) in zip(hits, expected, strict=True))
@@ -103,11 +102,11 @@ def test_hits_on_both_sides_of_every_split_are_found_once(tmp_path: Path, monkey
     assert len(spans) > 20
     assert [span.start for span in spans[1:]] == [span.end for span in spans[:-1]]
     for threads in (1, 3):
-        jobs = [Job(span, [needle.of(b"777")]) for span in spans]
+        jobs = [ScanJob(span, [scan.literal_term(b"777")]) for span in spans]
         hits = [hit for each in scan.scan(jobs, threads) for hit in each.hits]
         assert [(hit.offset, hit.text) for hit in hits] == [(offset, text) for _, offset, text in naive(data, b"777")]
 
 
 def test_few_bytes_are_not_worth_a_thread() -> None:
-    assert scan.threads(1 << 20) == 1
-    assert scan.threads(1 << 40) >= 1
+    assert scan.thread_count(1 << 20) == 1
+    assert scan.thread_count(1 << 40) >= 1

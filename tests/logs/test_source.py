@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.errors import UsageError
-from pdctl.logs.part import Form
+from pdctl.logs.part import Compression
 from pdctl.logs.scan import find
 from pdctl.logs.source import open_logs
 
@@ -34,7 +34,7 @@ def test_rotated_files_are_one_log_oldest_first(tmp_path: Path) -> None:
     (rotated, alone) = open_logs([str(tmp_path)])
     names = [Path(part.path).name for part in rotated.parts]
     assert names == ["d.log.11.gz", "d.log.10", "d.log.2", "d.log.1", "d.log"]
-    assert rotated.parts[0].form is Form.GZIP
+    assert rotated.parts[0].form is Compression.GZIP
     assert (rotated.instance, alone.instance) == ("d", "e")
 
 

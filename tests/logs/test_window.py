@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from pdctl.logs import window
-from pdctl.logs.block import LINE
+from pdctl.logs.blocks import LINE, LineNumbers
 from pdctl.logs.clock import Clock
-from pdctl.logs.numbering import Lines
 from pdctl.logs.source import Log, open_logs
 
 BEGIN = 1795226400.0  # 2026-11-21 02:00:00 UTC
@@ -26,9 +25,9 @@ def log_of(path: Path, text: str, packed: bool = False) -> Log:
     return open_logs([str(path)])[0]
 
 
-def inside(log: Log, cut: window.Cut) -> list[bytes]:
+def inside(log: Log, cut: window.PartRanges) -> list[bytes]:
     (part,) = log.parts
-    return [raw.line for start, end in cut.ranges for raw in window.lines(part, start, end, Lines(part))]
+    return [raw.line for start, end in cut.ranges for raw in window.lines(part, start, end, LineNumbers(part))]
 
 
 @pytest.fixture
@@ -117,7 +116,7 @@ def test_lines_are_cut_and_a_line_that_is_longer_than_the_buffer_comes_once(tmp_
     log = log_of(tmp_path / "d.log", "first\n" + "x" * 1_000_000 + "\n" + "y" * 100_000 + "\nlast\n")
     (part,) = log.parts
     for end in (part.size, 1 << 40):
-        lines = [raw.line for raw in window.lines(part, 0, end, Lines(part))]
+        lines = [raw.line for raw in window.lines(part, 0, end, LineNumbers(part))]
         assert lines == [b"first", b"x" * LINE, b"y" * LINE, b"last"]
 
 

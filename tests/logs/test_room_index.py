@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.logs import table
-from pdctl.logs.part import Part, examine
-from pdctl.logs.scan import Job, scan
-from pdctl.logs.table import Tables, long_numbers
+from pdctl.logs import room_index
+from pdctl.logs.part import LogPart, examine
+from pdctl.logs.room_index import RoomIndex, long_numbers
+from pdctl.logs.scan import ScanJob, room_terms, scan
 
 FIRST, LAST, TWICE = 2148025886387619708, 9_007_199_254_740_991, 18_446_744_073_709_551_615
 
@@ -28,26 +28,24 @@ def text_of(seed: int, lines: int) -> bytes:
     return b"".join(out) + b"room=%d last\n" % LAST
 
 
-def found(tables: Tables, part: Part, room: int) -> list[tuple[int, bytes]]:
-    from pdctl.logs import needle
-
+def found(tables: RoomIndex, part: LogPart, room: int) -> list[tuple[int, bytes]]:
     looked = tables.where(part, room)
     assert looked is not None
-    jobs = [Job(span, needle.room(room)) for span in looked.spans]
+    jobs = [ScanJob(span, room_terms(room)) for span in looked.spans]
     return [(hit.offset, hit.text) for each in scan(jobs) for hit in each.hits]
 
 
 @pytest.fixture(params=["plain", "gzip"])
-def part(request: pytest.FixtureRequest, tmp_path: Path) -> Part:
+def part(request: pytest.FixtureRequest, tmp_path: Path) -> LogPart:
     data = text_of(1, 30_000)
     path = tmp_path / "d.log"
     path.write_bytes(gzip.compress(data, 1) if request.param == "gzip" else data)
     return examine(str(path))
 
 
-def test_rooms_are_found_where_they_stand(part: Part, environ: dict[str, str]) -> None:
+def test_rooms_are_found_where_they_stand(part: LogPart, environ: dict[str, str]) -> None:
     data = text_of(1, 30_000)
-    tables = Tables(environ, True)
+    tables = RoomIndex(environ, True)
     assert tables.where(part, FIRST) is None  # not built
     assert tables.build(part)
     assert found(tables, part, FIRST) == [(0, b"room=%d first" % FIRST)]
@@ -62,8 +60,8 @@ def test_rooms_are_found_where_they_stand(part: Part, environ: dict[str, str]) -
         assert data.count(b"\n", 0, offset) + 1 == line
 
 
-def test_short_rooms_are_not_in_it(part: Part, environ: dict[str, str]) -> None:
-    tables = Tables(environ, True)
+def test_short_rooms_are_not_in_it(part: LogPart, environ: dict[str, str]) -> None:
+    tables = RoomIndex(environ, True)
     assert tables.build(part)
     assert tables.where(part, 10**14 - 1) is None
 
@@ -71,7 +69,7 @@ def test_short_rooms_are_not_in_it(part: Part, environ: dict[str, str]) -> None:
 def test_growth_is_appended_and_a_partial_line_left_for_later(tmp_path: Path, environ: dict[str, str]) -> None:
     path = tmp_path / "d.log"
     path.write_bytes(text_of(2, 3000) + b"room=21480258")
-    tables = Tables(environ, True)
+    tables = RoomIndex(environ, True)
     assert tables.build(examine(str(path)))
     (file,) = (tmp_path / "cache").rglob("*.rooms")
     before = file.read_bytes()
@@ -90,7 +88,7 @@ def test_growth_is_appended_and_a_partial_line_left_for_later(tmp_path: Path, en
 def test_a_damaged_table_is_none_and_is_built_anew(tmp_path: Path, environ: dict[str, str], damage: int) -> None:
     path = tmp_path / "d.log"
     path.write_bytes(text_of(3, 1000))
-    tables, part = Tables(environ, True), examine(str(path))
+    tables, part = RoomIndex(environ, True), examine(str(path))
     assert tables.build(part)
     (file,) = (tmp_path / "cache").rglob("*.rooms")
     data = bytearray(file.read_bytes())
@@ -104,14 +102,14 @@ def test_a_damaged_table_is_none_and_is_built_anew(tmp_path: Path, environ: dict
 def test_a_damaged_compressed_part_gets_no_table(tmp_path: Path, environ: dict[str, str]) -> None:
     path = tmp_path / "d.gz"
     path.write_bytes(gzip.compress(text_of(4, 3000))[:-100])
-    assert not Tables(environ, True).build(examine(str(path)))
+    assert not RoomIndex(environ, True).build(examine(str(path)))
     assert not list((tmp_path / "cache").rglob("*.rooms"))
 
 
 def test_an_endless_line_is_in_it(tmp_path: Path, environ: dict[str, str]) -> None:
     path = tmp_path / "d.log"
     path.write_bytes(b"a\nroom=%d %b room=%d\nb %d\n" % (FIRST, b"x" * 3_000_000, LAST, TWICE))
-    tables, part = Tables(environ, True), examine(str(path))
+    tables, part = RoomIndex(environ, True), examine(str(path))
     assert tables.build(part)
     assert [offset for offset, _ in found(tables, part, FIRST)] == [2]
     assert [offset for offset, _ in found(tables, part, LAST)] == [2]
@@ -120,7 +118,7 @@ def test_an_endless_line_is_in_it(tmp_path: Path, environ: dict[str, str]) -> No
 
 def _build(path: str, environ: dict[str, str], start: object) -> None:
     start.wait(30)  # type: ignore[attr-defined]
-    Tables(environ, True).build(examine(path))
+    RoomIndex(environ, True).build(examine(path))
 
 
 def test_commands_that_build_at_once_leave_one_good_table(tmp_path: Path, environ: dict[str, str]) -> None:
@@ -135,7 +133,7 @@ def test_commands_that_build_at_once_leave_one_good_table(tmp_path: Path, enviro
     for builder in builders:
         builder.join(60)
         assert builder.exitcode == 0
-    assert len(found(Tables(environ, True), examine(str(path)), FIRST)) == 1
+    assert len(found(RoomIndex(environ, True), examine(str(path)), FIRST)) == 1
     assert not [file for file in (tmp_path / "cache").rglob(".*") if file.is_file()]
 
 
@@ -145,4 +143,4 @@ def test_only_numbers_of_15_to_20_digits_below_2_64_are_kept() -> None:
     )
     assert long_numbers(text, 0, len(text)) == {123456789012345, 2**64 - 1}
     assert long_numbers(text, 17, 32) == {123456789012345}
-    assert table.SHORTEST == 15
+    assert room_index.SHORTEST == 15

@@ -4,7 +4,7 @@ import pytest
 
 from pdctl.engines.vocabulary import speech
 from pdctl.errors import UsageError
-from pdctl.logs import needle
+from pdctl.logs import scan
 
 ROOM = 2148025886387619708
 HEX = f"{ROOM:x}".encode()
@@ -23,7 +23,7 @@ HEX = f"{ROOM:x}".encode()
     ],
 )
 def test_a_decimal_room_stands_apart_from_digits(line: bytes, named: bool) -> None:
-    assert any(each.among(line) for each in needle.room(ROOM)) is named
+    assert any(each.among(line) for each in scan.room_terms(ROOM)) is named
 
 
 @pytest.mark.parametrize(
@@ -38,18 +38,18 @@ def test_a_decimal_room_stands_apart_from_digits(line: bytes, named: bool) -> No
     ],
 )
 def test_a_hexadecimal_room_stands_apart_from_letters_and_digits(line: bytes, named: bool) -> None:
-    assert any(each.among(line) for each in needle.hexadecimal(ROOM)) is named
+    assert any(each.among(line) for each in scan.hex_room_terms(ROOM)) is named
 
 
 def test_hex_digits_that_read_as_decimal_need_the_0x() -> None:
     number = 0x1234567890123456
-    (only,) = needle.hexadecimal(number)
+    (only,) = scan.hex_room_terms(number)
     assert not only.among(b"room=1234567890123456")
     assert only.among(b"room=0x1234567890123456")
 
 
 def test_a_short_room_counts_only_where_it_is_announced_as_one() -> None:
-    wanted = needle.room(7, speech().rows)
+    wanted = scan.room_terms(7, speech().rows)
 
     def named(line: bytes) -> bool:
         return any(each.among(line) for each in wanted)
@@ -67,15 +67,15 @@ def test_every_row_finds_the_room_of_its_own_example() -> None:
         said = speech().match(row.example.encode())
         room = said.values.get("room", "") if said else ""
         if room.isdigit():
-            wanted = needle.room(int(room), rows)
+            wanted = scan.room_terms(int(room), rows)
             assert any(each.among(row.example.encode()) for each in wanted), row.id
 
 
 def test_a_request_id_stands_apart_from_words() -> None:
-    (wanted,) = needle.request("req-1")
+    (wanted,) = scan.request_terms("req-1")
     assert wanted.among(b"rid='req-1'")
     assert not wanted.among(b"rid='req-12'")
     assert not wanted.among(b"rid='my-req-1'")
     for bad in ("", "x" * 600, "two\nlines"):
         with pytest.raises(UsageError, match="--rid"):
-            needle.request(bad)
+            scan.request_terms(bad)

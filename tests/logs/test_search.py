@@ -10,31 +10,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdctl.logs import needle
-from pdctl.logs.inquiry import Inquiry, Question
-from pdctl.logs.numbering import Lines
-from pdctl.logs.part import Part
+from pdctl.logs import scan
+from pdctl.logs.blocks import LineNumbers
+from pdctl.logs.part import LogPart
+from pdctl.logs.room_index import RoomIndex
 from pdctl.logs.scan import find
+from pdctl.logs.search import LogQuery, LogSearch
 from pdctl.logs.source import open_logs
-from pdctl.logs.table import Tables
 
 ROOMS = (2148025886387619708, 4122085535627752128, 864046115928528705)
 
 
-def parts(directory: Path) -> tuple[Part, ...]:
+def parts(directory: Path) -> tuple[LogPart, ...]:
     return tuple(part for log in open_logs([str(directory)]) for part in log.parts)
 
 
-def inquiry(environ: dict[str, str], remembering: bool = True) -> Inquiry:
-    numbers: dict[Part, Lines] = {}
-    tables = Tables(environ, remembering)
-    return Inquiry(lambda part: numbers.setdefault(part, Lines(part)), tables, environ, remembering, None, None)
+def log_search(environ: dict[str, str], remembering: bool = True) -> LogSearch:
+    numbers: dict[LogPart, LineNumbers] = {}
+    tables = RoomIndex(environ, remembering)
+    return LogSearch(lambda part: numbers.setdefault(part, LineNumbers(part)), tables, environ, remembering, None, None)
 
 
-def asked(asker: Inquiry, directory: Path, room: int) -> list[tuple[str, int, int, bytes]]:
-    wanted = needle.room(room)
-    question = Question(f"room {room}", (wanted,), lambda part: wanted, room)
-    return [(part.path, hit.line, hit.offset, hit.text) for part, hit in asker.ask(question, parts(directory))]
+def asked(asker: LogSearch, directory: Path, room: int) -> list[tuple[str, int, int, bytes]]:
+    wanted = scan.room_terms(room)
+    query = LogQuery(f"room {room}", (wanted,), lambda part: wanted, room)
+    return [(part.path, hit.line, hit.offset, hit.text) for part, hit in asker.ask(query, parts(directory))]
 
 
 def plain(directory: Path, room: int) -> list[tuple[str, int, int, bytes]]:
@@ -80,9 +80,9 @@ def happen(directory: Path, step: str, data: bytes, environ: dict[str, str]) -> 
         older.unlink()
     elif step == "build":
         for part in parts(directory):
-            Tables(environ, True).build(part)
+            RoomIndex(environ, True).build(part)
     elif step == "ask":
-        asked(inquiry(environ), directory, ROOMS[0])
+        asked(log_search(environ), directory, ROOMS[0])
 
 
 @settings(max_examples=120, deadline=None)
@@ -96,10 +96,10 @@ def test_no_history_of_a_log_makes_an_answer_wrong(first: bytes, steps: list[tup
         for step, data in steps:
             happen(directory, step, data, environ)
             for room in ROOMS[:2]:
-                assert asked(inquiry(environ), directory, room) == plain(directory, room)
+                assert asked(log_search(environ), directory, room) == plain(directory, room)
         for room in ROOMS:
-            assert asked(inquiry(environ), directory, room) == plain(directory, room)
-            assert asked(inquiry(environ), directory, room) == plain(directory, room)
+            assert asked(log_search(environ), directory, room) == plain(directory, room)
+            assert asked(log_search(environ), directory, room) == plain(directory, room)
 
 
 @pytest.fixture
@@ -114,30 +114,30 @@ def directory(tmp_path: Path) -> Path:
 def test_the_same_question_is_answered_from_memory_and_growth_is_scanned(
     directory: Path, environ: dict[str, str]
 ) -> None:
-    first = inquiry(environ)
+    first = log_search(environ)
     lines = asked(first, directory, ROOMS[0])
     size = sum(part.size for part in parts(directory))
     assert (first.tally.scanned, first.tally.remembered, first.tally.hits) == (size, 0, len(lines))
-    again = inquiry(environ)
+    again = log_search(environ)
     assert asked(again, directory, ROOMS[0]) == lines
     assert (again.tally.scanned, again.tally.remembered) == (0, 2)
     with (directory / "a.log").open("ab") as stream:
         added = stream.write(b"3000 room=%d\n" % ROOMS[0])
-    grown = inquiry(environ)
+    grown = log_search(environ)
     assert len(asked(grown, directory, ROOMS[0])) == len(lines) + 1
     assert (grown.tally.scanned, grown.tally.remembered) == (added, 2)
 
 
 def test_another_question_is_answered_with_the_index(directory: Path, environ: dict[str, str]) -> None:
     for part in parts(directory):
-        assert Tables(environ, True).build(part)
-    asker = inquiry(environ)
+        assert RoomIndex(environ, True).build(part)
+    asker = log_search(environ)
     assert asked(asker, directory, 10**18) == []
     assert (asker.tally.looked_up, asker.tally.scanned) == (2, 0)
 
 
 def test_nothing_is_remembered_when_nothing_shall_be(directory: Path, environ: dict[str, str], tmp_path: Path) -> None:
-    asked(inquiry(environ, remembering=False), directory, ROOMS[0])
+    asked(log_search(environ, remembering=False), directory, ROOMS[0])
     assert not (tmp_path / "cache").exists()
 
 
@@ -146,7 +146,7 @@ def test_answers_about_a_run_lie_beside_it(tmp_path: Path, environ: dict[str, st
     (run / "logs").mkdir(parents=True)
     (run / "run.json").write_text("{}")
     (run / "logs" / "decode-0.log").write_bytes(b"room=%d\n" % ROOMS[0])
-    asked(inquiry(environ), run / "logs", ROOMS[0])
+    asked(log_search(environ), run / "logs", ROOMS[0])
     assert [file.suffix for file in (run / "index").iterdir()] == [".asked"]
     assert not (tmp_path / "cache").exists()
 
@@ -154,17 +154,19 @@ def test_answers_about_a_run_lie_beside_it(tmp_path: Path, environ: dict[str, st
 def test_a_part_that_cannot_be_read_to_its_end_is_not_remembered(tmp_path: Path, environ: dict[str, str]) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "d.gz").write_bytes(gzip.compress(b"room=%d\n" % ROOMS[0] * 9)[:-5])
-    asker = inquiry(environ)
+    asker = log_search(environ)
     assert len(asked(asker, tmp_path / "logs", ROOMS[0])) == 9
     assert any("cut off" in note for note in asker.notes)
-    again = inquiry(environ)
+    again = log_search(environ)
     asked(again, tmp_path / "logs", ROOMS[0])
     assert again.tally.remembered == 0
 
 
 def test_progress_goes_from_nothing_to_everything(directory: Path, environ: dict[str, str]) -> None:
     seen: list[tuple[int, int]] = []
-    asker = Inquiry(Lines, Tables(environ, False), environ, False, None, lambda done, total: seen.append((done, total)))
+    asker = LogSearch(
+        LineNumbers, RoomIndex(environ, False), environ, False, None, lambda done, total: seen.append((done, total))
+    )
     asked(asker, directory, ROOMS[0])
     size = sum(part.size for part in parts(directory))
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pdctl.logs.blocks import LazyPlace, LineNumbers
 from pdctl.logs.event import Place
-from pdctl.logs.numbering import Lines, Unnumbered
 from pdctl.logs.part import examine
 
 DATA = b"".join(b"line %d%s\n" % (at, b"." * (at % 50)) for at in range(1, 30_001))
@@ -16,7 +16,7 @@ DATA = b"".join(b"line %d%s\n" % (at, b"." * (at % 50)) for at in range(1, 30_00
 def test_lines_are_numbered_in_any_order(tmp_path: Path, packed: bool) -> None:
     path = tmp_path / "d.log"
     path.write_bytes(gzip.compress(DATA, 1) if packed else DATA)
-    lines = Lines(examine(str(path)))
+    lines = LineNumbers(examine(str(path)))
     for wanted in (20_000, 19_990, 3, 30_000, 1, 25_000):
         assert lines.at(DATA.index(b"line %d" % wanted)) == wanted
 
@@ -24,7 +24,7 @@ def test_lines_are_numbered_in_any_order(tmp_path: Path, packed: bool) -> None:
 def test_what_is_known_is_believed(tmp_path: Path) -> None:
     path = tmp_path / "d.log"
     path.write_bytes(DATA)
-    lines = Lines(examine(str(path)))
+    lines = LineNumbers(examine(str(path)))
     lines.learn(DATA.index(b"line 20000"), 20_000)
     path.unlink()  # nothing is read any more for it
     assert lines.at(DATA.index(b"line 20000")) == 20_000
@@ -34,7 +34,7 @@ def test_a_place_is_the_same_whether_its_line_was_counted_or_not(tmp_path: Path)
     path = tmp_path / "d.log"
     path.write_bytes(DATA)
     offset = DATA.index(b"line 12345")
-    later = Unnumbered(str(path), offset, Lines(examine(str(path))))
+    later = LazyPlace(str(path), offset, LineNumbers(examine(str(path))))
     place = Place(str(path), 12345, offset)
     assert later == place
     assert hash(later) == hash(place)

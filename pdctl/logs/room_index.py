@@ -19,19 +19,18 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from zlib import crc32
 
-from pdctl.logs import fingerprint, store
-from pdctl.logs.block import SIZE, blocks, count
-from pdctl.logs.buffer import Buffer
-from pdctl.logs.fingerprint import Fingerprint
+from pdctl.logs import log_cache, scan
+from pdctl.logs.blocks import SIZE, Buffer, blocks, count_lines
+from pdctl.logs.log_cache import Fingerprint
 from pdctl.logs.part import open_part
-from pdctl.logs.scan import Span
+from pdctl.logs.scan import ByteSpan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from io import FileIO
     from pathlib import Path
 
-    from pdctl.logs.part import Part, Stream
+    from pdctl.logs.part import LogPart, Stream
 
 MAGIC = b"PDROOMS1"
 SHORTEST, _LONGEST = 15, 20  # digits
@@ -42,10 +41,10 @@ _RUN = b"0" * SHORTEST
 _DIGITS = bytes(48 if 48 <= byte < 58 else 32 for byte in range(256))
 
 
-class Looked(NamedTuple):
+class IndexedPlaces(NamedTuple):
     """Where the room can be among the first `covered` bytes on disk. lines: (offset, line number) on the way there."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[ByteSpan, ...]
     lines: tuple[tuple[int, int], ...]
     covered: int
 
@@ -55,27 +54,27 @@ class _Header(NamedTuple):
     used: int
 
 
-class Tables:
+class RoomIndex:
     """The tables of all parts. Without `enabled` there are none."""
 
     def __init__(self, environ: Mapping[str, str], enabled: bool) -> None:
         self._environ = environ
         self._enabled = enabled
 
-    def where(self, part: Part, room: int) -> Looked | None:
+    def where(self, part: LogPart, room: int) -> IndexedPlaces | None:
         """None: there is no valid table for the part, or it does not hold rooms as short as this."""
         if not self._enabled or room < 10 ** (SHORTEST - 1):
             return None
         try:
             with self._file(part).open("rb", buffering=0) as table:
                 header = _header(table)
-                if header is None or not fingerprint.holds(header.of, part):
+                if header is None or not log_cache.still_matches(header.of, part):
                     return None
                 return _look(table, header, part, room)
         except OSError:
             return None
 
-    def build(self, part: Part, progress: Callable[[int], None] | None = None) -> bool:
+    def build(self, part: LogPart, progress: Callable[[int], None] | None = None) -> bool:
         """Bring the part's table up to date. False: it cannot be kept, another command is at it, the part changed."""
         if not self._enabled or part.spool is not None:
             return False
@@ -84,8 +83,8 @@ class Tables:
             return locked and _update(file, part, progress)
         return False
 
-    def _file(self, part: Part) -> Path:
-        return store.directory(part, self._environ) / f"{part.device:x}-{part.inode:x}.rooms"
+    def _file(self, part: LogPart) -> Path:
+        return log_cache.cache_directory(part, self._environ) / f"{part.device:x}-{part.inode:x}.rooms"
 
 
 def long_numbers(data: bytearray, start: int, end: int) -> set[int]:
@@ -115,9 +114,9 @@ def _packed(header: _Header) -> bytes:
     return data + crc32(data).to_bytes(4, "little")
 
 
-def _look(table: FileIO, header: _Header, part: Part, room: int) -> Looked:
+def _look(table: FileIO, header: _Header, part: LogPart, room: int) -> IndexedPlaces:
     places = sorted(_places(table, header.used, room.to_bytes(8, "little")))
-    spans: list[Span] = []
+    spans: list[ByteSpan] = []
     lines: list[tuple[int, int]] = []
     line = 1
     for at, offset, size, newlines, numbers in _segments(table, header.used) if places else ():
@@ -125,12 +124,12 @@ def _look(table: FileIO, header: _Header, part: Part, room: int) -> Looked:
         if first < len(places) and places[first] < at + _SEGMENT.size + numbers * 8:
             if spans and spans[-1].start == offset:  # pieces of one line
                 spans.pop()
-            spans.append(Span(part, offset, offset + size))
+            spans.append(ByteSpan(part, offset, offset + size))
             lines.append((offset, line))
         line += newlines
     if spans and not part.plain:  # there is no way into the middle
-        spans = [Span(part, 0, spans[-1].end)]
-    return Looked(tuple(spans), tuple(lines), header.of.covered)
+        spans = [ByteSpan(part, 0, spans[-1].end)]
+    return IndexedPlaces(tuple(spans), tuple(lines), header.of.covered)
 
 
 def _places(table: FileIO, used: int, key: bytes) -> Iterator[int]:
@@ -179,9 +178,9 @@ def _locked(file: Path) -> Iterator[bool]:
         os.close(handle)
 
 
-def _update(file: Path, part: Part, progress: Callable[[int], None] | None) -> bool:
-    covered = fingerprint.whole_lines(part)
-    before = fingerprint.take(part, covered)
+def _update(file: Path, part: LogPart, progress: Callable[[int], None] | None) -> bool:
+    covered = log_cache.whole_lines(part)
+    before = log_cache.take_fingerprint(part, covered)
     if before is None:
         return False
     old = _valid(file, part)
@@ -203,17 +202,17 @@ def _update(file: Path, part: Part, progress: Callable[[int], None] | None) -> b
     return True
 
 
-def _valid(file: Path, part: Part) -> _Header | None:
+def _valid(file: Path, part: LogPart) -> _Header | None:
     try:
         with file.open("rb") as table:
             header = _header(table)
     except FileNotFoundError:
         return None
-    return header if header is not None and fingerprint.holds(header.of, part) else None
+    return header if header is not None and log_cache.still_matches(header.of, part) else None
 
 
 def _append(
-    table: BinaryIO, old: _Header, part: Part, before: Fingerprint, progress: Callable[[int], None] | None
+    table: BinaryIO, old: _Header, part: LogPart, before: Fingerprint, progress: Callable[[int], None] | None
 ) -> bool:
     """Segments for what `old` does not cover; the header that makes them count is written last."""
     notes: list[str] = []
@@ -231,7 +230,7 @@ def _append(
     used = table.tell()
     table.flush()
     os.fsync(table.fileno())  # the header must not reach the disk before what it vouches for
-    after = fingerprint.take(part, before.covered)
+    after = log_cache.take_fingerprint(part, before.covered)
     if notes or after is None or after.digest != before.digest:
         return False
     table.seek(0)
@@ -244,8 +243,54 @@ def _indexed(buffer: Buffer, stream: Stream, start: int) -> Iterator[tuple[bytes
     behind = start
     for block in blocks(stream, buffer, start):
         numbers = long_numbers(buffer.data, block.start, block.end)
-        first = block.offset if block.giant is None else block.giant.offset
+        first = block.offset if block.long_line is None else block.long_line.offset
         end = block.offset + block.end - block.start
-        head = _SEGMENT.pack(first, end - first, count(buffer, block), len(numbers))
+        head = _SEGMENT.pack(first, end - first, count_lines(buffer, block), len(numbers))
         yield head + struct.pack(f"<{len(numbers)}Q", *numbers), end - behind
         behind = end
+
+
+def build_all(
+    parts: Sequence[LogPart], environ: Mapping[str, str], progress: Callable[[int, int], None] | None = None
+) -> tuple[LogPart, ...]:
+    """Brings the table of every part up to date; returns the parts that have one now."""
+    kept = [part for part in parts if part.spool is None]
+    total = sum(part.size for part in kept)
+    workers = min(scan.thread_count(total), len(kept))
+    if total < scan.PARALLEL or workers < 2:
+        return _here(kept, environ, total, progress)
+    from concurrent.futures import ProcessPoolExecutor, as_completed  # late: it takes a while to load
+    from multiprocessing import get_context
+
+    plain = dict(environ)
+    done, built = 0, set()
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        largest = sorted(kept, key=lambda part: -part.size)
+        waiting = {pool.submit(_one, part, plain): part for part in largest}
+        for future in as_completed(waiting):
+            part = waiting[future]
+            done += part.size
+            if future.result():
+                built.add(part)
+            if progress:
+                progress(done, total)
+    return tuple(part for part in kept if part in built)
+
+
+def _one(part: LogPart, environ: Mapping[str, str]) -> bool:
+    return RoomIndex(environ, True).build(part)
+
+
+def _here(
+    parts: Sequence[LogPart], environ: Mapping[str, str], total: int, progress: Callable[[int, int], None] | None
+) -> tuple[LogPart, ...]:
+    done = 0
+
+    def step(size: int) -> None:
+        nonlocal done
+        done += size
+        if progress:
+            progress(min(done, total), total)
+
+    tables = RoomIndex(environ, True)
+    return tuple(part for part in parts if tables.build(part, step))

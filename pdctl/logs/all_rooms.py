@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.logs import census, scan
-from pdctl.logs.needle import announced
+from pdctl.logs import room_scan, scan
+from pdctl.logs.scan import words_before_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pdctl.engines.identify import Identity
     from pdctl.engines.row import Row
-    from pdctl.logs.census import Counted, Task
+    from pdctl.logs.room_scan import RoomScanResult, RoomScanTask
 
-PARALLEL = 1 << 28  # bytes below which starting more processes costs more than it brings
 _DEBUG = "--log-level debug"
 
 
-class Seen(NamedTuple):
+class RowsOfInstance(NamedTuple):
     """What one log says of a room: the rows that name it, in the dialect's order."""
 
     instance: str
@@ -30,10 +29,10 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Story:
+class LineKinds:
     """One object for all rooms of which the same logs say the same: what follows from it need be found out once."""
 
-    seen: tuple[Seen, ...]
+    seen: tuple[RowsOfInstance, ...]
 
 
 class RoomSeen(NamedTuple):
@@ -43,13 +42,13 @@ class RoomSeen(NamedTuple):
     first: float
     last: float
     lines: int
-    story: Story
+    story: LineKinds
 
 
-class Source(NamedTuple):
+class ScannedPart(NamedTuple):
     """One task, and the log it is about."""
 
-    task: Task
+    task: RoomScanTask
     instance: str
 
 
@@ -57,7 +56,7 @@ def anchors(rows: Iterable[Row], identity: Identity) -> tuple[bytes, ...]:
     """What announces a room beside the word itself, in the rows the log can hold as far as is known of it."""
     found: dict[bytes, None] = {}
     for row in rows:
-        text = announced(row.pattern)
+        text = words_before_room(row.pattern)
         usual = text.rstrip(b" =:\"'(").endswith(b"room")
         if text and row.phase is not None and not usual and possible(row, identity):
             found[text] = None
@@ -82,8 +81,8 @@ def possible(row: Row, identity: Identity) -> bool:
     return not old and not new
 
 
-def gather(
-    sources: Sequence[Source],
+def merged_rooms(
+    sources: Sequence[ScannedPart],
     progress: Callable[[int, int], None] | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Iterator[RoomSeen]:
@@ -101,24 +100,24 @@ def gather(
         yield from _Merge(spilt, counted).rooms()
 
 
-def _count(tasks: Sequence[Task], progress: Callable[[int, int], None] | None) -> list[Counted]:
+def _count(tasks: Sequence[RoomScanTask], progress: Callable[[int, int], None] | None) -> list[RoomScanResult]:
     total = sum(_size(task) for task in tasks)
     movable = [at for at, task in enumerate(tasks) if task.part.spool is None]
-    workers = min(scan.threads(total), len(movable))
-    if total < PARALLEL or workers < 2:
+    workers = min(scan.thread_count(total), len(movable))
+    if total < scan.PARALLEL or workers < 2:
         return _count_here(tasks, total, progress)
     from concurrent.futures import ProcessPoolExecutor, as_completed  # late: it takes a while to load
     from multiprocessing import get_context
 
-    found: dict[int, Counted] = {}
+    found: dict[int, RoomScanResult] = {}
     done = 0
     # spawn: a fork of a process with threads may inherit a lock nobody will ever open.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         largest = sorted(movable, key=lambda at: -_size(tasks[at]))
-        waiting = {pool.submit(census.count, tasks[at]): at for at in largest}
+        waiting = {pool.submit(room_scan.scan_rooms, tasks[at]): at for at in largest}
         for at, task in enumerate(tasks):
             if task.part.spool is not None:
-                found[at] = census.count(task)
+                found[at] = room_scan.scan_rooms(task)
         for future in as_completed(waiting):
             at = waiting[future]
             found[at] = future.result()
@@ -128,7 +127,9 @@ def _count(tasks: Sequence[Task], progress: Callable[[int, int], None] | None) -
     return [found[at] for at in range(len(tasks))]
 
 
-def _count_here(tasks: Sequence[Task], total: int, progress: Callable[[int, int], None] | None) -> list[Counted]:
+def _count_here(
+    tasks: Sequence[RoomScanTask], total: int, progress: Callable[[int, int], None] | None
+) -> list[RoomScanResult]:
     done = 0
 
     def step(size: int) -> None:
@@ -137,46 +138,46 @@ def _count_here(tasks: Sequence[Task], total: int, progress: Callable[[int, int]
         if progress:
             progress(min(done, total), total)
 
-    return [census.count(task, step) for task in tasks]
+    return [room_scan.scan_rooms(task, step) for task in tasks]
 
 
-def _size(task: Task) -> int:
+def _size(task: RoomScanTask) -> int:
     return task.bounds[1] - task.bounds[0] if task.part.plain else task.part.size
 
 
 class _Merge:
     """Bucket by bucket: the records of a room lie in the same bucket of every spill file."""
 
-    def __init__(self, sources: Sequence[Source], counted: Sequence[Counted]) -> None:
+    def __init__(self, sources: Sequence[ScannedPart], counted: Sequence[RoomScanResult]) -> None:
         self._sources = sources
         self._counted = counted
         self._rows = {row.id: row for source in sources for row in source.task.rows}
         self._order = {name: at for at, name in enumerate(self._rows)}
         self._roles = {source.instance: source.task.role for source in sources}
-        self._nothing = Story(())
+        self._nothing = LineKinds(())
         # What a story becomes when the log of one source adds these kinds of lines to it.
-        self._steps: dict[tuple[Story, int, int], Story] = {}
-        self._stories: dict[tuple[tuple[str, frozenset[str]], ...], Story] = {}
+        self._steps: dict[tuple[LineKinds, int, int], LineKinds] = {}
+        self._stories: dict[tuple[tuple[str, frozenset[str]], ...], LineKinds] = {}
 
     def rooms(self) -> Iterator[RoomSeen]:
-        for bucket in range(census.BUCKETS):
-            merged: dict[int, tuple[int, float, float, int, Story]] = {}
-            with census.uncollected():
+        for bucket in range(room_scan.BUCKETS):
+            merged: dict[int, tuple[int, float, float, int, LineKinds]] = {}
+            with room_scan.uncollected():
                 for at, source in enumerate(self._sources):
                     for data in self._records(source, self._counted[at], bucket):
                         self._add(merged, at, data)
             yield from map(RoomSeen._make, merged.values())
 
-    def _records(self, source: Source, counted: Counted, bucket: int) -> Iterator[bytes]:
+    def _records(self, source: ScannedPart, counted: RoomScanResult, bucket: int) -> Iterator[bytes]:
         with Path(source.task.spill).open("rb") as spill:
             for owner, offset, size in counted.segments:
                 if owner == bucket:
                     spill.seek(offset)
                     yield spill.read(size)
 
-    def _add(self, merged: dict[int, tuple[int, float, float, int, Story]], at: int, data: bytes) -> None:
+    def _add(self, merged: dict[int, tuple[int, float, float, int, LineKinds]], at: int, data: bytes) -> None:
         alone = {kinds: self._step(self._nothing, at, kinds) for kinds in self._kinds(data)}
-        for room, first, last, kinds, lines in census.RECORD.iter_unpack(data):
+        for room, first, last, kinds, lines in room_scan.RECORD.iter_unpack(data):
             if room not in merged:
                 merged[room] = (room, first, last, lines, alone[kinds])
             else:
@@ -185,27 +186,27 @@ class _Merge:
                 merged[room] = (room, min(first, begun), max(last, ended), lines + before, whole)
 
     def _kinds(self, data: bytes) -> set[int]:
-        return {kinds for _, _, _, kinds, _ in census.RECORD.iter_unpack(data)}
+        return {kinds for _, _, _, kinds, _ in room_scan.RECORD.iter_unpack(data)}
 
-    def _step(self, story: Story, at: int, kinds: int) -> Story:
+    def _step(self, story: LineKinds, at: int, kinds: int) -> LineKinds:
         key = (story, at, kinds)
         found = self._steps.get(key)
         if found is None:
             found = self._steps[key] = self._with(story, at, kinds)
         return found
 
-    def _with(self, story: Story, at: int, kinds: int) -> Story:
+    def _with(self, story: LineKinds, at: int, kinds: int) -> LineKinds:
         """`story` and these rows of this log; the same object however it came about."""
         names = self._counted[at].kinds
         known = {seen.instance: frozenset(row.id for row in seen.rows) for seen in story.seen}
         instance = self._sources[at].instance
-        added = {name for bit, name in enumerate(names) if kinds >> min(bit, census.KINDS) & 1}
+        added = {name for bit, name in enumerate(names) if kinds >> min(bit, room_scan.KINDS) & 1}
         known[instance] = known.get(instance, frozenset()) | added
         key = tuple(sorted(known.items()))
         if key not in self._stories:
-            self._stories[key] = Story(tuple(self._seen(*each) for each in key))
+            self._stories[key] = LineKinds(tuple(self._seen(*each) for each in key))
         return self._stories[key]
 
-    def _seen(self, instance: str, names: frozenset[str]) -> Seen:
+    def _seen(self, instance: str, names: frozenset[str]) -> RowsOfInstance:
         rows = tuple(self._rows[name] for name in sorted(names, key=self._order.__getitem__))
-        return Seen(instance, self._roles[instance] or next((row.role for row in rows if row.role), ""), rows)
+        return RowsOfInstance(instance, self._roles[instance] or next((row.role for row in rows if row.role), ""), rows)

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from pdctl.engines import numerals
 from pdctl.engines.prefix import split
 from pdctl.engines.speech import Speech
-from pdctl.logs.block import SIZE, blocks
-from pdctl.logs.buffer import Buffer
+from pdctl.logs.blocks import SIZE, Buffer, blocks
 from pdctl.logs.clock import Clock
 from pdctl.logs.part import open_part
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pdctl.engines.row import Row, Speaker
-    from pdctl.logs.part import Part
+    from pdctl.logs.part import LogPart
 
 RECORD = struct.Struct("<QddQI")  # room, first (inf: untimed), last (-inf: untimed), kinds (one bit each), lines
 BUCKETS = 64
@@ -42,14 +41,14 @@ UNTIMED = float("-inf")
 _NEVER = float("inf")
 
 
-class Task(NamedTuple):
+class RoomScanTask(NamedTuple):
     """One part, and all that is known of it. Can be sent to another process.
 
     bounds: bytes to be read. rows: those its speaker writes; role: "" when not known. anchors: what announces a room in
     it beside the word `room`. undated: see Clock. since, until: lines outside do not count. spill: path of a new file.
     """
 
-    part: Part
+    part: LogPart
     bounds: tuple[int, int]
     speaker: Speaker | None
     role: str
@@ -62,7 +61,7 @@ class Task(NamedTuple):
     spill: str
 
 
-class Counted(NamedTuple):
+class RoomScanResult(NamedTuple):
     """kinds: row ids by bit. segments: (bucket, offset, size) of records in the spill file. notes: what went wrong."""
 
     kinds: tuple[str, ...]
@@ -82,17 +81,17 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def count(task: Task, progress: Callable[[int], None] | None = None) -> Counted:
+def scan_rooms(task: RoomScanTask, progress: Callable[[int], None] | None = None) -> RoomScanResult:
     with Path(task.spill).open("wb") as spill, uncollected():
-        census = _Census(task, spill)
-        for size in census.run():
+        running = _RoomScan(task, spill)
+        for size in running.run():
             if progress:
                 progress(size)
-        return census.finish()
+        return running.finish()
 
 
-class _Census:
-    def __init__(self, task: Task, spill: BinaryIO) -> None:
+class _RoomScan:
+    def __init__(self, task: RoomScanTask, spill: BinaryIO) -> None:
         self._task = task
         self._speech = Speech(task.rows)
         self._patterns = [(b"room", re.compile(_ROOM + _NUMBER))]
@@ -125,11 +124,11 @@ class _Census:
         finally:
             stream.close()
 
-    def finish(self) -> Counted:
+    def finish(self) -> RoomScanResult:
         self._write_out()
         for bucket in range(BUCKETS):
             self._flush(bucket)
-        return Counted(tuple(self._bits), tuple(self._segments), tuple(self._notes))
+        return RoomScanResult(tuple(self._bits), tuple(self._segments), tuple(self._notes))
 
     def _mentions(self, pattern: re.Pattern[bytes], text: bytes) -> None:
         """The hot loop, under a microsecond for each number behind its announcement: nothing is called in it."""

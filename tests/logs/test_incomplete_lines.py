@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pdctl.logs.torn import torn
+from pdctl.logs.line_repair import is_incomplete
 from tests.cases import for_each
 
 ROUTER = (
@@ -25,7 +25,7 @@ STACKED = b"Initializing workers for routing mode: PrefillDecode { prefill_urls:
     ],
 )  # fmt: skip
 def test_a_part_is_missing(line: bytes) -> None:
-    assert torn(line)
+    assert is_incomplete(line)
 
 
 @for_each(
@@ -37,11 +37,11 @@ def test_a_part_is_missing(line: bytes) -> None:
     ],
 )  # fmt: skip
 def test_nothing_shows_that_a_part_is_missing(line: bytes) -> None:
-    assert not torn(line)
+    assert not is_incomplete(line)
 
 
 def test_half_of_a_line_with_a_style_or_a_bracket_shows() -> None:
     """Cut anywhere within its head, a line of a router's is known to be cut."""
     behind = ROUTER.index(b"\x1b[1m}")
-    shown = [at for at in range(2, behind) if torn(ROUTER[:at])]
+    shown = [at for at in range(2, behind) if is_incomplete(ROUTER[:at])]
     assert len(shown) > 0.9 * (behind - 2)

@@ -10,15 +10,15 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.wrapping import COLOUR
-from pdctl.logs.numbering import Lines
+from pdctl.logs.blocks import LineNumbers
+from pdctl.logs.merged_stream import LIMIT, SourceLines, StreamSource, lines_of
 from pdctl.logs.part import open_part
-from pdctl.logs.split import LIMIT, Piece, Sink, lines_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pdctl.engines.identify import Identity
-    from pdctl.logs.part import Part
+    from pdctl.logs.part import LogPart
 
 WHOLE = 1 << 23  # bytes of a file up to which all of it is searched for roles; of a longer one WINDOWS of it
 WINDOWS, WINDOW = 16, 1 << 16
@@ -51,7 +51,7 @@ class _Segment(NamedTuple):
     identity: Identity
 
 
-def several(part: Part) -> bool:
+def may_hold_several(part: LogPart) -> bool:
     """Whether words of two roles, or two start lines, stand in it: cheap, and no proof."""
     roles: set[int] = set()
     owners: set[bytes] = set()
@@ -76,7 +76,7 @@ def _starts(data: bytes) -> Iterator[bytes]:
             at = data.find(word, begin + len(line))
 
 
-def _windows(part: Part) -> list[bytes]:
+def _windows(part: LogPart) -> list[bytes]:
     if not part.plain:
         return [_read(part, 0, WHOLE // 4)]  # the rest would have to be decompressed for it
     if part.size <= WHOLE:
@@ -85,7 +85,7 @@ def _windows(part: Part) -> list[bytes]:
     return [_read(part, step * at, WINDOW) for at in range(WINDOWS)]
 
 
-def _read(part: Part, start: int, size: int) -> bytes:
+def _read(part: LogPart, start: int, size: int) -> bytes:
     stream = open_part(part, start)
     data = bytearray(size)
     view, got = memoryview(data), 0
@@ -97,15 +97,15 @@ def _read(part: Part, start: int, size: int) -> bytes:
     return bytes(data[:got])
 
 
-def by_speaker(part: Part, note: Callable[[str], None]) -> tuple[Piece, ...]:
+def split_by_speaker(part: LogPart, note: Callable[[str], None]) -> tuple[StreamSource, ...]:
     """The logs a file was pasted together of; () where it is one log, or where they cannot be told apart."""
     segments = _joined(_segments(part))
     owners = {_key(segment.identity) for segment in segments}
     if len(segments) < 2 or len(owners) < 2 or any(_mixed(segment.identity) for segment in segments):
         return ()
     names = _names([segment.identity for segment in segments])
-    sinks = {name: Sink() for name in names}
-    numbers = Lines(part)
+    sinks = {name: SourceLines() for name in names}
+    numbers = LineNumbers(part)
     at = 0
     for number, line in lines_of(part, LIMIT, note):
         while at + 1 < len(segments) and number >= segments[at + 1].first:
@@ -113,10 +113,10 @@ def by_speaker(part: Part, note: Callable[[str], None]) -> tuple[Piece, ...]:
         sinks[names[at]].add(numbers.told(number), line)
     said = ", ".join(f"lines {one.first}-{one.last} {name}" for one, name in zip(segments, names, strict=True))
     note(f"{part.path}: several logs one behind the other, without names: {said}")
-    return tuple(Piece(name, sink.part(name, part)) for name, sink in sinks.items())
+    return tuple(StreamSource(name, sink.part(name, part)) for name, sink in sinks.items())
 
 
-def _segments(part: Part) -> list[_Segment]:
+def _segments(part: LogPart) -> list[_Segment]:
     """Cut where time jumps back, and at a start line of somebody else. [] for too many."""
     from pdctl.engines.identify import identify  # late: files that are one log need no dialect yet
     from pdctl.engines.vocabulary import speech

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdctl.logs.block import blocks, count, newlines
-from pdctl.logs.buffer import Buffer
+from pdctl.logs.blocks import Buffer, blocks, count_lines, count_newlines
 
 SIZE = 64
 
@@ -46,17 +45,17 @@ def test_blocks_are_whole_lines_or_pieces_of_one(
         text = bytes(buffer.data[block.start : block.end])
         assert text == data[at : at + len(text)]  # offsets are right
         assert block.offset <= covered < block.offset + len(text)  # nothing is left out
-        if block.giant is None:
+        if block.long_line is None:
             assert at == 0 or data[at - 1 : at] == b"\n"
             assert text.endswith(b"\n") or at + len(text) == len(data)
             assert block.offset == covered
         else:
-            first = block.giant.offset - offset
+            first = block.long_line.offset - offset
             assert first == 0 or data[first - 1 : first] == b"\n"
             assert b"\n" not in data[first : at + len(text) - 1]
-            assert block.giant.head == data[first : first + SIZE]
+            assert block.long_line.head == data[first : first + SIZE]
         covered = block.offset + len(text)
-        total += count(buffer, block)
+        total += count_lines(buffer, block)
     assert covered == offset + len(data)
     assert total == data.count(b"\n")
 
@@ -66,4 +65,4 @@ def test_blocks_are_whole_lines_or_pieces_of_one(
 def test_newlines_are_counted_however_dense(data: bytes, start: int, end: int, width: int) -> None:
     text = bytearray(data.replace(b"a", b"x" * width + b"\n"))
     start, end = min(start, len(text)), min(end, len(text))
-    assert newlines(text, start, max(start, end)) == text.count(b"\n", start, max(start, end))
+    assert count_newlines(text, start, max(start, end)) == text.count(b"\n", start, max(start, end))

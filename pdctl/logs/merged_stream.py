@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.errors import NotProbedError
-from pdctl.logs import frames
-from pdctl.logs.part import Form, Part, Spool, modified, open_part
+from pdctl.logs import collector_format
+from pdctl.logs.part import Compression, LogPart, Spool, modified, open_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pdctl.engines.identify import Identity
-    from pdctl.logs.frames import Framed
+    from pdctl.logs.collector_format import CollectorLine
 
 LIMIT = 1 << 32  # bytes of a merged stream that are taken apart (decompressed)
 SOURCES = 256  # sources of one stream; the lines of more are left out, and a note says so
@@ -33,18 +33,18 @@ _CHUNK = 1 << 20
 _HELD = 1 << 18  # bytes of a source's lines held in memory
 
 
-class Piece(NamedTuple):
+class StreamSource(NamedTuple):
     """One source of a stream. name: unique in it. mixed: lines of several processes that nobody can tell apart."""
 
     name: str
-    part: Part
+    part: LogPart
     mixed: bool = False
 
 
-def head(part: Part) -> bytes:
+def first_bytes(part: LogPart) -> bytes:
     """The first bytes of a part, decompressed."""
     stream = open_part(part)
-    data = bytearray(frames.SAMPLE)
+    data = bytearray(collector_format.SAMPLE)
     view, got = memoryview(data), 0
     try:
         while got < len(data) and (more := stream.readinto(view[got:])):
@@ -54,7 +54,9 @@ def head(part: Part) -> bytes:
     return bytes(data[:got])
 
 
-def lines_of(part: Part, limit: int = LIMIT, note: Callable[[str], None] | None = None) -> Iterator[tuple[int, bytes]]:
+def lines_of(
+    part: LogPart, limit: int = LIMIT, note: Callable[[str], None] | None = None
+) -> Iterator[tuple[int, bytes]]:
     """Number and bytes of each line, without its newline, cut to LONGEST."""
     stream = open_part(part, 0, note)
     data = bytearray(_CHUNK)
@@ -76,7 +78,7 @@ def lines_of(part: Part, limit: int = LIMIT, note: Callable[[str], None] | None 
         note(f"{part.path}: a merged stream; its first {limit >> 20} MiB were read")
 
 
-class Sink:
+class SourceLines:
     """The lines of one source on their way to its file."""
 
     def __init__(self) -> None:
@@ -103,9 +105,9 @@ class Sink:
         self._held.clear()
         del self._kept[:]
 
-    def head(self) -> bytes:
+    def first_bytes(self) -> bytes:
         self.flush()
-        return os.pread(self._text.fileno(), frames.SAMPLE, 0)
+        return os.pread(self._text.fileno(), collector_format.SAMPLE, 0)
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Number in the stream and bytes of each line."""
@@ -135,15 +137,15 @@ class Sink:
                 end, at = begin - 1, at - 8
         self.flush()
 
-    def part(self, name: str, origin: Part) -> Part:
+    def part(self, name: str, origin: LogPart) -> LogPart:
         self.flush()
         state = os.fstat(self._text.fileno())
         when = modified(origin)
         os.utime(self._text.fileno(), (when, when))
         stream = origin.origin or origin.path
-        return Part(
+        return LogPart(
             f"{stream}[{name}]",
-            Form.PLAIN,
+            Compression.PLAIN,
             state.st_size,
             state.st_dev,
             state.st_ino,
@@ -188,11 +190,13 @@ class _Strand:
     group: str
     part: str
     pid: str
-    sink: Sink = field(default_factory=Sink)
+    sink: SourceLines = field(default_factory=SourceLines)
     mixed: bool = False
 
 
-def by_name(part: Part, form: frames.Form, note: Callable[[str], None]) -> tuple[Piece, ...]:
+def split_by_name(
+    part: LogPart, form: collector_format.CollectorFormat, note: Callable[[str], None]
+) -> tuple[StreamSource, ...]:
     """The sources of a stream whose lines carry their names. A line without one belongs to the source above it."""
     strands: dict[tuple[str, str, str], _Strand] = {}
     last: _Strand | None = None
@@ -243,7 +247,7 @@ def _of_one_unit(unit: list[_Strand]) -> list[_Strand]:
     from pdctl.engines.identify import identify  # late: only journals need it
     from pdctl.engines.vocabulary import speech
 
-    known = [identify(each.sink.head().split(b"\n"), speech()) for each in unit]
+    known = [identify(each.sink.first_bytes().split(b"\n"), speech()) for each in unit]
     servers: dict[tuple[str, int | None], list[_Strand]] = {}
     others: list[tuple[_Strand, Identity]] = []
     for each, identity in zip(unit, known, strict=True):
@@ -279,7 +283,7 @@ def _merged(strands: list[_Strand]) -> _Strand:
     return whole
 
 
-def _strand(strands: dict[tuple[str, str, str], _Strand], framed: Framed) -> _Strand | None:
+def _strand(strands: dict[tuple[str, str, str], _Strand], framed: CollectorLine) -> _Strand | None:
     key = (framed.group, framed.part, framed.pid)
     found = strands.get(key)
     if found is None and len(strands) < SOURCES:
@@ -287,7 +291,7 @@ def _strand(strands: dict[tuple[str, str, str], _Strand], framed: Framed) -> _St
     return found
 
 
-def _named(strands: Iterable[_Strand], origin: Part) -> Iterator[Piece]:
+def _named(strands: Iterable[_Strand], origin: LogPart) -> Iterator[StreamSource]:
     """Pods by their name, with the container where a pod has several; units likewise, with the host."""
     known = list(strands)
     parts: dict[str, set[str]] = {}
@@ -301,4 +305,4 @@ def _named(strands: Iterable[_Strand], origin: Part) -> Iterator[Piece]:
             name = f"{name}:{each.part}"
         if len(pids[each.group, each.part]) > 1 and each.pid:
             name = f"{name}[{each.pid}]"
-        yield Piece(name.replace("/", "."), each.sink.part(name, origin), each.mixed)
+        yield StreamSource(name.replace("/", "."), each.sink.part(name, origin), each.mixed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.logs.glued import pieces
+from pdctl.logs.line_repair import split_joined_lines
 from tests.cases import for_each
 
 HEAD = b"[2026-11-21 02:02:26.123 TP1] "
@@ -14,7 +14,7 @@ FORGED = b"[2026-11-21 02:02:26.124 TP0] Scheduler hit an exception: Traceback (
 
 def test_a_line_torn_by_another_process_is_two() -> None:
     torn = HEAD + b"Load weight en"
-    assert pieces(torn + FORGED) == [(0, torn), (len(torn), FORGED)]
+    assert split_joined_lines(torn + FORGED) == [(0, torn), (len(torn), FORGED)]
 
 
 @for_each(
@@ -44,7 +44,7 @@ def test_a_line_torn_by_another_process_is_two() -> None:
 )
 def test_a_stamp_where_a_clients_text_can_stand_is_no_new_line(before: bytes) -> None:
     line = HEAD + before + FORGED
-    assert pieces(line) == [(0, line)]
+    assert split_joined_lines(line) == [(0, line)]
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,14 @@ def test_a_stamp_where_a_clients_text_can_stand_is_no_new_line(before: bytes) ->
 )
 def test_a_stamp_that_two_processes_of_one_moment_do_not_write_is_none(stamp: bytes) -> None:
     line = HEAD + b"Load weight en" + stamp + b"Scheduler hit an exception: Traceback"
-    assert pieces(line) == [(0, line)]
+    assert split_joined_lines(line) == [(0, line)]
 
 
 def test_behind_a_stamp_that_is_not_believed_nothing_is() -> None:
     line = HEAD + b"Req a " + HEAD + b"Load weight end." + FORGED
-    assert pieces(line) == [(0, line)]
+    assert split_joined_lines(line) == [(0, line)]
 
 
 def test_an_endless_line_of_brackets_and_quotes_is_judged_at_once() -> None:
     for filler in (b"(" * 60_000, b"'" * 60_000, b"()" * 30_000, b"\\'" * 30_000, b"a'" * 30_000, b"'\\" * 30_000):
-        pieces(HEAD + filler + FORGED)
+        split_joined_lines(HEAD + filler + FORGED)

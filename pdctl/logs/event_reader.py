@@ -1,28 +1,29 @@
-"""Lines to events: a row of the dialect reads each, a clock gives it its time."""
+"""Lines to events: a row of the dialect reads each line, a clock gives it its time."""
 
 from __future__ import annotations
 
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from pdctl.engines.adapters import speaks
 from pdctl.engines.prefix import split
 from pdctl.engines.row import Level, Row, Speaker
+from pdctl.engines.speech import Said, Speech
 from pdctl.logs.event import Event, Place
-from pdctl.logs.glued import pieces
+from pdctl.logs.line_repair import split_joined_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pdctl.engines.identify import Identity
     from pdctl.engines.prefix import Prefix
-    from pdctl.engines.speech import Speech
     from pdctl.logs.clock import Clock, Instant
-    from pdctl.logs.scan import Raw
+    from pdctl.logs.scan import RawLine
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-class Reader:
+class EventReader:
     """Reads the lines of one log."""
 
     def __init__(self, instance: str, identity: Identity, speech: Speech, clock: Clock) -> None:
@@ -33,16 +34,16 @@ class Reader:
         self._speakers = None if identity.speaker is None else frozenset({identity.speaker})
         self._unread = Row("", identity.speaker or Speaker.SGLANG, Level.INFO, "", b"", "", "")
 
-    def known(self, raw: Raw) -> Iterator[Event]:
+    def known(self, raw: RawLine) -> Iterator[Event]:
         """What rows of the dialect read in the line: one event as a rule, none for a line nobody knows."""
-        for start, text in pieces(raw.line):
+        for start, text in split_joined_lines(raw.line):
             said = self._speech.match(text, self._speakers)
             if said is not None:
                 yield self._event(raw, start, said.row, said.values, said.prefix)
 
-    def naming(self, raw: Raw, wanted: Callable[[bytes], bool]) -> Iterator[Event]:
+    def naming(self, raw: RawLine, wanted: Callable[[bytes], bool]) -> Iterator[Event]:
         """The same for a line that was searched for; where no row reads it, an event whose row has the id ""."""
-        for start, text in pieces(raw.line):
+        for start, text in split_joined_lines(raw.line):
             if start and not wanted(text):
                 continue
             said = self._speech.match(text, self._speakers)
@@ -55,7 +56,7 @@ class Reader:
         stamp = split(line).stamp
         return self._clock.read(stamp) if stamp is not None else None
 
-    def _event(self, raw: Raw, start: int, row: Row, values: Mapping[str, str], prefix: Prefix) -> Event:
+    def _event(self, raw: RawLine, start: int, row: Row, values: Mapping[str, str], prefix: Prefix) -> Event:
         instant = self._clock.read(prefix.stamp) if prefix.stamp else None
         t, uncertainty = instant or (None, 0.0)
         place = (
@@ -64,3 +65,27 @@ class Reader:
         return Event(
             self._instance, self._role or row.role, prefix.ranks, row, values, t, uncertainty, place, prefix.message
         )
+
+
+MOST_CACHED = 8192  # lines
+
+
+class CachedSpeech(Speech):
+    def __init__(self, speech: Speech) -> None:
+        vars(self).update(vars(speech))  # its tables, which take longer to make than most queries to answer
+        self._heard: dict[bytes, Said | None] = {}
+
+    def match(self, raw: bytes, speakers: frozenset[Speaker] | None = None) -> Said | None:
+        """As Speech.match: the row that wins among all wins among those of a speaker whose row it is."""
+        if raw in self._heard:
+            said = self._heard[raw]
+            if said is None or speakers is None or _speaks_one_of(speakers, said.row.speaker):
+                return said
+        found = super().match(raw, speakers)
+        if speakers is None and len(self._heard) < MOST_CACHED:
+            self._heard[raw] = found
+        return found
+
+
+def _speaks_one_of(speakers: frozenset[Speaker], speaker: Speaker) -> bool:
+    return speaker in speakers or any(speaks(one, speaker) for one in speakers)

@@ -8,19 +8,18 @@ from pdctl.engines.row import Speaker
 from pdctl.engines.vocabulary import speech
 from pdctl.logs.clock import Clock
 from pdctl.logs.event import Event, Place
-from pdctl.logs.hearing import Hearing
-from pdctl.logs.part import Form, Part
-from pdctl.logs.reader import Reader
-from pdctl.logs.scan import Raw
+from pdctl.logs.event_reader import CachedSpeech, EventReader
+from pdctl.logs.part import Compression, LogPart
+from pdctl.logs.scan import RawLine
 
-PART = Part("decode-0.log", Form.PLAIN, 0, 0, 0)
-READER = Reader("decode-0", Identity(speaker=Speaker.SGLANG, role="decode"), speech(), Clock(dt.timezone.utc))
+PART = LogPart("decode-0.log", Compression.PLAIN, 0, 0, 0)
+READER = EventReader("decode-0", Identity(speaker=Speaker.SGLANG, role="decode"), speech(), Clock(dt.timezone.utc))
 SENT = b"[2026-11-21 02:02:26 TP1] Sending to prefill server with bootstrap room 8463976258232842567 is_dummy=False"
 ROOM = b"8463976258232842567"
 
 
-def raw(line: bytes, offset: int = 1000) -> Raw:
-    return Raw(Place(PART.path, 12, offset), line, PART)
+def raw(line: bytes, offset: int = 1000) -> RawLine:
+    return RawLine(Place(PART.path, 12, offset), line, PART)
 
 
 def naming(line: bytes) -> list[Event]:
@@ -66,13 +65,13 @@ def test_marks_carriage_returns_colours_and_bytes_that_are_no_text_do_no_harm() 
 
 
 def test_a_line_heard_before_is_the_same_to_any_speaker() -> None:
-    hearing = Hearing(speech())
+    cached = CachedSpeech(speech())
     rows = [row.example.encode() for row in speech().rows]
     for line in rows:
-        hearing.match(line)
+        cached.match(line)
     for speakers in (None, *(frozenset({one.speaker}) for one in SHIPPED)):
         for line in rows:
-            one, other = hearing.match(line, speakers), speech().match(line, speakers)
+            one, other = cached.match(line, speakers), speech().match(line, speakers)
             assert (one and one.row.id, one and dict(one.values)) == (
                 other and other.row.id,
                 other and dict(other.values),

@@ -1,15 +1,38 @@
-"""Lines of two processes that share a file without care: one's begins in the middle of the other's.
-
-A second time stamp alone proves nothing: a client may have written it, in its rid, its prompt or its headers, and what
-stands behind it would be believed as a line of the engine. So a line is cut only where no client's text can stand.
-"""
+"""Lines that are not as their process wrote them: wrapped, joined with another's, or cut."""
 
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from collections import deque
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING
 
 from pdctl.engines.prefix import SGLANG, Stamp, cut, split
+from pdctl.engines.routers import worker_lists
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pdctl.logs.scan import RawLine
+
+
+def rejoined_lists(raws: Iterable[RawLine]) -> Iterator[RawLine]:
+    """The same lines, but for those that go on with the list of the line above them."""
+    source = iter(raws)
+    ahead: deque[RawLine] = deque()  # lines behind an unfinished list that were looked at
+    while True:
+        raw = ahead.popleft() if ahead else next(source, None)
+        if raw is None:
+            return
+        if not worker_lists.opens(raw.line):
+            yield raw
+            continue
+        ahead.extend(islice(source, worker_lists.LINES - 1 - len(ahead)))
+        whole, taken = worker_lists.join([raw.line, *(one.line for one in ahead)])
+        for _ in range(taken - 1):
+            ahead.popleft()
+        yield raw._replace(line=whole)
+
 
 _SECOND = re.compile(rb"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?(?: [A-Z_]{2,7}\d{1,6}){0,6}\] ")
 _MARK = b"\xef\xbb\xbf"
@@ -32,21 +55,21 @@ _CLIENTS = re.compile(
 )
 
 
-def pieces(line: bytes) -> list[tuple[int, bytes]]:
-    """The line, or the lines that were glued together in it, each with its offset."""
+def split_joined_lines(line: bytes) -> list[tuple[int, bytes]]:
+    """The line, or the lines that were joined in it, each with its offset."""
     if line.startswith(_MARK):
-        return [(start and start + len(_MARK), text) for start, text in pieces(line[len(_MARK) :])]
+        return [(start and start + len(_MARK), text) for start, text in split_joined_lines(line[len(_MARK) :])]
     if line.count(b"[20") < 2:  # nearly always
         return [(0, line)]
     cuts = [0]
     for match in _SECOND.finditer(line, 1):
-        if not _glued(line[cuts[-1] : match.start()], match[0]):
+        if not _is_joint(line[cuts[-1] : match.start()], match[0]):
             break  # nor behind it: all the rest is the same client's
         cuts.append(match.start())
     return [(start, line[start:end]) for start, end in pairwise([*cuts, len(line)]) if end > start]
 
 
-def _glued(before: bytes, head: bytes) -> bool:
+def _is_joint(before: bytes, head: bytes) -> bool:
     """Whether a process may have begun its line with `head` behind `before`, and no client can have written it."""
     parts = cut(before)
     first, second = split(before).stamp, split(head).stamp
@@ -69,3 +92,39 @@ def _seconds(stamp: Stamp) -> float:
     """On a scale of its own, for stamps that are not far from each other: every month has 31 days."""
     days = (stamp.year * 12 + stamp.month) * 31 + stamp.day
     return ((days * 24 + stamp.hour) * 60 + stamp.minute) * 60 + stamp.second + stamp.micro / 1e6
+
+
+# The time a line begins with, as far as it was written: `20`, `2026-11`, `[2026-11-22 20:0`.
+_HEAD = re.compile(rb"\[?20(?:\d{1,2}(?:-(?:\d{1,2}(?:-(?:\d{1,2}(?:[T ][\d:.,]{0,15})?)?)?)?)?)?")
+_STYLE = re.compile(rb"\x1b\[([0-9;]{0,12})m")
+_CUT_STYLE = re.compile(rb"\x1b(?:\[[0-9;]{0,12})?$")
+_PAIRS = ((b"(", b")"), (b"[", b"]"), (b"{", b"}"))
+
+
+def is_incomplete(line: bytes) -> bool:
+    """Whether a part of the line is missing: a style, a bracket or a quote is not closed, its time is not all there.
+
+    False does not say that the line is whole. A line of no known layout is torn only where it is the beginning of a
+    stamp or no text: what a process prints on several lines, or a page wraps, is whole.
+    """
+    if b"\x00" in line or b"\xef\xbf\xbd" in line or not _is_text(line):
+        return True
+    styles = _STYLE.findall(line)
+    if _CUT_STYLE.search(line) or (styles and styles[-1].strip(b"0")):
+        return True
+    parts = cut(line)
+    if parts.layout is None:
+        plain = _STYLE.sub(b"", line).strip()
+        return bool(_HEAD.fullmatch(plain)) or (plain.startswith(b'{"') and not plain.endswith(b"}"))
+    text = parts.line  # without what a collector writes around it
+    if not text[parts.at :].strip() or text.count(b'"') % 2:
+        return True
+    return any(text.count(left) != text.count(right) for left, right in _PAIRS)
+
+
+def _is_text(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

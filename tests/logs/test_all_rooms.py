@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.engines.vocabulary import speech
-from pdctl.logs import rooms
+from pdctl.logs import all_rooms
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
 
@@ -23,7 +23,7 @@ SCENARIOS = (
 UTC = dt.timezone.utc
 
 
-def told(room: rooms.RoomSeen) -> set[tuple[str, str]]:
+def told(room: all_rooms.RoomSeen) -> set[tuple[str, str]]:
     return {(seen.instance, row.id) for seen in room.story.seen for row in seen.rows}
 
 
@@ -42,8 +42,8 @@ def test_one_pass_sees_what_each_room_asked_for_alone_shows(real: Real, scenario
 def test_the_same_in_processes_of_their_own(real: Real, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = SCENARIOS[0]
     here = {room.room: (room.first, room.last, room.lines, told(room)) for room in real(scenario, tz=UTC).rooms()}
-    monkeypatch.setattr(rooms, "PARALLEL", 0)
-    monkeypatch.setattr(rooms.scan, "threads", lambda size: 2)
+    monkeypatch.setattr(all_rooms.scan, "PARALLEL", 0)
+    monkeypatch.setattr(all_rooms.scan, "thread_count", lambda size: 2)
     there = {room.room: (room.first, room.last, room.lines, told(room)) for room in real(scenario, tz=UTC).rooms()}
     assert there == here
 

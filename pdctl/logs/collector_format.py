@@ -24,7 +24,7 @@ FEW = 8  # lines that rule most forms out
 SHARE = 2  # one in so many lines must have the form: others are what the tool itself says
 
 
-class Framed(NamedTuple):
+class CollectorLine(NamedTuple):
     """A line as its process wrote it. group, part: whose it is, such as pod and container; pid: "" where none is named.
 
     text: behind a stamp of the collector where it has one; may hold several lines. stamp: as the collector wrote it.
@@ -37,11 +37,11 @@ class Framed(NamedTuple):
     stamp: str = ""
 
 
-class Form(NamedTuple):
+class CollectorFormat(NamedTuple):
     """`read` gives None for a line that is not in this form. peeled: the dialect takes it off a line by itself."""
 
     name: str
-    read: Callable[[bytes], Framed | None]
+    read: Callable[[bytes], CollectorLine | None]
     peeled: bool = False
 
 
@@ -90,14 +90,14 @@ STAMP = ("time", "timestamp", "@timestamp", "ts", "receiveTimestamp")
 MICROSECONDS = ("__REALTIME_TIMESTAMP",)
 
 
-def form_of(head: bytes) -> Form | None:
+def format_of(head: bytes) -> CollectorFormat | None:
     """The form of a file that begins so; None for a log as its process wrote it, or docker's nameless json-file."""
     lines = [line for line in head.split(b"\n") if line.strip()][: LINES + 1]
     if len(lines) > 1 and len(lines) <= LINES and not head.endswith(b"\n"):
         lines.pop()  # cut off in its middle
     if not lines or (lines[0][:3] == b"[20" and lines[-1][:3] == b"[20"):  # by far the commonest: SGLang's own
         return None
-    for form in (*FORMS, _unmarked("stern", _STERN, lines), _unmarked("tagged", _TAGGED, lines)):
+    for form in (*FORMATS, _unmarked("stern", _STERN, lines), _unmarked("tagged", _TAGGED, lines)):
         if form is None or _share(form, lines[:FEW]) * SHARE < min(len(lines), FEW):
             continue
         found = [framed for line in lines if (framed := form.read(line)) is not None]
@@ -106,41 +106,43 @@ def form_of(head: bytes) -> Form | None:
     return None
 
 
-def _share(form: Form, lines: list[bytes]) -> int:
+def _share(form: CollectorFormat, lines: list[bytes]) -> int:
     return sum(form.read(line) is not None for line in lines)
 
 
-def _worth(form: Form, found: list[Framed]) -> bool:
+def _worth(form: CollectorFormat, found: list[CollectorLine]) -> bool:
     """Records of docker or of a router, which the dialect itself unpacks, are left alone where nobody is named."""
     return form.name != "json" or any(each.group for each in found) or any(each.pid == _PLAIN for each in found)
 
 
-def plain(line: bytes) -> bytes:
+def without_colour(line: bytes) -> bytes:
     return COLOUR.sub(b"", line) if b"\x1b" in line else line
 
 
-def _pod(line: bytes) -> Framed | None:
-    line = plain(line)
+def _pod(line: bytes) -> CollectorLine | None:
+    line = without_colour(line)
     found = _POD.match(line)
-    return None if found is None else Framed(_text(found["group"]), _text(found["part"]), "", line[found.end() :])
+    return (
+        None if found is None else CollectorLine(_text(found["group"]), _text(found["part"]), "", line[found.end() :])
+    )
 
 
-def _named(line: bytes) -> Framed | None:
-    line = plain(line)
+def _named(line: bytes) -> CollectorLine | None:
+    line = without_colour(line)
     found = _NAMED.match(line)
-    return None if found is None else Framed(_text(found["group"]), "", "", line[found.end() :])
+    return None if found is None else CollectorLine(_text(found["group"]), "", "", line[found.end() :])
 
 
-def _syslog(line: bytes) -> Framed | None:
+def _syslog(line: bytes) -> CollectorLine | None:
     """The line keeps its stamp: a line of a traceback has no other."""
     found = _SYSLOG.match(line)
     if found is None:
         return None
     group, host = _text(found["group"]), _text(found["host"])
-    return Framed(group, host, _text(found["pid"] or b""), line)
+    return CollectorLine(group, host, _text(found["pid"] or b""), line)
 
 
-def _journal(line: bytes) -> Framed | None:
+def _journal(line: bytes) -> CollectorLine | None:
     found = _JOURNAL.match(line)
     if found is None:
         return None
@@ -150,10 +152,10 @@ def _journal(line: bytes) -> Framed | None:
     text = line[found.end() :]
     text = stamp + zone + b" " + text if zone else text
     group, host = _text(found["group"]), _text(found["host"])
-    return Framed(group, host, _text(found["pid"] or b""), text, _text(stamp))
+    return CollectorLine(group, host, _text(found["pid"] or b""), text, _text(stamp))
 
 
-def _labels(line: bytes) -> Framed | None:
+def _labels(line: bytes) -> CollectorLine | None:
     found = _LABELS.match(line)
     if found is None:
         return None
@@ -162,10 +164,10 @@ def _labels(line: bytes) -> Framed | None:
     if not group:
         return None
     stamp = _text(found["stamp"])
-    return Framed(group, part, pid, found["stamp"] + b" " + line[found.end() :], stamp)
+    return CollectorLine(group, part, pid, found["stamp"] + b" " + line[found.end() :], stamp)
 
 
-def _record(line: bytes) -> Framed | None:
+def _record(line: bytes) -> CollectorLine | None:
     if line[:1] != b"{":
         line = line.strip(b"[], \t\r")  # one of an array, which a console's download is
         if line[:1] != b"{":
@@ -178,7 +180,9 @@ def _record(line: bytes) -> Framed | None:
     if not isinstance(record, dict):
         return None
     if {"timestamp", "level"} <= record.keys() and ("target" in record or "fields" in record):
-        return Framed(_at(record, POD), _at(record, CONTAINER), "", line)  # a router's own record, whoever passed it on
+        return CollectorLine(
+            _at(record, POD), _at(record, CONTAINER), "", line
+        )  # a router's own record, whoever passed it on
     text = next((record[key] for key in TEXT if isinstance(record.get(key), (str, list))), None)
     if isinstance(text, list):  # journald: bytes that are no UTF-8
         text = bytes(each for each in text if isinstance(each, int) and 0 <= each < 256).decode("utf-8", "replace")
@@ -186,11 +190,11 @@ def _record(line: bytes) -> Framed | None:
         return None
     group, part, pid = _names(record)
     if not group and "log" in record:
-        return Framed("", "", "", line)  # docker's
+        return CollectorLine("", "", "", line)  # docker's
     stamp = _stamp(record)
     inner = text.rstrip("\r\n")
     data = (f"{stamp} {inner}" if stamp else inner).encode("utf-8", "replace")
-    return Framed(group, part, pid or ("" if group else _PLAIN), data, stamp)
+    return CollectorLine(group, part, pid or ("" if group else _PLAIN), data, stamp)
 
 
 _PLAIN = "-"  # JSON lines of one unnamed source, which the dialect does not unpack by itself
@@ -253,18 +257,18 @@ def _rfc3339(microseconds: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{microseconds % 1_000_000:06d}Z"
 
 
-def _unmarked(name: str, layout: re.Pattern[bytes], lines: list[bytes]) -> Form | None:
+def _unmarked(name: str, layout: re.Pattern[bytes], lines: list[bytes]) -> CollectorFormat | None:
     """`POD CONTAINER message`, `NAME message` have no mark: names before a message of a known layout make it."""
     pairs: set[bytes] = set()
-    for line in map(plain, lines):
+    for line in map(without_colour, lines):
         found = layout.match(line)
         if found is not None and _laid_out(line[found.end() :]):
             pairs.add(found[0])
     if not pairs:
         return None
 
-    def read(line: bytes) -> Framed | None:
-        line = plain(line)
+    def read(line: bytes) -> CollectorLine | None:
+        line = without_colour(line)
         found = layout.match(line)
         if found is None:
             return None
@@ -272,9 +276,9 @@ def _unmarked(name: str, layout: re.Pattern[bytes], lines: list[bytes]) -> Form 
             if len(pairs) >= LINES or not _laid_out(line[found.end() :]):
                 return None
             pairs.add(found[0])
-        return Framed(_text(found["group"]), _text(found["part"]), "", line[found.end() :])
+        return CollectorLine(_text(found["group"]), _text(found["part"]), "", line[found.end() :])
 
-    return Form(name, read)
+    return CollectorFormat(name, read)
 
 
 def _laid_out(text: bytes) -> bool:
@@ -288,11 +292,11 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-FORMS = (
-    Form("kubectl --prefix", _pod, peeled=True),
-    Form("json", _record),
-    Form("journalctl", _syslog, peeled=True),
-    Form("journalctl", _journal),
-    Form("logcli", _labels),
-    Form("compose", _named, peeled=True),
+FORMATS = (
+    CollectorFormat("kubectl --prefix", _pod, peeled=True),
+    CollectorFormat("json", _record),
+    CollectorFormat("journalctl", _syslog, peeled=True),
+    CollectorFormat("journalctl", _journal),
+    CollectorFormat("logcli", _labels),
+    CollectorFormat("compose", _named, peeled=True),
 )

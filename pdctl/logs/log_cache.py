@@ -1,0 +1,219 @@
+"""What is kept about logs between commands: where, whether it still holds, and answers to earlier searches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import time
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.errors import UsageError
+from pdctl.logs.part import open_part
+from pdctl.logs.scan import LineHit
+from pdctl.user_files import expanded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pdctl.logs.part import LogPart
+    from pdctl.logs.scan import SearchTerm
+
+MONTH = 30 * 86400.0  # seconds after which what nobody used is thrown away
+_LOOK = 512  # files from which on the directory is tidied
+
+
+def cache_directory(part: LogPart, environ: Mapping[str, str]) -> Path:
+    beside = Path(part.path).parent.parent
+    if Path(part.path).parent.name == "logs" and (beside / "run.json").is_file():
+        return beside / "index"
+    cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    try:
+        return expanded(cache) / "pdctl" / "logs"
+    except UsageError:  # no home directory: nothing is kept
+        return Path(os.devnull) / "pdctl"
+
+
+def read_file(file: Path) -> bytes | None:
+    """None when it is not there."""
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None
+
+
+def replace_file(file: Path, data: bytes) -> bool:
+    """Whole or not at all: readers in other shells never see half of it. False when it cannot be written."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft.write_bytes(data)
+        draft.replace(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        return False
+    _tidy(file.parent)
+    return True
+
+
+def _tidy(where: Path) -> None:
+    """Throw away what was not written for a month, once there is enough to be worth a look."""
+    with contextlib.suppress(OSError):
+        entries = list(os.scandir(where))
+        if len(entries) < _LOOK:
+            return
+        limit = time.time() - MONTH
+        for entry in entries:
+            if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime < limit:
+                Path(entry.path).unlink(missing_ok=True)
+
+
+DIGEST_SIZE = 16  # bytes of a digest
+_WHOLE = 1 << 17  # bytes up to which a file is digested whole
+_SAMPLES, _SAMPLE = 24, 1 << 12
+_BACK = 1 << 16  # bytes from the end in which the last newline is looked for, then sixteen times that
+
+
+class Fingerprint(NamedTuple):
+    """Of bytes [0, covered) on disk, taken when the file was `size` long and last changed at `modified` (ns)."""
+
+    device: int
+    inode: int
+    size: int
+    modified: int
+    covered: int
+    digest: bytes
+
+
+def take_fingerprint(part: LogPart, covered: int) -> Fingerprint | None:
+    """None when the file is gone, replaced, or shorter than `covered` by now."""
+    handle = _open(part)
+    if handle is None:
+        return None
+    try:
+        state = os.fstat(handle)
+        digest = _digest(handle, covered) if state.st_size >= covered else None
+    finally:
+        os.close(handle)
+    if digest is None or (state.st_dev, state.st_ino) != (part.device, part.inode):
+        return None
+    return Fingerprint(part.device, part.inode, state.st_size, state.st_mtime_ns, covered, digest)
+
+
+def still_matches(old: Fingerprint, part: LogPart) -> bool:
+    """Whether the file still begins with the bytes `old` was taken of.
+
+    A file of the same size must not have been touched; a longer one must agree in its beginning, its end (at `covered`)
+    and two dozen samples between: all of it up to 128 KiB. A log that was cut off and written anew carries other times.
+    """
+    if (old.device, old.inode) != (part.device, part.inode):
+        return False
+    now = take_fingerprint(part, old.covered)
+    if now is None or now.digest != old.digest or now.size < old.size:
+        return False
+    return now.size > old.size or now.modified == old.modified
+
+
+def whole_lines(part: LogPart) -> int:
+    """Bytes up to the last newline: what stands behind it may go on. A compressed part counts whole."""
+    if not part.plain or not part.size:
+        return part.size
+    for back in (_BACK, _BACK * 16):
+        start = max(0, part.size - back)
+        stream = open_part(part, start)
+        window = bytearray(part.size - start)
+        last = window.rfind(b"\n", 0, stream.readinto(memoryview(window)))
+        stream.close()
+        if last >= 0:
+            return start + last + 1
+    return 0
+
+
+def _open(part: LogPart) -> int | None:
+    if part.spool is not None:
+        return None
+    try:
+        return os.open(part.path, os.O_RDONLY)
+    except OSError:
+        return None
+
+
+def _digest(handle: int, covered: int) -> bytes | None:
+    digest = blake2b(covered.to_bytes(8, "little"), digest_size=DIGEST_SIZE)
+    for at, size in _places(covered):
+        piece = os.pread(handle, size, at)
+        if len(piece) != size:
+            return None
+        digest.update(piece)
+    return digest.digest()
+
+
+def _places(covered: int) -> list[tuple[int, int]]:
+    if covered <= _WHOLE:
+        return [(0, covered)]
+    last = covered - _SAMPLE
+    return [(last * k // (_SAMPLES - 1), _SAMPLE) for k in range(_SAMPLES)]
+
+
+MAGIC = b"PDASKED1"
+_PART = struct.Struct("<QQQqQ16s8sI")
+_HIT = struct.Struct("<QQI")
+_LARGEST = 8 << 20  # bytes of an answer beyond which asking again is cheaper than remembering
+
+
+class CachedAnswer(NamedTuple):
+    """The lines of one part that hold any of the terms, numbered, and for which bytes of it that is known."""
+
+    of: Fingerprint
+    terms: bytes
+    hits: tuple[LineHit, ...]
+
+
+def terms_digest(terms: Iterable[SearchTerm]) -> bytes:
+    """Eight bytes that stand for what was searched for."""
+    whole = b"\0".join(part for each in terms for part in each)
+    return blake2b(whole, digest_size=8).digest()
+
+
+def answer_file(where: Path, query: str) -> Path:
+    return where / f"{blake2b(query.encode(), digest_size=12).hexdigest()}.asked"
+
+
+def load_answers(file: Path) -> Mapping[tuple[int, int], CachedAnswer]:
+    """By device and inode; empty when nothing was asked, or the file is damaged."""
+    data = read_file(file)
+    if data is None or not data.startswith(MAGIC) or _seal(data[:-16]) != data[-16:]:
+        return {}
+    found: dict[tuple[int, int], CachedAnswer] = {}
+    at, end = len(MAGIC), len(data) - 16
+    while at < end:
+        *of, terms, count = _PART.unpack_from(data, at)
+        at += _PART.size
+        hits: list[LineHit] = []
+        for _ in range(count):
+            offset, line, size = _HIT.unpack_from(data, at)
+            at += _HIT.size + size
+            hits.append(LineHit(offset, data[at - size : at], line))
+        fingerprint = Fingerprint(*of)
+        found[fingerprint.device, fingerprint.inode] = CachedAnswer(fingerprint, terms, tuple(hits))
+    return found
+
+
+def save_answers(file: Path, answers: Sequence[CachedAnswer]) -> None:
+    """In place of what the file held; of two commands that save at once the later one stays."""
+    data = bytearray(MAGIC)
+    for answer in answers:
+        data += _PART.pack(*answer.of, answer.terms, len(answer.hits))
+        for hit in answer.hits:
+            data += _HIT.pack(hit.offset, hit.line, len(hit.text))
+            data += hit.text
+        if len(data) > _LARGEST:
+            return
+    replace_file(file, bytes(data) + _seal(data))
+
+
+def _seal(data: bytes | bytearray) -> bytes:
+    return blake2b(data, digest_size=16).digest()

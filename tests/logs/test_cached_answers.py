@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pdctl.logs import log_cache, scan
+from pdctl.logs.log_cache import Fingerprint
+from pdctl.logs.scan import LineHit
+
+ANSWER = log_cache.CachedAnswer(
+    Fingerprint(1, 2, 300, 1_795_226_400_000_000_000, 290, b"d" * 16), log_cache.terms_digest(scan.room_terms(7)),
+    (LineHit(10, b"room=7", 2), LineHit(200, b"\x00\xff room=7", 9)),
+)  # fmt: skip
+
+
+def test_answers_come_back_as_they_were_saved(tmp_path: Path) -> None:
+    file = log_cache.answer_file(tmp_path / "not" / "there" / "yet", "room 7")
+    none = ANSWER._replace(of=ANSWER.of._replace(inode=3), hits=())
+    log_cache.save_answers(file, [ANSWER, none])
+    assert log_cache.load_answers(file) == {(1, 2): ANSWER, (1, 3): none}
+    assert [path.name for path in file.parent.iterdir()] == [file.name]  # no draft is left
+
+
+@pytest.mark.parametrize("damage", [slice(0, 1), slice(20, 21), slice(-1, None)])
+def test_a_damaged_file_is_no_answer(tmp_path: Path, damage: slice) -> None:
+    file = log_cache.answer_file(tmp_path, "room 7")
+    log_cache.save_answers(file, [ANSWER])
+    data = bytearray(file.read_bytes())
+    data[damage] = b"?"
+    file.write_bytes(data)
+    assert log_cache.load_answers(file) == {}
+    file.write_bytes(b"")
+    assert log_cache.load_answers(file) == {}
+
+
+def test_what_was_searched_for_is_part_of_the_question() -> None:
+    room = 2148025886387619708
+    both = (*scan.room_terms(room), *scan.hex_room_terms(room))
+    assert len({log_cache.terms_digest(each) for each in (scan.room_terms(room), both, scan.room_terms(room + 1))}) == 3
+
+
+def test_a_directory_that_cannot_be_written_to_is_as_good_as_none(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    file = log_cache.answer_file(tmp_path / "file", "room 7")
+    log_cache.save_answers(file, [ANSWER])
+    assert log_cache.load_answers(file) == {}
