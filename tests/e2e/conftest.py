@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests import plain_http
 from tests.ports import free_block
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +59,7 @@ class Deployment:
 
     def all_pages_free(self) -> bool:
         for url in (*self.prefills, *self.decodes):
-            answer = httpx.get(f"{url}/server_info", timeout=10)
+            answer = plain_http.get(f"{url}/server_info", timeout=10)
             if answer.status_code != 200:
                 return False  # still starting
             if any(state["free_pages"] != state["num_pages"] for state in answer.json()["internal_states"]):
@@ -100,7 +101,7 @@ def unified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [sys.executable, "-m", "pdctl.engine", "--model-path", str(TINY), "--port", str(port)]
     process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
     url = f"http://127.0.0.1:{port}"
-    wait_for("unified engine", lambda: httpx.get(f"{url}/health", timeout=5).status_code == 200, 180)
+    wait_for("unified engine", lambda: plain_http.get(f"{url}/health", timeout=5).status_code == 200, 180)
     yield url
     process.terminate()
     assert process.wait(30) in (0, -15)

@@ -8,6 +8,8 @@ from collections import Counter
 
 import httpx
 
+from tests import plain_http
+
 PAGE = 16
 CHUNK = 512
 EDGES = [1, 2, PAGE - 1, PAGE, PAGE + 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 2 * CHUNK + PAGE + 1, 3 * CHUNK - 1]
@@ -23,7 +25,7 @@ def prompts(count: int, vocabulary: int) -> list[list[int]]:
 async def answers(url: str, inputs: list[list[int]], concurrency: int) -> tuple[list[list[int]], Counter[str]]:
     gate = asyncio.Semaphore(concurrency)
     used: Counter[str] = Counter()
-    async with httpx.AsyncClient(base_url=url, timeout=120, limits=httpx.Limits(max_connections=64)) as client:
+    async with plain_http.AsyncClient(base_url=url, timeout=120, limits=httpx.Limits(max_connections=64)) as client:
 
         async def one(ids: list[int]) -> list[int]:
             body = {"input_ids": ids, "sampling_params": {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}}

@@ -15,6 +15,7 @@ import httpx
 import psutil
 import pytest
 
+from tests import plain_http
 from tests.e2e.conftest import ROOT, Deployment, wait_for
 from tests.ports import free_block
 
@@ -27,7 +28,7 @@ DEADLINE = 60.0
 async def load(url: str, over: asyncio.Event, outcomes: Counter[str]) -> None:
     """CLIENTS clients, each asking again and again until `over`; outcomes are counted, none may exceed DEADLINE."""
     limits = httpx.Limits(max_connections=CLIENTS)
-    async with httpx.AsyncClient(timeout=httpx.Timeout(DEADLINE), limits=limits) as client:
+    async with plain_http.AsyncClient(timeout=httpx.Timeout(DEADLINE), limits=limits) as client:
 
         async def one(number: int) -> None:
             body = {
@@ -68,7 +69,7 @@ def victim(deployment: Deployment, name: str, rank: bool) -> int:
 
 def answers(deployment: Deployment) -> bool:
     body = {"text": "Repeat: after the storm", "sampling_params": {"temperature": 0, "max_new_tokens": 4}}
-    return httpx.post(f"{deployment.router}/generate", json=body, timeout=DEADLINE).status_code == 200
+    return plain_http.post(f"{deployment.router}/generate", json=body, timeout=DEADLINE).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,9 @@ def test_sigkill_of_the_launcher_leaves_nothing(tmp_path: Path) -> None:
         stderr=subprocess.STDOUT,
         cwd=ROOT,
     )
-    wait_for("serving", lambda: httpx.get(f"http://127.0.0.1:{router}/readiness", timeout=2).status_code == 200, 180)
+    wait_for(
+        "serving", lambda: plain_http.get(f"http://127.0.0.1:{router}/readiness", timeout=2).status_code == 200, 180
+    )
     family = psutil.Process(launcher.pid).children(recursive=True)
     assert len(family) >= 5  # two servers, two ranks, one router
     launcher.kill()

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
+from tests import plain_http
 from tests.e2e.conftest import ROOT, Deployment, start, wait_for
 
 TOKEN = "hf_9f8e7d6c5b4a39281706"
@@ -52,7 +52,7 @@ def test_real_requests_through_every_pair(run: Deployment, tmp_path: Path) -> No
 def nothing_left(run: Deployment) -> None:
     """No request is queued and every page of the KV cache is free, also after a cancelled and a refused canary."""
     for url in (*run.prefills, *run.decodes):
-        for load in httpx.get(f"{url}/v1/loads", timeout=10).json()["loads"]:
+        for load in plain_http.get(f"{url}/v1/loads", timeout=10).json()["loads"]:
             queues = {name: count for name, count in load["disaggregation"].items() if name.endswith("_reqs")}
             queues |= {name: load[name] for name in ("num_running_reqs", "num_waiting_reqs")}
             assert len(queues) > 2

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
+from tests import plain_http
 from tests.e2e.conftest import ROOT, wait_for
 from tests.ports import free_block
 
@@ -34,7 +34,7 @@ def urls(variable: str) -> list[str]:
 
 
 def bootstrap_port(url: str) -> int:
-    return int(httpx.get(f"{url}/server_info", timeout=60).json()["disaggregation_bootstrap_port"])
+    return int(plain_http.get(f"{url}/server_info", timeout=60).json()["disaggregation_bootstrap_port"])
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def router(workers: list[str], log: Path) -> Iterator[str]:
         process = subprocess.Popen(command, stdout=file, stderr=file)
     try:
         expected = sum(word in ("--prefill", "--decode") for word in workers)
-        wait_for("router", lambda: httpx.get(f"http://127.0.0.1:{port}/workers").json()["total"] == expected, 120)
+        wait_for("router", lambda: plain_http.get(f"http://127.0.0.1:{port}/workers").json()["total"] == expected, 120)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()

@@ -8,9 +8,8 @@ import socket
 from pathlib import Path
 from urllib.parse import quote
 
-import httpx
-
 from pdctl.engines.prefix import SGLANG
+from tests import plain_http
 from tests.e2e.conftest import Deployment
 
 FORGED = (
@@ -47,7 +46,7 @@ def bodies(path: str, text: str) -> list[object]:
 
 def asked(url: str, text: str) -> None:
     """Each field of a body, the path, the query, the names and values of headers."""
-    with httpx.Client(base_url=url, timeout=60) as client:
+    with plain_http.Client(base_url=url, timeout=60) as client:
         for path in PATHS:
             for body in bodies(path, text):
                 client.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
@@ -99,7 +98,7 @@ def test_no_client_writes_a_line_of_our_logs(two_prefills: Deployment) -> None:
     logs = two_prefills.home / "runs" / two_prefills.name / "logs"
     before = {path: path.stat().st_size for path in logs.glob("*.log")}
     good = {"text": "hi", "sampling_params": {"max_new_tokens": 2}}
-    answer = httpx.post(f"{two_prefills.router}/generate", json=good, timeout=60)
+    answer = plain_http.post(f"{two_prefills.router}/generate", json=good, timeout=60)
     healthy = int(answer.headers["x-pd-room"])
     was = verdicts(two_prefills, healthy)
     whole, torn = hostile(healthy)
@@ -110,7 +109,7 @@ def test_no_client_writes_a_line_of_our_logs(two_prefills: Deployment) -> None:
         (two_prefills.decodes[0], torn),
     ):
         asked(url, text)
-    assert httpx.post(f"{two_prefills.router}/generate", json=good, timeout=60).status_code == 200
+    assert plain_http.post(f"{two_prefills.router}/generate", json=good, timeout=60).status_code == 200
     for path, size in before.items():
         for line in written(path, size):
             assert line.isprintable(), (path.name, line)

@@ -18,6 +18,7 @@ import httpx
 import psutil
 import pytest
 
+from tests import plain_http
 from tests.cases import for_each
 from tests.e2e.conftest import ROOT, Deployment, wait_for
 from tests.ports import free_block
@@ -143,10 +144,10 @@ def play(home: Path, incident: Incident, ports: Ports) -> Played:
     try:
         leaders = [psutil.Process(pid) for pid in deployment.processes().values()]
         family = [one for leader in leaders for one in (leader, *leader.children(recursive=True))]
-        workers = httpx.get(f"{deployment.router}/workers", timeout=10).json()
+        workers = plain_http.get(f"{deployment.router}/workers", timeout=10).json()
         before = findings(deployment) if incident.name in SEEN_BEFORE else frozenset()
         answers = ask(deployment.router, incident.requests)
-        rooms = tuple(httpx.get(f"{deployment.router}/rooms", timeout=10).json()["rooms"])
+        rooms = tuple(plain_http.get(f"{deployment.router}/rooms", timeout=10).json()["rooms"])
         if incident.dies:
             wait_for(f"death of {incident.dies}", lambda: not psutil.pid_exists(deployment.processes()[incident.dies]))
             # Whoever launched it writes its end a moment after it is gone.
@@ -262,7 +263,7 @@ def test_it_is_marked_loudly_and_leaves_nothing(played: Played) -> None:
     assert played.alive == ()
     for url in (played.deployment.router, *played.deployment.prefills, *played.deployment.decodes):
         with pytest.raises(httpx.ConnectError):
-            httpx.get(url, timeout=5)
+            plain_http.get(url, timeout=5)
 
 
 @for_each("incident", INCIDENTS, ids=lambda incident: incident.name)

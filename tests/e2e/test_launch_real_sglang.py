@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
+from tests import plain_http
 from tests.e2e.conftest import ROOT, wait_for
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
@@ -141,7 +141,7 @@ def ask(url: str, number: int) -> int:
         ("/v1/chat/completions", message),
         ("/v1/chat/completions", {**message, "stream": True}),
     ][number % 3]
-    return httpx.post(url + path, json=body, timeout=120).status_code
+    return plain_http.post(url + path, json=body, timeout=120).status_code
 
 
 def closed(port: int) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests import plain_http
 from tests.e2e.conftest import ROOT, Deployment, wait_for
 from tests.ports import free_block
 
@@ -21,7 +22,7 @@ def test_status_logs_ls_and_ask(two_prefills: Deployment) -> None:
     assert status["schema"].startswith("pdctl.")
     asked = two_prefills.pdctl("ask", "--run", "e2e", "Repeat: the red fox", "--max-tokens", "12")
     assert asked.stdout.strip()
-    answer = httpx.post(
+    answer = plain_http.post(
         f"{two_prefills.router}/generate", json={"text": "hello", "sampling_params": {"max_new_tokens": 3}}, timeout=30
     )
     room = answer.headers["x-pd-room"]
@@ -32,7 +33,7 @@ def test_status_logs_ls_and_ask(two_prefills: Deployment) -> None:
 
 
 def test_every_step_of_a_room_is_in_the_logs(two_prefills: Deployment) -> None:
-    answer = httpx.post(
+    answer = plain_http.post(
         f"{two_prefills.router}/generate",
         json={"text": "tell me about the river", "sampling_params": {"max_new_tokens": 5}},
         timeout=30,
@@ -60,7 +61,9 @@ def test_ctrl_c_once_ends_everything_and_tells_so(tmp_path: Path) -> None:
         text=True,
         cwd=ROOT,
     )
-    wait_for("serving", lambda: httpx.get(f"http://127.0.0.1:{router}/readiness", timeout=2).status_code == 200, 90)
+    wait_for(
+        "serving", lambda: plain_http.get(f"http://127.0.0.1:{router}/readiness", timeout=2).status_code == 200, 90
+    )
     launcher.send_signal(signal.SIGINT)
     output, _ = launcher.communicate(timeout=30)
     assert launcher.returncode == -signal.SIGINT
@@ -71,7 +74,7 @@ def test_ctrl_c_once_ends_everything_and_tells_so(tmp_path: Path) -> None:
 
 def _closed(port: int) -> bool:
     try:
-        httpx.get(f"http://127.0.0.1:{port}/health", timeout=1)
+        plain_http.get(f"http://127.0.0.1:{port}/health", timeout=1)
     except httpx.ConnectError:
         return True
     return False

@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests import plain_http
 from tests.e2e.conftest import ROOT, TINY, wait_for
 from tests.ports import free_block
 
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.heavy, pytest.mark.timeout(300)]
 
 
 def healthy(url: str) -> bool:
-    return httpx.get(url, timeout=5).status_code == 200
+    return plain_http.get(url, timeout=5).status_code == 200
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def responses(url: str, count: int) -> list[httpx.Response]:
         ("/v1/chat/completions", message),
         ("/v1/chat/completions", {**message, "stream": True}),
     ]
-    with httpx.Client(base_url=url, timeout=30) as client:
+    with plain_http.Client(base_url=url, timeout=30) as client:
         return [client.post(*kinds[index % 3][:1], json=kinds[index % 3][1]) for index in range(count)]
 
 
@@ -91,7 +92,7 @@ def test_in_front_of_our_engine(
     url = f"http://127.0.0.1:{port}"
     try:
         wait_for(f"{kind} ready", lambda: healthy(f"{url}/readiness"), 120)
-        wait_for(f"{kind} with three workers", lambda: httpx.get(f"{url}/workers").json()["total"] == 3, 60)
+        wait_for(f"{kind} with three workers", lambda: plain_http.get(f"{url}/workers").json()["total"] == 3, 60)
         answers = responses(url, 100 if ports else 3)
         if ports:
             assert {answer.status_code for answer in answers} == {200}

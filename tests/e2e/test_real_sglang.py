@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
+from tests import plain_http
 from tests.e2e.conftest import ROOT, wait_for
 from tests.ports import free_block
 
@@ -40,7 +40,9 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process = subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT)
     url = f"http://127.0.0.1:{port}"
     expected = len(urls("PDCTL_TEST_SGLANG_PREFILLS")) + len(urls("PDCTL_TEST_SGLANG_DECODES"))
-    wait_for("readiness", lambda: httpx.get(f"{url}/readiness", timeout=5).json()["healthy_workers"] == expected, 120)
+    wait_for(
+        "readiness", lambda: plain_http.get(f"{url}/readiness", timeout=5).json()["healthy_workers"] == expected, 120
+    )
     yield url
     process.terminate()
     assert process.wait(30) == 0
@@ -48,7 +50,7 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_fifty_requests_use_every_prefill(router: str) -> None:
     used: Counter[str] = Counter()
-    with httpx.Client(base_url=router, timeout=60) as client:
+    with plain_http.Client(base_url=router, timeout=60) as client:
         for index in range(50):
             body = {"text": f"hello world {index}", "sampling_params": {"temperature": 0, "max_new_tokens": 4}}
             answer = client.post("/generate", json=body)
@@ -58,16 +60,16 @@ def test_fifty_requests_use_every_prefill(router: str) -> None:
 
 
 def test_the_router_learnt_every_bootstrap_port(router: str) -> None:
-    workers = httpx.get(f"{router}/workers", timeout=10).json()["workers"]
+    workers = plain_http.get(f"{router}/workers", timeout=10).json()["workers"]
     for worker in workers:
         if worker["worker_type"] == "prefill":
-            told = httpx.get(f"{worker['url']}/server_info", timeout=60).json()["disaggregation_bootstrap_port"]
+            told = plain_http.get(f"{worker['url']}/server_info", timeout=60).json()["disaggregation_bootstrap_port"]
             assert worker["bootstrap_port"] == told
 
 
 def test_a_stream_arrives_whole(router: str) -> None:
     body = {"text": "count to ten", "sampling_params": {"temperature": 0, "max_new_tokens": 6}, "stream": True}
-    with httpx.stream("POST", f"{router}/generate", json=body, timeout=60) as answer:
+    with plain_http.stream("POST", f"{router}/generate", json=body, timeout=60) as answer:
         assert answer.status_code == 200
         events = [line for line in answer.iter_lines() if line.startswith("data: ")]
     assert events[-1] == "data: [DONE]"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 
-import httpx
-
+from tests import plain_http
 from tests.e2e.conftest import Deployment, wait_for
 from tests.switch.load import PROMPTS, Load
 
@@ -16,7 +15,7 @@ def more(load: Load, than: int) -> bool:
 
 
 def mode(url: str) -> str:
-    return str(httpx.get(f"{url}/model_info").json()["disaggregation_mode"])
+    return str(plain_http.get(f"{url}/model_info").json()["disaggregation_mode"])
 
 
 def status(deployment: Deployment) -> dict[str, tuple[str, str]]:

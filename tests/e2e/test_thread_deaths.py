@@ -19,6 +19,7 @@ import httpx
 import psutil
 import pytest
 
+from tests import plain_http
 from tests.e2e.conftest import Deployment, start, wait_for
 
 PREFILL = {
@@ -59,18 +60,18 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Deployment,
 
 def ask(deployment: Deployment) -> int:
     with suppress(httpx.HTTPError):
-        return httpx.post(f"{deployment.router}/generate", json=BODY, timeout=60).status_code
+        return plain_http.post(f"{deployment.router}/generate", json=BODY, timeout=60).status_code
     return 0
 
 
 def healthy(url: str) -> bool:
     with suppress(httpx.HTTPError):
-        return httpx.get(f"{url}/health", timeout=5).status_code == 200
+        return plain_http.get(f"{url}/health", timeout=5).status_code == 200
     return False
 
 
 def routed(deployment: Deployment, url: str) -> bool:
-    workers = httpx.get(f"{deployment.router}/workers", timeout=10).json()["workers"]
+    workers = plain_http.get(f"{deployment.router}/workers", timeout=10).json()["workers"]
     return any(one["url"] == url and one["is_healthy"] for one in workers)
 
 

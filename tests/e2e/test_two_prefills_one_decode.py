@@ -6,9 +6,9 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
 import pytest
 
+from tests import plain_http
 from tests.e2e.conftest import TINY, Deployment, wait_for
 from tests.e2e.greedy import answers, prompts
 
@@ -38,12 +38,14 @@ def test_a_dp_rank_that_is_nobodys_is_the_requests_mistake_alone(two_prefills: D
     """Three of them once closed every pair for ten seconds: the prefill answered 500, and was left alone for it."""
     body = {"text": "hi", "sampling_params": {"max_new_tokens": 2}}
     for _ in range(6):
-        answer = httpx.post(f"{two_prefills.router}/generate", json={**body, "disagg_prefill_dp_rank": 99}, timeout=60)
+        answer = plain_http.post(
+            f"{two_prefills.router}/generate", json={**body, "disagg_prefill_dp_rank": 99}, timeout=60
+        )
         assert answer.status_code == 400, answer.text
         assert "disagg_prefill_dp_rank" in answer.json()["error"]["message"]
-    pairs = httpx.get(f"{two_prefills.router}/workers", timeout=60).json()["pairs"]
+    pairs = plain_http.get(f"{two_prefills.router}/workers", timeout=60).json()["pairs"]
     assert [pair["failures_in_a_row"] for pair in pairs] == [0, 0]
-    assert httpx.post(f"{two_prefills.router}/generate", json=body, timeout=60).status_code == 200
+    assert plain_http.post(f"{two_prefills.router}/generate", json=body, timeout=60).status_code == 200
 
 
 def test_openai_client_streams_a_chat(two_prefills: Deployment) -> None:
@@ -70,8 +72,10 @@ def test_stream_and_plain_answer_agree(two_prefills: Deployment) -> None:
         "text": "Repeat: seven small boats",
         "sampling_params": {"temperature": 0, "max_new_tokens": 16},
     }
-    plain = httpx.post(f"{two_prefills.router}/generate", json=body, timeout=60)
-    with httpx.stream("POST", f"{two_prefills.router}/generate", json={**body, "stream": True}, timeout=60) as answer:
+    plain = plain_http.post(f"{two_prefills.router}/generate", json=body, timeout=60)
+    with plain_http.stream(
+        "POST", f"{two_prefills.router}/generate", json={**body, "stream": True}, timeout=60
+    ) as answer:
         events = [line[6:] for line in answer.iter_lines() if line.startswith("data: ")]
     assert events[-1] == "[DONE]"
     assert json.loads(events[-2])["text"] == plain.json()["text"]
@@ -91,7 +95,7 @@ def test_every_sample_of_every_prompt_has_a_room_of_its_own(
     two_prefills: Deployment, path: str, body: dict[str, Any], answers: int
 ) -> None:
     """Where all samples share the room of their prompt, one is answered and the others hang (SGLang 0.5.23)."""
-    answer = httpx.post(f"{two_prefills.router}{path}", json=body, timeout=30)
+    answer = plain_http.post(f"{two_prefills.router}{path}", json=body, timeout=30)
     assert answer.status_code == 200, answer.text
     got = answer.json()
     assert len(got if isinstance(got, list) else got["choices"]) == answers
@@ -101,6 +105,6 @@ def test_every_sample_of_every_prompt_has_a_room_of_its_own(
 def test_a_request_without_a_bootstrap_port_is_refused_at_once(two_prefills: Deployment) -> None:
     body = {"text": "hi", "bootstrap_host": "127.0.0.1", "bootstrap_room": 5, "sampling_params": {"max_new_tokens": 2}}
     for url in (*two_prefills.prefills, *two_prefills.decodes):
-        answer = httpx.post(f"{url}/generate", json=body, timeout=5)
+        answer = plain_http.post(f"{url}/generate", json=body, timeout=5)
         assert answer.status_code == 400
         assert "bootstrap_port" in answer.text

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from pdctl.engines.pdctl.engine import ROWS
+from tests import plain_http
 from tests.e2e.conftest import ROOT, Deployment, wait_for
 from tests.e2e.greedy import answers, prompts
 from tests.ports import free_block
@@ -72,7 +72,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         cwd=ROOT,
     )
     url = f"http://127.0.0.1:{port}"
-    wait_for("unified engine", lambda: httpx.get(f"{url}/health", timeout=5).status_code == 200, 120)
+    wait_for("unified engine", lambda: plain_http.get(f"{url}/health", timeout=5).status_code == 200, 120)
     yield url
     process.terminate()
     process.wait(30)
@@ -168,7 +168,7 @@ def test_a_unified_engine_of_any_shape_answers_like_one_rank(alone: str, shape: 
         )
         try:
             url = f"http://127.0.0.1:{port}"
-            wait_for("engine", lambda: httpx.get(f"{url}/health", timeout=30).status_code == 200, 300)
+            wait_for("engine", lambda: plain_http.get(f"{url}/health", timeout=30).status_code == 200, 300)
             inputs = prompts(40, 1280)
             expected, _ = asyncio.run(answers(alone, inputs, 8))
             got, _ = asyncio.run(answers(url, inputs, 8))

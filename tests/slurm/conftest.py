@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from pdctl.launch import procfs
+from tests import plain_http
 from tests.ports import free_block
 from tests.slurm.cluster import Cluster, missing
 
@@ -104,7 +104,7 @@ class Run:
 
     def answer(self, text: str, tokens: int = 8) -> dict[str, Any]:
         body = {"text": text, "sampling_params": {"max_new_tokens": tokens, "temperature": 0}}
-        answer = httpx.post(f"{self.url}/generate", json=body, timeout=60)
+        answer = plain_http.post(f"{self.url}/generate", json=body, timeout=60)
         answer.raise_for_status()
         value: dict[str, Any] = answer.json()
         return value

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import pytest
 
+from pdctl.switch import perform
+from tests import plain_http
+from tests.cli.verb import Verb
 from tests.e2e.conftest import ROOT, wait_for
 from tests.ports import free_block
 from tests.switch.engines import Engine
@@ -25,10 +27,11 @@ class Fleet:
     decodes: list[Engine]
     router: str
     home: Path
+    verb: Verb
 
     def workers(self) -> dict[str, tuple[str, int | None]]:
         """URL → role and bootstrap port, of those that the router uses."""
-        entries = httpx.get(f"{self.router}/workers").json()["workers"]
+        entries = plain_http.get(f"{self.router}/workers").json()["workers"]
         used = [entry for entry in entries if entry["is_healthy"]]
         return {entry["url"]: (entry["worker_type"], entry.get("bootstrap_port")) for entry in used}
 
@@ -37,16 +40,16 @@ class Fleet:
         return {**prefills, **{one.url: ("decode", None) for one in self.decodes}}
 
     def start(self, *argv: str) -> subprocess.Popen[str]:
+        """The verb in a process of its own, with the pauses it has everywhere."""
         env = {**os.environ, "PDCTL_HOME": str(self.home)}
         command = [sys.executable, "-m", "pdctl", "role-switch", *argv]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True, cwd=ROOT)
 
     def switch(self, engine: Engine, to: str, *more: str) -> tuple[int, str, str]:
-        """Exit code, stdout, stderr."""
-        process = self.start(engine.url, "--to", to, "--router", self.router, *more)
-        out, err = process.communicate(timeout=60)
-        return process.returncode, out, err
+        """Exit code, stdout, stderr of the verb, run in this process with hardly a pause between two looks."""
+        code = self.verb("role-switch", engine.url, "--to", to, "--router", self.router, *more)
+        return code, self.verb.out, self.verb.err
 
 
 @pytest.fixture
@@ -65,20 +68,29 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with (tmp_path_factory.mktemp("router") / "router.log").open("w") as log:
         process = subprocess.Popen([*command, "--probe-interval", "0.1"], stdout=log, stderr=log, cwd=ROOT)
     url = f"http://127.0.0.1:{port}"
-    wait_for("the router", lambda: httpx.get(f"{url}/health").status_code == 200)
+    wait_for("the router", lambda: plain_http.get(f"{url}/health").status_code == 200)
     yield url
     process.terminate()
     assert process.wait(15) == 0
 
 
 @pytest.fixture
-def fleet(engines: tuple[list[Engine], list[Engine]], router: str, tmp_path: Path) -> Iterator[Fleet]:
+def fleet(
+    engines: tuple[list[Engine], list[Engine]],
+    router: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Fleet]:
+    monkeypatch.setenv("PDCTL_HOME", str(tmp_path))
+    for pause in ("AGAIN", "BETWEEN_TURNS"):
+        monkeypatch.setattr(perform, pause, 0.02)
     prefills, decodes = engines
-    made = Fleet(prefills, decodes, router, tmp_path)
+    made = Fleet(prefills, decodes, router, tmp_path, Verb(capsys))
     for url, (role, port) in made.expected().items():
         body = {"url": url, "worker_type": role, **({"bootstrap_port": port} if port else {})}
-        assert httpx.post(f"{router}/workers", json=body).status_code == 202
+        assert plain_http.post(f"{router}/workers", json=body).status_code == 202
     wait_for("four workers", lambda: made.workers() == made.expected())
     yield made
-    for entry in httpx.get(f"{router}/workers").json()["workers"]:
-        httpx.delete(f"{router}/workers/{entry['id']}")
+    for entry in plain_http.get(f"{router}/workers").json()["workers"]:
+        plain_http.delete(f"{router}/workers/{entry['id']}")

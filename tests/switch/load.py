@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from tests import plain_http
+
 PROMPTS = ("two boats", "a quick farmer", "The quick brown fox jumps over", "seven", "the house on the hill by the sea")
 TOKENS = 24
 
@@ -36,7 +38,7 @@ class Load:
 
     def _work(self, number: int) -> None:
         url, turn = self.routers[number % len(self.routers)], number
-        with httpx.Client(base_url=url, timeout=60) as client:
+        with plain_http.Client(base_url=url, timeout=60) as client:
             while not self._over.is_set():
                 turn += 1
                 self._ask(client, url, PROMPTS[turn % len(PROMPTS)], stream=turn % 2 == 0)

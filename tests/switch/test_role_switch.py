@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import signal
 
-import httpx
 import pytest
 
+from tests import plain_http
 from tests.e2e.conftest import wait_for
 from tests.switch.conftest import Fleet
 from tests.switch.engines import NOT_IDLE, TOKENS, hangs_up, refuses, says
@@ -77,9 +77,11 @@ def test_it_waits_until_nothing_is_held(fleet: Fleet) -> None:
 def test_a_drain_has_an_end(fleet: Fleet) -> None:
     turning = fleet.decodes[1]
     turning.busy = 2
-    code, _, err = fleet.switch(turning, "prefill", "--drain-timeout", "1s")
+    code, _, err = fleet.switch(turning, "prefill", "--drain-timeout", "200ms")
     assert code == 1
-    assert f"{turning.url} is not idle after 1 s: num_running_reqs 2; {turning.url} serves as a decode as before" in err
+    assert (
+        f"{turning.url} is not idle after 0.2 s: num_running_reqs 2; {turning.url} serves as a decode as before" in err
+    )
     assert "--drain-timeout, or end them" in err
     assert not turning.of("/pd_role_switch")
     assert fleet.workers() == fleet.expected()
@@ -136,9 +138,9 @@ def test_a_role_that_serves_nobody_is_not_routed_to(fleet: Fleet) -> None:
     """It says that it switched, and answers no canary; once it does, the same command takes up where it ended."""
     peer, turning = fleet.prefills
     turning.generation = 500, {"error": {"message": "waiting_timeout"}}
-    code, _, err = fleet.switch(turning, "decode", "--canary-timeout", "1s")
+    code, _, err = fleet.switch(turning, "decode", "--canary-timeout", "200ms")
     assert code == 1
-    assert f"canary after 1 s: {peer.url} -> {turning.url}: {turning.url} answered 500: waiting_timeout" in err
+    assert f"canary after 0.2 s: {peer.url} -> {turning.url}: {turning.url} answered 500: waiting_timeout" in err
     assert f"{turning.url} is a decode now, and not (everywhere) routed to" in err
     assert turning.url not in fleet.workers()
     turning.generation = TOKENS
@@ -168,7 +170,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_says_what_nobody_has_seen(fleet: Fle
     wait_for("the router to let it go", lambda: turning.url not in fleet.workers())
     turning.healthy = False  # the router lists it again, and does not route to it
     process.send_signal(signal.SIGINT)
-    wait_for("the router to list it again", lambda: turning.url in httpx.get(f"{fleet.router}/workers").text)
+    wait_for("the router to list it again", lambda: turning.url in plain_http.get(f"{fleet.router}/workers").text)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT)

@@ -12,9 +12,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
+from tests import plain_http
 from tests.e2e.conftest import Deployment, wait_for
 from tests.ports import free_block
 from tests.switch.load import PROMPTS, Load
@@ -43,7 +43,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 def bootstrap_ports(fleet: Deployment) -> dict[str, int]:
     """By URL; every instance has one."""
     urls = (*fleet.prefills, *fleet.decodes)
-    return {url: httpx.get(f"{url}/server_info").json()["disaggregation_bootstrap_port"] for url in urls}
+    return {url: plain_http.get(f"{url}/server_info").json()["disaggregation_bootstrap_port"] for url in urls}
 
 
 @contextlib.contextmanager
@@ -64,8 +64,8 @@ def smg(fleet: Deployment, logs: Path) -> Iterator[str]:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     url = f"http://127.0.0.1:{port}"
     try:
-        wait_for("smg ready", lambda: httpx.get(f"{url}/readiness", timeout=5).status_code == 200, 120)
-        wait_for("smg with four workers", lambda: httpx.get(f"{url}/workers").json()["total"] == 4, 60)
+        wait_for("smg ready", lambda: plain_http.get(f"{url}/readiness", timeout=5).status_code == 200, 120)
+        wait_for("smg with four workers", lambda: plain_http.get(f"{url}/workers").json()["total"] == 4, 60)
         yield url
     finally:
         process.terminate()
@@ -74,13 +74,13 @@ def smg(fleet: Deployment, logs: Path) -> Iterator[str]:
 
 def listed(router: str) -> dict[str, tuple[str, int | None]]:
     """URL → role and bootstrap port, as a router has them."""
-    entries = httpx.get(f"{router}/workers").json()["workers"]
+    entries = plain_http.get(f"{router}/workers").json()["workers"]
     return {entry["url"]: (entry["worker_type"], entry.get("bootstrap_port")) for entry in entries}
 
 
 def modes(fleet: Deployment) -> dict[str, str]:
     urls = (*fleet.prefills, *fleet.decodes)
-    return {url: httpx.get(f"{url}/model_info").json()["disaggregation_mode"] for url in urls}
+    return {url: plain_http.get(f"{url}/model_info").json()["disaggregation_mode"] for url in urls}
 
 
 def switch(fleet: Deployment, instance: str, to: str, *more: str) -> dict:
@@ -135,7 +135,7 @@ def test_who_died_comes_back_in_the_role_it_had(fleet: Deployment) -> None:
     url = fleet.decodes[1]
 
     def back() -> bool:
-        entries = httpx.get(f"{fleet.router}/workers").json()["workers"]
+        entries = plain_http.get(f"{fleet.router}/workers").json()["workers"]
         entry = next(one for one in entries if one["url"] == url)
         return modes(fleet)[url] == "prefill" and entry["is_healthy"] and entry["worker_type"] == "prefill"
 

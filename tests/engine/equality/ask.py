@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
 
+from tests import plain_http
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -42,7 +44,7 @@ async def _each(prompts: Sequence[Prompt], ask: Any) -> list[Any]:
 
 
 async def unified(instance: Instance, prompts: Sequence[Prompt]) -> list[tuple[int, ...]]:
-    async with httpx.AsyncClient(timeout=PATIENCE) as client:
+    async with plain_http.AsyncClient(timeout=PATIENCE) as client:
 
         async def ask(number: int, prompt: Prompt) -> tuple[int, ...]:
             answer = await client.post(f"{instance.url}/generate", json=_body(prompt, f"u{number}"))
@@ -58,7 +60,7 @@ async def pair(
     """Differences between the pair's answers and `wanted`."""
     rng = random.Random(f"{prefill.name} {decode.name}")
     limits = httpx.Limits(max_connections=4 * AT_ONCE)
-    async with httpx.AsyncClient(timeout=PATIENCE, limits=limits) as client:
+    async with plain_http.AsyncClient(timeout=PATIENCE, limits=limits) as client:
 
         async def ask(number: int, prompt: Prompt) -> Difference | None:
             room = rng.randrange(1, 2**53)

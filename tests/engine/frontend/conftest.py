@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests import plain_http
 from tests.engine.frontend import checkpoint
 from tests.ports import free_port
 
@@ -54,7 +55,7 @@ class Engine:
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self.client = httpx.Client(base_url=self.url, timeout=PATIENCE)
+        self.client = plain_http.Client(base_url=self.url, timeout=PATIENCE)
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -156,7 +157,7 @@ def in_background(engine: Engine, text: object, **body: object) -> tuple[threadi
     rid = body.setdefault("rid", f"bg{len(engine.lines)}")
 
     def ask() -> None:
-        answers.append(httpx.post(f"{engine.url}/generate", json={"text": text, **body}, timeout=30))
+        answers.append(plain_http.post(f"{engine.url}/generate", json={"text": text, **body}, timeout=30))
 
     thread = threading.Thread(target=ask)
     thread.start()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 
+from tests import plain_http
 from tests.engine.frontend.conftest import READY, running, until
 from tests.ports import free_port
 
@@ -29,7 +30,7 @@ def test_a_room_that_waits_says_for_what() -> None:
                 "bootstrap_port": 8998,
                 "bootstrap_room": ROOM,
             }
-            answers.append(httpx.post(f"{engine.url}/generate", json=body, timeout=30))
+            answers.append(plain_http.post(f"{engine.url}/generate", json=body, timeout=30))
 
         asking = threading.Thread(target=ask)
         asking.start()

@@ -12,6 +12,7 @@ import pytest
 
 from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.drill.fault_points import ENV
+from tests import plain_http
 from tests.engine.frontend.conftest import PATIENCE, READY, Engine, running
 from tests.ports import free_port
 
@@ -52,7 +53,7 @@ def ask(engine: Engine, port: int, room: int, host: str = "127.0.0.1") -> httpx.
         "bootstrap_port": port,
         "bootstrap_room": room,
     }
-    return httpx.post(f"{engine.url}/generate", json=body, timeout=PATIENCE)
+    return plain_http.post(f"{engine.url}/generate", json=body, timeout=PATIENCE)
 
 
 def fired(engine: Engine, step: str, room: int) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests import plain_http
 from tests.engine.frontend.conftest import READY, ROOT, Engine, in_background, running, until
 from tests.ports import free_port
 
@@ -109,7 +110,7 @@ def test_sigterm_lets_running_requests_end(model: Path, tmp_path: Path) -> None:
         engine.process.send_signal(signal.SIGTERM)
         engine.wait_for("Shutting down: 1 request(s) running")
         with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{engine.url}/health")
+            plain_http.get(f"{engine.url}/health")
         gate.touch()
         thread.join(30)
         assert answers[0].json()["text"] == f"!held {gate}"

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
+from tests import plain_http
 from tests.engine.frontend.conftest import READY, Engine, running, until
 from tests.ports import free_port
 
@@ -93,7 +93,7 @@ def test_a_busy_instance_stays_what_it_is(able: Engine) -> None:
     }  # fmt: skip
 
     def ask() -> None:
-        httpx.post(f"{able.url}/generate", json=body, timeout=60)
+        plain_http.post(f"{able.url}/generate", json=body, timeout=60)
 
     client = threading.Thread(target=ask)
     client.start()
@@ -161,7 +161,7 @@ def test_it_has_a_bootstrap_server_from_its_start(model: Path) -> None:
         assert engine.wait_for("Role switch starts a bootstrap server on this instance at 127.0.0.1:")
         route = f"http://127.0.0.1:{words[3]}/route"
         query = dict.fromkeys(("prefill_dp_rank", "prefill_cp_rank", "target_tp_rank", "target_pp_rank"), -1)
-        assert httpx.get(route, params=query).status_code == 503  # it knows nobody: this is a decode
+        assert plain_http.get(route, params=query).status_code == 503  # it knows nobody: this is a decode
 
 
 @pytest.mark.parametrize(

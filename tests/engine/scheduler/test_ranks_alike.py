@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from tests import plain_http
 from tests.e2e.conftest import TINY, wait_for
 from tests.ports import free_block
 
@@ -34,7 +35,9 @@ def engines(*commands: list[str]) -> Iterator[list[str]]:
             processes.append(subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
             urls.append(f"http://127.0.0.1:{port}")
         for url in urls:
-            wait_for(f"health of {url}", lambda url=url: httpx.get(f"{url}/health", timeout=5).status_code == 200, 90)
+            wait_for(
+                f"health of {url}", lambda url=url: plain_http.get(f"{url}/health", timeout=5).status_code == 200, 90
+            )
         yield urls
         for url in urls:
             wait_for(f"return of every page of {url}", lambda url=url: free(url))
@@ -46,7 +49,7 @@ def engines(*commands: list[str]) -> Iterator[list[str]]:
 
 
 def free(url: str) -> bool:
-    states = httpx.get(f"{url}/server_info", timeout=10).json()["internal_states"]
+    states = plain_http.get(f"{url}/server_info", timeout=10).json()["internal_states"]
     return all(state["free_pages"] == state["num_pages"] for state in states)
 
 
@@ -66,7 +69,7 @@ async def answers(
 ) -> list[Answer | None]:
     """What the last of `legs` says; every `leave`-th client goes before it has its answer."""
     gate = asyncio.Semaphore(12)
-    async with httpx.AsyncClient(timeout=90) as client:
+    async with plain_http.AsyncClient(timeout=90) as client:
 
         async def one(index: int, ids: list[int], length: int) -> Answer | None:
             body: dict[str, object] = {
