@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pdctl.doctor.ports import address, agreement, plain
-from pdctl.layout.commands import ROUTERS
+from pdctl.engines.kinds import ROUTERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

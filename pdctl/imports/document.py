@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.client_text import escaped
 from pdctl.engines import numerals
+from pdctl.engines.kinds import EMBEDDED, RELEASED
 from pdctl.errors import UsageError
 from pdctl.imports import placement, sections
 from pdctl.imports.found import GPU_LISTS, ROLES
@@ -55,19 +56,19 @@ def draft(found: Found, name: str, notes: Notes) -> Draft:
             fix = f"give the router the bootstrap port of every prefill: {given}; and to import them, {fix}"
         raise UsageError(what, fix)
     kinds = sorted({one.leader.kind for one in made})
-    if "embedded" in kinds and len(kinds) > 1:
+    if EMBEDDED in kinds and len(kinds) > 1:
         raise UsageError(f"the engines are of two kinds: {' and '.join(kinds)}", "name the files of one deployment")
     both = {role: one_setting([one for one in made if one.role == role], notes) for role in ROLES}
     router = _router(found, notes)
     seats = placement.seats(made, found.routers, found.form, notes)
-    kind = "embedded" if "embedded" in kinds else "sglang"
+    kind = EMBEDDED if EMBEDDED in kinds else RELEASED
     if "dynamo" in kinds:
         notes.changed(both[ROLES[0]].engine.place, "dynamo.sglang: pdctl starts sglang.launch_server, without Dynamo")
     values: Section = {"version": VERSION, "name": _label(str(found.sections.get("name") or name))}
     values["model"] = sections.model(both, notes)
     flags = {role: sections.args(one, notes) for role, one in both.items()}
     engine: Section = {"kind": kind}
-    if kind == "sglang":
+    if kind != EMBEDDED:
         engine["version"] = sections.release(both)
         engine["traceable"] = None if sections.traceable(flags, notes) else False
     engine["command"] = list(both[ROLES[0]].engine.command) or None
@@ -141,7 +142,7 @@ def _pools(found: Found, seats: Sequence[Seat], roles: dict[str, Section], notes
         used = {name: dict(each) for name, each in placement.pools(seats).items()}
     else:
         total = sum(placement.gpus(seat.instance) * seat.instance.nodes for seat in seats)
-        embedded = any(seat.instance.leader.kind == "embedded" for seat in seats)
+        embedded = any(seat.instance.leader.kind == EMBEDDED for seat in seats)
         width = max(placement.gpus(seat.instance) for seat in seats) if embedded else total
         nodes = any(seat.instance.nodes > 1 for seat in seats)
         used = {"default": {"": width}} if (width > GPUS or (embedded and nodes)) else {}
@@ -207,7 +208,7 @@ def _local(seats: Sequence[Seat], notes: Notes) -> Section:
     """The GPUs that each instance is shown, as the list a topology has once."""
     if all(seat.instance.leader.flags.text("device") == "cpu" for seat in seats):
         kinds = {seat.instance.leader.kind for seat in seats}
-        return {} if kinds == {"embedded"} else {"gpus": "none"}
+        return {} if kinds == {EMBEDDED} else {"gpus": "none"}
     shown: list[int] = []
     for seat in seats:
         leader = seat.instance.leader

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.versions import NEWEST, SGLANG, spell
 from pdctl.errors import PdctlError, TopologyError, UsageError
 from pdctl.imports import document, started
@@ -157,7 +158,7 @@ def verify(draft: Draft, head: Sequence[str], name: str, environ: Mapping[str, s
     values, resolved = _accepted(draft, name, environ, notes)
     plan = _planned(resolved, notes)
     engine = values["engine"]
-    if plan is not None and isinstance(engine, dict) and engine["kind"] == "sglang" and "version" not in engine:
+    if plan is not None and isinstance(engine, dict) and engine["kind"] != EMBEDDED and "version" not in engine:
         values, plan = _release(values | {"engine": engine}, plan, name, environ, notes)
     if plan is not None:
         for problem in plan.problems:

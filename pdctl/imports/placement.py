@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
+from pdctl.engines.kinds import EMBEDDED, RELEASED
 from pdctl.imports.found import GPU_LISTS, ROLES
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def _apart(placed: list[Seat], notes: Notes) -> list[Seat]:
     leaders = [seat.instance.leader for seat in placed]
     if any(seat.host for seat in placed) or any(_shares(leader) for leader in leaders):
         return placed
-    ports = [leader.number("port") or HTTP for leader in leaders if leader.kind == "sglang" or leader.number("port")]
+    ports = [leader.number("port") or HTTP for leader in leaders if leader.kind == RELEASED or leader.number("port")]
     total = sum(gpus(seat.instance) * seat.instance.nodes for seat in placed)
     if len(set(ports)) == len(ports) and total <= GPUS:
         return placed
@@ -77,7 +78,7 @@ def _apart(placed: list[Seat], notes: Notes) -> list[Seat]:
 def _shares(leader: Engine) -> bool:
     """It is told which of a host's GPUs are its own, or needs none."""
     shown = next((leader.env[name].value for name in GPU_LISTS if name in leader.env), None)
-    return leader.kind == "embedded" or bool(leader.number("base-gpu-id")) or (shown or "0")[0] != "0"
+    return leader.kind == EMBEDDED or bool(leader.number("base-gpu-id")) or (shown or "0")[0] != "0"
 
 
 def _told(each: Listed, leader: Engine | None, notes: Notes) -> None:
@@ -166,7 +167,7 @@ def gpus(one: Instance) -> int:
 def elsewhere(placed: Sequence[Seat]) -> bool:
     """Not all on one machine."""
     return len({seat.host for seat in placed}) > 1 or any(
-        seat.instance.nodes > 1 and seat.instance.leader.kind != "embedded" for seat in placed
+        seat.instance.nodes > 1 and seat.instance.leader.kind != EMBEDDED for seat in placed
     )
 
 

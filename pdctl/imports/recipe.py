@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from pdctl.engines.kinds import RELEASED, RELEASED_ROUTER
 from pdctl.errors import UsageError
 from pdctl.imports.found import ROLES, Engine, Found, Router
 from pdctl.manifests.command_lines import ALIASES, Flag, Flags
@@ -71,7 +72,7 @@ def _engine(document: Node | None, role: str, file: str, known: Mapping[str, str
     environment = get(document, "backend", f"{role}_environment")
     return Engine(
         role=role,
-        kind="dynamo" if _frontend(document) == "dynamo" else "sglang",
+        kind="dynamo" if _frontend(document) == "dynamo" else RELEASED,
         flags=flags,
         env={key: SaidSetting(key, text(value), line(value)) for key, value in pairs(environment)},
         place=place,
@@ -115,8 +116,9 @@ def _router(document: Node | None, file: str, notes: Notes) -> Router:
         said = get(frontend, key)
         if said is not None and text(said) not in ("false", "0"):
             notes.left_out(f"{file}:{line(said)}", f"{key}: pdctl starts one router")
-    known = {"sglang": "sglang-router", "dynamo": "dynamo"}
-    return Router(known.get(kind, kind), Flags((*flags, Flag("port", (str(ROUTER),), place))), {}, place)
+    return Router(
+        RELEASED_ROUTER if kind == RELEASED else kind, Flags((*flags, Flag("port", (str(ROUTER),), place))), {}, place
+    )
 
 
 def _sections(document: Node | None, file: str, notes: Notes) -> dict[str, object]:

@@ -7,11 +7,11 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
+from pdctl.engines.kinds import EMBEDDED, ENGINES, RELEASED, RELEASED_ROUTER, ROUTERS
 from pdctl.engines.routers import arguments as routers
 from pdctl.engines.sglang.arguments import arguments
 from pdctl.imports.found import bare
 from pdctl.imports.instances import VARIABLE, scalar, values
-from pdctl.topology import schema
 from pdctl.topology.build import SHIPPED
 from pdctl.topology.owned_flags import ENGINE_OWNED, ROUTER_OWNED
 
@@ -53,14 +53,14 @@ def model(both: Mapping[str, Settings], notes: Notes) -> Section:
         )
     }
     path, engine = said["path"], next(iter(both.values())).engine
-    if engine.kind == "embedded" and PurePath(path or SHIPPED[0]).name in SHIPPED:
+    if engine.kind == EMBEDDED and PurePath(path or SHIPPED[0]).name in SHIPPED:
         path = PurePath(path or SHIPPED[0]).name
     if path is None:
         path = PLACEHOLDER
         notes.assumed(engine.said("model-path"), f"model.path {PLACEHOLDER}: nobody says what it is; {VARIABLE}")
     found["path"] = path
     name = said["served-name"]
-    if name is None and path.startswith("/") and engine.kind != "embedded":
+    if name is None and path.startswith("/") and engine.kind != EMBEDDED:
         name = path  # what SGLang serves a directory as, where no name is given
     if name is not None and name != (PurePath(path).name if path.startswith("/") else path):
         found["served-name"] = name
@@ -142,7 +142,7 @@ def args(one: Settings, notes: Notes) -> dict[str, FlagValue]:
             continue
         value = values(flag)
         known = arguments().get(name)
-        if not known and one.engine.kind != "embedded":
+        if not known and one.engine.kind != EMBEDDED:
             notes.suspect(one.place(given), f"{flag}: no release of SGLang has this flag; left out")
         elif value is None:
             notes.left_out(one.place(given), f"{flag}: nobody says what that is; {VARIABLE}")
@@ -159,7 +159,7 @@ FLAG = re.compile(r"[a-z0-9][a-z0-9-]*")
 
 def _whole_name(one: Settings, name: str, notes: Notes) -> str:
     """SGLang's argparse takes the beginning of a name for the name; a topology does not."""
-    if one.engine.kind == "embedded" or name in arguments() or name in ENGINE_OWNED:
+    if one.engine.kind == EMBEDDED or name in arguments() or name in ENGINE_OWNED:
         return name
     meant = [each for each in arguments() if each.startswith(name)]
     if len(meant) != 1:
@@ -197,7 +197,7 @@ def traceable(both: Mapping[str, dict[str, FlagValue]], notes: Notes) -> bool:
 def transfer(both: Mapping[str, Settings], kind: str, notes: Notes) -> Section:
     found: Section = {}
     backend = _agreed(both, "disaggregation-transfer-backend", notes)
-    known = schema.BACKENDS["embedded" if kind == "embedded" else "sglang"]
+    known = ENGINES[EMBEDDED if kind == EMBEDDED else RELEASED].backends
     if backend is not None and backend in known:
         found["backend"] = backend
     elif backend is not None:
@@ -220,14 +220,13 @@ def release(both: Mapping[str, Settings]) -> str | None:
 
 
 DISCOVERY = re.compile(r"service-discovery.*|(prefill|decode)-selector|selector|bootstrap-port-annotation")
-DEFAULT_POLICY = {"sglang-router": "cache_aware", "smg": "cache_aware"}  # sglang_router 0.3.2, smg 1.13.0
 
 
 def router(one: Router | None, notes: Notes) -> Section:
     if one is None:
         notes.assumed("", "router: none is started here, so pdctl's own on port 8000")
         return {}
-    kind = one.kind if one.kind in schema.POLICIES else "sglang-router"
+    kind = one.kind if one.kind in ROUTERS else RELEASED_ROUTER
     if kind != one.kind:
         what = "Dynamo's frontend" if one.kind == "dynamo" else f"frontend {one.kind}"
         notes.changed(one.place, f"{what}: SGLang's router takes its place, for pdctl starts SGLang by itself")
@@ -271,15 +270,15 @@ def _where(one: Router, found: Section, notes: Notes) -> None:
         found["port"] = number
     elif port is not None:
         notes.left_out(port.place or one.place, f"{port}: port 8000 instead; {VARIABLE}")
-    elif one.kind in ("sglang-router", "smg"):
-        found["port"] = 30000
+    elif one.kind in ROUTERS and (usual := ROUTERS[one.kind].port):
+        found["port"] = usual
 
 
 def _policies(one: Router, kind: str, found: Section, notes: Notes) -> None:
     for name in ("policy", "prefill-policy", "decode-policy"):
         flag = one.flags.find(name)
-        said = str(scalar(one.flags.text(name) or "")) or (DEFAULT_POLICY.get(kind, "") if name == "policy" else "")
-        if said and said in schema.POLICIES[kind]:
+        said = str(scalar(one.flags.text(name) or "")) or (ROUTERS[kind].default_policy if name == "policy" else "")
+        if said and said in ROUTERS[kind].policies:
             found[name] = said
         elif flag is not None:
             notes.left_out(flag.place or one.place, f"{flag}: {kind} has no such policy")

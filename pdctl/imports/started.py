@@ -6,6 +6,7 @@ import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.engines.kinds import MODULES
 from pdctl.engines.sglang.arguments import arguments
 from pdctl.imports.found import ROLES, Engine, Router
 from pdctl.manifests.command_lines import Flags, in_full, parse, program, worker
@@ -146,7 +147,7 @@ def _head(start: Start, notes: Notes) -> tuple[tuple[str, ...], list[SaidSetting
     env, image = _docker(found, before) if "docker" in before[:2] or "podman" in before[:2] else ([], "")
     if before and before not in PROMPTS:
         notes.left_out(place, f"what stands in front of it: {_short(before)}")
-    usual = not interpreter or interpreter[0] in PYTHONS or found.kind not in ("sglang", "sglang-router", "mini-lb")
+    usual = not interpreter or interpreter[0] in PYTHONS or found.kind not in MODULES
     if usual or "$" in interpreter[0]:
         return (), env, image
     if not PurePath(interpreter[0]).name.startswith("python"):

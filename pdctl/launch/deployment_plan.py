@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl import package_data
+from pdctl.engines.kinds import EMBEDDED
 from pdctl.errors import InfeasibleError, LaunchError
 from pdctl.launch import installed_parts
 from pdctl.launch.deployment import Deployment, LaunchOptions, OnDeath, ServerPort, ServerRole, Spec
@@ -47,13 +48,13 @@ def plan_here(topology: Topology) -> Plan:
 def deployment(topology: Topology, plan: Plan) -> Deployment:
     """`plan`: as `plan_here` gave it, or one on hosts that a target has given."""
     model = topology.model
-    local = topology.engine.kind == "embedded" or Path(model.path).is_dir()
+    local = topology.engine.kind == EMBEDDED or Path(model.path).is_dir()
     path = topology.readiness.path
     roles = tuple(spec for one in plan.instances for spec in specs(one, path))
     router = _router(plan.router) if plan.router else None
     checkpoint = str(Path(model.path).absolute()) if local else ""
-    release = plan.version if plan.engine == "sglang" else ""
-    if topology.engine.kind == "embedded":
+    release = plan.version if plan.engine != EMBEDDED else ""
+    if topology.engine.kind == EMBEDDED:
         package_data.unpack(Path(checkpoint))
     found = Deployment(topology.name, plan.engine, model.served_name, checkpoint, roles, router, release)
     return installed_parts.equipped(found)

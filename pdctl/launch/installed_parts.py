@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl import __version__, program
+from pdctl.engines.kinds import ENGINES, MODULES, RELEASED
 from pdctl.engines.versions import parse, resolve, spell
 from pdctl.errors import UsageError
 from pdctl.launch.targets import Obstacle
@@ -109,7 +110,7 @@ def equipped(deployment: Deployment) -> Deployment:
 
 
 # Module of a command → the package it comes with.
-PACKAGES = {"sglang.launch_server": "sglang", "sglang_router.launch_router": "sglang-router"}
+PACKAGES = dict(MODULES.values())
 VERSION_PATIENCE = 60.0  # seconds for a Python to look at its own packages; one that takes longer is not asked again
 ASK_VERSION = """
 import sys, importlib.metadata as metadata, importlib.util as util
@@ -137,10 +138,10 @@ def obstacles(deployment: Deployment) -> Iterator[Obstacle]:
         said = _installed(asked, dict(specs[0].env))
         if said == "missing":
             message = f"{', '.join(spec.name for spec in specs)}: {asked.python} has no {asked.package}"
-            key = "engine.command" if asked.package == "sglang" else "router.command"
+            key = "engine.command" if asked.package == ENGINES[RELEASED].package else "router.command"
             fix = f"{asked.python} -m pip install {asked.package}, or set {key} in the topology"
             yield Obstacle("package-missing", message, fix)
-        elif asked.package == "sglang":
+        elif asked.package == ENGINES[RELEASED].package:
             yield from _release(asked, said.removeprefix("version").strip(), deployment.release)
 
 

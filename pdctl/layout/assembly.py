@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.sglang.behaviour import INPUTS_BEHIND_THE_DIST_PORT
 from pdctl.layout.hosts import LOCAL, NOWHERE, HostSeat, HostWish, assign, local, pods
 from pdctl.layout.instance_plan import InstancePlan
@@ -155,7 +156,7 @@ def _bootstrap(side: RoleSide, seat: HostSeat, bases: Bases) -> int | None:
 def _numbers(side: RoleSide, seat: HostSeat, bases: Bases) -> Numbers:
     shape, block = side.shape, bases.dist + bases.stride * seat.before
     numbers = Numbers(bases.http + seat.before, _bootstrap(side, seat, bases))
-    if side.serving.kind == "embedded":
+    if side.serving.kind == EMBEDDED:
         return numbers._replace(dist=block if shape.nodes > 1 else None)
     if shape.nodes > 1 or (shape.dp_attention and bases.fixed_nccl):
         numbers = numbers._replace(dist=block)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from pdctl.engines.kinds import EMBEDDED, ENGINES, ROUTERS
 from pdctl.engines.sglang.arguments import words
 from pdctl.layout.serving import NodeCommand, Pairs, node_http
-from pdctl.program import served_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -15,36 +15,12 @@ if TYPE_CHECKING:
     from pdctl.layout.shape import Shape
     from pdctl.topology.model import FlagValue, Router
 
-SGLANG = ("python", "-m", "sglang.launch_server")
-EMBEDDED = served_command("pdctl.engine")
-
-
-class LaunchProgram(NamedTuple):
-    """`router.command` replaces `command`; `flags` come first behind it. metrics: a port of its own that it opens."""
-
-    command: tuple[str, ...]
-    flags: tuple[str, ...] = ()
-    metrics: int | None = None
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        return self.command + self.flags
-
-
-LAUNCH_ROUTER = ("python", "-m", "sglang_router.launch_router")
-# Checked against sglang-router 0.3.2 and smg 1.13.0 as installed from their wheels.
-ROUTERS = {
-    "pdctl": LaunchProgram(served_command("pdctl.router")),
-    "sglang-router": LaunchProgram(LAUNCH_ROUTER, ("--pd-disaggregation",), 29000),
-    "smg": LaunchProgram(("smg", "launch"), ("--pd-disaggregation",), 29000),
-    "mini-lb": LaunchProgram(LAUNCH_ROUTER, ("--pd-disaggregation", "--mini-lb")),
-}
 METRICS_FLAG = "prometheus-port"
 
 
 def instance(serving: Serving, shape: Shape, numbers: Numbers, leader: str) -> tuple[NodeCommand, ...]:
     """One command per node; `leader` is the address its other nodes reach node 0 at."""
-    if serving.kind == "embedded":
+    if serving.kind == EMBEDDED:
         nodes = range(shape.nodes)
         return tuple(NodeCommand(node, _embedded(serving, shape, numbers, leader, node), serving.env) for node in nodes)
     return tuple(
@@ -90,7 +66,9 @@ def _embedded(serving: Serving, shape: Shape, numbers: Numbers, leader: str, nod
         ("context-length", serving.context_length),
         *serving.args,
     ]
-    return (serving.command or EMBEDDED) + flag_words((name, value) for name, value in wanted if value is not None)
+    return (serving.command or ENGINES[EMBEDDED].command) + flag_words(
+        (name, value) for name, value in wanted if value is not None
+    )
 
 
 def _sglang(serving: Serving, shape: Shape, numbers: Numbers, leader: str, node: int) -> tuple[str, ...]:
@@ -130,7 +108,7 @@ def _sglang(serving: Serving, shape: Shape, numbers: Numbers, leader: str, node:
         ("context_length", serving.context_length),
         *(_traceable(given) if serving.traceable else ()),
     ]
-    argv = serving.command or SGLANG
+    argv = serving.command or ENGINES[serving.kind].command
     for meaning, value in wanted:
         if value is not None:
             argv += words(meaning, serving.version, value)
@@ -179,8 +157,8 @@ def router(
     for url, bootstrap in prefills:
         wanted.append(("prefill", url if bootstrap is None else (url, bootstrap)))
     wanted += [("decode", url) for url in decodes]
-    program = ROUTERS[spec.kind]
-    head = (spec.command or program.command) + program.flags
+    kind = ROUTERS[spec.kind]
+    head = (spec.command or kind.command) + kind.flags
     return NodeCommand(0, head + flag_words([*wanted, *spec.args.items()]), env)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl.engines.environment import lint
+from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.versions import resolve
 from pdctl.errors import UsageError
 from pdctl.layout import role_settings
@@ -35,7 +36,7 @@ TARGETS = ("local", "pools", "kubernetes")
 def describe(
     topology: Topology, target: str | None, measured: Measured, sites: Mapping[str, Site] = NOWHERE
 ) -> PlannedDeployment:
-    embedded = topology.engine.kind == "embedded"
+    embedded = topology.engine.kind == EMBEDDED
     release = resolve(None if embedded else topology.engine.version)
     readings = {role.name: read(topology, role) for role in topology.roles}
     target = target or _target(topology, readings)
@@ -76,7 +77,7 @@ def describe(
 
 def _target(topology: Topology, readings: dict[str, RoleReading]) -> str:
     """Local unless the topology is for a cluster, or larger than one host."""
-    if topology.engine.kind == "embedded" or "targets.local" in topology.spans:
+    if topology.engine.kind == EMBEDDED or "targets.local" in topology.spans:
         return "local"
     if topology.targets.kubernetes and not topology.targets.slurm:
         return "kubernetes"
@@ -120,7 +121,7 @@ def _model(topology: Topology, reading: RoleReading) -> tuple[ModelShape | None,
             Caution("no-model-config", f"no memory and transfer figures: {path} is not a directory here; {fix}")
         ]
     dtype = topology.model.dtype
-    if topology.engine.kind == "embedded":
+    if topology.engine.kind == EMBEDDED:
         given = reading.args.get("dtype", dtype)
         dtype = "float32" if given == "auto" and reading.on_cpu else str(given)
     try:
@@ -146,7 +147,7 @@ def _case(
 ) -> PlannedRole:
     reading = readings[role.name]
     peer = readings["decode" if role.name == "prefill" else "prefill"].shape
-    embedded = topology.engine.kind == "embedded"
+    embedded = topology.engine.kind == EMBEDDED
     pool = topology.pool(role.pool)
     side = RoleSide(
         role=role.name,

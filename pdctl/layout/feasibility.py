@@ -6,6 +6,7 @@ from itertools import combinations
 from math import log2
 from typing import TYPE_CHECKING, Any
 
+from pdctl.engines.kinds import EMBEDDED, RELEASED
 from pdctl.engines.sglang.behaviour import ATTENTION_WIDTH_HAS_A_FIELD
 from pdctl.engines.versions import NEWEST, Version, spell
 from pdctl.layout.shape import Problem, Shape, gpu_id, on_node
@@ -26,7 +27,7 @@ def check(
     version: Version = NEWEST,
     model: ModelShape | None = None,
     redundant_experts: int = 0,
-    engine: str = "sglang",
+    engine: str = RELEASED,
 ) -> tuple[Problem, ...]:
     """Every rule the shape breaks in this release; `nearest` stays empty (see `neighbours.nearest`)."""
     found = list(_findings(shape, version, model, redundant_experts))
@@ -39,14 +40,14 @@ def check(
     )
 
 
-def explain(code: str, what: str, version: Version, engine: str = "sglang") -> str:
+def explain(code: str, what: str, version: Version, engine: str = RELEASED) -> str:
     """`what` with the rule in SGLang's terms, the release, and how that release answers."""
     from pdctl.engines.sglang.rules import Enforced, rule  # late, as above
 
     row = rule(code, version)
     if row is None:
         raise KeyError(f"no rule {code} for sglang {spell(version)}")
-    if engine == "embedded":
+    if engine == EMBEDDED:
         return f"{what} (the embedded engine needs {row.terms})"
     answers = {
         Enforced.ASSERT: "asserts {}",

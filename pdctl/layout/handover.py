@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdctl.engines.kinds import EMBEDDED, RELEASED
 from pdctl.engines.sglang.agreement import common_page_size
 from pdctl.engines.sglang.rules import ALL_CP_RANKS_ENV, HETEROGENEOUS_TP, STAGING_ENV, STAGING_SPAN, rule
 from pdctl.layout import commands
@@ -31,7 +32,7 @@ def check_pair(
     decode: Shape,
     version: Version,
     pages: tuple[int | None, int | None] = (None, None),
-    engine: str = "sglang",
+    engine: str = RELEASED,
 ) -> tuple[Problem, ...]:
     """Rules SGLang keeps, or should, between two instances. `pages` are the page sizes given for the two."""
     return tuple(
@@ -146,7 +147,7 @@ def _cautions(deployment: PlannedDeployment) -> tuple[Caution, ...]:
     prefill, decode = (case.side for case in deployment.cases)
     mla = deployment.model.mla if deployment.model is not None else deployment.mla
     pages = prefill.serving.page_size, decode.serving.page_size
-    embedded = deployment.engine == "embedded"
+    embedded = deployment.engine == EMBEDDED
     return tuple(cautions(prefill.shape, decode.shape, deployment.release.known, mla, deployment.env, pages, embedded))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.engines.kinds import EMBEDDED
+
 if TYPE_CHECKING:
     from pdctl.layout.gpu_memory import GpuMemory
     from pdctl.layout.kv_links import KvLink
@@ -72,7 +74,7 @@ class InstancePlan(NamedTuple):
         """Those whose number is known before it starts."""
         from pdctl.layout.serving import embedded, occupied  # late: the rank table alone needs neither
 
-        if self.serving.kind == "embedded":
+        if self.serving.kind == EMBEDDED:
             return embedded(self.numbers, self.nnodes)
         return occupied(self.shape, self.numbers, self.serving.version)
 

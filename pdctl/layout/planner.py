@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdctl.engines.kinds import EMBEDDED, RELEASED
 from pdctl.engines.versions import resolve
 from pdctl.layout.assembly import Bases, PlannedDeployment, PlannedRole, RoleSide, lay_out
 from pdctl.layout.feasibility import check
@@ -62,7 +63,7 @@ def plan_shape(
     known = _read_model(model)
     budget = Budget(gpu_memory, mem_fraction or MEM_FRACTION, page_size or 1, _itemsize(kv_dtype, known))
     common = Serving(
-        kind="sglang",
+        kind=RELEASED,
         role="prefill",
         model_path=model or NO_MODEL,
         version=release.known,
@@ -80,7 +81,7 @@ def plan_shape(
     return solve(
         PlannedDeployment(
             name="",
-            engine="sglang",
+            engine=RELEASED,
             release=release,
             target="pools",
             cases=tuple(cases),
@@ -180,9 +181,9 @@ def _places(deployment: PlannedDeployment) -> Iterator[str]:
     if deployment.target == "pools" and deployment.router is not None:
         yield "hosts of a pool are alike and empty; they are filled in order"
     traceable = all(case.side.serving.traceable for case in deployment.cases)
-    if deployment.engine == "sglang" and deployment.router is not None and traceable:
+    if deployment.engine != EMBEDDED and deployment.router is not None and traceable:
         yield "servers log every request with its room and publish metrics; engine.traceable: false leaves that out"
-    if deployment.engine == "sglang" and any(case.side.shape.deepep for case in deployment.cases):
+    if deployment.engine != EMBEDDED and any(case.side.shape.deepep for case in deployment.cases):
         yield "the DeepEP all-to-all makes ep_size equal to tp_size"
 
 

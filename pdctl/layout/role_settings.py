@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.routers import arguments as routers
 from pdctl.engines.sglang.arguments import argument, choices, gap
 from pdctl.engines.sglang.behaviour import MOE_DENSE_TP_MAY_BE_TP
@@ -51,7 +52,7 @@ def read(topology: Topology, role: Role) -> RoleReading:
     args = {**topology.engine.args, **role.args}
     env = {**topology.engine.env, **topology.transfer.env, **role.env}
     pool = topology.pool(role.pool)
-    if topology.engine.kind == "embedded":
+    if topology.engine.kind == EMBEDDED:
         on_cpu = args.get("device", "auto") != "cuda"
         # Replicas stand on one node; a CPU holds any number of them.
         crowd = role.tp * role.pp * role.replicas if on_cpu and role.replicas > 1 else 1

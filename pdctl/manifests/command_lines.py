@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
+from pdctl.engines.kinds import COMMAND_LINES, RELEASED, ROUTERS
 from pdctl.engines.routers import arguments as routers
 from pdctl.engines.sglang import arguments as sglang
 
@@ -27,29 +28,15 @@ class ServerProgram(NamedTuple):
     head: tuple[PlacedWord, ...] = ()
 
 
-# Words that stand next to each other in the command line: sglang 0.5.3 to 0.5.23, sglang_router 0.3.2, smg 1.13.0.
-LINES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("engine", "sglang", ("-m", "sglang.launch_server")),
-    ("engine", "sglang", ("sglang", "serve")),
-    ("engine", "dynamo", ("-m", "dynamo.sglang")),
-    ("engine", "embedded", ("-m", "pdctl.engine")),
-    ("router", "sglang-router", ("-m", "sglang_router.launch_router")),
-    ("router", "sglang-router", ("sglang-router", "launch")),
-    ("router", "smg", ("smg", "launch")),
-    ("router", "mini-lb", ("-m", "sglang.srt.disaggregation.mini_lb")),  # a stub that points to the wheel since 0.5.3
-    ("router", "pdctl", ("-m", "pdctl.router")),
-)
-
-
 def program(argv: Sequence[PlacedWord]) -> ServerProgram | None:
     """None for any other command."""
     texts = [word.text.rpartition("/")[2] if at == 0 else word.text for at, word in enumerate(argv)]
-    for role, kind, words in LINES:
+    for row in COMMAND_LINES:
         for at in range(len(texts) - 1):
-            if tuple(texts[at : at + len(words)]) == words:
-                flags = tuple(argv[at + len(words) :])
-                small = kind == "sglang-router" and any(word.text == "--mini-lb" for word in flags)
-                return ServerProgram(role, "mini-lb" if small else kind, flags, tuple(argv[:at]))
+            if tuple(texts[at : at + len(row.words)]) == row.words:
+                flags = tuple(argv[at + len(row.words) :])
+                if not row.flag or any(word.text == row.flag for word in flags):
+                    return ServerProgram(row.role, row.kind, flags, tuple(argv[:at]))
     return None
 
 
@@ -158,9 +145,9 @@ def in_full(kind: str, version: Version | None = None) -> Callable[[str], str]:
 
     version None: the release is not known. Dynamo's flags are not known, so its beginnings stay as they are.
     """
-    if kind == "sglang":
+    if kind == RELEASED:
         return lambda name: sglang.full_name(name, version)
-    if kind in routers.KINDS:
+    if kind in ROUTERS:
         return lambda name: routers.full_name(name, kind)
     return lambda name: name
 

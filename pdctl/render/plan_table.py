@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.sglang.ports import EPHEMERAL
 from pdctl.render.columns import prose, spans, table
 from pdctl.render.plan_document import shell_line, shell_words
@@ -256,7 +257,7 @@ def port_lines(term: Term, plan: Plan, full: bool) -> list[str]:
     header = ["HOST", "INSTANCE", "PORT", "PURPOSE", "PROTOCOL"] if full else ["HOST", "INSTANCE", "PORTS"]
     taken = [problem for problem in plan.problems if problem.code in ("port-collision", "port-range")]
     verdict = term.style(f"{len(taken)} collide, see below", "red") if taken else "no two collide"
-    more = f"; every rank also picks its own at random: {', '.join(EPHEMERAL)}" if plan.engine == "sglang" else ""
+    more = f"; every rank also picks its own at random: {', '.join(EPHEMERAL)}" if plan.engine != EMBEDDED else ""
     return [f"{term.style('ports:', 'bold')} {verdict}{more}", *table(term, header, rows)]
 
 
@@ -363,7 +364,7 @@ def _blocks(term: Term, plan: Plan, full: bool) -> Iterator[list[str]]:
 
 def _headline(term: Term, plan: Plan) -> list[str]:
     verdict = term.style("feasible", "green") if plan.feasible else term.style("infeasible", "red", "bold")
-    what = f"sglang {plan.version}" if plan.engine == "sglang" else "embedded engine"
+    what = f"sglang {plan.version}" if plan.engine != EMBEDDED else "embedded engine"
     parts = [f"{term.style(plan.name, 'bold')}: {verdict}", what]
     hosts = plan.host_names
     if hosts:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.engines.kinds import ROUTERS
 from pdctl.fleet import bootstrap
 from pdctl.switch.order import PREFILL, ROLES, other
-from pdctl.switch.routers import CAN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,7 @@ def _routers(order: Order, fleet: Fleet) -> Iterator[Refusal]:
         where = f"router {router.url}{f' ({router.kind})' if router.kind else ''}"
         if not router.reached:
             yield Refusal(f"{where}: {router.reason}", f"curl -sS {router.url}/workers")
-        elif router.kind not in CAN:
+        elif router.kind not in ROUTERS or not ROUTERS[router.kind].edits_workers:
             reason = router.reason or "its list of workers cannot be changed while it runs"
             yield Refusal(f"{where}: {reason}", "use pdctl's own router, smg or sglang-router")
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0  # seconds for one call
 WORKERS = "/workers"
-# Kinds that can be told; a static list can only be started again.
-CAN = frozenset(("pdctl", "smg", "sglang-router"))
 
 
 class Entry(NamedTuple):

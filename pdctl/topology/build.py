@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pdctl import package_data
+from pdctl.engines.kinds import EMBEDDED, ROUTERS
 from pdctl.topology.checked_values import Values, defaults
 from pdctl.topology.model import (
     Engine,
@@ -54,8 +55,9 @@ def complete(values: Values, spans: Mapping[str, Span], source: str, environ: Ma
     clustered = targets["slurm"] or targets["kubernetes"]
     router = values["router"]
     router["host"] = router["host"] or ("0.0.0.0" if clustered else "127.0.0.1")
-    if router["kind"] == "mini-lb" and "router.policy" not in spans:
-        router["policy"] = "random"
+    policies = ROUTERS[router["kind"]].policies
+    if len(policies) == 1 and "router.policy" not in spans:
+        router["policy"] = policies[0]
 
 
 def build(values: Values, spans: Mapping[str, Span], source: str) -> Topology:
@@ -111,7 +113,7 @@ def _snake(values: Values) -> dict[str, Any]:
 def _model(values: Values, spans: Mapping[str, Span], environ: Mapping[str, str]) -> None:
     model = values["model"]
     name = model["path"] or "tiny"
-    if values["engine"]["kind"] == "embedded" and name in SHIPPED:
+    if values["engine"]["kind"] == EMBEDDED and name in SHIPPED:
         # A plan reads its config.json; its weights are unpacked by who starts an engine.
         model["path"] = str(package_data.unpack(package_data.location(f"checkpoints/{name}"), ".safetensors"))
     elif model["path"]:

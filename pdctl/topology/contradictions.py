@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.topology import owned_flags, schema
+from pdctl.engines.kinds import EMBEDDED, ENGINES, PREFILL_ONLY, ROUTERS
+from pdctl.topology import owned_flags
 from pdctl.topology.diagnostic import Code, Diagnostic, listing, places, shown
 from pdctl.topology.suggest import hint, nearest
 
@@ -93,7 +94,7 @@ def _ranges(topology: Topology) -> list[PortRange]:
             "ports.bootstrap", "bootstrap", first.bootstrap, tuple(name for name in some if name in bootstrapped)
         ),
     ]
-    if topology.engine.kind == "sglang" or any(_nodes(topology, role) > 1 for role in topology.roles):
+    if topology.engine.kind != EMBEDDED or any(_nodes(topology, role) > 1 for role in topology.roles):
         found.append(PortRange("ports.dist-init", "rendezvous", first.dist_init, some, first.stride))
     if together or not topology.targets.kubernetes:
         found.append(PortRange("router.port", "router", topology.router.port, ("the router",)))
@@ -107,13 +108,13 @@ def _tenants(topology: Topology, role: Role) -> list[str]:
 
 def _nodes(topology: Topology, role: Role) -> int:
     pool = next((pool for pool in topology.pools if pool.name == role.pool), None)
-    if topology.engine.kind == "sglang" or pool is None or role.replicas > 1:
+    if topology.engine.kind != EMBEDDED or pool is None or role.replicas > 1:
         return 1
     return -(-role.tp * role.pp // pool.gpus_per_host)
 
 
 def _on_one_host(topology: Topology) -> bool:
-    if topology.engine.kind == "embedded":
+    if topology.engine.kind == EMBEDDED:
         return True
     if topology.targets.slurm or topology.targets.kubernetes or topology.prefill.pool != topology.decode.pool:
         return False
@@ -245,7 +246,7 @@ def choices(written: WrittenTopology) -> Iterator[Diagnostic]:
     """Values that exist, but not for the engine or router that was chosen."""
     topology = written.topology
     backend = topology.transfer.backend
-    known = schema.BACKENDS[topology.engine.kind]
+    known = ENGINES[topology.engine.kind].backends
     if backend and backend not in known and written.sound("transfer.backend", "engine.kind"):
         marks = places(written.spans, ("transfer.backend", ""), ("engine.kind", "the engine is chosen here"))
         message = f"the {topology.engine.kind} engine has no transfer backend `{backend}`"
@@ -256,8 +257,8 @@ def choices(written: WrittenTopology) -> Iterator[Diagnostic]:
         ("prefill-policy", router.prefill_policy),
         ("decode-policy", router.decode_policy),
     ):
-        only = () if key == "prefill-policy" else schema.PREFILL_ONLY
-        allowed = [name for name in schema.POLICIES[router.kind] if name not in only]
+        only = () if key == "prefill-policy" else PREFILL_ONLY
+        allowed = [name for name in ROUTERS[router.kind].policies if name not in only]
         if policy and policy not in allowed and written.sound(f"router.{key}", "router.kind"):
             marks = places(written.spans, (f"router.{key}", ""), ("router.kind", "the router is chosen here"))
             message = f"the router {router.kind} has no policy `{policy}`"
@@ -270,7 +271,7 @@ def keys(written: WrittenTopology) -> Iterator[Diagnostic]:
     if not topology.security.api_key_file or not written.sound(path, "engine.kind", "router.kind"):
         return
     for kind, own, place, args in (
-        (topology.engine.kind, "embedded", "engine.kind", "engine.args.api-key"),
+        (topology.engine.kind, EMBEDDED, "engine.kind", "engine.args.api-key"),
         (topology.router.kind, "pdctl", "router.kind", "router.args.api-key"),
     ):
         if kind != own:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pdctl.engines.kinds import EMBEDDED, ENGINES, ROUTERS
 from pdctl.topology.model import VERSION
 
 
@@ -99,27 +100,14 @@ ENV = named(ValueKind("variable", "text or a number"), "a map of environment var
 LABELS = named(TEXT, "a map of text")
 NAME = text("a name of a-z, 0-9 and - (at most 63, no - at either end)", LABEL)
 
-POLICIES = {
-    "pdctl": ("random", "round_robin", "power_of_two", "cache_aware"),
-    "sglang-router": ("random", "round_robin", "power_of_two", "cache_aware", "manual", "bucket"),
-    "smg": (
-        "random", "round_robin", "power_of_two", "cache_aware", "manual", "bucket",
-        "passthrough", "least_load", "consistent_hashing", "prefix_hash",
-    ),
-    "mini-lb": ("random",),
-}  # fmt: skip
-PREFILL_ONLY = ("bucket",)  # policies the routers take for --prefill-policy alone
 # `embedded` and `sglang` were the names of the first release; `mini_lb` is what SGLang calls it elsewhere.
-ROUTER_KIND = choice(*POLICIES)._replace(
+ROUTER_KIND = choice(*ROUTERS)._replace(
     aliases=(("embedded", "pdctl"), ("sglang", "sglang-router"), ("mini_lb", "mini-lb"))
 )
-POLICY = choice(*POLICIES["smg"])._replace(expected="a routing policy")
-BACKENDS = {
-    "embedded": ("auto", "nixl", "shm", "mooncake", "mooncake_tcp", "fake"),
-    "sglang": ("auto", "mooncake", "mooncake_tcp", "nixl", "ascend", "mori", "fake"),
-}
-
-BACKEND = choice(*dict.fromkeys(BACKENDS["embedded"] + BACKENDS["sglang"]))
+POLICY = choice(*dict.fromkeys(policy for kind in ROUTERS.values() for policy in kind.policies))._replace(
+    expected="a routing policy"
+)
+BACKEND = choice(*dict.fromkeys(backend for kind in ENGINES.values() for backend in kind.backends))
 DATE = text("a date such as `2027-01-31`", r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])")
 RELEASE = text("a version such as `0.5.23`", r"\d+(\.\w+)*")
 GPUS = either(choice("auto", "none"), each(integer(0), "a list of GPU numbers"))
@@ -293,7 +281,7 @@ TOPOLOGY = table(
     Key(
         "engine",
         table(
-            Key("kind", choice("embedded", "sglang"), "embedded", "which engine"),
+            Key("kind", choice(*ENGINES), EMBEDDED, "which engine"),
             Key("version", RELEASE, None, "release of the engine", "the latest known"),
             Key("command", TEXTS, None, "words that start the engine, before its flags", "the engine's own"),
             Key("args", FLAGS, None, "engine flags of both roles, in kebab-case without dashes"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pdctl.engines import history, logged_arguments, tables
+from pdctl.engines.kinds import PREFILL_ONLY, ROUTERS
 from pdctl.engines.routers import arguments as routers
 from pdctl.engines.sglang import agreement, http, metrics
 from pdctl.engines.sglang.bootstrap import SHAPE_KEYS
 from pdctl.engines.versions import SGLANG, Span, parse, spell
-from pdctl.topology.schema import POLICIES, PREFILL_ONLY
 
 
 @pytest.mark.parametrize("kind", ["flags", "environment", "routes", "metrics", "records"])
@@ -61,7 +61,7 @@ def test_the_policies_of_a_topology_are_those_of_the_router(kind: str) -> None:
     """The schema keeps them so that a topology is read without the tables."""
     for flag in ("policy", "prefill-policy", "decode-policy"):
         only = () if flag == "prefill-policy" else PREFILL_ONLY
-        assert {name for name in POLICIES[kind] if name not in only} == set(routers.choices(flag, kind)), flag
+        assert {name for name in ROUTERS[kind].policies if name not in only} == set(routers.choices(flag, kind)), flag
 
 
 @pytest.mark.parametrize(

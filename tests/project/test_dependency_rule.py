@@ -31,7 +31,7 @@ ALLOWED = {
     "manifests": {"topology", "layout", "engines"},
     "catalogue": set(),
     "layout": {"topology", "engines"},
-    "topology": set(),
+    "topology": {"engines"},
     "engines": set(),
     "router": {"layout", "engines"},
     "engine": {"layout", "engines"},

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING
 
+from pdctl.engines.kinds import EMBEDDED
 from pdctl.layout.feasibility import check, nearest
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def divided(args: ServerArgs) -> ServerArgs:
 
 
 def _unsound(shape: Shape) -> str:
-    problems = check(shape, engine="embedded")
+    problems = check(shape, engine=EMBEDDED)
     return _as_flags(problems[0].message) if problems else ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pdctl.engines.base import Adapter
+from pdctl.engines.kinds import ROUTERS
 from pdctl.engines.routers import sglang_router, smg
 from pdctl.engines.row import Level, Row, Speaker
 
@@ -21,13 +22,14 @@ ROWS = (
 )  # fmt: skip
 
 
-LAUNCH_ROUTER = ("python", "-m", "sglang_router.launch_router")
-PD = "--pd-disaggregation"
-
-SMG = Adapter(Speaker.SMG, smg.ROWS, Speaker.SGLANG_ROUTER, command=("smg", "launch", PD), pairs_at_debug=True)
+SMG = Adapter(Speaker.SMG, smg.ROWS, Speaker.SGLANG_ROUTER, command=ROUTERS["smg"].words, pairs_at_debug=True)
 # 0.3 closes a request only when it has read the prefill's whole answer; of smg nothing of the kind is known.
 SGLANG_ROUTER = Adapter(
-    Speaker.SGLANG_ROUTER, sglang_router.ROWS, command=(*LAUNCH_ROUTER, PD), pairs_at_debug=True, reads_prefill=True
+    Speaker.SGLANG_ROUTER,
+    sglang_router.ROWS,
+    command=ROUTERS["sglang-router"].words,
+    pairs_at_debug=True,
+    reads_prefill=True,
 )
 # Written in Python, it serves over uvicorn too: those lines are then its own.
-MINI_LB = Adapter(Speaker.MINI_LB, ROWS, Speaker.SGLANG, command=(*LAUNCH_ROUTER, PD, "--mini-lb"))
+MINI_LB = Adapter(Speaker.MINI_LB, ROWS, Speaker.SGLANG, command=ROUTERS["mini-lb"].words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from pdctl.engines import tables
+from pdctl.engines.kinds import ROUTERS
 
 _PDCTL = """
 admin-api-key-file= admin-api-key= allow-unauthenticated-workers api-key-file= api-key= balance-abs-threshold=
@@ -16,8 +17,7 @@ max-connections= max-payload-memory= max-payload-size= pd-disaggregation policy=
 prefill-timeout= prefill=* probe-interval= probe-timeout= read-timeout= rehearse= request-timeout-secs=
 request-timeout= retries= retry-backoff= shutdown-grace-period-secs= shutdown-grace= upstream-idle-timeout=
 """
-PACKAGES = {"sglang-router": "sglang-router", "mini-lb": "sglang-router", "smg": "smg"}  # mini-lb is in sglang-router
-KINDS = (*PACKAGES, "pdctl")
+PACKAGES = {one.name: one.package for one in ROUTERS.values() if one.package}
 
 
 def release(kind: str) -> str:

@@ -6,6 +6,7 @@ import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.engines.kinds import EMBEDDED
 from pdctl.errors import UsageError
 from pdctl.program import portable
 
@@ -52,7 +53,7 @@ def _words(command: NodeCommand, instance: InstancePlan, variables: PodVariables
         "--node-rank": f"$({variables.rank})",
         "--dist-init-addr": f"$({variables.leader}):{instance.numbers.dist}",
     }
-    if instance.serving.kind == "embedded":  # its nodes count ports as if they shared a host
+    if instance.serving.kind == EMBEDDED:  # its nodes count ports as if they shared a host
         places["--port"] = str(instance.http_port)
     argv = portable(command.argv)
     yield escaped(argv[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pdctl.engines.kinds import ROUTERS
 from pdctl.errors import UsageError
 from pdctl.manifests.manifest import pinned
 from pdctl.topology.checked_values import defaults
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
     from pdctl.topology.model import Topology
 
-DISCOVERS = ("sglang-router",)  # smg 1.13.0 can too, but builds of it forget --pd-disaggregation then
-KNOWS_HOW = (*DISCOVERS, "smg")
 SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|PRIVATE_KEY)$")
 
 
@@ -113,10 +112,10 @@ def _image(key: str, image: str | None) -> str:
 
 
 def _discovery(asked: str | None, router: str) -> str:
-    if asked == "pods" and router not in KNOWS_HOW:
+    if asked == "pods" and not ROUTERS[router].watches_pods:
         fix = "--set targets.kubernetes.discovery=urls, or --set router.kind=sglang-router"
         raise UsageError(f"targets.kubernetes.discovery: the {router} router cannot look for pods", fix)
-    return asked or ("pods" if router in DISCOVERS else "urls")
+    return asked or ("pods" if ROUTERS[router].trusts_pods else "urls")
 
 
 def _selector(topology: Topology, given: Mapping[str, Any], pool: str) -> dict[str, str]:

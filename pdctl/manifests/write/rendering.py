@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.engines.kinds import EMBEDDED
 from pdctl.errors import InfeasibleError, UsageError
 from pdctl.layout.instance_plan import Caution
 from pdctl.layout.planner import plan_topology
@@ -54,14 +55,14 @@ def cautions(topology: Topology, plan: Plan, settings: KubernetesSettings) -> It
             "model-not-mounted", f"model.path {path} is looked for in the pods, where nothing is mounted: {fix}"
         )
     said = RELEASE.search(settings.image)
-    if topology.engine.kind == "sglang" and said and topology.engine.version not in (None, said[1]):
+    if topology.engine.kind != EMBEDDED and said and topology.engine.version not in (None, said[1]):
         message = f"the image is of {said[1]}, the commands are for engine.version {topology.engine.version}"
         yield Caution("image-release", message)
     backend = topology.transfer.backend
-    if topology.engine.kind == "sglang" and backend not in NO_RDMA and not (settings.rdma or settings.host_network):
+    if topology.engine.kind != EMBEDDED and backend not in NO_RDMA and not (settings.rdma or settings.host_network):
         message = f"pods see no RDMA device: {backend or 'mooncake'} will find none, or move KV over TCP"
         yield Caution("no-rdma", f"{message}; --set targets.kubernetes.rdma-resource.rdma/ib=1")
-    if settings.discovery == "urls" and topology.engine.kind == "sglang":
+    if settings.discovery == "urls" and topology.engine.kind != EMBEDDED:
         what = "decodes keep the rank addresses of a prefill that is replaced behind its name (pdctl explain PD211)"
         yield Caution("stale-rank-addresses", f"{what}: restart them with it, or --set router.kind=sglang-router")
     if settings.host_network:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdctl.engines.kinds import ROUTERS
 from pdctl.manifests.write.engine_pods import GRACE, environment, escaped, shared_spec
 from pdctl.manifests.write.objects import Object, labels, metadata
 from pdctl.program import portable
@@ -54,10 +55,6 @@ def _port(name: str, number: int) -> Object:
     return {"name": name, "port": number, "targetPort": name, "protocol": "TCP"}
 
 
-READY = {"mini-lb": "/health"}  # the others tell on /readiness whether a request would find a pair
-ALIVE = {"mini-lb": "/health"}
-
-
 def objects(
     plan: Plan, router: RouterPlan, groups: Sequence[PodGroup], settings: KubernetesSettings, flavour: GroupFlavour
 ) -> Iterator[Object]:
@@ -95,8 +92,8 @@ def _spec(
     if settings.probing is not None:
         kind = settings.router_kind
         container |= {
-            "readinessProbe": _probe(READY.get(kind, "/readiness"), 5, 2),
-            "livenessProbe": _probe(ALIVE.get(kind, "/liveness"), 10, 6),
+            "readinessProbe": _probe(ROUTERS[kind].ready, 5, 2),
+            "livenessProbe": _probe(ROUTERS[kind].alive, 10, 6),
         }
     container = {key: value for key, value in container.items() if value}
     spec: Object = {"containers": [container], "terminationGracePeriodSeconds": GRACE}

@@ -1,0 +1,138 @@
+"""The engines and routers that a topology may name and a command line may start: what is true of each, in one row.
+
+Checked against sglang-router 0.3.2 and smg 1.13.0 as installed from their wheels, and sglang 0.5.3 to 0.5.23.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pdctl.program import served_command
+
+EMBEDDED = "embedded"
+
+
+class EngineKind(NamedTuple):
+    """`name` as in `engine.kind`. package: the one it is installed from, whose releases have rules of their own.
+
+    "": it is pdctl's. backends: the values of its --disaggregation-transfer-backend.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    package: str
+    backends: tuple[str, ...]
+
+
+class RouterKind(NamedTuple):
+    """`name` as in `router.kind`.
+
+    command: what `router.command` of a topology replaces; `flags` come first behind it. package: the one it is
+    installed from; "": pdctl's. port: where it listens unless told; None: not assumed. metrics: a port of its own that
+    it opens, whether asked or not. default_policy: the one it takes where none is given; "": not assumed.
+    edits_workers: POST and DELETE on /workers change its list. watches_pods: it can find workers by their labels;
+    trusts_pods: every build of it can. ip_only: it takes no name as a --host. ready, alive: what a cluster probes.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    package: str
+    policies: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    port: int | None = None
+    metrics: int | None = None
+    default_policy: str = ""
+    edits_workers: bool = True
+    watches_pods: bool = False
+    trusts_pods: bool = False
+    ip_only: bool = False
+    ready: str = "/readiness"  # whether a request would find a pair
+    alive: str = "/liveness"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return self.command + self.flags
+
+
+ENGINES = {
+    one.name: one
+    for one in (
+        EngineKind(
+            EMBEDDED, served_command("pdctl.engine"), "", ("auto", "nixl", "shm", "mooncake", "mooncake_tcp", "fake")
+        ),
+        EngineKind(
+            "sglang", ("python", "-m", "sglang.launch_server"), "sglang",
+            ("auto", "mooncake", "mooncake_tcp", "nixl", "ascend", "mori", "fake"),
+        ),
+    )
+}  # fmt: skip
+
+# What `plan`, `import` and the checks take an engine or a router for where nothing names it.
+RELEASED, RELEASED_ROUTER = "sglang", "sglang-router"
+_RUST = ("random", "round_robin", "power_of_two", "cache_aware", "manual", "bucket")
+_LAUNCH_ROUTER = ("python", "-m", "sglang_router.launch_router")
+_PD = "--pd-disaggregation"
+
+ROUTERS = {
+    one.name: one
+    for one in (
+        RouterKind(
+            "pdctl", served_command("pdctl.router"), "", ("random", "round_robin", "power_of_two", "cache_aware")
+        ),
+        RouterKind(
+            "sglang-router", _LAUNCH_ROUTER, "sglang-router", _RUST, (_PD,), port=30000, metrics=29000,
+            default_policy="cache_aware", watches_pods=True, trusts_pods=True, ip_only=True,
+        ),
+        # It finds workers by their labels too, but builds of it forget --pd-disaggregation then.
+        RouterKind(
+            "smg", ("smg", "launch"), "smg",
+            (*_RUST, "passthrough", "least_load", "consistent_hashing", "prefix_hash"), (_PD,), port=30000,
+            metrics=29000, default_policy="cache_aware", watches_pods=True,
+        ),
+        # It is in sglang-router's package.
+        RouterKind(
+            "mini-lb", _LAUNCH_ROUTER, "sglang-router", ("random",), (_PD, "--mini-lb"), edits_workers=False,
+            ip_only=True, ready="/health", alive="/health",
+        ),
+    )
+}  # fmt: skip
+PREFILL_ONLY = ("bucket",)  # policies the routers take for --prefill-policy alone
+
+
+class CommandLine(NamedTuple):
+    """`words` stand next to each other in the command line of a `kind`, and `flag` ("": any) somewhere behind them."""
+
+    role: str  # engine | router
+    kind: str
+    words: tuple[str, ...]
+    flag: str = ""
+
+
+# The first that fits counts. Of sglang 0.5.3 to 0.5.23, sglang_router 0.3.2, smg 1.13.0.
+COMMAND_LINES = (
+    CommandLine("engine", "sglang", ("-m", "sglang.launch_server")),
+    CommandLine("engine", "sglang", ("sglang", "serve")),
+    CommandLine("engine", "dynamo", ("-m", "dynamo.sglang")),
+    CommandLine("engine", EMBEDDED, ("-m", "pdctl.engine")),
+    CommandLine("router", "mini-lb", ("-m", "sglang_router.launch_router"), "--mini-lb"),
+    CommandLine("router", "mini-lb", ("sglang-router", "launch"), "--mini-lb"),
+    CommandLine("router", "sglang-router", ("-m", "sglang_router.launch_router")),
+    CommandLine("router", "sglang-router", ("sglang-router", "launch")),
+    CommandLine("router", "smg", ("smg", "launch")),
+    # A stub that points to the wheel since 0.5.3.
+    CommandLine("router", "mini-lb", ("-m", "sglang.srt.disaggregation.mini_lb")),
+    CommandLine("router", "pdctl", ("-m", "pdctl.router")),
+)
+
+
+def _modules() -> dict[str, tuple[str, str]]:
+    found: dict[str, tuple[str, str]] = {}
+    kinds: tuple[EngineKind | RouterKind, ...] = (*ENGINES.values(), *ROUTERS.values())
+    for one in kinds:
+        if one.package and one.command[1:2] == ("-m",):
+            found[one.name] = (one.command[2], one.package)
+    return found
+
+
+# Kinds of other packages that are started as `python -m MODULE` → the module, and the package it comes with.
+MODULES = _modules()
