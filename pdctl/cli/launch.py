@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shlex
-import signal
-import subprocess
 import sys
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pdctl.cli.exits import leave_unheard, reraise
 from pdctl.cli.options import seconds
-from pdctl.launch import deployment_plan, remote
+from pdctl.errors import LaunchError
+from pdctl.launch import remote
 from pdctl.launch.deployment import OnDeath  # noqa: TC001 - Typer evaluates the annotations
-from pdctl.launch.run_opening import Opened, open_run
-from pdctl.launch.state import home
-from pdctl.launch.supervisor import Supervisor
-from pdctl.launch.targets.local import Local
-from pdctl.render import launch_view, plan_document, term
-from pdctl.render.foreground import Foreground, LaunchProgress, choose
+from pdctl.launch.targets import LaunchPlace, prepare
+from pdctl.launch.targets.target import LaunchOrder
+from pdctl.render import launch_view, term
+from pdctl.render.foreground import LaunchDisplay, LaunchProgress
 from pdctl.topology import export, resolve
 
 if TYPE_CHECKING:
-    from pdctl.launch.deployment import Deployment, LaunchOptions
     from pdctl.layout.instance_plan import Plan
     from pdctl.topology.model import Topology
 
@@ -44,21 +37,6 @@ Secret = typer.Option(
 )
 Detach = typer.Option("--detach", "-d", help="Return once it serves; it goes on by itself.")
 Run = typer.Option("--name", metavar="RUN", help="Name of the run; the topology's name if not given.")
-
-
-class LaunchPlace(str, Enum):
-    LOCAL = "local"
-    SLURM = "slurm"
-    KUBERNETES = "kubernetes"
-
-
-class WrittenSource(NamedTuple):
-    """Where the topology came from, and what it says."""
-
-    files: list[str]
-    sets: list[str]
-    topology: Topology
-    text: str
 
 
 def command(
@@ -93,99 +71,36 @@ def command(
     """
     if secret is not None:
         sets = [*(sets or []), f"security.deployment-secret={str(secret).lower()}"]
-    written = _read([topology, *(overlays or [])], sets or [])
-    if place is LaunchPlace.KUBERNETES:
-        from pdctl.cli import launch_kubernetes  # late: a run of this machine asks no cluster
-
-        until = None if timeout is None else seconds("--timeout", timeout)
-        launch_kubernetes.launch(written.topology, name, until, dry_run, doctor)
-        return
-    plan = _plan(written.topology, place)
-    for caution in plan.warnings:
-        term.err().write(f"warning: {caution.message}")
-    deployment = deployment_plan.deployment(written.topology, plan)
-    if dry_run:
-        _print_commands(written.topology, plan, name or deployment.name, place, output)
-        return
-    if doctor and not deployment.rehearsal:
-        from pdctl.cli import rollout  # late: --dry-run and --no-doctor need no checks
-
-        rollout.check(written.topology, plan, term.err())
-    limit = None if timeout is None else seconds("--timeout", timeout)
-    options = deployment_plan.options(written.topology, limit, on_death, verify)
-    shown = LaunchProgress.NONE if quiet else progress
-    if place is LaunchPlace.SLURM:
-        from pdctl.cli import launch_slurm  # late: a run of this machine asks no cluster
-
-        patience = seconds("--queue-timeout", queue)
-        wish = launch_slurm.Wish(name or deployment.name, written, options, detach, shown, not quiet, patience)
-        launch_slurm.launch(plan, wish)
-        return
-    target = Local(name or deployment.name, os.environ)
-    opened = _open(written, deployment, options, name or deployment.name, target, detach)
-    opened.directory.keep("plan.json", plan_document.to_json(plan))
-    if shown is not LaunchProgress.NONE:
-        launch_view.headline(deployment, opened.run.name, opened.directory.logs, term.err())
-    if detach:
-        _leave_running(opened, shown)
-    else:
-        _stay(opened, target, shown, follow=not quiet)
-
-
-def _read(files: list[str], sets: list[str]) -> WrittenSource:
-    topology, values = resolve.resolve([resolve.find(each) for each in files], sets)
-    return WrittenSource(files, sets, topology, export.to_yaml(values))
-
-
-def _open(
-    written: WrittenSource, deployment: Deployment, options: LaunchOptions, name: str, target: Local, detach: bool
-) -> Opened:
-    opened = open_run(
-        home(os.environ),
-        name,
-        deployment,
-        options,
-        check=target.check,
+    files = [topology, *(overlays or [])]
+    resolved = resolve.resolve([resolve.find(each) for each in files], sets or [])
+    order = LaunchOrder(
+        topology=resolved.topology,
+        text=export.to_yaml(resolved.values),
+        files=files,
+        sets=sets or [],
         argv=sys.argv,
+        name=name,
         detached=detach,
-        files=written.files,
-        sets=written.sets,
-        logs=written.topology.readiness.logs_dir,
-        secret=written.topology.security.deployment_secret,
+        timeout=None if timeout is None else seconds("--timeout", timeout),
+        on_death=on_death,
+        verify=verify,
+        patience=seconds("--queue-timeout", queue),
     )
-    opened.directory.keep("topology.yaml", written.text)
-    return opened
-
-
-def _plan(topology: Topology, place: LaunchPlace) -> Plan:
-    if place is LaunchPlace.LOCAL:
-        return deployment_plan.plan_here(topology)
-    from pdctl.launch.slurm import host_placement  # late: a run of this machine asks no cluster
-
-    return host_placement.planned(topology)
-
-
-def _print_commands(topology: Topology, plan: Plan, name: str, place: LaunchPlace, output: DryRunForm) -> None:
-    if place is LaunchPlace.SLURM:
-        from pdctl.cli import launch_slurm  # late, as above
-
-        launch_slurm.dry_run(topology, plan, name, output is DryRunForm.JSON)
+    target = prepare(place, order)
+    for caution in target.cautions:
+        term.err().write(f"warning: {caution.message}")
+    if dry_run:
+        launch_view.dry_run(target.dry_run(), output is DryRunForm.JSON, term.out())
         return
-    deployment = deployment_plan.deployment(topology, plan)
-    if output is DryRunForm.JSON:
-        term.out().write(launch_view.dry_run_json(deployment))
-    else:
-        launch_view.dry_run(deployment, term.out())
-
-
-def _stay(opened: Opened, target: Local, progress: LaunchProgress, follow: bool) -> None:
-    view = choose(progress, opened.run.deployment, term.err(), attached=True)
-    shown = Foreground(opened.directory, opened.run, view, follow)
+    if doctor and not target.rehearsal:
+        _ask_doctor(target.topology, target.plan)
+    display = LaunchDisplay(LaunchProgress.NONE if quiet else progress, attached=not detach, follow=not quiet)
     try:
-        outcome = Supervisor(opened.directory, opened.run, target, shown.event).run()
+        outcome = target.launch(display)
     finally:
-        heard = shown.close()
-    os.close(opened.lock)
+        heard = display.close()
+    if outcome is None:
+        return
     if not heard:
         leave_unheard(outcome.code, outcome.signal)
     if outcome.signal:
@@ -193,22 +108,25 @@ def _stay(opened: Opened, target: Local, progress: LaunchProgress, follow: bool)
     raise remote.failure(outcome)
 
 
-def _leave_running(opened: Opened, progress: LaunchProgress) -> None:
-    view = choose(progress, opened.run.deployment, term.err(), attached=False)
-    supervisor = remote.detach(opened.directory, opened.lock)
-    try:
-        run = remote.await_serving(opened.directory, lambda: supervisor.poll() is not None, view.event)
-    except KeyboardInterrupt:
-        # What was asked for is not wanted any more; the second signal says that nothing is to be drained.
-        supervisor.send_signal(signal.SIGTERM)
-        supervisor.send_signal(signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            supervisor.wait(timeout=remote.MARGIN)
-        view.close()
-        reraise(signal.SIGINT)
-        raise
-    finally:
-        view.close()
-    remote.release(supervisor)
-    launch_view.banner(run, term.out())
-    term.out().write(f"  {shlex.join(['pdctl', 'down', run.name])}")
+def _ask_doctor(topology: Topology, plan: Plan) -> None:
+    """Doctor over what is written. Warnings in one line each; LaunchError, after every finding whole, for an error."""
+    from pdctl.cli.doctor_request import accepted  # late: --dry-run and --no-doctor need no checks
+    from pdctl.doctor import runner, selection
+    from pdctl.doctor.facts import Depth
+    from pdctl.doctor.gather import gather
+    from pdctl.doctor.request import Request
+    from pdctl.render.findings import report_text
+
+    chosen = selection.Selection(suppressions=accepted(topology))
+    report = runner.run(gather(Request(depth=Depth.STATIC, topology=topology, plan=plan)), chosen)
+    errors = selection.failing(report, chosen.fail_on)
+    for found in errors:
+        report_text.finding(found, term.err())
+    if errors:
+        codes = ", ".join(dict.fromkeys(found.code for found in errors))
+        message = f"doctor found {codes} in {topology.name} before anything was started"
+        accept = "accept it with `doctor: ignore:` in the topology"
+        raise LaunchError(message, f"mend it, {accept}, or start anyway with --no-doctor (pdctl explain {codes})")
+    for found in report.findings:
+        if found.severity.value == "warning" and not found.suppressed:
+            term.err().write(f"warning: {found.code} {found.headline} (pdctl explain {found.code})")

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from pdctl.launch.state import RunDir
 from pdctl.launch.supervisor import Supervisor
-from pdctl.launch.targets.local import Local
+from pdctl.launch.targets.local import LocalRuntime
 
 
 def main(argv: list[str]) -> int:
     directory = RunDir(Path(argv[0]))
     os.set_inheritable(int(argv[1]), False)  # the lock is the supervisor's, not its children's
     run = directory.load()
-    outcome = Supervisor(directory, run, Local(run.name, os.environ), lambda event: None).run()
+    outcome = Supervisor(directory, run, LocalRuntime(run.name, os.environ), lambda event: None).run()
     return outcome.code or 128 + outcome.signal
 
 

@@ -18,7 +18,7 @@ from pdctl import __version__, program
 from pdctl.engines.kinds import ENGINES, MODULES, RELEASED
 from pdctl.engines.versions import parse, resolve, spell
 from pdctl.errors import UsageError
-from pdctl.launch.targets import Obstacle
+from pdctl.launch.runtime import Obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -17,7 +17,7 @@ from pdctl.errors import LaunchError, MissingExtraError, PdctlError
 from pdctl.launch import installed_parts, procfs
 from pdctl.launch.deployment import ServerRole
 from pdctl.launch.process import RUN
-from pdctl.launch.targets import Obstacle
+from pdctl.launch.runtime import Obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl import __version__
 from pdctl.errors import LaunchError
-from pdctl.launch import credentials, ending_reasons, log_tail, preflight, storage
+from pdctl.launch import credentials, deployment_plan, ending_reasons, log_tail, preflight, storage
 from pdctl.launch.run import Process, Run
-from pdctl.launch.state import RunDir, check_name
+from pdctl.launch.state import RunDir, check_name, home
+from pdctl.layout import plan_document
 from pdctl.user_files import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pdctl.launch.deployment import Deployment, LaunchOptions
-    from pdctl.launch.targets import Obstacle
+    from pdctl.launch.runtime import Obstacle
+    from pdctl.launch.targets.target import LaunchOrder
+    from pdctl.layout.instance_plan import Plan
 
 ROTATE = 64 << 20  # bytes of an instance's log above which a new run begins a new file
 
@@ -32,6 +35,28 @@ class Opened(NamedTuple):
     directory: RunDir
     run: Run
     lock: int
+
+
+def open_ordered(
+    order: LaunchOrder, plan: Plan, deployment: Deployment, check: Callable[[Deployment], tuple[Obstacle, ...]]
+) -> Opened:
+    """As `open_run`, of what was ordered; the topology and its plan are kept beside run.json."""
+    opened = open_run(
+        home(os.environ),
+        order.name or deployment.name,
+        deployment,
+        deployment_plan.options(order.topology, order.timeout, order.on_death, order.verify),
+        check=check,
+        argv=order.argv,
+        detached=order.detached,
+        files=order.files,
+        sets=order.sets,
+        logs=order.topology.readiness.logs_dir,
+        secret=order.topology.security.deployment_secret,
+    )
+    opened.directory.keep("topology.yaml", order.text)
+    opened.directory.keep("plan.json", plan_document.to_json(plan))
+    return opened
 
 
 def open_run(

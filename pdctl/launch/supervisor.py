@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pdctl.launch.deployment import Deployment, Spec
+    from pdctl.launch.runtime import Handle, Runtime
     from pdctl.launch.state import RunDir
-    from pdctl.launch.targets import Handle, Target
 
 PAIR_TIMEOUT = 30.0  # seconds one verification request may take
 STEADY = 600.0  # seconds of readiness after which earlier restarts are forgiven
@@ -62,8 +62,8 @@ class StartOver(Exception):
 
 
 class Supervisor:
-    def __init__(self, directory: RunDir, run: Run, target: Target, emit: Callable[[RunEvent], None]) -> None:
-        self._target = target
+    def __init__(self, directory: RunDir, run: Run, runtime: Runtime, emit: Callable[[RunEvent], None]) -> None:
+        self._runtime = runtime
         self._mailbox = Mailbox()
         self._journal = Journal(directory, run, emit)
         self._options = run.options
@@ -170,10 +170,10 @@ class Supervisor:
         now = state.with_roles(self._deployment, state.read_roles(directory.path))
         specs = tuple(spec for spec in now.specs if spec.instance == instance)
         specs = credentials.equipped(specs, self._deployment, directory.path)
-        split = generation if self._target.capabilities.moves_ports else 1
+        split = generation if self._runtime.moves_ports else 1
         logs = tuple(part(directory.log(spec.name), split) for spec in specs)
         workers = tuple(role.url for role in self._deployment.servers if role.instance not in self._given_up)
-        handles = self._target.start(specs, generation, logs, self._mailbox.put)
+        handles = self._runtime.start(specs, generation, logs, self._mailbox.put)
         self._mercy.pop(instance, None)
         for spec, handle, log in zip(specs, handles, logs, strict=True):
             self._handles[spec.name] = handle
@@ -189,8 +189,8 @@ class Supervisor:
             watch.start()
 
     def _move(self, instance: str, generation: int) -> None:
-        specs = self._target.moved(self._nodes(instance), generation)
-        if instance == "router" and self._target.capabilities.moves_ports:
+        specs = self._runtime.moved(self._nodes(instance), generation)
+        if instance == "router" and self._runtime.moves_ports:
             now = {spec.name: spec for spec in self._deployment.servers}
             planned = {spec.url: now[spec.name] for spec in self._planned.servers}
             router = self._planned.router
@@ -245,7 +245,7 @@ class Supervisor:
 
     def _look_at_the_clock(self) -> None:
         """An allocation is left before it is taken away."""
-        ends_at = self._target.ends_at
+        ends_at = self._runtime.ends_at
         if not ends_at:
             return
         left = ends_at - time.time()
@@ -310,7 +310,7 @@ class Supervisor:
         """A server that came back under another address: the router has to be told."""
         router = self._deployment.router
         planned = next((each for each in self._planned.servers if each.name == spec.name), None)
-        if router is None or planned is None or not self._served or not self._target.capabilities.moves_ports:
+        if router is None or planned is None or not self._served or not self._runtime.moves_ports:
             return
         handle = self._handles[spec.name]
         before = tuple(dict.fromkeys((planned.url, *self._left_behind.get(spec.name, ()))))
@@ -341,7 +341,7 @@ class Supervisor:
             process = self._journal.run.process(name)
             raise Ending(ending_reasons.died(self._journal.directory, process, message.exit, ready_at, tries))
         self._forget(spec)
-        hopeless = self._target.beyond_help(self._nodes(instance))
+        hopeless = self._runtime.beyond_help(self._nodes(instance))
         if worn_out and not hopeless:
             hopeless = f"it was restarted {'once' if tries == 1 else f'{tries} times'}"
         if hopeless:
@@ -368,7 +368,7 @@ class Supervisor:
     def _forget(self, spec: Spec) -> None:
         router = self._deployment.router
         server = self._nodes(spec.instance)[0]
-        if router is not None and server.role is not ServerRole.ROUTER and self._target.capabilities.moves_ports:
+        if router is not None and server.role is not ServerRole.ROUTER and self._runtime.moves_ports:
             self._left_behind.setdefault(server.name, []).append(server.url)
             router_list.forget(router.url, server, self._credentials)
 
@@ -421,5 +421,5 @@ class Supervisor:
     def _wind_down(self, outcome: RunOutcome) -> None:
         for watch in self._watches.values():
             watch.close()
-        down = WindDown(self._journal, self._target, self._mailbox, self._handles, self._deployment)
+        down = WindDown(self._journal, self._runtime, self._mailbox, self._handles, self._deployment)
         down.run(outcome, self._options)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pdctl.launch.journal import Journal
-    from pdctl.launch.targets import Handle, Target
+    from pdctl.launch.runtime import Handle, Runtime
 
 ASK_ROUTER = 2.0  # seconds the router has to say how many requests are in flight
 AFTER_KILL = 5.0  # seconds for a killed process to be gone
@@ -26,13 +26,13 @@ class WindDown:
     def __init__(
         self,
         journal: Journal,
-        target: Target,
+        runtime: Runtime,
         mailbox: Mailbox,
         handles: Mapping[str, Handle],
         deployment: Deployment,
     ) -> None:
         self._journal = journal
-        self._target = target
+        self._runtime = runtime
         self._mailbox = mailbox
         self._handles = handles
         self._deployment = deployment
@@ -109,8 +109,8 @@ class WindDown:
     def _nothing_left(self) -> str:
         """What is left, in words: normally nothing, and that is said because it was looked for."""
         deaf = (f"{handle.spec.name} ({handle.words})" for handle in self._handles.values() if handle.exit is None)
-        left = (*self._target.sweep(), *deaf)
-        busy = self._target.busy_ports(self._deployment)
+        left = (*self._runtime.sweep(), *deaf)
+        busy = self._runtime.busy_ports(self._deployment)
         found = [f"{what} cannot be ended" for what in left]
         found += [f"port {port} is still taken" for port in busy]
         if found:

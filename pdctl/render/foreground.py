@@ -1,10 +1,11 @@
-"""A run in the foreground: its start, as the terminal allows, the address on stdout, then its logs until the end."""
+"""A launch as it goes: its start, as the terminal allows, the address on stdout, of an attached run its logs too."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import queue
+import shlex
 import shutil
 import threading
 import time
@@ -14,11 +15,15 @@ from typing import TYPE_CHECKING
 from pdctl.errors import PdctlError
 from pdctl.launch.log_tail import PROBE, LogFollower, LogLine
 from pdctl.launch.run import EventKind, RunEvent
-from pdctl.render import launch_view, term
+from pdctl.render import launch_view, run_tables, term
 from pdctl.render.launch_view import PlainView, View
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.launch.clusters import Cluster
     from pdctl.launch.deployment import Deployment
+    from pdctl.launch.kubectl import ClusterPod
     from pdctl.launch.run import Run
     from pdctl.launch.state import RunDir
     from pdctl.render.term import Term
@@ -54,29 +59,58 @@ HINT = "the logs follow; Ctrl-C ends the run, and waits for the requests in flig
 BLOCKED = 5.0  # seconds without a line taken after which the terminal counts as blocked
 
 
-class Foreground:
-    """Hand `event` to the supervisor; `close` when it is done. `follow`: show the logs once it serves.
+class LaunchDisplay:
+    """Shows a launch; `close` when it is over. `follow`: the logs too, once it serves.
 
-    A thread of its own writes: a terminal that takes nothing (Ctrl-S, a pipe nobody reads) must not stop supervision.
+    Of an attached run a thread of its own writes: a terminal that takes nothing (Ctrl-S, a pipe nobody reads) must not
+    stop supervision.
     """
 
-    def __init__(self, directory: RunDir, run: Run, view: View, follow: bool) -> None:
-        self._directory = directory
-        self._run = run
-        self._view = view
+    def __init__(self, progress: LaunchProgress, attached: bool, follow: bool) -> None:
+        self._chosen = progress
+        self._attached = attached
         self._follow = follow
+        self._view = View()
+        self._directory: RunDir | None = None
         self._follower: LogFollower | None = None
         self._served = False
         self._events: queue.SimpleQueue[RunEvent | None] = queue.SimpleQueue()
         self._progress = 0.0
         self._thread = threading.Thread(target=self._show, name="display", daemon=True)
-        self._thread.start()
+
+    def opened(self, directory: RunDir, run: Run, where: str = "") -> None:
+        self._view = choose(self._chosen, run.deployment, term.err(), self._attached)
+        if self._chosen is not LaunchProgress.NONE:
+            launch_view.headline(run.deployment, run.name, directory.logs, term.err(), where)
+        self._directory, self._run = directory, run
+        if self._attached:
+            self._thread.start()
 
     def event(self, event: RunEvent) -> None:
-        self._events.put(event)
+        if self._attached:
+            self._events.put(event)
+        else:
+            self._view.event(event)
+
+    def serving(self, run: Run) -> None:
+        self._view.close()
+        launch_view.banner(run, term.out())
+        term.out().write(f"  {shlex.join(['pdctl', 'down', run.name])}")
+
+    def say(self, sentence: str) -> None:
+        term.err().write(sentence)
+
+    def waiting(self, missing: Sequence[str]) -> None:
+        run_tables.cluster_waiting(missing, term.err())
+
+    def cluster_serving(self, of: Cluster, pods: Sequence[ClusterPod]) -> None:
+        run_tables.cluster_serving(of, pods, term.out())
 
     def close(self) -> bool:
         """Return once everything is shown; False if the terminal has taken nothing for BLOCKED seconds."""
+        if self._thread.ident is None:  # not attached, or nothing was opened
+            self._view.close()
+            return True
         self._progress = time.monotonic()
         self._events.put(None)
         while self._thread.is_alive():
@@ -108,6 +142,7 @@ class Foreground:
                 term.err().write(f"serving again at {self._run.deployment.url}")
             return
         self._served = True
+        assert self._directory is not None
         with contextlib.suppress(PdctlError):
             self._run = self._directory.load()  # with the addresses that a cluster gave
         launch_view.banner(self._run, term.out())

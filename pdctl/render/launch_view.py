@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pdctl.launch.deployment import Deployment, Spec
     from pdctl.launch.log_tail import LogLine
     from pdctl.launch.run import Run
+    from pdctl.launch.targets.target import DryRun
     from pdctl.render.term import Term
 
 HUES = {ServerRole.PREFILL: "blue", ServerRole.DECODE: "green", ServerRole.ROUTER: "magenta"}
@@ -141,9 +142,20 @@ def banner(run: Run, term: Term) -> None:
     term.stream.flush()
 
 
-def dry_run(deployment: Deployment, term: Term) -> None:
-    """Every command with its environment, each as one line to paste."""
-    for spec in deployment.specs:
+def dry_run(found: DryRun, as_json: bool, term: Term) -> None:
+    """Every command with its environment, each as one line to paste, after the scripts and steps that start them."""
+    if found.deployment is None:
+        term.write(found.manifests.rstrip())
+        return
+    if as_json:
+        term.write(json.dumps(_dry_run_document(found, found.deployment), indent=2))
+        return
+    for file, text in found.scripts.items():
+        term.write(f"# {file}\n{text.rstrip()}")
+    for instance, words in found.steps:
+        term.write(f"# step {instance}, from the supervisor on the first host")
+        term.write(shlex.join([*words, "…"]))
+    for spec in found.deployment.specs:
         ports = ", ".join(f"{port.purpose} {port.port}" for port in spec.ports)
         term.write(term.style(f"# {spec.name}: {ports}", "dim"))
         term.write(command_line(spec))
@@ -154,7 +166,7 @@ def command_line(spec: Spec) -> str:
     return " ".join([*env, shlex.join(spec.argv)])
 
 
-def dry_run_json(deployment: Deployment) -> str:
+def _dry_run_document(found: DryRun, deployment: Deployment) -> dict[str, object]:
     processes = [
         {
             "name": spec.name,
@@ -166,6 +178,13 @@ def dry_run_json(deployment: Deployment) -> str:
         }
         for spec in deployment.specs
     ]
-    return json.dumps(
-        {"schema": DRY_RUN, "name": deployment.name, "url": deployment.url, "processes": processes}, indent=2
-    )
+    document: dict[str, object] = {
+        "schema": DRY_RUN,
+        "name": deployment.name,
+        "url": deployment.url,
+        "processes": processes,
+    }
+    if found.scripts:
+        document["scripts"] = dict(found.scripts)
+        document["steps"] = [{"name": instance, "argv": list(words)} for instance, words in found.steps]
+    return document

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.sglang.ports import EPHEMERAL
+from pdctl.layout.plan_document import shell_line, shell_words
 from pdctl.render.columns import prose, spans, table
-from pdctl.render.plan_document import shell_line, shell_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ import pytest
 from pdctl.errors import LaunchError, MissingExtraError
 from pdctl.launch import installed_parts, preflight, procfs
 from pdctl.launch.deployment import Deployment
-from pdctl.launch.targets import Obstacle
+from pdctl.launch.runtime import Obstacle
 from tests.launch.conftest import deploy
 
 

@@ -101,7 +101,6 @@ DOUBLE_CLASSES = frozenset(
         "Key",
         "Kind",
         "Link",
-        "Local",
         "LogLine",
         "Missing",
         "Model",

@@ -14,7 +14,7 @@ from pdctl.launch.run import RunOutcome, State
 from pdctl.launch.slurm import host_placement
 from pdctl.launch.state import RunDir
 from pdctl.launch.supervisor import Supervisor
-from pdctl.launch.targets.slurm import Slurm
+from pdctl.launch.targets.slurm import SlurmRuntime
 from pdctl.topology import resolve
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
     return outcome.code or 128 + outcome.signal
 
 
-def _seated(run: Run, topology: Topology, directory: RunDir) -> tuple[Run, Slurm]:
+def _seated(run: Run, topology: Topology, directory: RunDir) -> tuple[Run, SlurmRuntime]:
     """The run with the hosts this job was given."""
     wanted = host_placement.components(topology, host_placement.planned(topology))
     assert run.allocation is not None
@@ -44,7 +44,7 @@ def _seated(run: Run, topology: Topology, directory: RunDir) -> tuple[Run, Slurm
     plan = host_placement.given(topology, allocation.seats)
     deployment = deployment_plan.deployment(topology, plan)
     run = dataclasses.replace(run, deployment=deployment, allocation=allocation, state=State.STARTING)
-    return run, Slurm(run.name, directory, topology, plan, allocation)
+    return run, SlurmRuntime(run.name, directory, topology, plan, allocation)
 
 
 if __name__ == "__main__":

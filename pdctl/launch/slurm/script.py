@@ -22,6 +22,18 @@ if TYPE_CHECKING:
     from pdctl.topology.model import Topology
 
 
+JOB = "job.sh"  # the supervisor's
+
+
+def scripts(topology: Topology, plan: Plan, name: str, folder: Path) -> dict[str, str]:
+    """By file: the supervisor's job, and those that only have hosts."""
+    parts = host_placement.components(topology, plan)
+    if not host_placement.apart(topology):
+        return {JOB: batch(topology, parts, name, folder)}
+    held = {f"hold-{at:03}.sh": holder(topology, part, name, folder) for at, part in enumerate(parts[1:], 1)}
+    return {JOB: batch(topology, parts[:1], name, folder), **held}
+
+
 def batch(topology: Topology, components: Sequence[Component], name: str, folder: Path) -> str:
     """The supervisor's job. `folder`: of the run, on the shared directory."""
     parts = [_component(topology, component) for component in components]

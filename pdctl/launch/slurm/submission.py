@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from pdctl.errors import LaunchError, NotReadyError
 from pdctl.launch import ending_reasons
 from pdctl.launch.run import Allocation, EventKind, Run, RunEvent, RunOutcome, State
+from pdctl.launch.runtime import Obstacle
 from pdctl.launch.slurm import host_placement, queue
-from pdctl.launch.targets import Obstacle
+from pdctl.launch.slurm.script import JOB
 from pdctl.user_files import expanded
 
 if TYPE_CHECKING:
@@ -122,7 +123,6 @@ def _short(seconds: float) -> str:
 
 RUNS = "pdctl-runs"  # in the working directory, where no other place was given
 POLL = 1.0  # seconds between two questions to the queue
-SCRIPT = "job.sh"
 
 
 def folder(topology: Topology, name: str) -> Path:
@@ -151,7 +151,7 @@ def submit(directory: RunDir, run: Run, patience: float) -> Run:
     """Hand in the scripts that lie in the directory. The jobs are released once their numbers are written down."""
     jobs: list[str] = []
     try:
-        for script in (SCRIPT, *holders(directory)):
+        for script in (JOB, *holders(directory)):
             jobs.append(_hand_in(directory.path.resolve() / script, jobs[:1]))
     except LaunchError as error:
         for job in jobs:

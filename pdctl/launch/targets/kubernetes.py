@@ -1,17 +1,20 @@
 """A Kubernetes cluster, through the user's own kubectl. Nothing of pdctl runs beside it: the cluster supervises.
 
-For that reason it is no `Target` of the supervisor: operators group, start and restart pods, the kubelet probes them.
+For that reason it has no `Runtime`: operators group, start and restart pods, the kubelet probes them.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
-from pdctl.errors import LaunchError, NotReadyError
-from pdctl.launch import kubectl
+from pdctl.errors import LaunchError, NotReadyError, UsageError
+from pdctl.launch import clusters, kubectl
 from pdctl.launch.clusters import Cluster
 from pdctl.launch.kubectl import OPERATORS, Kubectl
+from pdctl.launch.state import check_name, home, load_all
+from pdctl.launch.targets.target import DryRun
 from pdctl.manifests.write.objects import COMPONENT, INSTANCE, MANAGED_BY, OURS, stream
 from pdctl.topology.units import format_duration
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdctl.launch.kubectl import ClusterPod
+    from pdctl.launch.targets.target import Display, LaunchOrder
     from pdctl.layout.instance_plan import Plan
     from pdctl.manifests.write.kubernetes_settings import KubernetesSettings
     from pdctl.manifests.write.objects import Object
@@ -27,6 +31,41 @@ if TYPE_CHECKING:
 MANAGER = "pdctl"  # whose fields they are, for the API server
 PAUSE = 1.0  # seconds between two looks at pods at least: each starts a kubectl
 APPLY = ("apply", "--server-side", "--validate=strict", f"--field-manager={MANAGER}", "--filename=-")
+
+
+class KubernetesTarget:
+    rehearsal = False
+
+    def __init__(self, order: LaunchOrder) -> None:
+        self._order = order
+        self.topology = order.topology._replace(name=check_name(order.name or order.topology.name))
+        from pdctl.manifests.write import rendering  # late: what is applied already needs no schemas
+
+        self._made = rendering.render(self.topology)
+        self.plan, self.cautions = self._made.plan, self._made.cautions
+
+    def dry_run(self) -> DryRun:
+        return DryRun(manifests=stream(self._made.objects))
+
+    def launch(self, display: Display) -> None:
+        """Let the API server judge, apply, wait until every pod is ready. It goes on by itself, also after Ctrl-C."""
+        made, root = self._made, home(os.environ)
+        of = cluster(made.plan, made.settings, made.objects)
+        if any(run.alive for run in load_all(root)[0] if run.name == of.name):
+            raise UsageError(f"a run called {of.name} is alive on this machine", f"--name {of.name}-2")
+        through = open_kubectl(of, os.environ)
+        judge(through, of, made.objects)
+        clusters.save(root, of)  # before anything is made: `pdctl down` finds what a broken connection leaves behind
+        apply(through, made.objects)
+        display.say(f"{of.name}: {len(made.objects)} objects applied to {of.place}")
+        readiness = self.topology.readiness
+        limit = readiness.timeout if self._order.timeout is None else self._order.timeout
+        try:
+            found = await_ready(through, of, limit, readiness.interval, display.waiting)
+        except KeyboardInterrupt:
+            display.say(f"{of.name} goes on without being waited for; pdctl status {of.name}, pdctl down {of.name}")
+            raise
+        display.cluster_serving(of, found)
 
 
 def cluster(plan: Plan, settings: KubernetesSettings, objects: Sequence[Object]) -> Cluster:

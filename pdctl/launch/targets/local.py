@@ -1,17 +1,20 @@
-"""This machine: every instance is a child process of the supervisor."""
+"""This machine: every instance is a child process of the supervisor, which is this process or one left behind."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from typing import TYPE_CHECKING
 
 from pdctl.errors import LaunchError
-from pdctl.launch import preflight, procfs
+from pdctl.launch import deployment_plan, preflight, procfs, remote
 from pdctl.launch.process import RUN, ChildProcess, start
-from pdctl.launch.targets import Capabilities, Obstacle
+from pdctl.launch.run_opening import open_ordered
+from pdctl.launch.supervisor import Supervisor
+from pdctl.launch.targets.target import DryRun
 from pdctl.lifeline import Lifeline
 
 if TYPE_CHECKING:
@@ -19,22 +22,56 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdctl.launch.deployment import Deployment, Spec
+    from pdctl.launch.run import RunOutcome
+    from pdctl.launch.run_opening import Opened
     from pdctl.launch.supervisor_mailbox import Exited
+    from pdctl.launch.targets.target import Display, LaunchOrder
 
 SWEEP = 2.0  # seconds for killed processes to disappear
 
 
-class Local:
-    name = "local"
-    capabilities = Capabilities(
-        multi_host=False,
-        gang=True,
-        restart_in_place=True,
-        real_addresses=False,
-        lifetime_limit=False,
-        needs_shared_dir=False,
-    )
+class LocalTarget:
+    def __init__(self, order: LaunchOrder) -> None:
+        self._order = order
+        self.topology = order.topology
+        self.plan = deployment_plan.plan_here(order.topology)
+        self.cautions = self.plan.warnings
+        self._deployment = deployment_plan.deployment(order.topology, self.plan)
+        self.rehearsal = bool(self._deployment.rehearsal)
+
+    def dry_run(self) -> DryRun:
+        return DryRun(self._deployment)
+
+    def launch(self, display: Display) -> RunOutcome | None:
+        runtime = LocalRuntime(self._order.name or self._deployment.name, os.environ)
+        opened = open_ordered(self._order, self.plan, self._deployment, preflight.check)
+        display.opened(opened.directory, opened.run)
+        if self._order.detached:
+            _leave_running(opened, display)
+            return None
+        outcome = Supervisor(opened.directory, opened.run, runtime, display.event).run()
+        os.close(opened.lock)
+        return outcome
+
+
+def _leave_running(opened: Opened, display: Display) -> None:
+    supervisor = remote.detach(opened.directory, opened.lock)
+    try:
+        run = remote.await_serving(opened.directory, lambda: supervisor.poll() is not None, display.event)
+    except KeyboardInterrupt:
+        # What was asked for is not wanted any more; the second signal says that nothing is to be drained.
+        supervisor.send_signal(signal.SIGTERM)
+        supervisor.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            supervisor.wait(timeout=remote.MARGIN)
+        raise
+    remote.release(supervisor)
+    display.serving(run)
+
+
+class LocalRuntime:
     ends_at = 0.0
+    moves_ports = False
 
     def __init__(self, run: str, environ: Mapping[str, str]) -> None:
         self._environ = {**environ, RUN: run}
@@ -42,9 +79,6 @@ class Local:
         self._children: list[ChildProcess] = []
         self._adopted_before = self._strangers()
         procfs.adopt_orphans()
-
-    def check(self, deployment: Deployment) -> tuple[Obstacle, ...]:
-        return preflight.check(deployment)
 
     def moved(self, specs: tuple[Spec, ...], generation: int) -> tuple[Spec, ...]:
         del generation

@@ -1,17 +1,21 @@
-"""A Slurm allocation, seen from inside: every instance is a step, on the hosts that the plan gave it."""
+"""Slurm: one batch job, whose script is the supervisor; every instance is a step on the hosts that the plan gave it."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from pdctl.errors import LaunchError
-from pdctl.launch import deployment_plan
+from pdctl.errors import ExitCode, LaunchError
+from pdctl.launch import deployment_plan, remote
+from pdctl.launch.preflight import refuse
+from pdctl.launch.run_opening import open_ordered
 from pdctl.launch.slurm import host_placement, queue, script, submission
 from pdctl.launch.slurm.step import SlurmStep, lost_with
-from pdctl.launch.targets import Capabilities, Obstacle
+from pdctl.launch.state import RunDir, check_name, home
+from pdctl.launch.targets.target import DryRun
 from pdctl.name_lookup import dial
 
 if TYPE_CHECKING:
@@ -19,10 +23,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdctl.launch.deployment import Deployment, Spec
-    from pdctl.launch.run import Allocation
+    from pdctl.launch.run import Allocation, RunOutcome
     from pdctl.launch.slurm.step import StepRank
-    from pdctl.launch.state import RunDir
     from pdctl.launch.supervisor_mailbox import Exited, Located
+    from pdctl.launch.targets.target import Display, LaunchOrder
     from pdctl.layout.instance_plan import InstancePlan, Plan
     from pdctl.topology.model import Topology
 
@@ -31,17 +35,74 @@ KNOCK = 0.5  # seconds for a port to answer
 LOOK = 5.0  # seconds between looks at the hosts
 
 
-class Slurm:
-    name = "slurm"
-    capabilities = Capabilities(
-        multi_host=True,
-        gang=True,
-        restart_in_place=True,
-        real_addresses=True,
-        lifetime_limit=True,
-        needs_shared_dir=True,
-        moves_ports=True,
-    )
+class SlurmTarget:
+    """The login side: the job is handed in, waits for its turn, and is watched until it serves."""
+
+    def __init__(self, order: LaunchOrder) -> None:
+        self._order = order
+        self.topology = order.topology
+        self.plan = host_placement.planned(order.topology)
+        self.cautions = self.plan.warnings
+        self._deployment = deployment_plan.deployment(order.topology, self.plan)
+        self.rehearsal = bool(self._deployment.rehearsal)
+        self._name = order.name or self._deployment.name
+
+    def dry_run(self) -> DryRun:
+        """The script and every step, as they would be; hosts go by the plan's names until Slurm has given some."""
+        steps: dict[str, list[Spec]] = {}
+        for spec in self._deployment.specs:
+            steps.setdefault(spec.instance, []).append(spec)
+        components = host_placement.components(self.topology, self.plan)
+        words = [
+            (name, script.planned_step(self.topology, components, self.plan, each)) for name, each in steps.items()
+        ]
+        return DryRun(self._deployment, self._scripts(), words)
+
+    def _scripts(self) -> dict[str, str]:
+        return script.scripts(self.topology, self.plan, self._name, submission.folder(self.topology, self._name))
+
+    def launch(self, display: Display) -> RunOutcome | None:
+        directory = self._open()
+        for old in submission.holders(directory):
+            (directory.path / old).unlink()
+        for file, text in self._scripts().items():
+            directory.keep(file, text)
+        run = submission.submit(directory, directory.load(), self._order.patience)
+        assert run.allocation is not None
+        display.opened(directory, run, self._hosts(run.allocation))
+        try:
+            submission.await_start(run.allocation, self._order.patience, display.event)
+            run = remote.await_serving(directory, lambda: not directory.load().alive, display.event)
+            if self._order.detached:
+                display.serving(run)
+                return None
+            ended = remote.watch(directory, display.event)
+        except KeyboardInterrupt:
+            remote.stop(directory, directory.load(), force=False, timeout=remote.patience(run), emit=display.event)
+            raise
+        outcome = ended.outcome or submission.gone(ended)
+        # A signal ended the job, not the process that watched it.
+        return dataclasses.replace(outcome, code=outcome.code or int(ExitCode.FINDINGS), signal=0)
+
+    def _open(self) -> RunDir:
+        real = submission.folder(self.topology, self._name)
+        obstacles = submission.check(self.topology, real)
+        if obstacles:
+            raise refuse(self._name, obstacles)
+        submission.link(RunDir.of(home(os.environ), check_name(self._name)).path, real)
+        opened = open_ordered(self._order, self.plan, self._deployment, lambda _: ())
+        os.close(opened.lock)  # from here on the job's supervisor is who keeps the run
+        return opened.directory
+
+    def _hosts(self, given: Allocation) -> str:
+        hosts = len(self.plan.host_names)
+        return f"{hosts} host{'s' if hosts > 1 else ''} of job{'s' if given.jobs[1:] else ''} {', '.join(given.jobs)}"
+
+
+class SlurmRuntime:
+    """The allocation, seen from inside."""
+
+    moves_ports = True
 
     def __init__(self, run: str, directory: RunDir, topology: Topology, plan: Plan, allocation: Allocation) -> None:
         self._run = run
@@ -54,10 +115,6 @@ class Slurm:
         self._steps: list[SlurmStep] = []
         self._watching = threading.Event()
         self.ends_at = allocation.ends_at
-
-    def check(self, deployment: Deployment) -> tuple[Obstacle, ...]:
-        del deployment
-        return submission.check(self._topology, self._folder.parent)
 
     def moved(self, specs: tuple[Spec, ...], generation: int) -> tuple[Spec, ...]:
         """Every port a multiple of the stride away, so that a rank nobody could reach to end it meets no new one."""

@@ -13,7 +13,7 @@ from pdctl.launch import deployment_plan
 from pdctl.launch.run import Allocation, RunSeat
 from pdctl.launch.slurm import host_placement, script
 from pdctl.launch.state import RunDir
-from pdctl.launch.targets.slurm import Slurm
+from pdctl.launch.targets.slurm import SlurmRuntime
 from pdctl.topology import resolve
 from pdctl.topology.model import Topology
 
@@ -143,17 +143,17 @@ def test_a_generation_moves_every_port_past_those_of_its_neighbours(tmp_path: Pa
     hosts = ("cheap-0", "cheap-1", "big-0", "big-1")
     seats = tuple(RunSeat(host, f"n{at}", f"10.0.0.{at}", at // 2) for at, host in enumerate(hosts))
     plan = host_placement.given(mixed, seats)
-    target = Slurm("blue", RunDir(tmp_path), mixed, plan, Allocation("slurm", "12", seats))
+    runtime = SlurmRuntime("blue", RunDir(tmp_path), mixed, plan, Allocation("slurm", "12", seats))
     first = tuple(spec for spec in deployment_plan.deployment(mixed, plan).specs if spec.instance == "prefill-0")
-    ports = [target.moved(first, generation)[0].port for generation in range(1, 6)]
+    ports = [runtime.moved(first, generation)[0].port for generation in range(1, 6)]
     # two instances on its host, 32 ports each; the fifth generation is back at the first place
     assert [port - ports[0] for port in ports] == [0, 64, 128, 192, 0]
-    moved = target.moved(first, 2)[0]
+    moved = runtime.moved(first, 2)[0]
     assert moved.bootstrap_port == (first[0].bootstrap_port or 0) + 64
     assert moved.place == first[0].place
     assert str(moved.port) in moved.argv
     router = tuple(spec for spec in deployment_plan.deployment(mixed, plan).specs if spec.name == "router")
-    assert target.moved(router, 2) == router
+    assert runtime.moved(router, 2) == router
 
 
 def test_a_hosts_name_becomes_a_number() -> None:
