@@ -1,4 +1,4 @@
-"""Where the members of a JSON object begin and end, found piece by piece: other threads run in between.
+"""Where the members of a large JSON object begin and end, found piece by piece: other threads run in between.
 
 A parser takes a whole body at once, holds the interpreter for as long (0.6 s for 100 MB) and makes objects of many
 times its size. This looks at 16 KiB at a time and keeps nothing.
@@ -6,16 +6,23 @@ times its size. This looks at 16 KiB at a time and keeps nothing.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Set
+    from collections.abc import Callable, Mapping, Set
 
+T = TypeVar("T")
+
+LARGE = 256 << 10  # bytes from which a body is read in a thread
+READERS = 2  # bodies read at the same time
+MAX_WAITING = 64  # bodies that wait for that
 PIECE = 16 << 10  # bytes one match may look at: the interpreter is given back in between
 MAX_DEPTH = 1000  # orjson's is 1024
 MAX_MEMBERS = 4096
@@ -32,6 +39,31 @@ _text = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 
 class BadBody(Exception):
     """A body that cannot be read; the text says where and why."""
+
+
+class Busy(Exception):
+    """Too many large bodies are being read already."""
+
+
+class LargeBodyReader:
+    """Reads large bodies in threads, few at a time."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="large body")
+        self._waiting = 0
+
+    async def read(self, read: Callable[..., T], *args: object) -> T:
+        """`read` of `args`, on a thread. Raise Busy if too many wait already, and what `read` raises."""
+        if self._waiting >= MAX_WAITING + READERS:
+            raise Busy
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, read, *args)
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class JsonSpan(NamedTuple):

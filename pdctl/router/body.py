@@ -5,12 +5,10 @@ The client's bytes are spliced, never re-serialised: unknown fields, big integer
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import random
 import re
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -234,18 +232,11 @@ def _skip(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-LARGE = 256 << 10  # bytes from which a body is read here
 MAX_FIELD = 1 << 20  # bytes of a member whose value the router has to know
-READERS = 2  # bodies read at the same time
-MAX_WAITING = 64  # bodies that wait for that
 
 _text = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 _half_escape = re.compile(r"\\u[0-9a-fA-F]{0,3}$")
 _blank = re.compile(r"\s+")
-
-
-class Busy(Exception):
-    """Too many large bodies are being read already."""
 
 
 class LargeGenerationBody(GenerationBody):
@@ -325,27 +316,6 @@ class LargeGenerationBody(GenerationBody):
 
 
 FIELDS = ("stream", "return_logprob", "rid", "n", "sampling_params")
-
-
-class LargeBodyReader:
-    """Reads large bodies in threads, few at a time."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="large body")
-        self._waiting = 0
-
-    async def read(self, path: bytes, raw: bytes | bytearray) -> LargeGenerationBody:
-        """Raise BadBody; Busy if too many wait already."""
-        if self._waiting >= MAX_WAITING + READERS:
-            raise Busy
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, LargeGenerationBody, path, raw)
-        finally:
-            self._waiting -= 1
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _unescaped(text: bytes) -> str:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from pdctl.json_members import BadBody
+from pdctl.json_members import LARGE, MAX_WAITING, BadBody, Busy, LargeBodyReader
 from pdctl.router.attempt import Attempt
-from pdctl.router.body import LARGE, MAX_WAITING, Busy, GenerationBody, LargeBodyReader
+from pdctl.router.body import GenerationBody, LargeGenerationBody
 from pdctl.router.leg import ClientCall, LegCause, LegFailure
 from pdctl.router.log import line, logger, requests_shown
 from pdctl.router.manage import signed
@@ -60,8 +60,10 @@ class Dispatcher:
             if encoding != b"identity":
                 raise BadBody("the body is compressed (content-encoding), but the router has to read it: send it plain")
             raw = exchange.body
-            large = len(raw) >= LARGE
-            body = await self._reader.read(exchange.path, raw) if large else GenerationBody(exchange.path, bytes(raw))
+            if len(raw) < LARGE:
+                body = GenerationBody(exchange.path, bytes(raw))
+            else:
+                body = await self._reader.read(LargeGenerationBody, exchange.path, raw)
         except Busy:
             head = RETRY_AFTER + b"x-request-id: %b\r\n" % request_id
             exchange.json(503, error_body(BUSY, "service_unavailable", "too_many_large_bodies"), head)

@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from pdctl import json_members
-from pdctl.json_members import MAX_DEPTH, PIECE, BadBody
-from pdctl.router import body, dispatch
-from pdctl.router.body import LARGE, MAX_ITEMS, GenerationBody, LargeBodyReader, LargeGenerationBody
+from pdctl.json_members import LARGE, MAX_DEPTH, MAX_WAITING, PIECE, READERS, BadBody, Busy, LargeBodyReader
+from pdctl.router import dispatch
+from pdctl.router.body import MAX_FIELD, MAX_ITEMS, GenerationBody, LargeGenerationBody
 from tests.cases import for_each
 from tests.router.fleet import fleet, until
 from tests.router.workers import hang
@@ -83,7 +83,7 @@ def test_any_cut_of_a_body_is_refused_and_nothing_hangs() -> None:
         (b"[" * (MAX_DEPTH + 2), "no JSON object"),
         (b'{"a":' + b"[" * (MAX_DEPTH + 2), "nested too deeply"),
         (b'{"a":' + b"1" * (2 * PIECE) + b"}", "has no end"),
-        (b'{"rid":"' + b"x" * (body.MAX_FIELD + 1) + b'"}', "rid: 1048579 bytes"),
+        (b'{"rid":"' + b"x" * (MAX_FIELD + 1) + b'"}', "rid: 1048579 bytes"),
         (b'{"a":1}x', "something follows"),
         (b'{"a":[}', "closes nothing"),
         (b"{" + b",".join(b'"%d":1' % number for number in range(5000)) + b"}", "more than 4096 members"),
@@ -129,33 +129,27 @@ def test_large_bodies_are_read_in_threads_and_arrive_whole(monkeypatch: pytest.M
                 assert asked.body["bootstrap_room"] == answer.room
             assert made.router._server.held == 0
 
-    monkeypatch.setattr(body, "LargeGenerationBody", read)
+    monkeypatch.setattr(dispatch, "LargeGenerationBody", read)
     monkeypatch.setattr(dispatch, "GenerationBody", parsed)
     asyncio.run(scenario())
     assert threads
     assert all(name.startswith("large body") for name in threads)
 
 
-def test_only_so_many_large_bodies_wait_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_so_many_large_bodies_wait_to_be_read() -> None:
     release = threading.Event()
-
-    def read(path: bytes, raw: bytearray) -> LargeGenerationBody:
-        release.wait(30)
-        return LargeGenerationBody(path, raw)
 
     async def scenario() -> None:
         reader = LargeBodyReader()
-        most = body.READERS + body.MAX_WAITING
-        reads = [asyncio.create_task(reader.read(GENERATE, b"{}")) for _ in range(most)]
+        reads = [asyncio.create_task(reader.read(release.wait, 30)) for _ in range(READERS + MAX_WAITING)]
         await asyncio.sleep(0)
-        with pytest.raises(body.Busy):
-            await reader.read(GENERATE, b"{}")
+        with pytest.raises(Busy):
+            await reader.read(release.wait, 30)
         release.set()
         await asyncio.gather(*reads)
-        await reader.read(GENERATE, b"{}")
+        assert await reader.read(release.wait, 30)
         reader.close()
 
-    monkeypatch.setattr(body, "LargeGenerationBody", read)
     asyncio.run(scenario())
 
 

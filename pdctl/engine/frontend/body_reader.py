@@ -1,7 +1,7 @@
-"""A large request body, read in a thread piece by piece, so that the event loop runs in between.
+"""The JSON body of a request: parsed at once where it is small, else in a thread, piece by piece.
 
-A parser would hold the interpreter for as long as it takes: seconds for 32 MB. Here unknown members are left out
-unread, prompts are read item by item and no longer than the context, and only the small rest is parsed at once.
+A parser would hold the interpreter for as long as it takes: seconds for 32 MB. So of a large body unknown members are
+left out unread, prompts are read item by item and no longer than the context, and only the small rest is parsed.
 
 Token ids become arrays of 4 bytes each. A list of millions of them holds the interpreter for a tenth of a second
 whenever the garbage collector looks through it, and once more when it is freed.
@@ -9,30 +9,43 @@ whenever the garbage collector looks through it, and once more when it is freed.
 
 from __future__ import annotations
 
-import asyncio
 from array import array
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
+from pydantic import ValidationError
 
+from pdctl.engine.frontend.instance import instance_of
 from pdctl.engine.frontend.intake import MAX_BATCH, TOO_LONG
 from pdctl.engine.frontend.refusal import HttpRefusal
 from pdctl.engine.frontend.request_bodies import RequestBody
-from pdctl.json_members import BadBody, JsonSpan, Scan, after_space, has_more_commas
+from pdctl.json_members import (
+    LARGE,
+    MAX_WAITING,
+    READERS,
+    BadBody,
+    Busy,
+    JsonSpan,
+    LargeBodyReader,
+    Scan,
+    after_space,
+    has_more_commas,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pydantic_core import ErrorDetails
+    from starlette.requests import Request
+
 B = TypeVar("B", bound=RequestBody)
 
-LARGE = 256 << 10  # bytes from which a body is read here
-MANY = 2048  # commas from which it is, too: sampling parameters take 11 us each
+MAX_BODY = 32 << 20  # bytes; half a scheduler frame, so that whatever fits here fits there
+MAX_HELD = 1 << 30  # bytes of all bodies that are being received or read
+MANY = 2048  # commas from which a body is large whatever its size: sampling parameters take 11 us each
 PIECE = 16 << 10  # bytes that are parsed at once
 SMALL = 64 << 10  # bytes of a member that is parsed with the rest
 MAX_REST, MAX_VALUES = 4 << 20, 1 << 17  # bytes and values of all members that are parsed at once
-READERS, MAX_WAITING = 2, 64  # bodies read at the same time, and waiting for that
-MAX_HELD = 1 << 30  # bytes of all bodies that are being received or read
 PROMPTS = frozenset(("text", "input_ids", "prompt"))
 # Lists with an entry for each prompt, or for each sample of it.
 ENTRIES = frozenset(
@@ -42,14 +55,6 @@ ENTRIES = frozenset(
     )
 )
 LONGEST_CHARACTER = 12  # bytes in JSON: two \\uXXXX
-
-
-class TokenRules(NamedTuple):
-    """At most `context` tokens are in a prompt, `longest` characters in a token; `check` refuses ids of no word."""
-
-    context: int
-    longest: int
-    check: Callable[[Sequence[int]], None]
 
 
 class BodyMemory:
@@ -69,26 +74,86 @@ class BodyMemory:
         self._bytes -= size
 
 
-class LargeRequestReader:
-    """Reads large bodies, few at a time."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="large body")
-        self._waiting = 0
-
-    async def read(self, parts: list[bytes], model: type[B], parse: Callable[[bytes], B], words: TokenRules) -> B:
-        """Raises HttpRefusal. `parts`: of the body, one after the other. `parse` makes the model of what is small."""
-        if self._waiting >= MAX_WAITING + READERS:
-            raise HttpRefusal(503, f"{self._waiting} large bodies are being read already; send it again later")
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, read, parts, model, parse, words)
-        finally:
-            self._waiting -= 1
+_held, _large = BodyMemory(), LargeBodyReader()  # of this process
 
 
-def read(parts: list[bytes], model: type[B], parse: Callable[[bytes], B], words: TokenRules) -> B:
-    """`parse` of all `parts` together, but for unknown members. Raises HttpRefusal."""
+async def read_body(request: Request, model: type[B]) -> B:
+    """The JSON body, whatever its content type says.
+
+    Raises HttpRefusal: 413 too large, 400 malformed or unsupported, 503 while there is no room for it.
+    """
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared[:16]) > MAX_BODY:
+        raise HttpRefusal(413, f"the body is larger than {MAX_BODY} bytes")
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async for part in request.stream():
+            if size + len(part) > MAX_BODY:
+                raise HttpRefusal(413, f"the body is larger than {MAX_BODY} bytes")
+            _held.take(len(part))
+            size += len(part)
+            parts.append(part)
+        if is_large(parts, size):
+            instance = instance_of(request)
+            tokenizer = instance.checkpoint.tokenizer
+            rules = TokenRules(instance.intake.limits.context, tokenizer.longest_token, tokenizer.check_ids)
+            parsed: B = await _large.read(read_large, parts, model, rules)
+        else:
+            parsed = parse(b"".join(parts), model)
+    except Busy:
+        waiting = READERS + MAX_WAITING
+        raise HttpRefusal(503, f"{waiting} large bodies are being read already; send it again later") from None
+    finally:
+        _held.give(size)
+    check_supported(parsed)
+    return parsed
+
+
+def is_large(parts: list[bytes], size: int) -> bool:
+    """Whether a body of so many bytes takes too long to be parsed at once."""
+    return size >= LARGE or sum(part.count(b",") for part in parts) > MANY
+
+
+def parse(raw: bytes, model: type[B]) -> B:
+    """Raises HttpRefusal (400) with the first four things that are wrong."""
+    try:
+        return model.model_validate_json(raw)
+    except ValidationError as problem:
+        raise HttpRefusal(400, "; ".join(dict.fromkeys(map(_describe, problem.errors()[:4])))) from None
+
+
+def _describe(problem: ErrorDetails) -> str:
+    """`sampling_params.max_new_tokens: Input should be a valid integer (got 'five')`."""
+    if problem["type"] == "json_invalid":
+        return f"the body is not valid JSON: {problem['ctx']['error']}"
+    # The names of a union's branches say nothing to a client: str, list[int], SamplingBody, …
+    steps = [
+        str(step) for step in problem["loc"] if isinstance(step, int) or (str(step).islower() and "[" not in str(step))
+    ]
+    steps = [step for step in steps if step not in ("str", "int", "bool", "float")]
+    given = repr(problem["input"])
+    shown = "" if problem["type"] == "missing" else f" (got {given[:60]}{'…' if len(given) > 60 else ''})"
+    return f"{'.'.join(steps) or 'body'}: {problem['msg']}{shown}"
+
+
+def check_supported(parsed: RequestBody) -> None:
+    """Raises HttpRefusal (400) for a field whose meaning this engine would silently lose."""
+    if parsed.refused:
+        told = f"not supported by this engine: {', '.join(parsed.refused)}. Leave it out."
+        raise HttpRefusal(400, told, "unsupported")
+
+
+class TokenRules(NamedTuple):
+    """At most `context` tokens are in a prompt, `longest` characters in a token; `check` refuses ids of no word."""
+
+    context: int
+    longest: int
+    check: Callable[[Sequence[int]], None]
+
+
+def read_large(parts: list[bytes], model: type[B], rules: TokenRules) -> B:
+    """As `parse` of all `parts` joined, but piece by piece and without unknown members. Raises HttpRefusal."""
     raw = b"".join(parts)
     known = model.model_fields.keys() | model.unsupported
     prompts: dict[str, Any] = {}
@@ -107,7 +172,7 @@ def read(parts: list[bytes], model: type[B], parse: Callable[[bytes], B], words:
             elif name in model.unsupported:
                 rest.append(orjson.dumps(name) + b":true")
             elif name in PROMPTS and raw[value.start] in b'["':
-                prompts[name] = _prompt(Prompts(raw, name, words), value)
+                prompts[name] = _prompt(PromptMember(raw, name, rules), value)
                 rest.append(orjson.dumps(name) + b":" + orjson.dumps(_stand_in(prompts[name])))
             else:
                 rest.append(raw[start : value.end])
@@ -118,12 +183,7 @@ def read(parts: list[bytes], model: type[B], parse: Callable[[bytes], B], words:
     small = b"{" + b",".join(rest) + b"}"
     if has_more_commas(small, MAX_VALUES):
         raise HttpRefusal(413, f"what is no prompt of the body has more than {MAX_VALUES} values")
-    return parse(small).model_copy(update=prompts)
-
-
-def is_large(parts: list[bytes], size: int) -> bool:
-    """Whether a body of so many bytes takes too long to be parsed at once."""
-    return size >= LARGE or sum(part.count(b",") for part in parts) > MANY
+    return parse(small, model).model_copy(update=prompts)
 
 
 def _stand_in(prompt: str | array[int] | list[Any]) -> object:
@@ -133,17 +193,17 @@ def _stand_in(prompt: str | array[int] | list[Any]) -> object:
     return [1] * len(prompt[:1]) if isinstance(prompt, array) else [_stand_in(one) for one in prompt[:1]]
 
 
-class Prompts:
+class PromptMember:
     """One member of the body: a text, token ids, or a list of either."""
 
-    def __init__(self, raw: bytes, name: str, words: TokenRules) -> None:
-        self.raw, self.name, self.words = raw, name, words
+    def __init__(self, raw: bytes, name: str, rules: TokenRules) -> None:
+        self.raw, self.name, self.rules = raw, name, rules
 
     def wrong(self, what: str) -> HttpRefusal:
         return HttpRefusal(400, f"{self.name}: {what}")
 
     def too_long(self, size: str) -> HttpRefusal:
-        told = f"The input ({size}) is longer than the model's context length ({self.words.context} tokens)."
+        told = f"The input ({size}) is longer than the model's context length ({self.rules.context} tokens)."
         return HttpRefusal(400, told, TOO_LONG)
 
     def text(self, at: int, end: int) -> str:
@@ -155,8 +215,8 @@ class Prompts:
             found, at = self._piece(at, min(at + PIECE, end), end)
             parts.append(found)
             size += len(found)
-            if size // self.words.longest >= self.words.context:
-                raise self.too_long(f"{end - start} bytes of text, at least {size // self.words.longest} tokens")
+            if size // self.rules.longest >= self.rules.context:
+                raise self.too_long(f"{end - start} bytes of text, at least {size // self.rules.longest} tokens")
         return "".join(parts)
 
     def _piece(self, at: int, stop: int, end: int) -> tuple[str, int]:
@@ -172,7 +232,7 @@ class Prompts:
         """Of the list of numbers at `value`."""
         if self.name == "text":
             raise self.wrong("Input should be a string or a list of strings")
-        if value.items > self.words.context:
+        if value.items > self.rules.context:
             raise self.too_long(f"{value.items} tokens")
         found = array("i")
         at, end = value.start + 1, value.end - 1
@@ -187,7 +247,7 @@ class Prompts:
                 raise self.wrong(f"the body is not valid JSON: {error}") from None
             if not {int}.issuperset(map(type, some)):
                 raise self.wrong("Input should be a list of integers")
-            self.words.check(some)
+            self.rules.check(some)
             found.fromlist(some)
             at = stop + 1
         if self.raw[end - 1 : end] == b",":
@@ -195,7 +255,7 @@ class Prompts:
         return found
 
 
-def _prompt(prompts: Prompts, value: JsonSpan) -> str | list[str] | array[int] | list[array[int]]:
+def _prompt(prompts: PromptMember, value: JsonSpan) -> str | list[str] | array[int] | list[array[int]]:
     raw = prompts.raw
     if raw[value.start : value.start + 1] == b'"':
         return prompts.text(value.start + 1, value.end - 1)

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fastapi import APIRouter, Request, Response
 
-from pdctl.engine.frontend import responses
+from pdctl.engine.frontend.body_reader import check_supported, read_body
+from pdctl.engine.frontend.instance import instance_of
 from pdctl.engine.frontend.intake import MAX_TOP_LOGPROBS
 from pdctl.engine.frontend.refusal import HttpRefusal
 from pdctl.engine.frontend.request_bodies import GenerateBody, SamplingBody, sampling_from, stops_from
 from pdctl.engine.frontend.request_state import Options, PromptInput
+from pdctl.engine.frontend.responses import event, respond
 from pdctl.engine.ipc.steady_clock import now
 
 if TYPE_CHECKING:
@@ -28,18 +30,14 @@ T = TypeVar("T")
 
 @router.api_route("/generate", methods=["POST", "PUT"])
 async def generate(request: Request) -> Response:
-    instance: EngineInstance = request.app.state.instance
-    manager = instance.manager
-    manager.admit()
-    body = await responses.body(request, GenerateBody)
+    instance = instance_of(request)
+    instance.manager.admit()
+    body = await read_body(request, GenerateBody)
     prompts, batch = _prompts(body)
     options = _options(body, len(prompts))
     batch = batch or options[0].n > 1
-    jobs = await instance.intake.jobs(prompts, options, body, manager.admit)
-    group = await manager.submit(jobs, body.stream, request.headers.get("traceparent", ""))
-    return await responses.respond(
-        request, manager, group, Generated(instance, group, batch, body.return_text_in_logprobs)
-    )
+    texts = body.return_text_in_logprobs
+    return await respond(request, body, prompts, options, lambda group: Generated(instance, group, batch, texts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class Generated:
 
     def chunks(self, member: Pending) -> Iterable[bytes]:
         index = {"index": member.job.index} if self.batch else {}
-        yield responses.event(result(self.instance, member, self.texts) | index)
+        yield event(result(self.instance, member, self.texts) | index)
 
     def tail(self) -> Iterable[bytes]:
         return ()
@@ -116,7 +114,7 @@ def _spread(name: str, value: T | list[T], count: int) -> list[T]:
 
 
 def _option(body: SamplingBody, logprob: bool, top: int) -> Options:
-    responses.check_supported(body)
+    check_supported(body)
     if not 0 <= top <= MAX_TOP_LOGPROBS:
         raise HttpRefusal(400, f"top_logprobs_num must be in [0, {MAX_TOP_LOGPROBS}], got {top}.")
     return Options(

@@ -15,6 +15,8 @@ from starlette.responses import PlainTextResponse
 from pdctl import __version__
 from pdctl.engine.drill import fault_points
 from pdctl.engine.frontend import responses
+from pdctl.engine.frontend.body_reader import read_body
+from pdctl.engine.frontend.instance import instance_of
 from pdctl.engine.frontend.refusal import HttpRefusal
 from pdctl.engine.frontend.request_bodies import AbortBody, RoleSwitchBody
 from pdctl.engine.frontend.tokenizer_manager import EngineStatus
@@ -35,15 +37,10 @@ EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 SPEAKS = "0.5.23"  # the SGLang release whose HTTP, handshake and log forms this engine follows
 
 
-def _instance(request: Request) -> EngineInstance:
-    instance: EngineInstance = request.app.state.instance
-    return instance
-
-
 @router.get("/ready")
 async def ready(request: Request) -> Response:
     """200 or 503, with what the instance waits for: how many ranks have taken each step of the start."""
-    instance = _instance(request)
+    instance = instance_of(request)
     status, ranks = instance.manager.status, instance.ranks
     steps: dict[str, int] = {}
     for stage in ranks.stages:
@@ -56,7 +53,7 @@ async def ready(request: Request) -> Response:
 @router.get("/health_generate")
 async def health(request: Request) -> Response:
     """Both run a real one-token request, as in sglang; through the fake KV path, so the other role is not tested."""
-    manager = _instance(request).manager
+    manager = instance_of(request).manager
     await manager.settled(HEALTH_WITHIN)
     if manager.status is not EngineStatus.UP or not await manager.healthy(HEALTH_WITHIN):
         return Response(status_code=503)
@@ -67,7 +64,7 @@ async def health(request: Request) -> Response:
 @router.get("/get_server_info")
 async def server_info(request: Request) -> Response:
     """Arguments as resolved, scheduler facts, an internal state for each DP replica; keys and types are sglang's."""
-    instance = _instance(request)
+    instance = instance_of(request)
     _require_started(instance)
     reports = await instance.manager.reports(REPORT_WITHIN)
     states = [{**report.state, "dp_rank": report.dp_rank, "load": report.load} for report in reports]
@@ -127,7 +124,7 @@ def _require_started(instance: EngineInstance) -> None:
 @router.get("/model_info")
 @router.get("/get_model_info")
 async def model_info(request: Request) -> Response:
-    instance = _instance(request)
+    instance = instance_of(request)
     args, checkpoint = instance.args, instance.checkpoint
     return responses.json(
         {
@@ -151,12 +148,12 @@ async def model_info(request: Request) -> Response:
 
 @router.get("/v1/models")
 async def models(request: Request) -> Response:
-    return responses.json({"object": "list", "data": [_card(_instance(request))]})
+    return responses.json({"object": "list", "data": [_card(instance_of(request))]})
 
 
 @router.get("/v1/models/{name:path}")
 async def model(request: Request, name: str) -> Response:
-    instance = _instance(request)
+    instance = instance_of(request)
     if name != instance.args.name:
         raise HttpRefusal(404, f"The model {name!r} does not exist; this instance serves {instance.args.name!r}.")
     return responses.json(_card(instance))
@@ -178,7 +175,7 @@ def _card(instance: EngineInstance) -> dict[str, Any]:
 @router.get("/v1/loads")
 async def v1_loads(request: Request, dp_rank: int | None = None, include: str = "", format: str = "json") -> Response:
     """`format=prometheus` is refused: /metrics carries the same numbers under sglang's metric names."""
-    instance = _instance(request)
+    instance = instance_of(request)
     _require_started(instance)
     if format != "json":
         raise HttpRefusal(400, f"format={format!r}: this route answers JSON; read /metrics for Prometheus text.")
@@ -194,7 +191,7 @@ async def v1_loads(request: Request, dp_rank: int | None = None, include: str = 
 @router.get("/debug/rooms")
 async def debug_rooms(request: Request, room: int | None = None) -> Response:
     """Every request that has not ended: its room, the queue it is in, its age, and what it waits for."""
-    instance = _instance(request)
+    instance = instance_of(request)
     _require_started(instance)
     groups = await instance.manager.rooms(REPORT_WITHIN)
     rows = [{"dp_rank": group.dp_rank, **msgspec.to_builtins(live)} for group in groups for live in group.rooms]
@@ -206,7 +203,7 @@ async def debug_rooms(request: Request, room: int | None = None) -> Response:
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """Never waits long for a rank: a scrape must come back also when the scheduler is stuck."""
-    instance = _instance(request)
+    instance = instance_of(request)
     try:
         up = instance.manager.status is not EngineStatus.STARTING
         reports = await instance.manager.reports(SCRAPE_WITHIN) if up else []
@@ -290,8 +287,8 @@ async def abort_request(request: Request) -> Response:
 
     Where admin requests are protected, others reach only a request whose whole rid they name.
     """
-    instance: EngineInstance = request.app.state.instance
-    body = await responses.body(request, AbortBody)
+    instance = instance_of(request)
+    body = await read_body(request, AbortBody)
     admin = request.scope["state"]["admin"]
     if body.abort_all and not admin:
         raise HttpRefusal(401, "abort_all needs the admin API key or the deployment secret (docs/security.md)")
@@ -302,7 +299,7 @@ async def abort_request(request: Request) -> Response:
 @router.api_route("/flush_cache", methods=["GET", "POST"])
 async def flush_cache(request: Request) -> Response:
     """400 while requests run, with how many."""
-    instance: EngineInstance = request.app.state.instance
+    instance = instance_of(request)
     instance.manager.admit(0)
     replies = await instance.manager.flush(FLUSH_WITHIN)
     refused = [reply.reason for reply in replies if not reply.ok]
@@ -317,7 +314,7 @@ async def flush_cache(request: Request) -> Response:
 @router.post("/pd_role_switch")
 async def pd_role_switch(request: Request) -> Response:
     """A prefill becomes a decode, or the other way round; 400 with the reason and what is left of it."""
-    instance: EngineInstance = request.app.state.instance
-    body = await responses.body(request, RoleSwitchBody)
+    instance = instance_of(request)
+    body = await read_body(request, RoleSwitchBody)
     outcome = await instance.switch.turn(body.new_role.lower(), body.prepare_only)
     return responses.json(outcome.document(), 200 if outcome.success else 400)

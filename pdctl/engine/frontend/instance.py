@@ -16,6 +16,8 @@ from pdctl.engine.ipc.messages import NOT_IDLE, UNHEALTHY
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from starlette.requests import Request
+
     from pdctl.engine.cluster.rank_processes import Ranks
     from pdctl.engine.config.instance_args import ServerArgs
     from pdctl.engine.frontend.engine_metrics import Metrics
@@ -23,6 +25,13 @@ if TYPE_CHECKING:
     from pdctl.engine.frontend.tokenizer import CheckpointTexts
     from pdctl.engine.frontend.tokenizer_manager import TokenizerManager
     from pdctl.engine.ipc.messages import Switched
+
+
+log = logging.getLogger("pdctl.engine")
+
+ROLES = ("prefill", "decode")
+ASK_WITHIN = 10.0  # seconds for every group to say whether it could
+TURN_WITHIN = 90.0  # seconds for every group to become the other role: a registration may take 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +60,10 @@ class EngineInstance:
         return resolve(self.now)
 
 
-log = logging.getLogger("pdctl.engine")
-
-ROLES = ("prefill", "decode")
-ASK_WITHIN = 10.0  # seconds for every group to say whether it could
-TURN_WITHIN = 90.0  # seconds for every group to become the other role: a registration may take 60
+def instance_of(request: Request) -> EngineInstance:
+    """The instance whose route is asked."""
+    instance: EngineInstance = request.app.state.instance
+    return instance
 
 
 @dataclass(frozen=True, slots=True)

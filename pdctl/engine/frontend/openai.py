@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from pdctl.engine.frontend import responses
+from pdctl.engine.frontend.body_reader import read_body
 from pdctl.engine.frontend.generate import finish_reason, id_rows
+from pdctl.engine.frontend.instance import instance_of
 from pdctl.engine.frontend.intake import MAX_TOP_LOGPROBS
 from pdctl.engine.frontend.refusal import HttpRefusal
 from pdctl.engine.frontend.request_bodies import ChatBody, CompletionBody, SamplingBody, sampling_from, stops_from
 from pdctl.engine.frontend.request_state import Options, PromptInput
+from pdctl.engine.frontend.responses import event, respond
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,15 +36,15 @@ TEXT_FORMATS = (None, "text")
 class OpenAIShape:
     """State of one OpenAI answer. A stream's members are told apart by their index."""
 
-    def __init__(self, body: OpenAIBody, group: RequestGroup, tokenizer: Tokenizer, kind: str, model: str) -> None:
+    def __init__(self, body: OpenAIBody, group: RequestGroup, instance: EngineInstance, kind: str) -> None:
         self.body = body
         self.group = group
-        self.tokenizer = tokenizer
+        self.tokenizer = instance.checkpoint.tokenizer
         self.head: dict[str, Any] = {
             "id": group.members[0].job.rid,
             "object": kind,
             "created": int(time.time()),
-            "model": body.model or model,
+            "model": body.model or instance.args.name,
         }
         self._sent = [0] * len(group.members)
         self._scored = [0] * len(group.members)
@@ -69,39 +71,36 @@ class OpenAIShape:
         return span
 
     def answer(self, choices: list[dict[str, Any]]) -> object:
-        return {**self.head, "choices": choices, "usage": usage(self.group.members, self.body.n)}
+        return {**self.head, "choices": choices, "usage": _usage(self.group.members, self.body.n)}
 
     def event(self, member: Pending, choice: dict[str, Any]) -> bytes:
         content = {**self.head, "choices": [{"index": member.job.index, **choice}]}
         if self.body.stream_options.continuous_usage_stats:
-            content["usage"] = usage([member], 1)
-        return responses.event(content)
+            content["usage"] = _usage([member], 1)
+        return event(content)
 
     def tail(self) -> Iterable[bytes]:
         """The last chunk of a stream whose client asked for usage: no choices."""
         if self.body.stream_options.include_usage:
-            yield responses.event(self.answer([]))
+            yield event(self.answer([]))
 
 
 @router.post("/v1/chat/completions")
 async def chat_completions(request: Request) -> Response:
-    instance: EngineInstance = request.app.state.instance
-    manager, tokenizer = instance.manager, instance.checkpoint.tokenizer
-    manager.admit()
-    body = await responses.body(request, ChatBody)
+    instance = instance_of(request)
+    instance.manager.admit()
+    body = await read_body(request, ChatBody)
     if _parts(body) > MANY:
         prompt = await asyncio.to_thread(_prompt, instance, body)
     else:
         prompt = _prompt(instance, body)
     options = _chat_options(body, instance)
-    jobs = await instance.intake.jobs([prompt], [options], body, manager.admit)
-    group = await manager.submit(jobs, body.stream, request.headers.get("traceparent", ""))
-    return await responses.respond(request, manager, group, Chat(body, group, tokenizer, instance.args.name))
+    return await respond(request, body, [prompt], [options], lambda group: Chat(body, group, instance))
 
 
 class Chat(OpenAIShape):
-    def __init__(self, body: ChatBody, group: RequestGroup, tokenizer: Tokenizer, model: str) -> None:
-        super().__init__(body, group, tokenizer, "chat.completion.chunk" if body.stream else "chat.completion", model)
+    def __init__(self, body: ChatBody, group: RequestGroup, instance: EngineInstance) -> None:
+        super().__init__(body, group, instance, "chat.completion.chunk" if body.stream else "chat.completion")
         self._scores = body.logprobs
 
     def whole(self) -> object:
@@ -110,7 +109,7 @@ class Chat(OpenAIShape):
     def _choice(self, member: Pending) -> dict[str, Any]:
         scores = _chat_logprobs(member, self.tokenizer, slice(0, len(member.ids))) if self._scores else None
         message = {"role": "assistant", "content": member.text, "reasoning_content": None, "tool_calls": None}
-        return {"index": member.job.index, "message": message, "logprobs": scores, **ending(member)}
+        return {"index": member.job.index, "message": message, "logprobs": scores, **_ending(member)}
 
     def chunks(self, member: Pending) -> Iterable[bytes]:
         """The role, the text, the end: each an event of its own, as OpenAI and SGLang send them."""
@@ -120,7 +119,7 @@ class Chat(OpenAIShape):
         if text:
             yield self.event(member, {"delta": {"content": text}, "logprobs": self._unscored(member), **OPEN})
         if ended:
-            yield self.event(member, {"delta": {}, "logprobs": self._unscored(member), **ending(member)})
+            yield self.event(member, {"delta": {}, "logprobs": self._unscored(member), **_ending(member)})
 
     def _unscored(self, member: Pending) -> object:
         span = self.unscored(member) if self._scores else slice(0, 0)
@@ -132,8 +131,8 @@ def _chat_options(body: ChatBody, instance: EngineInstance) -> Options:
     if length is not None and length <= 0:
         raise HttpRefusal(400, f"max_completion_tokens must be positive, got {length}.")
     logprobs = body.top_logprobs if body.logprobs else None
-    given = options(body, length, logprobs, _sampling(body, instance.checkpoint.defaults))
-    return given if length is not None else unbounded(given, instance.context_length)
+    given = _options(body, length, logprobs, _sampling(body, instance.checkpoint.defaults))
+    return given if length is not None else _unbounded(given, instance.context_length)
 
 
 def _sampling(body: ChatBody, defaults: SamplingDefaults) -> dict[str, Any]:
@@ -200,46 +199,39 @@ def _chat_logprobs(member: Pending, tokenizer: Tokenizer, span: slice) -> dict[s
 
 @router.post("/v1/completions")
 async def completions(request: Request) -> Response:
-    instance: EngineInstance = request.app.state.instance
-    manager, tokenizer = instance.manager, instance.checkpoint.tokenizer
-    manager.admit()
-    body = await responses.body(request, CompletionBody)
-    prompts = _prompts(body)
-    jobs = await instance.intake.jobs(prompts, [_completion_options(body)], body, manager.admit)
-    group = await manager.submit(jobs, body.stream, request.headers.get("traceparent", ""))
-    echoes = [_echo(prompt, tokenizer) if body.echo else "" for prompt in prompts]
-    return await responses.respond(
-        request, manager, group, Completion(body, group, tokenizer, instance.args.name, echoes)
-    )
+    instance = instance_of(request)
+    instance.manager.admit()
+    body = await read_body(request, CompletionBody)
+    prompts, options = _prompts(body), _completion_options(body)
+    return await respond(request, body, prompts, [options], lambda group: Completion(body, group, instance, prompts))
 
 
 class Completion(OpenAIShape):
-    """`echoes` holds what stands before the answer to each prompt."""
+    """With `echo` each prompt stands before its answer."""
 
     def __init__(
-        self, body: CompletionBody, group: RequestGroup, tokenizer: Tokenizer, model: str, echoes: Sequence[str]
+        self, body: CompletionBody, group: RequestGroup, instance: EngineInstance, prompts: Sequence[PromptInput]
     ) -> None:
-        super().__init__(body, group, tokenizer, "text_completion", model)
+        super().__init__(body, group, instance, "text_completion")
         self._scores = body.logprobs is not None
-        self._echoes = echoes
+        self._echoes = [self._words(prompt) if body.echo else "" for prompt in prompts]
+
+    def _words(self, prompt: PromptInput) -> str:
+        return prompt.text if prompt.text is not None else self.tokenizer.decode(list(prompt.ids or ()))
 
     def _choice(self, member: Pending, text: str, span: slice) -> dict[str, Any]:
         logprobs = _completion_logprobs(member, self.tokenizer, span) if self._scores else None
-        return {"text": text, "logprobs": logprobs, **ending(member)}
+        return {"text": text, "logprobs": logprobs, **_ending(member)}
 
     def _echo(self, member: Pending) -> str:
         return self._echoes[member.job.index // self.body.n]
 
     def whole(self) -> object:
-        return self.answer(
-            [
-                {
-                    "index": member.job.index,
-                    **self._choice(member, self._echo(member) + member.text, slice(0, len(member.ids))),
-                }
-                for member in self.group.members
-            ]
-        )
+        choices = []
+        for member in self.group.members:
+            choice = self._choice(member, self._echo(member) + member.text, slice(0, len(member.ids)))
+            choices.append({"index": member.job.index, **choice})
+        return self.answer(choices)
 
     def chunks(self, member: Pending) -> Iterable[bytes]:
         text = (self._echo(member) if self.first(member) else "") + self.delta(member)
@@ -263,7 +255,7 @@ def _completion_options(body: CompletionBody) -> Options:
         "min_p": body.min_p,
         "repetition_penalty": body.repetition_penalty,
     }
-    return options(body, body.max_tokens, body.logprobs, sampling)
+    return _options(body, body.max_tokens, body.logprobs, sampling)
 
 
 def _prompts(body: CompletionBody) -> list[PromptInput]:
@@ -277,10 +269,6 @@ def _prompts(body: CompletionBody) -> list[PromptInput]:
     if not all(prompt.text or prompt.ids for prompt in prompts):
         raise HttpRefusal(400, "Prompt cannot be empty")
     return prompts
-
-
-def _echo(prompt: PromptInput, tokenizer: Tokenizer) -> str:
-    return prompt.text if prompt.text is not None else tokenizer.decode(list(prompt.ids or ()))
 
 
 def _completion_logprobs(member: Pending, tokenizer: Tokenizer, span: slice) -> dict[str, Any]:
@@ -299,7 +287,7 @@ def _completion_logprobs(member: Pending, tokenizer: Tokenizer, span: slice) -> 
     }
 
 
-def options(body: OpenAIBody, length: int | None, logprobs: int | None, sampling: dict[str, Any]) -> Options:
+def _options(body: OpenAIBody, length: int | None, logprobs: int | None, sampling: dict[str, Any]) -> Options:
     """`length` None means as much as the context leaves. `logprobs` None means none, 0 the chosen token's only."""
     if body.response_format.get("type") not in TEXT_FORMATS:
         raise HttpRefusal(
@@ -334,18 +322,18 @@ def options(body: OpenAIBody, length: int | None, logprobs: int | None, sampling
     )
 
 
-def unbounded(given: Options, context: int) -> Options:
+def _unbounded(given: Options, context: int) -> Options:
     """As long an answer as the context leaves after the prompt (intake shrinks it)."""
     return replace(given, sampling=msgspec.structs.replace(given.sampling, max_new_tokens=context))
 
 
-def ending(member: Pending) -> dict[str, Any]:
+def _ending(member: Pending) -> dict[str, Any]:
     """`finish_reason` and sglang's `matched_stop`; both null while the answer goes on."""
     reason = finish_reason(member.finish, member.matched) or {}
     return {"finish_reason": reason.get("type"), "matched_stop": reason.get("matched")}
 
 
-def usage(members: Sequence[Pending], samples: int) -> dict[str, Any]:
+def _usage(members: Sequence[Pending], samples: int) -> dict[str, Any]:
     """Each prompt counts once however many samples it has (sglang: usage_processor)."""
     prompts = members[::samples]
     prompt_tokens = sum(member.prompt_tokens for member in prompts)

@@ -206,7 +206,10 @@ UNFINISHED = "\ufffd"  # what the tokenizer shows for a character whose last byt
 
 
 class Detokenizer:
-    """Decodes a window, not the whole answer, for each new token.
+    """Decodes a window, not the whole answer, for each new token: whole characters only.
+
+    Not `tokenizers.DecodeStream` (0.23.3): of a byte-fallback tokenizer it raises on bytes that are no UTF-8 ("Invalid
+    prefix encountered" at <0x00> <0x80> ▁a), which a model may sample, and no further token can be decoded.
 
     `_done` marks tokens already in `text`; `_context` the tokens before them that are decoded again, because a
     tokenizer may join a word with the one before it (leading spaces).

@@ -1,8 +1,6 @@
-"""The tokenizer manager: one table from rid to waiting request, one socket to the scheduler, one back (sglang 0.5.23).
+"""The tokenizer manager: one table from rid to waiting request (sglang 0.5.23).
 
-Runs on the HTTP process's event loop and never blocks it: sends go into ZMQ's own queue, and replies are drained
-whenever the socket's descriptor says so. The scheduler batches a step's tokens into one message, so 32 streams cost one
-wake-up.
+The scheduler batches a step's tokens into one message, so 32 streams cost one wake-up.
 """
 
 from __future__ import annotations
@@ -16,19 +14,14 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING
 
-import zmq
-
 from pdctl.engine.cluster.dp_controller import LEAST_LOADED, resolve
 from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
-from pdctl.engine.config.rank_places import Whereabouts
 from pdctl.engine.drill import fault_points
 from pdctl.engine.frontend.intake import REQUEST, Turns
-from pdctl.engine.frontend.questions import Questions
 from pdctl.engine.frontend.refusal import HttpRefusal
 from pdctl.engine.frontend.request_state import GONE, GenerationJob, Options, Pending, RequestGroup
+from pdctl.engine.frontend.scheduler_socket import Questions, SchedulerSocket
 from pdctl.engine.ipc import steady_clock
-from pdctl.engine.ipc.channels import Channels, keys_of, local_input
-from pdctl.engine.ipc.codec import FrameError
 from pdctl.engine.ipc.messages import (
     Abort,
     Ask,
@@ -50,10 +43,8 @@ from pdctl.engine.ipc.messages import (
     Switched,
     SwitchRole,
     Tokens,
-    reply_codec,
-    request_codec,
 )
-from pdctl.thread_death import guard_task, guarded, in_words
+from pdctl.thread_death import guard_task, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,8 +55,6 @@ if TYPE_CHECKING:
     from pdctl.engine.frontend.engine_metrics import Metrics
     from pdctl.engine.frontend.spans import RequestSpans
     from pdctl.engine.frontend.tokenizer import Tokenizer
-
-    Socket = zmq.Socket[bytes]
 
 log = logging.getLogger("pdctl.engine")
 
@@ -97,17 +86,16 @@ class TokenizerManager:
         self._metrics = metrics
         self._spans = spans
         self._table: dict[str, Pending] = {}
-        self._reports: Questions[Report] = Questions("a load report", args.dp_ranks)
-        self._rooms: Questions[Rooms] = Questions("the live rooms", args.dp_ranks)
-        self._flushes: Questions[Flushed] = Questions("the cache to be flushed", args.dp_ranks)
-        self._switches: Questions[Switched] = Questions("the role switch", args.dp_ranks)
+        self._reports: Questions[Report] = Questions("a load report", args.dp_ranks, self.send)
+        self._rooms: Questions[Rooms] = Questions("the live rooms", args.dp_ranks, self.send)
+        self._flushes: Questions[Flushed] = Questions("the cache to be flushed", args.dp_ranks, self.send)
+        self._switches: Questions[Switched] = Questions("the role switch", args.dp_ranks, self.send)
         self._pace = Pace()
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
         self._counted = args.dispatches and resolve(args) in LEAST_LOADED  # the DP controller counts what is at hand
         self._heard: asyncio.Event = asyncio.Event()
         self.heard_at = time.monotonic()
-        self._reach = fault_points.raiser("thread.tokenizer-manager")
         self._reach_tokens = fault_points.raiser("thread.detokenizer")
         self.status = EngineStatus.STARTING
         self.mode = args.disaggregation_mode  # as it is now: a role switch changes it
@@ -115,49 +103,13 @@ class TokenizerManager:
     def open(self, ipc_dir: Path) -> None:
         """Bind the reply socket and connect to the scheduler, or to the DP controller in front of several."""
         self._loop = asyncio.get_running_loop()
-        self._context: zmq.Context[Socket] = zmq.Context()
-        self._replies = self._context.socket(zmq.PULL)
-        self._replies.setsockopt(zmq.RCVHWM, 0)
-        self._replies.setsockopt(zmq.MAXMSGSIZE, reply_codec.max_bytes)
-        channels = Channels.of(self._args, ipc_dir)
-        keys = keys_of(channels)
-        if keys is not None:
-            keys.listen(self._replies)
-        self._replies.bind(channels.tokenizer)
-        self._requests = self._context.socket(zmq.PUSH)
-        self._requests.setsockopt(zmq.SNDHWM, 0)
-        if keys is not None and self._args.dispatches:
-            keys.dial(self._requests)
-        self._requests.connect(channels.controller if self._args.dispatches else self._alone(ipc_dir))
-        # ZMQ's descriptor would not signal again what an error leaves unread: such an error ends the instance.
-        drain = guarded(self._drain, "tokenizer manager", self._ranks.lose)
-        self._loop.add_reader(self._replies.fileno(), drain)
+        self._socket = SchedulerSocket(self._args, ipc_dir, self._receive, self._ranks.lose)
         self._watch = self._loop.create_task(self._watch_silence())
         guard_task(self._watch, "watch of the tokenizer manager over silent schedulers", self._ranks.lose)
-        drain()
-
-    def _alone(self, ipc_dir: Path) -> str:
-        """The only DP group's input; its leader is on this node."""
-        return local_input(ipc_dir, Whereabouts.all(self._args.shape)[0].rank)
 
     def close(self) -> None:
         self._watch.cancel()
-        self._loop.remove_reader(self._replies.fileno())
-        self._context.destroy(linger=0)
-
-    def _drain(self) -> None:
-        """ZMQ's descriptor signals a change of state, not a message: read until there is nothing left."""
-        while True:
-            try:
-                frame = self._replies.recv(zmq.DONTWAIT)
-            except zmq.Again:
-                return
-            if self._reach is not None:
-                self._reach()
-            try:
-                self._receive(reply_codec.decode(frame))
-            except FrameError as error:
-                log.warning("Dropping malformed frame: %s", error)
+        self._socket.close()
 
     def _receive(self, reply: Reply) -> None:
         self.heard_at = time.monotonic()
@@ -251,7 +203,7 @@ class TokenizerManager:
         log.log(logging.DEBUG if _is_health(pending) else logging.INFO, message, *values)
 
     def send(self, request: Request) -> None:
-        self._requests.send(request_codec.encode(request), zmq.DONTWAIT)
+        self._socket.send(request)
 
     async def submit(self, jobs: tuple[GenerationJob, ...], stream: bool, traceparent: str = "") -> RequestGroup:
         """Hand jobs to the scheduler. Raises HttpRefusal if not serving, if the queue is full, or for a rid in use."""
@@ -380,27 +332,19 @@ class TokenizerManager:
 
     async def reports(self, seconds: float) -> list[Report]:
         """One from every DP replica, in rank order. Raises HttpRefusal (504) when one does not answer in time."""
-        name = self._reports.ask()
-        self.send(Ask(name))
-        return sorted(await self._reports.answers(name, seconds), key=lambda report: report.dp_rank)
+        return sorted(await self._reports.ask(Ask, seconds), key=lambda report: report.dp_rank)
 
     async def rooms(self, seconds: float) -> list[Rooms]:
-        """One from every DP group, in rank order. Raises HttpRefusal (504) when one does not answer in time."""
-        name = self._rooms.ask()
-        self.send(AskRooms(name))
-        return sorted(await self._rooms.answers(name, seconds), key=lambda rooms: rooms.dp_rank)
+        """As `reports`."""
+        return sorted(await self._rooms.ask(AskRooms, seconds), key=lambda rooms: rooms.dp_rank)
 
     async def flush(self, seconds: float) -> list[Flushed]:
-        """One from every DP replica. Raises HttpRefusal (504) when one does not answer in time."""
-        name = self._flushes.ask()
-        self.send(Flush(name))
-        return await self._flushes.answers(name, seconds)
+        """As `reports`, in no order."""
+        return await self._flushes.ask(Flush, seconds)
 
     async def switch(self, role: str, commit: bool, seconds: float) -> list[Switched]:
-        """One from every DP group. Raises HttpRefusal (504) when one does not answer in time."""
-        name = self._switches.ask()
-        self.send(SwitchRole(name, role, commit))
-        return await self._switches.answers(name, seconds)
+        """As `flush`: one from every DP group."""
+        return await self._switches.ask(lambda name: SwitchRole(name, role, commit), seconds)
 
     def become(self, mode: str) -> None:
         """The ranks have another role: what counts and traces requests follows."""

@@ -21,11 +21,11 @@ from pdctl.engine.frontend.body_reader import (
     BodyMemory,
     TokenRules,
     is_large,
-    read,
+    parse,
+    read_large,
 )
 from pdctl.engine.frontend.refusal import HttpRefusal
 from pdctl.engine.frontend.request_bodies import ChatBody, CompletionBody, GenerateBody, RequestBody
-from pdctl.engine.frontend.responses import _parsed
 from pdctl.json_members import has_more_commas
 from tests.cases import for_each
 
@@ -37,7 +37,7 @@ WORDS = 'né \U0001f98a\n"\\ \u2028 x'  # characters of every length, and escape
 
 def large(raw: bytes, model: type[RequestBody] = GenerateBody, check: Check = lambda ids: None) -> RequestBody:
     parts = [raw[at : at + 100_001] for at in range(0, len(raw), 100_001)]
-    found = read(parts, model, lambda small: _parsed(small, model), TokenRules(CONTEXT, 100, check))
+    found = read_large(parts, model, TokenRules(CONTEXT, 100, check))
     return found.model_copy(update={name: _lists(value) for name, value in found if name in PROMPTS})
 
 
@@ -66,7 +66,7 @@ def _lists(value: object) -> object:
 def test_what_is_read_piece_by_piece_is_what_a_parser_reads(value: dict[str, object], ascii_only: bool) -> None:
     for indent in (None, 1):
         raw = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()
-        found, expected = large(raw), _parsed(raw, GenerateBody)
+        found, expected = large(raw), parse(raw, GenerateBody)
         assert found.refused == expected.refused
         assert {k: v for k, v in found if k != "image_data"} == {k: v for k, v in expected if k != "image_data"}
 
@@ -74,14 +74,14 @@ def test_what_is_read_piece_by_piece_is_what_a_parser_reads(value: dict[str, obj
 def test_the_last_of_two_members_of_one_name_counts() -> None:
     long = json.dumps("x" * LONG).encode()
     for raw in (b'{"text": %s, "text": "b"}' % long, b'{"text": "b", "text": %s}' % long):
-        assert large(raw) == _parsed(raw, GenerateBody)
+        assert large(raw) == parse(raw, GenerateBody)
 
 
 def test_bodies_of_the_other_routes() -> None:
     prompt = json.dumps({"prompt": [WORDS * 9000], "model": "m"}).encode()
-    assert large(prompt, CompletionBody) == _parsed(prompt, CompletionBody)
+    assert large(prompt, CompletionBody) == parse(prompt, CompletionBody)
     chat = json.dumps({"messages": [{"role": "user", "content": WORDS * 9000}]}).encode()
-    assert large(chat, ChatBody) == _parsed(chat, ChatBody)
+    assert large(chat, ChatBody) == parse(chat, ChatBody)
 
 
 @for_each(
@@ -118,7 +118,7 @@ def test_what_cannot_be_a_request_is_refused(raw: bytes, status: int, why: str) 
 def test_an_error_in_each_item_of_a_list_is_one_error() -> None:
     """16 million of them took half a minute and the memory of the machine."""
     with pytest.raises(HttpRefusal) as refused:
-        _parsed(b'{"text":[' + b"1," * 100 + b"1]}", GenerateBody)
+        parse(b'{"text":[' + b"1," * 100 + b"1]}", GenerateBody)
     assert refused.value.message.count("text.") == 1
 
 
@@ -132,16 +132,17 @@ def test_bytes_that_are_held_are_counted() -> None:
     held.take(10)
 
 
-def test_what_is_unknown_is_not_parsed() -> None:
+def test_what_is_unknown_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
 
-    def parse(small: bytes) -> GenerateBody:
+    def measured(small: bytes, model: type[GenerateBody]) -> GenerateBody:
         sizes.append(len(small))
-        return _parsed(small, GenerateBody)
+        return parse(small, model)
 
+    monkeypatch.setattr(body_reader, "parse", measured)
     raw = json.dumps({"input_ids": [[1] * 7000] * 200, "nobody": [{"a": 1}] * 100_000}).encode()
-    words = TokenRules(CONTEXT, 100, lambda ids: None)
-    assert len(read([raw], GenerateBody, parse, words).input_ids or ()) == 200
+    rules = TokenRules(CONTEXT, 100, lambda ids: None)
+    assert len(read_large([raw], GenerateBody, rules).input_ids or ()) == 200
     assert sizes[0] < 100
 
 
@@ -158,8 +159,8 @@ def test_token_ids_are_read_in_small_pieces_into_arrays(monkeypatch: pytest.Monk
     raw = json.dumps({"input_ids": [ids, ids[:5]]}).encode()
     fake = types.SimpleNamespace(loads=loads, dumps=orjson.dumps, JSONDecodeError=orjson.JSONDecodeError)
     monkeypatch.setattr(body_reader, "orjson", fake)
-    words = TokenRules(CONTEXT, 100, checked.extend)
-    found = read([raw], GenerateBody, lambda small: _parsed(small, GenerateBody), words).input_ids
+    rules = TokenRules(CONTEXT, 100, checked.extend)
+    found = read_large([raw], GenerateBody, rules).input_ids
     assert found == [array("i", ids), array("i", ids[:5])]
     assert checked == ids + ids[:5]
     assert max(parsed) <= PIECE + 8
@@ -174,7 +175,7 @@ def test_a_small_body_of_many_values_is_large_and_one_of_long_text_is_not() -> N
 
 def test_commas_within_strings_are_no_values() -> None:
     raw = json.dumps({"messages": [{"role": "user", "content": 'a, "b", \\ ' * MAX_VALUES}]}).encode()
-    assert large(raw, ChatBody) == _parsed(raw, ChatBody)
+    assert large(raw, ChatBody) == parse(raw, ChatBody)
     assert not has_more_commas(raw, 1)
     assert has_more_commas(raw + b",", 1)
 

@@ -7,10 +7,14 @@ import random
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer as Backend
+from tokenizers.decoders import ByteFallback, Fuse, Replace, Sequence
+from tokenizers.models import BPE
 
 from pdctl.engine.frontend.refusal import HttpRefusal
 from pdctl.engine.frontend.tokenizer import ChatTemplate, CheckpointTexts, Detokenizer, StopStrings, Tokenizer
 from pdctl.errors import PdctlError
+from pdctl.package_data import location
 from tests.cases import for_each
 from tests.engine.frontend import checkpoint
 from tests.engine.frontend.checkpoint import ids_of
@@ -38,6 +42,38 @@ def test_any_tokens_in_any_portions_give_the_text_of_all_at_once(tokenizer: Toke
         shown = growing.text
     growing.flush()
     assert growing.text == tokenizer.decode(ids)
+
+
+def test_bytes_that_are_no_text_end_no_answer() -> None:
+    """Of a byte-fallback tokenizer (Llama 2); `tokenizers.DecodeStream` raises there for good."""
+    pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁a", "b"]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    backend = Backend(BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<unk>"))
+    backend.decoder = Sequence([Replace("▁", " "), ByteFallback(), Fuse()])
+    tokenizer = Tokenizer(backend, len(vocabulary))
+    growing = Detokenizer(tokenizer, skip_special=True)
+    for piece in ("<0x00>", "<0x80>", "▁a", "<0xC3>", "<0xA9>", "b"):
+        growing.push([vocabulary[piece]])
+    growing.flush()
+    assert growing.text == "\0� aéb"
+
+
+@for_each("name", ["tiny", "tiny-moe"])
+def test_the_shipped_checkpoints_stream_what_they_decode(name: str) -> None:
+    """Any of their tokens, in any portions: cut characters, invalid bytes, emoji of several code points."""
+    loaded = CheckpointTexts.load(location("checkpoints") / name).tokenizer
+    words = loaded.encode("aé€🙂 👩‍👩‍👧 naïve 日本語 the é", special=False)
+    for seed in range(100):
+        draw = random.Random(seed)
+        likely = [*words, *(draw.randrange(loaded.vocab_size) for _ in range(6)), *range(5)]
+        ids = [draw.choice(likely) if seed % 2 else draw.randrange(loaded.vocab_size) for _ in range(60)]
+        growing, at = Detokenizer(loaded, skip_special=True), 0
+        while at < len(ids):
+            step = draw.randint(1, 4)
+            growing.push(ids[at : at + step])
+            at += step
+        growing.flush()
+        assert growing.text == loaded.decode(ids), f"seed {seed}"
 
 
 def test_a_character_appears_when_its_last_byte_has_come(tokenizer: Tokenizer) -> None:
