@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pdctl.engine.frontend.responses import MAX_BODY
+from pdctl.engine.frontend.body_reader import MAX_BODY
 from tests.cases import for_each
 from tests.engine.frontend.conftest import Engine, running
 
