@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue import bootstrap, capacity, lifecycle, observability, pairing, probing, rooms, transfer
+from pdctl.catalogue import (
+    bootstrap_codes,
+    capacity_codes,
+    lifecycle_codes,
+    observability_codes,
+    pairing_codes,
+    probing_codes,
+    room_codes,
+    transfer_codes,
+)
 from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -12,7 +21,16 @@ if TYPE_CHECKING:
 
     from pdctl.catalogue.entry import Entry
 
-FAMILIES = (bootstrap, pairing, transfer, capacity, lifecycle, rooms, observability, probing)
+FAMILIES = (
+    bootstrap_codes,
+    pairing_codes,
+    transfer_codes,
+    capacity_codes,
+    lifecycle_codes,
+    room_codes,
+    observability_codes,
+    probing_codes,
+)
 ENTRIES: tuple[Entry, ...] = tuple(entry for family in FAMILIES for entry in family.ENTRIES)
 _BY_CODE = {entry.code: entry for entry in ENTRIES}
 _BY_SLUG = {entry.slug: entry for entry in ENTRIES}

@@ -12,7 +12,7 @@ import typer
 from pdctl.cli.exits import reraise
 from pdctl.cli.options import key_of
 from pdctl.errors import NotFoundError, UsageError
-from pdctl.fleet import completions
+from pdctl.fleet import completion_stream
 from pdctl.launch import credentials
 from pdctl.launch.run import State
 from pdctl.launch.state import ended, home, pick
@@ -52,7 +52,7 @@ def command(
     if not text:
         raise UsageError("the prompt is empty", 'pdctl ask "Repeat: the red fox"')
     source, key = _source(run, url, key_env)
-    parts = completions.stream(
+    parts = completion_stream.stream(
         source.url, text, model=source.model, chat=chat, max_tokens=max_tokens, timeout=TIMEOUT, key=key
     )
     try:
@@ -73,7 +73,7 @@ def _source(name: str | None, url: str | None, key_env: str) -> tuple[AnswerSour
         if not url.startswith(("http://", "https://")):
             raise UsageError(f"--url {url}: not an address", "write it as http://127.0.0.1:8000")
         base = url.rstrip("/")
-        return answer.AnswerSource("", base, completions.first_model(base, key=key)), key
+        return answer.AnswerSource("", base, completion_stream.first_model(base, key=key)), key
     run = pick(home(os.environ), name)
     if run.state in (State.FAILED, State.STOPPED):  # it was named, or none would have been found
         raise NotFoundError(f"run `{run.name}` {ended(run)}: nobody is left to ask", f"pdctl diagnose --run {run.name}")

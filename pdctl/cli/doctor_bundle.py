@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pdctl import __version__
 from pdctl.deployment_secret import DeploymentSecret
-from pdctl.doctor import bundle, redaction
+from pdctl.doctor import bundle
 from pdctl.errors import UsageError
 from pdctl.launch import credentials
 from pdctl.launch.state import RunDir, home
@@ -54,7 +54,7 @@ def _known(found: Subject) -> Iterator[str]:
     """Secrets that this process holds itself: they go wherever they stand, whatever their look."""
     if found.request.key:
         yield found.request.key
-    yield from (value for name, value in os.environ.items() if redaction.is_secret(name, value))
+    yield from (value for name, value in os.environ.items() if bundle.is_secret(name, value))
     secret = _run_directory(found)
     if secret is not None:
         with contextlib.suppress(OSError, UsageError):

@@ -6,16 +6,16 @@ import sys
 from typing import TYPE_CHECKING
 
 from pdctl import user_files
-from pdctl.doctor import elsewhere
+from pdctl.doctor import other_host
 from pdctl.errors import NotProbedError, UsageError
 from pdctl.fleet import from_host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdctl.doctor.elsewhere import Stake
     from pdctl.doctor.facts import Facts
     from pdctl.doctor.finding import Report
+    from pdctl.doctor.other_host import Stake
     from pdctl.doctor.selection import Selection
 
 STDIN = "-"
@@ -29,11 +29,11 @@ def command(facts: Facts) -> str:
 
 def judged(facts: Facts, report: Report, file: str, chosen: Selection) -> Report:
     _targets(facts)
-    return elsewhere.judged(report, facts, from_host.read(_text(file)), chosen)
+    return other_host.judged(report, facts, from_host.read(_text(file)), chosen)
 
 
 def _targets(facts: Facts) -> Mapping[tuple[str, int], Stake]:
-    targets = elsewhere.stakes(facts)
+    targets = other_host.stakes(facts)
     if not targets:
         raise NotProbedError(
             "no address is known that another host could dial", "name a topology, or --prefill URL,PORT"

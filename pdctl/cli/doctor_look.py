@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.cli import doctor_request
 from pdctl.cli.options import key_of, seconds
+from pdctl.doctor import check_run, selection
 from pdctl.doctor import request as asking
-from pdctl.doctor import runner, selection
 from pdctl.doctor.facts import Depth
 from pdctl.doctor.gather import gather
 from pdctl.errors import ExitCode, UsageError
@@ -73,7 +73,7 @@ def once(found: Subject, chosen: Selection, shown: Shown) -> ExitCode:
         pack(shown.bundle, found, facts, report, term.err())
     with to_file(shown.file) as stream:
         write(shown.form, report, stream, shown.verbose, chosen.fail_on)
-    return runner.exit_code(report, chosen.fail_on)
+    return check_run.exit_code(report, chosen.fail_on)
 
 
 def look(found: Subject, chosen: Selection) -> tuple[Facts, Report]:
@@ -82,10 +82,10 @@ def look(found: Subject, chosen: Selection) -> tuple[Facts, Report]:
     began = time.monotonic()
     try:
         request = replace(found.request, progress=progress)
-        facts = gather(request, runner.needed(chosen, request.depth))
+        facts = gather(request, check_run.needed(chosen, request.depth))
     finally:
         progress.close()
-    return facts, runner.run(facts, chosen, title=found.title, seconds=time.monotonic() - began)
+    return facts, check_run.run(facts, chosen, title=found.title, seconds=time.monotonic() - began)
 
 
 def print_command(found: Subject, shown: Shown) -> None:
@@ -98,7 +98,7 @@ def print_command(found: Subject, shown: Shown) -> None:
 
 def watch(found: Subject, chosen: Selection, every: str, form: ReportForm) -> None:
     """Until the signal. One look follows the other by `every`, however long a look takes."""
-    from pdctl.doctor import watch as changing
+    from pdctl.doctor import finding as changing
     from pdctl.render.findings import watching
 
     interval = seconds("--watch", every)

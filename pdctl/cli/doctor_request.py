@@ -11,7 +11,7 @@ from pdctl.doctor import selection
 from pdctl.doctor.facts import Depth
 from pdctl.doctor.request import Request
 from pdctl.errors import NotFoundError, NotProbedError, UsageError
-from pdctl.fleet.facts import Ended, Endpoint
+from pdctl.fleet.observations import Ended, Endpoint
 from pdctl.manifests import read as manifests
 
 if TYPE_CHECKING:

@@ -11,24 +11,22 @@ import typer
 from pdctl.cli.options import key_of, seconds, suggest_one_of
 from pdctl.deployment_secret import DeploymentSecret
 from pdctl.errors import ExitCode, NotFoundError, UsageError
-from pdctl.fleet.facts import Endpoint
+from pdctl.fleet.observations import Endpoint
 from pdctl.launch import credentials, state
 from pdctl.launch.deployment import ServerRole
 from pdctl.launch.state import RunDir, home, pick
 from pdctl.render import switch_steps as view
 from pdctl.render import term
-from pdctl.switch import fleet, record
-from pdctl.switch.lease import lease
-from pdctl.switch.order import Order, Standing
-from pdctl.switch.perform import Interrupted, Switch
-from pdctl.switch.refusals import refusals
-from pdctl.switch.steps import steps
+from pdctl.switch import switch_order, switch_refusals
+from pdctl.switch.perform import Interrupted, Switch, steps
+from pdctl.switch.switch_order import Order, Standing, lease
+from pdctl.switch.switch_refusals import refusals
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pdctl.launch.run import Run
-    from pdctl.switch.order import Note, Result
+    from pdctl.switch.switch_order import Note, Result
 
 
 class To(str, Enum):
@@ -97,7 +95,7 @@ def command(
 
 
 def _switch(order: Order, output: Form, dry_run: bool, root: Path, directory: RunDir | None) -> None:
-    seen = fleet.read(order)
+    seen = switch_refusals.read(order)
     obstacles = refusals(order, seen)
     if obstacles:
         if output is Form.JSON:
@@ -139,7 +137,7 @@ def _show(order: Order, result: Result, output: Form) -> None:
 
 
 def _keep(order: Order, result: Result, root: Path, directory: RunDir | None) -> None:
-    record.append(directory.path if directory is not None else root, order, result)
+    switch_order.append(directory.path if directory is not None else root, order, result)
     if directory is not None and result.standing is Standing.SWITCHED:
         ranks = result.ranks if result.new_role == ServerRole.PREFILL.value else 0
         state.note_role(directory.path, result.name, state.TurnedInstance(ServerRole(result.new_role), ranks))

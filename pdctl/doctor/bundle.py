@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import io
+import json
 import os
+import re
 import tarfile
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
-from pdctl.doctor import redaction
+from pdctl.doctor import secret_document, secret_look, secret_name
+from pdctl.doctor.secret_name import (
+    AGAIN,
+    AUTHORIZATION,
+    ENCODED,
+    FIELD,
+    FLAG,
+    FORM,
+    GONE,
+    HASH,
+    PRIVATE,
+    PROMPT,
+    RANDOM,
+    TOKENS,
+    URL,
+    VARIABLE,
+    Found,
+    Span,
+)
 from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
 
@@ -24,7 +47,7 @@ def write(path: Path, files: Mapping[str, str], known: Iterable[str] = ()) -> Co
 
     Raises UsageError when `path` cannot be written.
     """
-    clean, taken = redaction.of_files(files, known)
+    clean, taken = of_files(files, known)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     root = path.name.removesuffix(".gz").removesuffix(".tar").removesuffix(".tgz")
     try:
@@ -52,3 +75,133 @@ def _account(taken: Counter[str]) -> str:
     if not taken:
         return "Nothing was taken out.\n"
     return "".join(f"{count} × {name}\n" for name, count in sorted(taken.items()))
+
+
+_WRAPPED = 60  # columns of a line that may have been wrapped
+
+
+def redact(text: str) -> tuple[str, Counter[str]]:
+    """`text` without secrets and prompts, and how often each rule took something out."""
+    found = search(text)
+    return found.text, found.taken
+
+
+def search(text: str, known: re.Pattern[str] | None = None) -> Found:
+    """As `redact`; `known`: what is secret wherever it stands."""
+    spans = [span for detector in DETECTORS for span in detector(text)]
+    values = frozenset(text[span.start : span.end] for span in spans if span.rule in (FLAG, FIELD, AUTHORIZATION, URL))
+    spans += [Span(*match.span(), AGAIN) for match in (known.finditer(text) if known else ())]
+    spans += [longer for span in spans if (longer := _wrapped(text, span)) is not None]
+    order = {detector: at for at, detector in enumerate(ORDER)}
+    spans.sort(key=lambda span: (span.start, order[span.rule]))
+    parts: list[str] = []
+    taken: Counter[str] = Counter()
+    at = 0
+    for span in _merged(spans):
+        parts += (text[at : span.start], span.instead)
+        taken[span.rule] += 1
+        at = span.end
+    return Found("".join((*parts, text[at:])), taken, values)
+
+
+def _merged(spans: list[Span]) -> Iterator[Span]:
+    held: Span | None = None
+    for span in spans:
+        if held is not None and span.start < held.end:
+            if span.end > held.end:
+                held = Span(held.start, span.end, held.rule, held.instead if span.instead == GONE else span.instead)
+            continue
+        if held is not None:
+            yield held
+        held = span
+    if held is not None:
+        yield held
+
+
+def _anywhere(values: Iterable[str]) -> re.Pattern[str] | None:
+    """What finds the values as they are, quoted for a URL, escaped for JSON, or in base64."""
+    forms: set[str] = set()
+    for value in values:
+        plain = base64.b64encode(value.encode("utf-8", "surrogatepass")).decode().rstrip("=")
+        forms |= {value, quote(value, safe="", errors="replace"), json.dumps(value)[1:-1], plain}
+    return re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True)))) if forms else None
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether this variable holds a secret that can be looked for elsewhere."""
+    return worth_finding_again(value) and any(secret_name.named_values(f'"{name}": {json.dumps(value)}'))
+
+
+def worth_finding_again(value: str) -> bool:
+    """Long and odd enough that it stands nowhere by chance."""
+    kinds = (any(map(str.isalpha, value)), any(not letter.isalpha() for letter in value))
+    return 8 <= len(value) <= 4096 and all(kinds) and not value.isspace()
+
+
+def _wrapped(text: str, span: Span) -> Span | None:
+    """Lines that a terminal made of one long word go together."""
+    if span.rule in (PROMPT, TOKENS, PRIVATE) or span.end - span.start < 16:
+        return None
+    end = span.end
+    for _ in range(64):
+        line = text.rfind("\n", 0, end) + 1
+        found = _CONTINUED.match(text, end)
+        if found is None or end - line < _WRAPPED or " " in text[span.start : end].strip():
+            break
+        end = found.end()
+    return Span(span.start, end, span.rule, span.instead) if end > span.end else None
+
+
+_CONTINUED = re.compile(r"\\?\r?\n[ \t]*[A-Za-z0-9+/_.~%-]{4,}={0,2}(?=[ \t]*[\"']?[,\])}]?[ \t]*(?:\r?\n|$))")
+
+
+_QUOTED = r"(?P<quote>[\"'])(?:(?:(?!(?P=quote))[^\\]|\\[\s\S])*(?P=quote)|[^\n]*)"
+_LISTED = r"\[(?:\s*(?:\"(?:[^\"\\]|\\[\s\S])*(?:\"|$)|'(?:[^'\\]|\\[\s\S])*(?:'|$)),?)+\s*\]?"
+_NUMBERS = r"\[(?=[\[\s]*-?\d)(?:[\d\s,\[\]-]*\]|[\d\s,-]*)"
+_SAID = re.compile(rf"(?:\b|[\"'])(?:text|prompt|content)[\"']?\s*[=:]\s*(?P<value>{_QUOTED}|{_LISTED})")
+_COUNTED = re.compile(rf"(?:\b|[\"'])(?:input_ids|output_ids)[\"']?\s*[=:]\s*(?P<value>{_NUMBERS})")
+
+
+def prompts(text: str) -> Iterator[Span]:
+    for match in _SAID.finditer(text):
+        quoted = match["quote"]
+        if match["value"] not in (f'"{GONE}"', f"'{GONE}'"):
+            yield Span(*match.span("value"), PROMPT, f"{quoted}{GONE}{quoted}" if quoted else GONE)
+    for match in _COUNTED.finditer(text):
+        yield Span(*match.span("value"), TOKENS)
+
+
+ORDER = (
+    PRIVATE, AUTHORIZATION, URL, FLAG, FIELD, FORM, HASH, VARIABLE, ENCODED, RANDOM, AGAIN, PROMPT, TOKENS,
+)  # fmt: skip
+DETECTORS: tuple[Callable[[str], Iterator[Span]], ...] = (
+    secret_look.private_keys, secret_look.headers, secret_look.patterned, secret_name.named_values,
+    secret_document.environments, secret_look.encoded, prompts,
+)  # fmt: skip
+
+
+def of_files(files: Mapping[str, str], known: Iterable[str] = ()) -> tuple[dict[str, str], Counter[str]]:
+    """Every file without its secrets, and without those that were found in the others; names of files too."""
+    values = {value for value in known if value}
+    for name, text in files.items():
+        values |= {value for value in _clean(name, text, None).values if worth_finding_again(value)}
+    anywhere = _anywhere(values)
+    taken: Counter[str] = Counter()
+    clean: dict[str, str] = {}
+    for name, text in files.items():
+        found, named = _clean(name, text, anywhere), search(name, anywhere)
+        taken += found.taken + named.taken
+        clean[named.text] = found.text
+    return clean, taken
+
+
+def _clean(name: str, text: str, known: re.Pattern[str] | None) -> Found:
+    """JSON and YAML by their structure, so that they stay what they are; everything else as text."""
+    if name.endswith(".json"):
+        with contextlib.suppress(ValueError, RecursionError):
+            return secret_document.of_json(text, lambda leaf: search(leaf, known))
+    if name.endswith((".yaml", ".yml")):
+        found = secret_document.of_yaml(text, lambda leaf: search(leaf, known))
+        if found is not None:
+            return found
+    return search(text, known)

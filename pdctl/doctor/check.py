@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import fill
-from pdctl.doctor.finding import Finding
-from pdctl.doctor.words import agreeing
+from pdctl.doctor.finding import Finding, agreeing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pdctl.catalogue.entry import Needs
-    from pdctl.fleet.facts import Bootstrap, Canary, Ended, Endpoint, Engine, Host, LogLine, Queues, Router
+    from pdctl.fleet.observations import Bootstrap, Canary, Ended, Endpoint, Engine, Host, LogLine, Queues, Router
     from pdctl.layout.instance_plan import Plan
     from pdctl.manifests.manifest import Manifest
     from pdctl.topology.model import Topology

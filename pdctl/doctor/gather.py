@@ -1,8 +1,4 @@
-"""Asks the fleet's probes for exactly the facts that the wanted checks need, in parallel and under one deadline.
-
-Engines, router and host at once; then the bootstrap servers, whose addresses those name; then canaries, then the queues
-they should have left empty. Logs are read beside all that.
-"""
+"""Ask the fleet's probes, and the logs of a run, for the facts that the wanted checks need, within one deadline."""
 
 from __future__ import annotations
 
@@ -12,17 +8,21 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor import request as asking
-from pdctl.doctor.claims import bootstrap_claims, fan_out
+from pdctl.doctor.bootstrap_ports import address, bootstrap_claims, fan_out, machine
 from pdctl.doctor.facts import Depth, Facts
-from pdctl.doctor.ports import address, machine
 from pdctl.doctor.request import Progress
+from pdctl.engines.sign import Sign
 from pdctl.fleet.deadline import Deadline
+from pdctl.fleet.observations import LogLine
+from pdctl.logs.starts_and_ends import is_ordered_end
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
     from pdctl.doctor.request import Request
-    from pdctl.fleet.facts import Bootstrap, Endpoint, Engine, Host, LogLine, Router
+    from pdctl.fleet.observations import Bootstrap, Endpoint, Engine, Host, Router
+    from pdctl.logs.event import Event
 
 T = TypeVar("T")
 EVERYTHING = frozenset(Needs)
@@ -95,7 +95,7 @@ def _done(future: Future[T] | None) -> T | None:
 
 
 def _router(request: Request, url: str, seconds: float) -> Router:
-    from pdctl.fleet.routers import probe_router  # late: a static run asks nobody
+    from pdctl.fleet.router_probe import probe_router  # late: a static run asks nobody
 
     plan = request.plan
     ours = plan is not None and url == asking.planned_router(plan)
@@ -106,7 +106,7 @@ def _router(request: Request, url: str, seconds: float) -> Router:
 
 
 def _engines(request: Request, endpoints: tuple[Endpoint, ...], seconds: float) -> tuple[Engine, ...]:
-    from pdctl.fleet.engines import probe_engines  # late, as above
+    from pdctl.fleet.engine_probe import probe_engines  # late, as above
 
     if not endpoints:
         return ()
@@ -117,7 +117,7 @@ def _engines(request: Request, endpoints: tuple[Endpoint, ...], seconds: float) 
 
 
 def _bootstraps(request: Request, facts: Facts, seconds: float) -> tuple[Bootstrap, ...]:
-    from pdctl.fleet.bootstraps import probe_bootstraps  # late, as above
+    from pdctl.fleet.bootstrap_probe import probe_bootstraps  # late, as above
 
     claims = bootstrap_claims(facts)
     if not claims:
@@ -130,7 +130,7 @@ def _bootstraps(request: Request, facts: Facts, seconds: float) -> tuple[Bootstr
 
 
 def _host(request: Request, facts: Facts, engines: tuple[Engine, ...]) -> Host:
-    from pdctl.fleet.host import look  # late, as above
+    from pdctl.fleet.host_probe import look  # late, as above
 
     local = facts.plan is not None and facts.plan.target == "local"
     ports = {port.port for one in (facts.plan.instances if facts.plan and local else ()) for port in one.ports}
@@ -146,13 +146,63 @@ def _loopback(url: str) -> bool:
 
 
 def _canaries(request: Request, facts: Facts) -> Facts:
-    from pdctl.doctor.canaries import send  # late: only a canary run needs it
+    from pdctl.doctor.canary_requests import send  # late: only a canary run needs it
 
     sent, left = send(request, facts)
     return replace(facts, canaries=sent, queues=left)
 
 
 def _logs(request: Request) -> tuple[tuple[LogLine, ...], tuple[str, ...]]:
-    from pdctl.doctor.signatures import read  # late: reading logs needs the dialects
 
     return read(request.logs, request.names, request.progress, request.since)
+
+
+CUT = 300  # characters of a line that are kept
+CANARY = "pdctl-canary-"  # begins the request ids of fleet/canary_probe.py
+
+
+def read(
+    paths: Sequence[str],
+    names: Mapping[str, str],
+    progress: Callable[[Progress], None],
+    since: float | None = None,
+) -> tuple[tuple[LogLine, ...], tuple[str, ...]]:
+    """The lines since then that name a cause, and the instances whose logs were read.
+
+    Raises UsageError for a path that cannot be read.
+    """
+    from pdctl.logs.library import Library  # late: it compiles every dialect
+    from pdctl.logs.source import open_logs
+
+    logs = open_logs(paths, names=names)
+    progress(Progress("logs", 0, len(logs)))
+    events = Library(logs, since=since).said(lambda row: bool(row.cause) or Sign.ORDERED_TO_END in row.proves)
+    # A line without a time, of a traceback say, may be as old as any.
+    found = counted(event for event in events if since is None or event.t is not None)
+    progress(Progress("logs", len(logs), len(logs)))
+    return found, tuple(log.instance for log in logs)
+
+
+def counted(events: Iterable[Event]) -> tuple[LogLine, ...]:
+    """One line per instance and code: the first, with how many there were.
+
+    Echoes name effects and are left out; so are what doctor's own canaries left behind, and children that ended of the
+    order to their parent.
+    """
+    kept: dict[tuple[str, str], LogLine] = {}
+    orders: dict[str, Event] = {}
+    for event in events:
+        if event.proves(Sign.ORDERED_TO_END):
+            orders[event.instance] = event
+        if not event.row.cause or event.row.echo or CANARY in event.text:
+            continue
+        if is_ordered_end(event, orders.get(event.instance)):
+            continue
+        key = (event.instance, event.row.cause)
+        first = kept.get(key)
+        if first is not None:
+            kept[key] = replace(first, count=first.count + 1, room=first.room if first.room is not None else event.room)
+        else:
+            text = event.text.strip()[:CUT]
+            kept[key] = LogLine(event.instance, event.row.cause, str(event.place), text, event.room)
+    return tuple(kept.values())

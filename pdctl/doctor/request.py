@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.doctor.bootstrap_ports import address, plain, workers
 from pdctl.doctor.facts import Depth
-from pdctl.doctor.ports import address, plain, workers
 from pdctl.engines import numerals
 from pdctl.errors import UsageError
 from pdctl.fleet.address import LAST_PORT, Unanswered, parse
-from pdctl.fleet.facts import Endpoint
+from pdctl.fleet.observations import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pdctl.fleet.facts import Ended, Router
+    from pdctl.fleet.observations import Ended, Router
     from pdctl.layout.instance_plan import Plan
     from pdctl.manifests.manifest import Manifest
     from pdctl.topology.model import Topology

@@ -8,9 +8,8 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from pdctl.doctor import secret_shapes as shapes
-from pdctl.doctor.secret_name import named_values
-from pdctl.doctor.secret_span import (
+from pdctl.doctor import secret_name as shapes
+from pdctl.doctor.secret_name import (
     AUTHORIZATION,
     ENCODED,
     ESCAPED,
@@ -29,6 +28,7 @@ from pdctl.doctor.secret_span import (
     end_of_line,
     is_random,
     looks_secret,
+    named_values,
     unless_harmless,
 )
 

@@ -1,4 +1,4 @@
-"""What a URL or a host and port name, as far as a TCP connection needs it."""
+"""What a URL or a host and port name, and whether that port takes a connection from here."""
 
 from __future__ import annotations
 
@@ -96,3 +96,27 @@ def words(error: Exception) -> str:
     """The system's words without its number ("[Errno 111] Connection refused")."""
     said = re.sub(r"^\[[^\]]*\] ", "", str(error)).rstrip(".") or type(error).__name__
     return said[0].lower() + said[1:]
+
+
+def dial(host: str, port: int, deadline: Deadline) -> str:
+    """Empty when it was reached, else why not."""
+    try:
+        found = places(host, port, deadline)
+    except Unanswered as error:
+        return str(error)
+    reason = "no address"
+    for number, place in enumerate(found):
+        share = deadline.left / (len(found) - number)
+        if not share:
+            return f"no connection within {deadline.seconds:.3g} s"
+        try:
+            with socket.socket(place.family, socket.SOCK_STREAM) as line:
+                line.settimeout(share)
+                line.connect(place.address)
+        except TimeoutError:
+            reason = f"no connection within {deadline.seconds:.3g} s"
+        except OSError as error:
+            reason = words(error)
+        else:
+            return ""
+    return reason

@@ -10,8 +10,8 @@ import shlex
 from typing import TYPE_CHECKING
 
 from pdctl.errors import UsageError
-from pdctl.fleet import document
-from pdctl.fleet.facts import Elsewhere, Reach
+from pdctl.fleet import peer_json
+from pdctl.fleet.observations import Elsewhere, Reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,21 +62,21 @@ def read(output: str) -> Elsewhere:
     if not heads:
         raise UsageError(f"no line of it holds {SCHEMA!r} and a source", "paste the whole output of the command")
     reaches = tuple(reach for one in told if (reach := _reach(one)) is not None)
-    expected = document.integer(heads[-1].get("targets")) or 0
-    host = document.excerpt(document.text(heads[-1].get("source")))
+    expected = peer_json.integer(heads[-1].get("targets")) or 0
+    host = peer_json.excerpt(peer_json.text(heads[-1].get("source")))
     return Elsewhere(host, reaches, max(0, expected - len(reaches)))
 
 
-def _object(line: str) -> document.Object:
+def _object(line: str) -> peer_json.Object:
     """The JSON object of a line, also behind a prompt or a pod's name."""
     start, end = line.find("{"), line.rfind("}")
-    found = document.mapping(document.parse(line[start : end + 1].encode("utf-8", "replace"))) if start >= 0 else {}
-    return found if found.get("pdctl") == SCHEMA else document.NOTHING
+    found = peer_json.mapping(peer_json.parse(line[start : end + 1].encode("utf-8", "replace"))) if start >= 0 else {}
+    return found if found.get("pdctl") == SCHEMA else peer_json.NOTHING
 
 
-def _reach(one: document.Object) -> Reach | None:
-    host, port = document.text(one.get("host")), document.integer(one.get("port"))
+def _reach(one: peer_json.Object) -> Reach | None:
+    host, port = peer_json.text(one.get("host")), peer_json.integer(one.get("port"))
     if not host or port is None:
         return None
-    seconds = document.number(one.get("seconds")) or 0.0
-    return Reach(host, port, document.excerpt(document.text(one.get("reason"))), seconds)
+    seconds = peer_json.number(one.get("seconds")) or 0.0
+    return Reach(host, port, peer_json.excerpt(peer_json.text(one.get("reason"))), seconds)

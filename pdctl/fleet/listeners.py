@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pdctl.fleet.facts import Holder
+from pdctl.fleet.observations import Holder
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -6,10 +6,10 @@ import re
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from pdctl.fleet import document
-from pdctl.fleet.call import Call, wait
-from pdctl.fleet.facts import Reply
-from pdctl.fleet.http import Answer, finish
+from pdctl.fleet import peer_json
+from pdctl.fleet.http_client import Answer, finish
+from pdctl.fleet.http_connection import Call, wait
+from pdctl.fleet.observations import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,8 +64,8 @@ def refusal(answer: Answer) -> str:
     if not answer.reached:
         return answer.reason
     if "location" in answer.headers:
-        return f"redirects to {document.excerpt(answer.headers['location'])}, which is not followed"
-    return document.complaint(answer.body)
+        return f"redirects to {peer_json.excerpt(answer.headers['location'])}, which is not followed"
+    return peer_json.complaint(answer.body)
 
 
 def clock_offset(answer: Answer) -> float | None:

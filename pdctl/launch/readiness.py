@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.sglang.logs import life
 from pdctl.engines.sign import Sign
-from pdctl.fleet import bootstrap, bootstraps, canary, http, router
-from pdctl.fleet.canary import Prompt, Side
+from pdctl.fleet import bootstrap_probe, canary_probe, http_client, router_probe
+from pdctl.fleet.canary_probe import Prompt, Side
 from pdctl.launch.deployment import ServerRole, Spec
 from pdctl.launch.run import StartStage
 from pdctl.launch.supervisor_mailbox import Paired, Reached
@@ -17,7 +17,7 @@ from pdctl.launch.supervisor_mailbox import Paired, Reached
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.fleet.facts import Canary
+    from pdctl.fleet.observations import Canary
     from pdctl.launch.log_tail import LogTail
 
 
@@ -40,7 +40,7 @@ def start(
 
     def work() -> None:
         ends = [_side(spec) for spec in prefills], [_side(spec) for spec in decodes]
-        canary.matrix(*ends, whole, prompt=PROMPT, patience=timeout, at_once=AT_ONCE, key=key, told=told)
+        canary_probe.matrix(*ends, whole, prompt=PROMPT, patience=timeout, at_once=AT_ONCE, key=key, told=told)
 
     threading.Thread(target=work, name="verify", daemon=True).start()
 
@@ -131,7 +131,7 @@ class ReadinessWatch:
         if self._spec.role is ServerRole.ROUTER:
             self._probe_router()
             return
-        health = http.get(self._spec.url + self._spec.health_path, PROBE, key=self._key)
+        health = http_client.get(self._spec.url + self._spec.health_path, PROBE, key=self._key)
         if health.reached:
             self._mark(StartStage.BOUND, f"port {self._spec.port}")
         registered = self._probe_bootstrap(serves=health.ok)
@@ -139,7 +139,7 @@ class ReadinessWatch:
             self._read_log()  # what it logged before it answered belongs before "ready"
             self._mark(StartStage.READY, "ready")
         elif health.status in (401, 403):
-            self._refuse(router.refused(self._spec.health_path, health, self._key))
+            self._refuse(router_probe.refused(self._spec.health_path, health, self._key))
         elif health.reached and not health.ok:
             self._wait_for(f"{self._spec.health_path} answers {health.status}")
 
@@ -148,7 +148,7 @@ class ReadinessWatch:
         port = self._spec.bootstrap_port
         if port is None or not self._spec.ranks or StartStage.REGISTERED in self._reached:
             return True
-        known = bootstrap.registration(self._spec.host, port, self._spec.ranks, PROBE)
+        known = bootstrap_probe.registration(self._spec.host, port, self._spec.ranks, PROBE)
         ranks = self._spec.ranks
         unreached = self._unreached(port) if known.complete else ""
         if unreached:
@@ -166,13 +166,13 @@ class ReadinessWatch:
 
     def _unreached(self, port: int) -> str:
         """What a decode would not get from the bootstrap server: a rank's address, or an answer at that address."""
-        claim = bootstraps.Claim(self._spec.name, self._spec.host, port, (), self._spec.ranks)
-        (server,) = bootstraps.probe_bootstraps((claim,), 2 * PROBE, patience=PROBE)
+        claim = bootstrap_probe.Claim(self._spec.name, self._spec.host, port, (), self._spec.ranks)
+        (server,) = bootstrap_probe.probe_bootstraps((claim,), 2 * PROBE, patience=PROBE)
         silent = [f"tp{one.tp} registered at {one.ip}:{one.port}: {one.reason}" for one in server.ranks if one.reason]
         return next(iter((*server.unranked, *silent)), "")
 
     def _probe_router(self) -> None:
-        state = router.fetch(self._spec.url, PROBE, self._key)
+        state = router_probe.fetch(self._spec.url, PROBE, self._key)
         if not state.reached:
             return
         self._mark(StartStage.BOUND, f"port {self._spec.port}")

@@ -9,7 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.fleet import http, router
+from pdctl.fleet import http_client, router_probe
 from pdctl.launch.deployment import ServerRole
 from pdctl.launch.supervisor_mailbox import Told
 
@@ -73,7 +73,7 @@ def _announce(router_url: str, spec: Spec, old: tuple[str, ...], credentials: Cr
     deadline = time.monotonic() + PATIENCE
     problem = "it was not asked"
     while time.monotonic() < deadline:
-        state = router.fetch(router_url, ASK, credentials.key)
+        state = router_probe.fetch(router_url, ASK, credentials.key)
         known = {worker.url for worker in state.workers}
         for url in known.intersection(old):
             _remove(router_url, url, credentials)
@@ -93,14 +93,16 @@ def _add(router_url: str, spec: Spec, credentials: Credentials) -> str:
     body: dict[str, object] = {"url": spec.url, "worker_type": spec.role.value}
     if spec.role is ServerRole.PREFILL:
         body["bootstrap_port"] = spec.bootstrap_port
-    answer = http.post(f"{router_url}/workers", body, ASK, key=credentials.key, secret=credentials.secret)
+    answer = http_client.post(f"{router_url}/workers", body, ASK, key=credentials.key, secret=credentials.secret)
     return "" if answer.status in (200, 201, 202, 409) else f"POST /workers: {answer.status or answer.reason}"
 
 
 def _remove(router_url: str, url: str, credentials: Credentials) -> None:
     """By the id it is listed under: a URL is no path."""
-    listed = http.get(f"{router_url}/workers", ASK, key=credentials.key).json()
+    listed = http_client.get(f"{router_url}/workers", ASK, key=credentials.key).json()
     entries = listed.get("workers") if isinstance(listed, dict) else None
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict) and str(entry.get("url", "")).rstrip("/") == url:
-            http.delete(f"{router_url}/workers/{entry.get('id')}", ASK, key=credentials.key, secret=credentials.secret)
+            http_client.delete(
+                f"{router_url}/workers/{entry.get('id')}", ASK, key=credentials.key, secret=credentials.secret
+            )

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pdctl.fleet import bootstrap, http, router, server_info
+from pdctl.fleet import bootstrap_probe, engine_probe, http_client, router_probe
 from pdctl.launch import credentials, ending_reasons, procfs, storage
 from pdctl.launch.deployment import ServerRole, Spec
 from pdctl.launch.run import EventKind, Process, Run, State
@@ -68,9 +68,9 @@ def probe(run: Run, directory: RunDir) -> RunHealth:
     spec = run.deployment.router
     key = credentials.api_key(run.deployment) if not over else ""
     with ThreadPoolExecutor(max_workers=17) as pool:
-        asked = pool.submit(router.fetch, spec.url, PROBE, key) if spec and not over else None
+        asked = pool.submit(router_probe.fetch, spec.url, PROBE, key) if spec and not over else None
         answers = tuple(pool.map(lambda entry: _ask(run, entry, key), run.deployment.specs))
-        state = asked.result() if asked is not None else router.RouterState(False, False)
+        state = asked.result() if asked is not None else router_probe.RouterState(False, False)
     instances = tuple(
         _instance(run, entry, said, state, directory) for entry, said in zip(run.deployment.specs, answers, strict=True)
     )
@@ -125,23 +125,25 @@ def _note(run: Run, directory: RunDir) -> str:
 class _Said:
     """What a server answered; one that does not answer its health path is asked nothing else."""
 
-    health: http.Answer
+    health: http_client.Answer
     registered: int | None = None
-    info: server_info.ServerInfo | None = None
+    info: engine_probe.ServerInfo | None = None
 
 
 def _ask(run: Run, spec: Spec, key: str) -> _Said | None:
     """None: the router, and what is not running."""
     if spec.role is ServerRole.ROUTER or not run.lives(run.process(spec.name)):
         return None
-    health = http.get(spec.url + spec.health_path, PROBE, key=key)
+    health = http_client.get(spec.url + spec.health_path, PROBE, key=key)
     if not health.reached:
         return _Said(health, 0 if spec.bootstrap_port is not None and spec.ranks else None)
-    info = server_info.fetch(spec.url, PROBE) if health.ok and not spec.node else None
+    info = engine_probe.fetch(spec.url, PROBE) if health.ok and not spec.node else None
     return _Said(health, _registered(spec), info)
 
 
-def _instance(run: Run, spec: Spec, said: _Said | None, state: router.RouterState, directory: RunDir) -> InstanceHealth:
+def _instance(
+    run: Run, spec: Spec, said: _Said | None, state: router_probe.RouterState, directory: RunDir
+) -> InstanceHealth:
     process = run.process(spec.name)
     alive = run.lives(process)
     health, registered, missing = "", None, ""
@@ -206,7 +208,7 @@ def _restarts(process: Process) -> int:
 def _registered(spec: Spec) -> int | None:
     if spec.bootstrap_port is None or not spec.ranks:
         return None
-    return bootstrap.registration(spec.host, spec.bootstrap_port, spec.ranks, PROBE).registered or 0
+    return bootstrap_probe.registration(spec.host, spec.bootstrap_port, spec.ranks, PROBE).registered or 0
 
 
 def _silent(run: Run, process: Process, reason: str) -> str:
@@ -220,7 +222,7 @@ def _silent(run: Run, process: Process, reason: str) -> str:
     return f"does not answer: {reason}"
 
 
-def _lacks(spec: Spec, said: _Said, state: router.RouterState, routed: bool) -> str:
+def _lacks(spec: Spec, said: _Said, state: router_probe.RouterState, routed: bool) -> str:
     answer, registered, info = said.health, said.registered, said.info
     if not answer.ok:
         return f"{spec.health_path}: {answer.status if answer.reached else answer.reason}"

@@ -6,7 +6,7 @@ import time
 from queue import Empty
 from typing import TYPE_CHECKING
 
-from pdctl.fleet import router
+from pdctl.fleet import router_probe
 from pdctl.launch import ending_reasons
 from pdctl.launch.deployment import Deployment, LaunchOptions, ServerRole
 from pdctl.launch.run import EventKind, RunOutcome, State
@@ -56,7 +56,7 @@ class WindDown:
         spec = self._deployment.router
         if spec is None or not self._running(spec.name):
             return ""
-        count = router.fetch(spec.url, ASK_ROUTER).in_flight
+        count = router_probe.fetch(spec.url, ASK_ROUTER).in_flight
         return f"{count} request{'s' if count > 1 else ''} in flight" if count else ""
 
     def _running(self, name: str) -> bool:

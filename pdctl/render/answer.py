@@ -6,14 +6,14 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pdctl.fleet.completions import Piece, Summary
+from pdctl.fleet.completion_stream import Piece, Summary
 from pdctl.launch.ending_reasons import span
 from pdctl.render.visible import as_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pdctl.fleet.completions import Part
+    from pdctl.fleet.completion_stream import Part
     from pdctl.render.term import Term
 
 SCHEMA = "pdctl.answer/1"

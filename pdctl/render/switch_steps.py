@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from pdctl.switch import record
-from pdctl.switch.order import Standing
+from pdctl.switch import switch_order
+from pdctl.switch.switch_order import Standing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pdctl.render.term import Term
-    from pdctl.switch.order import Note, Order, Result
-    from pdctl.switch.refusals import Refusal
+    from pdctl.switch.switch_order import Note, Order, Result
+    from pdctl.switch.switch_refusals import Refusal
 
 
 def note(one: Note, term: Term) -> None:
@@ -54,16 +54,16 @@ def result(one: Result, term: Term) -> None:
 
 
 def result_json(order: Order, one: Result) -> str:
-    return json.dumps(record.document(order, one), indent=2)
+    return json.dumps(switch_order.document(order, one), indent=2)
 
 
 def refused_json(order: Order, found: Iterable[Refusal]) -> str:
     rows = [{"reason": one.reason, "fix": one.fix} for one in found]
-    body = {"schema": record.SCHEMA, "instance": order.name, "url": order.url, "to": order.to, "refused": rows}
+    body = {"schema": switch_order.SCHEMA, "instance": order.name, "url": order.url, "to": order.to, "refused": rows}
     return json.dumps(body, indent=2)
 
 
 def plan_json(order: Order, role: str, notes: Iterable[Note]) -> str:
     rows = [{"step": one.step.value, "words": one.words} for one in notes]
-    body = {"schema": record.SCHEMA, "instance": order.name, "url": order.url, "from": role, "to": order.to}
+    body = {"schema": switch_order.SCHEMA, "instance": order.name, "url": order.url, "from": role, "to": order.to}
     return json.dumps({**body, "steps": rows}, indent=2)

@@ -116,10 +116,10 @@ def measured(what: str, work: Callable[[], object]) -> object:
 
 
 def probes(ports: dict[str, list], width: int) -> None:
-    from pdctl.fleet import canary
-    from pdctl.fleet.bootstraps import Claim, probe_bootstraps
-    from pdctl.fleet.engines import probe_engines
-    from pdctl.fleet.facts import Endpoint
+    from pdctl.fleet import canary_probe
+    from pdctl.fleet.bootstrap_probe import Claim, probe_bootstraps
+    from pdctl.fleet.engine_probe import probe_engines
+    from pdctl.fleet.observations import Endpoint
 
     urls = [f"http://127.0.0.1:{port}" for port, _ in ports["prefills"]]
     urls += [f"http://127.0.0.1:{port}" for port in ports["decodes"]]
@@ -130,14 +130,14 @@ def probes(ports: dict[str, list], width: int) -> None:
     servers = measured(f"{len(claims)} bootstrap servers", lambda: probe_bootstraps(claims, 60.0))
     assert all(one.ranks and one.ranks[0].reached for one in servers)
     sides = [
-        canary.Side(str(port), f"http://127.0.0.1:{port}", "127.0.0.1", boot)
+        canary_probe.Side(str(port), f"http://127.0.0.1:{port}", "127.0.0.1", boot)
         for port, boot in ports["prefills"][:width]
     ]
-    others = [canary.Side(str(port), f"http://127.0.0.1:{port}") for port in ports["decodes"][:width]]
-    cells = measured(f"canary matrix {len(sides)} x {len(others)}", lambda: canary.matrix(sides, others, 60.0))
+    others = [canary_probe.Side(str(port), f"http://127.0.0.1:{port}") for port in ports["decodes"][:width]]
+    cells = measured(f"canary matrix {len(sides)} x {len(others)}", lambda: canary_probe.matrix(sides, others, 60.0))
     assert len(cells) == len(sides) * len(others)
     assert all(cell.ok for cell in cells)
-    left = measured(f"queues of {len(endpoints)} engines", lambda: canary.queues(endpoints, 60.0))
+    left = measured(f"queues of {len(endpoints)} engines", lambda: canary_probe.queues(endpoints, 60.0))
     assert all(one.read and not one.left for one in left)
 
 
@@ -163,15 +163,15 @@ def verb(ports: dict[str, list], width: int) -> None:
 def clients(ports: dict[str, list]) -> None:
     every = [*(port for port, _ in ports["prefills"]), *ports["decodes"]]
     todo = [(port, path) for port in every for path in LOOKS]
-    for name, work in (("pdctl.fleet.http", _own), ("http.client", _plain), ("httpx.AsyncClient", _httpx)):
+    for name, work in (("pdctl.fleet.http_client", _own), ("http.client", _plain), ("httpx.AsyncClient", _httpx)):
         assert all(measured(f"{len(todo)} GETs with {name}", partial(work, todo)))
 
 
 def _own(todo: list[tuple[int, str]]) -> list[bool]:
-    from pdctl.fleet import http
+    from pdctl.fleet import http_client
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(lambda one: http.get(f"http://127.0.0.1:{one[0]}{one[1]}", 10.0).ok, todo))
+        return list(pool.map(lambda one: http_client.get(f"http://127.0.0.1:{one[0]}{one[1]}", 10.0).ok, todo))
 
 
 def _plain(todo: list[tuple[int, str]]) -> list[bool]:

@@ -23,23 +23,22 @@ sys.path.insert(0, str(ROOT))
 
 from pdctl.errors import UsageError  # noqa: E402 - runs from a checkout
 from pdctl.fleet import (  # noqa: E402
-    bootstrap,
-    document,
-    engines,
+    bootstrap_probe,
+    canary_probe,
+    engine_probe,
     exposition,
     from_host,
-    legs,
+    http_client,
+    peer_json,
     prober,
-    queues,
-    router,
-    routers,
-    sse,
+    queue_probe,
+    router_probe,
 )
 from pdctl.fleet.address import Unanswered  # noqa: E402
 from pdctl.fleet.deadline import Deadline  # noqa: E402
-from pdctl.fleet.facts import Endpoint  # noqa: E402
-from pdctl.fleet.framing import Reader  # noqa: E402
-from pdctl.fleet.http import Answer  # noqa: E402
+from pdctl.fleet.http_client import Answer  # noqa: E402
+from pdctl.fleet.http_connection import Reader  # noqa: E402
+from pdctl.fleet.observations import Endpoint  # noqa: E402
 
 ODD = (
     None,
@@ -153,21 +152,23 @@ def http(chance: random.Random, body: bytes) -> None:
 
 
 def engine(chance: random.Random, body: bytes) -> None:
-    found = engines._probe(Endpoint("e", "prefill", "http://h:1"), Told(body, chance.choice((200, 404, 500))), True)
+    found = engine_probe._probe(
+        Endpoint("e", "prefill", "http://h:1"), Told(body, chance.choice((200, 404, 500))), True
+    )
     assert isinstance(found.version, str)
-    queues._held("http://h:1", Told(body, 200))
+    queue_probe._held("http://h:1", Told(body, 200))
 
 
 def documents(chance: random.Random, body: bytes) -> None:
-    value = document.parse(body)
+    value = peer_json.parse(body)
     json.dumps(value, ensure_ascii=False).encode()
-    assert not document.CONTROL.search(document.complaint(body))
-    for style in (bootstrap.NEW, bootstrap.OLD):
-        style.layout(document.mapping(value))
-    bootstrap.counted(body.decode("utf-8", "replace"))
-    router.workers(value)
-    routers._kind(dict.fromkeys(routers.LOOKS, prober.reply("/", Answer(200, body))))
-    for output in legs.outputs(value):
+    assert not peer_json.CONTROL.search(peer_json.complaint(body))
+    for style in (bootstrap_probe.NEW, bootstrap_probe.OLD):
+        style.layout(peer_json.mapping(value))
+    bootstrap_probe.counted(body.decode("utf-8", "replace"))
+    router_probe.listed_workers(value)
+    router_probe._kind(dict.fromkeys(router_probe.LOOKS, prober.reply("/", Answer(200, body))))
+    for output in canary_probe.outputs(value):
         output.text.encode()
 
 
@@ -176,8 +177,8 @@ def texts(chance: random.Random, body: bytes) -> None:
     for sample in exposition.samples(text):
         exposition.labels(sample.labels)
     exposition.totals(text)
-    for payload in sse.payloads(body[at : at + 50] for at in range(0, len(body), 50)):
-        document.parse(payload)
+    for payload in http_client.payloads(body[at : at + 50] for at in range(0, len(body), 50)):
+        peer_json.parse(payload)
     with contextlib.suppress(UsageError):
         from_host.read(text)
 
@@ -192,7 +193,7 @@ def main() -> None:
     args = parser.parse_args()
     chance = random.Random(args.seed)
     found = seeds()
-    trees = [value for one in found if isinstance(value := document.parse(one), dict | list)]
+    trees = [value for one in found if isinstance(value := peer_json.parse(one), dict | list)]
     began, slowest = time.monotonic(), 0.0
     for number in range(args.cases):
         if number % 2:

@@ -11,9 +11,9 @@ import pytest
 
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import Entry, fill
-from pdctl.doctor import runner
+from pdctl.doctor import check_run
 from pdctl.doctor.check import Skipped, Unknown
-from pdctl.doctor.checks import every
+from pdctl.doctor.checks import CHECKS
 from pdctl.doctor.facts import Facts
 from pdctl.doctor.finding import Finding
 from tests.cases import for_each
@@ -25,12 +25,12 @@ CASES = [(code, module) for module in MODULES for code in module.FIXTURES]
 
 
 def made(facts: Facts) -> Iterator[Finding]:
-    for check in every():
+    for check in CHECKS:
         if set(check.needs) <= set(facts.asked):
             verdict = check.judge(facts)
             if not isinstance(verdict, (Skipped, Unknown)):
                 yield from verdict
-    yield from runner.run(facts).findings
+    yield from check_run.run(facts).findings
 
 
 @for_each("entry", book.ENTRIES, ids=lambda entry: entry.code)

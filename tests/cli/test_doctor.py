@@ -169,7 +169,7 @@ def test_what_asks_nobody_loads_little(argv: tuple[str, ...]) -> None:
     done = subprocess.run([sys.executable, "-c", probe, *argv], capture_output=True, text=True, timeout=60, check=True)
     loaded = {name.split(".")[0] for name in done.stderr.splitlines()[-1].split()}
     assert not loaded & {"rich", "httpx", "yaml", "asyncio", "torch", "numpy", "ssl"}
-    assert "pdctl.fleet.call" not in done.stderr.split()
+    assert "pdctl.fleet.http_connection" not in done.stderr.split()
 
 
 # --- what is written alone

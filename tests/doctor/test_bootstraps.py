@@ -7,10 +7,10 @@ from types import MappingProxyType
 
 import pytest
 
-from pdctl.doctor import runner
+from pdctl.doctor import check_run
 from pdctl.doctor.facts import Facts
 from pdctl.doctor.finding import Finding, Status
-from pdctl.fleet.facts import RankAddress, Reply
+from pdctl.fleet.observations import RankAddress, Reply
 from tests.doctor.fixtures import recorded as real
 from tests.doctor.fixtures.live import WAITING, service, without
 from tests.doctor.fixtures.recorded import healthy
@@ -19,11 +19,11 @@ NOTHING: MappingProxyType[str, object] = MappingProxyType({})
 
 
 def found(facts: Facts, code: str) -> list[Finding]:
-    return [one for one in runner.run(facts).findings if one.code == code]
+    return [one for one in check_run.run(facts).findings if one.code == code]
 
 
 def status(facts: Facts, code: str) -> Status:
-    return {one.code: one.status for one in runner.run(facts).checks}[code]
+    return {one.code: one.status for one in check_run.run(facts).checks}[code]
 
 
 def rank(reason: str, tp: int = 0, ip: str = "10.0.0.1", port: int = 40001) -> RankAddress:
@@ -110,7 +110,7 @@ def test_what_answers_instead_is_named(serves: str, words: str) -> None:
 )
 def test_down_or_out_of_reach(reason: str, code: str) -> None:
     facts = real.down(healthy(), "prefill-0", reason)
-    codes = {one.code for one in runner.run(facts).findings}
+    codes = {one.code for one in check_run.run(facts).findings}
     assert codes & {"PD604", "PD901"} == {code}
 
 

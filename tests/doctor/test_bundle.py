@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pdctl.doctor import bundle
-from pdctl.doctor.redaction import GONE, redact
+from pdctl.doctor.bundle import GONE, redact
 from pdctl.errors import UsageError
 from tests.cases import for_each
 

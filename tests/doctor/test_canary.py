@@ -7,15 +7,15 @@ from types import MappingProxyType
 
 import pytest
 
+from pdctl.doctor import check_run
 from pdctl.doctor import request as asking
-from pdctl.doctor import runner
-from pdctl.doctor.canaries import kinds
+from pdctl.doctor.canary_requests import kinds
 from pdctl.doctor.facts import Depth, Facts
 from pdctl.doctor.finding import Cell, Status
 from pdctl.doctor.gather import gather
 from pdctl.doctor.request import Progress, Request
-from pdctl.fleet.canary import EXTRAS
-from pdctl.fleet.facts import Canary, Queues
+from pdctl.fleet.canary_probe import EXTRAS
+from pdctl.fleet.observations import Canary, Queues
 from tests.doctor.fixtures import recorded as real
 from tests.doctor.fixtures.live import extra, queued
 from tests.doctor.fixtures.recorded import canaried, healthy
@@ -25,11 +25,11 @@ SGL23, SGL08 = "0.5.23-2p1d", "0.5.8-2p1d-router-without-ports"
 
 
 def found(facts: Facts, code: str) -> list[tuple[str, str]]:
-    return [(one.instance, one.observed) for one in runner.run(facts).findings if one.code == code]
+    return [(one.instance, one.observed) for one in check_run.run(facts).findings if one.code == code]
 
 
 def status(facts: Facts, code: str) -> Status:
-    return {one.code: one.status for one in runner.run(facts).checks}[code]
+    return {one.code: one.status for one in check_run.run(facts).checks}[code]
 
 
 def cell(prefill: int, decode: int, reason: str = "", text: str = " fox") -> Canary:
@@ -64,7 +64,7 @@ def test_a_pair_that_was_not_tried_is_unknown() -> None:
     unsent = dataclasses.replace(cell(0, 0), ok=None, text="", reason="not sent: the 180 s for all of them were over")
     facts = canaried(canaries=(unsent, cell(1, 0)))
     assert status(facts, "PD610") is Status.UNKNOWN
-    assert Cell("prefill-0", "decode-0", None, None, unsent.reason, unsent.room) in runner.run(facts).matrix
+    assert Cell("prefill-0", "decode-0", None, None, unsent.reason, unsent.room) in check_run.run(facts).matrix
 
 
 def test_one_alone_works_and_eight_do_not() -> None:
@@ -121,8 +121,8 @@ def test_queues_nobody_could_read() -> None:
 
 
 def test_without_canaries_there_is_no_matrix() -> None:
-    assert runner.run(healthy()).matrix == ()
-    assert len(runner.run(canaried()).matrix) == 2
+    assert check_run.run(healthy()).matrix == ()
+    assert len(check_run.run(canaried()).matrix) == 2
 
 
 def sent(servers: Replay, port: int) -> list[dict[str, object]]:
@@ -136,7 +136,7 @@ def test_a_pair_gets_what_the_router_would_send() -> None:
             depth=Depth.CANARY, router=servers.url(8000), router_metrics=servers.url(29100), progress=told.append
         )
         facts = gather(request)
-        report = runner.run(facts)
+        report = check_run.run(facts)
     first = sent(servers, 30001)[0]
     assert (first["bootstrap_host"], first["bootstrap_port"]) == ("127.0.0.1", servers.port[8999])
     assert first in sent(servers, 30002), "both legs get the same body"

@@ -9,7 +9,7 @@ from types import ModuleType
 
 from pdctl.catalogue.book import ENTRIES, entry
 from pdctl.doctor.check import Skipped, Unknown
-from pdctl.doctor.checks import every
+from pdctl.doctor.checks import CHECKS
 from pdctl.doctor.facts import Facts
 from pdctl.render.explain import anchor
 from tests.cases import for_each
@@ -34,7 +34,7 @@ def codes(case: object, module: ModuleType) -> set[str]:
         return set(module.codes(case))
     assert isinstance(case, Facts)
     found: set[str] = set()
-    for check in every():
+    for check in CHECKS:
         verdict = check.judge(case) if set(check.needs) <= set(case.asked) else Skipped("not asked for")
         if not isinstance(verdict, (Skipped, Unknown)):
             found |= {finding.code for finding in verdict}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphlib import TopologicalSorter
 
 from pdctl.catalogue.book import ENTRIES
-from pdctl.doctor import folding, runner
+from pdctl.doctor import check_run
 from pdctl.doctor.facts import Facts
 from pdctl.doctor.finding import Finding
 from tests.doctor.fixtures import recorded as real
@@ -16,7 +16,7 @@ NO_ANSWER = "decode-0: no answer within 20 s"
 
 
 def folded(facts: Facts) -> list[tuple[str, str, bool]]:
-    return [(one.code, one.instance, folding.consequence(one)) for one in runner.run(facts).findings]
+    return [(one.code, one.instance, check_run.consequence(one)) for one in check_run.run(facts).findings]
 
 
 def test_a_null_port_explains_the_pair_that_failed_and_what_it_left_behind() -> None:
@@ -30,13 +30,13 @@ def test_a_null_port_explains_the_pair_that_failed_and_what_it_left_behind() -> 
         ("PD605", "prefill-1", True),
         ("PD605", "decode-0", True),
     ]
-    said = [one.evidence[0] for one in runner.run(facts).findings[1:]]
+    said = [one.evidence[0] for one in check_run.run(facts).findings[1:]]
     assert set(said) == {"explained by PD201 bootstrap-port-null at prefill-1"}
 
 
 def test_who_sent_a_canary_is_not_told_to_send_one() -> None:
     facts = canaried(canaries=real.cells({("prefill-1", "decode-0"): NO_ANSWER}))
-    told = {one.code: one.fix for one in runner.run(facts).findings}
+    told = {one.code: one.fix for one in check_run.run(facts).findings}
     assert "PD605" in told
     assert told["PD605"] == told["PD610"]
     assert told["PD605"].startswith("pdctl trace-room ")
@@ -79,28 +79,28 @@ def test_an_accepted_cause_explains_nothing() -> None:
         real.null(healthy(), "prefill-0", "prefill-1"), canaries=real.cells({("prefill-1", "decode-0"): NO_ANSWER})
     )
     accepted = selection.read(suppressions=[selection.suppression("PD201", "being rolled out")])
-    report = runner.run(facts, accepted)
-    assert {one.code: folding.consequence(one) for one in report.findings}["PD610"] is False
+    report = check_run.run(facts, accepted)
+    assert {one.code: check_run.consequence(one) for one in report.findings}["PD610"] is False
 
 
 def test_a_crowd_with_one_fix_is_one_finding_that_names_them() -> None:
     facts = real.change(healthy(), router=None)
-    one: Finding = runner.run(real.null(healthy(), "prefill-0", "prefill-1")).findings[0]
+    one: Finding = check_run.run(real.null(healthy(), "prefill-0", "prefill-1")).findings[0]
     import dataclasses
 
     many = [dataclasses.replace(one, instance=f"prefill-{number}") for number in range(20)]
-    (told,) = folding.fold(many, facts)
+    (told,) = check_run.fold(many, facts)
     assert told.instance == ""
     assert told.headline.endswith("(and 19 more alike)")
     assert "prefill-0, prefill-1, " in told.evidence[0]
     assert "prefill-19" in told.evidence[0]
-    assert len(folding.fold(many[:8], facts)) == 8
+    assert len(check_run.fold(many[:8], facts)) == 8
 
 
 def test_rows_name_known_codes_and_go_round_in_no_circle() -> None:
     known = {entry.code for entry in ENTRIES}
     graph: dict[str, set[str]] = {}
-    for row in folding.ROWS:
+    for row in check_run.ROWS:
         graph.setdefault(row.effect, set()).update(row.causes)
-    assert {code for row in folding.ROWS for code in (row.effect, *row.causes)} <= known
+    assert {code for row in check_run.ROWS for code in (row.effect, *row.causes)} <= known
     tuple(TopologicalSorter(graph).static_order())  # raises CycleError

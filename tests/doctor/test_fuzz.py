@@ -7,7 +7,7 @@ import random
 from types import MappingProxyType
 
 from pdctl.catalogue.book import ENTRIES
-from pdctl.doctor import runner
+from pdctl.doctor import check_run
 from pdctl.doctor.facts import Facts
 from tests.cases import for_each
 from tests.doctor.fixtures import recorded as real
@@ -60,6 +60,6 @@ def broken(rng: random.Random) -> Facts:
 
 @for_each("seed", range(60))
 def test_odd_answers_give_a_report(seed: int) -> None:
-    report = runner.run(broken(random.Random(seed)))
+    report = check_run.run(broken(random.Random(seed)))
     assert len(report.checks) == len(ENTRIES)
     assert all(one.headline and one.fix for one in report.findings)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pdctl.catalogue.entry import Needs
+from pdctl.doctor import check_run, selection
 from pdctl.doctor import request as asking
-from pdctl.doctor import runner, selection
 from pdctl.doctor.facts import Depth, Facts
 from pdctl.doctor.finding import Status
 from pdctl.doctor.gather import gather
@@ -29,7 +29,7 @@ def behind(servers: Replay, **fields: object) -> Request:
 
 
 def codes(facts: Facts, severity: str = "error") -> list[tuple[str, str]]:
-    return [(one.code, one.instance) for one in runner.run(facts).findings if one.severity.value == severity]
+    return [(one.code, one.instance) for one in check_run.run(facts).findings if one.severity.value == severity]
 
 
 def test_a_healthy_deployment_behind_its_router() -> None:
@@ -45,25 +45,25 @@ def test_a_healthy_deployment_behind_its_router() -> None:
     assert facts.router is not None
     assert facts.router.breakers_known
     assert facts.asked == (Needs.ENDPOINT, Needs.ROUTER, Needs.HOST)
-    report = runner.run(facts)
+    report = check_run.run(facts)
     assert [one for one in report.findings if one.severity.value == "error"] == []
     assert [row.odd for row in report.ports] == ["", ""]
     assert not [one for one in report.checks if one.status is Status.UNKNOWN]
-    assert runner.exit_code(report, selection.EVERYTHING.fail_on) is ExitCode.OK
+    assert check_run.exit_code(report, selection.EVERYTHING.fail_on) is ExitCode.OK
 
 
 def test_a_router_without_ports_names_the_pair_that_will_fail() -> None:
     """Real sglang 0.5.8 and sglang-router 0.3.2, started without bootstrap ports."""
     with replay(SGL08) as servers:
         facts = gather(behind(servers))
-    (found,) = [one for one in runner.run(facts).findings if one.code == "PD201"]
+    (found,) = [one for one in check_run.run(facts).findings if one.code == "PD201"]
     assert found.instance == "prefill-1"
     assert any("prefill-1 → decode-0 will fail" in line for line in found.evidence)
     assert any("prefill-0 → decode-0 works by luck" in line for line in found.evidence)
     for url, port in ((30000, 8998), (30001, 8999)):
         assert f"--prefill {servers.url(url)} {servers.port[port]}" in found.fix
     assert found.fix.endswith(f"--decode {servers.url(30002)}")
-    assert [row.router for row in runner.run(facts).ports] == ["null", "null"]
+    assert [row.router for row in check_run.run(facts).ports] == ["null", "null"]
     assert codes(facts) == [("PD201", "prefill-1")]
 
 
@@ -79,7 +79,7 @@ def test_each_place_is_asked_once() -> None:
 def test_only_what_is_needed_is_asked() -> None:
     with replay(SGL23) as servers:
         given = asking.given((f"{servers.url(30000)},{servers.port[8998]}",), (servers.url(30002),))
-        wanted = runner.needed(selection.read(select=["PD302"]), Depth.LIVE)
+        wanted = check_run.needed(selection.read(select=["PD302"]), Depth.LIVE)
         facts = gather(Request(endpoints=given, router=servers.url(ROUTER)), wanted)
     assert facts.asked == (Needs.ENDPOINT,)
     assert facts.router is None
@@ -91,7 +91,7 @@ def test_addresses_given_by_hand() -> None:
     with replay(SGL23) as servers:
         given = asking.given((f"{servers.url(30000)},{servers.port[8998]}",), (servers.url(30002),))
         facts = gather(Request(endpoints=given))
-        report = runner.run(facts)
+        report = check_run.run(facts)
     assert [(row.flag, row.router, row.odd) for row in report.ports] == [(str(servers.port[8998]), None, "")]
     assert {one.code: one.status for one in report.checks}["PD201"] is Status.SKIPPED
     assert codes(facts) == []
@@ -102,7 +102,7 @@ def test_a_port_that_was_given_wrong() -> None:
         given = asking.given((f"{servers.url(30000)},{servers.port[8999]}",), (servers.url(30002),))
         facts = gather(Request(endpoints=given))
     assert codes(facts) == [("PD202", "prefill-0")]
-    (found,) = [one for one in runner.run(facts).findings if one.code == "PD202"]
+    (found,) = [one for one in check_run.run(facts).findings if one.code == "PD202"]
     assert "a bootstrap server of no prefill given listens there" in found.evidence[1]
 
 
@@ -112,7 +112,7 @@ def test_a_dead_instance_is_one_red_finding(gone: int) -> None:
         facts = gather(behind(servers))
     name = "decode-0" if gone == 30002 else "prefill-1"
     assert codes(facts) == [("PD604", name)]
-    unknown = [one.code for one in runner.run(facts).checks if one.status is Status.UNKNOWN]
+    unknown = [one.code for one in check_run.run(facts).checks if one.status is Status.UNKNOWN]
     assert "PD302" in unknown, "what needs the dead side is unknown, not ok"
 
 
@@ -137,17 +137,17 @@ def test_roles_the_router_has_the_wrong_way_round() -> None:
     with replay(SGL23, edit=edit) as servers:
         facts = gather(behind(servers))
     assert ("PD301", "prefill-2") in codes(facts)
-    (found,) = [one for one in runner.run(facts).findings if one.code == "PD301"]
+    (found,) = [one for one in check_run.run(facts).findings if one.code == "PD301"]
     assert found.fix.endswith(f"--decode {servers.url(30002)}")
 
 
 def test_nobody_is_there() -> None:
     with replay(SGL23, without=(30000, 30001, 30002, 8000, 8998, 8999, 29100)) as servers:
         facts = gather(behind(servers))
-        report = runner.run(facts)
+        report = check_run.run(facts)
     assert [one.code for one in report.findings] == ["PD602"]
     assert "does not answer" in report.findings[0].headline
-    assert runner.exit_code(report, selection.EVERYTHING.fail_on) is ExitCode.NOT_PROBED
+    assert check_run.exit_code(report, selection.EVERYTHING.fail_on) is ExitCode.NOT_PROBED
 
 
 def test_a_topology_alone_asks_nobody() -> None:

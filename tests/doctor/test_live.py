@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.doctor import runner
+from pdctl.doctor import check_run
 from pdctl.doctor.check import Skipped, Unknown
-from pdctl.doctor.checks import every
+from pdctl.doctor.checks import CHECKS
 from pdctl.doctor.finding import Status
 from tests.cases import for_each
 from tests.doctor.fixtures import recorded
@@ -25,7 +25,7 @@ CASES = [*FIXTURES.items(), *((f"{code}-log", pair) for code, pair in LOGGED.ite
 
 
 def found(code: str, facts: Facts) -> list[Finding]:
-    return [one for one in runner.run(facts).findings if one.code == code]
+    return [one for one in check_run.run(facts).findings if one.code == code]
 
 
 @for_each(("code", "pair"), CASES, ids=[code for code, _ in CASES])
@@ -45,19 +45,19 @@ def test_raises_and_stays_quiet(code: str, pair: Pair) -> None:
 @for_each(("code", "pair"), list(FIXTURES.items()), ids=list(FIXTURES))
 def test_quiet_means_that_it_looked(code: str, pair: Pair) -> None:
     """The clean side is decided as well, not merely skipped; but for what only trace-room can tell, room by room."""
-    status = {check.code: check for check in runner.run(pair[1]()).checks}[code]
+    status = {check.code: check for check in check_run.run(pair[1]()).checks}[code]
     assert status.status is Status.OK or "pdctl trace-room decides it" in status.reason, status
 
 
 def test_every_live_check_has_a_fixture() -> None:
-    judges = [(check.code, getattr(check.judge, "func", check.judge).__module__) for check in every()]
+    judges = [(check.code, getattr(check.judge, "func", check.judge).__module__) for check in CHECKS]
     mine = {code for code, module in judges if module.startswith("pdctl.doctor.live") and not module.endswith(".logs")}
     assert mine <= set(FIXTURES)
 
 
 def test_a_healthy_deployment_has_no_finding_above_info() -> None:
-    assert [one for one in runner.run(healthy()).findings if one.severity.value != "info"] == []
-    assert [one for one in runner.run(canaried()).findings if one.severity.value != "info"] == []
+    assert [one for one in check_run.run(healthy()).findings if one.severity.value != "info"] == []
+    assert [one for one in check_run.run(canaried()).findings if one.severity.value != "info"] == []
 
 
 class Recorder:
@@ -83,18 +83,18 @@ USES = {
 
 
 def test_checks_use_what_they_declare_and_nothing_else() -> None:
-    used: dict[int, set[str]] = {number: set() for number in range(len(every()))}
+    used: dict[int, set[str]] = {number: set() for number in range(len(CHECKS))}
     for pair in (*FIXTURES.values(), *LOGGED.values()):
         for make in pair:
             facts = make()
-            for number, check in enumerate(every()):
+            for number, check in enumerate(CHECKS):
                 if all(need in facts.asked for need in check.needs):
                     recorder = Recorder(facts)
                     verdict = check.judge(recorder)  # type: ignore[arg-type]
                     if not isinstance(verdict, Skipped | Unknown):
                         list(verdict)
                     used[number] |= {USES[name] for name in recorder.read}
-    for number, check in enumerate(every()):
+    for number, check in enumerate(CHECKS):
         declared = {need.value for need in check.needs}
         assert used[number] <= declared, check
         assert used[number] == declared or not used[number], check
@@ -103,15 +103,15 @@ def test_checks_use_what_they_declare_and_nothing_else() -> None:
 def test_no_look_at_the_embedded_engine_ends_in_a_doubt_of_its_own() -> None:
     """Its release is pdctl's: what is asked of SGLang's releases alone does not apply, and is not unknown."""
     sglang, embedded = canaried(), recorded.info(canaried(), sglang_compat="0.5.23")
-    status = {each.code: (each.status, each.reason) for each in runner.run(sglang).checks}
-    for each in runner.run(embedded).checks:
+    status = {each.code: (each.status, each.reason) for each in check_run.run(sglang).checks}
+    for each in check_run.run(embedded).checks:
         assert each.status is not Status.UNKNOWN or status[each.code][0] is Status.UNKNOWN, each
-    found = next(each for each in runner.run(embedded).checks if each.code == "PD323")
+    found = next(each for each in check_run.run(embedded).checks if each.code == "PD323")
     assert (found.status, found.reason.partition("; ")[0]) == (Status.SKIPPED, "the embedded engine has no such fault")
 
 
 def test_a_release_that_nobody_told_is_unknown_by_the_instances_name() -> None:
-    checks = runner.run(recorded.info(healthy(), version="nightly")).checks
+    checks = check_run.run(recorded.info(healthy(), version="nightly")).checks
     told = next(each for each in checks if each.code == "PD323")
     assert told.status is Status.UNKNOWN
     assert "decode-0" in told.reason

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from pdctl.catalogue.entry import Severity
-from pdctl.doctor import diff, reading, runner
-from pdctl.doctor.diff import ROWS
+from pdctl.doctor import check_run, server_info
 from pdctl.doctor.facts import Facts
 from pdctl.doctor.finding import Finding, Status
+from pdctl.doctor.live import pair_agreement
+from pdctl.doctor.live.pair_agreement import ROWS
 from pdctl.engines.sglang import behaviour
 from pdctl.engines.sglang.agreement import Rule
 from pdctl.engines.versions import SGLANG, Version, spell
@@ -23,11 +24,11 @@ from tests.doctor.fixtures.recorded import healthy
 
 
 def found(facts: Facts, code: str) -> list[Finding]:
-    return [one for one in runner.run(facts).findings if one.code == code]
+    return [one for one in check_run.run(facts).findings if one.code == code]
 
 
 def status(facts: Facts, code: str) -> Status:
-    return {one.code: one.status for one in runner.run(facts).checks}[code]
+    return {one.code: one.status for one in check_run.run(facts).checks}[code]
 
 
 def test_no_two_rows_with_one_code_and_every_must_has_one() -> None:
@@ -118,7 +119,11 @@ def test_the_width_that_counts_is_the_attentions_own() -> None:
 )
 def test_dp_by_version(values: dict[str, Any], width: int, replicas: int, ranks: int) -> None:
     engine = real.info(healthy(), "prefill-0", **values).engines[0]
-    assert (reading.width(engine), reading.replicas(engine), reading.ranks(engine)) == (width, replicas, ranks)
+    assert (server_info.width(engine), server_info.replicas(engine), server_info.ranks(engine)) == (
+        width,
+        replicas,
+        ranks,
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,12 +171,12 @@ def test_a_context_length_that_is_the_checkpoints_own_may_be_the_same() -> None:
 
 def test_the_table_shows_what_differs_those_that_matter_first() -> None:
     facts = real.info(healthy(), "decode-0", page_size=16, max_running_requests=64)
-    rows = diff.differences(facts.engines[0], facts.engines[2])
+    rows = pair_agreement.differences(facts.engines[0], facts.engines[2])
     assert rows[0].row.key == "page_size"
     keys = [one.row.key for one in rows]
     assert keys.index("page_size") < keys.index("max_running_requests")
     assert "disaggregation_mode" in keys
-    assert all(diff.show(one.prefill) != diff.show(one.decode) for one in rows)
+    assert all(pair_agreement.show(one.prefill) != pair_agreement.show(one.decode) for one in rows)
 
 
 def test_groups_not_pairs_are_compared() -> None:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
-from pdctl.doctor import ports, runner
+from pdctl.doctor import bootstrap_ports, check_run
 from pdctl.doctor.facts import Facts
 from pdctl.doctor.finding import Status
 from tests.doctor.fixtures import recorded as real
@@ -16,16 +16,17 @@ from tests.doctor.fixtures.recorded import healthy
 
 
 def found(facts: Facts, code: str) -> list[tuple[str, str, str]]:
-    return [(one.instance, one.observed, one.expected) for one in runner.run(facts).findings if one.code == code]
+    return [(one.instance, one.observed, one.expected) for one in check_run.run(facts).findings if one.code == code]
 
 
 def status(facts: Facts, code: str) -> Status:
-    return {one.code: one.status for one in runner.run(facts).checks}[code]
+    return {one.code: one.status for one in check_run.run(facts).checks}[code]
 
 
 def rows(facts: Facts) -> list[tuple[str | None, ...]]:
     return [
-        (row.flag, row.server_info, row.bootstrap, row.router, row.annotation, row.odd) for row in ports.table(facts)
+        (row.flag, row.server_info, row.bootstrap, row.router, row.annotation, row.odd)
+        for row in bootstrap_ports.table(facts)
     ]
 
 
@@ -98,7 +99,7 @@ def test_from_0_5_18_on_the_server_says_whose_it_is() -> None:
     """prefill-0 claims 8998, and what answers there names prefill-1's HTTP port: that settles it against the claim."""
     other = MappingProxyType(dict(healthy().bootstraps[1].topology))
     facts = real.null(real.boot(healthy(), "prefill-0", topology=other), "prefill-0", "prefill-1")
-    assert ports.agreement(facts, True).listener("127.0.0.1", 8998) == "prefill-1"
+    assert bootstrap_ports.agreement(facts, True).listener("127.0.0.1", 8998) == "prefill-1"
     assert found(facts, "PD201") == [("prefill-0", "127.0.0.1:8998 (prefill-1)", "127.0.0.1:8998")]
 
 
@@ -120,12 +121,12 @@ def test_a_port_of_another_prefill_alone_is_wrong_not_swapped() -> None:
     facts = real.worker(healthy(), "prefill-0", bootstrap_port=8999)
     assert found(facts, "PD203") == []
     assert found(facts, "PD202") == [("prefill-0", "8999", "8998")]
-    (one,) = [each for each in runner.run(facts).findings if each.code == "PD202"]
+    (one,) = [each for each in check_run.run(facts).findings if each.code == "PD202"]
     assert "prefill-1 listens there" in one.evidence[1]
 
 
 def test_a_collision_names_both_and_a_free_port() -> None:
-    (one,) = [each for each in runner.run(same_port()).findings if each.code == "PD204"]
+    (one,) = [each for each in check_run.run(same_port()).findings if each.code == "PD204"]
     assert one.headline == "bootstrap port 8998 of one host is given to prefill-1, and to prefill-0"
     assert one.fix.endswith("--disaggregation-bootstrap-port 8999")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from pdctl.doctor.redaction import redact
+from pdctl.doctor.bundle import redact
 from tests.cases import for_each
 
 KEY = "hunter2hunter2"

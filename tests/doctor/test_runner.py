@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pdctl.catalogue.book import ENTRIES
 from pdctl.catalogue.entry import Needs
-from pdctl.doctor import runner
+from pdctl.doctor import check_run
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
-from pdctl.doctor.checks import every
+from pdctl.doctor.checks import CHECKS
 from pdctl.doctor.facts import Depth, Facts
 from pdctl.doctor.finding import Checked, Status
 from pdctl.doctor.selection import EVERYTHING, read
@@ -19,7 +19,7 @@ ASKED = Facts(asked=(Needs.TOPOLOGY, Needs.ENDPOINT))
 
 
 def verdict(*checks: Check) -> Checked:
-    return {one.code: one for one in runner.run(ASKED, checks=checks).checks}[PAGE]
+    return {one.code: one for one in check_run.run(ASKED, checks=checks).checks}[PAGE]
 
 
 def says(*needs: Needs, **outcome: object) -> Check:
@@ -32,17 +32,17 @@ BAD = [finding(PAGE, "decode-0", observed="16", expected="1", evidence=("one",))
 
 def test_every_code_appears_once_whatever_is_known() -> None:
     for facts in (Facts(), healthy(), canaried()):
-        assert [one.code for one in runner.run(facts).checks] == [entry.code for entry in ENTRIES]
+        assert [one.code for one in check_run.run(facts).checks] == [entry.code for entry in ENTRIES]
 
 
 def test_a_reason_stands_with_everything_that_was_not_decided() -> None:
     for make, _ in FIXTURES.values():
-        for one in runner.run(make()).checks:
+        for one in check_run.run(make()).checks:
             assert bool(one.reason) is (one.status in (Status.SKIPPED, Status.UNKNOWN)), one
 
 
 def test_what_cannot_be_seen_says_why() -> None:
-    checks = {one.code: one for one in runner.run(canaried()).checks}
+    checks = {one.code: one for one in check_run.run(canaried()).checks}
     for entry in ENTRIES:
         if entry.unseen:
             assert checks[entry.code] == Checked(entry.code, Status.SKIPPED, entry.unseen)
@@ -71,33 +71,33 @@ def test_what_was_not_asked_for_is_skipped_before_it_is_judged() -> None:
 def test_one_instance_seen_twice_is_one_finding_with_both_as_evidence() -> None:
     more = [finding(PAGE, "decode-0", observed="sixteen", expected="1", evidence=("two",))]
     checks = (says(said=more), says(Needs.TOPOLOGY, Needs.ENDPOINT, said=BAD))
-    (one,) = runner.run(ASKED, checks=checks).findings
+    (one,) = check_run.run(ASKED, checks=checks).findings
     assert (one.observed, one.evidence) == ("16", ("one", "two")), "the check that looks at more comes first"
 
 
 def test_two_faults_one_check_sees_at_one_instance_stay_two() -> None:
     faults = [finding("PD317", "decode-0", observed=word, fault=word) for word in ("a", "b")]
     check = Check("PD317", (Needs.TOPOLOGY,), lambda _: faults)
-    assert len(runner.run(ASKED, checks=(check,)).findings) == 2
+    assert len(check_run.run(ASKED, checks=(check,)).findings) == 2
 
 
 def test_needs_of_a_selection() -> None:
-    assert runner.needed(EVERYTHING, Depth.STATIC) == {Needs.TOPOLOGY, Needs.LOG}
-    assert runner.needed(EVERYTHING, Depth.LIVE) == set(Needs) - {Needs.CANARY}
-    assert runner.needed(EVERYTHING, Depth.CANARY) == set(Needs)
-    assert runner.needed(read(select=["PD803"]), Depth.LIVE) == {Needs.ENDPOINT, Needs.LOG}
-    assert Needs.CANARY not in runner.needed(read(ignore=["PD319", "PD505", "PD605", "PD61"]), Depth.CANARY)
+    assert check_run.needed(EVERYTHING, Depth.STATIC) == {Needs.TOPOLOGY, Needs.LOG}
+    assert check_run.needed(EVERYTHING, Depth.LIVE) == set(Needs) - {Needs.CANARY}
+    assert check_run.needed(EVERYTHING, Depth.CANARY) == set(Needs)
+    assert check_run.needed(read(select=["PD803"]), Depth.LIVE) == {Needs.ENDPOINT, Needs.LOG}
+    assert Needs.CANARY not in check_run.needed(read(ignore=["PD319", "PD505", "PD605", "PD61"]), Depth.CANARY)
 
 
 def test_the_order_is_the_same_each_time() -> None:
     facts = real.info(real.null(healthy(), "prefill-0", "prefill-1"), "decode-0", page_size=16, context_length=512)
-    first, second = runner.run(facts), runner.run(real.change(facts))
+    first, second = check_run.run(facts), check_run.run(real.change(facts))
     assert first.findings == second.findings
     assert [one.code for one in first.findings] == ["PD201", "PD302", "PD307"]
 
 
 def test_codes_of_checks_are_the_catalogues() -> None:
     known = {entry.code: entry for entry in ENTRIES}
-    for check in every():
+    for check in CHECKS:
         assert check.needs, check
         assert not known[check.code].unseen, check.code

@@ -11,9 +11,9 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path
 
-from pdctl.doctor import bundle, redaction
-from pdctl.doctor.redaction import GONE, redact
-from pdctl.doctor.secret_span import FLAG, PROMPT, TOKENS
+from pdctl.doctor import bundle
+from pdctl.doctor.bundle import GONE, redact
+from pdctl.doctor.secret_name import FLAG, PROMPT, TOKENS
 from pdctl.launch import preflight
 from pdctl.launch.run import RunOutcome, State
 from pdctl.launch.run_opening import open_run
@@ -118,7 +118,7 @@ def test_recorded_logs_lose_prompts_and_nothing_else(path: Path) -> None:
 
 def _without_prompts(text: str) -> str:
     """A prompt may hold what looks like a room."""
-    for span in sorted(redaction.prompts(text), key=lambda span: -span.start):
+    for span in sorted(bundle.prompts(text), key=lambda span: -span.start):
         text = text[: span.start] + GONE + text[span.end :]
     return text
 

@@ -9,7 +9,7 @@ import pytest
 
 from pdctl.catalogue.book import ENTRIES
 from pdctl.catalogue.entry import Severity
-from pdctl.doctor import runner, selection
+from pdctl.doctor import check_run, selection
 from pdctl.doctor.facts import Facts
 from pdctl.doctor.finding import Status
 from pdctl.doctor.selection import Selection
@@ -25,7 +25,7 @@ def broken() -> Facts:
 
 
 def seen(chosen: Selection) -> set[str]:
-    return {one.code for one in runner.run(broken(), chosen).findings}
+    return {one.code for one in check_run.run(broken(), chosen).findings}
 
 
 def test_everything_by_default() -> None:
@@ -47,7 +47,7 @@ def test_by_code_beginning_slug_and_glob(select: list[str], ignore: list[str], e
 
 
 def test_what_is_not_selected_is_said_to_be_so() -> None:
-    report = runner.run(broken(), selection.read(["PD2"]))
+    report = check_run.run(broken(), selection.read(["PD2"]))
     assert len(report.checks) == len(ENTRIES)
     (check,) = [one for one in report.checks if one.code == "PD302"]
     assert (check.status, check.reason) == (Status.SKIPPED, "not selected")
@@ -73,24 +73,24 @@ def test_an_unknown_code_is_a_usage_error_with_the_nearest() -> None:
 def test_fail_on(word: str, severity: Severity | None, code: ExitCode) -> None:
     chosen = selection.read(fail_on=word)
     assert chosen.fail_on is severity
-    assert runner.exit_code(runner.run(broken(), chosen), chosen.fail_on) is code
+    assert check_run.exit_code(check_run.run(broken(), chosen), chosen.fail_on) is code
 
 
 def test_a_warning_alone_passes_unless_asked() -> None:
     facts = real.info(real.healthy(), "decode-0", tp_size=2)
-    report = runner.run(facts)
+    report = check_run.run(facts)
     assert [one.code for one in report.findings] == ["PD305"]
-    assert runner.exit_code(report, Severity.ERROR) is ExitCode.OK
-    assert runner.exit_code(report, Severity.WARNING) is ExitCode.FINDINGS
+    assert check_run.exit_code(report, Severity.ERROR) is ExitCode.OK
+    assert check_run.exit_code(report, Severity.WARNING) is ExitCode.FINDINGS
 
 
 def test_what_could_not_be_looked_at_is_not_a_failure_of_the_deployment() -> None:
     facts = real.healthy()
     for name in real.URLS:
         facts = real.down(facts, name, "no connection within 5 s")
-    report = runner.run(facts)
+    report = check_run.run(facts)
     assert {one.code for one in report.findings} == {"PD901"}
-    assert runner.exit_code(report, Severity.ERROR) is ExitCode.NOT_PROBED
+    assert check_run.exit_code(report, Severity.ERROR) is ExitCode.NOT_PROBED
 
 
 def accepted(code: str, where: str = "*", until: str = "") -> Selection:
@@ -100,26 +100,26 @@ def accepted(code: str, where: str = "*", until: str = "") -> Selection:
 
 def test_an_accepted_finding_stays_visible_and_does_not_fail() -> None:
     chosen = accepted("PD302")
-    report = runner.run(broken(), chosen)
+    report = check_run.run(broken(), chosen)
     (one,) = [each for each in report.findings if each.code == "PD302"]
     assert one.suppressed == "known until the next image"
     assert [each.code for each in selection.failing(report, Severity.ERROR)] == ["PD201"]
 
 
 def test_it_is_accepted_where_it_was_said_only() -> None:
-    report = runner.run(broken(), accepted("PD302", where="prefill-*"))
+    report = check_run.run(broken(), accepted("PD302", where="prefill-*"))
     assert not any(one.suppressed for one in report.findings)
-    report = runner.run(broken(), accepted("page-size-mismatch", where="decode-0"))
+    report = check_run.run(broken(), accepted("page-size-mismatch", where="decode-0"))
     assert [one.code for one in report.findings if one.suppressed] == ["PD302"]
 
 
 @pytest.mark.parametrize(("until", "holds"), [("2026-11-21", True), ("2026-11-20", False)])
 def test_it_runs_out_after_its_last_day(until: str, holds: bool) -> None:
-    report = runner.run(broken(), accepted("PD302", until=until))
+    report = check_run.run(broken(), accepted("PD302", until=until))
     (one,) = [each for each in report.findings if each.code == "PD302"]
     assert bool(one.suppressed) is holds
     assert any("that day has passed" in line for line in one.evidence) is not holds
-    assert runner.exit_code(report, Severity.ERROR) is ExitCode.FINDINGS
+    assert check_run.exit_code(report, Severity.ERROR) is ExitCode.FINDINGS
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.catalogue.entry import Needs
-from pdctl.doctor import folding, runner
+from pdctl.doctor import check_run
 from pdctl.doctor.facts import Depth, Facts
 from pdctl.doctor.finding import Report
 from pdctl.doctor.gather import gather
@@ -28,12 +28,12 @@ def found(report: Report, *severities: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("name", sorted(path.name for path in ROOMS.iterdir() if "healthy" in path.name))
 def test_a_healthy_run_has_nothing_to_answer_for(name: str) -> None:
     """Also where the router was up before its workers, and said so."""
-    assert found(runner.run(read(name)), "error", "warning") == []
+    assert found(check_run.run(read(name)), "error", "warning") == []
 
 
 def test_a_page_size_is_the_cause_and_the_crash_its_effect() -> None:
-    report = runner.run(read("1p1d-page-size-debug-sgl058"))
-    assert [(one.code, folding.consequence(one)) for one in report.findings] == [("PD302", False), ("PD709", True)]
+    report = check_run.run(read("1p1d-page-size-debug-sgl058"))
+    assert [(one.code, check_run.consequence(one)) for one in report.findings] == [("PD302", False), ("PD709", True)]
     (cause,) = [one for one in report.findings if one.code == "PD302"]
     assert cause.instance == "decode0"
     assert cause.evidence[0].startswith(str(ROOMS / "1p1d-page-size-debug-sgl058" / "decode0.log:"))
@@ -41,7 +41,7 @@ def test_a_page_size_is_the_cause_and_the_crash_its_effect() -> None:
 
 
 def test_a_hundred_alike_are_one_with_a_count() -> None:
-    report = runner.run(read("1p1d-wrong-port-info-sgl0523"))
+    report = check_run.run(read("1p1d-wrong-port-info-sgl0523"))
     assert found(report, "error") == [("PD205", "decode0")]
     assert report.findings[0].headline == "the log of decode0 has 100 lines that mean bootstrap unreachable"
 

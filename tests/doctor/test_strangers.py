@@ -18,11 +18,11 @@ import pytest
 
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import Needs
+from pdctl.doctor import check_run, selection
 from pdctl.doctor import request as asking
-from pdctl.doctor import runner, selection
-from pdctl.doctor.diff import ROWS
 from pdctl.doctor.finding import Finding, Report, Status
 from pdctl.doctor.gather import gather
+from pdctl.doctor.live.pair_agreement import ROWS
 from pdctl.doctor.request import Request
 from pdctl.errors import ExitCode
 from pdctl.layout.planner import plan_topology
@@ -89,8 +89,8 @@ def pair(url: str) -> Request:
 
 
 def seen(request: Request) -> tuple[Report, ExitCode]:
-    report = runner.run(gather(request))
-    return report, runner.exit_code(report, selection.EVERYTHING.fail_on)
+    report = check_run.run(gather(request))
+    return report, check_run.exit_code(report, selection.EVERYTHING.fail_on)
 
 
 def errors(report: Report) -> list[Finding]:
@@ -101,7 +101,7 @@ def nothing_is_called_well(report: Report) -> None:
     """What a check of SGLang's own says needs an SGLang; that somebody listens, or nobody does, needs none."""
     well = {one.code for one in report.checks if one.status is Status.OK}
     sglang = {Needs.ENDPOINT, Needs.ROUTER, Needs.CANARY}
-    assert not [code for code in well - runner.DIALLED if set(book.entry(code).needs) <= sglang]
+    assert not [code for code in well - check_run.DIALLED if set(book.entry(code).needs) <= sglang]
 
 
 def test_a_server_of_files_is_no_engine(files: str) -> None:
@@ -147,8 +147,8 @@ def test_ports_at_which_nobody_listens() -> None:
 def test_one_that_is_dead_beside_one_that_lives_is_a_finding() -> None:
     from tests.doctor.fixtures import recorded as real
 
-    report = runner.run(real.down(real.healthy(), "decode-0"))
-    assert runner.exit_code(report, selection.EVERYTHING.fail_on) is ExitCode.FINDINGS
+    report = check_run.run(real.down(real.healthy(), "decode-0"))
+    assert check_run.exit_code(report, selection.EVERYTHING.fail_on) is ExitCode.FINDINGS
     well = {one.code for one in report.checks if one.status is Status.OK}
     assert not [row.code for row in ROWS if row.code in well], "a pair was called equal of which one side was read"
     assert {"PD204", "PD209", "PD313", "PD314"} <= well, "what is about the prefills alone was seen"

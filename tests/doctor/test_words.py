@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.doctor.words import agreeing, names
+from pdctl.doctor.finding import agreeing, names
 
 
 @pytest.mark.parametrize(

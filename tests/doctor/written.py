@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor.check import Skipped, Unknown
+from pdctl.doctor.checks import WRITTEN_CHECKS
 from pdctl.doctor.facts import Facts
 from pdctl.doctor.finding import Finding
-from pdctl.doctor.static.checks import CHECKS
 from pdctl.layout.planner import plan_topology
 from pdctl.manifests import read
 from pdctl.topology.resolve import load
@@ -129,12 +129,12 @@ def _service(name: str, ports: str, more: str, selector: str) -> str:
 
 def found(facts: Facts, code: str) -> list[Finding]:
     """What the static checks of one code say of these facts; an AssertionError where they say they do not know."""
-    judged = [check.judge(facts) for check in CHECKS if check.code == code]
+    judged = [check.judge(facts) for check in WRITTEN_CHECKS if check.code == code]
     assert not [verdict for verdict in judged if isinstance(verdict, Unknown)]
     return [each for verdict in judged if not isinstance(verdict, (Skipped, Unknown)) for each in verdict]
 
 
 def doubt(facts: Facts, code: str) -> str:
     """Why the static checks of one code cannot tell, or have nothing to look at; "" when they can."""
-    judged = [check.judge(facts) for check in CHECKS if check.code == code]
+    judged = [check.judge(facts) for check in WRITTEN_CHECKS if check.code == code]
     return "; ".join(verdict.reason for verdict in judged if isinstance(verdict, (Skipped, Unknown)))

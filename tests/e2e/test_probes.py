@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from pdctl.fleet.bootstraps import Claim, probe_bootstraps
-from pdctl.fleet.canary import Side, extras, matrix, queues
-from pdctl.fleet.engines import probe_engines
-from pdctl.fleet.facts import Endpoint, Engine
-from pdctl.fleet.routers import probe_router
+from pdctl.fleet.bootstrap_probe import Claim, probe_bootstraps
+from pdctl.fleet.canary_probe import Side, extras, matrix, queues
+from pdctl.fleet.engine_probe import probe_engines
+from pdctl.fleet.observations import Endpoint, Engine
+from pdctl.fleet.router_probe import probe_router
 from tests.e2e.conftest import Deployment
 from tests.fleet.conftest import LONG, port_of
 

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pdctl.engines import numerals
-from pdctl.fleet import document
+from pdctl.fleet import peer_json
 from tests.cases import for_each
 
 DIGITS = "9" * 5000  # int() takes 4300 of them
@@ -36,8 +36,8 @@ def test_what_is_a_number() -> None:
 
 
 def test_a_peers_numbers_have_the_same_bounds() -> None:
-    assert [document.integer(value) for value in (2**64 - 1, 2**64, -(2**64), True)] == [2**64 - 1, None, None, None]
-    assert [document.number(value) for value in (1e24, 1e25, -1e300, 10**400, math.nan)] == [1e24] + [None] * 4
+    assert [peer_json.integer(value) for value in (2**64 - 1, 2**64, -(2**64), True)] == [2**64 - 1, None, None, None]
+    assert [peer_json.number(value) for value in (1e24, 1e25, -1e300, 10**400, math.nan)] == [1e24] + [None] * 4
 
 
 @given(st.text(max_size=30) | st.from_regex(r"\A[+-]?[0-9.eE²٣]{0,40}\Z"))

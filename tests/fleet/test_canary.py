@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from pdctl.fleet import canary, legs
-from pdctl.fleet.canary import Prompt, Side, extras, matrix
-from pdctl.fleet.facts import Canary
+from pdctl.fleet import canary_probe
+from pdctl.fleet.canary_probe import Prompt, Side, extras, matrix
+from pdctl.fleet.observations import Canary
 from tests.fleet.conftest import ANY_JSON, LONG, closed_port
 from tests.fleet.engine import Engine, Face, Handler, is_silent, refuses, result, speaks
 
@@ -238,13 +238,13 @@ def test_any_answer_has_outputs_or_none(value: object) -> None:
     shapes = [value, [value], {"text": value, "output_ids": value, "meta_info": value}]
     shapes.append({"meta_info": {"finish_reason": value, "completion_tokens": value}, "output_ids": [value]})
     for shape in shapes:
-        for output in legs.outputs(shape):
+        for output in canary_probe.outputs(shape):
             assert isinstance(output.text, str)
             assert output.tokens or output.finish == "abort"
 
 
 def test_rooms_are_fresh() -> None:
-    rooms = {legs.fresh_room() for _ in range(1000)}
+    rooms = {canary_probe.fresh_room() for _ in range(1000)}
     assert len(rooms) == 1000
     assert all(0 < room < 2**53 - 1 for room in rooms)
-    assert canary.EXTRAS == ("over-length", "cancel", "n2", "burst")
+    assert canary_probe.EXTRAS == ("over-length", "cancel", "n2", "burst")

@@ -7,13 +7,13 @@ import json
 import pytest
 
 from pdctl.errors import NotProbedError, PdctlError
-from pdctl.fleet import completions, sse
-from pdctl.fleet.completions import Piece, Summary
+from pdctl.fleet import completion_stream, http_client
+from pdctl.fleet.completion_stream import Piece, Summary
 from tests.fleet.conftest import Serve, closed_port
 
 
-def ask(url: str, chat: bool = True) -> list[completions.Part]:
-    return list(completions.stream(url, "hi", model="m", chat=chat, max_tokens=4, timeout=5))
+def ask(url: str, chat: bool = True) -> list[completion_stream.Part]:
+    return list(completion_stream.stream(url, "hi", model="m", chat=chat, max_tokens=4, timeout=5))
 
 
 def events(*values: object) -> str:
@@ -27,7 +27,7 @@ def test_a_stream_of_pieces_ends_with_its_summary(serve: Serve) -> None:
         {"choices": [{"delta": {"content": "fox"}, "finish_reason": "stop"}]},
         {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}},
     )
-    *pieces, summary = ask(serve({completions.CHAT: (200, body)}))
+    *pieces, summary = ask(serve({completion_stream.CHAT: (200, body)}))
     assert pieces == [Piece("the "), Piece("fox")]
     assert isinstance(summary, Summary)
     assert (summary.finish_reason, summary.prompt_tokens, summary.completion_tokens) == ("stop", 3, 2)
@@ -36,37 +36,37 @@ def test_a_stream_of_pieces_ends_with_its_summary(serve: Serve) -> None:
 
 def test_a_line_separator_in_the_text_does_not_end_the_event(serve: Serve) -> None:
     event = json.dumps({"choices": [{"delta": {"content": "a\u2028b"}}]}, ensure_ascii=False)
-    assert ask(serve({completions.CHAT: (200, f"data: {event}\r\n\r\ndata: [DONE]\n\n")}))[0] == Piece("a\u2028b")
+    assert ask(serve({completion_stream.CHAT: (200, f"data: {event}\r\n\r\ndata: [DONE]\n\n")}))[0] == Piece("a\u2028b")
 
 
 def test_plain_completions(serve: Serve) -> None:
-    url = serve({completions.RAW: (200, events({"choices": [{"text": "x"}]}))})
+    url = serve({completion_stream.RAW: (200, events({"choices": [{"text": "x"}]}))})
     assert ask(url, chat=False)[0] == Piece("x")
 
 
 def test_refusals_carry_the_servers_own_words(serve: Serve) -> None:
     told = json.dumps({"error": {"message": "no prefill is ready", "type": "unavailable"}})
-    url = serve({completions.CHAT: (503, told)})
+    url = serve({completion_stream.CHAT: (503, told)})
     with pytest.raises(PdctlError, match="answered 503: no prefill is ready"):
         ask(url)
-    broken = serve({completions.CHAT: (200, events({"choices": []}, {"error": {"message": "the decode died"}}))})
+    broken = serve({completion_stream.CHAT: (200, events({"choices": []}, {"error": {"message": "the decode died"}}))})
     with pytest.raises(PdctlError, match="the stream broke off: the decode died"):
         ask(broken)
     with pytest.raises(PdctlError, match="an event is no JSON object"):
-        ask(serve({completions.CHAT: (200, 'data: {"choices": [\n\n')}))
+        ask(serve({completion_stream.CHAT: (200, 'data: {"choices": [\n\n')}))
     with pytest.raises(NotProbedError, match="connection refused"):
         ask(f"http://127.0.0.1:{closed_port()}")
 
 
 def test_the_models_name(serve: Serve) -> None:
-    assert completions.first_model(serve({"/v1/models": (200, '{"data": [{"id": "tiny"}]}')})) == "tiny"
+    assert completion_stream.first_model(serve({"/v1/models": (200, '{"data": [{"id": "tiny"}]}')})) == "tiny"
     with pytest.raises(NotProbedError):
-        completions.first_model(f"http://127.0.0.1:{closed_port()}")
+        completion_stream.first_model(f"http://127.0.0.1:{closed_port()}")
 
 
 @pytest.mark.parametrize(("status", "fix"), [(400, "--max-tokens"), (413, "--max-tokens"), (503, "pdctl status")])
 def test_what_the_client_asked_for_is_mended_by_the_client(status: int, fix: str, serve: Serve) -> None:
-    url = serve({completions.CHAT: (status, json.dumps({"error": {"message": "too long"}}))})
+    url = serve({completion_stream.CHAT: (status, json.dumps({"error": {"message": "too long"}}))})
     with pytest.raises(PdctlError) as told:
         ask(url)
     assert fix in told.value.fix
@@ -82,14 +82,14 @@ def test_what_the_client_asked_for_is_mended_by_the_client(status: int, fix: str
             'data: {"choices": [{"delta": {"content": "the "}}]}\n\n',
             r"ended without a finish_reason and without \[DONE\]",
         ),
-        ("data: " + "x" * (sse.MAX_LINE + 1), "without one event of a stream"),
+        ("data: " + "x" * (http_client.MAX_LINE + 1), "without one event of a stream"),
     ],
 )
 def test_an_answer_that_is_no_whole_stream_is_an_error(serve: Serve, body: str, told: str) -> None:
     with pytest.raises(PdctlError, match=told):
-        ask(serve({completions.CHAT: (200, body)}))
+        ask(serve({completion_stream.CHAT: (200, body)}))
 
 
 def test_a_list_of_models_is_read_up_to_a_limit(serve: Serve) -> None:
     with pytest.raises(NotProbedError, match="longer than 1024 KiB"):
-        completions.first_model(serve({"/v1/models": (200, "[" + "[]," * completions.MAX_MODELS)}))
+        completion_stream.first_model(serve({"/v1/models": (200, "[" + "[]," * completion_stream.MAX_MODELS)}))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pdctl.fleet import http
+from pdctl.fleet import http_client
 from pdctl.fleet.deadline import Deadline, each
 from tests.fleet.conftest import Peer
 
@@ -34,7 +34,7 @@ def test_an_interrupt_calls_off_what_is_under_way(peer: Callable[..., Peer]) -> 
     def work(number: int) -> str:
         if number == 0:
             raise KeyboardInterrupt
-        return http.get(url, whole.within(600.0)).reason
+        return http_client.get(url, whole.within(600.0)).reason
 
     with pytest.raises(KeyboardInterrupt):
         each(work, range(8), 4, whole)

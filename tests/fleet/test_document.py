@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pdctl.fleet import document, exposition
+from pdctl.fleet import exposition, peer_json
 from tests.fleet.conftest import ANSWERS, ANY_JSON
 
 
@@ -21,21 +21,21 @@ from tests.fleet.conftest import ANSWERS, ANY_JSON
 @example(b"NaN")
 @settings(max_examples=100, deadline=None)
 def test_whatever_a_body_holds_it_can_be_read_and_written(body: bytes) -> None:
-    value = document.parse(body)
+    value = peer_json.parse(body)
     json.dumps(value, ensure_ascii=False).encode()
-    assert not document.CONTROL.search(document.complaint(body))
-    for read in (document.mapping, document.mappings, document.integer, document.number, document.text):
+    assert not peer_json.CONTROL.search(peer_json.complaint(body))
+    for read in (peer_json.mapping, peer_json.mappings, peer_json.integer, peer_json.number, peer_json.text):
         read(value)
 
 
 def test_surrogates_become_replacements_and_pairs_stay() -> None:
-    assert document.parse(b'{"a": "\\ud800x", "b": "\\ud83d\\ude00"}') == {"a": "?x", "b": "\U0001f600"}
+    assert peer_json.parse(b'{"a": "\\ud800x", "b": "\\ud83d\\ude00"}') == {"a": "?x", "b": "\U0001f600"}
 
 
 def test_numbers_are_finite_or_none() -> None:
     values: list[object] = [1, 2.5, True, math.nan, math.inf, 10**400, "3", None]
-    assert [document.number(value) for value in values] == [1.0, 2.5, None, None, None, None, None, None]
-    assert [document.integer(value) for value in values[:3]] == [1, None, None]
+    assert [peer_json.number(value) for value in values] == [1.0, 2.5, None, None, None, None, None, None]
+    assert [peer_json.integer(value) for value in values[:3]] == [1, None, None]
 
 
 def test_the_words_of_an_error_in_the_shapes_servers_use() -> None:
@@ -46,9 +46,9 @@ def test_the_words_of_an_error_in_the_shapes_servers_use() -> None:
         b'{"error": "no prefill"}',
         b"  no\x1b[31m\x00prefill\n",
     ]
-    assert [document.complaint(one) for one in said[:4]] == ["no prefill"] * 4
-    assert document.complaint(said[4]) == "no [31m prefill"
-    assert len(document.complaint(b"x" * 5000)) == document.EXCERPT
+    assert [peer_json.complaint(one) for one in said[:4]] == ["no prefill"] * 4
+    assert peer_json.complaint(said[4]) == "no [31m prefill"
+    assert len(peer_json.complaint(b"x" * 5000)) == peer_json.EXCERPT
 
 
 def test_the_metrics_of_a_real_engine() -> None:
@@ -109,4 +109,4 @@ def test_any_text_gives_finite_totals(text: str) -> None:
     ],
 )
 def test_the_role_of_now(info: dict[str, object], role: str) -> None:
-    assert document.role(info) == role
+    assert peer_json.role(info) == role

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdctl.fleet import prober, server_info
-from pdctl.fleet.engines import probe_engines
-from pdctl.fleet.facts import Endpoint, Engine
-from pdctl.fleet.http import Answer
+from pdctl.fleet import engine_probe, prober
+from pdctl.fleet.engine_probe import probe_engines
+from pdctl.fleet.http_client import Answer
+from pdctl.fleet.observations import Endpoint, Engine
 from tests.fleet.conftest import ANY_JSON, LONG, Peer, Serve, closed_port, recorded
 
 
@@ -113,10 +113,10 @@ def test_a_clock_is_off_by_at_least(ahead: float, least: float) -> None:
 def test_server_info_for_launch(serve: Serve) -> None:
     body = json.dumps({"disaggregation_mode": "prefill", "disaggregation_bootstrap_port": 9001, "tp_size": 2})
     for path in ("/server_info", "/get_server_info"):
-        info = server_info.fetch(serve({path: (200, body)}))
+        info = engine_probe.fetch(serve({path: (200, body)}))
         assert info is not None
         assert (info.mode, info.bootstrap_port, info.tp_size) == ("prefill", 9001, 2)
-    assert server_info.fetch(serve({"/server_info": (200, "not json")})) is None
+    assert engine_probe.fetch(serve({"/server_info": (200, "not json")})) is None
 
 
 @given(ANY_JSON, ANY_JSON, st.binary(max_size=60))
@@ -132,11 +132,11 @@ def test_any_documents_make_an_engine(info: object, loads: object, metrics: byte
 
 def _from(answers: dict[str, tuple[int, str]]) -> Engine:
     """The probe without its sockets: thousands of cases would cost minutes over them."""
-    from pdctl.fleet import engines
+    from pdctl.fleet import engine_probe
 
     class Told(prober.Prober):
         def ask_all(self, base: str, paths: object) -> tuple[Answer, ...]:
             found = [answers.get(path, (404, "")) for path in paths]  # type: ignore[attr-defined]
             return tuple(Answer(status, text.encode(), connected=True) for status, text in found)
 
-    return engines._probe(Endpoint("p", "prefill", "http://h:1"), Told(None, 1.0), True)  # type: ignore[arg-type]
+    return engine_probe._probe(Endpoint("p", "prefill", "http://h:1"), Told(None, 1.0), True)  # type: ignore[arg-type]

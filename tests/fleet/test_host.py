@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.fleet import host, listeners, nics, rdma
-from pdctl.fleet.facts import Endpoint, Engine, Holder, Package, RdmaDevice
+from pdctl.fleet import host_probe, listeners
+from pdctl.fleet.observations import Endpoint, Engine, Holder, Package, RdmaDevice
 from tests.fleet.conftest import closed_port
 
 GID = "fe80:0000:0000:0000:5054:00ff:fe12:3456"
@@ -70,28 +70,28 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_rdma_devices_of_a_tree(tree: Path) -> None:
-    first, second = rdma.devices(tree / "sys")
+    first, second = host_probe.devices(tree / "sys")
     assert first == RdmaDevice("mlx5_0", "ACTIVE", "InfiniBand", "400 Gb/sec (4X NDR)", ((0, GID, "IB/RoCE v1"),))
     assert (second.state, second.link_layer, second.mtu) == ("DOWN", "Ethernet", 9000)
     assert second.gids == ((0, GID, "IB/RoCE v1"), (1, GID, "RoCE v2"), (2, MAPPED, "RoCE v2"))
 
 
 def test_a_host_with_that_hardware(tree: Path) -> None:
-    found = host.look((), {}, root=tree)
+    found = host_probe.look((), {}, root=tree)
     assert (found.rdma_visible, found.rdma_nodes, found.peermem, found.dma_buf) == (True, True, True, True)
     assert found.gpus == ("NVIDIA H200", "NVIDIA H200")
     write(tree, {"proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15\n"})
-    assert host.look((), {}, root=tree).dma_buf is False
+    assert host_probe.look((), {}, root=tree).dma_buf is False
 
 
 def test_a_host_without_any_of_it(tmp_path: Path) -> None:
-    found = host.look((), {}, root=tmp_path)
+    found = host_probe.look((), {}, root=tmp_path)
     assert (found.rdma, found.rdma_visible, found.rdma_nodes, found.peermem) == ((), False, False, False)
     assert (found.gpus, found.dma_buf, found.shm_free, found.packages) == ((), None, None, ())
 
 
 def test_this_host() -> None:
-    found = host.look((), {"UCX_TLS": "tcp", "SGLANG_API_KEY": "k", "HOME": "/"})
+    found = host_probe.look((), {"UCX_TLS": "tcp", "SGLANG_API_KEY": "k", "HOME": "/"})
     assert found.name == socket.gethostname()
     assert "127.0.0.1" in found.addresses
     assert found.nofile == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -103,20 +103,20 @@ def test_this_host() -> None:
 def test_versions_of_what_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {"sglang-0.5.23.dist-info/METADATA": "Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.23\n"})
     monkeypatch.syspath_prepend(tmp_path)
-    assert Package("sglang", "0.5.23") in host.look((), {}, packages=True).packages
+    assert Package("sglang", "0.5.23") in host_probe.look((), {}, packages=True).packages
 
 
 def test_addresses_are_those_the_kernel_gives() -> None:
     """A datagram socket that is connected tells which address it would use; it must be among ours."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("127.0.0.1", 9))
-        assert probe.getsockname()[0] in nics.addresses()
+        assert probe.getsockname()[0] in host_probe.addresses()
 
 
 def test_limits_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    found = host.look((), {})
-    assert (found.memlock, found.nofile) == (None, host.UNLIMITED_FILES)
+    found = host_probe.look((), {})
+    assert (found.memlock, found.nofile) == (None, host_probe.UNLIMITED_FILES)
 
 
 def test_ports_and_who_holds_them() -> None:
@@ -125,7 +125,7 @@ def test_ports_and_who_holds_them() -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         taken, free = int(holder.stdout.readline()), closed_port()
-        found = host.look((free, taken, taken), os.environ)
+        found = host_probe.look((free, taken, taken), os.environ)
         holder.communicate()
     assert found.checked_ports == tuple(sorted((free, taken)))
     assert list(found.busy) == [taken]
@@ -172,5 +172,5 @@ def test_the_clock_that_differs_most() -> None:
     def engine(offset: float | None) -> Engine:
         return Engine(Endpoint("e", "decode", "http://h"), True, "", clock_offset=offset)
 
-    assert host.look((), {}, engines=map(engine, (0.5, None, -3.0))).clock_offset == -3.0
-    assert host.look((), {}, engines=[engine(None)]).clock_offset is None
+    assert host_probe.look((), {}, engines=map(engine, (0.5, None, -3.0))).clock_offset == -3.0
+    assert host_probe.look((), {}, engines=[engine(None)]).clock_offset is None

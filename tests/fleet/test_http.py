@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdctl.fleet import call, http, nics
+from pdctl.fleet import host_probe, http_client, http_connection
 from pdctl.fleet.address import Unanswered
 from pdctl.fleet.deadline import Deadline
-from pdctl.fleet.framing import Reader
+from pdctl.fleet.http_connection import Reader
 from tests.fleet.conftest import LONG, Peer, Serve, closed_port
 
 Make = Callable[..., Peer]
@@ -27,12 +27,12 @@ OK = b"HTTP/1.1 200 OK\r\n"
 MALFORMED = "answered with malformed HTTP: "  # what follows are h11's words
 
 
-def ask(peer: Peer, timeout: float = LONG, **more: int) -> http.Answer:
-    return http.get(f"http://127.0.0.1:{peer.port}/", timeout, **more)
+def ask(peer: Peer, timeout: float = LONG, **more: int) -> http_client.Answer:
+    return http_client.get(f"http://127.0.0.1:{peer.port}/", timeout, **more)
 
 
 def test_nobody_there_is_a_fact_not_an_exception() -> None:
-    answer = http.get(f"http://127.0.0.1:{closed_port()}/health", LONG)
+    answer = http_client.get(f"http://127.0.0.1:{closed_port()}/health", LONG)
     assert not answer.reached
     assert not answer.connected
     assert answer.reason == "connection refused"
@@ -51,7 +51,7 @@ def test_a_full_backlog_is_no_connection() -> None:
         for filler in (first, second):
             filler.setblocking(False)
             filler.connect_ex(mute.getsockname())
-        answer = http.get(f"http://127.0.0.1:{mute.getsockname()[1]}/", 0.2)
+        answer = http_client.get(f"http://127.0.0.1:{mute.getsockname()[1]}/", 0.2)
     assert answer.reason == "no connection within 0.2 s"
     assert not answer.connected
 
@@ -145,33 +145,33 @@ def test_a_redirect_is_not_followed(peer: Make) -> None:
 
 @pytest.mark.parametrize("url", ["http://", "http://[::1", "http://a..b", "127.0.0.1:1", "ftp://127.0.0.1:1"])
 def test_what_is_no_address_is_not_reached(url: str) -> None:
-    assert http.get(url).reason
+    assert http_client.get(url).reason
 
 
 @pytest.mark.parametrize("url", ["http://h:0/", "http://h:65536/", "http://h/a b", "http://h/\r\nx: y", "http://u@h/"])
 def test_a_url_that_would_mislead_the_request_is_refused(url: str) -> None:
-    assert "127.0.0.1" not in http.get(url).reason
-    assert http.get(url).reason.startswith("'http://")
+    assert "127.0.0.1" not in http_client.get(url).reason
+    assert http_client.get(url).reason.startswith("'http://")
 
 
 def test_no_proxy_stands_between(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{closed_port()}")
-    assert http.get(serve({"/health": (200, "")}) + "/health", LONG).ok
+    assert http_client.get(serve({"/health": (200, "")}) + "/health", LONG).ok
 
 
 def test_ipv6_and_a_name_with_several_addresses(peer: Make) -> None:
-    if "::1" not in nics.addresses():
+    if "::1" not in host_probe.addresses():
         pytest.skip("no IPv6 loopback here")
     six = peer(OK + b"content-length: 0\r\n\r\n", host="::1")
-    assert http.get(f"http://[::1]:{six.port}/x?y=1", LONG).ok
+    assert http_client.get(f"http://[::1]:{six.port}/x?y=1", LONG).ok
     assert six.heard[0].startswith(b"GET /x?y=1 HTTP/1.1\r\nhost: [::1]:%d\r\n" % six.port)
     four = peer(OK + b"content-length: 0\r\n\r\n")
-    assert http.get(f"http://localhost:{four.port}/", LONG).ok  # ::1 refuses, 127.0.0.1 answers
+    assert http_client.get(f"http://localhost:{four.port}/", LONG).ok  # ::1 refuses, 127.0.0.1 answers
 
 
 def test_a_request_carries_its_body_and_its_key(peer: Make) -> None:
     one = peer(OK + b"content-length: 0\r\n\r\n")
-    assert http.post(f"http://127.0.0.1:{one.port}/generate", {"text": "\u2028\ud800"}, LONG, key="k\n").ok
+    assert http_client.post(f"http://127.0.0.1:{one.port}/generate", {"text": "\u2028\ud800"}, LONG, key="k\n").ok
     head, _, body = one.heard[0].partition(b"\r\n\r\n")
     assert b"\r\nauthorization: Bearer k\r\n" in head
     assert json.loads(body) == {"text": "\u2028\ud800"}
@@ -179,7 +179,7 @@ def test_a_request_carries_its_body_and_its_key(peer: Make) -> None:
 
 def test_a_key_that_cannot_be_sent_is_neither_sent_nor_told(peer: Make) -> None:
     one = peer(OK + b"content-length: 0\r\n\r\n")
-    answer = http.get(f"http://127.0.0.1:{one.port}/", LONG, key="secret\r\nx: y")
+    answer = http_client.get(f"http://127.0.0.1:{one.port}/", LONG, key="secret\r\nx: y")
     assert answer.reason == "not asked: the address or the key cannot stand in a request"
     assert not one.heard
 
@@ -187,17 +187,17 @@ def test_a_key_that_cannot_be_sent_is_neither_sent_nor_told(peer: Make) -> None:
 def test_a_refusal_before_the_request_is_whole_is_read(peer: Make) -> None:
     """Over-long prompts are megabytes: a server that has read enough answers and reads no more."""
     one = peer(b"HTTP/1.1 413 Too Large\r\ncontent-length: 4\r\n\r\nlong", hold=True)
-    answer = http.post(f"http://127.0.0.1:{one.port}/generate", {"input_ids": [1] * 4_000_000}, LONG)
+    answer = http_client.post(f"http://127.0.0.1:{one.port}/generate", {"input_ids": [1] * 4_000_000}, LONG)
     assert (answer.status, answer.body) == (413, b"long")
 
 
 def test_calls_are_waited_for_together_and_called_off(peer: Make) -> None:
     whole = Deadline(60.0)
-    calls = [call.Call("GET", f"http://127.0.0.1:{peer(hold=True).port}/", None, whole) for _ in range(3)]
+    calls = [http_connection.Call("GET", f"http://127.0.0.1:{peer(hold=True).port}/", None, whole) for _ in range(3)]
     threading.Timer(0.1, whole.call_off).start()
-    call.wait(calls)
+    http_connection.wait(calls)
     assert [one.reason for one in calls] == ["no answer within 60 s"] * 3
-    late = call.Call("GET", "http://127.0.0.1:1/", None, whole)
+    late = http_connection.Call("GET", "http://127.0.0.1:1/", None, whole)
     assert (late.over, late.reason) == (True, "not asked: the time for it was over")
 
 
@@ -238,20 +238,20 @@ def test_https(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     thread.start()
     with listener:
         port = listener.getsockname()[1]
-        call._trust.cache_clear()
-        assert http.get(f"https://127.0.0.1:{port}/", LONG).reason.startswith("TLS: certificate verify failed")
+        http_connection._trust.cache_clear()
+        assert http_client.get(f"https://127.0.0.1:{port}/", LONG).reason.startswith("TLS: certificate verify failed")
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        call._trust.cache_clear()
-        assert http.get(f"https://127.0.0.1:{port}/", LONG).body == body
-        assert not http.get(f"http://127.0.0.1:{port}/", LONG).reached
+        http_connection._trust.cache_clear()
+        assert http_client.get(f"https://127.0.0.1:{port}/", LONG).body == body
+        assert not http_client.get(f"http://127.0.0.1:{port}/", LONG).reached
         thread.join()
-    call._trust.cache_clear()
+    http_connection._trust.cache_clear()
 
 
 def test_https_to_a_port_that_speaks_plain_http(peer: Make) -> None:
     one = peer(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
-    assert http.get(f"https://127.0.0.1:{one.port}/", LONG).reason == "it does not speak TLS (write http://)"
-    assert http.get(f"https://127.0.0.1:{peer(hold=True).port}/", 0.2).reason == "no answer within 0.2 s"
+    assert http_client.get(f"https://127.0.0.1:{one.port}/", LONG).reason == "it does not speak TLS (write http://)"
+    assert http_client.get(f"https://127.0.0.1:{peer(hold=True).port}/", 0.2).reason == "no answer within 0.2 s"
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8), st.booleans())

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 
-from pdctl.fleet import router
-from pdctl.fleet.facts import Router
-from pdctl.fleet.routers import probe_router
+from pdctl.fleet import router_probe
+from pdctl.fleet.observations import Router
+from pdctl.fleet.router_probe import probe_router
 from tests.fleet.conftest import ANY_JSON, LONG, Answers, Peer, Serve, closed_port, recorded
 
 OWN = {"schema": "pdctl.router.workers/1", "workers": [], "total": 0}
@@ -66,11 +66,13 @@ def test_metrics_of_another_router_are_not_believed(serve: Serve, monkeypatch: p
     answers = recorded("0.5.23-2p1d", "router")
     text = answers.pop("/metrics")
     for metrics, known in ((text, True), ((200, 'smg_worker_cb_state{worker="http://other:1"} 1\n'), False)):
-        monkeypatch.setattr("pdctl.fleet.routers.METRICS_PORT", int(serve({"/metrics": metrics}).rpartition(":")[2]))
+        monkeypatch.setattr(
+            "pdctl.fleet.router_probe.METRICS_PORT", int(serve({"/metrics": metrics}).rpartition(":")[2])
+        )
         found = probe_router(serve(answers), LONG, patience=LONG)
         assert found.breakers_known is known
         assert bool(found.metrics) is known
-    monkeypatch.setattr("pdctl.fleet.routers.METRICS_PORT", closed_port())
+    monkeypatch.setattr("pdctl.fleet.router_probe.METRICS_PORT", closed_port())
     assert not probe_router(serve(answers), LONG, patience=LONG).breakers_known
 
 
@@ -129,13 +131,13 @@ def test_what_is_no_router_says_what_it_is(serve: Serve) -> None:
 @pytest.mark.parametrize("entry", [{}, 7, {"url": "http://127.0.0.1:9", "worker_type": "prefill", "labels": {}}])
 def test_a_list_without_end_is_not_believed(entry: object, serve: Serve) -> None:
     """Each worker would be asked; of a full one every single entry is."""
-    full, more = ({"workers": [entry] * (router.MAX_WORKERS + extra)} for extra in (0, 1))
-    assert len(router.workers(full) or ()) == (router.MAX_WORKERS if isinstance(entry, dict) else 0)
+    full, more = ({"workers": [entry] * (router_probe.MAX_WORKERS + extra)} for extra in (0, 1))
+    assert len(router_probe.listed_workers(full) or ()) == (router_probe.MAX_WORKERS if isinstance(entry, dict) else 0)
     url = serve({"/readiness": (200, "{}"), "/workers": (200, json.dumps(more))})
     said = "/workers lists 2049 workers, and more than 2048 are not believed"
     found = probe_router(url, LONG, metrics_url=url, patience=LONG)
     assert (found.kind, found.reached, found.workers, found.reason) == ("", True, None, said)
-    state = router.fetch(url, LONG)
+    state = router_probe.fetch(url, LONG)
     assert (state.reached, state.ready, state.workers, state.reason) == (True, False, (), said)
 
 
@@ -148,7 +150,7 @@ def test_a_million_entries_are_more_than_is_read(serve: Serve) -> None:
 
 def test_mini_lb_with_servers_without_end_is_not_believed(serve: Serve) -> None:
     url = serve({"/get_server_info": (200, json.dumps({"prefill": [{}] * 2000, "decode": [{}] * 49}))})
-    state = router.fetch(url, LONG)
+    state = router_probe.fetch(url, LONG)
     assert (state.ready, state.workers) == (False, ())
     assert state.reason == "/get_server_info lists 2049 workers, and more than 2048 are not believed"
 
@@ -166,7 +168,7 @@ def test_router_state_for_launch(serve: Serve) -> None:
         {"url": "http://b:2", "worker_type": "decode", "is_healthy": False, "load": 2},
     ]
     url = serve({"/readiness": (503, '{"status": "no decode"}'), "/workers": (200, json.dumps({"workers": workers}))})
-    state = router.fetch(url)
+    state = router_probe.fetch(url)
     assert (state.reached, state.ready, state.in_flight) == (True, False, 2)
     assert state.reason == "no decode"
     assert state.lists("http://a:1")
@@ -180,14 +182,14 @@ def test_mini_lb_is_ready_when_its_workers_answer_through_it(serve: Serve) -> No
         "prefill": [{"host": "127.0.0.1", "port": 30000, "disaggregation_mode": "prefill"}],
         "decode": [{"host": "::1", "port": 30001, "disaggregation_mode": "decode"}],
     }
-    state = router.fetch(serve({"/get_server_info": (200, json.dumps(summary))}))
+    state = router_probe.fetch(serve({"/get_server_info": (200, json.dumps(summary))}))
     assert (state.reached, state.ready) == (True, True)
     assert [(one.url, one.role, one.mode, one.bootstrap_known) for one in state.workers] == [
         ("http://127.0.0.1:30000", "prefill", "prefill", False),
         ("http://[::1]:30001", "decode", "decode", False),
     ]
     assert state.lists("http://[::1]:30001")
-    down = router.fetch(serve({"/get_server_info": (500, "Internal Server Error")}))
+    down = router_probe.fetch(serve({"/get_server_info": (500, "Internal Server Error")}))
     assert (down.reached, down.ready, down.reason) == (True, False, "/readiness: 404, /get_server_info: 500")
 
 
@@ -196,7 +198,7 @@ def test_mini_lb_is_ready_when_its_workers_answer_through_it(serve: Serve) -> No
 def test_any_list_gives_workers_or_none(body: object, value: object) -> None:
     keys = ("url", "worker_type", "is_healthy", "bootstrap_port", "metadata", "labels", "load")
     for told in (body, {"workers": body}, {"workers": [dict.fromkeys(keys, value), value, body]}):
-        found = router.workers(told)
+        found = router_probe.listed_workers(told)
         assert found is None or all(isinstance(one.url, str) and isinstance(one.load, int) for one in found)
 
 
@@ -214,4 +216,4 @@ def test_any_list_gives_workers_or_none(body: object, value: object) -> None:
 )
 def test_why_a_router_is_not_ready_is_said_in_words(told: object, reason: str, serve: Serve) -> None:
     url = serve({"/readiness": (503, json.dumps(told)), "/workers": (200, '{"workers": []}')})
-    assert router.fetch(url).reason == reason
+    assert router_probe.fetch(url).reason == reason

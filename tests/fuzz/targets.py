@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 from pdctl.catalogue.entry import Needs
 from pdctl.cli import doctor_bundle
-from pdctl.doctor import elsewhere, redaction, runner
+from pdctl.doctor import bundle, check_run, other_host
 from pdctl.doctor import request as asking
 from pdctl.doctor.facts import Depth, Facts
 from pdctl.doctor.finding import Report
@@ -27,16 +27,27 @@ from pdctl.engines.prefix import split
 from pdctl.engines.speech import Speech
 from pdctl.engines.vocabulary import speech
 from pdctl.errors import NotProbedError, PdctlError, TopologyError, UsageError
-from pdctl.fleet import address, bootstrap, completions, exposition, from_host, http, legs, queues, router, server_info
+from pdctl.fleet import (
+    address,
+    bootstrap_probe,
+    canary_probe,
+    completion_stream,
+    engine_probe,
+    exposition,
+    from_host,
+    http_client,
+    queue_probe,
+    router_probe,
+)
 from pdctl.fleet.address import Unanswered
-from pdctl.fleet.bootstraps import Claim, probe_bootstraps
+from pdctl.fleet.bootstrap_probe import Claim, probe_bootstraps
+from pdctl.fleet.canary_probe import Side
 from pdctl.fleet.deadline import Deadline
-from pdctl.fleet.engines import probe_engines
-from pdctl.fleet.facts import Endpoint
-from pdctl.fleet.framing import STEP, Reader
-from pdctl.fleet.legs import Side
+from pdctl.fleet.engine_probe import probe_engines
+from pdctl.fleet.http_connection import STEP, Reader
+from pdctl.fleet.observations import Endpoint
 from pdctl.fleet.prober import Prober
-from pdctl.fleet.routers import METRICS_PORT, probe_router
+from pdctl.fleet.router_probe import METRICS_PORT, probe_router
 from pdctl.imports import importer
 from pdctl.layout.planner import plan_topology
 from pdctl.logs.library import Library
@@ -146,9 +157,9 @@ def _read(data: bytes, step: int) -> tuple[int, bytes] | None:
 def connection(data: bytes) -> None:
     """The same bytes over a real socket, and over the wire the other targets use: one answer."""
     with wire.spoken(data) as url:
-        real = http.get(url, LONG)
+        real = http_client.get(url, LONG)
     with wire.told(lambda host, port, path: data or b"x"):
-        fed = http.get("http://127.0.0.1:1/", LONG)
+        fed = http_client.get("http://127.0.0.1:1/", LONG)
     if data:
         assert (real.status, real.body, dict(real.headers)) == (fed.status, fed.body, dict(fed.headers))
         assert real.reason == fed.reason or not real.ok
@@ -162,8 +173,8 @@ def engine(data: bytes) -> None:
     """/server_info and what else an engine says of itself."""
     with wire.told(_engine(data)):
         (found,) = probe_engines([Endpoint("prefill-0", "prefill", ENGINE)], LONG, generate=True)
-        queues._held(ENGINE, Prober(Deadline(LONG), LONG))
-        server_info.fetch(ENGINE)
+        queue_probe._held(ENGINE, Prober(Deadline(LONG), LONG))
+        engine_probe.fetch(ENGINE)
     json.dumps([dict(found.info), dict(found.model), [dict(load) for load in found.loads]], ensure_ascii=False).encode()
     assert found.reached == any(reply.status for reply in found.replies)
     assert found.reason or found.info
@@ -195,7 +206,7 @@ def bootstraps(data: bytes) -> None:
     """A bootstrap server's /health and /route, in both spellings, and its ranks' addresses."""
     with wire.told(_bootstrap(data)):
         (found,) = probe_bootstraps([Claim("prefill-0", "127.0.0.1", 8998, ("flag",), 2)], LONG, at_once=1)
-        state = bootstrap.registration("127.0.0.1", 8998, 2)
+        state = bootstrap_probe.registration("127.0.0.1", 8998, 2)
     assert found.reached or found.reason
     assert state.reached or state.reason
     assert len(found.ranks) <= wire.FEW
@@ -219,9 +230,9 @@ def routers(data: bytes) -> None:
     """A router's /readiness, /workers, metrics and summary."""
     with wire.told(_router(data)):
         found = probe_router("http://127.0.0.1:8000", LONG)
-        router.fetch("http://127.0.0.1:8000")
+        router_probe.fetch("http://127.0.0.1:8000")
         with contextlib.suppress(NotProbedError):
-            completions.first_model("http://127.0.0.1:8000").encode()
+            completion_stream.first_model("http://127.0.0.1:8000").encode()
     assert found.reached or found.reason
     assert all(state in (0, 1, 2) for state in found.breakers.values())
     for endpoint in asking.listed(found):
@@ -248,11 +259,11 @@ def generate(data: bytes) -> None:
             Side("decode-0", "http://127.0.0.1:3"),
         )
         for leave in (False, True):
-            sent = legs.exchange(prefill, decode, legs.Prompt().body(), Deadline(LONG), leave=leave)
-            for output in legs.outputs(sent.decode.json()):
+            sent = canary_probe.exchange(prefill, decode, canary_probe.Prompt().body(), Deadline(LONG), leave=leave)
+            for output in canary_probe.outputs(sent.decode.json()):
                 output.text.encode()
         with contextlib.suppress(PdctlError):
-            list(completions.stream("http://127.0.0.1:3", "x", model="m", chat=True, max_tokens=2, timeout=LONG))
+            list(completion_stream.stream("http://127.0.0.1:3", "x", model="m", chat=True, max_tokens=2, timeout=LONG))
     assert sent.room % 2 == 0
 
 
@@ -261,7 +272,7 @@ def reach(data: bytes) -> None:
     seen = from_host.read(data.decode("utf-8", "replace"))
     assert seen.missing >= 0
     facts = healthy()
-    for found in elsewhere.judged(Report("", "live", (), (), (), (), 0.0), facts, seen).findings:
+    for found in other_host.judged(Report("", "live", (), (), (), (), 0.0), facts, seen).findings:
         json.dumps(report_forms.finding(found), ensure_ascii=False).encode()
 
 
@@ -270,7 +281,7 @@ def secrets(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
     half = text.rfind("\n", 0, len(text) // 2) + 1
     planted = f"{text[:half]}\n--api-key {PLANTED}\n{text[half:]}"
-    clean, taken = redaction.redact(planted)
+    clean, taken = bundle.redact(planted)
     clean.encode("utf-8", "replace")
     assert PLANTED not in clean
     assert taken
@@ -287,7 +298,7 @@ def healthy() -> Facts:
 def written(data: bytes) -> None:
     """A manifest or a start script, read and checked."""
     facts = Facts(manifest=manifests.read_text(data.decode("utf-8", "replace"), "x.yaml"), asked=(Needs.TOPOLOGY,))
-    shown(runner.run(facts))
+    shown(check_run.run(facts))
 
 
 def imports(data: bytes) -> None:
@@ -314,7 +325,7 @@ def doctor(data: bytes) -> None:
         given = asking.given(("http://127.0.0.1:30000,8998", "http://127.0.0.1:30001"), ("http://127.0.0.1:30002",))
         for endpoints in ((), given):
             facts = gather(replace(REQUEST, endpoints=endpoints))
-            shown(runner.run(facts))
+            shown(check_run.run(facts))
             json.loads(doctor_bundle.seen(facts), parse_constant=_no_json)
 
 
@@ -326,7 +337,7 @@ def _deployment(data: bytes) -> wire.Says:
     spoken = wire.answers(SEPARATOR.join(parts[21:]))
 
     def says(host: str, port: int, path: str) -> bytes:
-        if path in (legs.GENERATE, legs.ABORT):
+        if path in (canary_probe.GENERATE, canary_probe.ABORT):
             return spoken[port % len(spoken)]
         if port in (8000, METRICS_PORT):
             return router_says(host, port, path)
@@ -346,7 +357,7 @@ def shown(report: Report) -> None:
     findings_text.show(report, Term(stream), verbose=True)
     stream.write(ci_forms.to_commands(report))
     stream.getvalue().encode()
-    runner.exit_code(report, None)
+    check_run.exit_code(report, None)
 
 
 TARGETS = {

@@ -111,12 +111,12 @@ def test_edits_are_the_same_each_time_and_bounded() -> None:
 
 def test_no_case_leaves_the_process() -> None:
     """Whatever address a case names: the wire answers, nobody is dialled and no name is looked up."""
-    from pdctl.fleet import bootstraps, http
+    from pdctl.fleet import bootstrap_probe, http_client
 
     with wire.told(lambda host, port, path: b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"):
-        assert http.get("http://no.such.host.invalid:1/x", 1.0).body == b"hi"
-        assert bootstraps.dial("no.such.host.invalid", 4, None) == "no.such.host.invalid: connection refused"
-    assert not http.get("http://127.0.0.1:1/", 1.0).reached
+        assert http_client.get("http://no.such.host.invalid:1/x", 1.0).body == b"hi"
+        assert bootstrap_probe.dial("no.such.host.invalid", 4, None) == "no.such.host.invalid: connection refused"
+    assert not http_client.get("http://127.0.0.1:1/", 1.0).reached
 
 
 def test_the_command_tells_what_it_did() -> None:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from unittest import mock
 
-from pdctl.doctor import canaries
-from pdctl.fleet import bootstraps, call, http, legs, prober, queues
+from pdctl.doctor import canary_requests
+from pdctl.fleet import bootstrap_probe, canary_probe, http_client, http_connection, prober, queue_probe
 from pdctl.fleet.address import Place, Unanswered
-from pdctl.fleet.call import READ, Call
+from pdctl.fleet.http_connection import READ, Call
 from tests.fuzz.edits import SEPARATOR
 
 Says = Callable[[str, int, str], bytes]  # host, port, path with query → bytes on the connection; b"": nobody is there
@@ -51,13 +51,13 @@ def told(says: Says) -> Iterator[None]:
     """Every request within is answered by `says`."""
     fed = type("Fed", (Fed,), {"says": staticmethod(says)})
     with ExitStack() as stack:
-        for module in (http, legs, prober):
+        for module in (http_client, canary_probe, prober):
             stack.enter_context(mock.patch.object(module, "Call", fed))
-        stack.enter_context(mock.patch.object(call, "places", _nowhere))
-        stack.enter_context(mock.patch.object(bootstraps, "dial", _dialled))
-        stack.enter_context(mock.patch.object(bootstraps, "MAX_RANKS", FEW))
-        stack.enter_context(mock.patch.object(queues, "AGAIN", 0.0))
-        stack.enter_context(mock.patch.object(canaries, "DRAIN", DRAINED))
+        stack.enter_context(mock.patch.object(http_connection, "places", _nowhere))
+        stack.enter_context(mock.patch.object(bootstrap_probe, "dial", _dialled))
+        stack.enter_context(mock.patch.object(bootstrap_probe, "MAX_RANKS", FEW))
+        stack.enter_context(mock.patch.object(queue_probe, "AGAIN", 0.0))
+        stack.enter_context(mock.patch.object(canary_requests, "DRAIN", DRAINED))
         yield
 
 

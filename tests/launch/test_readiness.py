@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.fleet.bootstrap import NEW, QUERY
+from pdctl.fleet.bootstrap_probe import NEW, QUERY
 from pdctl.launch.deployment import ServerRole, Spec
 from pdctl.launch.log_tail import LogTail
 from pdctl.launch.readiness import ReadinessWatch

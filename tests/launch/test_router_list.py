@@ -13,7 +13,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from pdctl.fleet import router as asking
+from pdctl.fleet import router_probe as asking
 from pdctl.launch import router_list
 from pdctl.launch.deployment import ServerRole, Spec
 from pdctl.launch.supervisor_mailbox import Told

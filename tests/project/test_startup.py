@@ -69,8 +69,8 @@ def test_asking_over_http_loads_h11_and_no_other_http_library() -> None:
     """Importing httpx alone would cost more than the question."""
     probe = """
 import sys
-from pdctl.fleet import http
-assert not http.get("http://127.0.0.1:1").reached
+from pdctl.fleet import http_client
+assert not http_client.get("http://127.0.0.1:1").reached
 libraries = {"h11", "httpx", "httpcore", "http", "urllib3", "asyncio", "ssl", "email", "rich", "click"}
 print(*{name.split(".")[0] for name in sys.modules} & libraries)
 """

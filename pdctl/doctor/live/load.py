@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
-from pdctl.doctor import reading
+from pdctl.doctor import server_info
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
-from pdctl.doctor.words import names
+from pdctl.doctor.finding import names
 from pdctl.engines.sglang.agreement import common_page_size
-from pdctl.fleet import document
+from pdctl.fleet import peer_json
 
 if TYPE_CHECKING:
     from pdctl.doctor.facts import Facts
     from pdctl.doctor.finding import Finding
-    from pdctl.fleet.facts import Engine
+    from pdctl.fleet.observations import Engine
 
 FULL = 0.95  # of the KV pool
 MANY = 100  # rooms in flight that say a prefill does not get rid of its KV
@@ -32,10 +32,12 @@ def small_pages(facts: Facts) -> list[Finding] | Skipped | Unknown:
             observed="page size 1",
             expected=str(expected),
             evidence=(f"{engine.endpoint.url}/server_info: page_size 1",),
-            backend=reading.backend(engine),
+            backend=server_info.backend(engine),
         )
         for engine in facts.engines
-        if reading.backend(engine) == "mooncake" and engine.number("page_size") == 1 and not reading.on_cpu(engine)
+        if server_info.backend(engine) == "mooncake"
+        and engine.number("page_size") == 1
+        and not server_info.on_cpu(engine)
     ]
     return found or _read(facts)
 
@@ -93,7 +95,7 @@ def slots(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def _slots(engine: Engine) -> list[Finding]:
-    limit, ranks = engine.number("max_running_requests"), reading.dp_ranks(engine)
+    limit, ranks = engine.number("max_running_requests"), server_info.dp_ranks(engine)
     pool, keep = engine.number("max_total_num_tokens"), engine.number("num_reserved_decode_tokens")
     if limit is None or ranks is None or ranks < 1:
         return []
@@ -129,11 +131,11 @@ def _usage(engine: Engine) -> float | None:
     found = [value for load in engine.loads if (value := _number(load, "token_usage")) is not None]
     if found:
         return max(found)
-    return engine.metrics.get("sglang:token_usage") if reading.dp_ranks(engine) == 1 else None
+    return engine.metrics.get("sglang:token_usage") if server_info.dp_ranks(engine) == 1 else None
 
 
 def _number(place: object, name: str) -> float | None:
-    return document.number(place.get(name)) if isinstance(place, Mapping) else None
+    return peer_json.number(place.get(name)) if isinstance(place, Mapping) else None
 
 
 def _loaded(facts: Facts, role: str) -> list[Finding] | Skipped | Unknown:

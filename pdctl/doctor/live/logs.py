@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pdctl.catalogue.entry import Entry
     from pdctl.doctor.facts import Facts
     from pdctl.doctor.finding import Finding
-    from pdctl.fleet.facts import LogLine
+    from pdctl.fleet.observations import LogLine
 
 # Lines that tell of a moment, which may have passed: a worker that was not up yet, a health check during a restart.
 # What is so now, the live checks say with the catalogue's own severity.

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
-from pdctl.doctor.words import names
+from pdctl.doctor.finding import names
 
 if TYPE_CHECKING:
     from pdctl.doctor.facts import Facts
     from pdctl.doctor.finding import Finding
-    from pdctl.fleet.facts import Holder, Host
+    from pdctl.fleet.observations import Holder, Host
     from pdctl.layout.serving import BoundPort
 
 NIXL = ("nixl", "nixl-cu12", "nixl-cu13")

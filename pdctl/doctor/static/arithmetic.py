@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
-from pdctl.doctor.families import Family
-from pdctl.doctor.static.models import NO_CONFIG, model
-from pdctl.doctor.static.question import NO_TEXT, written
+from pdctl.doctor.model_family import NO_CONFIG, Family, model
+from pdctl.doctor.static.written_check import NO_TEXT, written
 from pdctl.engines.sglang import behaviour
 from pdctl.engines.sglang.rules import STAGING_ENV, STAGING_SPAN
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from pdctl.doctor.check import Verdict
     from pdctl.doctor.facts import Facts
     from pdctl.doctor.finding import Finding
-    from pdctl.doctor.static.models import Model
+    from pdctl.doctor.model_family import Model
     from pdctl.doctor.static.servers import Server, Servers
     from pdctl.layout.shape import Problem
 

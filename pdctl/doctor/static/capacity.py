@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, Unknown, finding
-from pdctl.doctor.static.models import model
-from pdctl.doctor.static.question import written
+from pdctl.doctor.model_family import model
+from pdctl.doctor.static.written_check import written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

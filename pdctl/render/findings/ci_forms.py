@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 from pdctl import __version__
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import Severity
-from pdctl.doctor import runner
+from pdctl.doctor import check_run
 from pdctl.doctor.finding import Status
 from pdctl.doctor.selection import failing
 from pdctl.errors import ExitCode
@@ -84,7 +84,7 @@ def to_xml(report: Report, fail_on: Severity | None = Severity.ERROR) -> str:
     """`fail_on`: what the exit code goes by. A case fails, or is an error where doctor could not look, exactly if the
     exit code is not 0; what is unknown is skipped, and what does not count stands in its case's output."""
     against = failing(report, fail_on)
-    tag = "error" if runner.exit_code(report, fail_on) is ExitCode.NOT_PROBED else "failure"
+    tag = "error" if check_run.exit_code(report, fail_on) is ExitCode.NOT_PROBED else "failure"
     checks = _suite("checks", [_check(each, report, against, tag) for each in report.checks], report.seconds)
     suites = [checks]
     if report.matrix:
@@ -172,7 +172,7 @@ def to_sarif(report: Report, fail_on: Severity | None = Severity.ERROR) -> str:
 
 def _invocation(report: Report, fail_on: Severity | None) -> dict[str, object]:
     """Not successful where too little could be looked at: then no result does not mean that all is well."""
-    code = runner.exit_code(report, fail_on)
+    code = check_run.exit_code(report, fail_on)
     blind = code is ExitCode.NOT_PROBED
     told: dict[str, object] = {"executionSuccessful": not blind, "exitCode": int(code)}
     if blind:

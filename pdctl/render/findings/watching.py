@@ -11,8 +11,8 @@ from pdctl.render.trace.room_json import dumped
 from pdctl.render.visible import visible
 
 if TYPE_CHECKING:
+    from pdctl.doctor.finding import Watched
     from pdctl.doctor.request import Progress
-    from pdctl.doctor.watch import Watched
     from pdctl.render.term import Term
 
 

@@ -9,10 +9,10 @@ import pytest
 from pdctl.catalogue.book import ENTRIES, entry
 from pdctl.catalogue.entry import PLACEHOLDER, Needs, Severity
 from pdctl.doctor.check import Skipped, Unknown, finding
+from pdctl.doctor.checks import WRITTEN_CHECKS
 from pdctl.doctor.facts import Facts
 from pdctl.doctor.finding import Finding
-from pdctl.doctor.static import planned
-from pdctl.doctor.static.checks import CHECKS
+from pdctl.doctor.static import server_sources
 from pdctl.layout.planner import plan_topology
 from pdctl.manifests import read
 from pdctl.topology.resolve import load
@@ -30,7 +30,7 @@ def shipped(path: Path) -> Facts:
 
 
 def everything(facts: Facts) -> list[Finding]:
-    judged = (check.judge(facts) for check in CHECKS)
+    judged = (check.judge(facts) for check in WRITTEN_CHECKS)
     return [each for verdict in judged if not isinstance(verdict, (Skipped, Unknown)) for each in verdict]
 
 
@@ -39,18 +39,18 @@ def errors(facts: Facts) -> set[str]:
 
 
 def test_what_a_check_declares_is_what_its_code_needs() -> None:
-    for check in CHECKS:
+    for check in WRITTEN_CHECKS:
         assert check.needs == (Needs.TOPOLOGY,)
         assert Needs.TOPOLOGY in entry(check.code).needs
 
 
 def test_every_code_a_file_can_show_is_looked_for() -> None:
     wanted = {each.code for each in ENTRIES if Needs.TOPOLOGY in each.needs and not each.unseen}
-    assert {check.code for check in CHECKS} == wanted - BY_OTHERS
+    assert {check.code for check in WRITTEN_CHECKS} == wanted - BY_OTHERS
 
 
 def test_without_a_topology_and_a_manifest_there_is_nothing_to_ask() -> None:
-    for check in CHECKS:
+    for check in WRITTEN_CHECKS:
         verdict = check.judge(Facts())
         assert isinstance(verdict, Skipped)
         assert verdict.reason == "no topology and no manifest was given"
@@ -126,7 +126,7 @@ def test_no_placeholder_is_left_open(facts: Facts) -> None:
 def test_a_shape_that_cannot_be_placed_is_an_error_and_the_rest_unknown() -> None:
     facts = topology("roles.decode.tp=3")
     assert errors(facts) == {"PD316"}
-    verdict = next(check.judge(facts) for check in CHECKS if check.code == "PD302")
+    verdict = next(check.judge(facts) for check in WRITTEN_CHECKS if check.code == "PD302")
     assert isinstance(verdict, Unknown)
     assert verdict.reason.startswith("the plan places nothing: decode: 64 attention heads")
 
@@ -134,8 +134,8 @@ def test_a_shape_that_cannot_be_placed_is_an_error_and_the_rest_unknown() -> Non
 def test_hundreds_of_instances_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fifty checks share one reading of the plan's commands."""
     calls: list[str] = []
-    real = planned.servers
-    monkeypatch.setattr(planned, "servers", lambda *given: calls.append("read") or real(*given))
+    real = server_sources.from_plan
+    monkeypatch.setattr(server_sources, "from_plan", lambda *given: calls.append("read") or real(*given))
     facts = topology("roles.prefill.instances=256", "roles.decode.instances=2", "targets.slurm.partition=gpu")
     assert not errors(facts)
     assert calls == ["read"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.catalogue.entry import Needs
-from pdctl.doctor import runner
+from pdctl.doctor import check_run
 from pdctl.doctor.facts import Facts
 from pdctl.manifests import read
 
@@ -47,7 +47,7 @@ DYNAMO = {
 )
 def test_its_defects_are_found_where_they_stand(name: str, expected: set[tuple[str, str, str]]) -> None:
     text = (WRITTEN / f"published-{name}.yaml").read_text(encoding="utf-8")
-    report = runner.run(Facts(manifest=read.read_text(text, f"{name}.yaml"), asked=(Needs.TOPOLOGY,)))
+    report = check_run.run(Facts(manifest=read.read_text(text, f"{name}.yaml"), asked=(Needs.TOPOLOGY,)))
     found = {(each.code, each.instance, line) for each in report.findings for line in (*each.evidence, "")}
     found |= {(code, where.partition(",")[0], line) for code, where, line in found}
     assert expected <= found, sorted(expected - found)
@@ -56,7 +56,7 @@ def test_its_defects_are_found_where_they_stand(name: str, expected: set[tuple[s
 def test_a_workers_own_flags_are_no_drift() -> None:
     """Only node 0 serves: the port of the others may stay away, and what the operator sets is never written alike."""
     text = (WRITTEN / "published-lws.yaml").read_text(encoding="utf-8")
-    report = runner.run(Facts(manifest=read.read_text(text, "lws.yaml"), asked=(Needs.TOPOLOGY,)))
+    report = check_run.run(Facts(manifest=read.read_text(text, "lws.yaml"), asked=(Needs.TOPOLOGY,)))
     drift = [each.observed for each in report.findings if each.code == "PD616"]
     assert sorted(drift) == [
         "leader has --mem-fraction-static 0.7, worker 0.75", "leader has MC_TE_METRIC false, worker true"
@@ -66,24 +66,24 @@ def test_a_workers_own_flags_are_no_drift() -> None:
 def test_instances_over_several_pods_have_the_gpus_of_all() -> None:
     """tp 8 over two pods of four GPUs is no contradiction."""
     text = (WRITTEN / "published-dynamo.yaml").read_text(encoding="utf-8")
-    report = runner.run(Facts(manifest=read.read_text(text, "dynamo.yaml"), asked=(Needs.TOPOLOGY,)))
+    report = check_run.run(Facts(manifest=read.read_text(text, "dynamo.yaml"), asked=(Needs.TOPOLOGY,)))
     assert "PD504" not in {each.code for each in report.findings}
 
 
 def test_a_worker_that_is_never_started_is_no_drift() -> None:
     text = (WRITTEN / "published-lws.yaml").read_text(encoding="utf-8").replace("size: 2", "size: 1")
-    report = runner.run(Facts(manifest=read.read_text(text, "lws.yaml"), asked=(Needs.TOPOLOGY,)))
+    report = check_run.run(Facts(manifest=read.read_text(text, "lws.yaml"), asked=(Needs.TOPOLOGY,)))
     assert "PD616" not in {each.code for each in report.findings}
 
 
 def test_an_image_whose_tag_was_never_filled_in_is_told() -> None:
     text = (WRITTEN / "published-dynamo.yaml").read_text(encoding="utf-8").replace(":latest", ":${VERSION}")
-    report = runner.run(Facts(manifest=read.read_text(text, "dynamo.yaml"), asked=(Needs.TOPOLOGY,)))
+    report = check_run.run(Facts(manifest=read.read_text(text, "dynamo.yaml"), asked=(Needs.TOPOLOGY,)))
     (found,) = [each for each in report.findings if each.code == "PD619"]
     assert (found.instance, found.observed) == ("graph/decode", "`nvcr.io/nvidia/ai-dynamo/sglang-runtime:${VERSION}`")
 
 
 def test_a_set_is_reached_by_its_name_without_a_service_too() -> None:
     text = (WRITTEN / "published-lws.yaml").read_text(encoding="utf-8").partition("---\napiVersion: v1\n")[0]
-    report = runner.run(Facts(manifest=read.read_text(text, "lws.yaml"), asked=(Needs.TOPOLOGY,)))
+    report = check_run.run(Facts(manifest=read.read_text(text, "lws.yaml"), asked=(Needs.TOPOLOGY,)))
     assert ("PD207", "ds-prefill") in {(each.code, each.instance) for each in report.findings}

@@ -10,9 +10,9 @@ import pytest
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.facts import Facts
 from pdctl.doctor.finding import Finding
-from pdctl.doctor.static.question import read as servers_of
-from pdctl.doctor.static.refusals import refused
+from pdctl.doctor.static.refused_flags import refused
 from pdctl.doctor.static.servers import Servers
+from pdctl.doctor.static.written_check import read as servers_of
 from pdctl.engines.sglang.arguments import arguments
 from pdctl.engines.versions import NEWEST, SGLANG, spell
 from pdctl.errors import PdctlError

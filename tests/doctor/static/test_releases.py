@@ -6,9 +6,9 @@ import pytest
 
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import Severity
-from pdctl.doctor.canaries import HARM
-from pdctl.doctor.static.refusals import TERM
-from pdctl.doctor.static.releases import numbers
+from pdctl.doctor.canary_requests import HARM
+from pdctl.doctor.release_faults import numbers
+from pdctl.doctor.static.refused_flags import TERM
 from pdctl.engines.sglang.faults import ATTENTION_DP, FAULTS, NIXL_131, SPECULATION, Release, hits
 from pdctl.engines.sglang.refusals import REFUSALS, Refusal
 from pdctl.engines.versions import SGLANG, spell

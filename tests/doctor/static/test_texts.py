@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pdctl.doctor import static
 from pdctl.doctor.check import Skipped, Unknown
+from pdctl.doctor.checks import WRITTEN_CHECKS
 from pdctl.doctor.finding import Finding
-from pdctl.doctor.static.checks import CHECKS
 from tests.cases import for_each
 from tests.doctor.fixtures import static_bootstrap, static_pairing, static_upkeep
 from tests.doctor.written import ENGINE, LAUNCH_ROUTER, Fixture, found, script
@@ -28,7 +28,7 @@ IMPERATIVES = (
 
 def raised(code: str) -> list[Finding]:
     facts = FIXTURES[code].raising()
-    judged = [check.judge(facts) for check in CHECKS if check.code == code]  # type: ignore[arg-type]
+    judged = [check.judge(facts) for check in WRITTEN_CHECKS if check.code == code]  # type: ignore[arg-type]
     told = [each for verdict in judged if not isinstance(verdict, (Skipped, Unknown)) for each in verdict]
     assert told
     return told

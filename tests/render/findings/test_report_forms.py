@@ -13,7 +13,7 @@ import pytest
 
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import Severity
-from pdctl.doctor import runner
+from pdctl.doctor import check_run
 from pdctl.doctor.finding import Checked, Finding, Report, Status
 from pdctl.errors import ExitCode
 from pdctl.render.findings import ci_forms, report_forms, report_text
@@ -195,7 +195,7 @@ def test_junit_and_sarif_agree_with_the_exit_code(
     checks = tuple(Checked(entry.code, Status.OK) for entry in book.ENTRIES)
     unknown = Checked("PD501", Status.UNKNOWN, "not read")
     told = dataclasses.replace(report, findings=findings(*wanted), checks=(*checks, unknown))
-    code = runner.exit_code(told, fail_on)
+    code = check_run.exit_code(told, fail_on)
     root = ElementTree.fromstring(ci_forms.to_xml(told, fail_on).partition("\n")[2])
     count = {name: sum(int(suite.get(name) or 0) for suite in root) for name in ("failures", "errors")}
     assert (sum(count.values()) > 0) is (code != 0)

@@ -6,18 +6,18 @@ import io
 import json
 from dataclasses import replace
 
-from pdctl.doctor import watch
+from pdctl.doctor import finding
 from pdctl.doctor.finding import Report
 from pdctl.render.findings import watching
 from pdctl.render.term import Term
 
 
 def test_opened_once_and_resolved_with_its_age(report: Report) -> None:
-    first = watch.advance(watch.begin(), report, 100.0)
+    first = finding.advance(finding.begin(), report, 100.0)
     assert [found.code for found in first.opened] == ["PD201", "PD604"], "an accepted finding is not watched"
-    again = watch.advance(first, report, 105.0)
+    again = finding.advance(first, report, 105.0)
     assert (again.opened, again.resolved) == ((), ())
-    healed = watch.advance(again, replace(report, findings=()), 130.0)
+    healed = finding.advance(again, replace(report, findings=()), 130.0)
     assert [(done.finding.code, done.seconds) for done in healed.resolved] == [("PD201", 30.0), ("PD604", 30.0)]
     stream = io.StringIO()
     watching.show(healed, Term(stream))
@@ -25,7 +25,7 @@ def test_opened_once_and_resolved_with_its_age(report: Report) -> None:
 
 
 def test_the_feed_is_json_lines(report: Report) -> None:
-    first = watch.advance(watch.begin(), report, 0.0)
+    first = finding.advance(finding.begin(), report, 0.0)
     events = [json.loads(line) for line in watching.to_lines(first).splitlines()]
     assert [(event["event"], event["code"]) for event in events] == [("opened", "PD201"), ("opened", "PD604")]
-    assert watching.to_lines(watch.advance(first, report, 1.0)) == ""
+    assert watching.to_lines(finding.advance(first, report, 1.0)) == ""

@@ -1,0 +1,261 @@
+"""Where each place says a prefill's bootstrap server is, and where a decode would really go.
+
+Four places name the port: the flag (or topology), the running server's /server_info, the router's list and a pod
+annotation. A fifth decides in silence: a router that was told none sends null, and SGLang (0.5.3 to 0.5.23) then puts
+the decode's own --disaggregation-bootstrap-port in its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
+
+from pdctl.doctor import server_info
+from pdctl.doctor.finding import PortRow
+from pdctl.engines import numerals
+from pdctl.fleet.bootstrap_probe import Claim
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pdctl.doctor.facts import Facts
+    from pdctl.fleet.observations import Bootstrap, Engine, Router, RouterWorker
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+WILDCARD = frozenset({"0.0.0.0", "::"})
+DECODE_DEFAULT = "decode-default"
+ANNOTATION = "sglang.ai/bootstrap-port"
+NULL = "null"
+STRANGER = "a bootstrap server of no prefill given"
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """One prefill's bootstrap port as each place has it; None: that place does not say.
+
+    host: what a decode dials, that is the host of the URL the router (else the user) has. routed: the router lists it,
+    so that `router` None means null. answered: where a bootstrap server answered, of the ports named for this prefill.
+    """
+
+    prefill: str
+    url: str
+    host: str
+    http_port: int
+    flag: int | None
+    server_info: int | None
+    answered: tuple[int, ...]
+    routed: bool = False
+    router: int | None = None
+
+    @property
+    def sends_null(self) -> bool:
+        return self.routed and self.router is None
+
+    @property
+    def truth(self) -> int | None:
+        """Where its server listens: by its own word, else by the user's."""
+        return self.server_info if self.server_info is not None else self.flag
+
+
+class Landing(NamedTuple):
+    """Where the rooms of a prefill whose port is null end up on one decode.
+
+    port None: the decode's own could not be read. reaches: a prefill's name, "" for nobody, None: not known.
+    """
+
+    prefill: str
+    decode: str
+    port: int | None
+    reaches: str | None
+
+    @property
+    def lucky(self) -> bool:
+        return self.reaches == self.prefill
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Every prefill's claims, and who stands at which (host, port). Read once for one Facts: see `agreement`."""
+
+    claims: tuple[Claims, ...]
+    told: Mapping[tuple[str, int], str]  # where a prefill says its bootstrap server is
+    http: Mapping[tuple[str, int], str]  # where its HTTP server is
+    seen: Mapping[tuple[str, int], Bootstrap]
+
+    def listener(self, host: str, port: int) -> str | None:
+        """The prefill whose bootstrap server stands at host:port; "" for nobody, None when it was not looked at.
+
+        From 0.5.18 on the server names its prefill's HTTP port, which settles it; before, the prefill's own word does.
+        """
+        at = machine(host)
+        seen = self.seen.get((at, port))
+        if seen is not None and isinstance(named := seen.topology.get("prefill_http_port"), int):
+            return self.http.get((at, named), STRANGER)
+        told = self.told.get((at, port))
+        if told is not None or seen is None:
+            return told
+        return STRANGER if seen.reached else ""
+
+    def landings(self, claim: Claims, decodes: Iterable[Engine]) -> tuple[Landing, ...]:
+        """Where each decode would take the rooms of a prefill whose port is null."""
+        return tuple(self._landing(claim, decode) for decode in decodes)
+
+    def _landing(self, claim: Claims, decode: Engine) -> Landing:
+        port = decode.number("disaggregation_bootstrap_port")
+        reaches = None if port is None else self.listener(claim.host, port)
+        return Landing(claim.prefill, decode.endpoint.name, port, reaches)
+
+
+@lru_cache(maxsize=4)
+def agreement(facts: Facts, routed: bool = False) -> Agreement:
+    """From engines and bootstrap servers alone; `routed`: with what the router holds as well."""
+    listed = {plain(one.url): one for one in workers(facts.router) if one.role == "prefill"} if routed else {}
+    answered: dict[str, list[int]] = {}
+    seen: dict[tuple[str, int], Bootstrap] = {}
+    for one in facts.bootstraps:
+        seen.setdefault((machine(one.host), one.port), one)
+        if one.style and one.claimed_by != (DECODE_DEFAULT,):
+            answered.setdefault(one.prefill, []).append(one.port)
+    found = tuple(
+        _claims(engine, listed.get(plain(engine.endpoint.url)), tuple(answered.get(engine.endpoint.name, ())))
+        for engine in facts.engines
+        if engine.endpoint.role == "prefill"
+    )
+    told = {(machine(claim.host), claim.truth): claim.prefill for claim in reversed(found) if claim.truth is not None}
+    http = {(machine(claim.host), claim.http_port): claim.prefill for claim in reversed(found)}
+    return Agreement(found, told, http, seen)
+
+
+def _claims(engine: Engine, worker: RouterWorker | None, answered: tuple[int, ...]) -> Claims:
+    endpoint = engine.endpoint
+    host, http_port = address(worker.url if worker is not None else endpoint.url)
+    return Claims(
+        prefill=endpoint.name,
+        url=plain(endpoint.url),
+        host=host,
+        http_port=http_port,
+        flag=endpoint.bootstrap_port,
+        server_info=engine.number("disaggregation_bootstrap_port") if engine.mode != "decode" else None,
+        answered=answered,
+        routed=worker is not None,
+        router=worker.bootstrap_port if worker is not None and worker.bootstrap_known else None,
+    )
+
+
+def annotated(facts: Facts) -> Mapping[str, int]:
+    """Prefill → the port its pod template's annotation names: the template of its name, or the only one there is."""
+    if facts.manifest is None:
+        return {}
+    from pdctl.doctor.static.server_sources import from_manifest  # late: few runs have a manifest
+
+    named: dict[str, int] = {}
+    for server in from_manifest(facts.manifest).engines:
+        for said in server.pod.annotations if server.pod is not None and server.role == "prefill" else ():
+            port = numerals.port((said.value or "").strip()) if said.name == ANNOTATION else None
+            if port is not None:
+                named[server.name] = port
+    only = set(named.values())
+    default = only.pop() if len(only) == 1 else None
+    prefills = [engine.endpoint.name for engine in facts.engines if engine.endpoint.role == "prefill"]
+    found = {name: named.get(name, default) for name in prefills}
+    return {name: port for name, port in found.items() if port is not None}
+
+
+def table(facts: Facts) -> tuple[PortRow, ...]:
+    said = annotated(facts)
+    return tuple(_row(claim, said.get(claim.prefill)) for claim in agreement(facts, True).claims)
+
+
+def _row(claim: Claims, annotation: int | None) -> PortRow:
+    truth = claim.truth
+    answered = truth if truth in claim.answered else next(iter(claim.answered), None)
+    said = {
+        "flag": _text(claim.flag),
+        "server_info": _text(claim.server_info),
+        "bootstrap": _text(answered),
+        "router": NULL if claim.sends_null else _text(claim.router),
+        "annotation": _text(annotation),
+    }
+    odd = next((place for place in ("router", "annotation", "flag", "bootstrap") if _differs(said[place], truth)), "")
+    return PortRow(claim.prefill, **said, odd=odd)
+
+
+def _differs(said: str | None, truth: int | None) -> bool:
+    return said is not None and (said == NULL or (truth is not None and said != str(truth)))
+
+
+def _text(port: int | None) -> str | None:
+    return None if port is None else str(port)
+
+
+def workers(router: Router | None) -> tuple[RouterWorker, ...]:
+    return (router.workers or ()) if router is not None else ()
+
+
+def plain(url: str) -> str:
+    return url.rstrip("/")
+
+
+def address(url: str) -> tuple[str, int]:
+    """Host (without brackets) and port of a URL; port 0 where it has none that can be read."""
+    try:
+        parts = urlsplit(url)
+        return parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
+    except ValueError:
+        return "", 0
+
+
+def machine(host: str) -> str:
+    """Host names that are one machine whatever the network says: the loopback's."""
+    return "127.0.0.1" if host in LOOPBACK else host
+
+
+class Shared(NamedTuple):
+    """One place to ask, and every prefill it is claimed for with who claims it."""
+
+    where: Claim
+    who: dict[str, tuple[str, ...]]
+
+
+def bootstrap_claims(facts: Facts) -> tuple[Shared, ...]:
+    ranks = {one.endpoint.name: one.endpoint.ranks or server_info.ranks(one) for one in facts.engines}
+    found: dict[tuple[str, int], Shared] = {}
+    for prefill, host, port, place in _claimed(facts):
+        shared = found.setdefault((host, port), Shared(Claim(prefill, host, port, (), ranks.get(prefill)), {}))
+        shared.who[prefill] = (*shared.who.get(prefill, ()), place)
+    return tuple(found.values())
+
+
+def _claimed(facts: Facts) -> Iterator[tuple[str, str, int, str]]:
+    """Prefill, host, port, who says so. A null is a claim of every decode's own port."""
+    annotations = annotated(facts)
+    defaults = {
+        port
+        for engine in facts.engines
+        if engine.endpoint.role == "decode" and (port := engine.number("disaggregation_bootstrap_port")) is not None
+    }
+    for claim in agreement(facts, True).claims:
+        for place, port in _named(claim, annotations.get(claim.prefill)):
+            if port is not None and claim.host:
+                yield claim.prefill, claim.host, port, place
+        if claim.sends_null and claim.host:
+            for port in sorted(defaults):
+                yield claim.prefill, claim.host, port, DECODE_DEFAULT
+
+
+def _named(claim: Claims, annotation: int | None) -> Iterator[tuple[str, int | None]]:
+    yield "server_info", claim.server_info
+    yield "flag", claim.flag
+    yield "router", claim.router
+    yield "annotation", annotation
+
+
+def fan_out(claims: Sequence[Shared], seen: Sequence[Bootstrap]) -> tuple[Bootstrap, ...]:
+    """What was seen at each place, for every prefill it was claimed for."""
+    return tuple(
+        replace(one, prefill=prefill, claimed_by=places)
+        for claim, one in zip(claims, seen, strict=True)
+        for prefill, places in claim.who.items()
+    )

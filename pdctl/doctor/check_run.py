@@ -1,0 +1,347 @@
+"""From facts to a report: every code of the catalogue is decided or says why not, and causes stand first."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.catalogue import book
+from pdctl.catalogue.entry import Needs
+from pdctl.doctor import bootstrap_ports
+from pdctl.doctor.check import EMBEDDED, Skipped, Unknown
+from pdctl.doctor.checks import CHECKS
+from pdctl.doctor.facts import Depth
+from pdctl.doctor.finding import Cell, Checked, Report, Status, names
+from pdctl.doctor.selection import EVERYTHING, ORDER, failing, weigh
+from pdctl.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pdctl.catalogue.entry import Entry, Severity
+    from pdctl.doctor.check import Check
+    from pdctl.doctor.facts import Facts
+    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.selection import Selection
+
+LACKING = {
+    Needs.TOPOLOGY: "needs a topology or a manifest",
+    Needs.ENDPOINT: "needs running instances: a run, --router, or --prefill and --decode",
+    Needs.ROUTER: "needs a router: --router URL, or a topology with one",
+    Needs.HOST: "needs a look at this host",
+    Needs.CANARY: "needs real requests: --canary",
+    Needs.LOG: "needs logs of a run",
+}
+# They say that doctor could not look, not that something is broken.
+UNPROBED = frozenset({"PD901", "PD902", "PD903", "PD904"})
+# So do these, where no SGLang was reached at all and none is known to have been there.
+BLIND = UNPROBED | {"PD205", "PD602", "PD604"}
+DIALLED = frozenset({"PD218", "PD604", "PD901", "PD902"})  # decided without a word of SGLang's own
+SGLANG = frozenset({Needs.ENDPOINT, Needs.CANARY})
+
+
+class Outcome(NamedTuple):
+    """What a code's checks come to."""
+
+    status: Status
+    reason: str
+    findings: tuple[Finding, ...] = ()
+
+
+def run(
+    facts: Facts,
+    selection: Selection = EVERYTHING,
+    *,
+    title: str = "",
+    seconds: float = 0.0,
+    checks: Sequence[Check] | None = None,
+) -> Report:
+    """`seconds`: what the facts took to gather; the checks' own time is added. `checks` None: all there are."""
+    began = time.monotonic()
+    by_code = _by_code(CHECKS if checks is None else checks)
+    outcomes = [(entry, _outcome(entry, by_code.get(entry.code, []), facts, selection)) for entry in book.ENTRIES]
+    found = [weigh(one, selection) for _, outcome in outcomes for one in outcome.findings]
+    return Report(
+        title=title or _title(facts),
+        depth=facts.depth.value,
+        findings=fold(found, facts),
+        checks=tuple(Checked(entry.code, outcome.status, outcome.reason) for entry, outcome in outcomes),
+        ports=bootstrap_ports.table(facts),
+        matrix=matrix(facts),
+        seconds=seconds + time.monotonic() - began,
+        blind=_blind(facts),
+    )
+
+
+def _blind(facts: Facts) -> bool:
+    """Whether an SGLang was looked for and none was seen, nor any trace of one."""
+    seen = any(engine.info for engine in facts.engines) or bool(facts.ended)
+    return Needs.ENDPOINT in facts.asked and not seen and not (facts.host is not None and facts.host.stopped)
+
+
+def needed(selection: Selection, depth: Depth, checks: Sequence[Check] | None = None) -> frozenset[Needs]:
+    """What the wanted checks must look at, as far as this depth goes."""
+    allowed = {Needs.TOPOLOGY, Needs.LOG}
+    if depth is not Depth.STATIC:
+        allowed |= {Needs.ENDPOINT, Needs.ROUTER, Needs.HOST}
+    if depth is Depth.CANARY:
+        allowed.add(Needs.CANARY)
+    wanted = [check for check in (CHECKS if checks is None else checks) if selection.wants(check.code)]
+    return frozenset(need for check in wanted if allowed.issuperset(check.needs) for need in check.needs)
+
+
+def exit_code(report: Report, fail_on: Severity | None) -> ExitCode:
+    """The same in every output format. Where all that stands against it is that doctor could not look: NOT_PROBED."""
+    against = failing(report, fail_on)
+    if not against:
+        return ExitCode.OK
+    excused = BLIND if report.blind else UNPROBED
+    return ExitCode.NOT_PROBED if all(one.code in excused for one in against) else ExitCode.FINDINGS
+
+
+def matrix(facts: Facts) -> tuple[Cell, ...]:
+    """Every prefill × decode pair, tried or not; empty when no canary was asked for."""
+    if Needs.CANARY not in facts.asked:
+        return ()
+    tried = {(one.prefill, one.decode): one for one in facts.canaries if one.kind == "pair"}
+    names: dict[str, list[str]] = {"prefill": [], "decode": []}
+    for endpoint in facts.endpoints:
+        names.setdefault(endpoint.role, []).append(endpoint.name)
+    pairs = dict.fromkeys([(one, two) for one in names["prefill"] for two in names["decode"]] + list(tried))
+    cells: list[Cell] = []
+    for prefill, decode in pairs:
+        one = tried.get((prefill, decode))
+        if one is None:
+            cells.append(Cell(prefill, decode, None, None, "not tried"))
+        else:
+            seconds = one.seconds if one.ok is not None else None
+            cells.append(Cell(prefill, decode, one.ok, seconds, one.reason, one.room))
+    return tuple(cells)
+
+
+def _by_code(checks: Iterable[Check]) -> dict[str, list[Check]]:
+    """Those that look at most first: their words stand for the finding."""
+    found: dict[str, list[Check]] = {}
+    for check in checks:
+        found.setdefault(check.code, []).append(check)
+    return {code: sorted(some, key=lambda check: -len(check.needs)) for code, some in found.items()}
+
+
+def _outcome(entry: Entry, checks: Sequence[Check], facts: Facts, selection: Selection) -> Outcome:
+    if not selection.wants(entry.code):
+        return Outcome(Status.SKIPPED, "not selected")
+    if entry.unseen:
+        return Outcome(Status.SKIPPED, entry.unseen)
+    if not checks:
+        return Outcome(Status.SKIPPED, "no check can see it; trace-room names it from the logs of one room")
+    return _together([_one(check, facts) for check in checks])
+
+
+def _one(check: Check, facts: Facts) -> Outcome:
+    lacking = [need for need in check.needs if need not in facts.asked]
+    if lacking:
+        return Outcome(Status.SKIPPED, LACKING[lacking[0]])
+    verdict = check.judge(facts)
+    if isinstance(verdict, Skipped):
+        return Outcome(Status.SKIPPED, verdict.reason)
+    if isinstance(verdict, Unknown):
+        return Outcome(Status.UNKNOWN, verdict.reason)
+    found = tuple(verdict)
+    if found:
+        return Outcome(Status.FINDING, "", found)
+    unread = _unread(check, facts)
+    return Outcome(Status.UNKNOWN, unread) if unread else Outcome(Status.OK, "")
+
+
+def _unread(check: Check, facts: Facts) -> str:
+    """Why "no finding" does not mean "all is well": no SGLang told anything. Where some did, the judges know which ones
+    they miss."""
+    if check.code in DIALLED or SGLANG.isdisjoint(check.needs) or any(engine.info for engine in facts.engines):
+        return ""
+    silent = [engine.endpoint.name for engine in facts.engines]
+    return f"{names(silent)} could not be read" if silent else "no SGLang engine was seen"
+
+
+def _together(outcomes: Sequence[Outcome]) -> Outcome:
+    for status in (Status.FINDING, Status.UNKNOWN, Status.OK, Status.SKIPPED):
+        some = [outcome for outcome in outcomes if outcome.status is status]
+        if some:
+            reasons = dict.fromkeys(outcome.reason for outcome in some if outcome.reason)
+            first = sorted(reasons, key=lambda reason: reason != EMBEDDED.reason)  # no option would change that
+            return Outcome(status, "; ".join(first), _merged([outcome.findings for outcome in some]))
+    return Outcome(Status.SKIPPED, "nothing to look at")
+
+
+def _merged(found: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:
+    """What a second check says about an instance the first one named is evidence, not another finding."""
+    kept = list(found[0])
+    for more in found[1:]:
+        named = {one.instance or one.headline: place for place, one in reversed(list(enumerate(kept)))}
+        for one in more:
+            place = named.get(one.instance or one.headline)
+            if place is None:
+                kept.append(one)
+                continue
+            said = [line for line in one.evidence if line not in kept[place].evidence]
+            kept[place] = replace(kept[place], evidence=(*kept[place].evidence, *said))
+    return tuple(kept)
+
+
+def _title(facts: Facts) -> str:
+    if facts.topology is not None:
+        return facts.topology.name
+    if facts.router is not None:
+        return facts.router.url
+    return f"{len(facts.endpoints)} instances" if facts.endpoints else ""
+
+
+EXPLAINED = "explained by "
+SHOWN = 2  # causes named with one consequence
+CROWD = 8  # findings alike that still stand one by one
+
+
+class Reach(str, Enum):
+    """Whom a cause must concern to explain a consequence."""
+
+    SAME = "same"  # the same instance
+    PAIR = "pair"  # an end of a pair of the consequence's instance that failed
+    ANY = "any"
+
+
+class Row(NamedTuple):
+    effect: str
+    causes: tuple[str, ...]
+    reach: Reach
+
+
+ADDRESS = ("PD201", "PD202", "PD203", "PD204", "PD205", "PD206", "PD208", "PD209", "PD210", "PD212", "PD219")
+UNLIKE = ("PD302", "PD303", "PD304", "PD305", "PD306", "PD308", "PD309", "PD310", "PD311", "PD312", "PD313", "PD315",
+          "PD316")  # fmt: skip
+ROLE, DOWN, FAR = "PD301", "PD604", "PD901"
+ROOMS = ("PD701", "PD702", "PD703", "PD708", "PD409")
+GONE = ("PD704", "PD705", "PD709", "PD710")
+NETWORK = ("PD401", "PD402", "PD403", "PD404", "PD405", "PD407", "PD408")
+
+ROWS: tuple[Row, ...] = (
+    Row("PD610", (ROLE, DOWN, FAR, *ADDRESS, *UNLIKE, "PD217"), Reach.PAIR),
+    Row("PD610", ("PD409", *NETWORK, *GONE), Reach.ANY),
+    Row("PD611", (*UNLIKE, "PD711"), Reach.PAIR),
+    Row("PD613", (ROLE, DOWN, FAR, *ADDRESS, *UNLIKE), Reach.PAIR),
+    Row("PD613", ("PD710",), Reach.SAME),
+    Row("PD605", (*ADDRESS, *UNLIKE), Reach.PAIR),
+    Row("PD605", ("PD610",), Reach.PAIR),
+    Row("PD201", (ROLE,), Reach.SAME),
+    Row("PD202", (ROLE, "PD204"), Reach.SAME),
+    Row("PD205", (ROLE, DOWN, FAR, "PD204"), Reach.SAME),
+    Row("PD205", (DOWN, "PD202", "PD203", "PD206"), Reach.ANY),
+    Row("PD409", (DOWN, FAR), Reach.ANY),
+    Row("PD209", (ROLE, DOWN, FAR, "PD204", "PD212", "PD217"), Reach.SAME),
+    Row("PD210", (DOWN, FAR, "PD709"), Reach.SAME),
+    Row("PD211", (DOWN, FAR, "PD210"), Reach.SAME),
+    Row("PD216", (DOWN, FAR, "PD603"), Reach.ANY),
+    Row("PD601", (DOWN, FAR), Reach.SAME),
+    Row("PD601", (ROLE, *ADDRESS, *UNLIKE, "PD610"), Reach.ANY),
+    Row("PD602", (DOWN, FAR, "PD603", "PD216"), Reach.ANY),
+    Row("PD603", (DOWN, FAR), Reach.SAME),
+    Row("PD902", (FAR, "PD602", "PD903", "PD904"), Reach.ANY),
+    Row("PD205", ("PD903", "PD904"), Reach.SAME),
+    Row("PD903", ("PD218",), Reach.SAME),
+    Row("PD604", ("PD218",), Reach.SAME),
+    Row("PD701", ("PD201", "PD202", "PD203", "PD204", "PD206"), Reach.ANY),
+    Row("PD702", (*ADDRESS, *UNLIKE, "PD501"), Reach.ANY),
+    Row("PD703", (ROLE, DOWN, "PD601"), Reach.ANY),
+    Row("PD708", (*ADDRESS, *UNLIKE, "PD409", *NETWORK), Reach.ANY),
+    Row("PD709", UNLIKE, Reach.ANY),
+    Row("PD713", (ROLE,), Reach.ANY),
+    Row("PD714", (ROLE, "PD307", *ADDRESS), Reach.ANY),
+    Row("PD706", (*ADDRESS, *UNLIKE, *ROOMS), Reach.ANY),
+    Row("PD715", (DOWN, *ADDRESS, *UNLIKE, *ROOMS), Reach.ANY),
+    Row("PD604", ("PD704", "PD705", "PD709"), Reach.SAME),
+)
+
+
+def fold(findings: Iterable[Finding], facts: Facts) -> tuple[Finding, ...]:
+    """Causes first, the severest on top, in the catalogue's order; then what they explain."""
+    ordered = sorted(_crowds(list(findings)), key=lambda one: (ORDER.index(one.severity), one.code))
+    peers = _peers(facts)
+    causes = {id(one): _causes(one, ordered, peers) for one in ordered}
+    roots = [one for one in ordered if not causes[id(one)]]
+    rest = [_explained(one, _roots(one, causes)) for one in ordered if causes[id(one)]]
+    return (*roots, *rest)
+
+
+def _crowds(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Many instances with one fault and one fix are one finding about the deployment, which names them all."""
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    for one in findings:
+        groups.setdefault((one.code, one.fix, one.suppressed), []).append(one)
+    for some in groups.values():
+        if len(some) <= CROWD or not all(one.instance for one in some):
+            yield from some
+            continue
+        first, who = some[0], ", ".join(one.instance for one in some)
+        headline = f"{first.headline} (and {len(some) - 1} more alike)"
+        evidence = (f"{len(some)} instances: {who}", *first.evidence)
+        yield replace(first, instance="", headline=headline, evidence=evidence)
+
+
+def consequence(one: Finding) -> bool:
+    return any(line.startswith(EXPLAINED) for line in one.evidence)
+
+
+def _causes(effect: Finding, all_: Sequence[Finding], peers: Mapping[str, frozenset[str]]) -> list[Finding]:
+    found = [
+        cause
+        for row in ROWS
+        if row.effect == effect.code
+        for cause in all_
+        if cause.code in row.causes and not cause.suppressed and _concerns(row.reach, cause, effect, peers)
+    ]
+    return list({id(one): one for one in found}.values())
+
+
+def _concerns(reach: Reach, cause: Finding, effect: Finding, peers: Mapping[str, frozenset[str]]) -> bool:
+    """A finding without an instance is about the whole deployment; one about "prefill" about every prefill-N."""
+    if reach is Reach.ANY or not cause.instance:
+        return True
+    ends = {effect.instance} | (peers.get(effect.instance, frozenset()) if reach is Reach.PAIR else frozenset())
+    return cause.instance in ends or any(end.startswith(f"{cause.instance}-") for end in ends)
+
+
+def _peers(facts: Facts) -> dict[str, frozenset[str]]:
+    """Instance → the other ends of pairs that failed. Without canaries: everybody of the other role."""
+    found: dict[str, set[str]] = {}
+    for one in facts.canaries:
+        if one.kind == "pair" and one.ok is not True:
+            found.setdefault(one.prefill, set()).add(one.decode)
+            found.setdefault(one.decode, set()).add(one.prefill)
+    if not found:
+        by_role: dict[str, set[str]] = {"prefill": set(), "decode": set()}
+        for engine in facts.engines:
+            by_role.setdefault(engine.endpoint.role, set()).add(engine.endpoint.name)
+        found = dict.fromkeys(by_role["prefill"], by_role["decode"])
+        found |= dict.fromkeys(by_role["decode"], by_role["prefill"])
+    return {name: frozenset(others) for name, others in found.items()}
+
+
+def _roots(effect: Finding, causes: Mapping[int, Sequence[Finding]]) -> list[Finding]:
+    """The causes at the end of the chain."""
+    seen: set[int] = {id(effect)}
+    todo, ends = list(causes[id(effect)]), []
+    while todo:
+        one = todo.pop(0)
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        todo += causes[id(one)]
+        if not causes[id(one)]:
+            ends.append(one)
+    return ends
+
+
+def _explained(effect: Finding, roots: Sequence[Finding]) -> Finding:
+    said = [f"{one.code} {one.slug}" + (f" at {one.instance}" if one.instance else "") for one in roots]
+    shown = ", ".join(said[:SHOWN]) + (f" and {len(said) - SHOWN} more" if len(said) > SHOWN else "")
+    return replace(effect, evidence=(EXPLAINED + shown, *effect.evidence))

@@ -1,0 +1,318 @@
+"""Is each prefill's bootstrap server there, complete, and are its ranks? PD205, PD208 to PD212 and PD217."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pdctl.catalogue.entry import Needs
+from pdctl.doctor.bootstrap_ports import LOOPBACK, WILDCARD, address, agreement, machine, plain, workers
+from pdctl.doctor.check import Check, Skipped, Unknown, finding
+from pdctl.doctor.finding import few, names
+from pdctl.doctor.live.router_ports import undecided, unread
+from pdctl.doctor.server_info import ranks, release
+from pdctl.engines.sglang.behaviour import STALE_RANKS_KEPT_BEHIND_A_SERVICE, WILDCARD_REGISTERS_ITSELF
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pdctl.doctor.bootstrap_ports import Claims
+    from pdctl.doctor.facts import Facts
+    from pdctl.doctor.finding import Finding
+    from pdctl.fleet.observations import Bootstrap, Engine, RankAddress
+
+ANSWERED = re.compile(r": \d{3} ")  # a status stands before the reason
+SERVICE = (".svc", ".svc.cluster.local")  # a Kubernetes Service name, which outlives the pods behind it
+
+
+def unreachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD205: nothing that speaks as a bootstrap server answers where the prefill's own should be."""
+    engines = {engine.endpoint.name: engine for engine in facts.engines}
+    found: list[Finding] = []
+    unseen: list[str] = []
+    for claim, seen in _own(facts):
+        if seen is None:
+            unseen.append(claim.prefill)
+        elif not seen.style:
+            found.append(_unreachable(claim, seen, engines[claim.prefill]))
+    if found or not unseen:
+        return found or undecided(agreement(facts))
+    return Unknown(f"the bootstrap server of {names(unseen)} was not looked at: its port is not known")
+
+
+def _own(facts: Facts) -> Iterator[tuple[Claims, Bootstrap | None]]:
+    """Each prefill with what stands at its own port."""
+    ports = agreement(facts)
+    for claim in ports.claims:
+        yield claim, None if claim.truth is None else ports.seen.get((machine(claim.host), claim.truth))
+
+
+def _unreachable(claim: Claims, seen: Bootstrap, engine: Engine) -> Finding:
+    what = {"engine": "an engine's HTTP server answers there", "http": "another HTTP server answers there"}
+    why = what.get(seen.serves, "something listens there that is no bootstrap server") if seen.reached else seen.reason
+    http = "answers" if engine.reached else f"does not answer either: {engine.reason}"
+    return finding(
+        "PD205",
+        claim.prefill,
+        observed=f"{seen.host}:{seen.port}: {why}",
+        expected=f"a bootstrap server at {seen.host}:{seen.port}",
+        evidence=(f"GET http://{seen.host}:{seen.port}/health: {why}", f"its HTTP port, {claim.url}, {http}"),
+        host=seen.host,
+        port=seen.port,
+    )
+
+
+def loopback_by_url(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD208: a prefill is given by a loopback address while a decode is elsewhere."""
+    return _loopback(facts, {plain(engine.endpoint.url): engine.endpoint.role for engine in facts.engines})
+
+
+def loopback_by_router(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD208, by the addresses the router has: it hands the prefill's host to the decode as it stands."""
+    listed = {plain(worker.url): worker.role for worker in workers(facts.router)}
+    return unread(facts) or _loopback(facts, listed)
+
+
+def _loopback(facts: Facts, roles: Mapping[str, str]) -> list[Finding] | Skipped:
+    hosts = {url: address(url)[0] for url in roles}
+    elsewhere = [url for url, host in hosts.items() if roles[url] == "decode" and host not in LOOPBACK]
+    near = [url for url, host in hosts.items() if roles[url] == "prefill" and host in LOOPBACK]
+    if not near or not elsewhere:
+        return [] if len(roles) > 1 else Skipped("fewer than two instances")
+    named = {plain(engine.endpoint.url): engine.endpoint.name for engine in facts.engines}
+    return [
+        finding(
+            "PD208",
+            named.get(url, url),
+            observed=url,
+            expected="an address of the prefill's host that every decode reaches",
+            evidence=few([f"{named.get(other, other)} is at {other}" for other in elsewhere]),
+            host=f"<address of {named.get(url, url)}>",
+            port=address(url)[1],
+        )
+        for url in near
+    ]
+
+
+def unregistered(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD209: the bootstrap server waits for ranks, or will not name one."""
+    engines = {engine.endpoint.name: engine for engine in facts.engines}
+    found: list[Finding] = []
+    for claim, seen in _own(facts):
+        if seen is None or not seen.style:
+            continue
+        owed = seen.expected or ranks(engines[claim.prefill])
+        have = seen.registered
+        short = owed is not None and have is not None and have < owed
+        if short or _refused(seen) or _waits(seen):
+            found.append(_unregistered(claim, seen, have, owed))
+    dark = [claim.prefill for claim, seen in _own(facts) if seen is not None and seen.unranked and not _refused(seen)]
+    return found or (Unknown(f"ranks of {names(dark)} were not named in time") if dark else _seen_all(facts))
+
+
+def _refused(seen: Bootstrap) -> list[str]:
+    """Ranks it answered about, and would not name. One that was not asked, or not in time, says nothing."""
+    return [line for line in seen.unranked if ANSWERED.search(line)]
+
+
+def _waits(seen: Bootstrap) -> bool:
+    """It answered the topology query with something else than a topology."""
+    return seen.route is not None and not _sized(seen)
+
+
+def _sized(seen: Bootstrap) -> bool:
+    """0.5.3 and 0.5.8 answer with null sizes until the first rank has registered."""
+    return any(value is not None for value in seen.topology.values())
+
+
+def _unregistered(claim: Claims, seen: Bootstrap, have: int | None, owed: int | None) -> Finding:
+    refused = _refused(seen)
+    if owed is not None and refused and have in (None, owed):
+        have = owed - len(refused)
+    status = [] if seen.route is None else [f"GET http://{seen.host}:{seen.port}{seen.route.path}: {seen.route.status}"]
+    said = str(seen.route.body).strip()[:200] if seen.route is not None and seen.route.status != 200 else ""
+    return finding(
+        "PD209",
+        claim.prefill,
+        observed="an unknown number" if have is None else str(have),
+        expected="all" if owed is None else str(owed),
+        evidence=(*status, *([said] if said else []), *few(refused)),
+    )
+
+
+def _seen_all(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """No finding is all well only where each server was there to ask."""
+    missing = [claim.prefill for claim, seen in _own(facts) if seen is None or not seen.style]
+    if missing:
+        return Unknown(f"the bootstrap server of {names(missing)} did not answer")
+    return [] if facts.engines else Skipped("no prefill was given")
+
+
+def rank_unreachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD210: a rank's registered address takes no connection from here."""
+    found = [
+        _lost(claim, lost)
+        for claim, seen in _own(facts)
+        if (lost := [one for one in (seen.ranks if seen else ()) if one.reached is False and not _untried(one)])
+    ]
+    if found:
+        return found
+    untried = [claim.prefill for claim, seen in _own(facts) for one in (seen.ranks if seen else ()) if _untried(one)]
+    if untried:
+        return Unknown(f"ranks of {names(list(dict.fromkeys(untried)))} were not dialled")
+    return _seen_all(facts)
+
+
+def _untried(one: RankAddress) -> bool:
+    """Not dialled, or when the time for it was over already."""
+    return one.reached is None or (one.reached is False and one.reason.endswith("within 0 s"))
+
+
+def _lost(claim: Claims, lost: list[RankAddress]) -> Finding:
+    first = lost[0]
+    each = [f"rank dp{one.dp} cp{one.cp} tp{one.tp} pp{one.pp} at {one.ip}:{one.port}: {one.reason}" for one in lost]
+    said = few(each)
+    if any("refused" in one.reason for one in lost):
+        said.append("a host that refuses is there, and nobody listens: the process that registered is gone")
+    more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+    return finding(
+        "PD210",
+        claim.prefill,
+        observed=f"{first.ip}:{first.port}{more}",
+        expected="a port every decode can connect to",
+        evidence=said,
+    )
+
+
+def stale(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD211: what a decode may still remember of this prefill is not what is there now."""
+    found: list[Finding] = []
+    owners: dict[tuple[str, int], str] = {}
+    servers: set[tuple[str, int]] = set()
+    engines = {engine.endpoint.name: engine for engine in facts.engines}
+    for claim, seen in _own(facts):
+        if seen is None or not seen.style or (seen.host, seen.port) in servers:
+            continue
+        servers.add((seen.host, seen.port))
+        found += _twice(claim, seen, owners)
+        found += _replaced(claim, seen, engines[claim.prefill])
+    return found or _seen_all(facts)
+
+
+def _twice(claim: Claims, seen: Bootstrap, owners: dict[tuple[str, int], str]) -> Iterator[Finding]:
+    """Two prefills that list one rank address: one of the two lists is old."""
+    for one in seen.ranks:
+        at = f"{machine(claim.host)} {one.ip}" if one.ip in LOOPBACK else one.ip
+        owner = owners.setdefault((at, one.port), claim.prefill)
+        if owner != claim.prefill:
+            yield finding(
+                "PD211",
+                claim.prefill,
+                observed=f"{seen.host}:{seen.port}",
+                expected="rank addresses of its own",
+                evidence=(f"rank {one.ip}:{one.port} is listed by {owner} as well",),
+            )
+            return
+
+
+def _replaced(claim: Claims, seen: Bootstrap, engine: Engine) -> Iterator[Finding]:
+    known = release(engine)
+    more = seen.registered is not None and seen.expected is not None and seen.registered > seen.expected
+    if more:
+        why = f"{seen.registered} registrations for {seen.expected} ranks: some have registered again"
+    elif claim.host.endswith(SERVICE) and (known is None or STALE_RANKS_KEPT_BEHIND_A_SERVICE.holds(known)):
+        why = f"{claim.host} is a Service: it stays when the pod behind it is replaced"
+    else:
+        return
+    yield finding(
+        "PD211",
+        claim.prefill,
+        observed=claim.host,
+        expected="an address that changes with the process",
+        evidence=(why, *few([f"rank at {one.ip}:{one.port}" for one in seen.ranks])),
+    )
+
+
+def wildcard(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD212: listens on a wildcard in a release that registers there, and is not complete."""
+    owned = {claim.prefill: seen for claim, seen in _own(facts)}
+    found: list[Finding] = []
+    unknown: list[str] = []
+    for engine in facts.engines:
+        if (
+            engine.endpoint.role != "prefill"
+            or engine.text("host") not in WILDCARD
+            or engine.info.get("dist_init_addr")
+        ):
+            continue
+        known = release(engine)
+        if known is None:
+            unknown.append(engine.endpoint.name)
+        elif WILDCARD_REGISTERS_ITSELF.holds(known) and not _complete(owned.get(engine.endpoint.name)):
+            found.append(_wildcard(engine))
+    if found or not unknown:
+        return found or _read(facts.engines)
+    return Unknown(f"the release of {names(unknown)} is not known")
+
+
+def _complete(seen: Bootstrap | None) -> bool:
+    return seen is not None and _sized(seen) and not seen.unranked
+
+
+def _wildcard(engine: Engine) -> Finding:
+    return finding(
+        "PD212",
+        engine.endpoint.name,
+        observed=f"--host {engine.text('host')}",
+        expected="--host with the node's own address, or SGLang 0.5.14",
+        evidence=(f"{engine.endpoint.url}/server_info: version {engine.version}, host {engine.text('host')}",),
+    )
+
+
+def rendezvous(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD217: ranks of several nodes register at the rendezvous host, decodes are sent to the host of the URL."""
+    spread = [
+        engine
+        for engine in facts.engines
+        if engine.endpoint.role == "prefill" and (engine.number("nnodes") or 1) > 1 and engine.text("dist_init_addr")
+    ]
+    if not spread:
+        return _read(facts.engines)
+    found: list[Finding] = []
+    for engine in spread:
+        given = engine.text("dist_init_addr") or ""
+        meets, host = given.rpartition(":")[0].strip("[]"), address(engine.endpoint.url)[0]
+        if meets and machine(meets) != machine(host):
+            found.append(
+                finding(
+                    "PD217",
+                    engine.endpoint.name,
+                    observed=meets,
+                    expected=host,
+                    evidence=(
+                        f"{engine.endpoint.url}/server_info: dist_init_addr {given}, nnodes {engine.number('nnodes')}",
+                    ),
+                )
+            )
+    return found
+
+
+def _read(engines: Iterable[Engine]) -> list[Finding] | Skipped | Unknown:
+    prefills = [engine for engine in engines if engine.endpoint.role == "prefill"]
+    silent = [engine.endpoint.name for engine in prefills if not engine.info]
+    if silent:
+        return Unknown(f"{names(silent)} could not be read")
+    return [] if prefills else Skipped("no prefill was given")
+
+
+LIVE = (Needs.ENDPOINT,)
+CHECKS = (
+    Check("PD205", LIVE, unreachable),
+    Check("PD208", LIVE, loopback_by_url),
+    Check("PD208", (Needs.ENDPOINT, Needs.ROUTER), loopback_by_router),
+    Check("PD209", LIVE, unregistered),
+    Check("PD210", LIVE, rank_unreachable),
+    Check("PD211", LIVE, stale),
+    Check("PD212", LIVE, wildcard),
+    Check("PD217", LIVE, rendezvous),
+)

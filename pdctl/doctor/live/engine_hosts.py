@@ -1,0 +1,393 @@
+"""This host, for the engines that run here: RDMA (PD401 to PD406, PD412), environment and limits (PD407 to PD804)."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pdctl.catalogue.entry import Needs, Severity
+from pdctl.doctor import server_info
+from pdctl.doctor.bootstrap_ports import address, machine
+from pdctl.doctor.check import Check, Skipped, Unknown, finding
+from pdctl.doctor.finding import names
+from pdctl.doctor.static import environment_checks
+from pdctl.doctor.static.servers import Server, Servers, Setting
+from pdctl.engines import numerals
+from pdctl.fleet import peer_json
+from pdctl.manifests.command_lines import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pdctl.doctor.check import Verdict
+    from pdctl.doctor.facts import Facts
+    from pdctl.doctor.finding import Finding
+    from pdctl.fleet.observations import Engine, Host, RdmaDevice
+
+RDMA_BACKENDS = ("mooncake", "nixl", "mori")
+ACTIVE = "ACTIVE"
+GIB = 1 << 30
+LARGE, SLOW = 64.0, 0.1  # MB of a transfer that says something about speed; share of a NIC's rate that is too little
+CRAWL = 0.001  # GB/s; any network is above it
+NOTICED = 200.0  # ms; nobody waits for less
+NOT_HERE = "no instance runs on this host; run doctor where they do"
+
+
+def here(facts: Facts) -> list[Engine]:
+    """The engines whose address is this host's."""
+    host = facts.host
+    if host is None:
+        return []
+    own = {machine(one) for one in host.addresses} | {"127.0.0.1", host.name}
+    return [engine for engine in facts.engines if machine(address(engine.endpoint.url)[0]) in own]
+
+
+def missing(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD401: a named device that this host does not have."""
+    seen = _asked(facts)
+    if not isinstance(seen, list):
+        return seen
+    return [
+        finding(
+            "PD401",
+            engine.endpoint.name,
+            observed=name,
+            expected=", ".join(_names(facts)) or "none",
+            evidence=(f"{engine.endpoint.url}/server_info: disaggregation_ib_device {name}",),
+        )
+        for engine in seen
+        for name in _named(engine)
+        if name not in _names(facts)
+    ]
+
+
+def missing_planned(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD401 before anything runs: the devices a topology names, on the host it would run on."""
+    plan, host = facts.plan, facts.host
+    if plan is None or host is None or plan.target != "local":
+        return Skipped("no topology that runs on this host")
+    wanted = {device for one in plan.instances for device in one.serving.ib_devices}
+    return [
+        finding("PD401", name, observed=device, expected=", ".join(_names(facts)) or "none", evidence=())
+        for device in sorted(wanted)
+        if device not in _names(facts)
+        for name in [names([one.name for one in plan.instances if device in one.serving.ib_devices])]
+    ]
+
+
+def port_down(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD402: a device in use whose port is not active."""
+    used = _used(facts)
+    if not isinstance(used, list):
+        return used
+    return [
+        finding(
+            "PD402",
+            facts.host.name if facts.host is not None else "",
+            observed=device.state,
+            expected=ACTIVE,
+            evidence=(f"/sys/class/infiniband/{device.name}/ports/1/state: {device.state}",),
+            device=device.name,
+        )
+        for device in used
+        if device.state != ACTIVE
+    ]
+
+
+def gids(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD403: a RoCE device without a routable RoCE v2 address."""
+    used = _used(facts)
+    if not isinstance(used, list):
+        return used
+    roce = [device for device in used if device.link_layer == "Ethernet" and device.state == ACTIVE]
+    return [
+        finding(
+            "PD403",
+            facts.host.name if facts.host is not None else "",
+            observed="; ".join(f"{index} {value} {kind}" for index, value, kind in device.gids[:4]) or "none at all",
+            expected="a RoCE v2 GID with an IP address",
+            device=device.name,
+            evidence=(f"/sys/class/infiniband/{device.name}/ports/1/gids has no RoCE v2 entry with an IP address",),
+            index="<index of a RoCE v2 entry>",
+        )
+        for device in roce
+        if not any(_routable(value, kind) for _, value, kind in device.gids)
+    ]
+
+
+def _routable(gid: str, kind: str) -> bool:
+    try:
+        return "v2" in kind and not ipaddress.IPv6Address(gid).is_link_local
+    except ValueError:
+        return False
+
+
+def memlock(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD404: the KV pool cannot be pinned. The limit is this process's; an engine started elsewise may have another."""
+    used = _used(facts)
+    if not isinstance(used, list):
+        return used
+    host = facts.host
+    assert host is not None  # else there were no devices
+    if host.memlock is None:
+        return []
+    pools = [size for engine in here(facts) if (size := _pool(engine)) is not None]
+    if not pools and host.memlock >= GIB:
+        return Unknown(f"the limit is {host.memlock >> 20} MiB, and how large the KV pools are is not known")
+    if pools and host.memlock >= max(pools):
+        return []
+    need = f"{max(pools) / GIB:.1f} GiB, the largest KV pool here" if pools else "the size of the KV pool"
+    shown = f"{host.memlock >> 10} KiB"
+    return [
+        finding("PD404", host.name, observed=shown, expected=need, evidence=(f"ulimit -l: {shown}", f"needed: {need}"))
+    ]
+
+
+def _pool(engine: Engine) -> int | None:
+    """Bytes of its KV pool, as /v1/loads has it (0.5.8 and later)."""
+    for load in engine.loads:
+        size = peer_json.number(peer_json.mapping(load.get("memory")).get("kv_cache_gb"))
+        if size is not None and size > 0:
+            return int(size * GIB)
+    return None
+
+
+def gpudirect(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD405: GPUs and RDMA, and nothing that joins them. A driver that is not known to do without is a warning."""
+    used = _used(facts)
+    if not isinstance(used, list):
+        return used
+    host = facts.host
+    assert host is not None  # as above
+    if not host.gpus or host.peermem or host.dma_buf:
+        return []
+    mooncake = [engine for engine in here(facts) if server_info.backend(engine) == "mooncake"]
+    if not mooncake:
+        return Skipped("no instance with mooncake runs on this host")
+    why = "nvidia_peermem is not loaded" + (" and the driver is the proprietary one" if host.dma_buf is False else "")
+    return [
+        finding(
+            "PD405",
+            host.name,
+            observed=why,
+            expected="nvidia_peermem, or the open kernel module with dma-buf",
+            evidence=("/sys/module has no nvidia_peermem", "/proc/driver/nvidia/version"),
+            severity=None if host.dma_buf is False else Severity.WARNING,
+        )
+    ]
+
+
+def tcp(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD406: mooncake, and no device that works."""
+    seen = _asked(facts)
+    if not isinstance(seen, list):
+        return seen
+    host = facts.host
+    assert host is not None  # as above
+    if any(device.state == ACTIVE for device in host.rdma) or host.environ.get("MC_FORCE_TCP"):
+        return []
+    why = "its port is not active" if host.rdma else "this host has no RDMA device"
+    return [
+        finding(
+            "PD406",
+            engine.endpoint.name,
+            observed=f"{why}, and nothing says that TCP is meant",
+            expected="an active RDMA device, or mooncake_tcp",
+            evidence=(f"{engine.endpoint.url}/server_info: disaggregation_transfer_backend mooncake",
+                      "/sys/class/infiniband: " + (", ".join(_names(facts)) or "empty")),
+        )
+        for engine in seen
+        if server_info.backend(engine) == "mooncake"
+    ]  # fmt: skip
+
+
+def crawling(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD412: transfers take a noticeable time at a speed that no fabric has, whatever their size."""
+    if not facts.engines:
+        return Skipped("no instance was given")
+    found: list[Finding] = []
+    told = False
+    for engine in facts.engines:
+        speed, latency = (_mean(engine, name) for name in ("kv_transfer_speed_gb_s", "kv_transfer_latency_ms"))
+        if not speed or not latency:
+            continue
+        told = True
+        if speed < CRAWL and latency >= NOTICED:
+            found.append(
+                finding(
+                    "PD412",
+                    engine.endpoint.name,
+                    observed=f"{speed:.3g} GB/s",
+                    expected=f"{CRAWL:g} GB/s or more",
+                    evidence=(f"{engine.endpoint.url}/metrics: a transfer took {latency:.0f} ms at {speed:.3g} GB/s",),
+                )
+            )
+    return found if found or told else Unknown("no metric of a transfer")
+
+
+def slow(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD412: large transfers at a fraction of what the NICs of this host carry."""
+    used = _used(facts)
+    if not isinstance(used, list):
+        return used
+    rate = max((_rate(device) for device in used if device.state == ACTIVE), default=0.0)
+    found: list[Finding] = []
+    told = False
+    for engine in here(facts):
+        speed, size = (_mean(engine, name) for name in ("kv_transfer_speed_gb_s", "kv_transfer_total_mb"))
+        if speed is None or size is None or size < LARGE or not rate:
+            continue
+        told = True
+        if speed < rate * SLOW:
+            found.append(_slow(engine, speed, size, rate))
+    return found if found or told else Unknown("no metric of a transfer of 64 MB or more, and of a NIC's rate")
+
+
+def _slow(engine: Engine, speed: float, size: float, rate: float) -> Finding:
+    return finding(
+        "PD412",
+        engine.endpoint.name,
+        observed=f"{speed:.2f} GB/s",
+        expected=f"{rate:.0f} GB/s",
+        evidence=(f"{engine.endpoint.url}/metrics: {size:.0f} MB a transfer on average, at {speed:.2f} GB/s",),
+    )
+
+
+def _mean(engine: Engine, name: str) -> float | None:
+    """A histogram's mean from 0.5.13 on, a gauge before."""
+    family = f"sglang:{name}"
+    total, count = engine.metrics.get(f"{family}_sum"), engine.metrics.get(f"{family}_count")
+    if total is not None and count:
+        return total / count
+    return engine.metrics.get(family)
+
+
+def _rate(device: RdmaDevice) -> float:
+    """GB/s of "400 Gb/sec (4X NDR)"."""
+    found = re.match(r"\s*(\d+(?:\.\d+)?)\s*Gb/sec", device.rate)
+    return (numerals.real(found[1]) or 0.0) / 8 if found else 0.0
+
+
+def _named(engine: Engine) -> tuple[str, ...]:
+    """Devices it was told to use. A map or a file is read by the engine alone."""
+    said = server_info.ib_devices(engine)
+    return tuple(str(one) for one in said if re.fullmatch(r"\w+", str(one))) if isinstance(said, tuple) else ()
+
+
+def _names(facts: Facts) -> Sequence[str]:
+    return [device.name for device in facts.host.rdma] if facts.host is not None else []
+
+
+def _asked(facts: Facts) -> list[Engine] | Skipped | Unknown:
+    """The engines of this host, if any can be judged."""
+    if facts.host is None:
+        return Unknown("this host was not looked at")
+    return here(facts) or Skipped(NOT_HERE)
+
+
+def _used(facts: Facts) -> list[RdmaDevice] | Skipped | Unknown:
+    """The devices that carry KV cache here: those named, else every active one."""
+    seen = _asked(facts)
+    if not isinstance(seen, list):
+        return seen
+    host: Host | None = facts.host
+    rdma = [
+        engine for engine in seen if server_info.backend(engine) in RDMA_BACKENDS and not server_info.on_cpu(engine)
+    ]
+    if host is None or not rdma or not host.rdma:
+        return Skipped("no instance that moves KV cache over RDMA runs on this host")
+    wanted = {name for engine in rdma for name in _named(engine)}
+    return [device for device in host.rdma if device.name in wanted or (not wanted and device.state == ACTIVE)]
+
+
+LOCAL = (Needs.ENDPOINT, Needs.HOST)
+DEVICE_CHECKS = (
+    Check("PD401", LOCAL, missing),
+    Check("PD401", (Needs.TOPOLOGY, Needs.HOST), missing_planned),
+    Check("PD402", LOCAL, port_down),
+    Check("PD403", LOCAL, gids),
+    Check("PD404", LOCAL, memlock),
+    Check("PD405", LOCAL, gpudirect),
+    Check("PD406", LOCAL, tcp),
+    Check("PD412", LOCAL, slow),
+    Check("PD412", (Needs.ENDPOINT,), crawling),
+)
+
+
+PLACE = "this shell"
+PER_RANK = 8  # sockets to each rank of the other side: ZMQ both ways, bootstrap, transfer library, and some to spare
+BASE = 256  # files a process has open before it talks to anybody
+
+
+def judged(judge: Callable[[Servers], Verdict], facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """A question for a command line, asked of this shell's environment beside what runs here."""
+    engines = here(facts)
+    if facts.host is None:
+        return Unknown("this host was not looked at")
+    if not engines:
+        return Skipped(NOT_HERE)
+    sides = _sides(facts.host, engines)
+    verdict = judge(Servers(sides, sides, ()))
+    return verdict if isinstance(verdict, Skipped | Unknown) else [_at(one, facts.host) for one in verdict]
+
+
+def _sides(host: Host, engines: Sequence[Engine]) -> tuple[Server, ...]:
+    """One per role and backend: what differs between the others is not asked about."""
+    groups: dict[tuple[str, str, bool], list[Engine]] = {}
+    for engine in engines:
+        groups.setdefault((engine.endpoint.role, server_info.backend(engine), server_info.on_cpu(engine)), []).append(
+            engine
+        )
+    env = {name: Setting(name, value, PLACE) for name, value in host.environ.items()}
+    found: list[Server] = []
+    for (role, backend, cpu), some in groups.items():
+        words = ["--disaggregation-transfer-backend", backend, *(["--device", "cpu"] if cpu else [])]
+        found.append(
+            Server(
+                name=names([engine.endpoint.name for engine in some]),
+                role=role,
+                engine="embedded" if server_info.embedded(some[0]) else "sglang",
+                release=some[0].version,
+                version=server_info.release(some[0]),
+                flags=parse((word, "") for word in words),
+                env=env,
+                network=host.name,
+                count=len(some),
+            )
+        )
+    return tuple(found)
+
+
+def _at(found: Finding, host: Host) -> Finding:
+    """An instance of its own, or else this host."""
+    return found if "," not in found.instance else replace(found, instance=host.name)
+
+
+def files(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD804: fewer files than an engine needs that talks to every rank while all its slots are taken."""
+    host, engines = facts.host, here(facts)
+    if host is None:
+        return Unknown("this host was not looked at")
+    if not engines:
+        return Skipped(NOT_HERE)
+    ranks = sum(server_info.ranks(engine) or 1 for engine in facts.engines)
+    slots = max((engine.number("max_running_requests") or 0 for engine in engines), default=0)
+    needed = BASE + PER_RANK * ranks + 2 * slots
+    if host.nofile >= needed:
+        return []
+    evidence = (f"ulimit -n: {host.nofile}", f"{ranks} ranks in all, {slots} requests at once on one instance")
+    return [finding("PD804", host.name, observed=str(host.nofile), expected=str(needed), evidence=evidence)]
+
+
+CHECKS = (
+    Check("PD407", LOCAL, partial(judged, environment_checks.ucx)),
+    Check("PD411", LOCAL, partial(judged, environment_checks.dead)),
+    Check("PD413", LOCAL, partial(judged, environment_checks.mnnvl)),
+    Check("PD416", LOCAL, partial(judged, environment_checks.wrong)),
+    Check("PD606", LOCAL, partial(judged, environment_checks.neutered)),
+    Check("PD617", LOCAL, partial(judged, environment_checks.hasty)),
+    Check("PD804", LOCAL, files),
+)

@@ -1,0 +1,463 @@
+"""Do the running prefills and decodes agree on what they must?
+
+PD302 to PD312, PD315, PD316 and PD414 come from the table of agreements, each setting read from /server_info and
+compared over every pair; PD313 and PD314 concern one side. A clash of None cannot be told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pdctl.catalogue.entry import Needs, Severity
+from pdctl.doctor import server_info
+from pdctl.doctor.check import Check, Skipped, Unknown, finding
+from pdctl.doctor.finding import few, names
+from pdctl.doctor.model_family import Family, family, recurrent
+from pdctl.doctor.server_info import HERE, KvType, Widths
+from pdctl.engines.sglang import behaviour
+from pdctl.engines.sglang.agreement import SETTINGS, Rule, Setting, common_page_size, setting
+from pdctl.engines.sglang.behaviour import KV_DTYPE_COMPARED_BY_WORD
+from pdctl.fleet import peer_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Sequence
+
+    from pdctl.doctor.facts import Facts
+    from pdctl.doctor.finding import Finding
+    from pdctl.fleet.observations import Engine
+
+
+class Row(NamedTuple):
+    """One setting of the table, with how it is read from /server_info and when two values of it clash."""
+
+    setting: Setting
+    read: Callable[[Engine], Hashable] | None = None  # None: the key itself
+    clash: Callable[[Any, Any], bool | None] | None = None  # prefill's value, decode's; None: unequal ones do
+
+    @property
+    def key(self) -> str:
+        return self.setting.key
+
+    @property
+    def code(self) -> str:
+        return self.setting.code
+
+    @property
+    def why(self) -> str:
+        return self.setting.why
+
+    @property
+    def rule(self) -> Rule:
+        return self.setting.rule
+
+    def value(self, engine: Engine) -> Hashable:
+        return self.read(engine) if self.read is not None else server_info.value(engine, self.key)
+
+    def clashes(self, prefill: Hashable, decode: Hashable) -> bool | None:
+        if HERE in (prefill, decode):
+            return None
+        return self.clash(prefill, decode) if self.clash is not None else prefill != decode
+
+
+class ContextWidth(NamedTuple):
+    """Ranks that share the tokens of a page on decode, and whose model it is; architecture "": not known."""
+
+    size: int
+    architecture: str
+
+
+class Difference(NamedTuple):
+    """One row for one pair whose values are not the same."""
+
+    row: Row
+    prefill: Hashable
+    decode: Hashable
+
+
+def differences(prefill: Engine, decode: Engine) -> tuple[Difference, ...]:
+    """Every row on which the two differ, those that matter first."""
+    found = [Difference(row, row.value(prefill), row.value(decode)) for row in ROWS]
+    return tuple(sorted((one for one in found if one.prefill != one.decode), key=_weight))
+
+
+def _weight(one: Difference) -> int:
+    if one.row.clashes(one.prefill, one.decode):
+        return 0
+    return 1 if one.row.rule is Rule.MUST_EQUAL else 2
+
+
+def show(value: Hashable) -> str:
+    if isinstance(value, Widths):
+        return str(value.attn_tp)
+    if isinstance(value, ContextWidth):
+        return str(value.size)
+    if isinstance(value, KvType):
+        return f"auto (model dtype {value.dtype})" if value.flag == "auto" else value.flag
+    if isinstance(value, tuple):
+        return ", ".join(show(one) for one in value if one is not HERE) or "none"
+    if isinstance(value, server_info.Missing):
+        return value.value
+    return "null" if value is None else peer_json.excerpt(str(value))
+
+
+# Readers of derived values.
+
+LAYOUT = ("enable_page_major_kv_layout", "enable_kv_cache_sharding")
+
+
+def _speculation(engine: Engine) -> Hashable:
+    keys = ("speculative_algorithm", "speculative_num_draft_tokens", "speculative_eagle_topk")
+    said = tuple(server_info.value(engine, key) for key in keys)
+    return HERE if said[0] is HERE else said if said[0] is not None else (None,)
+
+
+def _model(engine: Engine) -> Hashable:
+    path, served = engine.text("model_path"), engine.text("served_model_name")
+    if path is None:
+        return HERE
+    return path, served or path, server_info.architecture(engine), str(engine.model.get("weight_version") or "")
+
+
+def _recurrent_dtype(engine: Engine) -> Hashable:
+    kind, dtype = server_info.architecture(engine), server_info.value(engine, "mamba_ssm_dtype")
+    if kind and not recurrent(kind):
+        return kind, None
+    return HERE if dtype is HERE or not kind else (kind, dtype)
+
+
+def _layout(engine: Engine) -> Hashable:
+    """A role may have an attention backend of its own, which wins over the common one."""
+    if server_info.embedded(engine):
+        return "the layout of pdctl's own engine", *(HERE for _ in LAYOUT)
+    own = engine.text(f"{engine.endpoint.role}_attention_backend")
+    backend = own if own is not None else server_info.value(engine, "attention_backend")
+    if backend is HERE:
+        return HERE
+    return f"attention_backend {backend}", *(_flag(engine, key) for key in LAYOUT)
+
+
+def _flag(engine: Engine, key: str) -> Hashable:
+    said = server_info.value(engine, key)
+    return HERE if said is HERE else f"{key} {said}"
+
+
+def _since(engine: Engine, key: str, default: Hashable) -> Hashable:
+    """`default` for pdctl's own engine and for a release that does not have the setting yet."""
+    said, release = server_info.value(engine, key), server_info.release(engine)
+    if said is not HERE or release is None:
+        return said
+    return default if server_info.embedded(engine) or not setting(key).span.holds(release) else HERE
+
+
+def _decode_context(engine: Engine) -> Hashable:
+    size = _since(engine, "dcp_size", 1)
+    return ContextWidth(size, server_info.architecture(engine)) if isinstance(size, int) else HERE
+
+
+def _allocation(engine: Engine) -> Hashable:
+    return _since(engine, "disaggregation_decode_allocation_policy", "early")
+
+
+def _checksums(engine: Engine) -> Hashable:
+    said = _since(engine, "disaggregation_enable_kv_checksum", False)
+    return HERE if said is HERE else "enabled" if said else "disabled"
+
+
+def _stages(engine: Engine) -> Hashable:
+    pp = engine.number("pp_size")
+    return HERE if pp is None else (pp, engine.number("attn_cp_size") or 1)
+
+
+# Whether two values clash.
+
+
+def _unequal_kv(prefill: KvType, decode: KvType) -> bool | None:
+    if prefill.flag == decode.flag:
+        return False
+    by_word = [side.release is not None and KV_DTYPE_COMPARED_BY_WORD.holds(side.release) for side in (prefill, decode)]
+    if any(by_word) or "auto" not in (prefill.flag, decode.flag):
+        return True
+    auto, given = (prefill, decode) if prefill.flag == "auto" else (decode, prefill)
+    wide = ("bf16", "bfloat16", "float16", "fp16", "half")
+    if given.flag not in wide:  # fp8 or fp4; a quantized checkpoint may make `auto` the same
+        return None if auto.quantization else True
+    return None
+
+
+def _uneven(prefill: Widths, decode: Widths) -> bool | None:
+    """Whether neither attention TP divides the other."""
+    one, other = sorted((prefill.attn_tp, decode.attn_tp))
+    return one < 1 or other % one != 0
+
+
+def _unequal_tp(prefill: Widths, decode: Widths) -> bool | None:
+    if prefill.attn_tp == decode.attn_tp:
+        return False
+    kinds = _families(prefill, decode)
+    return None if not kinds else kinds == {Family.GQA}
+
+
+def _unequal_tp_hybrid(prefill: Widths, decode: Widths) -> bool | None:
+    if prefill.attn_tp == decode.attn_tp:
+        return False
+    kinds = _families(prefill, decode)
+    return Family.HYBRID in kinds if kinds else None
+
+
+def _families(*sides: Widths) -> set[Family]:
+    return {family(side.architecture) for side in sides if side.architecture}
+
+
+def _unequal_length(prefill: int | None, decode: int | None) -> bool | None:
+    """null is the checkpoint's own length, which another number may well be."""
+    return None if (prefill is None) != (decode is None) else prefill != decode
+
+
+def _unequal_model(prefill: tuple[str, ...], decode: tuple[str, ...]) -> bool | None:
+    """Paths may be mounts of one checkpoint: the last name, what is served and the architecture must agree."""
+    (path, served, kind, weights), (other, other_served, other_kind, other_weights) = prefill, decode
+    both = (kind, other_kind), (weights, other_weights)
+    if any(one and two and one != two for one, two in both):
+        return True
+    return PurePosixPath(path).name != PurePosixPath(other).name or (
+        PurePosixPath(served).name != PurePosixPath(other_served).name
+    )
+
+
+def _unequal_recurrent(prefill: tuple[str, Hashable], decode: tuple[str, Hashable]) -> bool | None:
+    if not any(recurrent(side[0]) for side in (prefill, decode)):
+        return False
+    return prefill[1] != decode[1]
+
+
+def _unequal_layout(prefill: tuple[Hashable, ...], decode: tuple[Hashable, ...]) -> bool | None:
+    """A key one of the releases does not have yet is not a difference."""
+    return any(one != two for one, two in zip(prefill, decode, strict=True) if HERE not in (one, two))
+
+
+def _unequal_stages(prefill: tuple[int, int], decode: tuple[int, int]) -> bool | None:
+    (pp, _), (decode_pp, decode_cp) = prefill, decode
+    return decode_pp not in (1, pp) or decode_cp > 1
+
+
+def _unequal_context(prefill: ContextWidth, decode: ContextWidth) -> bool | None:
+    """From 1 to more is MLA's alone; any other pair of sizes ends in `Unsupported PD DCP topology`."""
+    if prefill.size == decode.size:
+        return False
+    if prefill.size != 1:
+        return True
+    kinds = {family(side.architecture) for side in (prefill, decode) if side.architecture}
+    if kinds == {Family.MLA}:
+        return False
+    return True if Family.GQA in kinds else None  # a hybrid may have MLA in it
+
+
+def _unequal_devices(prefill: tuple[str, ...], decode: tuple[str, ...]) -> bool | None:
+    return bool(prefill and decode) and len(prefill) != len(decode)
+
+
+# What is put together from several keys, and what clashes though it is equal, or does not though it is not.
+READ: dict[str, Callable[[Engine], Hashable]] = {
+    "kv_cache_dtype": server_info.kv_type, "KV layout": _layout, "attention TP": server_info.widths,
+    "attention TP (hybrid)": server_info.widths, "attention TP (divides)": server_info.widths,
+    "speculative_*": _speculation,
+    "version": server_info.version, "model": _model, "mamba_ssm_dtype": _recurrent_dtype, "pp_size": _stages,
+    "dcp_size": _decode_context, "disaggregation_decode_allocation_policy": _allocation,
+    "disaggregation_enable_kv_checksum": _checksums, "disaggregation_ib_device": server_info.ib_devices,
+}  # fmt: skip
+CLASH: dict[str, Callable[[Any, Any], bool | None]] = {
+    "disaggregation_mode": lambda prefill, decode: prefill == decode, "kv_cache_dtype": _unequal_kv,
+    "KV layout": _unequal_layout, "attention TP": _unequal_tp, "attention TP (hybrid)": _unequal_tp_hybrid,
+    "attention TP (divides)": _uneven, "context_length": _unequal_length, "model": _unequal_model,
+    "mamba_ssm_dtype": _unequal_recurrent, "pp_size": _unequal_stages, "dcp_size": _unequal_context,
+    "disaggregation_ib_device": _unequal_devices,
+}  # fmt: skip
+ROWS: tuple[Row, ...] = tuple(Row(one, READ.get(one.key), CLASH.get(one.key)) for one in SETTINGS)
+
+
+def rows(codes: Iterable[str]) -> tuple[Row, ...]:
+    wanted = set(codes)
+    return tuple(row for row in ROWS if row.code in wanted)
+
+
+Groups = dict["Hashable", "list[Engine]"]
+
+
+class Clash(NamedTuple):
+    """Engines of one side with a value the other side's engines cannot take."""
+
+    prefills: list[Engine]
+    decodes: list[Engine]
+    prefill: Hashable
+    decode: Hashable
+
+
+def compare(row: Row, facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """One row over every pair. Engines with one value are one group, so 256 × 2 pairs cost as much as 1 × 1."""
+    sides = [_groups(row, facts, role) for role in ("prefill", "decode")]
+    if not all(sides):
+        return Skipped("a prefill and a decode are needed to compare")
+    clashes: list[Clash] = []
+    unsure: list[Clash] = []
+    for one, prefills in sides[0].items():
+        for other, decodes in sides[1].items():
+            verdict = row.clashes(one, other)
+            if verdict is not False:
+                (unsure if verdict is None else clashes).append(Clash(prefills, decodes, one, other))
+    if clashes:
+        return [_found(row, clash, sides) for clash in clashes]
+    return _unsure(row, unsure[0]) if unsure else []
+
+
+def _groups(row: Row, facts: Facts, role: str) -> Groups:
+    groups: Groups = {}
+    for engine in facts.engines:
+        if engine.endpoint.role == role:
+            groups.setdefault(row.value(engine), []).append(engine)
+    return groups
+
+
+def _unsure(row: Row, clash: Clash) -> Unknown:
+    for engines, value in ((clash.prefills, clash.prefill), (clash.decodes, clash.decode)):
+        if value is server_info.HERE:
+            unread = [engine.endpoint.name for engine in engines]
+            why = engines[0].reason or f"its /server_info has no {row.key}"
+            return Unknown(f"{names(unread)}: {why}")
+    prefill, decode = (_names(side) for side in (clash.prefills, clash.decodes))
+    return Unknown(
+        f"{row.key} is {show(clash.prefill)} on {prefill} and {show(clash.decode)} on {decode}: whether that "
+        "comes to the same cannot be read"
+    )
+
+
+def _found(row: Row, clash: Clash, sides: Sequence[Groups]) -> Finding:
+    decode_odd = _decode_odd(row, clash, sides)
+    odd, other = (clash.decodes, clash.prefills) if decode_odd else (clash.prefills, clash.decodes)
+    value, against = (clash.decode, clash.prefill) if decode_odd else (clash.prefill, clash.decode)
+    evidence = [f"{one.endpoint.url}/server_info: {row.key} {show(row.value(one))}" for one in (*odd, *other)]
+    found = finding(
+        row.code,
+        _names(odd),
+        observed=show(value),
+        expected=show(against),
+        evidence=(*few(evidence), row.why),
+        other=_names(other),
+        model=server_info.architecture(odd[0]) or "its model",
+        size=_size(sides),
+        fix="make one a multiple of the other: equal --tp-size and DP width on both roles",
+    )
+    return replace(found, instance=odd[0].endpoint.name if len(odd) == 1 else "")
+
+
+def _size(sides: Sequence[Groups]) -> int:
+    return common_page_size(*(value for side in sides for value in side if isinstance(value, int)))
+
+
+def _decode_odd(row: Row, clash: Clash, sides: Sequence[Groups]) -> bool:
+    """Whoever fits with somebody else is not the odd one; where that tells nothing, the smaller group is, or decode."""
+    decode_fits = any(row.clashes(other, clash.decode) is False for other in sides[0])
+    prefill_fits = any(row.clashes(clash.prefill, other) is False for other in sides[1])
+    if decode_fits is not prefill_fits:
+        return prefill_fits
+    return len(clash.decodes) <= len(clash.prefills)
+
+
+def _names(engines: Sequence[Engine]) -> str:
+    return names([engine.endpoint.name for engine in engines])
+
+
+def versions(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD310: an error where the two releases are known not to understand each other, else a warning."""
+    (row,) = rows(("PD310",))
+    verdict = compare(row, facts)
+    if not isinstance(verdict, list):
+        return verdict
+    return [_graded(found, facts) for found in verdict]
+
+
+def _graded(found: Finding, facts: Facts) -> Finding:
+    prefills, decodes = ([one for one in facts.engines if one.endpoint.role == role] for role in ("prefill", "decode"))
+    said = (found.observed, found.expected)
+    for prefill in prefills:
+        for decode in decodes:
+            if {prefill.version, decode.version} != set(said):
+                continue
+            one, other = server_info.release(prefill), server_info.release(decode)
+            broken = behaviour.breaks(one, other, server_info.backend(decode)) if one and other else None
+            if broken is not None:
+                return replace(found, evidence=(*found.evidence, f"{broken}"))
+    note = "no break between these two is known; a release between the ones pdctl knows may have one"
+    return replace(found, severity=Severity.WARNING, evidence=(*found.evidence, note))
+
+
+def page_sizes(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD302, and what the release makes of it."""
+    (row,) = rows(("PD302",))
+    verdict = compare(row, facts)
+    if not isinstance(verdict, list):
+        return verdict
+    releases = [known for engine in facts.engines if (known := server_info.release(engine)) is not None]
+    silent = not all(behaviour.PAGE_SIZES_COMPARED.holds(known) for known in releases)
+    note = "this release does not compare them: the cache is corrupted in silence" if silent else ""
+    return [replace(one, evidence=(*one.evidence, note)) if note else one for one in verdict]
+
+
+def dp_contract(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD313: a prefill with several DP ranks whose requests decode would look for on another rank."""
+    prefills = [engine for engine in facts.engines if engine.endpoint.role == "prefill"]
+    found = [one for engine in prefills for one in _dp(engine)]
+    unread = [engine.endpoint.name for engine in prefills if server_info.dp_ranks(engine) is None]
+    if found or not unread:
+        return found or ([] if prefills else Skipped("no prefill was given"))
+    return Unknown(f"{names(unread)}: dp_size could not be read")
+
+
+def _dp(engine: Engine) -> list[Finding]:
+    ranks, copies, known = server_info.dp_ranks(engine), server_info.replicas(engine), server_info.release(engine)
+    method = engine.text("load_balance_method")
+    if ranks is None or ranks < 2 or known is None:
+        return []
+    follows = method in (None, "auto", "follow_bootstrap_room")
+    if behaviour.RANK_OF_ROOM_CHECKED.holds(known) and copies is not None and copies > 1 and follows:
+        what = f"dp_size {copies} without DP attention, and this release checks the attention rank of the room"
+        fix = "use DP attention on prefill, or export SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK=1 on both roles"
+    elif behaviour.ONLY_ROUND_ROBIN_FOLLOWS_ROOM.holds(known) and method != "round_robin":
+        what = f"load_balance_method {method}: before 0.5.8 only round_robin follows the room"
+        fix = "start prefill with --load-balance-method round_robin and decode with --prefill-round-robin-balance"
+    else:
+        return []
+    evidence = (f"{engine.endpoint.url}/server_info: version {engine.version}, {ranks} DP ranks, {what}",)
+    name = engine.endpoint.name
+    return [finding("PD313", name, observed=what, expected="one rank for both", evidence=evidence, fix=fix)]
+
+
+def chunks(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD314: a chunk that does not end on a page border. /server_info has it divided by the DP width already."""
+    prefills = [engine for engine in facts.engines if engine.endpoint.role == "prefill"]
+    found: list[Finding] = []
+    for engine in prefills:
+        chunk, page = engine.number("chunked_prefill_size"), engine.number("page_size")
+        if chunk is None or page is None or chunk < 1 or page < 1 or chunk % page == 0:
+            continue
+        evidence = (f"{engine.endpoint.url}/server_info: chunked_prefill_size {chunk}, page_size {page}",)
+        whole = (max(page, chunk - chunk % page)) * (server_info.width(engine) or 1)
+        name = engine.endpoint.name
+        found.append(finding("PD314", name, observed=str(chunk), expected=str(page), evidence=evidence, fix=whole))
+    unread = [engine.endpoint.name for engine in prefills if engine.number("page_size") is None]
+    if found or not unread:
+        return found or ([] if prefills else Skipped("no prefill was given"))
+    return Unknown(f"{names(unread)}: page_size could not be read")
+
+
+OWN = ("PD301", "PD302", "PD310")  # judged by more than their row
+LIVE = (Needs.ENDPOINT,)
+CHECKS = (
+    Check("PD302", LIVE, page_sizes),
+    Check("PD310", LIVE, versions),
+    Check("PD313", LIVE, dp_contract),
+    Check("PD314", LIVE, chunks),
+    *(Check(row.code, LIVE, partial(compare, row)) for row in ROWS if row.code and row.code not in OWN),
+)

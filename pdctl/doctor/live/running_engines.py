@@ -1,0 +1,395 @@
+"""Is each engine there, in its role and to be seen? PD301, PD604, PD605, PD614, PD801 to PD803, PD901 to PD904."""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pdctl.catalogue.entry import Needs, Severity
+from pdctl.doctor import server_info
+from pdctl.doctor.bootstrap_ports import WILDCARD, address, agreement, machine
+from pdctl.doctor.check import Check, Skipped, Unknown, finding
+from pdctl.doctor.facts import Depth
+from pdctl.doctor.finding import few, names
+from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.doctor.facts import Facts
+    from pdctl.doctor.finding import Finding
+    from pdctl.fleet.observations import Ended, Engine, Holder, Host, Reply
+
+ELSEWHERE = ("not resolved", "no connection within", "unreachable", "no route", "name or service", "resolution")
+UNASKED = "not asked"  # the time was over before
+LOCKED = (401, 403)
+BROKEN = 500  # statuses from here on are a server's own trouble
+SKEW = 2.0  # seconds by which clocks must differ before a log of one-second stamps misleads
+TALKATIVE = ("log_requests", "enable_request_time_stats_logging")
+
+
+def roles(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD301: an engine runs in another role than it was given as."""
+    found = [
+        finding(
+            "PD301",
+            engine.endpoint.name,
+            observed=_mode(engine),
+            expected=engine.endpoint.role,
+            evidence=(f"{engine.endpoint.url}/server_info: disaggregation_mode {engine.mode}",),
+            fix=_own_role(engine),
+        )
+        for engine in facts.engines
+        if engine.mode and engine.endpoint.role in ("prefill", "decode") and engine.mode != engine.endpoint.role
+    ]
+    silent = [engine.endpoint.name for engine in facts.engines if not engine.mode]
+    return found or (Unknown(f"the role of {names(silent)} could not be read") if silent else [])
+
+
+def _own_role(engine: Engine) -> str:
+    if engine.mode in ("prefill", "decode"):
+        return f"give the router {engine.endpoint.url} under --{engine.mode}"
+    return f"start {engine.endpoint.name} with --disaggregation-mode {engine.endpoint.role}"
+
+
+def _mode(engine: Engine) -> str:
+    return "unified (no disaggregation)" if engine.mode == "null" else engine.mode
+
+
+def down(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD604: its host answers and it does not, or it listens and is silent; and how it ended, where that is known."""
+    ended = {one.instance: one for one in facts.ended}
+    return [
+        _ended(engine.endpoint.name, ended[engine.endpoint.name]) if engine.endpoint.name in ended else _down(engine)
+        for engine in facts.engines
+        if not engine.reached and not _elsewhere(engine)
+    ] or _asked(facts)
+
+
+def recorded(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD604: the run is over, and its supervisor recorded how each of its processes ended. Nobody is left to ask."""
+    if facts.depth is not Depth.STATIC or not facts.ended:
+        return Skipped("no run that ended")
+    return [_ended(one.instance, one) for one in facts.ended]
+
+
+def _down(engine: Engine) -> Finding:
+    return finding(
+        "PD604",
+        engine.endpoint.name,
+        observed=engine.reason or "no answer",
+        expected="an answer on /server_info",
+        look=f"curl -sS {engine.endpoint.url}/health",
+        evidence=few([_line(engine, one) for one in engine.replies if not one.reason.startswith(UNASKED)]),
+    )
+
+
+def _ended(name: str, ended: Ended) -> Finding:
+    """What its supervisor recorded. A process that pdctl ended is no fault of its own."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.at))
+    tail = [f"{name} | {line}" for line in ended.lines]
+    told = [ended.untold] if ended.untold else []
+    found = finding(
+        "PD604",
+        name,
+        observed=f"{ended.words}, at {when}",
+        expected="a process that answers",
+        evidence=() if ended.ours else [f"what may tell why, in {ended.log}:", *tail] if tail else told,
+        severity=Severity.INFO if ended.ours else None,
+        look=f"tail -n 50 {ended.log}",
+    )
+    return replace(found, headline=f"{name} is not running: it {ended.words}")
+
+
+def stopped(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD604: it does not answer because its process is stopped (SIGSTOP, Ctrl-Z, a debugger)."""
+    if facts.host is None:
+        return Unknown("this host was not looked at")
+    return [
+        _stopped(engine, who) for engine in facts.engines if not engine.info and (who := _held_up(facts.host, engine))
+    ] or _asked(facts)
+
+
+def _held_up(host: Host, engine: Engine) -> list[Holder]:
+    where, port = address(engine.endpoint.url)
+    own = [one for one in host.stopped if one.instance == engine.endpoint.name]
+    holder = host.busy.get(port) if machine(where) == "127.0.0.1" else None
+    return own or ([holder] if holder is not None and holder.stopped else [])
+
+
+def _stopped(engine: Engine, who: list[Holder]) -> Finding:
+    name = engine.endpoint.name
+    pids = [str(one.pid) for one in who]
+    several = len(pids) > 1
+    found = finding(
+        "PD604",
+        name,
+        observed=engine.reason or "no answer",
+        expected="an answer on /server_info",
+        evidence=few([f"/proc/{one.pid}/stat: state T (stopped); {one}" for one in who]),
+        look=f"kill -CONT {' '.join(pids)}",
+    )
+    subject = f"its processes (pids {names(pids)}) are" if several else f"its process (pid {pids[0]}) is"
+    return replace(found, headline=f"{name} does not answer: {subject} stopped")
+
+
+def foreign(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD903: something answers at its address, and it is no SGLang engine."""
+    return [
+        finding(
+            "PD903",
+            engine.endpoint.name,
+            observed=_no_info(engine),
+            expected="a JSON object at /server_info",
+            evidence=few([_line(engine, one) for one in engine.replies if not one.ok]),
+            url=engine.endpoint.url,
+            what="SGLang engine",
+        )
+        for engine in facts.engines
+        if _answers(engine) and not _locked(engine)
+    ] or _asked(facts)
+
+
+def locked(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD904: it asks for an API key, and was given none or another one."""
+    return [
+        finding(
+            "PD904",
+            engine.endpoint.name,
+            observed=f"{engine.replies[0].status} on {engine.replies[0].path}",
+            expected="200",
+            evidence=few([_line(engine, one) for one in engine.replies if one.status in LOCKED]),
+            url=engine.endpoint.url,
+        )
+        for engine in facts.engines
+        if _answers(engine) and _locked(engine)
+    ] or _asked(facts)
+
+
+def _answers(engine: Engine) -> bool:
+    """HTTP came back from /server_info, and it was no server info. A 5xx is an engine in trouble, or a proxy."""
+    statuses = [one.status for one in engine.replies if one.path in INFO_PATHS]
+    return not engine.info and bool(statuses) and all(0 < status < BROKEN for status in statuses)
+
+
+def _no_info(engine: Engine) -> str:
+    """Without its page, which stands in the evidence."""
+    last = next(one for one in reversed(engine.replies) if one.path in INFO_PATHS)
+    return f"no server info at {last.path}" if last.ok else f"{last.status} on {INFO_PATHS[0]}"
+
+
+def _locked(engine: Engine) -> bool:
+    return any(one.status in LOCKED for one in engine.replies if one.path in INFO_PATHS)
+
+
+def _line(engine: Engine, reply: Reply) -> str:
+    return f"{engine.endpoint.url}{reply.path}: {' '.join(filter(None, (str(reply.status or ''), reply.reason)))}"
+
+
+def not_reachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD901: not even its host answers, which may be the fault of the place doctor runs at."""
+    given = " ".join(_argument(engine) for engine in facts.engines)
+    return [
+        finding(
+            "PD901",
+            engine.endpoint.name,
+            observed=engine.reason,
+            expected="an answer, or a host that refuses",
+            evidence=(f"{engine.endpoint.url}: {engine.reason}",),
+            fix=f"pdctl doctor {given}" if len(facts.engines) <= FEW else "the same command",
+        )
+        for engine in facts.engines
+        if not engine.reached and _elsewhere(engine)
+    ] or _asked(facts)
+
+
+FEW = 16  # endpoints a command line can still be read with
+
+
+def _argument(engine: Engine) -> str:
+    port = f",{engine.endpoint.bootstrap_port}" if engine.endpoint.bootstrap_port is not None else ""
+    return f"--{engine.endpoint.role} {engine.endpoint.url}{port}"
+
+
+def _elsewhere(engine: Engine) -> bool:
+    said = engine.reason.lower()
+    return any(words in said for words in ELSEWHERE)
+
+
+def nobody(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD902: no pair exists that could be looked at."""
+    if not facts.engines and Needs.ROUTER in facts.asked:
+        return Skipped("no instance was given, and what the router lists is another check")
+    have = {engine.endpoint.role for engine in facts.engines}
+    missing = [role for role in ("prefill", "decode") if role not in have]
+    if not missing:
+        return []
+    what = "no instance was given" if not have else f"no {missing[0]} among the {len(facts.engines)} instances given"
+    return [finding("PD902", observed=what, expected="at least one prefill and one decode")]
+
+
+def health_lies(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD605: health is green on a prefill whose bootstrap server cannot be used."""
+    ports = agreement(facts)
+    broken = {
+        claim.prefill: f"its bootstrap port {claim.truth} does not answer"
+        for claim in ports.claims
+        if claim.truth is not None
+        and (seen := ports.seen.get((machine(claim.host), claim.truth))) is not None
+        and not seen.style
+    }
+    return _lies(facts, broken, {})
+
+
+def health_lies_canary(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD605: health is green on both ends of a pair that cannot serve one request."""
+    broken: dict[str, str] = {}
+    rooms: dict[str, int] = {}
+    for one in facts.canaries:
+        if one.kind == "pair" and one.ok is False:
+            pair = f"a real request through {one.prefill} → {one.decode} failed"
+            broken.setdefault(one.prefill, pair)
+            broken.setdefault(one.decode, pair)
+            rooms = {one.prefill: one.room, one.decode: one.room, **rooms}
+    return _lies(facts, broken, rooms)
+
+
+def _lies(facts: Facts, broken: dict[str, str], rooms: Mapping[str, int]) -> list[Finding]:
+    """rooms: of the requests that were sent; who has sent them need not send them again."""
+    found: list[Finding] = []
+    for engine in facts.engines:
+        green = [one.path for one in (engine.health, engine.health_generate) if one is not None and one.ok]
+        name = engine.endpoint.name
+        if green and name in broken:
+            known: dict[str, object] = {"next": f"pdctl trace-room {rooms[name]}"} if rooms.get(name) else {}
+            said = finding(
+                "PD605",
+                name,
+                observed=f"{' and '.join(green)} with 200",
+                expected="a real request through every pair",
+                evidence=(broken[name],),
+                severity=None,
+                **known,
+            )
+            found.append(said)
+    return found
+
+
+def public(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD614: reached at an address of the open internet."""
+    return [
+        _public(engine, address(engine.endpoint.url)[0])
+        for engine in facts.engines
+        if engine.reached and _global(address(engine.endpoint.url)[0])
+    ] or _asked(facts)
+
+
+def public_here(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD614: listens on every address of this host, one of which is of the open internet."""
+    if facts.host is None:
+        return Unknown("this host was not looked at")
+    opened = [one for one in facts.host.addresses if _global(one)]
+    if not opened:
+        return []
+    here = {machine(one) for one in facts.host.addresses} | {"127.0.0.1", facts.host.name}
+    return [
+        _public(engine, f"{engine.text('host')}, which includes {opened[0]}")
+        for engine in facts.engines
+        if engine.text("host") in WILDCARD and machine(address(engine.endpoint.url)[0]) in here
+    ]
+
+
+def _public(engine: Engine, where: str) -> Finding:
+    return finding(
+        "PD614",
+        engine.endpoint.name,
+        observed=where,
+        expected="an address of a private network",
+        evidence=(f"{engine.endpoint.url}/server_info: host {engine.text('host')}, port {engine.number('port')}",),
+    )
+
+
+def _global(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_global
+    except ValueError:
+        return False
+
+
+def trace_blind(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD801: a healthy room would leave no line. pdctl's own engine logs every step by itself."""
+    silent = [engine for engine in facts.engines if engine.info and not _speaks(engine)]
+    blind = [engine for engine in silent if any(key in engine.info for key in TALKATIVE)]
+    evidence = [f"{one.endpoint.url}/server_info: {', '.join(f'{key} false' for key in TALKATIVE)}" for one in blind]
+    found = _together("PD801", blind, f"{' and '.join(TALKATIVE)} false", "one of them true on every engine", evidence)
+    if not found and silent:
+        return Unknown(f"{names([one.endpoint.name for one in silent])}: its /server_info does not tell what it logs")
+    return found or _asked(facts)
+
+
+def _speaks(engine: Engine) -> bool:
+    loud = server_info.embedded(engine) or engine.text("log_level") == "debug"
+    return loud or any(engine.info.get(key) for key in TALKATIVE)
+
+
+def metrics_off(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD802: /metrics is not served."""
+    off = [engine for engine in facts.engines if engine.info and engine.info.get("enable_metrics") is False]
+    evidence = [f"{one.endpoint.url}/server_info: enable_metrics false" for one in off]
+    return _together("PD802", off, "enable_metrics false", "enable_metrics true", evidence) or _asked(facts)
+
+
+def clocks(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD803: the Date of its answers is off from this host's clock."""
+    found = [
+        finding(
+            "PD803",
+            engine.endpoint.name,
+            observed=f"{engine.clock_offset:+.0f} s against this host",
+            expected=f"within {SKEW:g} s",
+            evidence=(f"the Date header of {engine.endpoint.url}",),
+        )
+        for engine in facts.engines
+        if engine.clock_offset is not None and abs(engine.clock_offset) > SKEW
+    ]
+    silent = [engine.endpoint.name for engine in facts.engines if engine.clock_offset is None]
+    return found or (Unknown(f"{names(silent)} told no time") if silent else [])
+
+
+def _together(code: str, engines: list[Engine], observed: str, expected: str, evidence: list[str]) -> list[Finding]:
+    """One finding for all of them: they are repaired in one place."""
+    if not engines:
+        return []
+    who = [engine.endpoint.name for engine in engines]
+    found = finding(code, names(who), observed=observed, expected=expected, evidence=few(evidence))
+    return [replace(found, instance=who[0] if len(who) == 1 else "")]
+
+
+def _asked(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """All is well only where each engine was read."""
+    if not facts.engines:
+        return Skipped("no instance was given")
+    silent = [engine.endpoint.name for engine in facts.engines if engine.reached and not engine.info]
+    return Unknown(f"{names(silent)}: no /server_info that can be read") if silent else []
+
+
+LIVE = (Needs.ENDPOINT,)
+CHECKS = (
+    Check("PD301", LIVE, roles),
+    Check("PD604", LIVE, down),
+    Check("PD604", (Needs.LOG,), recorded),
+    Check("PD604", (Needs.ENDPOINT, Needs.HOST), stopped),
+    Check("PD605", LIVE, health_lies),
+    Check("PD605", (Needs.ENDPOINT, Needs.CANARY), health_lies_canary),
+    Check("PD614", LIVE, public),
+    Check("PD614", (Needs.ENDPOINT, Needs.HOST), public_here),
+    Check("PD801", LIVE, trace_blind),
+    Check("PD802", LIVE, metrics_off),
+    Check("PD803", LIVE, clocks),
+    Check("PD901", LIVE, not_reachable),
+    Check("PD902", LIVE, nobody),
+    Check("PD903", LIVE, foreign),
+    Check("PD904", LIVE, locked),
+)

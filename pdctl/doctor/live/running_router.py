@@ -1,0 +1,296 @@
+"""What the router holds and what it says of itself: PD216, PD301, PD601 to PD603 and PD902."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pdctl.catalogue.entry import Needs
+from pdctl.doctor.bootstrap_ports import address, agreement, machine, plain, workers
+from pdctl.doctor.check import Check, Skipped, Unknown, finding
+from pdctl.doctor.finding import few, names
+from pdctl.doctor.live.router_ports import unread
+from pdctl.doctor.router_repair import at_run_time, router_command
+from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pdctl.doctor.facts import Facts
+    from pdctl.doctor.finding import Finding
+    from pdctl.fleet.observations import Engine, Router, RouterWorker
+
+LOCKED = (401, 403)
+STATES = {1: "open", 2: "half open"}
+ROLES = ("prefill", "decode")
+
+
+def misses(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD216: fewer addresses of a role than the topology has instances."""
+    problem = unread(facts)
+    if problem is not None:
+        return problem
+    if facts.topology is None:
+        return Skipped("no topology says how many instances there should be")
+    listed = [worker.role for worker in workers(facts.router)]
+    wanted = {role.name: role.instances for role in facts.topology.roles}
+    return [
+        finding(
+            "PD216",
+            observed=str(listed.count(role)),
+            expected=str(wanted[role]),
+            evidence=few([worker.url for worker in workers(facts.router) if worker.role == role]),
+            role=role,
+        )
+        for role in ROLES
+        if listed.count(role) < wanted[role]
+    ]
+
+
+def missing(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD603: an engine that answers is not in the router's list, or is held unhealthy there."""
+    problem = unread(facts)
+    if problem is not None:
+        return problem
+    assert facts.router is not None
+    listed = {_key(worker.url): worker for worker in workers(facts.router)}
+    truth = {claim.prefill: claim.truth for claim in agreement(facts).claims}
+    found: list[Finding] = []
+    for engine in facts.engines:
+        worker = listed.get(_key(engine.endpoint.url))
+        if engine.reached and (worker is None or not worker.healthy):
+            found.append(_missing(facts.router, engine, worker, truth.get(engine.endpoint.name)))
+    return found
+
+
+def _missing(router: Router, engine: Engine, worker: RouterWorker | None, port: int | None) -> Finding:
+    name, url, role = engine.endpoint.name, plain(engine.endpoint.url), engine.endpoint.role
+    state = "not listed" if worker is None else "listed as unhealthy"
+    found = finding(
+        "PD603",
+        name,
+        observed=state,
+        expected="listed and healthy",
+        evidence=(f"GET {router.url}/workers: {url} is {state}", f"{url} answers"),
+        router=plain(router.url),
+        url=url,
+        role=role,
+        port=port if port is not None else "PORT",
+    )
+    if worker is None:
+        body = f'{{"url": "{url}", "worker_type": "{role}"' + (f', "bootstrap_port": {port}' if port else "") + "}"
+        return replace(found, fix=f"curl {plain(router.url)}/workers -H 'content-type: application/json' -d '{body}'")
+    if engine.health is not None and engine.health.status and not engine.health.ok:
+        said = f"{engine.health.path} answers {engine.health.status}"
+        return replace(
+            found,
+            headline=f"{name} is not ready, so the router sends it nothing: {said}",
+            evidence=(*found.evidence, f"{url}{said}"),
+            fix=f"curl -sS {url}{engine.health.path}   # until it answers 200: the router looks again by itself",
+        )
+    return replace(
+        found,
+        headline=f"{name} answers, but the router holds it unhealthy",
+        fix=at_run_time(router, url, role, port) or found.fix,
+    )
+
+
+def _key(url: str) -> tuple[str, int]:
+    host, port = address(url)
+    return machine(host), port
+
+
+def not_ready(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD602: it does not answer, or says that it cannot serve."""
+    router = facts.router
+    if router is None:
+        return Skipped("no router was given")
+    if router.reached and router.ready:
+        return []
+    if router.reached and router.ready is None and router.kind:
+        return Unknown(f"{router.url} does not say whether it is ready")
+    if _foreign(router) or _locked(router):
+        return Unknown(f"{router.url} is not a router that can be read: {router.reason}")
+    said = (router.reason if not router.reached else _said(router)) or "no answer"
+    found = finding(
+        "PD602",
+        "router",
+        observed=said,
+        expected="ready, with a healthy worker of each role",
+        evidence=(f"GET {router.url}/readiness: {said}",),
+        url=plain(router.url),
+    )
+    if router.reached:
+        return [found]
+    return [replace(found, headline=f"the router at {router.url} does not answer: {said}",
+                    fix=f"curl -sS {plain(router.url)}/readiness")]  # fmt: skip
+
+
+def foreign(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD903: something answers there, and it is no router that pdctl knows."""
+    return _strange(facts, _foreign)
+
+
+def locked(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD904: it asks for an API key, and was given none or another one."""
+    return _strange(facts, _locked)
+
+
+def _strange(facts: Facts, judge: Callable[[Router], list[Finding]]) -> list[Finding] | Skipped | Unknown:
+    """All is well only with a router that was recognised."""
+    router = facts.router
+    if router is None:
+        return Skipped("no router was given")
+    found = judge(router)
+    if found or router.kind:
+        return found
+    return Unknown(f"{router.url} was not recognised as a router: {router.reason or 'no answer'}")
+
+
+def _foreign(router: Router) -> list[Finding]:
+    if not router.reached or router.kind or router.status in LOCKED:
+        return []
+    if router.mode:
+        return [_engine(router)]
+    return [
+        finding(
+            "PD903",
+            "router",
+            observed=router.reason,
+            expected="a list of workers at /workers",
+            evidence=(f"GET {router.url}/workers: {router.status or 'no answer'}",),
+            url=router.url,
+            what="SGLang router",
+        )
+    ]
+
+
+def _engine(router: Router) -> Finding:
+    """An engine's address where a router's belongs: said with how to give it."""
+    url = plain(router.url)
+    role = f"a {router.mode}" if router.mode in ROLES else "an engine without disaggregation"
+    found = finding(
+        "PD903",
+        "router",
+        observed=f"disaggregation_mode {router.mode}",
+        expected="a list of workers at /workers",
+        evidence=(
+            f"GET {router.url}/workers: {router.status or 'no answer'}",
+            f"GET {router.url}{INFO_PATHS[0]}: disaggregation_mode {router.mode}",
+        ),
+        url=router.url,
+        what="SGLang router",
+    )
+    port = f",{router.bootstrap_port}" if router.mode == "prefill" and router.bootstrap_port else ""
+    fix = (
+        f"pdctl doctor --router http://ROUTER:PORT --{router.mode} {url}{port}"
+        if router.mode in ROLES
+        else f"give --router the address of the router, and start the engine at {url} with --disaggregation-mode"
+    )
+    return replace(found, headline=f"{router.url} is {role}, not a router", fix=fix)
+
+
+def _locked(router: Router) -> list[Finding]:
+    if not router.reached or router.status not in LOCKED:
+        return []
+    return [
+        finding(
+            "PD904",
+            "router",
+            observed=f"{router.status} on /workers",
+            expected="200",
+            evidence=(f"GET {router.url}/workers: {router.status}",),
+            url=router.url,
+        )
+    ]
+
+
+def _said(router: Router) -> str:
+    reply = router.readiness
+    if reply is None:
+        return ""
+    body = reply.body if isinstance(reply.body, dict) else {}
+    counts = [body.get(key) for key in ("healthy_workers", "total_workers")]
+    if all(isinstance(count, int) for count in counts):
+        return f"{reply.status}, {counts[0]} of {counts[1]} workers healthy"
+    return f"{reply.status} {reply.reason}".strip()
+
+
+def breakers(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD601: out of use by its breaker, which neither /workers nor /readiness shows."""
+    router = facts.router
+    if router is None:
+        return Skipped("no router was given")
+    if not router.reached:
+        return Unknown(f"{router.url} was not reached: {router.reason}")
+    if not router.breakers_known:
+        return Unknown(f"the breakers of {router.url} could not be read: they stand in its Prometheus metrics only")
+    named = {_key(engine.endpoint.url): engine.endpoint.name for engine in facts.engines}
+    return [
+        _breaker(router, " → ".join(named.get(_key(url), url) for url in urls.split()), urls, state)
+        for urls, state in router.breakers.items()
+        if state in STATES
+    ]
+
+
+def _breaker(router: Router, name: str, urls: str, state: int) -> Finding:
+    """`urls`: one worker's, or a pair's with pdctl's own router."""
+    return finding(
+        "PD601",
+        name,
+        observed=STATES[state],
+        expected="closed",
+        evidence=(f"the breaker metric of {urls} is {state}", *_says_ready(router)),
+    )
+
+
+def _says_ready(router: Router) -> list[str]:
+    return [f"GET {router.url}/readiness says ready all the same"] if router.ready else []
+
+
+def roles(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD301: the router's own list shows a worker of one role that reports the other."""
+    problem = unread(facts)
+    if problem is not None:
+        return problem
+    assert facts.router is not None
+    wrong = [worker for worker in workers(facts.router) if worker.mode in ROLES and worker.mode != worker.role]
+    named = {_key(engine.endpoint.url): engine.endpoint.name for engine in facts.engines}
+    found = [
+        finding(
+            "PD301",
+            named.get(_key(worker.url), worker.url),
+            observed=worker.mode,
+            expected=worker.role,
+            evidence=(f"GET {facts.router.url}/workers: worker_type {worker.role}, disaggregation_mode {worker.mode}",),
+            url=worker.url,
+        )
+        for worker in wrong
+    ]
+    return [replace(one, fix=router_command(facts)) for one in found]
+
+
+def one_sided(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD902: the router lists nobody of a role, so no pair can be formed."""
+    problem = unread(facts)
+    if problem is not None:
+        return problem
+    have = {worker.role for worker in workers(facts.router)}
+    lacking = [role for role in ROLES if role not in have]
+    if not lacking:
+        return []
+    assert facts.router is not None
+    return [finding("PD902", observed=f"{facts.router.url} lists no {names(lacking)}", expected="both roles")]
+
+
+ROUTED = (Needs.ENDPOINT, Needs.ROUTER)
+CHECKS = (
+    Check("PD216", (Needs.TOPOLOGY, Needs.ROUTER), misses),
+    Check("PD301", ROUTED, roles),
+    Check("PD601", ROUTED, breakers),
+    Check("PD602", (Needs.ROUTER,), not_ready),
+    Check("PD603", ROUTED, missing),
+    Check("PD902", (Needs.ROUTER,), one_sided),
+    Check("PD903", (Needs.ROUTER,), foreign),
+    Check("PD904", (Needs.ROUTER,), locked),
+)

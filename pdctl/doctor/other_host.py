@@ -1,0 +1,110 @@
+"""Reachability from another host: what to dial there, and what it means when a dial fails."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.doctor.bootstrap_ports import LOOPBACK, address
+from pdctl.doctor.check import finding
+from pdctl.doctor.finding import Checked, Status
+from pdctl.doctor.selection import EVERYTHING, weigh
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pdctl.doctor.facts import Facts
+    from pdctl.doctor.finding import Finding, Report
+    from pdctl.doctor.selection import Selection
+    from pdctl.fleet.observations import Elsewhere, Reach
+
+
+class Stake(NamedTuple):
+    """What stands behind one host:port, and the code for not reaching it."""
+
+    code: str
+    instance: str
+    what: str
+
+
+FEW = 3  # addresses named in one reason
+
+
+def stakes(facts: Facts) -> Mapping[tuple[str, int], Stake]:
+    """Every address a decode or a router dials: bootstrap servers, the ranks they name, the engines' HTTP ports."""
+    return dict(reversed([each for each in _stakes(facts) if all(each[0])]))
+
+
+def _stakes(facts: Facts) -> Iterator[tuple[tuple[str, int], Stake]]:
+    """The first named for an address stands."""
+    for server in facts.bootstraps:
+        if "decode-default" not in server.claimed_by or server.style:
+            yield (server.host, server.port), Stake("PD205", server.prefill, "bootstrap server")
+        for rank in server.ranks:
+            name = f"KV port of dp{rank.dp} tp{rank.tp} pp{rank.pp}"
+            yield (rank.ip, rank.port), Stake("PD210", server.prefill, name)
+    for engine in facts.engines:
+        host, port = address(engine.endpoint.url)
+        yield (host, port), Stake("PD901", engine.endpoint.name, "HTTP port")
+
+
+def judged(report: Report, facts: Facts, seen: Elsewhere, selection: Selection = EVERYTHING) -> Report:
+    """`report` with what the other host could not reach, as far as `selection` asks for it."""
+    known = stakes(facts)
+    here = facts.host.name if facts.host is not None else ""
+    failed = {(reach.host, reach.port): reach for reach in seen.reaches if not reach.reached}
+    found = tuple(
+        weigh(_finding(stake, failed[place], seen.host, here), selection)
+        for place, stake in sorted(known.items(), key=lambda item: (item[1], item[0]))
+        if place in failed and selection.wants(stake.code)
+    )
+    codes = {one.code for one in found}
+    silent = _undialled(known, seen)
+    checks = tuple(
+        Checked(each.code, Status.FINDING) if each.code in codes else _doubted(each, silent, seen.host)
+        for each in report.checks
+    )
+    return replace(report, findings=(*found, *report.findings), checks=checks)
+
+
+def _undialled(known: Mapping[tuple[str, int], Stake], seen: Elsewhere) -> Mapping[str, list[str]]:
+    """By code, the addresses the output says nothing about: it was cut, or ranks have other ports since."""
+    dialled = {(reach.host, reach.port) for reach in seen.reaches}
+    found: dict[str, list[str]] = {}
+    for (host, port), stake in known.items():
+        if (host, port) not in dialled:
+            found.setdefault(stake.code, []).append(f"{host}:{port}")
+    return found
+
+
+def _doubted(checked: Checked, silent: Mapping[str, list[str]], host: str) -> Checked:
+    """What was not dialled there decides nothing about there."""
+    missing = silent.get(checked.code)
+    if not missing or checked.status is not Status.OK:
+        return checked
+    more = f" and {len(missing) - FEW} more" if len(missing) > FEW else ""
+    reason = f"the output from {host} says nothing about {', '.join(missing[:FEW])}{more}; run the command again"
+    return Checked(checked.code, Status.UNKNOWN, reason)
+
+
+def _finding(stake: Stake, reach: Reach, host: str, here: str) -> Finding:
+    where = f"{reach.host}:{reach.port}"
+    found = finding(
+        stake.code,
+        stake.instance,
+        observed=f"{where}: {reach.reason}",
+        expected=f"{host} connects to {where}",
+        evidence=(f"dialled on {host}: {where}: {reach.reason} after {reach.seconds:.1f} s",),
+    )
+    # The catalogue's words are for who looks from here.
+    headline = f"{host} does not reach the {stake.what} of {stake.instance}: {reach.reason}"
+    return replace(found, headline=headline, fix=_fix(stake, reach, host, here))
+
+
+def _fix(stake: Stake, reach: Reach, host: str, here: str) -> str:
+    """What is missing is a listener, the way to it, or an address that means the same everywhere."""
+    if reach.host in LOOPBACK and host != here:
+        return f"give {stake.instance} by an address that {host} can reach"
+    if "refused" in reach.reason:
+        return f"run this on {reach.host}: ss -ltn 'sport = :{reach.port}'"
+    return f"open {reach.host}:{reach.port} to {host}"

@@ -1,0 +1,432 @@
+"""Where engines listen, what they are called, and the bootstrap port a router was given for each prefill."""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import lru_cache, partial
+from itertools import combinations
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.catalogue.entry import Severity
+from pdctl.doctor.check import Skipped, finding
+from pdctl.doctor.static.server_sources import LOOPBACK, behind, service_of, split
+from pdctl.doctor.static.written_check import written
+from pdctl.engines.sglang.behaviour import WILDCARD_REGISTERS_ITSELF
+from pdctl.manifests.manifest import COMPOSE, SCRIPT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pdctl.doctor.check import Verdict
+    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.static.servers import RouterLine, Server, Servers
+    from pdctl.manifests.command_lines import Listed
+    from pdctl.manifests.manifest import SaidSetting
+
+RUST = "SGLANG_RUST_SERVER"
+
+
+class Claim(NamedTuple):
+    """What one router says of one prefill. `engine` None: the address leads to no engine of these files."""
+
+    router: RouterLine
+    listed: Listed
+    engine: Server | None
+
+    @property
+    def name(self) -> str:
+        return self.engine.name if self.engine is not None else self.listed.url
+
+    @property
+    def true(self) -> int | None:
+        """Where the engine listens: with the Rust server on its HTTP port."""
+        if self.engine is None:
+            return None
+        return self.engine.port if self.engine.on(RUST) else self.engine.bootstrap_port
+
+
+@lru_cache(maxsize=2)
+def claims(servers: Servers) -> tuple[Claim, ...]:
+    """Every prefill of every router's command line; a port that hangs on a variable is nobody's claim."""
+    found = []
+    for router in servers.routers:
+        for listed in filter(lambda each: each.clear, router.prefills):
+            engines = behind(servers, listed.url, router.network)
+            found.append(Claim(router, listed, engines[0] if engines else None))
+    return tuple(found)
+
+
+def null(servers: Servers) -> Iterator[Finding]:
+    """A null is replaced by the decode's own port: wrong, unless that happens to be the prefill's."""
+    for claim in claims(servers):
+        if claim.listed.port is None and not _lucky(servers, claim):
+            dialled = sorted({_dialled(servers, claim, one.bootstrap_port) for one in servers.of("decode")})
+            observed = " or ".join(dialled) or "the decode's own bootstrap port"
+            alone = claim.engine is None and len(claim.router.prefills) == 1
+            yield finding(
+                "PD201",
+                claim.name,
+                observed,
+                _address(claim, claim.true) if claim.true is not None else "the prefill's bootstrap port",
+                [claim.listed.evidence, *_flag(claim.engine)],
+                Severity.WARNING if alone else None,
+                url=claim.listed.url,
+                port=claim.true if claim.true is not None else "PORT",
+            )
+
+
+def _address(claim: Claim, port: int | None) -> str:
+    """The host comes from the prefill's URL, whatever the port is."""
+    host = split(claim.listed.url)[0] or "HOST"
+    return f"{f'[{host}]' if ':' in host else host}:{'?' if port is None else port}"
+
+
+def _dialled(servers: Servers, claim: Claim, port: int | None) -> str:
+    """With the name of the prefill that listens there, if it is another one."""
+    there = (
+        each.name
+        for each in claims(servers)
+        if port is not None and each.true == port and _address(each, port) == _address(claim, port)
+    )
+    who = next((name for name in there if name != claim.name), "")
+    return _address(claim, port) + (f" ({who})" if who else "")
+
+
+def lucky(servers: Servers) -> Iterator[Finding]:
+    for claim in claims(servers):
+        if claim.listed.port is None and _lucky(servers, claim):
+            evidence = [claim.listed.evidence, *_flag(claim.engine)]
+            yield finding("PD207", claim.name, "null", str(claim.true), evidence, url=claim.listed.url, port=claim.true)
+
+
+def _lucky(servers: Servers, claim: Claim) -> bool:
+    """Every decode's own port is the prefill's; the host is right already, for it comes from the URL."""
+    decodes = servers.of("decode")
+    return claim.true is not None and bool(decodes) and all(one.bootstrap_port == claim.true for one in decodes)
+
+
+def _flag(engine: Server | None) -> Iterator[str]:
+    said = engine.flags.find("disaggregation-bootstrap-port") if engine is not None else None
+    if said is not None:
+        yield said.evidence
+
+
+def wrong(servers: Servers) -> Iterator[Finding]:
+    """Neither the engine's port, nor its HTTP port (PD206), nor another's of the same list (PD203)."""
+    for claim in _differing(servers):
+        assert claim.engine is not None
+        if claim.listed.port != claim.engine.port and _other(servers, claim) is None:
+            yield _said("PD202", claim)
+
+
+def is_http(servers: Servers) -> Iterator[Finding]:
+    for claim in _differing(servers):
+        assert claim.engine is not None
+        if claim.listed.port == claim.engine.port and not claim.engine.on(RUST):
+            yield _said("PD206", claim)
+
+
+def swapped(servers: Servers) -> Iterator[Finding]:
+    for claim in _differing(servers):
+        other = _other(servers, claim)
+        if other is not None:
+            yield finding(
+                "PD203",
+                claim.name,
+                str(claim.listed.port),
+                str(claim.true),
+                [claim.listed.evidence, other.listed.evidence],
+                other=other.name,
+                url=claim.listed.url,
+                port=claim.true,
+                other_url=other.listed.url,
+                other_port=other.true,
+            )
+
+
+def _differing(servers: Servers) -> Iterator[Claim]:
+    """With the Rust server the port is judged by PD219."""
+    for claim in claims(servers):
+        known = claim.engine is not None and claim.true is not None and not claim.engine.on(RUST)
+        if known and claim.listed.port not in (None, claim.true):
+            yield claim
+
+
+def _other(servers: Servers, claim: Claim) -> Claim | None:
+    """The prefill on the same host whose port this one was given."""
+    for other in claims(servers):
+        here = other.engine is not None and claim.engine is not None and other.engine.network == claim.engine.network
+        if here and other.name != claim.name and other.true == claim.listed.port:
+            return other
+    return None
+
+
+def _said(code: str, claim: Claim) -> Finding:
+    evidence = [claim.listed.evidence, *_flag(claim.engine)]
+    return finding(
+        code, claim.name, str(claim.listed.port), str(claim.true), evidence, url=claim.listed.url, port=claim.true
+    )
+
+
+def rust(servers: Servers) -> Iterator[Finding]:
+    """The routers' port for it, and the engine's own flag where it is neither the default nor the HTTP port."""
+    for engine in servers.of("prefill"):
+        said = engine.flags.find("disaggregation-bootstrap-port")
+        if engine.on(RUST) and said is not None and engine.bootstrap_port not in (None, engine.port):
+            yield _rust(engine, said.values[0], [engine.env[RUST].evidence, said.evidence])
+    for claim in claims(servers):
+        one = claim.engine
+        if one is not None and one.on(RUST) and claim.listed.port not in (None, one.port):
+            yield _rust(one, str(claim.listed.port), [one.env[RUST].evidence, claim.listed.evidence])
+
+
+def _rust(engine: Server, observed: str, evidence: list[str]) -> Finding:
+    url = engine.url or f"http://HOST:{engine.port}"
+    return finding("PD219", engine.name, observed, str(engine.port), evidence, url=url, port=engine.port)
+
+
+PORT_CHECKS = (
+    written("PD201", null),
+    written("PD202", wrong),
+    written("PD203", swapped),
+    written("PD206", is_http),
+    written("PD207", lucky),
+    written("PD219", rust, embedded=False),
+)
+
+
+ANNOTATION = "sglang.ai/bootstrap-port"  # sglang_router 0.3.2, smg 1.13.0
+FORMER = "sglang.ai/mooncake.bootstrap-port"
+LOOPBACK_HOST = "127.0.0.1"  # sglang's default of --host
+WILDCARD = ("0.0.0.0", "::", "[::]")
+IP_ONLY = ("sglang-router", "mini-lb")
+
+
+def loopback(servers: Servers) -> Iterator[Finding]:
+    """A router's loopback URL is right only for engines of its own host or pod, and for decodes there too."""
+    for router in servers.routers:
+        elsewhere = [one for one in servers.engines if one.network != router.network]
+        for role, listed in (("prefill", router.prefills), ("decode", router.decodes)):
+            for each in listed:
+                host, port = split(each.url)
+                if host not in LOOPBACK or not any(one.role in (role, "decode") for one in elsewhere):
+                    continue
+                found = behind(servers, each.url, router.network)
+                name = found[0].name if found else f"the {role}s"
+                yield finding("PD208", name, each.url, "a routable address", [each.evidence], port=port or "PORT")
+
+
+def wildcard(servers: Servers) -> Iterator[Finding]:
+    for engine in servers.of("prefill"):
+        listens = engine.flags.find("host")
+        old = engine.version is not None and WILDCARD_REGISTERS_ITSELF.holds(engine.version)
+        old = old and not engine.flags.has("dist-init-addr")
+        if old and listens is not None and engine.flags.text("host") in WILDCARD:
+            yield finding("PD212", engine.name, listens.values[0], "its own address", [listens.evidence])
+
+
+def services(servers: Servers) -> Verdict:
+    """Services that a router calls prefills by must pass their bootstrap port on."""
+    if servers.manifest is None:
+        return Skipped("no Services: this is no manifest")
+    found = []
+    for claim in claims(servers):
+        service = service_of(servers.manifest, split(claim.listed.url)[0])
+        if service is None or service.headless or claim.true is None or claim.true in service.ports:
+            continue
+        ports = ", ".join(map(str, service.ports)) or "none"
+        evidence = [f"{service.file}:{service.line}: Service {service.name}, ports {ports}", claim.listed.evidence]
+        values: dict[str, object] = {"service": service.name, "port": claim.true}
+        found.append(finding("PD213", claim.name, f"ports {ports}", f"{claim.true} too", evidence, None, **values))
+    return found
+
+
+def stable_names(servers: Servers) -> Verdict:
+    if servers.manifest is None:
+        return Skipped("no Services: this is no manifest")
+    found = []
+    for claim in claims(servers):
+        service = service_of(servers.manifest, split(claim.listed.url)[0])
+        if service is not None and service.kind != COMPOSE:
+            observed = f"Service {service.name}"
+            found.append(finding("PD211", claim.name, observed, "its pod's address", [claim.listed.evidence]))
+    return found
+
+
+def annotation_missing(servers: Servers) -> Verdict:
+    if not any(router.discovers for router in servers.routers):
+        return Skipped("no router discovers pods")
+    found = []
+    for engine in _discovered(servers):
+        if engine.pod is not None and _annotation(engine) is None:
+            former = [said for said in engine.pod.annotations if said.name == FORMER]
+            evidence = [f"{engine.pod.at(said.line)}: {FORMER} is not read any more" for said in former]
+            port = engine.bootstrap_port if engine.bootstrap_port is not None else "PORT"
+            told = evidence or [f"{engine.place()}: no annotation"]
+            found.append(finding("PD214", engine.name, "none", str(port), told, port=port))
+    return found
+
+
+def annotation_differs(servers: Servers) -> Verdict:
+    if not any(router.discovers for router in servers.routers):
+        return Skipped("no router discovers pods")
+    found = []
+    for engine in _discovered(servers):
+        said, port = _annotation(engine), engine.bootstrap_port
+        if said is None or said.value is None or port is None or said.value == str(port):
+            continue
+        evidence = [f"{engine.place(said.line)}: {ANNOTATION}: {said.value}"]
+        flag = engine.flags.find("disaggregation-bootstrap-port")
+        evidence += [flag.evidence] if flag is not None else []
+        found.append(finding("PD215", engine.name, f"`{said.value}`", str(port), evidence, port=port))
+    return found
+
+
+def _discovered(servers: Servers) -> tuple[Server, ...]:
+    return tuple(one for one in servers.of("prefill") if one.pod is not None)
+
+
+def _annotation(engine: Server) -> SaidSetting | None:
+    found = engine.pod.annotations if engine.pod is not None else ()
+    return next((said for said in found if said.name == ANNOTATION), None)
+
+
+def missed(servers: Servers) -> Iterator[Finding]:
+    """Only where every address of a role leads to engines of these files can they be counted."""
+    for router in servers.routers:
+        if router.discovers:
+            continue
+        for role, listed in (("prefill", router.prefills), ("decode", router.decodes)):
+            found = [behind(servers, each.url, router.network) for each in listed]
+            have = sum(one.count or 0 for one in servers.sides if one.role == role)
+            if listed and all(found) and have > len(listed):
+                evidence = [each.evidence for each in listed]
+                yield finding("PD216", router.name, str(len(listed)), str(have), evidence, role=role)
+
+
+def dist_init(servers: Servers) -> Iterator[Finding]:
+    """Two literal addresses can be compared; names may mean the same machine."""
+    for claim in claims(servers):
+        dist = claim.engine.flags.find("dist-init-addr") if claim.engine is not None else None
+        if dist is None or not dist.values:
+            continue
+        host, called = split(dist.values[0])[0], split(claim.listed.url)[0]
+        apart = host != called and _ip(host) and _ip(called)
+        if apart and host not in (*LOOPBACK, *WILDCARD) and called not in LOOPBACK:
+            yield finding("PD217", claim.name, host, called, [dist.evidence, claim.listed.evidence])
+
+
+def _ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def router_host(servers: Servers) -> Iterator[Finding]:
+    """Measured with sglang-router 0.3.2; other routers take names."""
+    for router in servers.routers:
+        said = router.flags.find("host")
+        host = router.flags.text("host")
+        if router.kind not in IP_ONLY or said is None or host is None:
+            continue
+        bare = host.removeprefix("[").removesuffix("]")
+        if not _ip(bare) or (":" in host and not host.startswith("[")):
+            wanted = f"[{host}]" if _ip(host) else "127.0.0.1" if host == "localhost" else "0.0.0.0"
+            yield finding("PD220", router.name, host, wanted, [said.evidence])
+
+
+def public(servers: Servers) -> Iterator[Finding]:
+    """Wildcards are usual in a pod of its own, and a matter of the network around it; on a host they are a door."""
+    for engine in servers.sides:
+        said = engine.flags.find("host")
+        if said is None or engine.flags.text("host") not in WILDCARD:
+            continue
+        exposed = _exposed(servers, engine)
+        on_host = engine.pod is not None and (engine.pod.host_network or engine.pod.kind == SCRIPT)
+        severity = None if exposed or on_host else Severity.INFO
+        observed = f"{said.values[0]}{exposed}"
+        yield finding("PD614", engine.name, observed, "the private network", [said.evidence], severity)
+
+
+def _exposed(servers: Servers, engine: Server) -> str:
+    """How a Service carries the engine's ports out of the cluster."""
+    found = servers.manifest.services if servers.manifest is not None else ()
+    for service in found:
+        picked = engine.pod is not None and engine.pod.carries(service.selector)
+        if picked and service.kind in ("NodePort", "LoadBalancer"):
+            return f" behind Service {service.name} ({service.kind})"
+    return ""
+
+
+class Bound(NamedTuple):
+    """A port one engine is told to listen on. `place` says by what."""
+
+    engine: Server
+    port: int
+    kind: str  # http | bootstrap
+    place: str
+
+
+def collisions(servers: Servers, code: str) -> Iterator[Finding]:
+    """Ports two engines of one pod or script are given. A plan's are the layout's to find (see arithmetic.py).
+
+    The fixed ones only: the blocks SGLang derives from them are the plan's arithmetic.
+    """
+    if servers.manifest is None:
+        return
+    for one, other in combinations([each for engine in servers.engines for each in _bound(engine)], 2):
+        both_bootstrap = one.kind == other.kind == "bootstrap"
+        if one.engine.network != other.engine.network or one.port != other.port:
+            continue
+        if one.engine is not other.engine and _apart(one.engine, other.engine):
+            continue
+        if both_bootstrap is (code == "PD204"):
+            free = one.port + 1 if both_bootstrap else max(one.engine.port or 0, other.engine.port or 0, one.port) + 1
+            flag = "--port" if other.kind == "http" else "--disaggregation-bootstrap-port"
+            evidence = [one.place, other.place]
+            name = one.engine.name if one.engine is not other.engine else f"its own {one.kind} port"
+            values: dict[str, object] = {
+                "other": name,
+                "port": free,
+                "fix": f"start {other.engine.name} with {flag} {free}",
+            }
+            expected = f"a port of its own, such as {free}"
+            yield finding(code, other.engine.name, str(one.port), expected, evidence, None, **values)
+
+
+def _apart(one: Server, other: Server) -> bool:
+    """Two addresses of one host: each may have the port. A wildcard takes them all; a variable may be anything."""
+    hosts = [engine.flags.text("host") if engine.flags.has("host") else LOOPBACK_HOST for engine in (one, other)]
+    if None in hosts or any(host in WILDCARD for host in hosts):
+        return False
+    first, second = ("127.0.0.1" if host in LOOPBACK else host for host in hosts)
+    return first != second
+
+
+def _bound(engine: Server) -> Iterator[Bound]:
+    wanted = [("http", "port", engine.port)]
+    if engine.role == "prefill":
+        wanted.append(("bootstrap", "disaggregation-bootstrap-port", engine.bootstrap_port))
+    for kind, name, port in wanted:
+        said = engine.flags.find(name)
+        if port is not None:
+            place = said.evidence if said is not None else f"{engine.name}: no --{name}, so {port}"
+            yield Bound(engine, port, kind, place)
+
+
+CHECKS = (
+    written("PD204", partial(collisions, code="PD204")),
+    written("PD208", loopback),
+    written("PD211", stable_names, embedded=False),
+    written("PD212", wildcard, embedded=False),
+    written("PD213", services),
+    written("PD214", annotation_missing),
+    written("PD215", annotation_differs),
+    written("PD216", missed),
+    written("PD217", dist_init, embedded=False),
+    written("PD218", partial(collisions, code="PD218")),
+    written("PD220", router_host),
+    written("PD614", public),
+)

@@ -1,0 +1,329 @@
+"""Variables and time limits, logs and metrics, RDMA devices, UCX and Mooncake, as they are written down."""
+
+from __future__ import annotations
+
+from math import lcm
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.catalogue.entry import Severity
+from pdctl.doctor.check import Skipped, finding
+from pdctl.doctor.static.written_check import written
+from pdctl.engines.environment import lint
+from pdctl.engines.sglang import behaviour
+from pdctl.engines.versions import NEWEST, Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pdctl.doctor.check import Verdict
+    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.static.servers import RouterLine, Server, Servers
+
+
+def wrong(servers: Servers) -> Iterator[Finding]:
+    for side in servers.sides:
+        if side.engine == "embedded":
+            continue
+        env = {name: said.value for name, said in side.env.items() if said.value is not None and "$" not in said.value}
+        for remark in lint(env, side.version or NEWEST):
+            names = remark.names or (remark.name,)
+            evidence = [side.env[name].evidence for name in names if name in side.env]
+            yield finding("PD416", side.name, remark.message, remark.expected, evidence, fix=remark.fix)
+
+
+VARIABLE_CHECKS = (written("PD416", wrong, embedded=False),)
+
+
+class Limit(NamedTuple):
+    """`most`: beyond it the limit limits nothing. Values in seconds, or counts."""
+
+    name: str
+    default: str
+    most: float
+
+
+LIMITS: tuple[Limit, ...] = (
+    Limit("SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT", "300 s", 3600),
+    Limit("SGLANG_DISAGGREGATION_WAITING_TIMEOUT", "300 s", 3600),
+    Limit("SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL", "5 s", 120),
+    Limit("SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE", "2", 100),
+    Limit("SGLANG_DISAGGREGATION_ENGINE_INIT_TIMEOUT", "60 s", 3600),
+    Limit("SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE_TIMEOUT", "30 s", 3600),
+)
+FLAG_LIMITS: tuple[Limit, ...] = (Limit("watchdog-timeout", "300 s", 3600),)
+INTERVAL, FAILURES = "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL", "SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE"
+SHORTEST = 10.0  # seconds of silence after which SGLang's defaults take a prefill for dead: 2 misses, 5 s apart
+
+
+def neutered(servers: Servers) -> Iterator[Finding]:
+    for side in servers.sides:
+        for limit in LIMITS:
+            value = side.quantity(limit.name)
+            if value is not None and value > limit.most:
+                said = side.env[limit.name]
+                observed = f"{limit.name}={said.value}"
+                yield finding("PD606", side.name, observed, limit.default, [said.evidence], name=limit.name)
+        for limit in FLAG_LIMITS:
+            number, flag = side.flags.number(limit.name), side.flags.find(limit.name)
+            if number is not None and flag is not None and number > limit.most:
+                yield finding("PD606", side.name, str(flag), limit.default, [flag.evidence], name=f"--{limit.name}")
+
+
+def hasty(servers: Servers) -> Iterator[Finding]:
+    """SGLang takes at least 2 s and at least one failure, whatever is set."""
+    for side in servers.of("decode"):
+        interval, failures = side.quantity(INTERVAL), side.quantity(FAILURES)
+        said = [side.env[name].evidence for name in (INTERVAL, FAILURES) if name in side.env]
+        silence = max(interval if interval is not None else 5.0, 2.0) * max(failures if failures is not None else 2, 1)
+        if said and silence < SHORTEST:
+            observed = f"a prefill is given up after {silence:g} s without an answer"
+            yield finding("PD617", side.name, observed, f"{SHORTEST:g} s or more", said)
+
+
+def blind(servers: Servers) -> Iterator[Finding]:
+    return _without(servers, "PD801", "enable-request-time-stats-logging")
+
+
+def unmeasured(servers: Servers) -> Iterator[Finding]:
+    return _without(servers, "PD802", "enable-metrics")
+
+
+def _without(servers: Servers, code: str, flag: str) -> Iterator[Finding]:
+    for side in servers.sides:
+        if side.role and not side.flags.has(flag):
+            if side.container is not None and side.container.argv:
+                where = f"{side.place(side.container.argv[0].line)}: no --{flag}"
+            else:
+                where = f"{flag} stands neither in engine.args nor in roles.{side.role}.args"
+            yield finding(code, side.name, f"no --{flag}", f"--{flag}", [where])
+
+
+def gap(servers: Servers) -> Verdict:
+    """Measured with sglang-router and smg; pdctl's own router walks all pairs in one cycle, mini_lb draws them."""
+    routers = [router for router in servers.routers if router.kind in ("sglang-router", "smg")]
+    if not routers:
+        return Skipped("no sglang-router and no smg")
+    found = []
+    for router in routers:
+        sizes = len(router.prefills), len(router.decodes)
+        policies = router.policy("prefill"), router.policy("decode")
+        pairs = sizes[0] * sizes[1]
+        used = lcm(*sizes) if pairs else 0
+        if policies == ("round_robin", "round_robin") and used < pairs:
+            said = [flag.evidence for flag in router.flags.given if flag.name.endswith("policy")]
+            values: dict[str, object] = {"unused": pairs - used, "pairs": pairs}
+            found.append(finding("PD615", router.name, f"{used} pairs", f"{pairs} pairs", said, None, **values))
+    return found
+
+
+def unservable(servers: Servers) -> Iterator[Finding]:
+    for router in servers.routers:
+        for observed, expected, fix, severity in _unservable(router):
+            place = f"{_place(router)}: " if router.pod is not None else ""
+            yield finding("PD618", router.name, observed, expected, [f"{place}{router.name}"], severity, fix=fix)
+
+
+def _place(router: RouterLine) -> str:
+    """Where its command begins, which in a script is not where its pod does."""
+    argv = router.container.argv if router.container is not None else ()
+    return router.pod.at(argv[0].line if argv else 0) if router.pod is not None else ""
+
+
+def _unservable(router: RouterLine) -> Iterator[tuple[str, str, str, Severity | None]]:
+    if router.kind == "pdctl" or router.flags.has("mini-lb"):
+        return
+    if not router.flags.has("pd-disaggregation"):
+        if router.prefills:
+            yield "it lists --prefill but is not in PD mode", "--pd-disaggregation", "add --pd-disaggregation", None
+        return
+    if router.discovers:
+        missing = [name for name in ("prefill-selector", "decode-selector") if not router.flags.has(name)]
+        if missing:
+            observed = f"it discovers pods without {' and '.join(f'--{name}' for name in missing)}"
+            expected = "a selector for the pods of each role"
+            yield observed, expected, f"add {' and '.join(f'--{name} key=value' for name in missing)}", None
+        if router.kind == "smg":
+            observed = "smg with discovery: builds after 2026-08-30 leave PD mode for it"
+            fix = "pin smg 1.13.0, or check that its start line says PrefillDecode"
+            yield observed, "PD mode", fix, Severity.INFO
+        return
+    if not router.prefills:
+        yield "PD mode without --prefill", "every prefill", "add --prefill http://HOST:PORT BOOTSTRAP-PORT", None
+    if not router.decodes:
+        observed = "PD mode without --decode: every request is answered 503"
+        yield observed, "every decode", "add --decode http://HOST:PORT", None
+
+
+CHECKS = (
+    written("PD606", neutered),
+    written("PD615", gap),
+    written("PD617", hasty),
+    written("PD618", unservable),
+    written("PD801", blind, embedded=False),
+    written("PD802", unmeasured, embedded=False),
+)
+
+
+MOONCAKE = ("mooncake", "mooncake_tcp")
+CUDA = ("all", "cuda", "cuda_copy", "cuda_ipc")
+WIRES = ("all", "tcp", "ib", "rc", "rc_x", "rc_v", "rc_verbs", "rc_mlx5", "ud", "ud_x", "ud_v", "dc", "dc_x", "srd")
+RDMA = ("mlx", "bnxt_re", "rdmap", "efa", "hfi", "irdma", "ibp", "roce")
+
+
+def missing_devices(servers: Servers) -> Verdict:
+    """Names in transfer.ib-devices that the hosts of a role do not have, where a pool lists what they have."""
+    topology = servers.topology
+    if topology is None or not isinstance(topology.transfer.ib_devices, tuple):
+        return Skipped("no devices are named in transfer.ib-devices")
+    found = []
+    for side in servers.sides:
+        role = topology.prefill if side.role == "prefill" else topology.decode
+        pool = topology.pool(role.pool)
+        for name in topology.transfer.ib_devices:
+            if pool.nic_devices and name not in pool.nic_devices:
+                said = side.flags.find("disaggregation-ib-device")
+                evidence = [said.evidence] if said is not None else []
+                evidence.append(f"pools.{pool.name}.nic.devices: {', '.join(pool.nic_devices)}")
+                found.append(finding("PD401", side.name, name, ", ".join(pool.nic_devices), evidence))
+    return found
+
+
+def pools_differ(servers: Servers) -> Verdict:
+    """Rails are paired by position, so the two roles' hosts should have as many."""
+    topology = servers.topology
+    if topology is None:
+        return Skipped("no pools: this is no topology")
+    one, other = topology.pool(topology.prefill.pool), topology.pool(topology.decode.pool)
+    named = isinstance(topology.transfer.ib_devices, tuple)  # then both sides were told the same
+    if named or not one.nic_devices or not other.nic_devices or len(one.nic_devices) == len(other.nic_devices):
+        return []
+    said = [", ".join(pool.nic_devices) for pool in (other, one)]
+    evidence = [f"pools.{pool.name}.nic.devices" for pool in (one, other)]
+    return [finding("PD414", "decode", said[0], said[1], evidence, other="prefill")]
+
+
+def ucx(servers: Servers) -> Iterator[Finding]:
+    for side in servers.sides:
+        if side.backend != "nixl" or side.flags.text("device") == "cpu":
+            continue
+        yield from _transports(side)
+        said = side.env.get("UCX_NET_DEVICES")
+        names = _list(said.value) if said is not None else ()
+        if said is not None and names and all(name.startswith(RDMA) for name in names):
+            expected = "it lists RDMA devices alone, and UCX needs a TCP device for itself"
+            fix = f"export UCX_NET_DEVICES={said.value},eth0"
+            yield _ucx(side, said.evidence, expected, fix, "UCX_NET_DEVICES", Severity.WARNING)
+
+
+def _transports(side: Server) -> Iterator[Finding]:
+    """A list of allowed transports, or with `^` of forbidden ones."""
+    said = side.env.get("UCX_TLS")
+    names = _list(said.value) if said is not None else ()
+    if said is None or not names:
+        return
+    if names[0].startswith("^"):
+        banned = {names[0][1:], *names[1:]}
+        if banned & {"cuda", "cuda_copy"}:
+            yield _ucx(side, said.evidence, "it forbids cuda_copy", "unset UCX_TLS", "UCX_TLS", None)
+        return
+    if not set(names) & set(CUDA):
+        expected = "it allows no cuda transport, so GPU memory is taken for host memory"
+        yield _ucx(side, said.evidence, expected, f"export UCX_TLS={said.value},cuda_copy,cuda_ipc", "UCX_TLS", None)
+    elif not set(names) & set(WIRES):
+        expected = "it allows no transport that leaves the host"
+        fix = f"export UCX_TLS={said.value},rc,tcp"
+        yield _ucx(side, said.evidence, expected, fix, "UCX_TLS", Severity.WARNING)
+
+
+def _ucx(side: Server, evidence: str, reason: str, fix: str, name: str, severity: Severity | None) -> Finding:
+    values: dict[str, object] = {"variable": name, "reason": reason, "fix": fix}
+    observed = f"{name}={side.env[name].value}"
+    return finding("PD407", side.name, observed, fix.removeprefix("export "), [evidence], severity, **values)
+
+
+def _list(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+def small_pages(servers: Servers) -> Iterator[Finding]:
+    expected = str(servers.page_size)
+    for side in servers.sides:
+        if side.backend not in MOONCAKE or side.flags.unclear("page-size"):
+            continue
+        said, size = side.flags.find("page-size"), side.flags.number("page-size")
+        if said is not None and size == 1:
+            yield finding("PD410", side.name, "page size 1", expected, [said.evidence], backend=side.backend)
+        elif said is None:
+            observed = "no --page-size (1, unless the attention backend wants more)"
+            yield finding("PD410", side.name, observed, expected, [side.name], Severity.INFO, backend=side.backend)
+
+
+class Dead(NamedTuple):
+    """Variables with one of the prefixes are read by nobody while one of the backends is used."""
+
+    prefixes: tuple[str, ...]
+    backends: tuple[str, ...]
+    span: Span = Span()
+
+
+# SGLANG_MOONCAKE_CUSTOM_MEM_POOL is missing on purpose: the KV pool reads it under any backend (sglang 0.5.23 source).
+DEAD: tuple[Dead, ...] = (
+    Dead(("MC_", "MOONCAKE_", "SGLANG_MOONCAKE_SEND_AUX_TCP"), ("nixl",)),
+    Dead(("SGLANG_DISAGGREGATION_NIXL_", "NIXL_", "UCX_"), MOONCAKE),
+)
+
+
+def dead(servers: Servers) -> Iterator[Finding]:
+    for side in servers.sides:
+        if side.flags.text("hicache-storage-backend") == "mooncake" or side.env.get("NVSHMEM_REMOTE_TRANSPORT"):
+            continue  # other parts of the engine read the same variables then
+        for row in DEAD:
+            for name, said in side.env.items():
+                if side.backend in row.backends and name.startswith(row.prefixes):
+                    expected = f"settings that {side.backend} reads"
+                    yield finding("PD411", side.name, name, expected, [said.evidence], backend=side.backend)
+        yield from _dead_device(side)
+
+
+def _dead_device(side: Server) -> Iterator[Finding]:
+    """mooncake_tcp clears the flag; NIXL reads it in newer releases, unless UCX_NET_DEVICES is set."""
+    said = side.flags.find("disaggregation-ib-device")
+    if said is None:
+        return
+    before = side.version is not None and not behaviour.NIXL_READS_IB_DEVICE.holds(side.version)
+    overruled = side.env.get("UCX_NET_DEVICES")
+    if side.backend == "mooncake_tcp" or (side.backend == "nixl" and (before or overruled is not None)):
+        evidence = [said.evidence, *([overruled.evidence] if overruled is not None and not before else [])]
+        expected = f"settings that {side.backend} reads"
+        yield finding("PD411", side.name, f"--{said.name}", expected, evidence, backend=side.backend)
+
+
+def mnnvl(servers: Servers) -> Iterator[Finding]:
+    for side in servers.sides:
+        forced = side.env.get("MC_FORCE_MNNVL")
+        if forced is None or side.backend not in MOONCAKE or forced.value in ("0", ""):
+            continue
+        clashes = (
+            ("SGLANG_MOONCAKE_CUSTOM_MEM_POOL", False, "MC_FORCE_MNNVL without SGLANG_MOONCAKE_CUSTOM_MEM_POOL"),
+            ("MC_INTRANODE_NVLINK", True, "MC_FORCE_MNNVL together with MC_INTRANODE_NVLINK"),
+        )
+        for name, present, observed in clashes:
+            if (name in side.env) is present:
+                fix = f"unset {name}" if present else f"export {name}=True"
+                expected = f"{name} unset" if present else f"{name}=True"
+                yield finding("PD413", side.name, observed, expected, [forced.evidence], fix=fix)
+        protocol = side.env.get("MOONCAKE_PROTOCOL")
+        if protocol is not None and protocol.value == "efa":
+            observed = "MC_FORCE_MNNVL with MOONCAKE_PROTOCOL=efa, whose adapters refuse fabric memory"
+            evidence = [forced.evidence, protocol.evidence]
+            yield finding("PD413", side.name, observed, "no MC_FORCE_MNNVL", evidence, fix="unset MC_FORCE_MNNVL")
+
+
+NETWORK_CHECKS = (
+    written("PD401", missing_devices, embedded=False),
+    written("PD407", ucx, embedded=False),
+    written("PD410", small_pages, embedded=False),
+    written("PD411", dead, embedded=False),
+    written("PD413", mnnvl, embedded=False),
+    written("PD414", pools_differ, embedded=False),
+)

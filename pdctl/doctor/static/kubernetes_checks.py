@@ -1,0 +1,438 @@
+"""What a manifest says around its engines: Services and ports, probes, images, variables, copies of a template."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from pdctl.catalogue.entry import Severity
+from pdctl.doctor.check import Skipped, finding
+from pdctl.doctor.finding import names
+from pdctl.doctor.static.server_sources import LOOPBACK, behind, service_of, split, templates
+from pdctl.doctor.static.written_check import written
+from pdctl.manifests.command_lines import program
+from pdctl.manifests.manifest import COMPOSE, PLAIN, SCRIPT, pinned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pdctl.doctor.check import Verdict
+    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.static.servers import RouterLine, Server, Servers
+    from pdctl.manifests.command_lines import Listed, ServerProgram
+    from pdctl.manifests.manifest import Container, Exposed, Manifest, ManifestPod, Probe, Service
+
+NO_PODS = Skipped("no pods: this is no manifest")
+GRACE = 30  # Kubernetes' default, in seconds
+DRAIN = 180  # what sglang-router 0.3.2 waits for requests in flight (--shutdown-grace-period-secs)
+CORE = ("Pod", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob")
+EXPANDED = re.compile(r"\$\((\w+)\)")
+SHELLED = re.compile(r"\$\{(\w+)\}|\$([A-Za-z_]\w*)")
+OWN = re.compile(r".*(_SERVICE_HOST|_SERVICE_PORT\w*|_PORT\w*)")  # Kubernetes adds them for every Service
+GIVEN = re.compile(r"(LWS|RBG_LWP)_\w+")  # the operator sets them in every pod, whether written or not
+PER_RANK = ("node-rank", "host", "port", "base-gpu-id")  # only node 0 serves
+
+
+def of_pods(judge: Callable[[Manifest], Iterator[Finding]]) -> Callable[[Servers], Verdict]:
+    def ask(servers: Servers) -> Verdict:
+        if servers.manifest is None or all(pod.kind in PLAIN for pod in servers.manifest.pods):
+            return NO_PODS
+        return _once(judge(servers.manifest))
+
+    return ask
+
+
+def _once(found: Iterator[Finding]) -> list[Finding]:
+    """Two pods may share a template: what is said of one line is said once."""
+    return list({one.evidence: one for one in reversed(list(found))}.values())[::-1]
+
+
+def _started(
+    manifest: Manifest, besides: tuple[str, ...] = PLAIN
+) -> Iterator[tuple[str, ManifestPod, Container, ServerProgram]]:
+    for pod, container, started in templates(manifest):
+        if pod.kind not in besides:
+            yield pod.name, pod, container, started
+
+
+def probes(manifest: Manifest) -> Iterator[Finding]:
+    for name, pod, container, started in _started(manifest):
+        for probe in container.probes:
+            said = _probe(probe, started.role)
+            if said:
+                where = f"{pod.at(probe.line)}: {probe.purpose}Probe: {probe.how} {probe.target}".rstrip()
+                yield finding("PD607", name, said[0], said[1], [where], fix=said[2])
+
+
+def _probe(probe: Probe, role: str) -> tuple[str, str, str] | None:
+    """What is wrong with it, what it should be, and what to write instead."""
+    what = f"{probe.purpose} probe"
+    get = "httpGet: {path: /health, port: <HTTP port>}"
+    if probe.how == "tcpSocket" and probe.purpose == "readiness":
+        return (
+            f"its {what} asks for an open port, which is there before the model is loaded",
+            "GET /health, which answers 200 when it can serve",
+            f"set readinessProbe to {get}",
+        )
+    if probe.how == "exec" and probe.target.replace('"', "").split(" -c ")[-1].strip() in ("exit 0", "true", ":"):
+        expected = "GET /health, which fails when the server does"
+        return f"its {what} always succeeds (`{probe.target}`)", expected, f"set {probe.purpose}Probe to {get}"
+    if role != "engine" or probe.purpose != "liveness":
+        return None
+    if probe.target.startswith("/health_generate"):
+        observed = f"its {what} runs a generation and kills a pod that is only busy"
+        return observed, "GET /health, which waits for no generation", f"set livenessProbe to {get}"
+    if probe.failures == 1:
+        observed = f"its {what} kills the pod after a single miss"
+        return observed, "three misses in a row", "set failureThreshold of the livenessProbe to 3"
+    return None
+
+
+TAGGED = "a tag that names the release"
+
+
+def images(servers: Servers) -> list[Finding]:
+    return _once(_images(servers))
+
+
+def _images(servers: Servers) -> Iterator[Finding]:
+    """Of containers, and of the images a topology's targets name."""
+    for name, pod, container, _ in _started(servers.manifest, (SCRIPT,)) if servers.manifest is not None else ():
+        if _untagged(container.image):
+            evidence = [f"{pod.at(container.image_line)}: image: {container.image}"]
+            yield finding("PD608", name, container.image, TAGGED, evidence, image=_bare(container.image))
+    if servers.topology is None:
+        return
+    targets = servers.topology.targets
+    inner = targets.slurm.get("container")
+    slurm = inner.get("image") if isinstance(inner, dict) else None
+    said = (("targets.kubernetes.image", targets.kubernetes.get("image")), ("targets.slurm.container.image", slurm))
+    for path, image in said:
+        if isinstance(image, str) and _untagged(image):
+            span = servers.topology.spans.get(path)
+            evidence = [f"{span.file}:{span.line}: image: {image}" if span is not None else f"{path}: {image}"]
+            yield finding("PD608", "every instance", image, TAGGED, evidence, image=_bare(image))
+
+
+def _untagged(image: str) -> bool:
+    known = bool(image) and "$" not in image and "{{" not in image and not image.endswith((".sqsh", ".sif"))
+    return known and not pinned(image)
+
+
+def _bare(image: str) -> str:
+    return image.removesuffix(":latest")
+
+
+def grace(manifest: Manifest) -> Iterator[Finding]:
+    for name, pod, container, _ in _started(manifest):
+        seconds = GRACE if pod.grace is None else pod.grace
+        if seconds < DRAIN:
+            where = (
+                "no terminationGracePeriodSeconds" if pod.grace is None else f"terminationGracePeriodSeconds: {seconds}"
+            )
+            line = container.image_line or pod.line
+            evidence = [f"{pod.at(pod.line if pod.grace is not None else line)}: {where}"]
+            yield finding("PD609", name, f"{seconds} s", f"{DRAIN} s", evidence, seconds=DRAIN)
+
+
+def variables(manifest: Manifest) -> Iterator[Finding]:
+    """$(NAME) that nothing defines, in kinds to which no operator adds; a shell's spelling where there is no shell."""
+    for name, pod, container, started in _started(manifest):
+        defined = {said.name for said in container.env}
+        for word in started.flags:
+            found = [] if container.shell else [one or other for one, other in SHELLED.findall(word.text)]
+            if pod.kind in CORE and not container.env_open:
+                found += [
+                    each for each in EXPANDED.findall(word.text) if each not in defined and not OWN.fullmatch(each)
+                ]
+            for variable in found:
+                evidence = [f"{pod.at(word.line)}: {word.text}"]
+                yield finding("PD619", f"{name}", f"`{word.text}`", "its value", evidence, name=variable)
+        yield from _placeholders(name, pod, container)
+
+
+def _placeholders(name: str, pod: ManifestPod, container: Container) -> Iterator[Finding]:
+    """Of a template: whoever applies it as it is passes on the text. In an image's name nothing is ever expanded."""
+    found = SHELLED.search(container.image)
+    if found is not None:
+        evidence, variable = [f"{pod.at(container.image_line)}: image: {container.image}"], found[1] or found[2]
+        yield finding("PD619", name, f"`{container.image}`", "its tag", evidence, Severity.WARNING, name=variable)
+    for said in container.env if not container.shell else ():
+        if said.value is not None and SHELLED.fullmatch(said.value):
+            evidence = [f"{pod.at(said.line)}: {said.name}: {said.value}"]
+            yield finding("PD619", name, f"`{said.value}`", "its value", evidence, Severity.WARNING, name=said.name)
+
+
+def dns(servers: Servers) -> Verdict:
+    """Only where the pod itself calls somebody by name."""
+    if servers.manifest is None:
+        return NO_PODS
+    found = []
+    for name, pod, _, started in _started(servers.manifest):
+        if pod.host_network and pod.dns_policy != "ClusterFirstWithHostNet":
+            called = [word for word in started.flags if _named(word.text)]
+            if called:
+                evidence = [f"{pod.at(called[0].line)}: {called[0].text}", f"{pod.at(0)}: hostNetwork: true"]
+                observed = pod.dns_policy or "ClusterFirst (unset)"
+                found.append(finding("PD621", name, observed, "ClusterFirstWithHostNet", evidence))
+    return found
+
+
+def _named(text: str) -> bool:
+    """An address with a name in it: a URL, or host:port with a variable or a letter."""
+    host, port = split(text.split("$(")[0] + "name" + text.rpartition(")")[2] if "$(" in text else text)
+    return port is not None and host not in LOOPBACK and not re.fullmatch(r"[\d.]+|[0-9a-f:]*:[0-9a-f:]*", host)
+
+
+def copies(servers: Servers) -> Iterator[Finding]:
+    """Leader and worker of one object: their environment, image and flags."""
+    workers = {side.name.removesuffix("/worker"): side for side in servers.engines if side.follows}
+    for leader in servers.sides:
+        worker = workers.get(leader.name)
+        if worker is None or (leader.pod is not None and leader.pod.size == 1):  # no worker is ever started
+            continue
+        for what, one, other, evidence in _drift(leader, worker):
+            observed = f"leader has {what} {one or 'not set'}, worker {other or 'not set'}"
+            fix = f"write {what} alike in leaderTemplate and workerTemplate"
+            yield finding("PD616", leader.name, observed, "one setting", evidence, fix=fix)
+
+
+def _drift(leader: Server, worker: Server) -> Iterator[tuple[str, str, str, list[str]]]:
+    for name in sorted(leader.env.keys() | worker.env.keys()):
+        if GIVEN.fullmatch(name):
+            continue
+        one, other = leader.env.get(name), worker.env.get(name)
+        values = [said.value if said is not None else "" for said in (one, other)]
+        if values[0] != values[1]:
+            evidence = [said.evidence for said in (one, other) if said is not None]
+            yield name, values[0] or "", values[1] or "", evidence
+    flags = sorted({said.name for side in (leader, worker) for said in side.flags.given} - set(PER_RANK))
+    for name in flags:
+        first, second = leader.flags.find(name), worker.flags.find(name)
+        texts = [" ".join(said.values) or "given" if said is not None else "" for said in (first, second)]
+        if texts[0] != texts[1]:
+            evidence = [said.evidence for said in (first, second) if said is not None]
+            yield f"--{name}", texts[0], texts[1], evidence
+    both = [side.container.image if side.container is not None else "" for side in (leader, worker)]
+    if both[0] != both[1]:
+        yield "image", both[0], both[1], [leader.place(), worker.place()]
+
+
+POD_CHECKS = (
+    written("PD607", of_pods(probes)),
+    written("PD608", images),
+    written("PD609", of_pods(grace)),
+    written("PD616", copies),
+    written("PD619", of_pods(variables)),
+    written("PD621", dns),
+)
+
+
+NO_SERVICES = Skipped("no Services: this is no manifest")
+ROUTER_METRICS = 29000  # of sglang-router 0.3.2 and smg 1.13.0, unless --prometheus-port says otherwise
+ROUTER_PORT = 30000  # --port of sglang_router 0.3.2
+ENGINE_PORT = 30000
+
+
+def selects_nothing(servers: Servers) -> Verdict:
+    """PD221: the labels of no pod template in these files match its selector."""
+    if servers.manifest is None:
+        return NO_SERVICES
+    return list(_selects_nothing(servers, servers.manifest))
+
+
+def _selects_nothing(servers: Servers, manifest: Manifest) -> Iterator[Finding]:
+    called = {split(each.url)[0].split(".")[0] for router in servers.routers for each in _listed(router)}
+    for service in manifest.services:
+        if service.kind == COMPOSE or not service.selector or not _can_tell(manifest, service):
+            continue
+        if any(pod.carries(service.selector) for pod in manifest.pods):
+            continue
+        if any(service.selector.items() <= labels.items() for labels in manifest.others):
+            continue
+        nearest = max(manifest.pods, key=lambda pod: _alike(_labels(pod), service.selector))
+        if service.name not in called and not _alike(_labels(nearest), service.selector):
+            continue  # of something that these files do not have
+        yield finding(
+            "PD221",
+            service.name,
+            _spelt(service.selector),
+            f"{_spelt(_labels(nearest))} ({nearest.name})",
+            [f"{service.file}:{service.line}: Service {service.name}, selector {_spelt(service.selector)}",
+             f"{nearest.at(0)}: {nearest.name} has labels {_spelt(_labels(nearest))}"],
+            None if service.name in called else Severity.WARNING,
+            labels=_spelt({key: value for key, value in _labels(nearest).items() if key in service.selector}
+                          or _labels(nearest)),
+        )  # fmt: skip
+
+
+def _can_tell(manifest: Manifest, service: Service) -> bool:
+    """A label with a domain may be one that a controller adds; without pods nothing can be missed."""
+    known = {key for pod in manifest.pods for key in _labels(pod)}
+    return bool(manifest.pods) and all("/" not in key or key in known for key in service.selector)
+
+
+def _labels(pod: ManifestPod) -> Mapping[str, str]:
+    return {**pod.added, **pod.labels}
+
+
+def _alike(labels: Mapping[str, str], selector: Mapping[str, str]) -> int:
+    """How much of the selector the labels have: a pair counts most, then a value that begins alike."""
+    import difflib  # late: only a mistake needs it
+
+    score = 0
+    for key, value in selector.items():
+        said = labels.get(key)
+        if said == value:
+            score += 3
+        elif said is not None and difflib.SequenceMatcher(None, said, value).ratio() > ALIKE:
+            score += 1
+    return score
+
+
+ALIKE = 0.7  # of two words that are one, mistyped
+
+
+def _spelt(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}: {value}" for key, value in labels.items()) or "none"
+
+
+def target_ports(servers: Servers) -> Verdict:
+    """PD222: a targetPort at which nothing in the selected pods listens. Headless Services have none."""
+    if servers.manifest is None:
+        return NO_SERVICES
+    found = []
+    for service in servers.manifest.services:
+        pods = [pod for pod in servers.manifest.pods if pod.carries(service.selector)]
+        for each in service.exposed if pods and not service.headless else ():
+            closed = [pod for pod in pods if not _opens(pod, each)]
+            if len(closed) == len(pods):
+                found.append(_closed(service, each, closed[0]))
+    return found
+
+
+def _closed(service: Service, each: Exposed, pod: ManifestPod) -> Finding:
+    target = each.target or str(each.port)
+    opened = list(dict.fromkeys(port for container in pod.containers for port in _ports(container)))
+    right = each.port if each.port in opened else opened[0] if opened else "PORT"
+    listens = names([str(port) for port in opened])
+    return finding(
+        "PD222",
+        service.name,
+        target,
+        listens,
+        [f"{service.file}:{each.line}: Service {service.name}, port {each.port}, targetPort {target}",
+         f"{pod.at(0)}: {pod.name} listens on {listens}"],
+        port=right,
+        pod=pod.name,
+    )  # fmt: skip
+
+
+def _opens(pod: ManifestPod, each: Exposed) -> bool:
+    """Whether some container may listen there. A number that stands anywhere on its command line is taken for one."""
+    if each.target and not each.target.isdigit():
+        return any(said.name == each.target for container in pod.containers for said in container.ports)
+    number = int(each.target) if each.target else each.port
+    for container in pod.containers:
+        said = [word.text for word in container.argv] + [said.value or "" for said in container.env]
+        if number in _ports(container) or any(re.search(rf"(?<!\d){number}(?!\d)", text) for text in said):
+            return True
+        if program(container.argv) is None:  # what a sidecar listens on, its image alone may know
+            return not container.ports or any(port.value == str(number) for port in container.ports)
+        if _open_ended(container):
+            return True
+    return False
+
+
+def _open_ended(container: Container) -> bool:
+    """A port of its command line hangs on a variable."""
+    words = [word.text for word in container.argv]
+    flags = [(one, other) for one, other in pairwise((*words, "")) if one.startswith("--") and "port" in one]
+    return any("$" in word for flag in flags for word in flag)
+
+
+def _ports(container: Container) -> tuple[int, ...]:
+    """What an engine or a router listens on, as its command line says or by default."""
+    started = program(container.argv)
+    if started is None:
+        return tuple(int(said.value) for said in container.ports if said.value and said.value.isdigit())
+    from pdctl.manifests.command_lines import parse  # late: few manifests have a Service
+
+    flags = parse((word.text, "") for word in started.flags)
+    default = ROUTER_PORT if started.role == "router" else ENGINE_PORT
+    port = flags.number("port") or default
+    if started.role == "router":
+        return (port, flags.number("prometheus-port") or ROUTER_METRICS)
+    bootstrap = flags.number("disaggregation-bootstrap-port") or BOOTSTRAP
+    return (port, bootstrap) if flags.text("disaggregation-mode") == "prefill" else (port,)
+
+
+BOOTSTRAP = 8998
+
+
+def unpublished(servers: Servers) -> Verdict:
+    """PD223: a router calls an engine at a port where its Service, or the engine itself, does not listen."""
+    found = []
+    for router in servers.routers:
+        for role, listed in (("prefill", router.prefills), ("decode", router.decodes)):
+            for each in listed:
+                host, port = split(each.url)
+                if port is None or "$" in each.url:
+                    continue
+                beside = [one for one in servers.engines if one.network == router.network and one.role == role]
+                near = tuple(beside) if len(beside) >= len(listed) else ()
+                problem = _unpublished(servers, router, each, host, port, near)
+                if problem is not None:
+                    found.append(problem)
+    return found
+
+
+def _unpublished(
+    servers: Servers, router: RouterLine, each: Listed, host: str, port: int, near: tuple[Server, ...]
+) -> Finding | None:
+    """`near`: the engines of its role in the router's own network, where all of them are in these files."""
+    manifest = servers.manifest
+    service = service_of(manifest, host) if manifest is not None else None
+    if service is not None and service.kind != COMPOSE and not service.headless:
+        published = [one.port for one in service.exposed]
+        if not published or port in published:
+            return None
+        there = f"Service {service.name} publishes {names([str(one) for one in published])}"
+        evidence = [each.evidence, f"{service.file}:{service.line}: {there}"]
+        return _dials(each, port, there, published[0], evidence)
+    if manifest is None:
+        return None
+    engines = behind(servers, each.url, router.network)
+    if host in LOOPBACK and not engines:
+        engines = near
+    ports = [one.port for one in engines]
+    if not engines or None in ports or port in ports:
+        return None
+    first = engines[0]
+    evidence = [each.evidence, *_port_of(first)]
+    listens = f"{names([one.name for one in engines])} {'listen' if len(engines) > 1 else 'listens'} on " + names(
+        [str(one) for one in dict.fromkeys(ports)]
+    )
+    return _dials(each, port, listens, first.port or 0, evidence)
+
+
+def _dials(each: Listed, port: int, there: str, right: int, evidence: list[str]) -> Finding:
+    url = re.sub(rf":{port}(?!\d)", f":{right}", each.url, count=1)
+    return finding("PD223", each.url, str(port), there, evidence, url=each.url, right=url)
+
+
+def _port_of(engine: Server) -> Iterator[str]:
+    said = engine.flags.find("port")
+    yield said.evidence if said is not None else f"{engine.place()}: no --port, so {engine.port}"
+
+
+def _listed(router: RouterLine) -> tuple[Listed, ...]:
+    return (*router.prefills, *router.decodes)
+
+
+CHECKS = (
+    written("PD221", selects_nothing),
+    written("PD222", target_ports),
+    written("PD223", unpublished),
+)

@@ -1,0 +1,200 @@
+"""What SGLang refuses after the model has loaded, release by release, and DP settings that do not agree."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pdctl.catalogue.entry import Severity
+from pdctl.doctor.check import Unknown, finding
+from pdctl.doctor.static.written_check import written
+from pdctl.engines.routers import arguments as routers
+from pdctl.engines.sglang.arguments import any_choices, choices, gap
+from pdctl.engines.sglang.behaviour import ONLY_ROUND_ROBIN_FOLLOWS_ROOM, RANK_OF_ROOM_CHECKED
+from pdctl.engines.sglang.refusals import REFUSALS
+from pdctl.engines.versions import resolve
+from pdctl.topology.suggest import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pdctl.doctor.check import Verdict
+    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.static.servers import RouterLine, Server, Servers
+    from pdctl.engines.sglang.arguments import Gap
+    from pdctl.manifests.command_lines import Flag
+
+TERM = re.compile(r"(?P<not>not )?(?P<env>env )?(?P<name>[\w-]+)(?: (?P<sign>=|!=|>) (?P<value>.+))?")
+
+
+def holds(server: Server, term: str) -> bool:
+    """Whether a term of a refusal holds on this server; a value that hangs on a variable holds nothing."""
+    found = TERM.fullmatch(term)
+    if found is None:
+        raise ValueError(term)
+    name, sign, wanted = found["name"], found["sign"], (found["value"] or "").split()
+    if found["env"]:
+        return server.on(name)
+    if sign is None:
+        return server.flags.has(name) is not bool(found["not"])
+    if sign == ">":
+        number = server.attn_tp if name == "attention-tp" else server.flags.number(name)
+        return number is not None and number > int(wanted[0])
+    text = server.backend if name == "backend" else server.flags.text(name)
+    return bool(text) and (text in wanted) is (sign == "=")
+
+
+def refused(servers: Servers) -> Verdict:
+    """Combinations the release refuses, and flags that no parser takes (those of a topology the plan finds itself)."""
+    found = [*_combinations(servers), *_lacking(servers), *_unknown_to_routers(servers)]
+    if not found and servers.sides and not any(side.release for side in servers.sides):
+        return Unknown("nobody says which release runs, and what is refused differs by release")
+    return found
+
+
+def _combinations(servers: Servers) -> Iterator[Finding]:
+    for side in servers.sides:
+        version = side.version
+        if version is None:
+            continue
+        for row in REFUSALS:
+            if row.role in ("", side.role) and row.span.holds(version) and all(holds(side, term) for term in row.when):
+                terms = [term for term in row.when if not term.startswith(("not", "env", "backend", "attention"))]
+                said = [side.flags.find(term.split()[0]) for term in terms]
+                evidence = [each.evidence for each in said if each is not None] or [side.name]
+                observed = f"sglang {side.release} refuses {' with '.join(row.when)}"
+                yield finding("PD318", side.name, observed, "a combination it takes", evidence, fix=row.fix)
+
+
+FLAG = re.compile(r"[a-z0-9][a-z0-9_-]*")  # what hangs on a variable or a template is no flag yet
+SERVE = ("model-type",)  # of `sglang serve` alone, beside the engine's own
+
+
+def _lacking(servers: Servers) -> Iterator[Finding]:
+    """Flags the release does not have; where nobody says which it is, those that none has.
+
+    Every engine is asked, for a worker may have what its leader has not. Dynamo takes flags of its own, and of an image
+    that is a branch nobody knows which it has.
+    """
+    if servers.plan is not None:
+        return
+    for side in servers.engines:
+        if side.engine != "sglang" or (side.release and side.version is None):
+            continue
+        release = resolve(side.release) if side.release else None
+        for said in side.flags.given:
+            if FLAG.fullmatch(said.written or said.name) is None or said.name in SERVE:
+                continue
+            missing = gap(said.name, release)
+            if missing is None:
+                yield from _underscores(side.name, said)
+                allowed = choices(said.name, release.known) if release is not None else any_choices(said.name)
+                unread = release is not None and bool(release.note)
+                yield from _values(side.name, said, allowed, Severity.WARNING if unread else Severity.ERROR)
+            elif missing.sure or missing.write:
+                yield _missing(side, said, missing)
+
+
+def _missing(side: Server, said: Flag, missing: Gap) -> Finding:
+    """Without a doubt where this release was read; of another one a typing error is a guess."""
+    written = f"--{said.written or said.name}"
+    since = missing.why.removeprefix("since ")
+    if missing.ever and since != missing.why and not missing.write:
+        observed, fix = f"sglang {side.release} has no {written} ({missing.why})", f"update SGLang to {since}"
+        fix = f"{fix}, or drop {written}"
+        return finding("PD318", side.name, observed, f"SGLang {since} or newer", [said.evidence], fix=fix)
+    if missing.ever:
+        observed, severity = f"sglang {side.release} has no {written} ({missing.why})", None
+    else:
+        whose = f"sglang {side.release} has no {written}" if side.release else f"no sglang release has {written}"
+        several = "" if missing.why.startswith("no release") else f": {missing.why}"
+        sure = missing.sure and bool(missing.write)
+        observed, severity = f"{whose}{several}", Severity.ERROR if sure else Severity.WARNING
+    return _refused(side.name, said, observed, missing.write, severity)
+
+
+def _underscores(name: str, said: Flag) -> Iterator[Finding]:
+    """Every parser of theirs takes dashes alone; vLLM's takes both."""
+    if "_" in said.written:
+        right = said.written.replace("_", "-")
+        yield _refused(name, said, f"its parser does not take --{said.written} for --{right}", right, Severity.ERROR)
+
+
+def _values(name: str, said: Flag, allowed: tuple[str, ...], severity: Severity) -> Iterator[Finding]:
+    """Values that are none of those the parser lists."""
+    for value in said.values if allowed else ():
+        if FLAG.fullmatch(value) is None or value in allowed:
+            continue
+        near = nearest(value, allowed)
+        flag = f"--{said.written or said.name}"
+        fix = f"write {flag} {near} instead of {flag} {value}" if near else f"write one of them behind {flag}"
+        observed, expected = f"{flag} takes no {value}", f"one of {', '.join(allowed)}"
+        yield finding("PD318", name, observed, expected, [said.evidence], severity, fix=fix)
+
+
+def _refused(name: str, said: Flag, observed: str, write: str, severity: Severity | None) -> Finding:
+    written = f"--{said.written or said.name}"
+    expected = f"--{write}" if write else "a flag that its parser takes"
+    fix = f"write --{write} instead of {written}" if write else f"drop {written}"
+    return finding("PD318", name, observed, expected, [said.evidence], severity, fix=fix)
+
+
+def _unknown_to_routers(servers: Servers) -> Iterator[Finding]:
+    """Nobody says which release a router is: what is told of are flags that none ever had."""
+    for router in servers.routers:
+        if servers.plan is not None and router.kind == "pdctl":
+            continue  # the plan refuses it already
+        for said in router.flags.given:
+            if FLAG.fullmatch(said.written or said.name) is None or _old_mini_lb(router):
+                continue
+            if said.name in routers.ever(router.kind) or said.name == "help":
+                yield from _underscores(router.name, said)
+                yield from _values(router.name, said, routers.any_choices(said.name, router.kind), Severity.ERROR)
+                continue
+            several, near = routers.beginning_so(said.name, router.kind), routers.near(said.name, router.kind)
+            package = routers.PACKAGES.get(router.kind)
+            written = f"--{said.written or said.name}"
+            observed = f"no release of {package} has {written}" if package else f"pdctl's router has no {written}"
+            if several:
+                observed += f": {len(several)} flags begin so: {', '.join(f'--{each}' for each in several[:4])}"
+            write = several[0] if several else near
+            yield _refused(router.name, said, observed, write, Severity.ERROR if write else Severity.WARNING)
+
+
+def _old_mini_lb(router: RouterLine) -> bool:
+    """`python -m sglang.srt.disaggregation.mini_lb` of releases before 0.5.3 took flags of its own."""
+    return router.kind == "mini-lb" and not router.flags.has("mini-lb")
+
+
+FORCE = "SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK"
+FOLLOWS = (None, "auto", "follow_bootstrap_room")
+
+
+def rank_contract(servers: Servers) -> Iterator[Finding]:
+    """Which DP rank of a prefill serves a room, as both sides reckon it."""
+    for side in servers.sides:
+        version, balance = side.version, side.flags.find("prefill-round-robin-balance")
+        if balance is not None and version is not None and not ONLY_ROUND_ROBIN_FOLLOWS_ROOM.holds(version):
+            observed = f"--prefill-round-robin-balance does nothing in {side.release}"
+            yield _contract(side, observed, "drop --prefill-round-robin-balance", [balance.evidence])
+    for prefill in servers.of("prefill"):
+        method = prefill.flags.text("load-balance-method")
+        said = prefill.flags.find("dp-size", "attn-dp-size")
+        if prefill.version is None or prefill.dp_ranks == 1 or said is None:
+            continue
+        plain = not prefill.dp_attention and RANK_OF_ROOM_CHECKED.holds(prefill.version)
+        if plain and method in FOLLOWS and not _forced(servers, prefill):
+            observed = f"plain data parallel of {prefill.dp_ranks}: {prefill.release} checks the attention rank instead"
+            fix = f"export {FORCE}=1 on both roles, or use DP attention"
+            yield _contract(prefill, observed, fix, [said.evidence])
+
+
+def _forced(servers: Servers, prefill: Server) -> bool:
+    return all(side.on(FORCE) for side in (prefill, *servers.of("decode")))
+
+
+def _contract(side: Server, observed: str, fix: str, evidence: list[str]) -> Finding:
+    return finding("PD313", side.name, observed, "one rule on both sides", evidence, fix=fix)
+
+
+CHECKS = (written("PD313", rank_contract, embedded=False), written("PD318", refused, embedded=False))

@@ -1,0 +1,274 @@
+"""Servers from a plan or a manifest, each flag with its place, and which of them an address leads to."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from pdctl.doctor.static.servers import HTTP, RouterLine, Server, Servers, Setting
+from pdctl.engines import numerals
+from pdctl.engines.versions import resolve
+from pdctl.errors import UsageError
+from pdctl.manifests.command_lines import Flags, Listed, ServerProgram, in_full, parse, program, worker
+from pdctl.manifests.manifest import COMPOSE, SCRIPT, PlacedWord
+from pdctl.topology import owned_flags as owned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pdctl.engines.versions import Version
+    from pdctl.layout.instance_plan import InstancePlan, Plan, RouterPlan
+    from pdctl.manifests.manifest import Container, Manifest, ManifestPod, Service
+    from pdctl.topology.model import Topology
+
+
+def from_plan(topology: Topology, plan: Plan) -> Servers:
+    engines = tuple(_server(topology, one) for one in plan.instances)
+    sides = tuple(side for role in ("prefill", "decode") for side in _side(engines, role))
+    routers = (_planned_router(topology, plan.router),) if plan.router is not None else ()
+    return Servers(engines, sides, routers, topology=topology, plan=plan)
+
+
+def _side(engines: tuple[Server, ...], role: str) -> tuple[Server, ...]:
+    """A plan's instances of one role differ in addresses only: the first speaks for all, under the role's name."""
+    found = [one for one in engines if one.role == role]
+    if len(found) < 2:
+        return tuple(found)
+    return (dataclasses.replace(found[0], name=role, count=len(found)),)
+
+
+def _server(topology: Topology, one: InstancePlan) -> Server:
+    command = one.commands[0]
+    embedded = one.serving.kind == "embedded"
+    release = topology.engine.version or ""
+    return Server(
+        name=one.name,
+        role=one.role,
+        engine=one.serving.kind,
+        release="" if embedded else release,
+        version=resolve(release).known if release and not embedded else None,
+        flags=_planned_flags(command.argv, _places(topology, one.role)),
+        env=_planned_env(topology, one.role, dict(command.env)),
+        network=one.host_name,
+        count=1,
+        url=one.url,
+        instance=one,
+    )
+
+
+def _planned_flags(argv: tuple[str, ...], place: Callable[[str], str]) -> Flags:
+    started = program(tuple(PlacedWord(word, 0) for word in argv))
+    words = [word.text for word in started.flags] if started is not None else list(argv)
+    return parse(((word, "") for word in words), place)
+
+
+def _places(topology: Topology, role: str) -> Callable[[str], str]:
+    """Where a flag of the command comes from: the role's args, the engine's, or the key that decides it."""
+
+    def place(flag: str) -> str:
+        owner = owned.owner(flag, f"roles.{role}.args")
+        paths = (f"roles.{role}.args.{flag}", f"engine.args.{flag}", *(owner.keys if owner else ()))
+        return _place(topology, *paths)
+
+    return place
+
+
+def _place(topology: Topology, *paths: str) -> str:
+    span = next((topology.spans[path] for path in paths if path in topology.spans), None)
+    return f"{span.file}:{span.line}" if span is not None else ""
+
+
+def _planned_env(topology: Topology, role: str, env: Mapping[str, str]) -> dict[str, Setting]:
+    """The later layers overrule the earlier ones, as in the layout: role, transfer, engine."""
+    found = {}
+    for name, value in env.items():
+        paths = (f"roles.{role}.env.{name}", f"transfer.env.{name}", f"engine.env.{name}")
+        found[name] = Setting(name, value, _place(topology, *paths))
+    return found
+
+
+def _planned_router(topology: Topology, planned: RouterPlan) -> RouterLine:
+    flags = _planned_flags(planned.command.argv, lambda flag: _place(topology, f"router.args.{flag}", f"router.{flag}"))
+    prefills = tuple(worker(flag) for flag in flags.all("prefill"))
+    return RouterLine(
+        name=planned.name,
+        kind=topology.router.kind,
+        flags=flags,
+        prefills=_rehearsed(flags, prefills),
+        decodes=tuple(worker(flag) for flag in flags.all("decode")),
+        network=planned.host_name,
+    )
+
+
+def _rehearsed(flags: Flags, prefills: tuple[Listed, ...]) -> tuple[Listed, ...]:
+    """The ports pdctl's router sends when it is told to make a real router's mistake (`--rehearse`)."""
+    said = flags.find("rehearse")
+    incident, _, wrong = (flags.text("rehearse") or "").partition("=")
+    if said is None or not prefills:
+        return prefills
+    ports = [each.port for each in prefills]
+    if incident == "missing-bootstrap-port":
+        ports = [None] * len(ports)
+    elif incident == "wrong-bootstrap-port" and (port := numerals.port(wrong)) is not None:
+        ports = [port, *ports[1:]]
+    elif incident == "swapped-bootstrap-ports":
+        ports = [*ports[1:], ports[0]]
+    return tuple(
+        each._replace(port=port, evidence=f"{said.evidence} (a rehearsal)")
+        for each, port in zip(prefills, ports, strict=True)
+    )
+
+
+TAG = re.compile(r":v?(\d+\.\d+\.\d+\w*(?:\.post\d+)?)[^/@:]*(?:@|$)")  # lmsysorg/sglang:v0.5.18-cu126
+EXPANSION = re.compile(r"\$\((\w+)\)")
+ORDINAL = re.compile(r"(.+)-\d+")  # how the pods of a StatefulSet, a LeaderWorkerSet, a role of a group are called
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def from_manifest(manifest: Manifest) -> Servers:
+    engines: list[Server] = []
+    routers: list[RouterLine] = []
+    for pod in manifest.pods:
+        for container in pod.containers:
+            started = program(container.argv)
+            if started is None:
+                continue
+            name = _name(pod, container)
+            if started.role == "router":
+                routers.append(_deployed_router(name, pod, container, started))
+            else:
+                engines.append(_engine(name, pod, container, started))
+    leading = tuple(one for one in engines if not one.follows)
+    return Servers(tuple(engines), leading, tuple(routers), manifest=manifest)
+
+
+def behind(found: Servers, url: str, network: str) -> tuple[Server, ...]:
+    """The engines a URL leads to when it is called from `network`; () when that cannot be told."""
+    if found.manifest is None:
+        one = _by_url(found).get(url)
+        return () if one is None else (one,)
+    host, port = split(url)
+    if host in LOOPBACK:
+        return tuple(one for one in found.engines if one.network == network and one.port == port)
+    service = service_of(found.manifest, host)
+    if service is not None:
+        pods = {id(pod) for pod in found.manifest.pods if pod.carries(service.selector)}
+        return tuple(one for one in found.sides if id(one.pod) in pods)
+    own = tuple(one for one in found.sides if _is_set(one.pod) and one.name == host.partition(".")[0])
+    if own:
+        return own
+    named = ORDINAL.fullmatch(host.partition(".")[0])
+    if named is not None:
+        return tuple(one for one in found.sides if one.name.replace("/", "-") == named[1])
+    return tuple(one for one in found.engines if host and one.flags.text("host") == host and one.port == port)
+
+
+def _is_set(pod: ManifestPod | None) -> bool:
+    """Its controller makes a headless Service of the set's name where there is none."""
+    return pod is not None and pod.kind == "LeaderWorkerSet"
+
+
+@lru_cache(maxsize=2)
+def _by_url(found: Servers) -> dict[str, Server]:
+    """A plan's engines; there may be hundreds."""
+    return {one.url: one for one in found.engines}
+
+
+def split(url: str) -> tuple[str, int | None]:
+    """Host and port of a URL or of host:port; ("", None) for what is neither."""
+    try:
+        parts = urlsplit(url if "://" in url else f"//{url}")
+        return parts.hostname or "", parts.port
+    except ValueError:
+        return "", None
+
+
+def service_of(manifest: Manifest, host: str) -> Service | None:
+    """By the first label of a name (`svc`, `svc.ns.svc.cluster.local`), or the second (a pod of a StatefulSet)."""
+    names = host.split(".")[:2]
+    return next((service for name in names for service in manifest.services if service.name == name), None)
+
+
+def _name(pod: ManifestPod, container: Container) -> str:
+    several = sum(program(each.argv) is not None for each in pod.containers) > 1
+    name = pod.name.removesuffix("/leader")  # it speaks for its group
+    return f"{name}/{container.name}" if several else name
+
+
+def _engine(name: str, pod: ManifestPod, container: Container, started: ServerProgram) -> Server:
+    flags, env = _deployed_flags(pod, container, started), _deployed_env(pod, container)
+    release, version = _release(container.image)
+    mode = flags.text("disaggregation-mode") or ""
+    if pod.kind == SCRIPT:
+        name = f"{mode or 'engine'}:{flags.number('port') or HTTP}"
+    return Server(
+        name=name,
+        role=mode if mode in ("prefill", "decode") else "",
+        engine=started.kind,
+        release=release,
+        version=version,
+        flags=flags,
+        env=env,
+        network=_network(pod),
+        count=1 if pod.replicas is None else pod.replicas,
+        pod=pod,
+        container=container,
+    )
+
+
+def _deployed_router(name: str, pod: ManifestPod, container: Container, started: ServerProgram) -> RouterLine:
+    flags = _deployed_flags(pod, container, started)
+    return RouterLine(
+        name="router" if pod.kind == SCRIPT else name,
+        kind=started.kind,
+        flags=flags,
+        prefills=tuple(worker(flag) for flag in flags.all("prefill")),
+        decodes=tuple(worker(flag) for flag in flags.all("decode")),
+        network=_network(pod),
+        pod=pod,
+        container=container,
+    )
+
+
+def _deployed_flags(pod: ManifestPod, container: Container, started: ServerProgram) -> Flags:
+    """With the variables Kubernetes would fill in from the container's own environment."""
+    values = {said.name: said.value for said in container.env if said.value is not None and "$(" not in said.value}
+
+    def filled(text: str) -> str:
+        return EXPANSION.sub(lambda found: values.get(found[1], found[0]), text)
+
+    words = ((filled(word.text), pod.at(word.line)) for word in started.flags)
+    return parse(words, full=in_full(started.kind, _release(container.image)[1]))
+
+
+def _deployed_env(pod: ManifestPod, container: Container) -> dict[str, Setting]:
+    return {said.name: Setting(said.name, said.value, pod.at(said.line)) for said in container.env}
+
+
+def _network(pod: ManifestPod) -> str:
+    """Two pods of one shared template are two: the name tells them apart. A compose file describes one host."""
+    if pod.kind == COMPOSE and pod.host_network:
+        return f"{pod.file}#host"
+    return f"{pod.file}#{pod.line}#{pod.name}"
+
+
+def _release(image: str) -> tuple[str, Version | None]:
+    found = TAG.search(image)
+    if found is None:
+        return "", None
+    try:
+        return found[1], resolve(found[1]).known
+    except UsageError:  # older than any release pdctl knows
+        return found[1], None
+
+
+def templates(manifest: Manifest) -> Iterator[tuple[ManifestPod, Container, ServerProgram]]:
+    """Every container that starts something."""
+    for pod in manifest.pods:
+        for container in pod.containers:
+            started = program(container.argv)
+            if started is not None:
+                yield pod, container, started

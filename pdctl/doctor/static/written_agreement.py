@@ -1,0 +1,195 @@
+"""Settings that prefill and decode must share, as their command lines have them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.catalogue.entry import Severity
+from pdctl.doctor.check import Skipped, finding
+from pdctl.doctor.static.server_sources import behind
+from pdctl.doctor.static.written_check import written
+from pdctl.engines.sglang import agreement
+from pdctl.engines.sglang.agreement import ENGINES_OWN
+from pdctl.engines.sglang.behaviour import KV_DTYPE_COMPARED_BY_WORD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pdctl.doctor.check import Verdict
+    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.static.servers import Server, Servers
+    from pdctl.engines.sglang.agreement import Setting
+
+EMBEDDED_PAGE = "16"  # pdctl.engine's default page size
+
+
+class Value(NamedTuple):
+    """One side's setting. `text` None: it hangs on a variable. `given` False: the engine decides, pdctl cannot."""
+
+    text: str | None
+    given: bool
+    evidence: tuple[str, ...] = ()
+
+
+def flag(server: Server, *names: str, default: str = "", unset: str = ENGINES_OWN) -> Value:
+    """The first of the flags that is given, else the default; without one the words of `unset`."""
+    for name in names:
+        said = server.flags.find(name)
+        if said is not None:
+            return Value(server.flags.text(name), True, (said.evidence,))
+    return Value(default or unset, bool(default))
+
+
+def setting(server: Server, key: str, default: str = "") -> Value:
+    """A setting as the table of agreements says it is written."""
+    row = agreement.setting(key)
+    return flag(server, *row.flags, default=default or row.default, unset=row.unset)
+
+
+def page_size(server: Server) -> Value:
+    return setting(server, "page_size", EMBEDDED_PAGE if server.engine == "embedded" else "")
+
+
+def checksums(server: Server) -> Value:
+    """A flag without a value."""
+    row = agreement.setting("disaggregation_enable_kv_checksum")
+    said = next((found for name in row.flags if (found := server.flags.find(name)) is not None), None)
+    return Value("enabled", True, (said.evidence,)) if said is not None else Value(row.default, True)
+
+
+def layout(server: Server) -> Value:
+    """A backend for the role's own phase wins over the common one; DeepSeek-V4's layout has its own switches."""
+    own = flag(server, f"{server.role}-attention-backend", "attention-backend")
+    said = [f"attention backend {own.text}"] if own.given and own.text else []
+    evidence = list(own.evidence)
+    special = flag(server, "dsv4-attn-backend")
+    if special.given and special.text:
+        said.append(f"dsv4-attn-backend {special.text}")
+        evidence += special.evidence
+    variable = server.env.get("SGLANG_DSV4_KV_LAYOUT")
+    if variable is not None and variable.value:
+        said.append(f"SGLANG_DSV4_KV_LAYOUT {variable.value}")
+        evidence.append(variable.evidence)
+    unclear = own.given and own.text is None
+    return Value(None if unclear else ", ".join(said) or ENGINES_OWN, bool(said), tuple(evidence))
+
+
+SPECULATIVE = ("algorithm", "num-steps", "eagle-topk", "num-draft-tokens", "draft-model-path")
+
+
+def speculation(server: Server) -> Value:
+    found = [said for name in SPECULATIVE if (said := server.flags.find(f"speculative-{name}")) is not None]
+    texts = [server.flags.text(said.name) for said in found]
+    text = None if None in texts else ", ".join(f"{said.name} {' '.join(said.values)}" for said in found) or "none"
+    return Value(text, True, tuple(said.evidence for said in found))
+
+
+def backend(server: Server) -> Value:
+    return setting(server, "disaggregation_transfer_backend", server.backend)
+
+
+def release(server: Server) -> Value:
+    image = server.container.image if server.container is not None else ""
+    if not image:
+        return Value(None, False)
+    line = server.container.image_line if server.container is not None else 0
+    return Value(server.release or image, bool(server.release), (f"{server.place(line)}: image: {image}",))
+
+
+# How a value is put together where the setting's flags alone do not tell it.
+READ: dict[str, Callable[[Server], Value]] = {
+    "page_size": page_size,
+    "KV layout": layout,
+    "speculative_*": speculation,
+    "disaggregation_transfer_backend": backend,
+    "version": release,
+    "disaggregation_enable_kv_checksum": checksums,
+}
+# How bad it is when one side's value cannot be told from what is written; not here: as bad as any other difference.
+DOUBT = {
+    "page_size": Severity.WARNING,
+    "KV layout": Severity.INFO,
+    "version": Severity.WARNING,
+    "mamba_ssm_dtype": Severity.WARNING,
+    "disaggregation_ib_device": Severity.INFO,
+}
+# Judged by more than two values: roles and kv_types below, the widths and stages in arithmetic.py.
+ELSEWHERE = frozenset({"PD301", "PD303", "PD305", "PD306", "PD315", "PD316", "PD324"})
+TERMS = tuple(row for row in agreement.SETTINGS if row.code and row.code not in ELSEWHERE)
+
+
+def differing(term: Setting) -> Callable[[Servers], Verdict]:
+    def judge(servers: Servers) -> Verdict:
+        if not (servers.of("prefill") and servers.of("decode")):
+            return Skipped("there is no prefill with a decode to compare")
+        return [found for pair in servers.pairs() for found in _compared(term, servers.page_size, *pair)]
+
+    return judge
+
+
+def _compared(term: Setting, page: int, prefill: Server, decode: Server) -> Iterator[Finding]:
+    read = READ.get(term.key, partial(setting, key=term.key))
+    one, other = read(prefill), read(decode)
+    if one.text is None or other.text is None or one.text == other.text:
+        return
+    doubt = None if one.given and other.given else DOUBT.get(term.key)
+    yield _said(term.code, prefill, decode, one, other, doubt, page)
+
+
+def _said(
+    code: str,
+    prefill: Server,
+    decode: Server,
+    one: Value,
+    other: Value,
+    severity: Severity | None = None,
+    page: int = 0,
+) -> Finding:
+    evidence = [f"{side.name}: {each}" for side, value in ((prefill, one), (decode, other)) for each in value.evidence]
+    return finding(
+        code, decode.name, other.text or "", one.text or "", evidence, severity, other=prefill.name, size=page
+    )
+
+
+def kv_types(servers: Servers) -> Iterator[Finding]:
+    """`auto` may come to what the other side says; 0.5.10 to 0.5.16 compare the words all the same."""
+    for prefill, decode in servers.pairs():
+        one, other = (setting(side, "kv_cache_dtype") for side in (prefill, decode))
+        if one.text is None or other.text is None or one.text == other.text:
+            continue
+        version = decode.version
+        by_word = version is not None and KV_DTYPE_COMPARED_BY_WORD.holds(version)
+        maybe = "auto" in (one.text, other.text) and not by_word
+        yield _said("PD303", prefill, decode, one, other, Severity.WARNING if maybe else None)
+
+
+def decode_context(servers: Servers) -> Iterator[Finding]:
+    """From 1 to more is for MLA models alone, which a command line does not tell."""
+    for prefill, decode in servers.pairs():
+        one, other = (setting(side, "dcp_size") for side in (prefill, decode))
+        if one.text is None or other.text is None or one.text == other.text:
+            continue
+        spread = one.text == "1"
+        yield _said("PD324", prefill, decode, one, other, Severity.WARNING if spread else None)
+
+
+def roles(servers: Servers) -> Iterator[Finding]:
+    """The role on the router's command line against the mode of the engine its address leads to."""
+    for router in servers.routers:
+        for role, listed in (("prefill", router.prefills), ("decode", router.decodes)):
+            for each in listed:
+                for engine in behind(servers, each.url, router.network):
+                    mode = engine.flags.find("disaggregation-mode")
+                    if engine.role and engine.role != role and mode is not None:
+                        evidence = [each.evidence, mode.evidence]
+                        fix = f"give the router {each.url} under --{engine.role}"
+                        yield finding("PD301", engine.name, engine.role, role, evidence, fix=fix)
+
+
+CHECKS = (
+    written("PD301", roles),
+    *(written(term.code, differing(term)) for term in TERMS),
+    written("PD303", kv_types, embedded=False),
+    written("PD324", decode_context),
+)

@@ -1,0 +1,349 @@
+"""Real requests through every pair, each sent to both legs as a router would: what works, whatever health says."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pdctl.engines.pdctl import adapter
+from pdctl.fleet import http_client, peer_json
+from pdctl.fleet.address import Unanswered, bracketed, parse
+from pdctl.fleet.deadline import Deadline, each
+from pdctl.fleet.http_connection import Call, wait
+from pdctl.fleet.observations import Canary
+from pdctl.fleet.queue_probe import queues
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pdctl.fleet.http_client import Answer
+
+GENERATE, ABORT = "/generate", "/abort_request"
+ABORT_WITHIN = 2.0  # seconds an engine has to take the abort of a request it should no longer hold
+MAX_ROOM = 2**53  # rooms of SGLang have 63 bits; below this every JSON tool can carry them
+_rooms = random.SystemRandom()
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One instance of a pair. Of a prefill: the bootstrap host and port that go into the body, a port of None as null.
+
+    bootstrap_host None: the host of its URL, as routers do. Null is never sent: it ends a decode's scheduler (0.5.13+).
+    """
+
+    name: str
+    url: str
+    bootstrap_host: str | None = None
+    bootstrap_port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`ids` instead of `text` for engines without a tokenizer. `tokens`: how many are to be generated, exactly."""
+
+    text: str = "The quick brown fox jumps over the lazy dog. The quick brown"
+    ids: tuple[int, ...] = ()
+    tokens: int = 8
+
+    def body(self, samples: int = 1) -> dict[str, object]:
+        sampling: dict[str, object] = {"max_new_tokens": self.tokens, "temperature": 0.0, "ignore_eos": True}
+        if samples > 1:
+            sampling["n"] = samples
+        given: dict[str, object] = {"input_ids": list(self.ids)} if self.ids else {"text": self.text}
+        return {**given, "sampling_params": sampling}
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What became of one room. A leg that was given up on has status 0; `spoke`: the decode sent a token."""
+
+    room: int
+    prefill: Answer
+    decode: Answer
+    seconds: float
+    spoke: bool = False
+
+
+def fresh_room() -> int:
+    """Never 0, which sglang takes for "not written"; even, as n samples take the room and those after it."""
+    return 2 * _rooms.randrange(1, MAX_ROOM // 2)
+
+
+def exchange(
+    prefill: Side,
+    decode: Side,
+    body: Mapping[str, object],
+    deadline: Deadline,
+    *,
+    key: str = "",
+    both: bool = False,
+    leave: bool = False,
+) -> Exchange:
+    """`both`: wait for both answers even when one leg fails. `leave`: stream, and go once the decode has spoken."""
+    room = fresh_room()
+    rid = adapter.rid(room)
+    sent = {
+        **body,
+        "rid": rid,
+        "stream": leave,
+        "bootstrap_host": prefill.bootstrap_host or _host(prefill.url),
+        "bootstrap_port": prefill.bootstrap_port,
+        "bootstrap_room": room,
+    }
+    sides = (prefill, decode)
+    calls = [Call("POST", side.url.rstrip("/") + GENERATE, sent, deadline, key=key) for side in sides]
+    spoken = Speech(calls[1])
+
+    def enough() -> bool:
+        return (not both and any(map(_failed, calls))) or (leave and spoken.begun())
+
+    try:
+        wait(calls, enough)
+    finally:
+        unfinished = [side for side, call in zip(sides, calls, strict=True) if not call.over or call.reason]
+        for call in calls:
+            call.close()
+        _abort(unfinished, rid, key)
+    first, second = map(http_client.finish, calls)
+    return Exchange(room, first, second, max(call.seconds for call in calls), leave and spoken.begun())
+
+
+class Speech:
+    """Whether a streamed answer holds a token yet."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._seen = 0
+        self._begun = False
+
+    def begun(self) -> bool:
+        pieces = self._call.pieces
+        if not self._begun and len(pieces) > self._seen and self._call.reader.status == 200:
+            self._seen = len(pieces)
+            self._begun = any(outputs(peer_json.parse(data)) for data in http_client.payloads(pieces))
+        return self._begun
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One generated sequence. `finish`: stop, length or abort; `message`: why it was aborted."""
+
+    text: str
+    tokens: int
+    finish: str
+    message: str
+
+
+def outputs(value: object) -> tuple[Output, ...]:
+    """The sequences of a /generate answer that hold a token or were aborted; a batch and n > 1 are lists."""
+    found = map(_output, [peer_json.mapping(value)] if isinstance(value, dict) else peer_json.mappings(value))
+    return tuple(one for one in found if one.tokens or one.finish == "abort")
+
+
+def _output(value: peer_json.Object) -> Output:
+    meta = peer_json.mapping(value.get("meta_info"))
+    finish = peer_json.mapping(meta.get("finish_reason"))
+    ids = value.get("output_ids")
+    ids = ids if isinstance(ids, list) else []
+    text = peer_json.text(value.get("text")) or " ".join(map(str, filter(_small, ids)))
+    return Output(
+        text=text,
+        tokens=peer_json.integer(meta.get("completion_tokens")) or len(ids) or int(bool(text)),
+        finish=peer_json.text(finish.get("type")),
+        message=peer_json.excerpt(peer_json.text(finish.get("message"))),
+    )
+
+
+def _small(value: object) -> bool:
+    return isinstance(value, int) and abs(value) < 1 << 32
+
+
+def _host(url: str) -> str:
+    try:
+        return bracketed(parse(url).host)
+    except Unanswered:
+        return url  # no address: nothing will be sent to it
+
+
+def _failed(call: Call) -> bool:
+    return call.over and (bool(call.reason) or call.reader.status != 200)
+
+
+def _abort(sides: Sequence[Side], rid: str, key: str) -> None:
+    """Also when the deadline has passed or was called off: this is what leaves the engines clean."""
+    within = Deadline(ABORT_WITHIN)
+    calls = [Call("POST", side.url.rstrip("/") + ABORT, {"rid": rid}, within, key=key) for side in sides]
+    try:
+        wait(calls)
+    finally:
+        for call in calls:
+            call.close()
+
+
+__all__ = ["EXTRAS", "PAIR", "Prompt", "Side", "extras", "matrix", "queues"]
+
+PAIR, OVER_LENGTH, CANCEL, N2, BURST = "pair", "over-length", "cancel", "n2", "burst"
+EXTRAS = (OVER_LENGTH, CANCEL, N2, BURST)
+AT_ONCE = 16  # pairs of the matrix
+PATIENCE = 20.0  # seconds for one pair: on a wrong pairing real engines are silent for 300
+TOGETHER = 8  # requests of a burst
+LONG_ANSWER = 128  # tokens of the answer that is cancelled
+FILLER = 1  # the token an over-long prompt is made of
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """One kind of request for one pair: `patience` seconds for it, `whole` for all of them."""
+
+    kind: str
+    prefill: Side
+    decode: Side
+    whole: Deadline
+    patience: float
+    key: str
+
+    def send(self, body: dict[str, object], *, both: bool = False, leave: bool = False) -> Exchange | None:
+        """None when the time for all of them is over."""
+        if self.whole.passed:
+            return None
+        within = self.whole.within(self.patience)
+        return exchange(self.prefill, self.decode, body, within, key=self.key, both=both, leave=leave)
+
+    def unsent(self, reason: str = "") -> Canary:
+        reason = reason or f"the {self.whole.seconds:.3g} s for all of them were over"
+        return Canary(self.kind, self.prefill.name, self.decode.name, 0, None, 0.0, reason=f"not sent: {reason}")
+
+    def result(self, done: Exchange, reason: str) -> Canary:
+        """ok without a reason."""
+        given = outputs(done.decode.json()) if done.decode.ok else ()
+        return Canary(
+            kind=self.kind,
+            prefill=self.prefill.name,
+            decode=self.decode.name,
+            room=done.room,
+            ok=not reason,
+            seconds=done.seconds,
+            text=given[0].text if given else "",
+            prefill_status=done.prefill.status,
+            decode_status=done.decode.status,
+            finish_reason=given[0].finish if given else "",
+            reason=reason,
+        )
+
+    def judged(self, done: Exchange | None) -> Canary:
+        """ok: both legs answered 200, and the decode's answer holds tokens that were not aborted."""
+        if done is None:
+            return self.unsent()
+        sides = ((self.prefill.name, done.prefill), (self.decode.name, done.decode))
+        problems = [said for name, answer in sides if (said := _problem(name, answer))]
+        if not problems and not outputs(done.decode.json()):
+            problems = [f"{self.decode.name} answered 200 without a token: {peer_json.excerpt(done.decode.text)}"]
+        return self.result(done, "; ".join(problems))
+
+
+def matrix(
+    prefills: Sequence[Side],
+    decodes: Sequence[Side],
+    deadline: float,
+    *,
+    prompt: Prompt | None = None,
+    patience: float = PATIENCE,
+    at_once: int = AT_ONCE,
+    key: str = "",
+    told: Callable[[Canary], None] | None = None,
+) -> tuple[Canary, ...]:
+    """One request per pair within `deadline` seconds, by prefill, then decode. `told`: each as it ends, in a thread."""
+    whole = Deadline(deadline)
+    body = (prompt or Prompt()).body()
+
+    def attempt(errand: Errand) -> Canary:
+        cell = errand.judged(errand.send(body))
+        if told is not None:
+            told(cell)
+        return cell
+
+    # Along the diagonals: no instance gets a second room while others have none.
+    width = len(decodes)
+    order = [(i, (i + shift) % width) for shift in range(width) for i in range(len(prefills))]
+    errands = [Errand(PAIR, prefills[i], decodes[j], whole, patience, key) for i, j in order]
+    placed = zip(order, each(attempt, errands, at_once, whole), strict=True)
+    return tuple(cell for _, cell in sorted(placed, key=lambda one: one[0]))
+
+
+def extras(
+    prefill: Side,
+    decode: Side,
+    deadline: float,
+    *,
+    kinds: Sequence[str] = EXTRAS,
+    too_long: int | None = None,
+    prompt: Prompt | None = None,
+    patience: float = PATIENCE,
+    key: str = "",
+) -> tuple[Canary, ...]:
+    """The named kinds on one pair, one after the other. `too_long`: tokens neither side may take, None: not known."""
+    whole = Deadline(deadline)
+    found: list[Canary] = []
+    for kind in kinds:
+        errand = Errand(kind, prefill, decode, whole, patience, key)
+        if kind == OVER_LENGTH:
+            found.append(_over_length(errand, too_long))
+        elif kind == CANCEL:
+            found.append(_cancel(errand, prompt or Prompt()))
+        elif kind == N2:
+            found.append(_n2(errand, prompt or Prompt()))
+        else:
+            found += _burst(errand, prompt or Prompt())
+    return tuple(found)
+
+
+def _over_length(errand: Errand, length: int | None) -> Canary:
+    """Good is a 4xx of both legs; `seconds` is until the slower one refused."""
+    if length is None:
+        return errand.unsent("no limit of their prompts is known")
+    done = errand.send(Prompt(ids=(FILLER,) * length, tokens=1).body(), both=True)
+    if done is None:
+        return errand.unsent()
+    sides = ((errand.prefill.name, done.prefill), (errand.decode.name, done.decode))
+    wrong = (_not_refused(name, answer, length) for name, answer in sides if not 400 <= answer.status < 500)
+    return errand.result(done, "; ".join(wrong))
+
+
+def _not_refused(name: str, answer: Answer, length: int) -> str:
+    return f"{name} took a prompt of {length} tokens" if answer.ok else _problem(name, answer)
+
+
+def _cancel(errand: Errand, prompt: Prompt) -> Canary:
+    """Good is that the decode had begun to speak when both legs were left; what remains of it, the queues show.
+
+    Not for sglang 0.5.13 with NIXL: there a decode's abort ends the prefill's bootstrap thread (quirks of the dialect).
+    """
+    done = errand.send(Prompt(prompt.text, prompt.ids, LONG_ANSWER).body(), leave=True)
+    return errand.result(done, "") if done is not None and done.spoke else errand.judged(done)
+
+
+def _n2(errand: Errand, prompt: Prompt) -> Canary:
+    done = errand.send(prompt.body(samples=2))
+    found = errand.judged(done)
+    if done is None or not found.ok:
+        return found
+    texts = [output.text for output in outputs(done.decode.json())]
+    if len(texts) != 2:
+        return errand.result(done, f"{errand.decode.name} gave {len(texts)} of 2 samples")
+    return errand.result(done, "" if texts[0] == texts[1] else "its two greedy samples differ")
+
+
+def _burst(errand: Errand, prompt: Prompt) -> tuple[Canary, ...]:
+    body = prompt.body()
+    return each(lambda one: one.judged(one.send(body)), (errand,) * TOGETHER, TOGETHER, errand.whole)
+
+
+def _problem(name: str, answer: Answer) -> str:
+    """Empty for an answer as it should be. A leg that was cancelled because the other failed is no news."""
+    if not answer.reached:
+        return "" if answer.reason == http_client.CANCELLED else f"{name}: {answer.reason}"
+    if not answer.ok:
+        return f"{name} answered {answer.status}: {peer_json.complaint(answer.body)}"
+    aborted = [output for output in outputs(answer.json()) if output.finish == "abort"]
+    return f"{name} answered 200, aborted: {aborted[0].message}" if aborted else ""

@@ -1,0 +1,140 @@
+"""One streamed completion: pieces of text as they come, then what it took and who served it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Union
+
+from pdctl.errors import NotProbedError, PdctlError
+from pdctl.fleet import http_client, peer_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SMALLER = "change the prompt or --max-tokens as the answer says"
+NEEDS_KEY = "pdctl ask --key-env VARIABLE, where VARIABLE holds the API key"
+CHAT, RAW = "/v1/chat/completions", "/v1/completions"
+MAX_MODELS = 1 << 20  # bytes of a list of models; one model takes a few hundred
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Times in seconds. Pair and room are empty where the router does not tell them (x-pd-* headers)."""
+
+    finish_reason: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    prefill: str
+    decode: str
+    room: str
+    ttft: float
+    seconds: float
+
+
+Part = Union[Piece, Summary]  # noqa: UP007 - evaluated at run time on Python 3.10
+
+
+def stream(
+    url: str, prompt: str, *, model: str, chat: bool, max_tokens: int, timeout: float, key: str = ""
+) -> Iterator[Part]:
+    """Ask `url`; the Summary comes last. `timeout` is for each wait, not for the whole answer."""
+    given: dict[str, object] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
+    body = {
+        "model": model,
+        **given,
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    path = url + (CHAT if chat else RAW)
+    began = time.monotonic()
+    try:
+        with http_client.exchange("POST", path, body, timeout, key) as response:
+            if response.status != 200:
+                told = peer_json.complaint(response.read())
+                if response.status == 401:
+                    raise PdctlError(f"{path} answered 401: {told}", NEEDS_KEY)
+                fix = SMALLER if response.status in (400, 413, 422) else "pdctl status"
+                raise PdctlError(f"{path} answered {response.status}: {told}", fix)
+            yield from _read(path, response, began)
+    except http_client.Unanswered as error:
+        raise NotProbedError(f"{path}: {error}", "pdctl status") from None
+
+
+def _read(path: str, response: http_client.Response, began: float) -> Iterator[Part]:
+    first, finish, ended, events = 0.0, "", False, 0
+    usage: dict[str, object] = {}
+    for event in _events(response):
+        events += 1
+        if event is None:
+            ended = True
+            break
+        if "error" in event:
+            raise PdctlError(f"the stream broke off: {peer_json.message(event)}", "pdctl logs")
+        told = event.get("usage")
+        usage = told if isinstance(told, dict) else usage
+        text, reason = _choice(event)
+        finish = reason or finish
+        if text:
+            first = first or time.monotonic()
+            yield Piece(text)
+    if not events:
+        kind = peer_json.excerpt(response.headers.get("content-type", "")) or "no content-type"
+        raise PdctlError(
+            f"{path} answered 200 ({kind}) without one event of a stream",
+            f"see what serves it: curl -i {path.split('/v1/')[0]}/v1/models",
+        )
+    if not (finish or ended):
+        raise PdctlError("the stream broke off: it ended without a finish_reason and without [DONE]", "pdctl logs")
+    headers = response.headers
+    yield Summary(
+        finish_reason=finish,
+        prompt_tokens=peer_json.integer(usage.get("prompt_tokens")),
+        completion_tokens=peer_json.integer(usage.get("completion_tokens")),
+        prefill=headers.get("x-pd-prefill", ""),
+        decode=headers.get("x-pd-decode", ""),
+        room=headers.get("x-pd-room", ""),
+        ttft=max(0.0, first - began),
+        seconds=time.monotonic() - began,
+    )
+
+
+def _events(response: http_client.Response) -> Iterator[dict[str, object] | None]:
+    """The JSON objects of a text/event-stream, and None for [DONE]."""
+    for data in http_client.payloads(response.pieces()):
+        if data == http_client.DONE:
+            yield None
+            return
+        event = peer_json.parse(data)
+        if not isinstance(event, dict):
+            raise PdctlError(f"the stream broke off: an event is no JSON object: {data!r:.80}", "pdctl logs")
+        yield event
+
+
+def _choice(event: dict[str, object]) -> tuple[str, str]:
+    """Text and finish reason of the first choice; both shapes, chat and plain completion."""
+    choices = event.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else {}
+    if not isinstance(choice, dict):
+        return "", ""
+    delta = choice.get("delta")
+    text = delta.get("content") if isinstance(delta, dict) else choice.get("text")
+    return str(text or ""), str(choice.get("finish_reason") or "")
+
+
+def first_model(url: str, timeout: float = 5.0, key: str = "") -> str:
+    """The name under which the deployment serves its (first) model."""
+    answer = http_client.get(url + "/v1/models", timeout, key=key, limit=MAX_MODELS)
+    if not answer.reached:
+        raise NotProbedError(f"{url}/v1/models: {answer.reason}", "pdctl status, or another --url")
+    body = answer.json()
+    models = body.get("data") if isinstance(body, dict) else None
+    first = models[0] if isinstance(models, list) and models else {}
+    return str(first.get("id", "default")) if isinstance(first, dict) else "default"

@@ -1,0 +1,150 @@
+"""Engines as they are now: what each says of itself on its HTTP port (engines/surface.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.engines.sglang.http import paths
+from pdctl.engines.surface import Surface, surfaces
+from pdctl.fleet import exposition, http_client, peer_json, prober
+from pdctl.fleet.deadline import Deadline, each
+from pdctl.fleet.observations import Engine, Reply
+from pdctl.fleet.prober import Prober
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.fleet.http_client import Answer
+    from pdctl.fleet.observations import Endpoint
+    from pdctl.fleet.peer_json import Object
+
+PATHS = paths("server_info")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    mode: str  # disaggregation_mode as it is now: null, prefill or decode
+    bootstrap_port: int | None
+    transfer_backend: str
+    tp_size: int
+    page_size: int | None
+    model_path: str
+    served_model_name: str
+    version: str
+
+
+def fetch(url: str, timeout: float = 2.0) -> ServerInfo | None:
+    """None when nothing at `url` answers as an engine does."""
+    for path in PATHS:
+        answer = http_client.get(url + path, timeout)
+        body = answer.json() if answer.ok else None
+        if isinstance(body, dict):
+            return _read({str(key): value for key, value in body.items()})
+        if answer.status != 404:
+            return None
+    return None
+
+
+def _read(body: dict[str, object]) -> ServerInfo:
+    return ServerInfo(
+        mode=peer_json.role(body) or "null",
+        bootstrap_port=peer_json.integer(body.get("disaggregation_bootstrap_port")),
+        transfer_backend=str(body.get("disaggregation_transfer_backend") or ""),
+        tp_size=peer_json.integer(body.get("tp_size")) or 1,
+        page_size=peer_json.integer(body.get("page_size")),
+        model_path=str(body.get("model_path") or ""),
+        served_model_name=str(body.get("served_model_name") or ""),
+        version=str(body.get("version") or ""),
+    )
+
+
+AT_ONCE = 48  # engines looked at together, with up to five sockets each
+PATIENCE = 5.0  # seconds for one look: /server_info and /health ask the scheduler
+
+
+class Look(NamedTuple):
+    """A reply and what it was made of."""
+
+    reply: Reply
+    answer: Answer
+
+
+def probe_engines(
+    endpoints: Sequence[Endpoint],
+    deadline: float,
+    *,
+    patience: float = PATIENCE,
+    generate: bool = False,
+    key: str = "",
+    at_once: int = AT_ONCE,
+) -> tuple[Engine, ...]:
+    """One Engine per endpoint, in order, within `deadline` seconds. `generate`: ask /health_generate too."""
+    whole = Deadline(deadline)
+    probing = Prober(whole, patience, key)
+    return each(lambda endpoint: _probe(endpoint, probing, generate), endpoints, at_once, whole)
+
+
+def _probe(endpoint: Endpoint, probing: Prober, generate: bool) -> Engine:
+    url = endpoint.url.rstrip("/")
+    surface, first = _introduced(url, probing)
+    if not first[-1].answer.connected:
+        return Engine(endpoint, False, first[-1].reply.reason, replies=tuple(look.reply for look in first))
+    model, other = (*surface.model, "", "")[:2]
+    asked = [model, surface.loads, surface.metrics, surface.health, *([surface.health_generate] if generate else [])]
+    paths = list(filter(None, asked))
+    answers = zip(paths, probing.ask_all(url, paths), strict=True)
+    looks = {path: _look(path, answer, surface) for path, answer in answers}
+    if other and looks[model].reply.status == 404:
+        model = other
+        looks[model] = _look(model, probing.ask(url, model), surface)
+    every = (*first, *looks.values())
+    info = surface.read(_object(first[-1]))
+    loads, metrics = looks.get(surface.loads), looks.get(surface.metrics)
+    return Engine(
+        endpoint=endpoint,
+        reached=any(look.answer.reached for look in every),
+        reason="" if info else _no_info(first[-1].reply),
+        info=info,
+        model=_object(looks[model]) if model else peer_json.NOTHING,
+        loads=peer_json.mappings(peer_json.mapping(loads.reply.body).get("loads")) if loads else (),
+        metrics=exposition.totals(metrics.answer.text) if metrics and metrics.reply.ok else MappingProxyType({}),
+        health=looks[surface.health].reply if surface.health else None,
+        health_generate=looks[surface.health_generate].reply if generate and surface.health_generate else None,
+        replies=tuple(look.reply for look in every),
+        clock_offset=_clock_offset(every),
+    )
+
+
+def _introduced(url: str, probing: Prober) -> tuple[Surface, tuple[Look, ...]]:
+    """Whose it is, by where it tells of itself: the first path, and the next one only where that is not known."""
+    known, looks = surfaces(), list[Look]()
+    for surface in known:
+        for path in surface.info:
+            looks.append(_look(path, probing.ask(url, path), surface))
+            if looks[-1].reply.status != 404:
+                return surface, tuple(looks)
+    return known[0], tuple(looks)
+
+
+def _look(path: str, answer: Answer, surface: Surface) -> Look:
+    if path == surface.metrics and answer.ok:  # read for its numbers; nobody wants 80 KiB of text per engine
+        return Look(Reply(path, answer.status, answer.seconds), answer)
+    return Look(prober.reply(path, answer), answer)
+
+
+def _object(look: Look) -> Object:
+    return peer_json.mapping(look.reply.body) if look.reply.ok else peer_json.NOTHING
+
+
+def _no_info(reply: Reply) -> str:
+    if reply.ok:
+        return f"{reply.path} answered 200 with something that is not an engine's"
+    return f"{reply.path} answered {reply.status}: {reply.reason}" if reply.status else f"{reply.path}: {reply.reason}"
+
+
+def _clock_offset(looks: Sequence[Look]) -> float | None:
+    """What every answer allows: the largest of the least differences they prove."""
+    seen = [prober.clock_offset(look.answer) for look in looks]
+    return max((offset for offset in seen if offset is not None), key=abs, default=None)

@@ -1,0 +1,244 @@
+"""The host doctor runs on, read from /proc, /sys, /dev and rtnetlink; nothing is changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from pdctl.fleet import listeners
+from pdctl.fleet.observations import Host, Package, RdmaDevice
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from pdctl.fleet.observations import Engine
+
+# Variables that decide how SGLang's PD, NIXL/UCX, Mooncake and the collectives behave.
+PREFIXES = ("UCX_", "NIXL_", "MC_", "MOONCAKE_", "SGLANG_", "NCCL_", "GLOO_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE")
+SECRET = ("KEY", "TOKEN", "PASSWORD", "SECRET", "CREDENTIAL")
+PACKAGES = (
+    "pdctl",
+    "sglang",
+    "sglang-router",
+    "smg",
+    "sgl-kernel",
+    "nixl",
+    "nixl-cu12",
+    "nixl-cu13",
+    "mooncake-transfer-engine",
+    "torch",
+)
+PEERMEM = ("nvidia_peermem", "nv_peer_mem")
+OPEN_DRIVER = "Open Kernel Module"
+ROOT = Path("/")
+UNLIMITED_FILES = 1 << 30  # what an unlimited RLIMIT_NOFILE counts as
+
+
+def look(
+    ports: Collection[int],
+    environ: Mapping[str, str],
+    *,
+    engines: Iterable[Engine] = (),
+    packages: bool = False,
+    own: Mapping[int, str] = listeners.NOBODY,
+    root: Path = ROOT,
+) -> Host:
+    """`ports`: to be tried. `engines`: whose clocks are compared with ours. `packages`: 0.1 s more, versions installed.
+
+    `own`: pid → instance, for processes of the run looked at. `root`: where sys/, dev/ and proc/driver/ are found.
+    """
+    return Host(
+        name=socket.gethostname(),
+        addresses=addresses(),
+        busy=MappingProxyType(dict(listeners.holders(ports, own))),
+        checked_ports=tuple(sorted(set(ports))),
+        memlock=_limit("RLIMIT_MEMLOCK"),
+        nofile=_limit("RLIMIT_NOFILE") or UNLIMITED_FILES,
+        shm_free=_free(root / "dev/shm"),
+        rdma=devices(root / "sys"),
+        rdma_visible=visible(root / "sys"),
+        rdma_nodes=(root / "dev/infiniband").is_dir(),
+        peermem=any((root / "sys/module" / name).is_dir() for name in PEERMEM),
+        gpus=_gpus(root),
+        packages=_packages() if packages else (),
+        environ=MappingProxyType(_known(environ)),
+        clock_offset=_clock_offset(engines),
+        free_ports=listeners.free_ephemeral(),
+        dma_buf=_dma_buf(root),
+        stopped=listeners.stopped(own),
+    )
+
+
+def _limit(name: str) -> int | None:
+    """The soft limit; None: unlimited."""
+    import resource
+
+    soft, _ = resource.getrlimit(getattr(resource, name))
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _free(folder: Path) -> int | None:
+    try:
+        stats = os.statvfs(folder)
+    except OSError:
+        return None
+    return stats.f_bavail * stats.f_frsize
+
+
+def _gpus(root: Path) -> tuple[str, ...]:
+    """Models, in PCI order, as the NVIDIA driver names them; () without that driver."""
+    found = []
+    with contextlib.suppress(OSError):
+        for folder in sorted((root / "proc/driver/nvidia/gpus").iterdir()):
+            text = (folder / "information").read_text(encoding="utf-8", errors="replace")
+            fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+            found.append(fields.get("Model", "").strip())
+    return tuple(found)
+
+
+def _dma_buf(root: Path) -> bool | None:
+    try:
+        text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return OPEN_DRIVER in text
+
+
+def _packages() -> tuple[Package, ...]:
+    from importlib import metadata
+
+    found = []
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found.append(Package(name, metadata.version(name)))
+    return tuple(found)
+
+
+def _known(environ: Mapping[str, str]) -> dict[str, str]:
+    """Values of secrets stay out: facts end up in reports."""
+    names = sorted(name for name in environ if name.startswith(PREFIXES))
+    return {name: "(hidden)" if any(word in name for word in SECRET) else environ[name] for name in names}
+
+
+def _clock_offset(engines: Iterable[Engine]) -> float | None:
+    """The engine whose clock differs most."""
+    return max((engine.clock_offset for engine in engines if engine.clock_offset is not None), key=abs, default=None)
+
+
+CLASS = "class/infiniband"
+MAX_GIDS = 256  # entries of a port's table
+NO_GID = frozenset("0:")
+
+
+def devices(sysfs: Path) -> tuple[RdmaDevice, ...]:
+    try:
+        folders = sorted((sysfs / CLASS).iterdir())
+    except OSError:
+        return ()
+    return tuple(map(_device, folders))
+
+
+def visible(sysfs: Path) -> bool:
+    return (sysfs / CLASS).is_dir()
+
+
+def _device(folder: Path) -> RdmaDevice:
+    port = folder / "ports" / "1"
+    return RdmaDevice(
+        name=folder.name,
+        state=_line(port / "state").rpartition(": ")[2],  # "4: ACTIVE"
+        link_layer=_line(port / "link_layer"),
+        rate=_line(port / "rate"),
+        gids=tuple(_gids(port)),
+        mtu=_mtu(folder),
+    )
+
+
+def _gids(port: Path) -> Iterator[tuple[int, str, str]]:
+    """Index, value and type ("RoCE v2", "IB/RoCE v1") of the entries in use; the unused ones are all zero."""
+    for index in range(MAX_GIDS):
+        file = port / "gids" / str(index)
+        value = _line(file)
+        if not value and not file.exists():
+            return
+        if value and not NO_GID.issuperset(value):
+            yield index, value, _line(port / "gid_attrs" / "types" / str(index))
+
+
+def _mtu(folder: Path) -> int | None:
+    """Of the network interface on the same card, bytes; None without one."""
+    with contextlib.suppress(OSError, ValueError):
+        for interface in sorted((folder / "device" / "net").iterdir()):
+            return int(_line(interface / "mtu"))
+    return None
+
+
+def _line(file: Path) -> str:
+    """Empty where the kernel has no such attribute or refuses to read it (types of unused GIDs give EINVAL)."""
+    try:
+        return file.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+RTM_NEWADDR, RTM_GETADDR = 20, 22
+NLMSG_ERROR, NLMSG_DONE = 2, 3
+NLM_F_REQUEST, NLM_F_DUMP = 1, 0x300
+IFA_ADDRESS, IFA_LOCAL = 1, 2
+HEAD = struct.Struct("=IHHII")  # length, type, flags, sequence, port
+IFADDR = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, interface
+ATTRIBUTE = struct.Struct("=HH")  # length, type
+READ = 64 * 1024
+PATIENCE = 1.0  # seconds
+
+
+def addresses() -> tuple[str, ...]:
+    """IPv4 and IPv6, in the kernel's order, loopback included; () where there is no rtnetlink."""
+    family = getattr(socket, "AF_NETLINK", None)
+    if family is None:
+        return ()
+    try:
+        with socket.socket(family, socket.SOCK_RAW, 0) as kernel:
+            kernel.settimeout(PATIENCE)
+            size = HEAD.size + IFADDR.size
+            kernel.send(HEAD.pack(size, RTM_GETADDR, NLM_F_REQUEST | NLM_F_DUMP, 1, 0) + IFADDR.pack(0, 0, 0, 0, 0))
+            return tuple(dict.fromkeys(_answers(kernel)))
+    except OSError:
+        return ()
+
+
+def _answers(kernel: socket.socket) -> Iterator[str]:
+    while True:
+        data = kernel.recv(READ)
+        while len(data) >= HEAD.size:
+            length, kind, *_ = HEAD.unpack_from(data)
+            if kind in (NLMSG_DONE, NLMSG_ERROR) or length < HEAD.size:
+                return
+            if kind == RTM_NEWADDR:
+                yield from _address(data[HEAD.size : length])
+            data = data[_aligned(length) :]
+
+
+def _address(body: bytes) -> Iterator[str]:
+    """Of a point-to-point interface IFA_ADDRESS is the other end's, IFA_LOCAL ours."""
+    family = body[0]
+    found: dict[int, bytes] = {}
+    rest = body[IFADDR.size :]
+    while len(rest) >= ATTRIBUTE.size:
+        length, kind = ATTRIBUTE.unpack_from(rest)
+        if length < ATTRIBUTE.size:
+            break
+        found[kind] = rest[ATTRIBUTE.size : length]
+        rest = rest[_aligned(length) :]
+    raw = found.get(IFA_LOCAL) or found.get(IFA_ADDRESS)
+    if raw and family in (socket.AF_INET, socket.AF_INET6):
+        yield socket.inet_ntop(family, raw)
+
+
+def _aligned(length: int) -> int:
+    return (length + 3) & ~3

@@ -1,0 +1,274 @@
+"""A router as it is now: its kind, its workers with their bootstrap ports, and what its breakers say.
+
+Read from sglang_router 0.3.2, smg 1.13.0 and pdctl's own.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from pdctl.fleet import exposition, http_client, peer_json, prober
+from pdctl.fleet.address import Unanswered, join, parse
+from pdctl.fleet.deadline import Deadline
+from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
+from pdctl.fleet.observations import Router, RouterWorker
+from pdctl.fleet.prober import Prober
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.fleet.http_client import Answer
+    from pdctl.fleet.observations import Reply
+    from pdctl.fleet.peer_json import Object
+
+UNAUTHORIZED = (401, 403)
+LOCKED = re.compile(r"answered (?:401|403)\b")
+MAX_WORKERS = 2048  # of one router; whoever names more is not believed: each would be asked, kept and judged
+ONE_BY_ONE = 10.0  # seconds for a router that asks all its workers before it answers
+
+
+@dataclass(frozen=True, slots=True)
+class RouterState:
+    """`reason` is why it is not ready, in its own words or the network's."""
+
+    reached: bool
+    ready: bool
+    workers: tuple[RouterWorker, ...] = ()
+    reason: str = ""
+    unauthorized: bool = False  # it does not tell its workers without a key that we do not have
+
+    def lists(self, url: str) -> bool:
+        """Whether the worker at `url` is listed and held healthy."""
+        return any(worker.url == url.rstrip("/") and worker.healthy for worker in self.workers)
+
+    @property
+    def locked_out(self) -> str:
+        """Why the router may not ask its workers: one of them wants another API key than the router has. In words."""
+        found = next((one for one in self.workers if not one.healthy and LOCKED.search(one.reason)), None)
+        return f"{found.url} does not take the router's API key, or wants one: {found.reason}" if found else ""
+
+    @property
+    def in_flight(self) -> int:
+        """Requests being answered: every one of them occupies exactly one decode (or regular) worker."""
+        return sum(worker.load for worker in self.workers if worker.role != "prefill")
+
+
+def fetch(url: str, timeout: float = 2.0, key: str = "") -> RouterState:
+    """`key`: bearer token for a router that asks for one."""
+    readiness = http_client.get(url + "/readiness", timeout, key=key)
+    if not readiness.reached:
+        return RouterState(False, False, reason=readiness.reason)
+    if readiness.status == 404:
+        return _mini_lb(url, timeout, key)
+    if readiness.status in UNAUTHORIZED:
+        return RouterState(True, False, (), refused("/readiness", readiness, key), unauthorized=True)
+    answer = http_client.get(url + "/workers", timeout, key=key)
+    if answer.status in UNAUTHORIZED:
+        return RouterState(True, readiness.ok, (), refused("/workers", answer, key), unauthorized=True)
+    told = answer.json()
+    if crowded(told):
+        return RouterState(True, False, reason=f"/workers {unlisted(told)}")
+    listed = listed_workers(told) or ()
+    return RouterState(True, readiness.ok, listed, "" if readiness.ok else _why(readiness))
+
+
+def _why(readiness: http_client.Answer) -> str:
+    """Why it is not ready: `reasons` (pdctl's own), `reason` (sglang_router, smg), `status`; else what came, cut."""
+    told = peer_json.mapping(readiness.json())
+    listed = told.get("reasons")
+    reasons = [peer_json.excerpt(one) for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
+    short = "; ".join(reasons) or peer_json.text(told.get("reason")) or peer_json.text(told.get("status"))
+    return peer_json.excerpt(short) if short else peer_json.complaint(readiness.body)
+
+
+def refused(path: str, answer: http_client.Answer, key: str) -> str:
+    """In words: a server that asks for a key, and what to do about it."""
+    if not key:
+        return f"{path} answers {answer.status}: it needs an API key; name it in the topology: security.api-key-file"
+    told = peer_json.complaint(answer.body)
+    return f"{path} answers {answer.status}: it does not take the API key of the topology ({told})"
+
+
+def _mini_lb(url: str, timeout: float, key: str) -> RouterState:
+    """sglang_router --mini-lb has neither /readiness nor /workers; this path asks its workers, one after the other."""
+    answer = http_client.get(url + "/get_server_info", max(timeout, ONE_BY_ONE), key=key)
+    body = peer_json.mapping(answer.json())
+    entries = [(entry, role) for role in ("prefill", "decode") for entry in peer_json.mappings(body.get(role))]
+    if crowd := _crowd(len(entries)):
+        return RouterState(True, False, reason=f"/get_server_info {crowd}")
+    listed = tuple(_told(entry, role) for entry, role in entries)
+    if not answer.ok or not listed:
+        return RouterState(True, False, reason=f"/readiness: 404, /get_server_info: {answer.status or answer.reason}")
+    return RouterState(True, True, listed)
+
+
+def _told(info: Object, role: str) -> RouterWorker:
+    """A worker by its own server info; what bootstrap port mini_lb holds for it, it tells nobody."""
+    host = peer_json.text(info.get("host"))
+    return RouterWorker(
+        url=f"http://{f'[{host}]' if ':' in host else host}:{peer_json.integer(info.get('port')) or 0}",
+        role=role,
+        healthy=True,
+        bootstrap_port=None,
+        bootstrap_known=False,
+        mode=peer_json.role(info),
+        load=0,
+    )
+
+
+def listed_workers(body: object) -> tuple[RouterWorker, ...] | None:
+    """The entries of GET /workers; None when `body` is no such list (`unlisted` says why)."""
+    if unlisted(body):
+        return None
+    return tuple(map(_worker, peer_json.mappings(peer_json.mapping(body)["workers"])))
+
+
+def unlisted(body: object) -> str:
+    """Why `body` is no list of workers, "" when it is one."""
+    entries = peer_json.mapping(body).get("workers")
+    if not isinstance(entries, list):
+        return "lists no workers"
+    return _crowd(len(entries))
+
+
+def crowded(body: object) -> bool:
+    """Whether `body` lists more workers than a router can have."""
+    entries = peer_json.mapping(body).get("workers")
+    return isinstance(entries, list) and bool(_crowd(len(entries)))
+
+
+def _crowd(count: int) -> str:
+    return f"lists {count} workers, and more than {MAX_WORKERS} are not believed" if count > MAX_WORKERS else ""
+
+
+def _worker(entry: Object) -> RouterWorker:
+    # sglang_router keeps what the worker told in `metadata`, smg in `labels`.
+    told = entry.get("metadata") or entry.get("labels")
+    return RouterWorker(
+        url=peer_json.text(entry.get("url")).rstrip("/"),
+        role=peer_json.text(entry.get("worker_type")) or "regular",
+        healthy=entry.get("is_healthy") is True,
+        bootstrap_port=peer_json.integer(entry.get("bootstrap_port")),
+        bootstrap_known="bootstrap_port" in entry,
+        mode=peer_json.text(peer_json.mapping(told).get("disaggregation_mode")),
+        load=peer_json.integer(entry.get("load")) or 0,
+        reason=peer_json.excerpt(peer_json.text(entry.get("reason"))),
+    )
+
+
+READINESS, WORKERS, METRICS = "/readiness", "/workers", "/metrics"
+SUMMARY = INFO_PATHS[1]  # of the router itself, or of workers behind it
+LOOKS = (READINESS, WORKERS, METRICS, SUMMARY)
+PATIENCE = 5.0  # seconds for one look
+METRICS_PORT = 29000  # of sglang_router and smg, unless --prometheus-port says otherwise
+OWN_SCHEMA = "pdctl.router."
+# Keys of an entry of /workers that only one of them writes.
+SMG_KEYS = frozenset(("labels", "models", "runtime_type", "pd_pairing", "http2"))
+STATE, HEALTH = "smg_worker_cb_state", "smg_worker_health"
+PAIR_STATE = "pdctl_router_breaker_state"
+STATES = (0, 1, 2)
+
+
+def probe_router(
+    url: str, deadline: float, *, metrics_url: str = "", patience: float = PATIENCE, key: str = ""
+) -> Router:
+    """`metrics_url`: where its Prometheus text is, when that is neither its own port nor METRICS_PORT of its host."""
+    probing = Prober(Deadline(deadline), patience, key)
+    base = url.rstrip("/")
+    answers = dict(zip(LOOKS, probing.ask_all(base, LOOKS), strict=True))
+    replies = {path: prober.reply(path, answers[path]) for path in LOOKS if path != METRICS}
+    readiness = replies[READINESS]
+    if not any(answer.reached for answer in answers.values()):
+        return Router(base, False, readiness.reason, readiness=readiness)
+    workers = listed_workers(replies[WORKERS].body) if replies[WORKERS].ok else None
+    kind = "" if replies[WORKERS].ok and crowded(replies[WORKERS].body) else _kind(replies)
+    info = {} if kind else _engine_info(base, probing, replies[SUMMARY])
+    mode = peer_json.excerpt(peer_json.text(info.get("disaggregation_mode")))
+    found = Router(
+        base,
+        True,
+        "" if kind else _not_recognised(mode, replies, answers),
+        kind=kind,
+        ready=readiness.ok if readiness.status in (200, 503) else None,
+        readiness=readiness,
+        workers=workers,
+        status=answers[WORKERS].status,
+        mode=mode,
+        bootstrap_port=peer_json.integer(info.get("disaggregation_bootstrap_port")),
+    )
+    if metrics_url or not answers[METRICS].ok:
+        return _with_metrics(found, _elsewhere(metrics_url or _default_metrics(base), probing), sure=bool(metrics_url))
+    return _with_metrics(found, answers[METRICS].text, sure=True)
+
+
+def _kind(replies: Mapping[str, Reply]) -> str:
+    listed, ready = peer_json.mapping(replies[WORKERS].body), peer_json.mapping(replies[READINESS].body)
+    summary = peer_json.mapping(replies[SUMMARY].body)
+    if any(peer_json.text(body.get("schema")).startswith(OWN_SCHEMA) for body in (listed, ready)):
+        return "pdctl"
+    if "router_manager" in summary and "stats" in listed:
+        return "sglang-router"
+    entries = peer_json.mappings(listed.get("workers"))
+    # Without a worker yet; a body that merely has such a key is somebody else's.
+    empty = listed.get("workers") == [] and bool(peer_json.mapping(listed.get("stats")))
+    if any(not SMG_KEYS.isdisjoint(entry) for entry in entries) or empty:
+        return "smg"
+    if any("metadata" in entry for entry in entries):
+        return "sglang-router"
+    both = isinstance(summary.get("prefill"), list) and isinstance(summary.get("decode"), list)
+    return "mini_lb" if both else ""
+
+
+def _engine_info(base: str, probing: Prober, summary: Reply) -> Mapping[str, object]:
+    """What an engine says of itself, and no router; empty where this is none."""
+    found = peer_json.mapping(summary.body)
+    if "disaggregation_mode" not in found:  # releases without the old path
+        found = peer_json.mapping(prober.reply(INFO_PATHS[0], probing.ask(base, INFO_PATHS[0])).body)
+    return found if "disaggregation_mode" in found else {}
+
+
+def _not_recognised(mode: str, replies: Mapping[str, Reply], answers: Mapping[str, Answer]) -> str:
+    if mode and not answers[WORKERS].ok:
+        return f"this is an engine (disaggregation_mode {mode}), not a router"
+    if answers[WORKERS].status in (401, 403):
+        return f"{answers[WORKERS].status} on {WORKERS}: the router asks for an API key"
+    if answers[WORKERS].ok:
+        return f"{WORKERS} {unlisted(replies[WORKERS].body) or 'lists no workers'}"
+    if "location" in answers[WORKERS].headers:
+        return f"{WORKERS} {replies[WORKERS].reason}"
+    return f"{answers[WORKERS].status} on {WORKERS}" if answers[WORKERS].reached else answers[WORKERS].reason
+
+
+def _default_metrics(base: str) -> str:
+    try:
+        return join(parse(base).host, METRICS_PORT)
+    except Unanswered:
+        return base
+
+
+def _elsewhere(url: str, probing: Prober) -> str:
+    answer = probing.ask(url.removesuffix(METRICS).rstrip("/"), METRICS)
+    return answer.text if answer.ok else ""
+
+
+def _with_metrics(found: Router, text: str, *, sure: bool) -> Router:
+    """Not `sure`: another router may hold the default port, so the text must name every worker of this one."""
+    known = {worker.url for worker in found.workers or ()}
+    named: set[str] = set()
+    states: dict[str, int] = {}
+    for name, written, value in exposition.samples(text):
+        if name not in (STATE, PAIR_STATE, HEALTH):
+            continue
+        labels = exposition.labels(written)
+        urls = [labels[label].rstrip("/") for label in ("worker", "prefill", "decode") if label in labels]
+        named.update(urls)
+        if name != HEALTH and value in STATES and known.issuperset(urls):
+            states[" ".join(urls)] = int(value)
+    if not text or not (sure or (known and known <= named)):
+        return found
+    return replace(
+        found, metrics=exposition.totals(text), breakers=MappingProxyType(states), breakers_known=bool(states)
+    )
