@@ -28,12 +28,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from pdctl.engine.decode.decode_manager import DecodeManager
-from pdctl.engine.kv_link.kv_config import DisaggConfig
+from pdctl.engine.kv_link.rank_shape import DisaggConfig
 from pdctl.engine.kv_link.room_state import KVPoll
 from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
 from pdctl.engine.prefill.bootstrap_server import BootstrapServer
 from pdctl.engine.prefill.prefill_manager import PrefillManager
-from pdctl.engine.transfer import memory, select
+from pdctl.engine.transfer import segment, select
 from pdctl.engine.transfer.transport import OpState, TransferPlan, Transport
 from tests.bench.transfer_patterns import Patterns
 
@@ -57,7 +57,7 @@ class Copies:
     def __init__(self, nbytes: int) -> None:
         span = max(256 << 20, 2 * nbytes)
         self._nbytes, self._count, self._next = nbytes, span // nbytes, 0
-        self._src, self._dst = (memory.as_bytes(memory.anonymous(span)) for _ in range(2))
+        self._src, self._dst = (segment.as_bytes(segment.anonymous(span)) for _ in range(2))
 
     def once(self) -> float:
         start = self._next * self._nbytes

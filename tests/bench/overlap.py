@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from pdctl.engine.ipc.messages import Reply, reply_codec
-from pdctl.engine.scheduler.overlap import WORTH_A_THREAD
+from pdctl.engine.scheduler.loop import WORTH_A_THREAD
 from tests.bench.engine_decode import SHAPES, make_model
 from tests.engine.scheduler.rig import TINY, Box, Station, ask, ids, settings
 

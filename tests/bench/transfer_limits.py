@@ -31,11 +31,10 @@ import msgspec
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from pdctl.engine.drill.link_events import Wire
-from pdctl.engine.drill.modelled_link import Link
-from pdctl.engine.drill.shaped_transport import ShapedTransport
+from pdctl.engine.drill.modelled_link import Link, Wire
+from pdctl.engine.drill.rehearsed_parts import ShapedTransport
 from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
-from pdctl.engine.transfer import memory, select
+from pdctl.engine.transfer import segment, select
 from pdctl.engine.transfer.transport import Op, OpState, Transport
 from tests.bench.transfer_patterns import Cost, Patterns, timed
 
@@ -65,7 +64,7 @@ class Copies:
     def __init__(self, nbytes: int) -> None:
         span = max(256 << 20, 2 * nbytes)
         self._nbytes, self._count, self._next = nbytes, span // nbytes, 0
-        self._src, self._dst = (memory.as_bytes(memory.anonymous(span)) for _ in range(2))
+        self._src, self._dst = (segment.as_bytes(segment.anonymous(span)) for _ in range(2))
 
     def once(self, *_: object) -> None:
         start = self._next * self._nbytes

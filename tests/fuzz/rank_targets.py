@@ -23,27 +23,27 @@ from pdctl.engine.cluster.rendezvous import Everybody, Here, Meeting
 from pdctl.engine.cluster.rendezvous import codec as meeting_codec
 from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.decode.decode_manager import DecodeManager
-from pdctl.engine.drill.frame_faults import FrameFaults
+from pdctl.engine.drill.kv_faults import FrameFaults
 from pdctl.engine.ipc.socket_keys import SocketKeys
 from pdctl.engine.kv_link import kv_loop as loops
-from pdctl.engine.kv_link import room_failure as failure
-from pdctl.engine.kv_link.bootstrap_client import TIMEOUT, BootstrapClient
-from pdctl.engine.kv_link.bootstrap_rows import ParallelInfo, RankEndpoint
+from pdctl.engine.kv_link import room_state as failure
+from pdctl.engine.kv_link.bootstrap_client import TIMEOUT, BootstrapClient, ParallelInfo, RankEndpoint
 from pdctl.engine.kv_link.kv_frames import (
     Abort,
     AbortAck,
     Checksums,
+    Link,
+    LinkEvent,
     RegisterAck,
     Status,
     TransferInfo,
     Unregister,
     codec,
     pack_pages,
+    require_address,
 )
 from pdctl.engine.kv_link.kv_manager import KvManager
-from pdctl.engine.kv_link.kv_sockets import Link, LinkEvent, require_address
-from pdctl.engine.kv_link.room_failure import FailureCode
-from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kv_link.room_state import FailureCode, KVPoll
 from pdctl.engine.prefill.bootstrap_server import BootstrapServer
 from pdctl.engine.prefill.prefill_manager import PrefillManager
 from pdctl.engine.transfer import select

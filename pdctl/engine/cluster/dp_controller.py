@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING
 import zmq
 
 from pdctl import lifeline
-from pdctl.engine.cluster import end_reason
+from pdctl.engine.cluster import rank_processes
 from pdctl.engine.cluster.rendezvous import Here, meet
-from pdctl.engine.config.instance_args import ServerArgs
+from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
 from pdctl.engine.config.process_log import configure, hit_an_exception
-from pdctl.engine.config.rank_places import Whereabouts
 from pdctl.engine.drill import fault_points
 from pdctl.engine.ipc.channels import Channels, keys_of, local_input
 from pdctl.engine.ipc.codec import FrameError
@@ -173,7 +172,7 @@ def main() -> None:
         control(args, channels, context, options.ipc_dir)
     except Exception as error:  # noqa: BLE001  # a process's last words, whatever ends it
         hit_an_exception(log, "DataParallelController", error)
-        end_reason.tell(in_words(error))
+        rank_processes.tell_end_reason(in_words(error))
         alarms.send(reply_codec.encode(Died(0, 0, in_words(error), who="DP controller")))
         code = 1
     context.destroy(linger=1000)
@@ -200,7 +199,7 @@ def control(args: ServerArgs, channels: Channels, context: zmq.Context[Socket], 
         addresses = inputs(args, channels, ipc_dir)
     except NotReadyError as error:
         log.error("DP controller: %s", error)
-        end_reason.tell(error.message)
+        rank_processes.tell_end_reason(error.message)
         sys.exit(1)
     for address in addresses:
         group = opened(zmq.PUSH)

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from pdctl.deployment_secret import ENV, MAC_BYTES
-from pdctl.engine.config.log_rate import LogRate
+from pdctl.engine.config.process_log import LogRate
 from pdctl.engine.drill import fault_points
 from pdctl.engine.ipc.codec import HEADER, Codec, FrameError
 from pdctl.errors import PdctlError

@@ -1,13 +1,18 @@
-"""The scheduler processes of an instance: started before anything heavy is imported, counted in, watched, and ended.
+"""The rank processes of an instance: started before anything heavy is imported, counted in, watched, and ended.
 
 An instance lives and dies as one: a tensor-parallel group cannot go on without a rank, so the first death ends it all.
+A process writes why it ended into a pipe, which its starter reads then: a message over a socket may still be on its
+way when the exit code is known. One write of at most `MAX_END_REASON` bytes is never torn (POSIX, PIPE_BUF: 4096 on
+Linux, 512 on macOS).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -17,12 +22,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pdctl import program
-from pdctl.engine.cluster.end_reason import EndReason
+from pdctl.engine.config.instance_args import Key, Whereabouts
 from pdctl.engine.config.process_log import decorations
-from pdctl.engine.config.rank_places import Key, Whereabouts
 from pdctl.engine.drill import fault_points
 from pdctl.errors import PdctlError
-from pdctl.lifeline import Lifeline
+from pdctl.lifeline import Lifeline, is_pipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -244,3 +248,43 @@ def _dist_init(args: ServerArgs, replica: int) -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+END_REASON_ENV = "PDCTL_END_REASON_FD"
+MAX_END_REASON = select.PIPE_BUF  # bytes
+
+
+class EndReason:
+    """The starter's end. `env` and `fds` go to `subprocess.Popen(env=…, pass_fds=…)`; then `started`."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        return (self._write,)
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {END_REASON_ENV: str(self._write)}
+
+    def started(self) -> None:
+        os.close(self._write)
+
+    def read(self) -> str:
+        """The first reason told; empty where it told none. Called once, when the process has ended."""
+        told = b""
+        with contextlib.suppress(BlockingIOError):  # a child of it has the pipe, too
+            told = os.read(self._read, MAX_END_REASON)
+        os.close(self._read)
+        return told.split(b"\n")[0].decode("utf-8", "replace")
+
+
+def tell_end_reason(reason: str) -> None:
+    """Leave `reason` for the starter; a no-op for a process started by hand. Callable from any thread."""
+    number = os.environ.get(END_REASON_ENV, "")
+    if number.isdigit() and is_pipe(int(number)):
+        line = " ".join(reason.split()).encode()[: MAX_END_REASON - 1] + b"\n"
+        with contextlib.suppress(BrokenPipeError):  # nobody is left to read it
+            os.write(int(number), line)

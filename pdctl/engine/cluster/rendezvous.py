@@ -12,7 +12,7 @@ import msgspec
 import zmq
 from msgspec import Meta
 
-from pdctl.engine.config.log_rate import LogRate
+from pdctl.engine.config.process_log import LogRate
 from pdctl.engine.ipc.channels import Line
 from pdctl.engine.ipc.codec import Codec, FrameError
 from pdctl.engine.ipc.socket_keys import NOT_ALIKE

@@ -6,11 +6,9 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pdctl.engine.config.latent import Latent, latent
-from pdctl.engine.config.layer_windows import SWITCHED, layer_windows
-from pdctl.engine.config.mixture import Mixture, mixture, sparse_layers
+from pdctl.engine.config.layer_kinds import SWITCHED, Mixture, layer_windows, mixture, sparse_layers
 from pdctl.errors import PdctlError
 
 if TYPE_CHECKING:
@@ -48,7 +46,7 @@ class Rope:
     """Rotary embedding. `low_freq` and `high_freq` are llama3's scaling only; what follows `original_context`, yarn's.
 
     `magnitude` is what rotated queries and keys are multiplied with, and `all_dims` how yarn's factor for whole heads
-    is written (mscale_all_dim): DeepSeek's softmax takes that one (mla.py).
+    is written (mscale_all_dim): DeepSeek's softmax takes that one (attention_layer.py).
     """
 
     theta: float = 10000.0
@@ -89,7 +87,7 @@ class ModelConfig:
     latent: Latent | None = None  # MLA; then `head_dim` is the rotated part of a head, and `kv_heads` say nothing
     mixture: Mixture | None = None
     out_bias: bool = False  # of attention's last projection
-    sinks: bool = False  # sinks.py
+    sinks: bool = False  # attention.py
     sparse: tuple[bool, ...] = ()  # of each layer of a mixture, whether it has experts; () for a dense model
 
     @classmethod
@@ -309,3 +307,48 @@ def _dtype(raw: Mapping[str, Any], where: str) -> str:
     if name not in SUPPORTED_DTYPES:
         raise CheckpointError(f"{where}: dtype {name!r} is not supported; supported: {', '.join(SUPPORTED_DTYPES)}")
     return name
+
+
+ARCHITECTURES = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM")
+
+
+class Latent(NamedTuple):
+    """Widths in numbers. The cache holds one vector per token for all heads: `kv_rank` + `rope_dim` numbers."""
+
+    q_rank: int  # 0: queries come from the hidden states in one step
+    kv_rank: int
+    nope_dim: int  # of a query or key head, without position
+    rope_dim: int  # of a query head, and of the key part all heads share
+    v_dim: int
+    adjacent: bool  # whether checkpoints hold the pairs that rotate together side by side
+
+    @property
+    def qk_dim(self) -> int:
+        return self.nope_dim + self.rope_dim
+
+    @property
+    def cached_dim(self) -> int:
+        return self.kv_rank + self.rope_dim
+
+
+def latent(raw: Mapping[str, Any], architecture: str) -> Latent | None:
+    """None for models with heads of K and V. Raises KeyError for what is missing, ValueError for odd widths."""
+    if architecture not in ARCHITECTURES:
+        return None
+    found = Latent(
+        q_rank=int(raw.get("q_lora_rank") or 0),
+        kv_rank=int(raw["kv_lora_rank"]),
+        nope_dim=int(raw["qk_nope_head_dim"]),
+        rope_dim=int(raw["qk_rope_head_dim"]),
+        v_dim=int(raw["v_head_dim"]),
+        adjacent=architecture == "DeepseekV2ForCausalLM" or bool(raw.get("rope_interleave", True)),
+    )
+    for key, width in (
+        ("kv_lora_rank", found.kv_rank),
+        ("qk_nope_head_dim", found.nope_dim),
+        ("qk_rope_head_dim", found.rope_dim),
+        ("q_lora_rank", found.q_rank),
+    ):
+        if width % 2:  # rotation takes two numbers as a complex one, which must stand at even places
+            raise ValueError(f"{key} = {width}; supported: even widths")
+    return found

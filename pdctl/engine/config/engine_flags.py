@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl import deployment_secret, http_auth
-from pdctl.engine.config import bounds, checkpoint_fit, shapes
+from pdctl.engine.config import start_checks
 from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.drill import fault_points, rehearsed_mistakes
 from pdctl.errors import UsageError
@@ -89,7 +89,7 @@ def parse_with_keys(argv: Sequence[str], environ: MutableMapping[str, str]) -> t
         )
     http_auth.add_flags(parser)
     parser.add_argument("--deployment-secret-file", default="", metavar="FILE", help=deployment_secret.HELP)
-    parser.add_argument("--enable-dp-attention", action="store_true", help=shapes.DEPRECATED)
+    parser.add_argument("--enable-dp-attention", action="store_true", help=start_checks.DEPRECATED)
     group = parser.add_argument_group("rehearsal", rehearsed_mistakes.HELP)
     group.add_argument("--rehearse", nargs="+", action="extend", default=[], metavar="INCIDENT")
     values = vars(parser.parse_args(argv))
@@ -104,7 +104,7 @@ def parse_with_keys(argv: Sequence[str], environ: MutableMapping[str, str]) -> t
     problem = refuse(args)
     if problem:
         parser.error(problem)
-    args = shapes.divided(args)
+    args = start_checks.divided(args)
     port = args.rehearsal.fallback_port
     for variable in (http_auth.KEY_VARIABLE, http_auth.ADMIN_VARIABLE):
         environ.pop(variable, None)
@@ -115,7 +115,7 @@ def refuse(args: ServerArgs) -> str:
     """Why these arguments cannot run, naming the flag and the fix; empty when they can."""
     if not (Path(args.model_path) / "config.json").is_file():
         return f"--model-path {args.model_path}: no config.json there; give the directory of a Hugging Face checkpoint"
-    problem = bounds.refuse(args) or checkpoint_fit.refuse(args)
+    problem = start_checks.bound_problem(args) or start_checks.checkpoint_problem(args)
     if problem:
         return problem
     if args.prefills and args.chunked_prefill_size % args.page_size:

@@ -1,13 +1,14 @@
-"""What an instance was asked to be: one frozen value that travels unchanged to each of its processes (as JSON)."""
+"""What an instance was asked to be, one frozen value that travels to its processes as JSON; where its ranks stand."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pdctl.engine.drill import rehearsed_mistakes
-from pdctl.layout.shape import Shape
+from pdctl.layout.shape import RankPlace, Shape, place
 
 DEFAULT_BOOTSTRAP_PORT = 8998
 FAKE_BOOTSTRAP_HOST = "2.2.2.2"  # sglang: both ends of such a request use the fake sender and receiver
@@ -140,3 +141,28 @@ class ServerArgs:
     def from_json(cls, text: str) -> ServerArgs:
         values = json.loads(text)
         return cls(**{**values, "rehearse": tuple(values.get("rehearse", ()))})
+
+
+Key = tuple[int, int, int]  # dp_rank (0 without data parallelism), pp_rank, tp_rank: what a rank's messages carry
+
+
+class Whereabouts(NamedTuple):
+    """`replica` is 0 unless plain data parallelism multiplies the ranks."""
+
+    replica: int
+    rank: RankPlace
+
+    @classmethod
+    def all(cls, shape: Shape) -> tuple[Whereabouts, ...]:
+        """Every rank of the instance, in the order the nodes start them."""
+        plain = shape.replicas > 1
+        return tuple(cls((rank.dp_rank or 0) if plain else 0, rank) for rank in place(shape))
+
+    @classmethod
+    def find(cls, shape: Shape, replica: int, pp_rank: int, tp_rank: int) -> Whereabouts:
+        wanted = (replica, pp_rank, tp_rank)
+        return next(here for here in cls.all(shape) if (here.replica, here.rank.pp_rank, here.rank.tp_rank) == wanted)
+
+    @property
+    def key(self) -> Key:
+        return self.rank.dp_rank or 0, self.rank.pp_rank, self.rank.tp_rank

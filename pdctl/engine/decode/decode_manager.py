@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING
 
 from pdctl.engine.decode.prefill_directory import PrefillDirectory
 from pdctl.engine.decode.receiver import KvReceiver, Receiver
-from pdctl.engine.kv_link import room_failure as failures
-from pdctl.engine.kv_link.fake_room import FakeReceiver
+from pdctl.engine.kv_link import room_state as failures
 from pdctl.engine.kv_link.kv_frames import AbortAck, Frame, RegisterAck, Status
 from pdctl.engine.kv_link.kv_loop import BUSY_POLL
 from pdctl.engine.kv_link.kv_manager import KvManager
-from pdctl.engine.kv_link.room_failure import Failure, FailureCode
+from pdctl.engine.kv_link.room_state import Failure, FailureCode, FakeReceiver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pdctl.engine.decode.rank_connection import RankConnection
-    from pdctl.engine.kv_link.kv_config import DisaggConfig
-    from pdctl.engine.kv_link.kv_sockets import Link, LinkEvent
+    from pdctl.engine.kv_link.kv_frames import Link, LinkEvent
+    from pdctl.engine.kv_link.rank_shape import DisaggConfig
     from pdctl.engine.kv_link.room_state import ManagerStats
     from pdctl.engine.kvcache.pool_geometry import PoolGeometry
     from pdctl.engine.transfer.transport import Transport

@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING
 from pdctl.engine.decode.receiver import FakeReceiver
 from pdctl.engine.ipc import steady_clock
 from pdctl.engine.ipc.messages import Drained, Tokens
-from pdctl.engine.kv_link.room_failure import Failure, http_status
-from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kv_link.room_state import Failure, KVPoll, http_status
 from pdctl.engine.kvcache.metadata_row import ContextCorruptionError, MetadataRow, believed_row
 from pdctl.engine.scheduler import scheduler_log
-from pdctl.engine.scheduler.queues import Queues
-from pdctl.engine.scheduler.role import Match, Role
-from pdctl.engine.scheduler.shared_failure import shared_failure
+from pdctl.engine.scheduler.role import Match, Role, shared_failure
+from pdctl.engine.scheduler.scheduler_log import Queues
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

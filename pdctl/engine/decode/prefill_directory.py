@@ -14,17 +14,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from pdctl.engine.decode.rank_connection import RETRY, RankConnection
-from pdctl.engine.kv_link import room_failure as failures
+from pdctl.engine.kv_link import room_state as failures
 from pdctl.engine.kv_link.bootstrap_client import BootstrapError
+from pdctl.engine.kv_link.kv_manager import RoomNotices
 from pdctl.engine.kv_link.rank_shape import MismatchError, check, leader_key, log_mismatch, rank_keys
-from pdctl.engine.kv_link.room_failure import Failure, FailureCode, RoomFailedError
-from pdctl.engine.kv_link.room_notices import RoomNotices
+from pdctl.engine.kv_link.room_state import Failure, FailureCode, RoomFailedError
 
 if TYPE_CHECKING:
     from pdctl.engine.decode.rank_connection import LinkTable
-    from pdctl.engine.kv_link.bootstrap_rows import ParallelInfo, RankKey
+    from pdctl.engine.kv_link.bootstrap_client import ParallelInfo, RankKey
     from pdctl.engine.kv_link.kv_frames import Abort
-    from pdctl.engine.kv_link.rank_context import RankContext
+    from pdctl.engine.kv_link.kv_manager import RankContext
     from pdctl.layout.kv_links import PullTargets
 
 log = logging.getLogger("pdctl.engine")

@@ -9,18 +9,16 @@ import uuid
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from pdctl.engine.kv_link import room_failure as failures
+from pdctl.engine.kv_link import room_state as failures
 from pdctl.engine.kv_link.bootstrap_client import BootstrapError
-from pdctl.engine.kv_link.kv_frames import RegisterAck, RegisterKvArgs, Unregister, codec
-from pdctl.engine.kv_link.kv_sockets import LinkError, LinkEvent, tcp
+from pdctl.engine.kv_link.kv_frames import LinkError, LinkEvent, RegisterAck, RegisterKvArgs, Unregister, codec, tcp
 from pdctl.engine.kv_link.rank_shape import log_mismatch
-from pdctl.engine.kv_link.room_failure import Failure, FailureCode, RoomFailedError
+from pdctl.engine.kv_link.room_state import Failure, FailureCode, RoomFailedError
 
 if TYPE_CHECKING:
-    from pdctl.engine.kv_link.bootstrap_rows import RankEndpoint, RankKey
-    from pdctl.engine.kv_link.kv_frames import Frame
-    from pdctl.engine.kv_link.kv_sockets import Link
-    from pdctl.engine.kv_link.rank_context import RankContext
+    from pdctl.engine.kv_link.bootstrap_client import RankEndpoint, RankKey
+    from pdctl.engine.kv_link.kv_frames import Frame, Link
+    from pdctl.engine.kv_link.kv_manager import RankContext
 
 log = logging.getLogger("pdctl.engine")
 

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from pdctl.engine.kv_link import kv_checksums
-from pdctl.engine.kv_link import room_failure as failures
-from pdctl.engine.kv_link.fake_room import FakeReceiver
+from pdctl.engine.kv_link import room_state as failures
 from pdctl.engine.kv_link.kv_frames import Abort, Status, TransferInfo, clipped, pack_pages
 from pdctl.engine.kv_link.rank_shape import room_page_bytes
-from pdctl.engine.kv_link.room_failure import Failure, FailureCode, RoomFailedError
-from pdctl.engine.kv_link.room_state import KVPoll, TransferStats
+from pdctl.engine.kv_link.room_state import Failure, FailureCode, FakeReceiver, KVPoll, RoomFailedError, TransferStats
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from pdctl.engine.decode.prefill_directory import PrefillDirectory, Writers
     from pdctl.engine.decode.rank_connection import RankConnection
     from pdctl.engine.kv_link.kv_loop import Timer
-    from pdctl.engine.kv_link.rank_context import RankContext
+    from pdctl.engine.kv_link.kv_manager import RankContext
     from pdctl.engine.transfer.transport import Pages
     from pdctl.layout.kv_links import PullTargets
 

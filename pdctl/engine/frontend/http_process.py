@@ -22,8 +22,8 @@ import zmq
 
 from pdctl.engine.cluster.node_links import Leaving, Lost, Nodes, Up
 from pdctl.engine.cluster.rendezvous import Meeting
+from pdctl.engine.config.instance_args import Whereabouts
 from pdctl.engine.config.process_log import configure_access
-from pdctl.engine.config.rank_places import Whereabouts
 from pdctl.engine.drill import fault_points
 from pdctl.engine.frontend.application import build
 from pdctl.engine.frontend.engine_metrics import Metrics
@@ -263,7 +263,7 @@ class Life:
 
     async def _start_bootstrap(self) -> None:
         from pdctl.engine.prefill.bootstrap_server import BootstrapServer
-        from pdctl.engine.prefill.rank_admission import Admission
+        from pdctl.engine.prefill.rank_table import Admission
 
         self._bootstrap = BootstrapServer(
             self._args.host,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import zmq
 
-from pdctl.engine.config.rank_places import Whereabouts
+from pdctl.engine.config.instance_args import Whereabouts
 from pdctl.engine.drill import fault_points
 from pdctl.engine.frontend.refusal import HttpRefusal
 from pdctl.engine.ipc.channels import Channels, keys_of, local_input

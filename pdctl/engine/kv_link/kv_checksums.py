@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pdctl.engine.kv_link.kv_frames import MAX_FRAME, Checksums, pack_pages, unpack_pages
-from pdctl.engine.transfer.around import find
 from pdctl.engine.transfer.checksum import ChecksumTransport, Region
+from pdctl.engine.transfer.transport import find
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,29 +1,70 @@
-"""What the KV managers of both roles share: the loop, the transport, the counters, and how frames are taken apart."""
+"""What the KV managers of both roles share: the rank's context, the transport, the counters, frames taken apart."""
 
 from __future__ import annotations
 
 import logging
+import platform
+import uuid
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pdctl.engine.drill.frame_faults import faults_for
+from pdctl.engine.config.process_log import LogRate
+from pdctl.engine.drill.kv_faults import faults_for
 from pdctl.engine.ipc.codec import FrameError
 from pdctl.engine.ipc.socket_keys import SocketKeys
-from pdctl.engine.kv_link.kv_frames import Frame, clipped, codec
+from pdctl.engine.kv_link.bootstrap_client import BootstrapError
+from pdctl.engine.kv_link.kv_frames import Frame, LinkError, clipped, codec, tcp
 from pdctl.engine.kv_link.kv_loop import KvLoop
-from pdctl.engine.kv_link.rank_context import RankContext, host_identity
 from pdctl.engine.kv_link.rank_shape import RankShape
 from pdctl.engine.kv_link.room_state import ManagerStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.engine.kv_link.kv_config import DisaggConfig
-    from pdctl.engine.kv_link.kv_sockets import Link, LinkEvent
+    from pdctl.engine.kv_link.bootstrap_client import RankKey
+    from pdctl.engine.kv_link.kv_frames import Abort, Link, LinkEvent
+    from pdctl.engine.kv_link.rank_shape import DisaggConfig
     from pdctl.engine.kvcache.pool_geometry import PoolGeometry
     from pdctl.engine.transfer.transport import Transport
 
 log = logging.getLogger("pdctl.engine")
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def host_identity() -> str:
+    """The same for all processes of one running machine, whatever addresses it has."""
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:  # not Linux
+        return f"{platform.node()}-{uuid.getnode():x}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankContext:
+    """`host` is the machine's identity, not its address. `wake` is called whenever a room changed."""
+
+    config: DisaggConfig
+    transport: Transport
+    geometry: PoolGeometry
+    shape: RankShape
+    loop: KvLoop
+    wake: Callable[[], None]
+    host: str
+    rate: LogRate = field(default_factory=lambda: LogRate(log))  # for what peers and clients can repeat
+    _warned: set[str] = field(default_factory=set)
+
+    @property
+    def endpoint(self) -> str:
+        """This rank's PULL socket, as peers dial it."""
+        return self.loop.endpoint
+
+    def warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning(text)
 
 
 class KvManager(ABC):
@@ -165,3 +206,47 @@ class KvManager(ABC):
 
     @abstractmethod
     def on_death(self) -> None: ...
+
+
+class RoomNotices:
+    """One frame each, without an answer: where it does not arrive, the prefill's own deadline still holds."""
+
+    def __init__(self, loop: KvLoop, address: str) -> None:
+        """`address`: the bootstrap server that knows the ranks."""
+        self._loop = loop
+        self._address = address
+        self._endpoints: dict[RankKey, str] = {}
+
+    def forget(self) -> None:
+        """The ranks may be others by now."""
+        self._endpoints.clear()
+
+    def give(self, key: RankKey, frame: Abort, unproven: str = "") -> None:
+        """Find the rank and send `frame`. `unproven`: the server's host, until it is known to be of the deployment."""
+        known = self._endpoints.get(key)
+        if known is not None:
+            self._send(known, frame)
+        else:
+            self._loop.spawn(self._find(key, frame, unproven), lambda why: self._untold(frame, why))
+
+    async def _find(self, key: RankKey, frame: Abort, unproven: str) -> None:
+        try:
+            found = await self._loop.bootstrap.rank_endpoint(self._address, key, unproven)
+        except BootstrapError as error:
+            self._untold(frame, error.message)
+            return
+        endpoint = self._endpoints[key] = tcp(found.rank_ip, found.rank_port)
+        self._send(endpoint, frame)
+
+    def _send(self, endpoint: str, frame: Abort) -> None:
+        try:
+            self._loop.send_once(endpoint, codec.encode(frame))
+        except LinkError as error:
+            self._untold(frame, str(error))
+            return
+        log.info("room=%d given up before any page list; told %s", frame.room, endpoint)
+
+    def _untold(self, frame: Abort, why: str) -> None:
+        log.info(
+            "room=%d given up before any page list, and prefill %s cannot be told: %s", frame.room, self._address, why
+        )

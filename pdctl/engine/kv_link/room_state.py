@@ -1,9 +1,17 @@
-"""Where a room stands, under SGLang's numbers (sglang 0.5.23 srt/disaggregation/base/conn.py KVPoll)."""
+"""Where a room stands (SGLang's KVPoll, 0.5.23), what it has moved, why it failed; and rooms without a peer.
+
+A failure has a stable code, and SGLang's own sentence followed by what was missing and where. Requests that name the
+fake bootstrap host (warm-up and health) get a room whose other end never has to be waited for.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pdctl.engine.transfer.transport import Pages
 
 
 class KVPoll(IntEnum):
@@ -66,3 +74,164 @@ class ManagerStats:
     failed: int
     rejected_frames: int
     nbytes: int
+
+
+ABORTED = "Aborted by AbortReq."
+ABORTED_BY_DECODE = "Aborted by decode-side abort notification."
+
+
+class FailureCode(str, Enum):
+    ABORTED = "aborted"
+    BOOTSTRAP_TIMEOUT = "bootstrap_timeout"
+    WAITING_TIMEOUT = "waiting_timeout"
+    BOOTSTRAP_UNREACHABLE = "bootstrap_unreachable"
+    RANK_UNREACHABLE = "rank_unreachable"
+    MISMATCH = "mismatch"
+    PREFILL_LOST = "prefill_lost"
+    DECODE_LOST = "decode_lost"
+    UNKNOWN_SESSION = "unknown_session"
+    UNKNOWN_ROOM = "unknown_room"
+    DUPLICATE_ROOM = "duplicate_room"
+    BAD_PAGES = "bad_pages"
+    TRANSFER = "transfer"
+    CHECKSUM = "checksum"
+    DP_CONFLICT = "dp_conflict"
+    NO_DP_RANK = "no_dp_rank"
+    STALE_ENDPOINT = "stale_endpoint"
+    MANAGER_DIED = "manager_died"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """`code` is one of FailureCode, or whatever a newer peer sent."""
+
+    code: str
+    message: str
+
+    def exception_text(self, room: int) -> str:
+        """As SGLang prints it behind `with exception`."""
+        return f"KVTransferError(bootstrap_room={room}): {self.message}"
+
+
+class RoomFailedError(Exception):
+    """What a room waited for will not come; `failure` says why."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def aborted(reason: str) -> Failure:
+    return Failure(FailureCode.ABORTED.value, reason)
+
+
+# What one side saw of the pair is as true for the other's client; of anything else SGLang's sentence is told.
+SHARED = (
+    FailureCode.MISMATCH.value,
+    FailureCode.RANK_UNREACHABLE.value,
+    FailureCode.DP_CONFLICT.value,
+    FailureCode.NO_DP_RANK.value,
+)
+# DP ranks are named by the request alone: no other pair would serve it, and no router should think less of this one.
+THE_REQUESTS = (FailureCode.DP_CONFLICT.value, FailureCode.NO_DP_RANK.value)
+
+
+def http_status(code: str) -> int:
+    """What the client of a room that failed gets."""
+    return 400 if code in THE_REQUESTS else 500
+
+
+def given_up(code: str, reason: str) -> Failure:
+    """What a prefill rank makes of an abort."""
+    return Failure(code, reason) if code in SHARED and reason else aborted(ABORTED_BY_DECODE)
+
+
+def timed_out(room: int, seconds: float, limit: float, state: KVPoll, missing: str) -> Failure:
+    """`missing` names what did not come and from where. A wait far beyond its limit shows that this process hung."""
+    code = FailureCode.BOOTSTRAP_TIMEOUT if state == KVPoll.BOOTSTRAPPING else FailureCode.WAITING_TIMEOUT
+    waited = f"Request {room} timed out after {seconds:.1f}s in {state.label} (limit {limit:.1f}s)"
+    return Failure(code.value, f"{waited}: {missing}")
+
+
+def bootstrap_unreachable(address: str, detail: str) -> Failure:
+    message = f"Could not fetch prefill parallel info from bootstrap_addr: {address}: {detail}"
+    return Failure(FailureCode.BOOTSTRAP_UNREACHABLE.value, message)
+
+
+def prefill_lost(address: str, detail: str) -> Failure:
+    message = f"Lost connection with prefill instance (bootstrap_addr: {address}): {detail}"
+    return Failure(FailureCode.PREFILL_LOST.value, message)
+
+
+def decode_lost(session: str, endpoint: str, detail: str) -> Failure:
+    message = f"Decode instance could be dead, remote session {session} ({endpoint}) is not alive: {detail}"
+    return Failure(FailureCode.DECODE_LOST.value, message)
+
+
+def of(code: FailureCode, message: str) -> Failure:
+    return Failure(code.value, message)
+
+
+class FakeSender:
+    """For requests that name the fake bootstrap host: everything succeeds at once and nothing is sent."""
+
+    settled = True
+    failure: Failure | None = None
+    peers: tuple[str, ...] = ()
+
+    def __init__(self, room: int, rid: str) -> None:
+        self.room = room
+        self.rid = rid
+        self.stats = TransferStats()
+        self._state = KVPoll.WAITING_FOR_INPUT
+
+    def poll(self) -> KVPoll:
+        return self._state
+
+    def send(self, pages: Pages, last: bool, metadata: bytes = b"") -> None:
+        del metadata
+        self.stats = TransferStats(pages=self.stats.pages + len(pages), chunks=self.stats.chunks + 1)
+        if last:
+            self._state = KVPoll.SUCCESS
+
+    def abort(self, reason: str = ABORTED, code: str = FailureCode.ABORTED.value) -> None:
+        self.failure = Failure(code, reason)
+        self._state = KVPoll.FAILED
+
+    def clear(self) -> None:
+        return
+
+
+class FakeReceiver:
+    """For requests that name the fake bootstrap host: ready at once, arrived as soon as the pages are announced."""
+
+    failure: Failure | None = None
+    peers: tuple[str, ...] = ()
+
+    def __init__(self, room: int, rid: str) -> None:
+        self.room = room
+        self.rid = rid
+        self.metadata: bytes | None = None
+        self.stats = TransferStats()
+        self._state = KVPoll.WAITING_FOR_INPUT
+
+    @property
+    def settled(self) -> bool:
+        return self._state.final
+
+    def poll(self) -> KVPoll:
+        return self._state
+
+    def send_metadata(self, pages: Pages, prefix_pages: int = 0) -> None:
+        """`metadata` stays empty: there is no first token, and the scheduler takes any."""
+        del prefix_pages
+        self.stats = TransferStats(pages=len(pages))
+        self.metadata = b""
+        self._state = KVPoll.SUCCESS
+
+    def abort(self, reason: str = ABORTED, code: str = FailureCode.ABORTED.value) -> None:
+        self.failure = Failure(code, reason)
+        self._state = KVPoll.FAILED
+
+    def clear(self) -> None:
+        return

@@ -1,9 +1,13 @@
-"""One rank's KV memory as tensors: the same bytes the transfer engine moves and attention reads."""
+"""One rank's KV memory as tensors: the same bytes the transfer engine moves and attention reads.
+
+A retracted request's pages are copied to the host (sglang 0.5.23 --disaggregation-decode-retraction-backup cpu_tensor).
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
@@ -11,6 +15,7 @@ from pdctl.layout.shape import stage_layers
 
 if TYPE_CHECKING:
     from pdctl.engine.config.checkpoint_config import ModelConfig
+    from pdctl.engine.kvcache.allocator import Pages
 
 __all__ = ["KVPool", "Layout", "PoolGeometry"]
 
@@ -87,3 +92,29 @@ def _as_bytes(buffer: memoryview | torch.Tensor | None, nbytes: int, device: tor
     if flat.dtype != torch.uint8 or flat.numel() < nbytes:
         raise ValueError(f"KV pool buffer is {flat.numel()} of {flat.dtype}; {nbytes} bytes of uint8 are needed")
     return flat[:nbytes]
+
+
+class Backup:
+    """A copy of some pages, every layer of them: what `restore` writes is what was there, bit for bit."""
+
+    def __init__(self, pool: KVPool, pages: Pages) -> None:
+        self._copy = pool.items.index_select(0, _items(pool, pages)).to("cpu")
+        self.pages = len(pages)
+
+    @property
+    def nbytes(self) -> int:
+        return self._copy.nbytes
+
+    def restore(self, pool: KVPool, pages: Pages) -> None:
+        """Write the copy into `pages`, as many as were taken, in the same order."""
+        if len(pages) != self.pages:
+            raise ValueError(f"a backup of {self.pages} pages does not fit into {len(pages)}")
+        pool.items.index_copy_(0, _items(pool, pages), self._copy.to(pool.items.device))
+
+
+def _items(pool: KVPool, pages: Pages) -> torch.Tensor:
+    """Where each page of each slab stands among the pool's items, slab by slab."""
+    geometry = pool.geometry
+    slabs = np.arange(geometry.num_slabs, dtype=np.int64) * (geometry.slab_stride // geometry.item_bytes)
+    first = pages.astype(np.int64) * (geometry.page_stride // geometry.item_bytes)
+    return torch.from_numpy((slabs[:, None] + first).ravel()).to(pool.items.device)

@@ -1,39 +1,41 @@
-"""The arithmetic of a decoder on one rank: token ids in, logits out.
+"""The arithmetic of a decoder on one rank: token ids in, logits out; and the weights of its pipeline stage.
 
-Each layer is an attention (gqa.py, mla.py) and an MLP (mlp.py, experts.py), as stage.py puts them together. Hidden
-states go from pipeline stage to pipeline stage within a forward pass.
+Each layer is an attention (attention_layer.py) and an MLP (mlp.py). Attention is cut over attn_tp, the MLP over tp,
+layers over pp; hidden states go from pipeline stage to pipeline stage within a forward pass.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
-from pdctl.engine.model.gathering import Gathering
-from pdctl.engine.model.rows import norm_floor, padded, unit_rows
+from pdctl.engine.model.attention_layer import GroupedQuery, LatentAttention
+from pdctl.engine.model.linear import norm_floor, padded, unit_rows
+from pdctl.engine.model.mlp import Experts, GatedMlp
+from pdctl.engine.model.parallel import Gathering
+from pdctl.layout.shape import stage_layers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pdctl.engine.config.checkpoint_config import ModelConfig
     from pdctl.engine.model.attention import Step
-    from pdctl.engine.model.experts import Experts
     from pdctl.engine.model.forward_batch import Share
     from pdctl.engine.model.linear import Linear
-    from pdctl.engine.model.mlp import GatedMlp
     from pdctl.engine.model.parallel import Group, Groups
-    from pdctl.engine.model.stage import ModelWeights
+    from pdctl.engine.model.weights import Shard
 
 
 class Decoder:
-    """Holds one rank's rearranged weights (stage.py); keeps no state between steps."""
+    """Holds one rank's rearranged weights (decoder.py); keeps no state between steps."""
 
     def __init__(
         self, config: ModelConfig, weights: ModelWeights, rotations: torch.Tensor, groups: Groups, dtype: torch.dtype
     ) -> None:
-        """`rotations` is [positions, rotated numbers / 2], complex (rope.py)."""
+        """`rotations` is [positions, rotated numbers / 2], complex (attention_layer.py)."""
         self._vocab = config.vocab
         self._hidden = config.hidden
         self._weights = weights
@@ -111,3 +113,64 @@ def _add_product(residual: torch.Tensor, rows: torch.Tensor, linear: Linear, gro
     if group.size == 1:
         return linear.add_product(residual, rows)
     return group.all_reduce(linear.product(rows)).add_(residual)
+
+
+EMBEDDING = "model.embed_tokens.weight"
+
+
+class Layer(NamedTuple):
+    attention: GroupedQuery | LatentAttention
+    mlp: GatedMlp | Experts
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWeights:
+    """One pipeline stage's. The embedding is the first stage's, the head the last one's."""
+
+    embedding: torch.Tensor | None  # [vocab, hidden]: whole on every rank, a lookup needs no sum over ranks
+    layers: tuple[Layer, ...]
+    lm_head: Linear | None  # [vocabulary rows of this rank, hidden]
+
+
+def load(shard: Shard) -> ModelWeights:
+    """Read what the rank of `shard` holds; the checkpoint is not needed afterwards."""
+    config, groups = shard.config, shard.groups
+    numbers = stage_layers(config.layers, groups.pp.size, groups.pp.rank)
+    return ModelWeights(
+        _embedding(shard) if groups.first_stage else None,
+        tuple(_layer(shard, index, number) for index, number in enumerate(numbers)),
+        _lm_head(shard) if groups.last_stage else None,
+    )
+
+
+def _layer(shard: Shard, index: int, number: int) -> Layer:
+    """`index` counts within the stage, `number` within the model."""
+    latent, prefix = shard.config.latent, f"model.layers.{number}."
+    attention = LatentAttention(shard, index, prefix, latent) if latent else GroupedQuery(shard, index, prefix)
+    return Layer(attention, _mlp(shard, number, prefix + "mlp.", prefix + "post_attention_layernorm.weight"))
+
+
+def _mlp(shard: Shard, number: int, prefix: str, norm: str) -> GatedMlp | Experts:
+    config, tp = shard.config, shard.groups.tp
+    if config.mixture and config.sparse[number]:
+        return Experts.load(shard, config.mixture, prefix, norm)
+    return GatedMlp.load(shard, prefix, norm, config.intermediate, tp.rank, tp.size)
+
+
+def _embedding(shard: Shard) -> torch.Tensor:
+    # A copy: what safetensors hands out is the file itself, which somebody may overwrite while we serve.
+    return shard.checkpoint.tensor(EMBEDDING).to(device=shard.device, dtype=shard.dtype, copy=True)
+
+
+def _lm_head(shard: Shard) -> Linear:
+    attn_tp, vocab = shard.groups.attn_tp, shard.config.vocab
+    # Equal on every rank (an all-gather needs that); the last rank pads with zeros.
+    count = -(-vocab // attn_tp.size)
+    start = attn_tp.rank * count
+    rows = shard.checkpoint.part(
+        EMBEDDING if shard.config.tie_embeddings else "lm_head.weight", 0, start, min(start + count, vocab)
+    )
+    padding = count - rows.shape[0]
+    if padding:
+        rows = torch.cat((rows, rows.new_zeros(padding, rows.shape[1])))
+    return shard.folded(rows, "model.norm.weight")

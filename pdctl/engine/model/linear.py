@@ -1,4 +1,4 @@
-"""Matrix products with a checkpoint's weights, in the form that is fastest where the model runs.
+"""Matrix products with a checkpoint's weights, in the form that is fastest where the model runs; and rows.
 
 On a CPU with oneDNN the weights are packed once at load. Against torch.mm, with weights that come from memory, that is
 1.6 to 1.9 times as fast at 8 to 32 rows and 1.1 times at 256 (docs/performance.md).
@@ -6,18 +6,26 @@ On a CPU with oneDNN the weights are packed once at load. Against torch.mm, with
 A row's product must not depend on how many rows share it, nor on how many threads: which batch a request is in must
 not change its answer. Which kernel multiplies so many rows, and whether it adds in the same order as the others, is
 the library's choice on each processor. So it is tried (CheckedLinear), not assumed.
+
+Products use all threads; everything else in a pass uses one. Where torch cuts an operation among threads, a number is
+computed by vector code in one cut and by the scalar code for what a vector does not fill in another, and attention
+gives each thread a scratch area that begins at another address, from which MKL multiplies in another order. With one
+thread a row comes out alike whatever is beside it. Products are most of a pass, and are checked.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
+from contextlib import contextmanager
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.nn.functional as F
 
-from pdctl.engine.model.threads import many, using
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 log = logging.getLogger(__name__)
 
@@ -178,3 +186,88 @@ def can_pack(dtype: torch.dtype) -> bool:
 
 def _onednn() -> Any:  # noqa: ANN401 (operators registered at run time)
     return torch.ops.mkldnn
+
+
+def bucket(count: int) -> int:
+    """How many rows are multiplied for `count` of them: one of about sixty numbers below a thousand.
+
+    oneDNN makes a kernel for every number of rows it meets and keeps a thousand of them. With prompts of every length
+    that is a gigabyte within minutes, and a kernel to be made for most passes.
+    """
+    if count <= 8:
+        return max(count, FEWEST_ROWS)
+    step = 4 if count <= 64 else 16
+    return -(-count // step) * step
+
+
+def padded(rows: torch.Tensor) -> torch.Tensor:
+    """`bucket` rows; those that are added mean nothing and are cut off at the end."""
+    missing = bucket(rows.shape[0]) - rows.shape[0]
+    return torch.constant_pad_nd(rows, (0, 0, 0, missing)) if missing > 0 else rows
+
+
+def norm_floor(width: int, eps: float, device: torch.device) -> torch.Tensor:
+    """What `unit_rows` takes for an RMS norm over `width` numbers."""
+    return torch.tensor(width * eps, device=device)
+
+
+def unit_rows(x: torch.Tensor, floor: torch.Tensor) -> torch.Tensor:
+    """x / sqrt(|x|² + floor) per row: an RMS norm whose scale lives in the next matrix. Float32 inside.
+
+    Not hypot: of squares, sums and roots IEEE 754 says every bit, whichever code computes them.
+    """
+    wide = x.float()
+    return wide.div(torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().add_(floor).sqrt_()).to(x.dtype)
+
+
+def sigmoid(x: torch.Tensor) -> torch.Tensor:
+    """In float32, the same bits wherever a number stands.
+
+    torch's vector code and the scalar code for what a vector does not fill differ in the last bit, and which of them
+    computes a number depends on how many rows there are. In float64 both round to the same float32.
+    """
+    return x.double().sigmoid_().float()
+
+
+def rotate_(heads: torch.Tensor, rotation: torch.Tensor) -> None:
+    """Rotate each adjacent pair in place (attention_layer.py). The last dimension is dense; every stride is even."""
+    pairs = heads.float().view(*heads.shape[:-1], -1, 2)
+    torch.view_as_complex(pairs).mul_(rotation)
+    if heads.dtype != torch.float32:
+        heads.copy_(pairs.flatten(-2))
+
+
+_own = threading.local()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Operations of the calling thread use no other inside, but for those under `using(many())`."""
+    before = torch.get_num_threads()
+    outer = getattr(_own, "many", None)
+    _own.many = outer or before
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        _own.many = outer
+
+
+def many() -> int:
+    """How many threads the calling thread may use for a product."""
+    return getattr(_own, "many", None) or torch.get_num_threads()
+
+
+@contextmanager
+def using(threads: int) -> Iterator[None]:
+    """Half a microsecond; nothing where `threads` is what is set."""
+    before = torch.get_num_threads()
+    if threads == before:
+        yield
+        return
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -9,13 +9,11 @@ import torch
 
 from pdctl.engine.config.checkpoint_config import CheckpointError, ModelConfig
 from pdctl.engine.model.attention import Step
-from pdctl.engine.model.decoder import Decoder
+from pdctl.engine.model.attention_layer import rotation_table
+from pdctl.engine.model.decoder import Decoder, load
 from pdctl.engine.model.forward_batch import ForwardBatch, SeqSlice
-from pdctl.engine.model.rope import rotation_table
-from pdctl.engine.model.shards import Shard
-from pdctl.engine.model.stage import load
-from pdctl.engine.model.threads import one_thread
-from pdctl.engine.model.weights import Checkpoint
+from pdctl.engine.model.linear import one_thread
+from pdctl.engine.model.weights import Checkpoint, Shard
 from pdctl.layout.shape import stage_layers
 
 if TYPE_CHECKING:

@@ -2,18 +2,23 @@
 
 Which ranks belong together is the layout's arithmetic (`pdctl.layout.shape`, sglang 0.5.23 dp_attention.py). Every
 rank of a replica creates every group, in the same order: torch.distributed demands it.
+
+Gloo has one network thread for all groups of a process, and one worker for each. torch gives every group a device of
+its own, whose thread wakes up a hundred times a second whether there is work or not: sixteen idle ranks of four groups
+each would cost as much as a busy core's twentieth.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-from pdctl.engine.model import gloo
+from pdctl.engine.model.linear import padded
 from pdctl.errors import NotReadyError
 from pdctl.layout.shape import RankPlace, Shape, place
 
@@ -195,7 +200,7 @@ class Groups:
 def _meet(world_rank: int, world_size: int, init_method: str, join_timeout: float, on_gpu: bool) -> None:
     try:
         dist.init_process_group(
-            "nccl" if on_gpu else gloo.backend(),
+            "nccl" if on_gpu else backend(),
             init_method=init_method,
             rank=world_rank,
             world_size=world_size,
@@ -233,10 +238,62 @@ def _open(cut: Cut, own: RankPlace, on_gpu: bool, apart: bool) -> Group:
             continue
         timeout = timedelta(seconds=STEP_TIMEOUT)
         # Small ints go over gloo on every device: a poll must not synchronise the GPU.
-        control = dist.new_group(members, backend=gloo.backend(), timeout=timeout)
+        control = dist.new_group(members, backend=backend(), timeout=timeout)
         tensors = control
         if on_gpu or apart:
-            tensors = dist.new_group(members, backend="nccl" if on_gpu else gloo.backend(), timeout=timeout)
+            tensors = dist.new_group(members, backend="nccl" if on_gpu else backend(), timeout=timeout)
         if own.world_rank in members:
             mine = Group(members, own.world_rank, tensors, control)
     return mine
+
+
+class Gathering:
+    """Which group brings how many rows; the same in every group."""
+
+    def __init__(self, group: Group, counts: Sequence[int], device: torch.device) -> None:
+        """`group` has one rank of each attention DP group; `counts` are their rows, in its rank order."""
+        self._group = group
+        self._count = counts[group.rank]
+        self._start = sum(counts[: group.rank])
+        self._most = max(counts)
+        self._places: torch.Tensor | None = None
+        self.total = sum(counts)
+        if self.total < self._most * len(counts):
+            places = [rank * self._most + row for rank, count in enumerate(counts) for row in range(count)]
+            self._places = torch.tensor(places, device=device)
+
+    def collect(self, rows: torch.Tensor) -> torch.Tensor:
+        """[total, hidden], and padding below (linear.py), from the first rows of each group's [rows, hidden]."""
+        own = rows.new_zeros(self._most, rows.shape[1])
+        own[: self._count] = rows[: self._count]
+        everything = self._group.all_gather_rows(own)
+        # What is not a token never reaches a layer: it would cost work, and the experts would have to tell it apart.
+        return padded(everything if self._places is None else everything[self._places])
+
+    def own(self, rows: torch.Tensor) -> torch.Tensor:
+        """This group's rows out of those of `collect`."""
+        return rows[self._start : self._start + self._count]
+
+
+SHARED = "gloo_shared"
+PLAIN = "gloo"
+
+
+@lru_cache(maxsize=1)
+def backend() -> str:
+    """The name to give torch.distributed; plain gloo where this torch does not let its options be set."""
+    kind: Any = getattr(dist, "ProcessGroupGloo", None)
+    options: Any = getattr(kind, "_Options", None)
+    if not all(hasattr(options, name) for name in ("_devices", "_threads", "_timeout")):
+        return PLAIN
+    devices: list[Any] = []
+
+    def create(given: Any, _: object = None) -> object:  # noqa: ANN401  # torch names no type for it
+        if not devices:
+            devices.append(kind.create_default_device())
+        chosen = options()
+        chosen._devices, chosen._threads, chosen._timeout = devices, 1, given.timeout
+        return kind(given.store, given.group_rank, given.group_size, chosen)
+
+    dist.Backend.register_backend(SHARED, create, extended_api=True, devices=["cpu"])
+    return SHARED

@@ -1,21 +1,28 @@
-"""Reads tensors, whole or one rank's slice of them, from the safetensors files of a checkpoint."""
+"""A checkpoint's tensors as one rank uses them: read whole or in slices, rearranged, and identified."""
 
 from __future__ import annotations
 
+import hashlib
+import math
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 
 from pdctl.engine.config import weight_files
 from pdctl.engine.config.checkpoint_config import CheckpointError
 from pdctl.engine.config.weight_files import SINGLE
+from pdctl.engine.model.linear import make_linear, norm_floor
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    import torch
+    from pdctl.engine.config.checkpoint_config import ModelConfig
+    from pdctl.engine.model.linear import Linear
+    from pdctl.engine.model.parallel import Groups
 
 
 class Checkpoint:
@@ -75,3 +82,67 @@ class Checkpoint:
             except (SafetensorError, OSError) as error:
                 raise CheckpointError(f"{self.path / file}: not a readable safetensors file: {error}") from None
         return self._files[file]
+
+
+class Shard:
+    """Cuts and rearranges the tensors of one rank."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: ModelConfig,
+        groups: Groups,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        config.check_shape(groups.shape)
+        self.checkpoint = checkpoint
+        self.config = config
+        self.groups = groups
+        self.dtype = dtype
+        self.device = device
+        self.hidden_floor = norm_floor(config.hidden, config.rms_eps, device)
+
+    def rows(self, name: str, start: int, count: int) -> torch.Tensor:
+        return self.checkpoint.part(name, 0, start, start + count)
+
+    def columns(self, name: str, start: int, count: int, bias: torch.Tensor | None = None) -> Linear:
+        return make_linear(self.checkpoint.part(name, 1, start, start + count), self.dtype, self.device, bias)
+
+    def folded(
+        self, matrix: torch.Tensor, norm: str, bias: torch.Tensor | None = None, dtype: torch.dtype | None = None
+    ) -> Linear:
+        """`matrix` with the norm before it multiplied in: in float32, then rounded once."""
+        return make_linear(self.scaled(matrix, norm), dtype or self.dtype, self.device, bias)
+
+    def scaled(self, matrix: torch.Tensor, norm: str) -> torch.Tensor:
+        """`matrix` in float32 with the norm's scale, times sqrt(width): the norm divides by |x|, not by its mean."""
+        scale = self.checkpoint.tensor(norm).float()
+        return matrix.float() * (scale * math.sqrt(len(scale)))
+
+
+# Fields that may differ between two servers of one model: limits, and how the checkpoint happens to be stored.
+APART = ("max_position", "eos_token_ids", "bos_token_id", "dtype")
+PROJECTIONS = ("k_proj", "kv_a_proj_with_mqa")
+ROWS = 2
+
+
+def model_identity(config: ModelConfig, path: str | Path) -> str:
+    """`<architecture>-<12 digits>`: a digest of the config, and of a few rows of what makes the first and last keys.
+
+    A fine-tuned model differs from its base there in a config that is the same. Reads some KiB of the checkpoint.
+    """
+    shape = {name: value for name, value in asdict(config).items() if name not in APART}
+    digest = hashlib.sha256(repr(sorted(shape.items())).encode())
+    with Checkpoint(path) as weights:
+        for layer in {0, config.layers - 1}:
+            for projection in PROJECTIONS:
+                name = f"model.layers.{layer}.self_attn.{projection}.weight"
+                if name in weights:
+                    digest.update(_rows(weights, name))
+    return f"{config.architecture}-{digest.hexdigest()[:12]}"
+
+
+def _rows(weights: Checkpoint, name: str) -> bytes:
+    rows: bytes = weights.part(name, 0, 0, ROWS).to(torch.float32).contiguous().numpy().tobytes()
+    return rows

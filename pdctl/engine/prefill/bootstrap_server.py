@@ -19,8 +19,7 @@ from uvicorn.server import ServerState
 
 from pdctl.engine.drill.fault_points import arm, raiser
 from pdctl.engine.ipc.http_protocol import BoundedProtocol
-from pdctl.engine.prefill.rank_admission import Admission, foreign
-from pdctl.engine.prefill.rank_table import Answer, RankTable, Request, text
+from pdctl.engine.prefill.rank_table import Admission, Answer, RankTable, Request, foreign, text
 from pdctl.errors import LaunchError
 from pdctl.http_auth import SIGNATURE
 from pdctl.thread_death import guard_task

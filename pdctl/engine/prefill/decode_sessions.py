@@ -1,16 +1,19 @@
-"""The decode ranks a prefill rank serves: of each its socket, its pool what goes there; and how many there may be."""
+"""The decode ranks a prefill rank serves: of each its socket, its pool, and each room's pages in it."""
 
 from __future__ import annotations
 
 import logging
 import resource
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engine.kv_link import rank_shape
+from pdctl.engine.kv_link.kv_checksums import checksums
 from pdctl.engine.kv_link.kv_frames import (
     PROTOCOL,
+    LinkError,
     RegisterAck,
     RegisterKvArgs,
     Status,
@@ -18,20 +21,18 @@ from pdctl.engine.kv_link.kv_frames import (
     codec,
     other_version,
 )
-from pdctl.engine.kv_link.kv_sockets import LinkError
 from pdctl.engine.kv_link.rank_shape import room_page_bytes
-from pdctl.engine.kv_link.room_failure import FailureCode
-from pdctl.engine.transfer.transport import Cut, TransferError
+from pdctl.engine.kv_link.room_state import FailureCode
+from pdctl.engine.transfer.pages import require_pages
+from pdctl.engine.transfer.transport import Cut, Op, OpState, TransferError
 from pdctl.layout.kv_links import piece, speaks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pdctl.engine.kv_link.kv_frames import Frame
-    from pdctl.engine.kv_link.kv_sockets import Link
-    from pdctl.engine.kv_link.rank_context import RankContext
-    from pdctl.engine.transfer.transport import TransferPlan
-
+    from pdctl.engine.kv_link.kv_frames import Checksums, Frame, Link, TransferInfo
+    from pdctl.engine.kv_link.kv_manager import RankContext
+    from pdctl.engine.transfer.transport import Pages, TransferPlan, Transport
 
 log = logging.getLogger("pdctl.engine")
 
@@ -236,3 +237,86 @@ def _evicted(
     if found is not None:
         evict(found)
     return found is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    pages: Pages
+    last: bool
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A chunk on its way to every decode rank of the room."""
+
+    chunk: Chunk
+    began: float  # monotonic seconds
+    ops: list[Op]
+
+    @property
+    def done(self) -> bool:
+        return all(op.state == OpState.DONE for op in self.ops)
+
+    def note(self, room: int) -> None:
+        nbytes = sum(op.nbytes for op in self.ops)
+        log.info(
+            "room=%d sent chunk pages=%d last=%s bytes=%d seconds=%.6f",
+            room, len(self.chunk.pages), self.chunk.last, nbytes, time.monotonic() - self.began,
+        )  # fmt: skip
+
+
+def note_page_list(info: TransferInfo) -> None:
+    """sglang 0.5.3 to 0.5.23, nixl (there at debug level)."""
+    required = info.required_dst_info_num
+    log.info("got info room=%d agent_name='%s' required_dst_info_num=%d", info.room, info.session, required)
+
+
+@dataclass(slots=True, eq=False)
+class Destination:
+    """A dummy takes part in the count and gets nothing. `nbytes`, `chunks` and `descriptors` count what was posted."""
+
+    session: DecodeSession
+    info: TransferInfo
+    pages: Pages
+    nbytes: int = 0
+    chunks: int = 0
+    descriptors: int = 0
+    posted: list[tuple[Pages, Op]] = field(default_factory=list)  # our pages, in order
+
+    def check(self) -> str:
+        """What is wrong with the page list; empty when nothing is."""
+        try:
+            require_pages(f"page list of {self.session.endpoint}", self.pages, self.session.num_pages)
+        except TransferError as error:
+            return str(error)
+        return ""
+
+    @property
+    def expected(self) -> int:
+        """Pages of the whole prompt, those the decode has already among them."""
+        return self.info.decode_prefix_pages + len(self.pages)
+
+    def wrong_length(self, sent: int, last: bool) -> bool:
+        return sent > self.expected or (last and sent != self.expected)
+
+    def post(self, transport: Transport, pages: Pages, first: int) -> Op:
+        """`pages` of ours, of the prompt's those from number `first` on, to the decode's pages for them.
+
+        What the decode has already is left out. Raises TransferError for pages that are none.
+        """
+        session, prefix = self.session, self.info.decode_prefix_pages
+        pages, first = pages[max(0, prefix - first) :], max(0, first - prefix)
+        if session.plan is None or (prefix and not len(pages)):
+            return Op(session.id, 0, OpState.DONE)
+        op = transport.post(session.plan, pages, self.pages[first : first + len(pages)])
+        self.nbytes += op.nbytes
+        self.descriptors += op.descriptors
+        self.chunks += bool(len(pages))
+        self.posted.append((pages, op))
+        return op
+
+    @property
+    def checksums(self) -> Checksums | None:
+        """Once every write has ended."""
+        return checksums(self.session.plan, self.posted) if self.session.plan is not None else None

@@ -8,16 +8,17 @@ import uuid
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from pdctl.engine.drill.faulty_transport import with_faults
-from pdctl.engine.kv_link import room_failure as failures
-from pdctl.engine.kv_link.bootstrap_client import BootstrapError
-from pdctl.engine.kv_link.bootstrap_rows import RoomRank
-from pdctl.engine.kv_link.fake_room import FakeSender
+from pdctl.engine.drill.kv_faults import with_faults
+from pdctl.engine.kv_link import room_state as failures
+from pdctl.engine.kv_link.bootstrap_client import BootstrapError, RoomRank
 from pdctl.engine.kv_link.kv_frames import (
     PROTOCOL,
     Abort,
     AbortAck,
     Frame,
+    Link,
+    LinkError,
+    LinkEvent,
     RegisterAck,
     RegisterKvArgs,
     Status,
@@ -28,14 +29,10 @@ from pdctl.engine.kv_link.kv_frames import (
     hello,
     other_version,
 )
-from pdctl.engine.kv_link.kv_manager import KvManager
-from pdctl.engine.kv_link.kv_sockets import Link, LinkError, LinkEvent
+from pdctl.engine.kv_link.kv_manager import KvManager, RoomNotices
 from pdctl.engine.kv_link.rank_shape import leader_key
-from pdctl.engine.kv_link.room_failure import Failure, FailureCode
-from pdctl.engine.kv_link.room_notices import RoomNotices
-from pdctl.engine.kv_link.room_state import KVPoll, ManagerStats
-from pdctl.engine.prefill.decode_sessions import DecodeSession, SessionTable, open_session
-from pdctl.engine.prefill.destination import note_page_list
+from pdctl.engine.kv_link.room_state import Failure, FailureCode, FakeSender, KVPoll, ManagerStats
+from pdctl.engine.prefill.decode_sessions import DecodeSession, SessionTable, note_page_list, open_session
 from pdctl.engine.prefill.registration import Registration, server_address
 from pdctl.engine.prefill.sender import KvSender, Sender
 from pdctl.engine.prefill.unclaimed_rooms import RefusedRooms, UnclaimedPageLists
@@ -45,7 +42,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from pdctl.engine.kv_link.kv_config import DisaggConfig
+    from pdctl.engine.kv_link.rank_shape import DisaggConfig
     from pdctl.engine.kvcache.pool_geometry import PoolGeometry
     from pdctl.engine.transfer.transport import Transport
 

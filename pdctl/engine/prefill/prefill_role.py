@@ -14,17 +14,15 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pdctl.engine.drill.faulty_transport import FaultyTransport
+from pdctl.engine.drill.kv_faults import FaultyTransport
 from pdctl.engine.ipc import steady_clock
-from pdctl.engine.kv_link.room_failure import http_status
-from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kv_link.room_state import KVPoll, http_status
 from pdctl.engine.kvcache.metadata_row import MetadataRow
 from pdctl.engine.scheduler import scheduler_log
-from pdctl.engine.scheduler.queues import Queues
-from pdctl.engine.scheduler.role import Match, Role
-from pdctl.engine.scheduler.shared_failure import shared_failure
-from pdctl.engine.scheduler.waiting import WaitingQueue
-from pdctl.engine.transfer.around import find
+from pdctl.engine.scheduler.batch_queues import WaitingQueue
+from pdctl.engine.scheduler.role import Match, Role, shared_failure
+from pdctl.engine.scheduler.scheduler_log import Queues
+from pdctl.engine.transfer.transport import find
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,14 +8,13 @@ import random
 import threading
 from typing import TYPE_CHECKING
 
-from pdctl.engine.kv_link.bootstrap_client import BootstrapError
-from pdctl.engine.kv_link.bootstrap_rows import FOLLOW_ROOM, RankKey, RankRow
+from pdctl.engine.kv_link.bootstrap_client import FOLLOW_ROOM, BootstrapError, RankKey, RankRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pdctl.engine.kv_link.kv_config import DisaggConfig
     from pdctl.engine.kv_link.kv_loop import KvLoop
+    from pdctl.engine.kv_link.rank_shape import DisaggConfig
 
 log = logging.getLogger("pdctl.engine")
 

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from pdctl.engine.kv_link import room_failure as failures
-from pdctl.engine.kv_link.fake_room import FakeSender
+from pdctl.engine.kv_link import room_state as failures
 from pdctl.engine.kv_link.kv_frames import Status, clipped, unpack_pages
 from pdctl.engine.kv_link.kv_loop import BUSY_POLL
-from pdctl.engine.kv_link.room_failure import Failure, FailureCode
-from pdctl.engine.kv_link.room_state import KVPoll, TransferStats
-from pdctl.engine.prefill.destination import Chunk, Destination, Part, note_page_list
+from pdctl.engine.kv_link.room_state import Failure, FailureCode, FakeSender, KVPoll, TransferStats
+from pdctl.engine.prefill.decode_sessions import Chunk, Destination, Part, note_page_list
 from pdctl.engine.transfer.transport import Op, OpState, TransferError
 
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
     from pdctl.engine.kv_link.kv_frames import TransferInfo
     from pdctl.engine.kv_link.kv_loop import Timer
-    from pdctl.engine.kv_link.rank_context import RankContext
+    from pdctl.engine.kv_link.kv_manager import RankContext
     from pdctl.engine.prefill.decode_sessions import DecodeSession
     from pdctl.engine.transfer.transport import Pages
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pdctl.engine.kv_link.kv_frames import TransferInfo
     from pdctl.engine.kv_link.kv_loop import KvLoop, Timer
-    from pdctl.engine.kv_link.room_failure import Failure
+    from pdctl.engine.kv_link.room_state import Failure
 
 
 CAPACITY = 4096

@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 from pdctl import lifeline
-from pdctl.engine.config.instance_args import ServerArgs
+from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
 from pdctl.engine.config.process_log import configure
-from pdctl.engine.config.rank_places import Whereabouts
 from pdctl.engine.model.memory import prefer_huge_pages
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pdctl.engine.decode.receiver import Receiver
-    from pdctl.engine.kvcache.backup import Backup
+    from pdctl.engine.kvcache.kv_pool import Backup
     from pdctl.engine.kvcache.radix import Node
     from pdctl.engine.prefill.sender import Sender
 

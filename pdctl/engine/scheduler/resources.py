@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pdctl.engine.config.instance_args import ServerArgs
-    from pdctl.engine.kvcache.allocator import PageAllocator, Pages
+    from pdctl.engine.kvcache.allocator import PageAllocator, Pages, PageTable
     from pdctl.engine.kvcache.metadata_row import MetadataSlots
-    from pdctl.engine.kvcache.page_table import PageTable
     from pdctl.engine.model.model_runner import ModelRunner
     from pdctl.engine.model.parallel import Groups
     from pdctl.engine.scheduler.req import Req

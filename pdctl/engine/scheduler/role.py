@@ -1,19 +1,33 @@
-"""What the event loop asks of a role; unified, prefill and decode each answer in a file of their own."""
+"""What the event loop asks of a role, the role of an ordinary engine, and how a rank takes another role.
+
+Prefill and decode have packages of their own. A rank takes another role while nothing is in flight (sglang 0.5.23
+disaggregation/role_switch.py). Weights, KV pool and transport stay; queues, KV manager and prefix cache are the new
+role's. The ranks of a DP group say yes together, and become something else together; that all groups of an instance
+do is the HTTP process's business, which asks each of them before it tells any (engine/frontend/instance.py).
+"""
 
 from __future__ import annotations
 
+import logging
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.drill.fault_points import arm
+from pdctl.engine.ipc import steady_clock
+from pdctl.engine.ipc.messages import NOT_IDLE, UNHEALTHY, LiveRoom, Switched
+from pdctl.engine.kv_link.room_state import Failure, FailureCode
+from pdctl.engine.scheduler.batch_queues import RunningBatch, WaitingQueue
 from pdctl.engine.scheduler.req import Req
-from pdctl.engine.scheduler.running import RunningBatch
+from pdctl.engine.scheduler.scheduler_log import Queues
+from pdctl.engine.transfer.transport import TransferError
+from pdctl.errors import PdctlError
 
 if TYPE_CHECKING:
-    from pdctl.engine.ipc.messages import Generate
-    from pdctl.engine.scheduler.queues import Queues
+    from pdctl.engine.ipc.messages import Generate, SwitchRole
+    from pdctl.engine.model.parallel import Group
     from pdctl.engine.scheduler.resources import Resources
     from pdctl.engine.scheduler.schedule_batch import Batch, Outcome
 
@@ -94,3 +108,189 @@ class Role(ABC):
             self.resources.cancel(req)
             self.resources.release(req)
         return len(gone)
+
+
+class UnifiedRole(Role):
+    """Prefill goes first, as in sglang; requests taken back for want of pages go before that."""
+
+    def __init__(self, resources: Resources) -> None:
+        super().__init__(resources)
+        self.waiting = WaitingQueue(resources, self._admit)
+
+    def add(self, req: Req) -> None:
+        self.waiting.add(req)
+
+    def _admit(self, req: Req) -> bool:
+        running = self.running
+        if running.retracted:
+            return False
+        return running.admission.admit(req, [*running, *self.waiting.started])
+
+    def poll(self) -> None:
+        return
+
+    def next_batch(self) -> Batch | None:
+        self.running.resume(lambda: self.waiting.started)
+        room_for = self.resources.args.max_running_requests - len(self.running)
+        return self.waiting.next_batch(room_for) or self.running.next_batch()
+
+    def settle(self, outcome: Outcome) -> None:
+        if not outcome.batch.prefill:
+            self.running.settle()
+            return
+        self.waiting.settle()
+        for req, _ in outcome.batch.parts:
+            if not req.aborted:
+                self.resources.keep(req)
+        for req in outcome.made:
+            if req.finish is None:
+                self.running.join(req)
+            else:
+                self.resources.release(req)
+
+    def publish(self, outcome: Outcome) -> None:
+        for req in outcome.made:
+            self.resources.emit(req, req.output_ids[-1:])
+
+    def abort(self, match: Match) -> int:
+        gone = self.waiting.remove(match)
+        for req in gone:
+            self.resources.cancel(req)
+            self.resources.release(req)
+        return len(gone) + self._cancel_running(match)
+
+    def members(self) -> Iterator[tuple[str, Req]]:
+        yield from (("waiting", req) for req in self.waiting)
+        yield from (("running", req) for req in self.running)
+        yield from (("retracted", req) for req in self.running.retracted)
+
+    def queues(self) -> Queues:
+        running = self.running
+        return Queues(running=len(running), waiting=len(self.waiting), retracted=len(running.retracted))
+
+
+log = logging.getLogger("pdctl.engine")
+
+REFUSED, FAILED = "role_switch_refused", "role_switch_failed"
+
+
+class RoleSwitch:
+    """Collective: every rank of a DP group calls `take` for the same order in the same turn."""
+
+    def __init__(self, resources: Resources, become: Callable[[str], Role]) -> None:
+        """`become` puts the new role together; it raises PdctlError, TransferError or OSError when it cannot be had."""
+        self._resources = resources
+        self._become = become
+        self._broken = False
+
+    def take(self, order: SwitchRole, role: Role) -> tuple[Role, Switched]:
+        """The role from here on, and what the leader answers."""
+        refusal = self._agreed(Failure(REFUSED, reason) if (reason := self._obstacle(role)) else None)
+        if refusal is not None:
+            return role, self._answer(order, refusal.message, safe=not self._broken)
+        old = self._resources.args.disaggregation_mode
+        if not order.commit:
+            return role, self._answer(order, "", safe=True)
+        if old == order.role:
+            return role, self._answer(order, "", safe=False)
+        new, failure = self._turn(order.role)
+        failure = self._agreed(failure)
+        if failure is None and new is not None:
+            log.info("PD role switch succeeded: %s -> %s", old, order.role)  # sglang's line
+            return new, self._answer(order, "", safe=False)
+        self._broken = True
+        why = failure.message if failure else "unknown"
+        log.critical(  # sglang's line
+            "PD role switch (%s -> %s) failed during teardown/rebuild; instance unhealthy: %s", old, order.role, why
+        )
+        return role, self._answer(order, f"role switch failed; instance unhealthy, restart required: {why}", safe=False)
+
+    def _obstacle(self, role: Role) -> str:
+        if self._broken:
+            return UNHEALTHY
+        queues = role.queues()
+        return NOT_IDLE if queues.total or queues.draining else ""
+
+    def _turn(self, mode: str) -> tuple[Role | None, Failure | None]:
+        try:
+            return self._become(mode), None
+        except PdctlError as error:
+            return None, Failure(FAILED, error.message)
+        except (TransferError, OSError) as error:
+            return None, Failure(FAILED, f"{type(error).__name__}: {error}")
+
+    def _agreed(self, own: Failure | None) -> Failure | None:
+        return shared_failure(self._resources.groups.replica, own)
+
+    def _answer(self, order: SwitchRole, problem: str, *, safe: bool) -> Switched:
+        return Switched(order.id, self._resources.dp_rank or 0, not problem, problem, safe)
+
+
+NUMBERS = 192
+PACKED = struct.Struct(f"<{NUMBERS}q")
+
+
+def shared_failure(group: Group, own: Failure | None) -> Failure | None:
+    """The failure of the lowest rank that has one, a cause before an echo. Every rank of `group` calls this."""
+    if group.size == 1:
+        return own
+    found = [unpack(numbers) for numbers in group.gather_ints(pack(own))]
+    told = [failure for failure in found if failure is not None]
+    causes = [failure for failure in told if failure.code != FailureCode.ABORTED.value]
+    return next(iter(causes or told), None)
+
+
+def pack(failure: Failure | None) -> tuple[int, ...]:
+    """As many numbers whatever it is; a long message loses its end."""
+    text = f"{failure.code}\n{failure.message}" if failure else ""
+    return PACKED.unpack(text.encode()[: PACKED.size].ljust(PACKED.size, b"\0"))
+
+
+def unpack(numbers: tuple[int, ...]) -> Failure | None:
+    text = PACKED.pack(*numbers).rstrip(b"\0").decode(errors="ignore")
+    code, _, message = text.partition("\n")
+    return Failure(code, message) if code else None
+
+
+# Queue → what moves a request out of it.
+WAITS = {
+    "bootstrap": "the decode's page list for this room",
+    "waiting": "its forward pass",
+    "inflight": "the end of its KV transfer",
+    "prealloc": "the handshake with prefill {address}",
+    "transfer": "the KV cache from prefill {address}",
+    "running": "its next token",
+    "retracted": "free pages, to resume",
+    "draining": "the other side to stop writing",
+}
+NO_MEMORY = "free pages on this decode"
+
+
+def live(role: Role) -> list[LiveRoom]:
+    """Oldest first."""
+    rooms = [_live(queue, req) for queue, req in role.members()]
+    return sorted(rooms, key=lambda room: -room.age)
+
+
+def _live(queue: str, req: Req) -> LiveRoom:
+    end = req.sender or req.receiver
+    state = end.poll().label if end else ""
+    return LiveRoom(
+        room=req.room,
+        rid=req.rid,
+        queue=queue,
+        state=state,
+        age=round(steady_clock.now() - req.times.received, 6),
+        waiting_for=_waits(queue, req, state),
+        prompt_tokens=req.prompt_len,
+        output_tokens=len(req.output_ids),
+        pages=len(req.pages),
+        peers=list(end.peers) if end else [],
+    )
+
+
+def _waits(queue: str, req: Req, state: str) -> str:
+    if queue == "prealloc" and state != "KVPoll.Bootstrapping":
+        return NO_MEMORY
+    message = req.message
+    return WAITS[queue].format(address=f"{message.bootstrap_host}:{message.bootstrap_port}")

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pdctl.engine.scheduler.queues import Queues
     from pdctl.engine.scheduler.req import Req
     from pdctl.engine.scheduler.resources import Resources
     from pdctl.engine.scheduler.schedule_batch import Outcome
@@ -122,3 +122,27 @@ class BatchLog:
             queues.running, running_tokens, self.usage(), queues.prealloc, queues.transfer,
             queues.retracted, self.throughput, queues.waiting,
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """Requests in each queue, under the names of sglang's log lines and /v1/loads."""
+
+    running: int = 0
+    waiting: int = 0
+    bootstrap: int = 0
+    inflight: int = 0
+    prealloc: int = 0
+    transfer: int = 0
+    draining: int = 0
+    retracted: int = 0
+
+    @property
+    def total(self) -> int:
+        queued = self.waiting + self.bootstrap + self.inflight + self.prealloc + self.transfer + self.retracted
+        return self.running + queued
+
+    @property
+    def remote(self) -> int:
+        """Requests that wait for the other side: only these need polling."""
+        return self.bootstrap + self.inflight + self.prealloc + self.transfer + self.draining

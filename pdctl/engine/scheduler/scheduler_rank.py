@@ -10,24 +10,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pdctl import thread_death
-from pdctl.engine.cluster import end_reason
+from pdctl.engine.cluster import rank_processes
 from pdctl.engine.config.checkpoint_config import CheckpointError, ModelConfig
+from pdctl.engine.config.instance_args import Whereabouts
 from pdctl.engine.config.process_log import hit_an_exception
-from pdctl.engine.config.rank_places import Whereabouts
 from pdctl.engine.ipc.channels import Channels, keys_of, local_line
 from pdctl.engine.ipc.messages import Died, Ready, Stage
-from pdctl.engine.kvcache.allocator import PageAllocator
+from pdctl.engine.kvcache.allocator import PageAllocator, PageTable
 from pdctl.engine.kvcache.metadata_row import MetadataSlots
-from pdctl.engine.kvcache.page_table import PageTable
 from pdctl.engine.model.model_runner import ModelRunner
 from pdctl.engine.model.parallel import Groups
 from pdctl.engine.prefill.prefill_manager import PrefillManager
 from pdctl.engine.scheduler import rank_parts
 from pdctl.engine.scheduler.loop import Scheduler
 from pdctl.engine.scheduler.rank_mailbox import Mailbox
+from pdctl.engine.scheduler.rank_parts import Sizing, use_threads
 from pdctl.engine.scheduler.resources import Resources
-from pdctl.engine.scheduler.role_change import RoleSwitch
-from pdctl.engine.scheduler.sizing import Sizing, use_threads
+from pdctl.engine.scheduler.role import RoleSwitch
 from pdctl.errors import NotReadyError, PdctlError, UsageError
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def serve(args: ServerArgs, here: Whereabouts, ipc_dir: Path, dist_init: str) ->
     dp_rank, pp_rank, tp_rank = here.key
 
     def alarm(reason: str) -> None:
-        end_reason.tell(reason)
+        rank_processes.tell_end_reason(reason)
         mailbox.alarm(Died(tp_rank, dp_rank, reason, pp_rank))
 
     thread_death.guard_threads(alarm)
@@ -76,7 +75,7 @@ def serve(args: ServerArgs, here: Whereabouts, ipc_dir: Path, dist_init: str) ->
 
 
 def _last_words(mailbox: Mailbox, here: Whereabouts, reason: str) -> None:
-    end_reason.tell(reason)
+    rank_processes.tell_end_reason(reason)
     dp_rank, pp_rank, tp_rank = here.key
     mailbox.send(Died(tp_rank, dp_rank, reason, pp_rank))
 
@@ -114,7 +113,7 @@ class Rank:
     def _manager_died(self, reason: str) -> None:
         """On the KV manager's thread. The scheduler may be in a long pass, and without the manager it serves nobody."""
         thread_death.end_later(reason)
-        end_reason.tell(reason)
+        rank_processes.tell_end_reason(reason)
         self._mailbox.alarm(Died(self._tp_rank, self._dp_rank, reason, self._pp_rank))
 
     def _tell_place(self, on_cpu: bool) -> None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pdctl.engine.transfer.around import Around
-from pdctl.engine.transfer.transport import TransferError
+from pdctl.engine.transfer.transport import Around, TransferError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from pdctl.engine.ipc.codec import MALFORMED
-from pdctl.engine.transfer import memory
+from pdctl.engine.transfer import segment
 from pdctl.engine.transfer.pages import Blocks, require_pairs, sides, spans
 from pdctl.engine.transfer.transport import (
     Buffer,
@@ -104,7 +104,7 @@ class MooncakeTransport:
     def allocate(self, nbytes: int) -> memoryview:
         if self._memory is not None:
             raise TransferError("mooncake: this transport already has a pool")
-        self._memory = memory.anonymous(nbytes)
+        self._memory = segment.anonymous(nbytes)
         return memoryview(self._memory)[:nbytes]
 
     def register(self, buffer: Buffer) -> None:
@@ -119,7 +119,7 @@ class MooncakeTransport:
         code = engine.initialize(self._host, "P2PHANDSHAKE", "tcp", "")
         if code:
             raise TransferError(f"mooncake: the transfer engine cannot start on {self._host} (code {code})")
-        address = memory.address(buffer)
+        address = segment.address(buffer)
         code = engine.register_memory(address, buffer.nbytes)
         if code:
             raise TransferError(f"mooncake: cannot register {buffer.nbytes} bytes (code {code})")
@@ -192,7 +192,7 @@ class MooncakeTransport:
             self._engine.unregister_memory(self._pool.address)
         self._engine = self._pool = None
         if self._memory is not None:
-            memory.close(self._memory)
+            segment.close(self._memory)
             self._memory = None
 
     def _own(self) -> Descriptor:

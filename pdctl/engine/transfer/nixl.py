@@ -1,14 +1,28 @@
-"""KV pages through NIXL over UCX: one-sided writes into the peer's pool (same host: cma, at memory-copy speed)."""
+"""KV pages through NIXL over UCX: one-sided writes into the peer's pool (same host: cma, at memory-copy speed).
+
+Settings (measured in docs/performance.md): no progress thread, which would burn a whole core;
+`ucx_error_handling_mode=none` where all peers share the host, and the UCX module list cut to cma there. With UCX's ib
+module loaded, a process that made an agent can crash in a library destructor at normal interpreter exit: engine
+processes therefore leave through os._exit.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+import importlib.util
+import logging
+import os
+import threading
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from pdctl.engine.ipc.codec import MALFORMED
-from pdctl.engine.transfer import memory
-from pdctl.engine.transfer.pages import require_pairs, sides
+from pdctl.engine.transfer import segment
+from pdctl.engine.transfer.pages import Blocks, expanded_rows, require_pairs, sides
 from pdctl.engine.transfer.transport import (
     Buffer,
     Caps,
@@ -19,13 +33,219 @@ from pdctl.engine.transfer.transport import (
     TransferPlan,
     require_compatible,
 )
-from pdctl.engine.transfer.ucx import Agent, Descriptor, Lists, Memory, load
 
 if TYPE_CHECKING:
     import mmap
+    from types import ModuleType
 
     from pdctl.engine.kvcache.pool_geometry import PoolGeometry
     from pdctl.engine.transfer.transport import Pages
+
+PACKAGES = ("nixl", "nixl_cu12", "nixl_cu13")
+INITIATOR = "NIXL_INIT_AGENT"
+MOST_BLOCKS = 1 << 27  # of one pool; the library keeps some tens of bytes for each
+
+
+Kind = Literal["DRAM", "VRAM"]
+Address = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+
+
+class Descriptor(msgspec.Struct, frozen=True):
+    """Where the pool of an agent lies. It comes from a peer: `Agent.add` holds it to what the metadata say."""
+
+    agent: Annotated[str, Meta(min_length=1, max_length=128)]
+    metadata: Annotated[bytes, Meta(min_length=1, max_length=65536)]
+    address: Address
+    nbytes: Address
+    device: Annotated[int, Meta(ge=0, lt=1 << 16)]
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A pool as the binding wants it."""
+
+    address: int
+    nbytes: int
+    device: int
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lists:
+    """Prepared descriptor lists of both sides, and how pages become indices into them."""
+
+    agent: Agent
+    local: Any
+    remote: Any
+    here: Blocks
+    there: Blocks
+
+    def release(self) -> None:
+        self.local.release()
+        self.remote.release()
+
+
+def load(cma_only: bool) -> ModuleType:
+    """The binding's API module. Raises ImportError when no NIXL wheel is installed (macOS has none).
+
+    `cma_only`: every peer and the pool are in this host's memory. UCX reads its module list when its library loads, and
+    without the ib and cuda modules there is nothing that could crash at exit.
+    """
+    if cma_only:
+        os.environ.setdefault("UCX_MODULES", "cma")
+    installed = [name for name in PACKAGES if importlib.util.find_spec(name)]
+    if not installed:
+        raise ImportError(f"none of {', '.join(PACKAGES)} is installed (pip install 'pdctl[engine]' on Linux has it)")
+    api = importlib.import_module(f"{installed[0]}._api")
+    # The binding prints to stdout in a format of its own: let its warnings go where ours go.
+    logger = logging.getLogger("nixl")
+    logger.handlers.clear()
+    logger.propagate = True
+    logger.setLevel(logging.WARNING)
+    return api
+
+
+class Agent:
+    """Its calls take turns (strict): a post holds the agent for the whole copy where UCX copies by itself (cma).
+
+    Raises TransferError where the binding's errors would mean that it cannot be set up; `errors` are the classes that
+    `transfer` and `state` raise when a write failed.
+    """
+
+    def __init__(self, pool: Memory, mode: str, cma_only: bool) -> None:
+        """`mode`: UCX's error handling, `none` (same host) or `peer`."""
+        try:
+            api = load(cma_only)
+            bindings = importlib.import_module(f"{api.__package__}._bindings")
+        except ImportError as error:
+            raise TransferError(f"nixl: {error}") from None
+        self.errors = _error_classes(bindings)
+        self.plans: dict[str, list[Lists]] = {}  # by peer
+        self._peers: dict[str, Descriptor] = {}
+        self._lock = threading.Lock()  # one thread may add a peer while another one drops one of the same process
+        config = api.nixl_agent_config(
+            enable_prog_thread=False, backends=[], sync_mode=api.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
+        )
+        try:
+            self._agent = api.nixl_agent(f"pdctl-{uuid.uuid4().hex[:16]}", config)
+            self._agent.create_backend("UCX", {"ucx_error_handling_mode": mode})
+        except self.errors as error:
+            raise TransferError(f"nixl: UCX cannot start: {error}; check UCX_TLS and UCX_NET_DEVICES") from None
+        try:
+            self._region = self._agent.register_memory([(pool.address, pool.nbytes, pool.device, "")], pool.kind)
+            metadata = self._agent.get_agent_metadata()
+        except self.errors as error:
+            raise TransferError(f"nixl: cannot register {pool.nbytes} bytes of {pool.kind}: {error}") from None
+        self.own = Descriptor(self._agent.name, metadata, pool.address, pool.nbytes, pool.device, pool.kind)
+
+    @property
+    def load(self) -> int:
+        """How many peers it serves."""
+        return len(self._peers)
+
+    def add(self, peer: str, theirs: Descriptor) -> None:
+        """Raise TransferError unless the metadata are of the agent the descriptor names and hold all of its pool."""
+        with self._lock:
+            known = self._knows(theirs.agent)
+            if not known:
+                self._load(peer, theirs)
+            pool = [(theirs.address, theirs.nbytes, theirs.device)]
+            try:
+                held = self._agent.check_remote_metadata(theirs.agent, self._agent.get_xfer_descs(pool, theirs.kind))
+            except self.errors:
+                held = False
+            if not held:
+                if not known:
+                    self._forget(theirs.agent)
+                raise TransferError(
+                    f"nixl: peer {peer} names {theirs.nbytes} bytes of {theirs.kind} at {theirs.address:#x}, which its "
+                    "agent has not registered"
+                )
+            self._peers[peer] = theirs
+            self.plans[peer] = []
+
+    def _load(self, peer: str, theirs: Descriptor) -> None:
+        try:
+            loaded = self._agent.add_remote_agent(theirs.metadata)
+        except self.errors as error:
+            raise TransferError(f"nixl: cannot load the agent of peer {peer}: {error}") from None
+        name = loaded.decode(errors="replace") if isinstance(loaded, bytes) else str(loaded)
+        if name != theirs.agent:
+            if not self._knows(name):
+                self._forget(name)
+            raise TransferError(f"nixl: peer {peer} says that its agent is {theirs.agent}; its metadata are {name}'s")
+
+    def _forget(self, agent: str) -> None:
+        try:
+            self._agent.remove_remote_agent(agent)
+        except self.errors:
+            return  # its metadata went with the connection
+
+    def _knows(self, agent: str) -> bool:
+        """One agent serves every connection of its process: it goes with the last of them."""
+        return any(descriptor.agent == agent for descriptor in self._peers.values())
+
+    def drop(self, peer: str) -> None:
+        with self._lock:
+            for lists in self.plans.pop(peer):
+                lists.release()
+            known = self._peers.pop(peer)
+            if not self._knows(known.agent):
+                self._forget(known.agent)
+
+    def peer(self, peer: str) -> Descriptor:
+        return self._peers[peer]
+
+    def lists(self, peer: str, here: Blocks, there: Blocks) -> Lists:
+        theirs = self._peers[peer]
+        if max(here.count, there.count) > MOST_BLOCKS:
+            raise TransferError(f"nixl: {there.count} blocks of peer {peer} are more than the {MOST_BLOCKS} we prepare")
+        local = self._prepare(INITIATOR, self.own, here)
+        try:
+            made = Lists(self, local, self._prepare(theirs.agent, theirs, there), here, there)
+        except TransferError:
+            local.release()
+            raise
+        self.plans[peer].append(made)
+        return made
+
+    def _prepare(self, agent: str, pool: Descriptor, blocks: Blocks) -> Any:  # noqa: ANN401  # a handle of the binding
+        rows = blocks.rows(pool.address)
+        rows[:, 2] = pool.device
+        try:
+            try:
+                return self._agent.prep_xfer_dlist(agent, rows, pool.kind)
+            except (TypeError, ValueError):  # releases without strided lists know (address, length, device) only
+                return self._agent.prep_xfer_dlist(agent, expanded_rows(rows), pool.kind)
+        except self.errors as error:
+            raise TransferError(f"nixl: cannot prepare {blocks.count} blocks for {agent}: {error}") from None
+
+    def make(self, lists: Lists, src: Any, dst: Any) -> Any:  # noqa: ANN401  # index arrays in, a handle out
+        return self._agent.make_prepped_xfer("WRITE", lists.local, src, lists.remote, dst)
+
+    def transfer(self, handle: Any) -> str:  # noqa: ANN401
+        return str(self._agent.transfer(handle))
+
+    def state(self, handle: Any) -> str:  # noqa: ANN401
+        return str(self._agent.check_xfer_state(handle))
+
+    def progress(self) -> None:
+        self._agent.get_new_notifs()
+
+    def close(self) -> None:
+        """Give everything back in the order the binding wants; the agent goes last."""
+        for peer in list(self._peers):
+            self.drop(peer)
+        self._agent.deregister_memory(self._region)
+        self._region = self._agent = None
+
+
+def _error_classes(bindings: ModuleType) -> tuple[type[Exception], ...]:
+    """The binding raises instead of returning "ERR"; its exceptions share no base but Exception."""
+    found = [getattr(bindings, name) for name in dir(bindings) if name.endswith("Error")]
+    return tuple(item for item in found if isinstance(item, type) and issubclass(item, Exception))
+
 
 __all__ = ["NixlTransport", "load"]
 
@@ -51,14 +271,14 @@ class NixlTransport:
     def allocate(self, nbytes: int) -> memoryview:
         if self._memory is not None:
             raise TransferError("nixl: this transport already has a pool")
-        self._memory = memory.anonymous(nbytes)
+        self._memory = segment.anonymous(nbytes)
         return memoryview(self._memory)[:nbytes]
 
     def register(self, buffer: Buffer) -> None:
         if self._agents:
             raise TransferError("nixl: this transport already has a pool")
         if isinstance(buffer, memoryview):
-            pool = Memory(memory.address(buffer), buffer.nbytes, 0, "DRAM")
+            pool = Memory(segment.address(buffer), buffer.nbytes, 0, "DRAM")
         else:
             device = buffer.get_device()
             pool = Memory(buffer.data_ptr(), buffer.nbytes, max(device, 0), "DRAM" if device < 0 else "VRAM")
@@ -151,7 +371,7 @@ class NixlTransport:
         self._agents.clear()
         self._agent_of.clear()
         if self._memory is not None:
-            memory.close(self._memory)
+            segment.close(self._memory)
             self._memory = None
 
     def _main(self) -> Agent:

@@ -1,4 +1,4 @@
-"""A piece of shared memory that its owner's death frees, whatever killed it, and the handle a peer maps it by.
+"""Memory for KV pools: anonymous in huge pages, or shared memory that its owner's death frees, whatever killed it.
 
 Linux: an anonymous file (memfd) that peers open as /proc/<pid>/fd/<n>; nothing stays in /dev/shm. Elsewhere: POSIX
 shared memory, which the standard library's resource tracker unlinks even after a SIGKILL of the owner.
@@ -19,14 +19,15 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Protocol
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
-from pdctl.engine.transfer import memory
 from pdctl.engine.transfer.transport import TransferError
 
 if TYPE_CHECKING:
     from multiprocessing.shared_memory import SharedMemory
 
+    import numpy.typing as npt
 
 TOKEN = 10  # random bytes; macOS allows 31 characters for a whole name
 PREFIX = "pdctl-"
@@ -99,13 +100,13 @@ class MemfdSegment:
         os.ftruncate(self._fd, nbytes)
         # Memory that becomes shorter under a peer's mapping kills the peer (SIGBUS): the seal says that it cannot.
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        self._memory = memory.touched(mmap.mmap(self._fd, nbytes))
+        self._memory = touched(mmap.mmap(self._fd, nbytes))
         self.view = memoryview(self._memory)
         self.handle = Handle(token, nbytes, os.getpid(), self._fd, os.fstat(self._fd).st_ino)
 
     def close(self) -> None:
         self.view.release()
-        memory.close(self._memory)
+        close(self._memory)
         os.close(self._fd)
 
 
@@ -167,7 +168,7 @@ class NamedSegment:
         token = secrets.token_hex(TOKEN)
         self._memory = shared_memory.SharedMemory(PREFIX + token, create=True, size=nbytes)
         self.view = _buffer(self._memory, nbytes)
-        memory.as_bytes(self.view)[:] = 0
+        as_bytes(self.view)[:] = 0
         self.handle = Handle(token, nbytes, os.getpid())
 
     def close(self) -> None:
@@ -215,3 +216,32 @@ def _let_go(view: memoryview, mapped: mmap.mmap) -> None:
     with contextlib.suppress(BufferError):  # a plan's arrays still look at it: they unmap it when they go
         view.release()
         mapped.close()
+
+
+def anonymous(nbytes: int) -> mmap.mmap:
+    """Private memory: the kernel gives huge pages to shared mappings only where an administrator allowed it."""
+    return touched(mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+def touched(memory: mmap.mmap) -> mmap.mmap:
+    """Fault every page in now: the first transfer into untouched memory takes ten times as long as a later one."""
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        # The kernel's copy between processes pins page by page: 2 MiB pages make it twice as fast.
+        with contextlib.suppress(OSError):  # a kernel without transparent huge pages says EINVAL
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    as_bytes(memory)[:] = 0
+    return memory
+
+
+def as_bytes(memory: mmap.mmap | memoryview) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(memory, dtype=np.uint8)
+
+
+def address(memory: mmap.mmap | memoryview) -> int:
+    return int(as_bytes(memory).ctypes.data)
+
+
+def close(memory: mmap.mmap) -> None:
+    """Unmap, unless somebody (a tensor over the pool) still looks at it: then the process's end unmaps it."""
+    with contextlib.suppress(BufferError):
+        memory.close()

@@ -1,17 +1,38 @@
-"""Which transport `--disaggregation-transfer-backend` means on this machine."""
+"""Which transport `--disaggregation-transfer-backend` means on this machine, and through which interface."""
 
 from __future__ import annotations
 
+import array
 import ipaddress
 import logging
+import os
+import socket
+import struct
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pdctl.engine.transfer import nixl
-from pdctl.engine.transfer.fake import FakeTransport
-from pdctl.engine.transfer.interface import bind_ucx
+from pdctl.engine.transfer import nixl, segment
 from pdctl.engine.transfer.mooncake import MooncakeTransport
+from pdctl.engine.transfer.pages import require_pairs
 from pdctl.engine.transfer.shm import ShmTransport
-from pdctl.engine.transfer.transport import TransferError, Transport
+from pdctl.engine.transfer.transport import (
+    Buffer,
+    Caps,
+    Cut,
+    Op,
+    OpState,
+    TransferError,
+    TransferPlan,
+    Transport,
+    require_compatible,
+)
+
+if TYPE_CHECKING:
+    import mmap
+
+    from pdctl.engine.kvcache.pool_geometry import PoolGeometry
+    from pdctl.engine.transfer.transport import Pages
 
 SPELLINGS = {"mooncake_tcp": "mooncake"}  # SGLang's
 
@@ -50,3 +71,110 @@ def create(backend: str, rank_ip: str, gpu: bool = False, lanes: int = 1) -> Tra
     if name == "fake":
         return FakeTransport()
     raise TransferError(f"unknown KV transfer backend {name!r}: nixl, shm, mooncake or fake")
+
+
+NET_DEVICES = "UCX_NET_DEVICES"
+SIOCGIFCONF = 0x8912  # linux/sockios.h
+IFREQ = 40  # bytes, sizeof(struct ifreq) with pointers of 64 bits; the name takes 16, the IPv4 address stands at 20
+ROOM = 1024 * IFREQ
+INET6 = Path("/proc/net/if_inet6")
+INFINIBAND = Path("/sys/class/infiniband")
+
+
+def interface_of(ip: str) -> str:
+    """The interface that holds `ip`, as the kernel names it; empty where none does or this is not Linux."""
+    address = ipaddress.ip_address(ip.partition("%")[0])
+    try:
+        return _inet6(address.packed.hex()) if address.version == 6 else _inet(address.packed)
+    except OSError:
+        return ""
+
+
+def _inet(packed: bytes) -> str:
+    import fcntl
+
+    found = array.array("B", bytes(ROOM))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        asked = struct.pack("iL", ROOM, found.buffer_info()[0])
+        length = struct.unpack("iL", fcntl.ioctl(probe, SIOCGIFCONF, asked))[0]
+    table = found.tobytes()[:length]
+    for at in range(0, length, IFREQ):
+        if table[at + 20 : at + 24] == packed:
+            return table[at : at + 16].partition(b"\0")[0].decode().partition(":")[0]  # of an alias, its interface
+    return ""
+
+
+def _inet6(packed: str) -> str:
+    for line in INET6.read_text(encoding="ascii").splitlines():
+        words = line.split()
+        if words[0] == packed:
+            return words[-1]
+    return ""
+
+
+def bind_ucx(ip: str) -> None:
+    """Let UCX listen where peers reach this rank, and nowhere else. Whoever set UCX_NET_DEVICES knows better.
+
+    UCX 1.20: its TCP transport listens on the address of each device it may use, all of them by default. RDMA devices
+    are no listeners; they stay, or UCX would not use them. To be called before UCX makes its first context.
+    """
+    name = interface_of(ip)
+    if name and not os.environ.get(NET_DEVICES):
+        loopback = ipaddress.ip_address(ip.partition("%")[0]).is_loopback
+        os.environ[NET_DEVICES] = ",".join([name, *([] if loopback else rdma_ports())])
+
+
+def rdma_ports() -> list[str]:
+    """As UCX names them: `mlx5_0:1`."""
+    return sorted(f"{port.parent.parent.name}:{port.name}" for port in INFINIBAND.glob("*/ports/*"))
+
+
+DESCRIPTOR = b"fake"
+
+
+class FakeTransport:
+    """Every op is done when posted; page lists are checked as a real transport would."""
+
+    name = "fake"
+    caps = Caps(sync_post=True, peer_progress=False, same_host=False, death=False, gpu=True, prompt=True)
+
+    def __init__(self) -> None:
+        self._memory: mmap.mmap | None = None
+
+    def allocate(self, nbytes: int) -> memoryview:
+        self._memory = segment.anonymous(nbytes)
+        return memoryview(self._memory)[:nbytes]
+
+    def register(self, buffer: Buffer) -> None:
+        del buffer
+
+    def descriptor(self) -> bytes:
+        return DESCRIPTOR
+
+    def add_peer(self, peer: str, descriptor: bytes) -> None:
+        if descriptor != DESCRIPTOR:
+            raise TransferError(f"peer {peer} does not use the fake transport")
+
+    def drop_peer(self, peer: str) -> None:
+        del peer
+
+    def plan(self, peer: str, local: PoolGeometry, remote: PoolGeometry, cut: Cut | None = None) -> TransferPlan:
+        return TransferPlan(peer, local, remote, require_compatible(local, remote, cut), None)
+
+    def post(self, plan: TransferPlan, src_pages: Pages, dst_pages: Pages) -> Op:
+        require_pairs(src_pages, dst_pages, plan.local, plan.remote)
+        return Op(plan.peer, 0, OpState.DONE)  # nothing moved: no bytes, no descriptors
+
+    def poll(self, op: Op) -> OpState:
+        return op.state
+
+    def release(self, op: Op) -> bool:
+        return op.state != OpState.RUNNING
+
+    def progress(self) -> None:
+        return
+
+    def close(self) -> None:
+        if self._memory is not None:
+            segment.close(self._memory)
+            self._memory = None

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from pdctl.engine.ipc.codec import MALFORMED
-from pdctl.engine.transfer import memory
+from pdctl.engine.transfer import segment
 from pdctl.engine.transfer.pages import Blocks, require_pairs, runs, sides
 from pdctl.engine.transfer.segment import Handle, Mapping, Segment, create_segment, map_segment
 from pdctl.engine.transfer.transport import (
@@ -64,7 +64,7 @@ class ShmTransport:
                 "shm: a pool in GPU memory cannot be shared; --disaggregation-transfer-backend nixl can"
             )
         ours = self._own()
-        start = memory.address(buffer) - memory.address(ours.view)
+        start = segment.address(buffer) - segment.address(ours.view)
         if start != 0 or buffer.nbytes > ours.view.nbytes:
             raise TransferError("shm: only memory this transport allocated can be registered")
 

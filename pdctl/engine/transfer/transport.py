@@ -1,4 +1,4 @@
-"""The seam behind which KV bytes move: what every transport offers, and the values that cross it.
+"""The interface behind which KV bytes move: what every transport offers, the values that cross it, and wrappers' base.
 
 Above this line there are pages only, never addresses. One `post` carries one KV chunk for all layers; a post may block
 for the whole copy (nixl over cma and shm do), so a prefill leaves posts to a few threads (workers.py). Everything
@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from pdctl.engine.kvcache.pool_geometry import PoolGeometry
 
 if TYPE_CHECKING:
     import numpy as np
@@ -186,3 +189,55 @@ def require_compatible(local: PoolGeometry, remote: PoolGeometry, cut: Cut | Non
         if not (head >= 0 and head + cut.heads <= pool.kv_heads and cut.heads > 0):
             raise TransferError(f"heads {head}..{head + cut.heads - 1} are not in the pool {where} ({pool.kv_heads})")
     return cut
+
+
+T = TypeVar("T")
+
+
+class Around:
+    def __init__(self, inner: Transport) -> None:
+        self.name = inner.name
+        self.caps = inner.caps
+        self._inner = inner
+
+    def allocate(self, nbytes: int) -> memoryview:
+        return self._inner.allocate(nbytes)
+
+    def register(self, buffer: Buffer) -> None:
+        self._inner.register(buffer)
+
+    def descriptor(self) -> bytes:
+        return self._inner.descriptor()
+
+    def add_peer(self, peer: str, descriptor: bytes) -> None:
+        self._inner.add_peer(peer, descriptor)
+
+    def drop_peer(self, peer: str) -> None:
+        self._inner.drop_peer(peer)
+
+    def plan(self, peer: str, local: PoolGeometry, remote: PoolGeometry, cut: Cut | None = None) -> TransferPlan:
+        return self._inner.plan(peer, local, remote, cut)
+
+    def post(self, plan: TransferPlan, src_pages: Pages, dst_pages: Pages) -> Op:
+        return self._inner.post(plan, src_pages, dst_pages)
+
+    def poll(self, op: Op) -> OpState:
+        return self._inner.poll(op)
+
+    def release(self, op: Op) -> bool:
+        return self._inner.release(op)
+
+    def progress(self) -> None:
+        self._inner.progress()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def find(transport: object, kind: type[T]) -> T | None:
+    """The first transport of `kind` from this one inwards."""
+    while not isinstance(transport, kind):
+        if not isinstance(transport, Around):
+            return None
+        transport = transport._inner
+    return transport

@@ -22,10 +22,9 @@ from pathlib import Path
 import zmq
 
 from pdctl import lifeline
-from pdctl.engine.cluster import end_reason
+from pdctl.engine.cluster import rank_processes
 from pdctl.engine.cluster.rendezvous import Here, meet
-from pdctl.engine.config.instance_args import ServerArgs
-from pdctl.engine.config.rank_places import Whereabouts
+from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
 from pdctl.engine.ipc.channels import Channels, local_line
 from pdctl.engine.ipc.messages import (
     NOT_IDLE,
@@ -176,8 +175,8 @@ class EchoRank:
         if command[:1] == ["die"]:
             os._exit(7)
         if command[:1] == ["reason"]:
-            end_reason.tell("out of luck.\nNot a second line")
-            end_reason.tell("nor a second reason")
+            rank_processes.tell_end_reason("out of luck.\nNot a second line")
+            rank_processes.tell_end_reason("nor a second reason")
             os._exit(1)
         if command[:1] == ["last"]:
             self.say(Died(self.tp_rank, self.dp_rank, "out of luck", self.pp_rank))

@@ -16,11 +16,10 @@ from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.decode.decode_manager import DecodeManager
 from pdctl.engine.decode.decode_role import DecodeRole
 from pdctl.engine.ipc.messages import Reply, Request, Tokens
-from pdctl.engine.kv_link.kv_config import DisaggConfig
-from pdctl.engine.kvcache.allocator import PageAllocator
+from pdctl.engine.kv_link.rank_shape import DisaggConfig
+from pdctl.engine.kvcache.allocator import PageAllocator, PageTable
 from pdctl.engine.kvcache.kv_pool import KVPool
 from pdctl.engine.kvcache.metadata_row import MetadataSlots
-from pdctl.engine.kvcache.page_table import PageTable
 from pdctl.engine.kvcache.pool_geometry import PoolGeometry
 from pdctl.engine.model.parallel import Group, Groups
 from pdctl.engine.prefill.bootstrap_server import BootstrapServer

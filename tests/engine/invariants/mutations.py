@@ -9,7 +9,7 @@ import pytest
 
 from pdctl.engine.decode.decode_role import DecodeRole
 from pdctl.engine.decode.receiver import KvReceiver
-from pdctl.engine.kvcache.page_table import PageTable
+from pdctl.engine.kvcache.allocator import PageTable
 from pdctl.engine.prefill.prefill_role import PrefillRole
 from pdctl.engine.prefill.sender import KvSender
 from pdctl.engine.scheduler.resources import Resources

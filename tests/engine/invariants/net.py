@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from pdctl.engine.kv_link import bootstrap_client, kv_manager
 from pdctl.engine.kv_link.bootstrap_client import BootstrapClient, BootstrapError
+from pdctl.engine.kv_link.kv_frames import LinkEvent
 from pdctl.engine.kv_link.kv_loop import Handler, Tasks
-from pdctl.engine.kv_link.kv_sockets import LinkEvent
 from pdctl.engine.prefill import prefill_manager
 
 T = TypeVar("T")

@@ -7,8 +7,7 @@ import socket
 import numpy as np
 
 from pdctl.engine.decode.receiver import Receiver
-from pdctl.engine.kv_link.room_failure import FailureCode
-from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kv_link.room_state import FailureCode, KVPoll
 from pdctl.engine.prefill.sender import Sender
 from tests.engine.kv_link.rig import HOST, Side, pages
 

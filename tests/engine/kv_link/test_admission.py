@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pdctl.deployment_secret import DeploymentSecret
 from pdctl.engine.prefill.bootstrap_server import BootstrapProtocol, BootstrapServer
-from pdctl.engine.prefill.rank_admission import Admission
-from pdctl.engine.prefill.rank_table import MAX_ROOMS, RankTable, Request
+from pdctl.engine.prefill.rank_table import MAX_ROOMS, Admission, RankTable, Request
 from pdctl.http_auth import sign
 from pdctl.layout.shape import Shape
 from tests.cases import for_each

@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pdctl.engine.kv_link.room_failure import FailureCode
-from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kv_link.room_state import FailureCode, KVPoll
 from pdctl.engine.kvcache.pool_geometry import Layout
-from pdctl.engine.transfer.around import Around
 from pdctl.engine.transfer.checksum import ChecksumTransport
-from pdctl.engine.transfer.transport import Op, TransferPlan, Transport
+from pdctl.engine.transfer.transport import Around, Op, TransferPlan, Transport
 from tests.cases import for_each
 from tests.engine.kv_link.rig import bootstrap, decode_side, geometry, pages, prefill_side
 from tests.engine.kv_link.rooms import failed, open_room, run_room

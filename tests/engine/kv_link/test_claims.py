@@ -13,8 +13,7 @@ from pdctl.engine.decode.rank_connection import RankConnection
 from pdctl.engine.decode.receiver import KvReceiver
 from pdctl.engine.ipc.codec import FrameError
 from pdctl.engine.kv_link.kv_frames import AbortAck, Frame, Status, TransferInfo, codec, pack_pages
-from pdctl.engine.kv_link.room_failure import FailureCode
-from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kv_link.room_state import FailureCode, KVPoll
 from pdctl.engine.prefill.sender import KvSender
 from tests.engine.kv_link.rig import HOST, Side, bootstrap, decode_side, pages, prefill_side
 

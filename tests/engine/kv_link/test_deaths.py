@@ -8,8 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from pdctl.engine.kv_link.room_failure import FailureCode
-from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kv_link.room_state import FailureCode, KVPoll
 from pdctl.engine.kvcache.pool_geometry import Layout
 from tests.engine.kv_link.far_rank import FarRank, far_rank
 from tests.engine.kv_link.rig import HOST, Bootstrap, Side, bootstrap, decode_side, geometry, pages, prefill_side

@@ -10,8 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from pdctl.engine.kv_link.room_failure import FailureCode
-from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kv_link.room_state import FailureCode, KVPoll
 from pdctl.engine.kvcache.pool_geometry import Layout
 from tests.engine.kv_link.rig import HOST, Woken, bootstrap, decode_side, geometry, pages, prefill_side
 from tests.engine.kv_link.rooms import announced, failed, open_room, run_room

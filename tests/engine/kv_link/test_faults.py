@@ -11,8 +11,7 @@ import pytest
 from pdctl.engine.decode.receiver import Receiver
 from pdctl.engine.drill.fault_points import ENV
 from pdctl.engine.kv_link.bootstrap_client import BootstrapClient, BootstrapError
-from pdctl.engine.kv_link.room_failure import FailureCode
-from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kv_link.room_state import FailureCode, KVPoll
 from pdctl.engine.prefill.sender import Sender
 from tests.engine.kv_link.far_rank import far_rank
 from tests.engine.kv_link.rig import HOST, Side, bootstrap, decode_side, geometry, pages, prefill_side

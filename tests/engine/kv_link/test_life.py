@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from pdctl.engine.kv_link.room_failure import FailureCode
-from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kv_link.room_state import FailureCode, KVPoll
 from pdctl.engine.prefill.prefill_manager import PrefillManager
 from pdctl.engine.transfer import select
 from tests.engine.kv_link.rig import HOST, PREFILL, bootstrap, decode_side, geometry, pages, prefill_side

@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from pdctl.engine.kv_link.bootstrap_rows import ParallelInfo
+from pdctl.engine.kv_link.bootstrap_client import ParallelInfo
 from pdctl.engine.kv_link.rank_shape import MismatchError, RankShape, check, mismatch
-from pdctl.engine.kv_link.room_failure import FailureCode
-from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kv_link.room_state import FailureCode, KVPoll
 from pdctl.engine.kvcache.pool_geometry import PoolGeometry
 from pdctl.layout.kv_links import KvModel
 from tests.engine.kv_link.instances import Grid, pair

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from pdctl.engine.kv_link.room_failure import FailureCode
+from pdctl.engine.kv_link.room_state import FailureCode
 from tests.engine.kv_link.rig import HOST, bootstrap, decode_side, geometry, pages, prefill_side
 from tests.engine.kv_link.rooms import announced, failed, finish
 

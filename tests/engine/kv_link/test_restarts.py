@@ -11,8 +11,7 @@ import pytest
 
 from pdctl.engine.decode.receiver import Receiver
 from pdctl.engine.kv_link.bootstrap_client import BootstrapClient
-from pdctl.engine.kv_link.room_failure import FailureCode
-from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kv_link.room_state import FailureCode, KVPoll
 from pdctl.engine.prefill.registration import rank_row
 from pdctl.engine.prefill.sender import Sender
 from pdctl.layout.kv_links import KvModel

@@ -8,10 +8,8 @@ import threading
 import numpy as np
 import pytest
 
-from pdctl.engine.kv_link.room_failure import FailureCode
-from pdctl.engine.kv_link.room_state import KVPoll
-from pdctl.engine.transfer.around import Around
-from pdctl.engine.transfer.transport import Op, TransferPlan, Transport
+from pdctl.engine.kv_link.room_state import FailureCode, KVPoll
+from pdctl.engine.transfer.transport import Around, Op, TransferPlan, Transport
 from tests.engine.kv_link.rig import PATIENCE, bootstrap, decode_side, pages, prefill_side
 from tests.engine.kv_link.rooms import failed, open_room, run_room
 

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from pdctl.engine.kv_link.bootstrap_client import BootstrapClient, BootstrapError
-from pdctl.engine.kv_link.room_failure import FailureCode
-from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kv_link.room_state import FailureCode, KVPoll
 from tests.cases import for_each
 from tests.engine.kv_link.rig import HOST, bootstrap, decode_side, prefill_side
 from tests.engine.kv_link.rooms import lives, run_room

@@ -13,7 +13,7 @@ import zmq
 
 from pdctl.engine.kv_link.kv_frames import RegisterAck, RegisterKvArgs, Unregister, codec
 from pdctl.engine.prefill.decode_sessions import MOST
-from pdctl.engine.transfer.ucx import Descriptor
+from pdctl.engine.transfer.nixl import Descriptor
 from tests.cases import for_each
 from tests.engine.kv_link.impostor import REGISTER, Impostor, dialled
 from tests.engine.kv_link.rig import HOST, bootstrap, decode_side, geometry, prefill_side

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pdctl.engine.kv_link.room_failure import FailureCode
-from pdctl.engine.kv_link.room_state import KVPoll
+from pdctl.engine.kv_link.room_state import FailureCode, KVPoll
 from tests.engine.kv_link.rig import HOST, bootstrap, decode_side, pages, prefill_side
 from tests.engine.kv_link.rooms import failed
 

@@ -9,7 +9,7 @@ from pdctl.engine.decode import rank_connection
 from pdctl.engine.ipc.codec import HEADER
 from pdctl.engine.kv_link import kv_frames
 from pdctl.engine.kv_link.kv_frames import PROTOCOL, RegisterAck, codec
-from pdctl.engine.kv_link.room_failure import FailureCode
+from pdctl.engine.kv_link.room_state import FailureCode
 from tests.engine.kv_link.impostor import REGISTER, Impostor
 from tests.engine.kv_link.rig import HOST, bootstrap, decode_side, prefill_side
 from tests.engine.kv_link.rooms import failed, run_room

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pdctl.engine.kvcache.backup import Backup
-from pdctl.engine.kvcache.kv_pool import KVPool, Layout, PoolGeometry
+from pdctl.engine.kvcache.kv_pool import Backup, KVPool, Layout, PoolGeometry
 
 
 @pytest.mark.parametrize("layout", list(Layout))

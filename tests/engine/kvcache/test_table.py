@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from pdctl.engine.kvcache.allocator import PageLeakError
-from pdctl.engine.kvcache.page_table import PageTable
+from pdctl.engine.kvcache.allocator import PageLeakError, PageTable
 
 
 def test_rows_keep_pages_in_order_and_start_empty_again() -> None:

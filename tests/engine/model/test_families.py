@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from pdctl.engine.config.checkpoint_config import CheckpointError, ModelConfig
-from pdctl.engine.config.latent import Latent
-from pdctl.engine.config.mixture import Mixture
+from pdctl.engine.config.checkpoint_config import CheckpointError, Latent, ModelConfig
+from pdctl.engine.config.layer_kinds import Mixture
 from pdctl.layout.shape import Shape
 from tests.cases import for_each
 from tests.engine.checkpoints import COMMON, CONFIGS

@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from pdctl.engine.config.checkpoint_config import ModelConfig
-from pdctl.engine.model.identity import model_identity
+from pdctl.engine.model.weights import model_identity
 from tests.engine.scheduler.rig import TINY
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from pdctl.engine.config.layer_windows import Stretch
 from pdctl.engine.kvcache.kv_pool import KVPool
 from pdctl.engine.kvcache.pool_geometry import PoolGeometry
-from pdctl.engine.model.paging import PageReader
+from pdctl.engine.model.forward_batch import PageReader, Stretch
 from tests.cases import for_each
 
 PAGE = 4

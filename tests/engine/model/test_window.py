@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from pdctl.engine.config.layer_windows import FULL, stretches
-from pdctl.engine.model import sinks as sinks_module
-from pdctl.engine.model.forward_batch import SeqSlice
-from pdctl.engine.model.sinks import attend_with_sinks
+from pdctl.engine.config.layer_kinds import FULL
+from pdctl.engine.model import attention as sinks_module
+from pdctl.engine.model.attention import attend_with_sinks
+from pdctl.engine.model.forward_batch import SeqSlice, stretches
 from tests.engine.model.peers import CASES, Case, forward, logits_of, make_peer, make_runner, run_of_pages, token_ids
 
 NAMED = {case.name: case for case in CASES}

@@ -29,18 +29,16 @@ from pdctl.engine.ipc.messages import (
     Request,
     Sampling,
 )
-from pdctl.engine.kvcache.allocator import PageAllocator
+from pdctl.engine.kvcache.allocator import PageAllocator, PageTable
 from pdctl.engine.kvcache.metadata_row import MetadataSlots
-from pdctl.engine.kvcache.page_table import PageTable
 from pdctl.engine.model.model_runner import ModelRunner
 from pdctl.engine.model.parallel import Groups
 from pdctl.engine.scheduler import rank_parts
-from pdctl.engine.scheduler.loop import Scheduler
-from pdctl.engine.scheduler.queues import Queues
+from pdctl.engine.scheduler.loop import Agreed, Scheduler
+from pdctl.engine.scheduler.rank_parts import Sizing, use_threads
 from pdctl.engine.scheduler.resources import Resources
 from pdctl.engine.scheduler.role import Role
-from pdctl.engine.scheduler.sizing import Sizing, use_threads
-from pdctl.engine.scheduler.turn import Agreed
+from pdctl.engine.scheduler.scheduler_log import Queues
 from tests.engine.kv_link.rig import PATIENCE, Bootstrap, Woken
 
 TINY = Path(__file__).resolve().parents[3] / "pdctl" / "checkpoints" / "tiny"

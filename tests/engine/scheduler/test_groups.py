@@ -13,17 +13,15 @@ import pytest
 from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.decode.decode_role import DecodeRole
 from pdctl.engine.ipc.messages import Drained, Generate, Sampling
-from pdctl.engine.kv_link.room_failure import Failure, FailureCode
-from pdctl.engine.kv_link.room_state import KVPoll
-from pdctl.engine.kvcache.allocator import PageAllocator
+from pdctl.engine.kv_link.room_state import Failure, FailureCode, KVPoll
+from pdctl.engine.kvcache.allocator import PageAllocator, PageTable
 from pdctl.engine.kvcache.metadata_row import MetadataRow, MetadataSlots
-from pdctl.engine.kvcache.page_table import PageTable
 from pdctl.engine.model.parallel import Group, Groups
 from pdctl.engine.prefill.prefill_role import PrefillRole
 from pdctl.engine.prefill.sender import Sender
 from pdctl.engine.scheduler.req import Req
 from pdctl.engine.scheduler.resources import Resources
-from pdctl.engine.scheduler.shared_failure import pack, shared_failure, unpack
+from pdctl.engine.scheduler.role import pack, shared_failure, unpack
 from pdctl.layout.kv_links import KvModel
 from pdctl.layout.shape import Shape, place
 from tests.engine.kv_link.instances import PAGES, Grid, Instance, Pair, pair

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pdctl.engine.scheduler.rooms import live
+from pdctl.engine.scheduler.role import live
 from tests.engine.scheduler.rig import Station, abort, ask, ids, pair, turns_until, unified
 
 PAGE = 4  # tokens, as the rig has it

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from pdctl.engine.config.instance_args import ServerArgs
-from pdctl.engine.config.rank_places import Whereabouts
+from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
 from pdctl.engine.ipc.channels import Channels, local_input, local_line
 from pdctl.engine.ipc.messages import (
     Abort,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from pdctl.engine.config.rank_places import Whereabouts
+from pdctl.engine.config.instance_args import Whereabouts
 from pdctl.engine.ipc.channels import Line, local_line
 from pdctl.engine.ipc.messages import Abort, Flush, Flushed, Request, reply_codec, request_codec
 from pdctl.engine.scheduler.rank_mailbox import Mailbox

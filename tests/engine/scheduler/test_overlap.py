@@ -13,7 +13,7 @@ import torch
 
 from pdctl.engine.ipc.messages import Abort, Sampling
 from pdctl.engine.model.forward_batch import ForwardBatch
-from pdctl.engine.scheduler.overlap import WORTH_A_THREAD, Overlap
+from pdctl.engine.scheduler.loop import WORTH_A_THREAD, Overlap
 from tests.engine.kv_link.rig import PATIENCE
 from tests.engine.scheduler.rig import Station, ask, ids, pair, unified, with_fields
 

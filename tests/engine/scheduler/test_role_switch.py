@@ -8,14 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from pdctl.engine.config.instance_args import ServerArgs
-from pdctl.engine.config.rank_places import Whereabouts
+from pdctl.engine.config.instance_args import ServerArgs, Whereabouts
 from pdctl.engine.decode.decode_role import DecodeRole
 from pdctl.engine.ipc.messages import NOT_IDLE, UNHEALTHY, Switched, SwitchRole
 from pdctl.engine.prefill.prefill_role import PrefillRole
 from pdctl.engine.scheduler import scheduler_rank as ranks
 from pdctl.engine.scheduler.loop import Scheduler
-from pdctl.engine.scheduler.role_change import RoleSwitch
+from pdctl.engine.scheduler.role import RoleSwitch
 from pdctl.engine.scheduler.scheduler_rank import Rank
 from tests.engine.kv_link.rig import Bootstrap, Woken
 from tests.engine.scheduler.rig import HOST, Box, Station, ask, settings, turns_until, unified, with_fields

@@ -13,9 +13,9 @@ from pdctl.engine.ipc.messages import Sampling
 from pdctl.engine.model.forward_batch import Share
 from pdctl.engine.model.parallel import Group, Groups
 from pdctl.engine.model.sampler import Sampled, SamplingRow
-from pdctl.engine.scheduler import stages
-from pdctl.engine.scheduler.queues import Queues
-from pdctl.engine.scheduler.turn import Turn
+from pdctl.engine.scheduler import schedule_batch
+from pdctl.engine.scheduler.loop import Turn
+from pdctl.engine.scheduler.scheduler_log import Queues
 
 
 class Told(Group):
@@ -81,8 +81,8 @@ def test_every_stage_gets_what_the_last_one_sampled() -> None:
             sent.extend(values)
             return list(values)
 
-    mine = stages.share(SAMPLED, ROWS, replace(last, replica=Sending(1, ())))
-    theirs = stages.share(None, ROWS, replace(last, pp=Told(0, ()), replica=Told(0, sent)))
+    mine = schedule_batch.share(SAMPLED, ROWS, replace(last, replica=Sending(1, ())))
+    theirs = schedule_batch.share(None, ROWS, replace(last, pp=Told(0, ()), replica=Told(0, sent)))
     for taken in (mine, theirs):
         assert taken.ids.tolist() == [7, 1279, 0]
         assert math.isnan(taken.logprobs[0])
@@ -91,4 +91,4 @@ def test_every_stage_gets_what_the_last_one_sampled() -> None:
 
 
 def test_one_stage_shares_with_nobody() -> None:
-    assert stages.share(SAMPLED, ROWS, Groups.single()) is SAMPLED
+    assert schedule_batch.share(SAMPLED, ROWS, Groups.single()) is SAMPLED

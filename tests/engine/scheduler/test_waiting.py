@@ -9,14 +9,13 @@ import numpy as np
 
 from pdctl.engine.config.instance_args import ServerArgs
 from pdctl.engine.ipc.messages import Generate, Sampling
-from pdctl.engine.kvcache.allocator import PageAllocator
+from pdctl.engine.kvcache.allocator import PageAllocator, PageTable
 from pdctl.engine.kvcache.metadata_row import MetadataSlots
-from pdctl.engine.kvcache.page_table import PageTable
 from pdctl.engine.model.parallel import Groups
+from pdctl.engine.scheduler.batch_queues import WaitingQueue
 from pdctl.engine.scheduler.req import Req
 from pdctl.engine.scheduler.resources import Resources
 from pdctl.engine.scheduler.schedule_batch import Batch
-from pdctl.engine.scheduler.waiting import WaitingQueue
 from tests.cases import for_each
 
 PAGE = 4

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from pdctl.engine.kvcache.pool_geometry import Layout
-from pdctl.engine.transfer.around import Around
-from pdctl.engine.transfer.transport import Op, OpState, TransferPlan, Transport
+from pdctl.engine.transfer.transport import Around, Op, OpState, TransferPlan, Transport
 from pdctl.engine.transfer.workers import Workers
 from tests.engine.transfer.backends import expected_after
 from tests.engine.transfer.far import PATIENCE, FarPool, geometry, open_pool

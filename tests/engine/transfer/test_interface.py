@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from pdctl.engine.transfer.interface import NET_DEVICES, interface_of
+from pdctl.engine.transfer.select import NET_DEVICES, interface_of
 
 LISTENERS = """
 import json, os, sys
@@ -66,7 +66,7 @@ def test_addresses_are_found_by_their_interface() -> None:
 
 
 def test_who_names_the_devices_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pdctl.engine.transfer.interface import bind_ucx
+    from pdctl.engine.transfer.select import bind_ucx
 
     monkeypatch.setenv(NET_DEVICES, "mlx5_0:1")
     bind_ucx("127.0.0.1")

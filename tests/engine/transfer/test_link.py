@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from pdctl.engine.drill.link_events import Passage, Stage, Wire
-from pdctl.engine.drill.modelled_link import WORDS, Link, Window, rate
+from pdctl.engine.drill.modelled_link import WORDS, Link, Passage, Stage, Window, Wire, rate
 from tests.cases import for_each
 
 LAYERS = 61

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from pdctl.engine.drill.fault_points import Armed, kill, read
-from pdctl.engine.drill.faulty_transport import FaultyTransport
-from pdctl.engine.transfer.around import Around, find
-from pdctl.engine.transfer.fake import FakeTransport
-from pdctl.engine.transfer.transport import OpState, Transport
+from pdctl.engine.drill.kv_faults import FaultyTransport
+from pdctl.engine.transfer.select import FakeTransport
+from pdctl.engine.transfer.transport import Around, OpState, Transport, find
 from tests.engine.processes import started
 from tests.engine.transfer.backends import BACKENDS
 from tests.engine.transfer.far import PATIENCE, FarPool, geometry, item, move, open_pool, pair

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from pdctl.engine.drill.modelled_link import Link, Window
-from pdctl.engine.drill.shaped_transport import CLOSED, DOWN, GIVEN_UP, GONE, ShapedTransport
-from pdctl.engine.transfer.around import Around
-from pdctl.engine.transfer.transport import Op, OpState, TransferError, TransferPlan
+from pdctl.engine.drill.rehearsed_parts import CLOSED, DOWN, GIVEN_UP, GONE, ShapedTransport
+from pdctl.engine.transfer.transport import Around, Op, OpState, TransferError, TransferPlan
 from tests.engine.transfer.backends import BACKENDS
 from tests.engine.transfer.far import FarPool, geometry, item, pair
 

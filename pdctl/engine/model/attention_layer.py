@@ -1,9 +1,15 @@
-"""Multi-head latent attention (DeepSeek): the cache holds one vector per token, from which every head's K and V follow.
+"""The attention part of a layer: grouped-query (GQA) or latent (MLA, DeepSeek), with rotary embedding.
 
-Two ways lead from the latent to the same result. *Absorbed*: the query goes through the key matrix instead of the
-keys, attends to the latents themselves as if they were one KV head, and what comes out goes through the value matrix;
-no K or V is made, but each score costs `kv_rank` products instead of `nope_dim`. *Expanded*: K and V of all heads are
-made from the latents. Decode absorbs; a prefill of many new tokens expands.
+MLA caches one vector per token, from which every head's K and V follow. Two ways lead from the latent to the same
+result. *Absorbed*: the query goes through the key matrix instead of the keys, attends to the latents themselves as if
+they were one KV head, and what comes out goes through the value matrix; no K or V is made, but each score costs
+`kv_rank` products instead of `nope_dim`. *Expanded*: K and V of all heads are made from the latents. Decode absorbs; a
+prefill of many new tokens expands.
+
+Rotary embedding is one complex multiplication per layer. Checkpoints rotate element i of a head with element
+i + head_dim / 2. Here the columns of the query and key projections are reordered at load so that each such pair is
+adjacent: a head is then head_dim / 2 complex numbers. Scores do not change (both sides are reordered alike); K in the
+cache is in this order.
 """
 
 from __future__ import annotations
@@ -15,19 +21,88 @@ import torch
 import torch.nn.functional as F
 
 from pdctl.engine.config.checkpoint_config import yarn_scale
-from pdctl.engine.model.linear import make_linear
-from pdctl.engine.model.placement import in_place
-from pdctl.engine.model.rope import pair_order
-from pdctl.engine.model.rows import norm_floor, padded, rotate_, unit_rows
+from pdctl.engine.model.attention import in_place
+from pdctl.engine.model.linear import make_linear, norm_floor, padded, rotate_, unit_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.engine.config.checkpoint_config import ModelConfig
-    from pdctl.engine.config.latent import Latent
+    from pdctl.engine.config.checkpoint_config import Latent, ModelConfig, Rope
     from pdctl.engine.model.attention import Step
     from pdctl.engine.model.linear import Linear
-    from pdctl.engine.model.shards import Shard
+    from pdctl.engine.model.weights import Shard
+
+
+class GroupedQuery:
+    """One layer's attention on one rank: its share of the heads."""
+
+    def __init__(self, shard: Shard, layer: int, prefix: str) -> None:
+        """`layer` is the layer's place in this stage's pool; `prefix` is its name in the checkpoint, with a dot."""
+        config = shard.config
+        attention = prefix + "self_attn."
+        attn_tp = shard.groups.attn_tp
+        self._layer = layer
+        self._head_dim = config.head_dim
+        self._heads = config.heads // attn_tp.size
+        self._kv_heads = config.rank_kv_heads(attn_tp.size)
+        self._first_kv_head = attn_tp.rank * config.kv_heads // attn_tp.size
+        self._hidden_floor = shard.hidden_floor
+        self._head_floor = norm_floor(config.head_dim, config.rms_eps, shard.device)
+        width = self._heads * config.head_dim
+        self._qkv = shard.folded(
+            self._stacked(shard, attention, "weight"),
+            prefix + "input_layernorm.weight",
+            self._stacked(shard, attention, "bias") if config.qkv_bias else None,
+        )
+        self._norm = self._norm_rows(shard, attention) if config.qk_norm else None
+        # The sum over ranks takes each bias once.
+        bias = shard.checkpoint.tensor(attention + "o_proj.bias") if config.out_bias and not attn_tp.rank else None
+        self.out = shard.columns(attention + "o_proj.weight", attn_tp.rank * width, width, bias)
+        self._sinks = self._own_sinks(shard, attention) if config.sinks else None
+
+    def query(self, x: torch.Tensor, rotation: torch.Tensor, step: Step) -> torch.Tensor:
+        """Project, normalise and rotate; store K and V; return the queries [tokens, heads, head_dim]."""
+        tokens = rotation.shape[0]
+        qkv = self._qkv.product(unit_rows(x, self._hidden_floor))[:tokens]
+        heads = qkv.view(tokens, -1, self._head_dim)
+        rotated = heads[:, : self._heads + self._kv_heads]
+        if self._norm is not None:
+            rotated.copy_(unit_rows(rotated.float(), self._head_floor) * self._norm)
+        rotate_(rotated, rotation)
+        step.writer.write(self._layer, heads[:, self._heads :].reshape(tokens, 2, -1))
+        return heads[:, : self._heads]
+
+    def attend(self, query: torch.Tensor, step: Step) -> torch.Tensor:
+        """[tokens, heads, head_dim], ready for `out`."""
+        return step.attend(self._layer, query, self._sinks)
+
+    def attend_last(self, query: torch.Tensor, step: Step) -> torch.Tensor:
+        """The same for the last token of each sequence only: [seqs, heads, head_dim]."""
+        return step.attend_last(self._layer, query, self._sinks)
+
+    def _own_sinks(self, shard: Shard, prefix: str) -> torch.Tensor:
+        """One for each query head of this rank (attention.py)."""
+        sinks = shard.rows(prefix + "sinks", shard.groups.attn_tp.rank * self._heads, self._heads)
+        return sinks.to(device=shard.device, dtype=torch.float32)
+
+    def _stacked(self, shard: Shard, prefix: str, kind: str) -> torch.Tensor:
+        """q, k and v of this rank, one below the other; q and k in pair order (attention_layer.py)."""
+        dim, rank = self._head_dim, shard.groups.attn_tp.rank
+        order = pair_order(dim)
+        first, count = self._first_kv_head * dim, self._kv_heads * dim
+        query = shard.rows(f"{prefix}q_proj.{kind}", rank * self._heads * dim, self._heads * dim)
+        key = shard.rows(f"{prefix}k_proj.{kind}", first, count)
+        value = shard.rows(f"{prefix}v_proj.{kind}", first, count)
+        query, key = (part.view(-1, dim, *part.shape[1:])[:, order].reshape(part.shape) for part in (query, key))
+        return torch.cat((query, key, value))
+
+    def _norm_rows(self, shard: Shard, prefix: str) -> torch.Tensor:
+        """One row per head, query heads first, times sqrt(head_dim): the norm divides by |x|, not by its mean."""
+        order = pair_order(self._head_dim)
+        query, key = (shard.checkpoint.tensor(f"{prefix}{name}_norm.weight").float()[order] for name in "qk")
+        rows = torch.cat((query.expand(self._heads, -1), key.expand(self._kv_heads, -1)))
+        return (rows * math.sqrt(self._head_dim)).to(shard.device)
+
 
 NORM_EPS = 1e-6  # of the two norms inside, whatever rms_norm_eps says (transformers 5)
 
@@ -154,7 +229,7 @@ class LatentAttention:
         return torch.cat([self._paired(head, self._widths.nope_dim) for head in heads])
 
     def _paired(self, rows: torch.Tensor, first: int) -> torch.Tensor:
-        """Rows from `first` on in the order rope.py wants them: pairs side by side."""
+        """Rows from `first` on in the order attention_layer.py wants them: pairs side by side."""
         if self._widths.adjacent:
             return rows
         return torch.cat((rows[:first], rows[first:][pair_order(self._widths.rope_dim)]))
@@ -183,3 +258,57 @@ class PerHead:
 def softmax_scale(config: ModelConfig, widths: Latent) -> float:
     """What scores are multiplied with: DeepSeek applies yarn's factor for whole heads here, squared."""
     return yarn_scale(config.rope.factor, config.rope.all_dims) ** 2 / math.sqrt(widths.qk_dim)
+
+
+def pair_order(head_dim: int) -> torch.Tensor:
+    """Positions of a checkpoint head's elements in our order: 0, d/2, 1, d/2 + 1, …"""
+    half = head_dim // 2
+    return torch.arange(head_dim).view(2, half).t().reshape(-1)
+
+
+def rotation_table(rope: Rope, head_dim: int, positions: int, device: torch.device) -> torch.Tensor:
+    """[positions, head_dim / 2] complex numbers, all of the same magnitude (1 but for yarn)."""
+    angles = torch.outer(torch.arange(positions, dtype=torch.float32), inverse_frequencies(rope, head_dim))
+    return torch.polar(torch.full_like(angles, rope.magnitude), angles).to(device)
+
+
+def inverse_frequencies(rope: Rope, head_dim: int) -> torch.Tensor:
+    """[head_dim / 2] radians per token, after scaling."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+    frequencies = 1.0 / (rope.theta**exponents)
+    if rope.kind == "linear":
+        return frequencies / rope.factor
+    if rope.kind == "llama3":
+        return _llama3(rope, frequencies)
+    if rope.kind == "yarn":
+        return _yarn(rope, frequencies)
+    return frequencies
+
+
+def _llama3(rope: Rope, frequencies: torch.Tensor) -> torch.Tensor:
+    """Llama 3.1: long wavelengths are stretched by `factor`, short ones kept, those between blended."""
+    wavelengths = 2 * math.pi / frequencies
+    blend = (rope.original_context / wavelengths - rope.low_freq) / (rope.high_freq - rope.low_freq)
+    blend = blend.clamp(0.0, 1.0)
+    return (1 - blend) * frequencies / rope.factor + blend * frequencies
+
+
+def _yarn(rope: Rope, frequencies: torch.Tensor) -> torch.Tensor:
+    """Pairs that turn often within the original context are kept, slow ones stretched, those between blended.
+
+    As transformers 5 writes it: a pair counts by its place among head_dim / 2, between the two places where a pair
+    turns `beta_fast` and `beta_slow` times.
+    """
+    pairs = len(frequencies)
+    first, last = (_turning(rope, turns, pairs) for turns in (rope.beta_fast, rope.beta_slow))
+    if rope.whole:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, 2 * pairs - 1)
+    blend = (torch.arange(pairs, dtype=torch.float32) - first) / (last - first if last != first else 0.001)
+    blend = blend.clamp(0.0, 1.0)
+    return blend * frequencies / rope.factor + (1 - blend) * frequencies
+
+
+def _turning(rope: Rope, turns: float, pairs: int) -> float:
+    """Place of the pair that turns `turns` times in the original context."""
+    return pairs * math.log(rope.original_context / (turns * 2 * math.pi)) / math.log(rope.theta)

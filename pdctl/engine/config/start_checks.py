@@ -1,11 +1,19 @@
-"""What the engine refuses about its parallel shape before anything is started, with the flag to change."""
+"""What is refused before anything is started: a number out of bounds, a parallel shape, a checkpoint.
+
+Each check returns one sentence that names the flag and what would do; it is empty when nothing is wrong.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
-from typing import TYPE_CHECKING
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.engine.config import weight_files
+from pdctl.engine.config.checkpoint_config import CheckpointError, ModelConfig
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.layout.feasibility import check, nearest
 
@@ -14,6 +22,28 @@ if TYPE_CHECKING:
 
     from pdctl.engine.config.instance_args import ServerArgs
     from pdctl.layout.shape import Shape
+
+
+def checkpoint_problem(args: ServerArgs) -> str:
+    """Why not, naming the file, or flag and model figure with sizes that work; empty when it can."""
+    path = Path(args.model_path)
+    try:
+        config = ModelConfig.from_dir(path)
+        problem = shape_problem(args, partial(_misfit, config))
+        if not problem:
+            weight_files.check(path)
+    except CheckpointError as error:
+        return f"--model-path: {'; '.join(filter(None, (error.message, error.fix)))}"
+    return problem
+
+
+def _misfit(config: ModelConfig, shape: Shape) -> str:
+    try:
+        config.check_shape(shape)
+    except CheckpointError as error:
+        return error.message
+    return ""
+
 
 DEPRECATED = "sglang until 0.5.18: --dp-size N --enable-dp-attention is --attn-dp-size N"
 # The command line does not say how many GPUs a host has: so many that every size of an instance divides it.
@@ -28,7 +58,7 @@ FLAGS = (
 )
 
 
-def refuse(args: ServerArgs, misfit: Callable[[Shape], str]) -> str:
+def shape_problem(args: ServerArgs, misfit: Callable[[Shape], str]) -> str:
     """Why this shape cannot run, naming flag and fix; empty when it can. `misfit`: why the model cannot be cut so."""
     if not 0 <= args.node_rank < args.nnodes:
         return f"--node-rank {args.node_rank}: {_node_ranks(args.nnodes)}"
@@ -101,3 +131,66 @@ def _words(given: Shape, wanted: Shape) -> str:
         f"{flag} {getattr(wanted, field)}" for field, flag in FLAGS if getattr(wanted, field) != getattr(given, field)
     ]
     return " ".join(changed)
+
+
+LONGEST = 2_000_000.0  # seconds, 23 days: sockets count a deadline's milliseconds in 31 bits
+
+
+class Bound(NamedTuple):
+    """`zero`: what 0 stands for, below `least`."""
+
+    least: float
+    most: float = math.inf
+    zero: str = ""
+
+    def holds(self, value: float) -> bool:
+        return (self.least <= value <= self.most and math.isfinite(value)) or (value == 0 and bool(self.zero))
+
+    def __str__(self) -> str:
+        span = f"at least {self.least:g}" if math.isinf(self.most) else f"{self.least:g} to {self.most:.10g}"
+        return f"must be {span}{f', or 0: {self.zero}' if self.zero else ''}"
+
+
+PORT = Bound(1, 65535)
+WAIT = Bound(0.001, LONGEST)
+
+BOUNDS = {
+    "port": PORT,
+    "disaggregation_bootstrap_port": PORT,
+    "disaggregation_transfer_threads": Bound(1, 64, zero="by cores"),
+    "tp_size": Bound(1),
+    "dp_size": Bound(1),
+    "attn_dp_size": Bound(1),
+    "pp_size": Bound(1),
+    "ep_size": Bound(1),
+    "nnodes": Bound(1),
+    "base_gpu_id": Bound(0),
+    "page_size": Bound(1),
+    "max_total_tokens": Bound(1, zero="from the memory at hand"),
+    "max_running_requests": Bound(1),
+    "max_queued_requests": Bound(0),
+    "chunked_prefill_size": Bound(1),
+    "num_reserved_decode_tokens": Bound(1),
+    "optimistic_prefill_attempts": Bound(0),
+    "context_length": Bound(1, zero="from the checkpoint"),
+    "random_seed": Bound(0),
+    "num_threads": Bound(1, zero="by cores"),
+    "decode_log_interval": Bound(1),
+    "dist_timeout": WAIT,
+    "bootstrap_timeout": WAIT,
+    "waiting_timeout": WAIT,
+    "heartbeat_interval": WAIT,
+    "heartbeat_max_failure": Bound(0),
+    "shutdown_grace": Bound(0, LONGEST),
+}
+
+
+def bound_problem(args: ServerArgs) -> str:
+    """The first number that cannot be, with its flag and what can; empty when all can."""
+    for name, bound in BOUNDS.items():
+        value = getattr(args, name)
+        if not bound.holds(value):
+            return f"--{name.replace('_', '-')} {value}: {bound}"
+    if 0 < args.max_total_tokens < args.page_size:
+        return f"--max-total-tokens {args.max_total_tokens}: must be at least one page, --page-size {args.page_size}"
+    return ""

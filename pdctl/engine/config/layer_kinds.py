@@ -1,15 +1,61 @@
-"""What config.json says about a mixture of experts: how many there are, how tokens choose, which layers have them."""
+"""What config.json says of layers that differ: which have a sliding window, which have experts, how tokens choose.
+
+The pool keeps every token of every layer, as SGLang's does with its hybrid memory off: a page means the same for all
+layers, and a transfer carries it whole. A layer with a window of w tokens attends to the token itself and the w - 1
+before it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+FULL = 0  # the window of a layer that reads everything
+KINDS = ("full_attention", "sliding_attention")
+# Where config.json leaves it out, transformers 5 takes these: a window, and the layers before the first that has one.
+DEFAULT_WINDOW = {"MistralForCausalLM": 4096, "GptOssForCausalLM": 128}
+DEFAULT_SWITCHED_WINDOW = 4096
+DEFAULT_FULL_LAYERS = 28
+SWITCHED = ("Qwen2ForCausalLM", "Qwen3ForCausalLM")  # have a window only with use_sliding_window
+
+
+def layer_windows(raw: Mapping[str, Any], architecture: str, layers: int) -> tuple[int, ...]:
+    """The window of each layer in tokens, FULL without. Raises ValueError for what config.json must not say."""
+    window = _window(raw, architecture)
+    if not window:
+        return (FULL,) * layers
+    kinds = raw.get("layer_types") or _default_kinds(raw, architecture, layers)
+    if len(kinds) != layers or not set(kinds) <= set(KINDS):
+        raise ValueError(f"layer_types = {kinds!r}; supported: one of {', '.join(KINDS)} for each of {layers} layers")
+    return tuple(window if kind == "sliding_attention" else FULL for kind in kinds)
+
+
+def _window(raw: Mapping[str, Any], architecture: str) -> int:
+    if architecture in SWITCHED:
+        window = raw.get("sliding_window", DEFAULT_SWITCHED_WINDOW) if raw.get("use_sliding_window") else None
+    elif architecture in DEFAULT_WINDOW:
+        window = raw.get("sliding_window", DEFAULT_WINDOW[architecture])
+    else:
+        window = None
+    if window is None:
+        return FULL
+    if not isinstance(window, int) or window < 1:
+        raise ValueError(f"sliding_window = {window!r}; supported: tokens, at least 1, or null")
+    return window
+
+
+def _default_kinds(raw: Mapping[str, Any], architecture: str, layers: int) -> list[str]:
+    if architecture == "GptOssForCausalLM":
+        return [KINDS[1 - index % 2] for index in range(layers)]
+    full = int(raw.get("max_window_layers", DEFAULT_FULL_LAYERS)) if architecture in SWITCHED else 0
+    return [KINDS[index >= full] for index in range(layers)]
+
+
 Raw = Mapping[str, Any]
 
 
 class Clamped(NamedTuple):
-    """gpt-oss's SwiGLU (gpt_oss.py)."""
+    """gpt-oss's SwiGLU (mlp.py)."""
 
     alpha: float = 1.702
     limit: float = 7.0

@@ -1,7 +1,9 @@
-"""Any transport behind a modelled link: it reports each operation when the link would have been through with it.
+"""The parts of a rank that --rehearse puts in place of the ordinary ones (docs/rehearsals.md).
 
-The bytes move at once, through the transport inside; only word of them is held back, so that the time they really took
-counts towards the link's and is not added to it. A link that is faster than the real copy shows the real copy.
+`ShapedTransport` is any transport behind a modelled link: it reports each operation when the link would have been
+through with it. The bytes move at once, through the transport inside; only the report of them is held back, so that the
+time they really took counts towards the link's and is not added to it. A link that is faster than the real copy shows
+the real copy. `RehearsedDecode` ends as SGLang's does on a page size that it cannot read.
 """
 
 from __future__ import annotations
@@ -12,15 +14,17 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pdctl.engine.drill.link_events import Passage, Stage, Wire
-from pdctl.engine.transfer.around import Around
+from pdctl.engine.decode.decode_role import DecodeRole
+from pdctl.engine.drill.modelled_link import Passage, Stage, Wire
+from pdctl.engine.kv_link.room_state import FailureCode
 from pdctl.engine.transfer.pages import pieces
-from pdctl.engine.transfer.transport import Op, OpState
+from pdctl.engine.transfer.transport import Around, Op, OpState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pdctl.engine.drill.modelled_link import Link
+    from pdctl.engine.scheduler.req import Req
     from pdctl.engine.transfer.transport import Pages, TransferPlan, Transport
 
 DOWN = "the link went down"
@@ -107,3 +111,11 @@ class ShapedTransport(Around):
         self._running.remove(op)
         op.state, op.error, op.handle = state, error, None
         op.nbytes = held.made.nbytes if state == OpState.DONE else 0
+
+
+class RehearsedDecode(DecodeRole):
+    def _fail(self, req: Req, stage: str) -> None:
+        failure = req.receiver.failure if req.receiver else None
+        if failure and failure.code == FailureCode.MISMATCH.value:
+            raise RuntimeError(failure.message.partition(" (bootstrap_addr: ")[0])
+        super()._fail(req, stage)

@@ -1,0 +1,284 @@
+"""Which requests go into the next forward pass: waiting prompts, the running batch, and who is retracted.
+
+sglang 0.5.23 decode.py _allocatable_tokens: a request needs room for what it has and for its headroom,
+`--num-reserved-decode-tokens` more tokens, or what it may still say if that is less. It gets in when this leaves
+everybody inside their headroom, and when it could finish with all the others retracted. Beyond the headroom requests
+grow as they speak, and make room for one another by retraction.
+
+ScheduleBatch.retract_decode: the one with the fewest output tokens goes first, of several the one with the longest
+prompt, and the latest to arrive. Its K and V wait in host memory, nothing is lost. They resume before any new request
+gets pages, in order of arrival, and go on exactly where they were.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from pdctl.engine.kvcache.kv_pool import Backup
+from pdctl.engine.scheduler import scheduler_log
+from pdctl.engine.scheduler.schedule_batch import Batch, Part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pdctl.engine.scheduler.req import Req
+    from pdctl.engine.scheduler.resources import Resources
+
+
+class WaitingQueue:
+    """Prompts waiting for their forward passes. `budget` tokens go into one pass; a longer prompt is cut into chunks.
+
+    A chunk that is not the last ends on a page boundary, so that every page it fills can leave at once
+    (sglang 0.5.23: chunked_prefill_size is a multiple of page_size on a prefill).
+    """
+
+    def __init__(self, resources: Resources, admit: Callable[[Req], bool]) -> None:
+        """`admit` gives a request its pages, or says that it has to wait."""
+        self._resources = resources
+        self._admit = admit
+        self._queue: deque[Req] = deque()
+        self._chunked: Req | None = None
+        self._last: list[Req] = []  # in the pass under way, which computes the rest of their prompts
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self.started)
+
+    def __iter__(self) -> Iterator[Req]:
+        yield from self.started
+        yield from self._queue
+
+    @property
+    def started(self) -> list[Req]:
+        """Those that hold pages."""
+        return [*self._last, self._chunked] if self._chunked is not None else self._last
+
+    @property
+    def pending_tokens(self) -> int:
+        started = self._chunked.prompt_len - self._chunked.computed if self._chunked else 0
+        return started + sum(req.prompt_len for req in self._queue)
+
+    def add(self, req: Req) -> None:
+        """In order of arrival, however long each one's handshake took: none is overtaken by what came after it."""
+        later = list(takewhile(lambda other: other.order > req.order, reversed(self._queue)))
+        for _ in later:
+            self._queue.pop()
+        self._queue.extend([req, *reversed(later)])
+
+    def next_batch(self, room_for: int) -> Batch | None:
+        """A pass of at most `budget` tokens and `room_for` new requests, or None when nothing can start."""
+        budget = self._resources.args.chunked_prefill_size
+        parts: list[Part] = []
+        self._last = []
+        if self._chunked is not None:
+            budget -= self._extend(self._chunked, budget, parts)
+        while self._queue and room_for > 0 and budget > 0 and self._chunked is None:
+            req = self._queue[0]
+            if not self._admit(req):
+                break
+            self._queue.popleft()
+            budget -= self._extend(req, budget, parts)
+            room_for -= 1
+        return Batch(tuple(parts), prefill=True) if parts else None
+
+    def settle(self) -> None:
+        """The pass has ended."""
+        self._last = []
+
+    def _extend(self, req: Req, budget: int, parts: list[Part]) -> int:
+        """Add what fits of `req` to the pass; returns its tokens. One that fits not at all goes first in the next."""
+        part = self._part(req, budget)
+        if part.extend:
+            parts.append(part)
+        if part.extend and part.completes:
+            self._chunked = None
+            self._last.append(req)
+        else:
+            self._chunked = req
+        return part.extend
+
+    def _part(self, req: Req, budget: int) -> Part:
+        left = req.prompt_len - req.computed
+        if left <= budget:
+            return Part(req, left)
+        return Part(req, budget - budget % self._resources.page_size)
+
+    def remove(self, match: Callable[[Req], bool]) -> list[Req]:
+        """Take out (and return) the requests that match; their pages are the caller's to release."""
+        gone = [req for req in self if match(req)]
+        self._queue = deque(req for req in self._queue if req not in gone)
+        self._last = [req for req in self._last if req not in gone]
+        if self._chunked in gone:
+            self._chunked = None
+        return gone
+
+
+class RunningBatch:
+    """Requests join between two passes without anything being recomputed, and leave as soon as they end.
+
+    Each grows page by page as it speaks. When no page is left, some are retracted until the others fit.
+    """
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self.admission = Admission(resources)
+        self.retracted = Retracted(resources, self.admission)
+        self._reqs: list[Req] = []
+
+    def __len__(self) -> int:
+        return len(self._reqs)
+
+    def __iter__(self) -> Iterator[Req]:
+        return iter(self._reqs)
+
+    @property
+    def tokens(self) -> int:
+        return sum(req.length for req in self._reqs)
+
+    def join(self, req: Req) -> None:
+        self._reqs.append(req)
+
+    def resume(self, others: Callable[[], list[Req]]) -> None:
+        """Let retracted requests run again as far as they fit beside those running and `others` that hold pages."""
+        if self.retracted:
+            self._reqs.extend(self.retracted.resume(lambda: [*self._reqs, *others()]))
+
+    def next_batch(self) -> Batch | None:
+        self._make_room()
+        if not self._reqs:
+            return None
+        return Batch(tuple(Part(req, 1) for req in self._reqs), prefill=False)
+
+    def _make_room(self) -> None:
+        """A page for each request that begins one: from the pool, from headroom not yet used, by retraction."""
+        if all(self.admission.grow(req) for req in self._reqs):
+            return
+        for req in self._reqs:
+            self._resources.trim(req)
+        gone: list[Req] = []
+        while not all(self.admission.grow(req, ahead=False) for req in self._reqs):
+            gone.append(victim(self._reqs))
+            self._reqs.remove(gone[-1])
+            self.retracted.take(gone[-1])
+        if gone:
+            self.retracted.tell(gone)
+
+    def settle(self) -> None:
+        """After a pass: drop the requests that ended with it."""
+        for req in self._reqs:
+            if req.finish is not None:
+                self._resources.keep(req)
+                self._resources.release(req)
+        self._reqs = [req for req in self._reqs if req.finish is None]
+
+    def remove(self, match: Callable[[Req], bool]) -> list[Req]:
+        gone = [req for req in self._reqs if match(req)]
+        self._reqs = [req for req in self._reqs if req not in gone]
+        return gone + self.retracted.remove(match)
+
+
+log = logging.getLogger("pdctl.engine")
+
+SMALLEST_SHARE = 8  # in a small pool the headroom of one request is at most this part of it
+
+
+class Admission:
+    """`active` are the requests inside: those that run, and those whose prompts are being computed or received."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        cap = max(resources.page_size, resources.capacity // SMALLEST_SHARE)
+        self.reserved = min(resources.args.num_reserved_decode_tokens, cap)
+
+    def admit(self, req: Req, active: Sequence[Req], fresh: bool = False) -> bool:
+        """Give `req` its pages, headroom included, or nothing. `fresh`: with no help of the prefix cache."""
+        resources = self._resources
+        held = sum(self._pages(one.length) for one in active)
+        ahead = sum(self._ahead(one) for one in active)
+        largest = max((self._pages(self._most(one)) for one in active), default=0)
+        spare = sum(len(one.pages) for one in active) - held
+        free = resources.available_pages + spare - max(ahead, largest - held)
+        if self._pages(self._most(req)) - held > free:
+            return False
+        wanted = req.length + self._headroom(req)
+        if resources.available_pages < self._pages(wanted) <= free:
+            for one in active:  # they keep their headroom in the books, not in pages
+                resources.trim(one)
+        return resources.allocate(req, wanted, max(0, free), fresh)
+
+    def grow(self, req: Req, ahead: bool = True) -> bool:
+        """A page for the next token of `req` if that begins one; `ahead`: and its headroom as far as pages are free."""
+        return self._resources.grow(req, req.length, self._ahead(req) if ahead else 0)
+
+    def _pages(self, tokens: int) -> int:
+        return self._resources.pages_for(tokens)
+
+    def _headroom(self, req: Req) -> int:
+        return min(self.reserved, req.max_new_tokens - len(req.output_ids))
+
+    def _ahead(self, req: Req) -> int:
+        """Pages of the headroom."""
+        return self._pages(req.length + self._headroom(req)) - self._pages(req.length)
+
+    def _most(self, req: Req) -> int:
+        """Tokens of prompt and longest possible answer."""
+        return req.prompt_len + req.max_new_tokens
+
+
+def victim(reqs: Iterable[Req]) -> Req:
+    return min(reqs, key=lambda req: (len(req.output_ids), -req.prompt_len, -req.order))
+
+
+class Retracted:
+    """Called between two passes only: nothing is computing on the pages it copies."""
+
+    def __init__(self, resources: Resources, admission: Admission) -> None:
+        self._resources = resources
+        self._admission = admission
+        self._reqs: list[Req] = []
+
+    def __len__(self) -> int:
+        return len(self._reqs)
+
+    def __iter__(self) -> Iterator[Req]:
+        return iter(self._reqs)
+
+    def take(self, req: Req) -> None:
+        """Copy the pages of `req` to host memory and free them."""
+        resources = self._resources
+        req.backup = Backup(resources.runner.pool, req.pages[: resources.pages_for(req.computed)])
+        req.retractions += 1
+        req.retracted_output += len(req.output_ids)
+        resources.release(req)
+        scheduler_log.step(req, "retracted", computed=req.computed, output_len=len(req.output_ids))
+        self._reqs = sorted([*self._reqs, req], key=lambda one: one.order)
+
+    def tell(self, reqs: list[Req]) -> None:
+        """SGLang's line, once for all that went in one turn."""
+        gained = sum(req.backup.pages for req in reqs if req.backup) * self._resources.page_size
+        log.warning(
+            "KV cache pool is full. Retract requests. #retracted_reqs: %d, #new_tokens_gained: %d", len(reqs), gained
+        )
+
+    def resume(self, active: Callable[[], list[Req]]) -> list[Req]:
+        """Those that fit again, in order of arrival; the first that does not holds back the others."""
+        resumed: list[Req] = []
+        while self._reqs and self._admission.admit(self._reqs[0], [*active(), *resumed], fresh=True):
+            req = self._reqs.pop(0)
+            if req.backup is None:
+                raise AssertionError(f"rid {req.rid} was retracted without a backup")
+            req.backup.restore(self._resources.runner.pool, req.pages[: req.backup.pages])
+            req.backup = None
+            resumed.append(req)
+            scheduler_log.step(req, "resumed", computed=req.computed, output_len=len(req.output_ids))
+        return resumed
+
+    def remove(self, match: Callable[[Req], bool]) -> list[Req]:
+        """Take out (and return) those that match, and drop their copies."""
+        gone = [req for req in self._reqs if match(req)]
+        self._reqs = [req for req in self._reqs if not match(req)]
+        for req in gone:
+            req.backup = None
+        return gone
