@@ -37,11 +37,8 @@ DOUBLE_FILES = frozenset(
         "bootstrap.py",
         "crashes.py",
         "deployment.py",
-        "memory.py",
-        "placement.py",
         "ports.py",
         "refusals.py",
-        "routing.py",
         "transfer.py",
     }
 )
