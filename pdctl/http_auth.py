@@ -41,6 +41,7 @@ class AccessLevel(Enum):
 
     OPEN = "open"  # health and metrics, also with a key (sglang)
     CLIENT = "client"
+    ABORT = "abort"  # a client's; only an admin reaches requests whose whole id is not named
     ADMIN = "admin"
 
 
@@ -126,6 +127,10 @@ class Gate:
     def open(self) -> bool:
         """Whether nobody is asked for anything."""
         return not self.guards_admin and not self.guards_clients
+
+    def asks_nothing(self, level: AccessLevel) -> bool:
+        """Whether a request of this level passes whatever it carries; most do, and cost nothing."""
+        return level is AccessLevel.OPEN or (level is AccessLevel.CLIENT and not self.guards_clients)
 
     def judge(
         self, level: AccessLevel, authorization: bytes, signature: str, method: str, target: str, body: bytes

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from pdctl.router.exchange import JSON, error_body
 from pdctl.router.leg import Leg, LegCause, LegFailure, StreamError, first_event, merge_logprobs, stream_error
 from pdctl.router.log import logger
 from pdctl.router.registry import WorkerRole
 from pdctl.router.room_ledger import AttemptOutcome
-from pdctl.router.server import JSON, error_body
 
 if TYPE_CHECKING:
     from pdctl.router.leg import ClientCall

@@ -12,11 +12,10 @@ import orjson
 from pdctl.json_members import LARGE, MAX_WAITING, BadBody, Busy, LargeBodyReader
 from pdctl.router.attempt import Attempt
 from pdctl.router.body import GenerationBody, LargeGenerationBody
+from pdctl.router.exchange import JSON, Exchange
 from pdctl.router.leg import ClientCall, LegCause, LegFailure
 from pdctl.router.log import line, logger, requests_shown
-from pdctl.router.manage import signed
 from pdctl.router.room_ledger import AttemptOutcome, Record, RoomLedger
-from pdctl.router.server import JSON, Exchange, error_body
 from pdctl.router.upstream import Headers, UpstreamError, ask
 from pdctl.thread_death import guarded
 
@@ -45,7 +44,6 @@ class Dispatcher:
         """`lose`: told when nobody looks after the deadlines of requests any more."""
         self._args, self._registry, self._chooser, self._ledger, self._stats = args, registry, chooser, ledger, stats
         self._loop = asyncio.get_running_loop()
-        self._auth = f"authorization: Bearer {args.api_key}\r\n".encode() if args.api_key else b""
         self._aborts: set[asyncio.Task[None]] = set()
         self._running: set[Attempt] = set()
         self._checking = False
@@ -66,11 +64,11 @@ class Dispatcher:
                 body = await self._reader.read(LargeGenerationBody, exchange.path, raw)
         except Busy:
             head = RETRY_AFTER + b"x-request-id: %b\r\n" % request_id
-            exchange.json(503, error_body(BUSY, "service_unavailable", "too_many_large_bodies"), head)
+            exchange.refuse(503, BUSY, "too_many_large_bodies", head)
             return
         except BadBody as error:
             head = b"x-request-id: %b\r\n" % request_id
-            exchange.json(400, error_body(str(error), "invalid_request_error", "invalid_body"), head)
+            exchange.refuse(400, str(error), "invalid_body", head)
             logger.info("Refuse request_id=%s path=%s: %s", request_id.decode(), exchange.path.decode(), error)
             return
         await self._attempts(ClientCall(exchange, body, request_id, forward))
@@ -167,12 +165,12 @@ class Dispatcher:
             message = "no prefill-decode pair can be used: " + "; ".join(self._registry.obstacles())
             path = exchange.path.decode()
             logger.warning("Refuse request_id=%s path=%s: %s", call.request_id.decode(), path, message)
-            exchange.json(503, error_body(message, "service_unavailable", "no_pair"), RETRY_AFTER + head)
+            exchange.refuse(503, message, "no_pair", RETRY_AFTER + head)
             return
         message = f"{failure} (attempt {attempts} of at most {self._args.retries + 1})"
         code = f"{failure.role.value}_{failure.cause.value}"
         retry = _retry_after(failure) if failure.status == 503 else b""
-        exchange.json(failure.status, error_body(message, "upstream_error", code), retry + head)
+        exchange.refuse(failure.status, message, code, retry + head, "upstream_error")
 
     def _check_deadlines(self) -> None:
         now = time.monotonic()
@@ -203,7 +201,7 @@ class Dispatcher:
     async def _post_abort(self, worker: Worker, rid: str) -> None:
         body = orjson.dumps({"rid": rid})
         try:
-            headers = self._auth + signed(self._args, "POST", "/abort_request", body)
+            headers = self._args.signed("POST", "/abort_request", body)
             await ask(worker.pool, "POST", "/abort_request", timeout=ABORT_TIMEOUT, body=body, headers=headers)
         except UpstreamError as error:
             logger.debug("abort_request rid=%s on %s: %s", rid, worker.url, error)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pdctl.router.body import GenerationBody
+    from pdctl.router.exchange import Exchange
     from pdctl.router.room_ledger import LegRecord
-    from pdctl.router.server import Exchange
     from pdctl.router.upstream import Connection, Headers, Payload
 
 MAX_ANSWER = 512 << 20  # bytes of an answer that is held until it is whole: as many as of a body

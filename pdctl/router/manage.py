@@ -12,16 +12,15 @@ from urllib.parse import parse_qs, quote, unquote
 import orjson
 
 from pdctl.errors import UsageError
-from pdctl.http_auth import SIGNATURE, sign
 from pdctl.router import documents
 from pdctl.router.body import GenerationBody
 from pdctl.router.documents import exposition
+from pdctl.router.exchange import JSON, Exchange
 from pdctl.router.log import logger
 from pdctl.router.registry import PortSource, Registry, Worker, WorkerPair, WorkerRole
 from pdctl.router.room_ledger import CONTENT_TYPE, AttemptOutcome, Record, RoomLedger, RouterStats
 from pdctl.router.room_ledger import SCHEMA as ROOMS
 from pdctl.router.router_args import Origin
-from pdctl.router.server import JSON, ClientServer, Exchange, error_body
 from pdctl.router.upstream import UpstreamError, WorkerReply, ask
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from pdctl.http_auth import Gate
     from pdctl.router.monitor import Monitor
     from pdctl.router.router_args import RouterArgs
+    from pdctl.router.server import ClientServer
 
 Handler = Callable[[Exchange, str], Awaitable[None]]
 TEXT = b"content-type: text/plain; charset=utf-8\r\n"
@@ -52,13 +52,13 @@ class Management:
         monitor: Monitor,
         ledger: RoomLedger,
         stats: RouterStats,
-        fanout: Fanout,
         server: ClientServer,
         gate: Gate,
     ) -> None:
         self._args, self._gate = args, gate
         self._registry, self._monitor, self._ledger = registry, monitor, ledger
-        self._stats, self._fanout, self._server = stats, fanout, server
+        self._stats, self._server = stats, server
+        self._fanout = Fanout(args, registry, ledger)
         relay: dict[str, Handler] = {"GET": self._relay}
         spread: dict[str, Handler] = {"GET": self._flush_cache, "POST": self._flush_cache}
         self._routes: dict[str, dict[str, Handler]] = {
@@ -92,7 +92,7 @@ class Management:
         path = exchange.path.decode("utf-8", "replace")
         route = self.route(path)
         if not route:
-            exchange.json(404, error_body(f"no such path: {path}", "invalid_request_error", "not_found"))
+            exchange.refuse(404, f"no such path: {path}", "not_found")
             return
         method = "GET" if exchange.method == b"HEAD" else exchange.method.decode()
         handler = self._routes[route].get(method)
@@ -132,12 +132,12 @@ class Management:
         try:
             role, origin, port = _worker_spec(bytes(exchange.body))
         except UsageError as error:
-            exchange.json(400, error_body(f"{error.message}; {error.fix}", "invalid_request_error", "invalid_worker"))
+            exchange.refuse(400, f"{error.message}; {error.fix}", "invalid_worker")
             return
         worker = self._registry.add(role, origin, port, PortSource.API)
         if worker is None:
             text = f"{origin.url} is registered already; DELETE it first to change its role or port"
-            exchange.json(409, error_body(text, "conflict", "worker_exists"))
+            exchange.refuse(409, text, "worker_exists")
             return
         self._monitor.watch(worker)
         location = f"/workers/{worker.id}"
@@ -166,7 +166,7 @@ class Management:
         if not self._gate.open or self._args.allow_unauthenticated_workers or exchange.from_this_machine:
             return False
         logger.warning("Refuse %s %s from %s: no key is set", exchange.method.decode(), UNSAFE_PATH, exchange.peer)
-        exchange.json(403, error_body(UNSAFE, "permission_error", "no_key_configured"))
+        exchange.refuse(403, UNSAFE, "no_key_configured")
         return True
 
     def _find(self, name: str) -> Worker | None:
@@ -181,9 +181,7 @@ class Management:
         query = {name: values[-1] for name, values in parse_qs(exchange.query.decode("utf-8", "replace")).items()}
         limit = query.pop("limit", str(ROOMS_SHOWN))
         if not limit.isdigit():
-            exchange.json(
-                400, error_body(f"limit={limit}: a number is expected", "invalid_request_error", "invalid_query")
-            )
+            exchange.refuse(400, f"limit={limit}: a number is expected", "invalid_query")
             return
         found: list[dict[str, object]] = []
         for record in self._ledger.records():
@@ -199,10 +197,10 @@ class Management:
         record = self._ledger.find(room) if room is not None else None
         if room is None:
             text = f"{rest[:80]!r} is not a room: give it in decimal, or in hexadecimal with 0x"
-            exchange.json(400, error_body(text, "invalid_request_error", "invalid_room"))
+            exchange.refuse(400, text, "invalid_room")
         elif record is None:
             text = f"room {room} is neither in flight nor among the last that ended"
-            exchange.json(404, error_body(text, "invalid_request_error", "unknown_room"))
+            exchange.refuse(404, text, "unknown_room")
         else:
             exchange.json(200, {"schema": ROOMS, **record.document(), "asked": room})
 
@@ -227,7 +225,7 @@ class Management:
             answer = await self._fanout.first("/get_model_info")
         if answer is None or answer.reply is None:
             reason = "no worker is registered" if answer is None else f"{answer.worker.url} {answer.error}"
-            exchange.json(503, error_body(reason, "service_unavailable", "no_worker"))
+            exchange.refuse(503, reason, "no_worker")
         else:
             exchange.respond(answer.reply.status, JSON, answer.reply.body)
 
@@ -260,7 +258,7 @@ QUERY = "!$%&'()*+,;=:@/?-._~"  # characters that stay what they are in a query 
 def refuse_method(exchange: Exchange, allowed: list[str]) -> None:
     text = f"{exchange.method.decode()} is not allowed on {exchange.path.decode('utf-8', 'replace')}"
     head = f"allow: {', '.join(allowed)}\r\n".encode()
-    exchange.json(405, error_body(text, "invalid_request_error", "method_not_allowed"), head)
+    exchange.refuse(405, text, "method_not_allowed", head)
 
 
 def _report(exchange: Exchange, answers: list[WorkerAnswer]) -> None:
@@ -292,7 +290,7 @@ def _worker_spec(raw: bytes) -> tuple[WorkerRole, Origin, int | None]:
 
 
 def _no_worker(exchange: Exchange, name: str) -> None:
-    exchange.json(404, error_body(f"no worker {name!r}; GET /workers lists them", "invalid_request_error", "no_worker"))
+    exchange.refuse(404, f"no worker {name!r}; GET /workers lists them", "no_worker")
 
 
 MAX_DIGITS = 40  # of a room in a path; the largest has 20
@@ -311,13 +309,6 @@ def _room(text: str) -> int | None:
 
 
 CANARY = json.dumps({"text": "Say one word.", "sampling_params": {"max_new_tokens": 1, "temperature": 0}}).encode()
-
-
-def signed(args: RouterArgs, method: str, target: str, body: bytes) -> bytes:
-    """The header line that tells engines of this deployment that its router asks; empty without a secret."""
-    if args.secret is None or method == "GET":
-        return b""
-    return f"{SIGNATURE}: {sign(args.secret, method, target, body)}\r\n".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +336,6 @@ class WorkerAnswer:
 class Fanout:
     def __init__(self, args: RouterArgs, registry: Registry, ledger: RoomLedger) -> None:
         self._args, self._registry, self._ledger = args, registry, ledger
-        self._auth = f"authorization: Bearer {args.api_key}\r\n".encode() if args.api_key else b""
 
     async def every(
         self, method: str, target: str, body: bytes = b"", role: WorkerRole | None = None, admin: bool = True
@@ -367,7 +357,7 @@ class Fanout:
         return answer
 
     async def _one(self, worker: Worker, method: str, target: str, body: bytes, admin: bool = True) -> WorkerAnswer:
-        headers = self._auth + (signed(self._args, method, target, body) if admin else b"")
+        headers = self._args.signed(method, target, body) if admin else self._args.bearer
         try:
             reply = await ask(worker.pool, method, target, timeout=self._args.probe_timeout, body=body, headers=headers)
         except UpstreamError as error:

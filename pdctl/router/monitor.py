@@ -29,7 +29,6 @@ class Monitor:
         self._lose = lose
         self._args = args
         self._registry = registry
-        self._auth = f"authorization: Bearer {args.api_key}\r\n".encode() if args.api_key else b""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def watch(self, worker: Worker) -> None:
@@ -82,7 +81,7 @@ class Monitor:
     async def _gone(self, worker: Worker) -> str:
         """Why no request can be served there any more; a slow answer is no reason, /health has its own patience."""
         try:
-            reply = await ask(worker.pool, "GET", READY, timeout=self._args.health_timeout, headers=self._auth)
+            reply = await ask(worker.pool, "GET", READY, timeout=self._args.health_timeout, headers=self._args.bearer)
         except Unreachable as error:
             return str(error)
         except UpstreamError:
@@ -91,7 +90,7 @@ class Monitor:
 
     async def _examine(self, worker: Worker) -> None:
         try:
-            found = await examine(worker, self._args, self._auth)
+            found = await examine(worker, self._args)
             if not self._registry.misled:
                 self._check_twins(worker, found.bootstrap_port)
         except Rejected as error:
@@ -159,9 +158,9 @@ class Findings:
     note: str = ""
 
 
-async def examine(worker: Worker, args: RouterArgs, auth: bytes) -> Findings:
+async def examine(worker: Worker, args: RouterArgs) -> Findings:
     """What may be relied on about this worker; Rejected says why nothing may."""
-    info = await _server_info(worker.pool, args.probe_timeout, auth)
+    info = await _server_info(worker.pool, args)
     facts = _facts(info)
     if misleads(args.rehearse):  # what a worker says of itself is shown and not heeded, as by sglang-router 0.3.2
         await _check_health(worker, args)
@@ -184,11 +183,11 @@ async def examine(worker: Worker, args: RouterArgs, auth: bytes) -> Findings:
     return Findings(facts, port, source, note)
 
 
-async def _server_info(pool: ConnectionPool, timeout: float, auth: bytes) -> Mapping[str, object] | None:
+async def _server_info(pool: ConnectionPool, args: RouterArgs) -> Mapping[str, object] | None:
     """None from a worker that has no such path: it speaks the protocol of another engine."""
     for path in INFO_PATHS:
         try:
-            reply = await ask(pool, "GET", path, timeout=timeout, headers=auth)
+            reply = await ask(pool, "GET", path, timeout=args.probe_timeout, headers=args.bearer)
             if reply.status == 200:
                 return reply.json()
         except UpstreamError as error:

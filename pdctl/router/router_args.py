@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pdctl.errors import UsageError
+from pdctl.http_auth import SIGNATURE, sign
 
 if TYPE_CHECKING:
     from pdctl.deployment_secret import DeploymentSecret
@@ -83,6 +84,17 @@ class RouterArgs:
     allow_unauthenticated_workers: bool = False
     log_level: str = "info"
     rehearse: str = ""
+
+    @property
+    def bearer(self) -> bytes:
+        """The header line with which the router asks workers in its own name; empty without a key."""
+        return f"authorization: Bearer {self.api_key}\r\n".encode() if self.api_key else b""
+
+    def signed(self, method: str, target: str, body: bytes) -> bytes:
+        """`bearer`, and the line that tells engines of this deployment that its router asks."""
+        if self.secret is None or method == "GET":
+            return self.bearer
+        return self.bearer + f"{SIGNATURE}: {sign(self.secret, method, target, body)}\r\n".encode()
 
 
 DEFAULT_PORTS = {"http": 80, "https": 443}

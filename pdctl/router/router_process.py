@@ -15,24 +15,24 @@ from pdctl.http_auth import SIGNATURE, AccessLevel, Gate, Keys
 from pdctl.router import rehearsal
 from pdctl.router.dispatch import Dispatcher
 from pdctl.router.log import logger
-from pdctl.router.manage import Fanout, Management, refuse_method
+from pdctl.router.manage import Management, refuse_method
 from pdctl.router.monitor import Monitor
 from pdctl.router.policy import Chooser, Policy, make
 from pdctl.router.registry import PortSource, Registry, WorkerRole
 from pdctl.router.room_ledger import RoomLedger, RouterStats
-from pdctl.router.server import ClientLimits, ClientServer, Exchange, Screened, error_body
+from pdctl.router.server import ClientLimits, ClientServer, Screened
 from pdctl.thread_death import guard_threads
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from pdctl.router.exchange import Exchange
     from pdctl.router.router_args import RouterArgs
     from pdctl.router.upstream import Headers
 
 ROUTES = {path.encode(): path for path in ("/generate", "/v1/chat/completions", "/v1/completions")}
 MAX_ORDER = 64 * 1024  # bytes of a request that is not a generation
 SPARE = 128  # file descriptors for all else
-ABORT = b"/abort_request"
 OPEN_PATHS = frozenset((b"/health", b"/liveness", b"/readiness", b"/metrics"))  # no key needed
 
 
@@ -56,10 +56,9 @@ class RouterProcess:
         self._server = ClientServer(limits, self._handle, self._screen, self.lose)
         roles = (make_policy(args, WorkerRole.PREFILL), make_policy(args, WorkerRole.DECODE))
         self._dispatcher = Dispatcher(args, self._registry, Chooser(*roles), self._ledger, self._stats, self.lose)
-        fanout = Fanout(args, self._registry, self._ledger)
         self._gate = Gate(Keys(args.api_key, args.admin_api_key, args.secret))
         self._management = Management(
-            args, self._registry, self._monitor, self._ledger, self._stats, fanout, self._server, self._gate
+            args, self._registry, self._monitor, self._ledger, self._stats, self._server, self._gate
         )
         self._tasks: dict[asyncio.Task[None], Exchange] = {}
 
@@ -145,7 +144,7 @@ class RouterProcess:
         path = exchange.path
         refusal = "" if path in ROUTES else self._unauthorized(exchange)
         if refusal:
-            exchange.json(401, error_body(refusal, "authentication_error", "unauthorized"))
+            exchange.refuse(401, refusal, "unauthorized")
             self._count(exchange)
         elif path not in ROUTES:
             self._run(self._management.handle(exchange), exchange)
@@ -168,7 +167,7 @@ class RouterProcess:
     def _unauthorized(self, exchange: Exchange) -> str:
         """Why not; empty when it may pass. Most requests need nothing, and cost nothing here."""
         needed = level(exchange)
-        if needed is AccessLevel.CLIENT and not self._gate.guards_clients and exchange.path != ABORT:
+        if self._gate.asks_nothing(needed):
             return ""
         target = exchange.path + (b"?" + exchange.query if exchange.query else b"")
         judged = self._gate.judge(
@@ -192,7 +191,7 @@ class RouterProcess:
         if not task.cancelled() and task.exception() is not None:
             path = exchange.path.decode("utf-8", "replace")
             logger.error("A bug in the router, path %s", path, exc_info=task.exception())
-            exchange.json(500, error_body("a bug in the router; its log has the details", "internal_error", "bug"))
+            exchange.refuse(500, "a bug in the router; its log has the details", "bug")
         self._count(exchange)
 
     def _count(self, exchange: Exchange) -> None:
@@ -203,9 +202,11 @@ class RouterProcess:
 
 
 def level(exchange: Exchange) -> AccessLevel:
-    """What a request needs. An abort by a client reaches only requests whose whole id it names (as engine/frontend)."""
+    """What a request needs."""
     if exchange.path in OPEN_PATHS:
         return AccessLevel.OPEN
+    if exchange.path == b"/abort_request":
+        return AccessLevel.ABORT
     changes = exchange.path.startswith(b"/workers") and exchange.method not in (b"GET", b"HEAD")
     return AccessLevel.ADMIN if changes or exchange.path == b"/flush_cache" else AccessLevel.CLIENT
 

@@ -7,8 +7,6 @@ Not ASGI: an event of a stream costs one write here, where ASGI wants a message,
 from __future__ import annotations
 
 import asyncio
-import http
-import ipaddress
 from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -17,7 +15,8 @@ import httptools
 import orjson
 
 from pdctl.name_lookup import look_up
-from pdctl.router.upstream import Connection, Headers, no_delay
+from pdctl.router.exchange import JSON, PHRASES, Exchange, error_body
+from pdctl.router.upstream import Headers, no_delay
 from pdctl.thread_death import guarded
 
 if TYPE_CHECKING:
@@ -32,9 +31,7 @@ MIN_RATE = 16 * 1024  # bytes per second of a body, averaged, below which a clie
 MAX_FRAMING = 64 * 1024  # bytes of chunk sizes, extensions and trailers that a body may have beyond its own number
 COLLECT_ABOVE = 256 * 1024  # bytes of a body that are gathered in one buffer instead of a list of pieces
 LINGER = 2.0  # seconds in which a refused client may finish sending before the connection is cut
-PHRASES = {status.value: status.phrase.encode() for status in http.HTTPStatus}
 BODY_FOLLOWS = frozenset((b"content-length", b"transfer-encoding"))
-JSON = b"content-type: application/json\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,101 +52,33 @@ class Screened(NamedTuple):
     most: int
 
 
-class Exchange:
-    """One request and the way back to its client. Header names are lower-case.
+class PeerShares:
+    """How much of a limit is taken, and by which address: one address may take a half."""
 
-    Answer with `respond`, or with `start`, `write` … and `end`. `on_gone` is called when the client leaves before that;
-    `source` is the worker's connection to slow down when the client reads slower than the worker writes.
-    """
+    __slots__ = ("_by_peer", "_most", "taken")
 
-    __slots__ = (
-        "_chunked", "_client", "admin", "body", "done", "gone", "headers", "keep_alive", "method", "on_gone", "path",
-        "query", "source", "started", "status",
-    )  # fmt: skip
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.taken = 0
+        self._by_peer: Counter[str] = Counter()
 
-    def __init__(
-        self,
-        client: ClientConnection,
-        method: bytes,
-        path: bytes,
-        query: bytes,
-        headers: Headers,
-        body: bytes | bytearray,
-    ) -> None:
-        self._client = client
-        self.method, self.path, self.query, self.headers, self.body = method, path, query, headers, body
-        self.keep_alive = True
-        self.started = self.done = self.gone = False
-        self.admin = False  # whether it may do what admins may (http_auth.py)
-        self.status = 0
-        self.on_gone: Callable[[], None] | None = None
-        self.source: Connection | None = None
-        self._chunked = False
+    def crowded(self, peer: str, size: int = 1) -> bool:
+        """Whether `size` more are too many for one address."""
+        return self._by_peer[peer] + size > max(1, self._most // SHARE)
 
-    @property
-    def peer(self) -> str:
-        """The address of the client; empty when it is gone."""
-        return self._client.peer
+    def take(self, peer: str, size: int = 1) -> bool:
+        """Whether there is room for `size` more; if so they count until `give`."""
+        if self.taken + size > self._most or self.crowded(peer, size):
+            return False
+        self.taken += size
+        self._by_peer[peer] += size
+        return True
 
-    @property
-    def from_this_machine(self) -> bool:
-        return is_loopback(self.peer) or self._client.peer_is_own
-
-    def header(self, name: bytes) -> bytes | None:
-        return next((value for key, value in self.headers if key == name), None)
-
-    def respond(self, status: int, head: bytes, body: bytes) -> None:
-        """The whole answer. `head` is header lines, each ending in CRLF, without length and connection."""
-        if self.gone or self.done:
-            return
-        if self.started:
-            self._client.cut()  # there is a beginning already that this cannot follow
-            return
-        self.status = status
-        sent = b"" if self.method == b"HEAD" else body
-        self._client.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (self._opening(status), head, len(body), sent))
-        self._finish()
-
-    def json(self, status: int, value: object, head: bytes = b"") -> None:
-        """The whole answer, as JSON."""
-        self.respond(status, JSON + head, orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE))
-
-    def start(self, status: int, head: bytes, data: bytes) -> None:
-        """Begin an answer of unknown length with its first bytes."""
-        if self.gone:
-            return
-        self.status = status
-        self._chunked = self._client.chunks
-        if self._chunked:
-            frame = b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(data), data)
-        else:
-            self.keep_alive = False  # HTTP/1.0: the end of the connection is the end of the answer
-            frame = b"\r\n" + data
-        self._client.write(self._opening(status) + head + frame)
-        self.started = True
-
-    def write(self, data: bytes) -> None:
-        """More bytes; never empty."""
-        if self._chunked:
-            self._client.write(b"%x\r\n%b\r\n" % (len(data), data))
-        else:
-            self._client.write(data)
-
-    def end(self) -> None:
-        if self.gone or self.done:
-            return
-        if self._chunked:
-            self._client.write(b"0\r\n\r\n")
-        self._finish()
-
-    def _opening(self, status: int) -> bytes:
-        close = b"" if self.keep_alive and not self._client.leaving else b"connection: close\r\n"
-        return b"HTTP/1.1 %d %b\r\n%b" % (status, PHRASES.get(status, b"Status"), close)
-
-    def _finish(self) -> None:
-        self.done = True
-        self.source = self.on_gone = None
-        self._client.finished(self)
+    def give(self, peer: str, size: int = 1) -> None:
+        self.taken -= size
+        self._by_peer[peer] -= size
+        if self._by_peer[peer] <= 0:
+            del self._by_peer[peer]
 
 
 class ClientConnection(asyncio.Protocol):
@@ -192,8 +121,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.dismiss(self)
-        self._server.release(self, self._held)
-        self._held = 0
+        self._release(self._held)
         self._waiting.clear()
         exchange, self._current = self._current, None
         if exchange is not None and not exchange.done:
@@ -264,8 +192,11 @@ class ClientConnection(asyncio.Protocol):
             self._too_large()
         if self._refused:
             return
-        if not self._server.hold(self, len(body)):
-            self._refuse(503, f"the router holds as many bytes of request bodies as it may {self._server.budget}")
+        if not self._server.held.take(self.peer, len(body)):
+            told = (
+                f"(--max-payload-memory {self._limits.max_payload_memory}, of one address a half): send it again later"
+            )
+            self._refuse(503, f"the router holds as many bytes of request bodies as it may {told}")
             return
         self._held += len(body)
         if self._buffer is not None:
@@ -311,8 +242,7 @@ class ClientConnection(asyncio.Protocol):
         if exchange is not self._current:
             return
         self._current = None
-        self._held -= len(exchange.body)
-        self._server.release(self, len(exchange.body))
+        self._release(len(exchange.body))
         if not exchange.keep_alive or self.leaving:
             self.close()
         elif self._waiting:
@@ -326,12 +256,8 @@ class ClientConnection(asyncio.Protocol):
         return self._server.draining
 
     @property
-    def idle(self) -> bool:
-        """Whether nobody waits for an answer here: between two requests, or before the first is whole."""
-        return self._current is None
-
-    @property
     def busy(self) -> bool:
+        """Whether somebody waits for an answer here; not so between two requests, or before the first is whole."""
         return self._current is not None
 
     def close(self) -> None:
@@ -349,6 +275,12 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(408, f"the rest of the request did not come within {self._limits.read_timeout:g} s")
         else:
             self.cut()
+
+    def _release(self, size: int) -> None:
+        """Forget `size` bytes of bodies."""
+        if size:
+            self._held -= size
+            self._server.held.give(self.peer, size)
 
     def _begin(self, exchange: Exchange) -> None:
         self._current = exchange
@@ -403,9 +335,8 @@ class ClientServer:
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
         self.connections: dict[ClientConnection, None] = {}  # the oldest first
-        self.held = 0  # bytes of request bodies
-        self._held_by: Counter[str] = Counter()  # the same of one address
-        self._connected: Counter[str] = Counter()
+        self.held = PeerShares(limits.max_payload_memory)  # bytes of request bodies
+        self._connected = PeerShares(limits.max_connections)
         self.draining = False
         self._guarded_sweep = guarded(self._sweep, "sweep over silent clients", lose)
         self._listener: asyncio.Server | None = None
@@ -421,50 +352,22 @@ class ClientServer:
 
     def admit(self, connection: ClientConnection) -> bool:
         """Whether there is room for one more; the connection that has been idle longest makes room for it."""
-        most, peer = self.limits.max_connections, connection.peer
-        crowded = self._connected[peer] >= max(1, most // SHARE)
-        if crowded or len(self.connections) >= most:
-            idle = next((one for one in self.connections if one.idle and (not crowded or one.peer == peer)), None)
+        peer = connection.peer
+        if not self._connected.take(peer):
+            crowded = self._connected.crowded(peer)
+            idle = next((one for one in self.connections if not one.busy and (not crowded or one.peer == peer)), None)
             if idle is None:
-                if not self._connected[peer]:
-                    del self._connected[peer]
                 return False
             self.dismiss(idle)
             idle.cut()
+            self._connected.take(peer)
         self.connections[connection] = None
-        self._connected[peer] += 1
         return True
 
     def dismiss(self, connection: ClientConnection) -> None:
         if connection in self.connections:
             del self.connections[connection]
-            self._connected[connection.peer] -= 1
-            if not self._connected[connection.peer]:
-                del self._connected[connection.peer]
-
-    @property
-    def budget(self) -> str:
-        most = self.limits.max_payload_memory
-        return f"(--max-payload-memory {most}, of one address a half): send it again later"
-
-    def hold(self, connection: ClientConnection, size: int) -> bool:
-        """Whether `size` more bytes of a body may be kept; they count until `release`."""
-        most, peer = self.limits.max_payload_memory, connection.peer
-        if self.held + size > most or self._held_by[peer] + size > most // SHARE:
-            if not self._held_by[peer]:
-                del self._held_by[peer]
-            return False
-        self.held += size
-        self._held_by[peer] += size
-        return True
-
-    def release(self, connection: ClientConnection, size: int) -> None:
-        if not size:
-            return
-        self.held -= size
-        self._held_by[connection.peer] -= size
-        if self._held_by[connection.peer] <= 0:
-            del self._held_by[connection.peer]
+            self._connected.give(connection.peer)
 
     def _sweep(self) -> None:
         now = self.now()
@@ -492,17 +395,3 @@ class ClientServer:
             self._listener.close()
         for connection in list(self.connections):
             connection.cut()
-
-
-def is_loopback(address: str) -> bool:
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(found, "ipv4_mapped", None)
-    return (mapped or found).is_loopback
-
-
-def error_body(message: str, kind: str, code: str | int) -> dict[str, dict[str, str | int]]:
-    """The error object of the OpenAI surface."""
-    return {"error": {"message": message, "type": kind, "code": code}}

@@ -127,7 +127,7 @@ def test_large_bodies_are_read_in_threads_and_arrive_whole(monkeypatch: pytest.M
                 (asked,) = [one for one in worker.generations if one.body.get("rid") == "big"]
                 assert asked.body["text"] == text
                 assert asked.body["bootstrap_room"] == answer.room
-            assert made.router._server.held == 0
+            assert made.router._server.held.taken == 0
 
     monkeypatch.setattr(dispatch, "LargeGenerationBody", read)
     monkeypatch.setattr(dispatch, "GenerationBody", parsed)
@@ -159,12 +159,12 @@ def test_the_memory_of_all_bodies_is_bounded_and_given_back() -> None:
             made.decodes[0].behave = hang
             async with made.client() as first, made.client() as second:
                 first.send("POST", "/generate", {"text": "a" * 1_500_000})
-                await until(lambda: made.router._server.held > 1_000_000, "the first body to be held")
+                await until(lambda: made.router._server.held.taken > 1_000_000, "the first body to be held")
                 second.send("POST", "/generate", {"text": "a" * 1_500_000})
                 refused = await second.answer()
                 assert refused.status == 503
                 assert "--max-payload-memory" in refused.body.decode()
-            await until(lambda: made.router._server.held == 0, "the bodies to be let go")
+            await until(lambda: made.router._server.held.taken == 0, "the bodies to be let go")
 
     asyncio.run(scenario())
 

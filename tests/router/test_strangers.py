@@ -10,7 +10,7 @@ import pytest
 
 from pdctl.deployment_secret import DeploymentSecret
 from pdctl.http_auth import SIGNATURE, TOKEN, sign
-from pdctl.router.server import is_loopback
+from pdctl.router.exchange import is_loopback
 from tests.router.fleet import fleet
 from tests.router.workers import Worker
 
@@ -78,7 +78,7 @@ def test_without_any_key_only_this_machine_changes_workers(
     async def scenario() -> None:
         async with fleet(1, 1, allow_unauthenticated_workers=flag) as made:
             assert (await stranger(made))[0] == 202  # from 127.0.0.1
-            monkeypatch.setattr("pdctl.router.server.Exchange.from_this_machine", False)
+            monkeypatch.setattr("pdctl.router.exchange.Exchange.from_this_machine", False)
             assert (await stranger(made))[0] == status
 
     asyncio.run(scenario())

@@ -74,15 +74,13 @@ HANDLERS = {
 }
 
 
-OPEN = frozenset(("/health", "/health_generate", "/ready", "/metrics"))  # sglang leaves health and metrics open
-ADMIN = frozenset(("/flush_cache", "/pd_role_switch"))
-ABORT = "/abort_request"
+LEVELS = {
+    # sglang leaves health and metrics open
+    **dict.fromkeys(("/health", "/health_generate", "/ready", "/metrics"), AccessLevel.OPEN),
+    **dict.fromkeys(("/flush_cache", "/pd_role_switch"), AccessLevel.ADMIN),
+    "/abort_request": AccessLevel.ABORT,
+}  # every other route is a client's
 MAX_SIGNED = 64 << 10  # bytes of a body that is read for its signature: orders are small
-
-
-def level(path: str) -> AccessLevel:
-    """What a request needs. /abort_request is a client's: what it reaches depends on who asks (info.py)."""
-    return AccessLevel.OPEN if path in OPEN else AccessLevel.ADMIN if path in ADMIN else AccessLevel.CLIENT
 
 
 class Guard:
@@ -94,10 +92,9 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            needed = level(scope["path"])
-            decided = needed is AccessLevel.CLIENT and not self._gate.guards_clients and scope["path"] != ABORT
+            needed = LEVELS.get(scope["path"], AccessLevel.CLIENT)
             scope.setdefault("state", {})["admin"] = False
-            if not decided and needed is not AccessLevel.OPEN:
+            if not self._gate.asks_nothing(needed):
                 headers = {name: value for name, value in scope["headers"] if name in NAMES}
                 signature = headers.get(NAMES[1], b"").decode("ascii", "replace")
                 body = b""
