@@ -22,8 +22,8 @@ from pdctl.render.visible import visible
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pdctl.trace.hints import Hints
-    from pdctl.trace.room import Summary
+    from pdctl.trace.room import RoomSummary
+    from pdctl.trace.summaries import ListNotes
 
 
 class RoomOrder(str, Enum):
@@ -42,8 +42,8 @@ class RoomOrder(str, Enum):
 class Field(NamedTuple):
     """`text` is what a filter compares, `key` what rooms are sorted by; what is not known comes first."""
 
-    text: Callable[[Summary], str]
-    key: Callable[[Summary], object]
+    text: Callable[[RoomSummary], str]
+    key: Callable[[RoomSummary], object]
 
 
 FIELDS: dict[str, Field] = {
@@ -64,19 +64,19 @@ FIELDS: dict[str, Field] = {
 FILTERS = ("room", "prefill", "decode", "phase", "outcome", "cause")
 
 
-def matcher(filters: Sequence[str], outcomes: Sequence[str], least: float | None) -> Callable[[Summary], bool]:
+def matcher(filters: Sequence[str], outcomes: Sequence[str], least: float | None) -> Callable[[RoomSummary], bool]:
     """Different filters must all hold; of several outcomes one."""
     from fnmatch import fnmatchcase
 
-    from pdctl.trace.room import Outcome
+    from pdctl.trace.room import RoomOutcome
 
-    known = [each.value for each in Outcome]
+    known = [each.value for each in RoomOutcome]
     for outcome in outcomes:
         if outcome not in known:
             raise UsageError(f"--outcome {outcome}: no room ends like that", f"one of {', '.join(known)}")
     pairs = [_pair(each) for each in filters]
 
-    def keep(room: Summary) -> bool:
+    def keep(room: RoomSummary) -> bool:
         long = least is None or (room.seconds is not None and room.seconds >= least)
         ended = not outcomes or room.outcome.value in outcomes
         return long and ended and all(fnmatchcase(FIELDS[key].text(room), value) for key, value in pairs)
@@ -166,7 +166,7 @@ def command(
         raise typer.Exit(int(_nothing(hints)))
 
 
-def _nothing(hints: Hints) -> ExitCode:
+def _nothing(hints: ListNotes) -> ExitCode:
     """An empty list is fine where healthy rooms leave no line, not where somebody died or nothing was understood."""
     if hints.died:
         return ExitCode.FINDINGS
@@ -175,18 +175,18 @@ def _nothing(hints: Hints) -> ExitCode:
 
 def _read(
     sources: log_sources.Sources, reading: LogReading, verbose: bool, build: bool
-) -> tuple[Sequence[Summary], Hints]:
+) -> tuple[Sequence[RoomSummary], ListNotes]:
     began, progress = time.monotonic(), Scanning(term.err())
     try:
         library = log_sources.library(log_sources.opened(sources), reading, progress)
         log_sources.tell_window(library, reading)
-        from pdctl.trace import summary
-        from pdctl.trace.hints import Hints
+        from pdctl.trace import summaries
+        from pdctl.trace.summaries import ListNotes
 
         if build and not library.build_index():
             term.err().write("warning: not every log can be indexed: stdin and files that cannot be read twice are not")
-        found = summary.summaries(library)
-        hints = Hints(library)
+        found = summaries.room_summaries(library)
+        hints = ListNotes(library)
     finally:
         progress.close()
     if verbose:

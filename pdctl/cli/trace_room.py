@@ -87,16 +87,16 @@ def number(text: str) -> int:
 
 def find(library: Library, wanted: WantedRoom) -> list[Room]:
     """A room asked for by its number comes back even when no line names it; NotFoundError for the other ways."""
-    from pdctl.trace import assemble
+    from pdctl.trace import tracer
 
     if wanted.room is not None:
-        return [assemble.trace(library, wanted.room)]
-    from pdctl.trace import lookup
+        return [tracer.trace(library, wanted.room)]
+    from pdctl.trace import summaries
 
     if wanted.rid is not None:
-        return [assemble.trace(library, lookup.by_rid(library, wanted.rid))]
-    numbers = lookup.slowest(library, wanted.slowest) if wanted.slowest else [lookup.last_failed(library)]
-    return [assemble.trace(library, each) for each in numbers]
+        return [tracer.trace(library, summaries.by_rid(library, wanted.rid))]
+    numbers = summaries.slowest(library, wanted.slowest) if wanted.slowest else [summaries.last_failed(library)]
+    return [tracer.trace(library, each) for each in numbers]
 
 
 def unnamed(room: Room, typed: str = "") -> str:
@@ -209,10 +209,10 @@ def _read(wanted: WantedRoom, sources: log_sources.Sources, reading: LogReading,
     try:
         library = log_sources.library(log_sources.opened(sources), reading, progress)
         log_sources.tell_window(library, reading)
-        from pdctl.trace.hints import Hints
+        from pdctl.trace.summaries import ListNotes
 
         rooms = find(library, wanted)
-        said = () if any(room.events for room in rooms) else Hints(library).of_one()
+        said = () if any(room.events for room in rooms) else ListNotes(library).of_one()
     finally:
         progress.close()
     if verbose:

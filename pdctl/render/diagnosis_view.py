@@ -9,14 +9,14 @@ from pdctl.render.trace import wording
 from pdctl.render.trace.room_json import ascii_json, dumped
 from pdctl.render.trace.wording import MARKS, Places, harmless
 from pdctl.render.visible import fitted
-from pdctl.trace.diagnosis import Kind
+from pdctl.trace.diagnosis import SourceKind
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterator, Sequence
 
     from pdctl.render.term import Term
-    from pdctl.trace.diagnosis import Death, Diagnosis, Finding, Remark, Source
+    from pdctl.trace.diagnosis import Death, DeploymentFinding, Diagnosis, EffectLines, LogSource
     from pdctl.trace.room import Evidence
 
 SCHEMA = "pdctl.diagnose/1"
@@ -57,13 +57,13 @@ def _headline(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> list[str]
     if found.empty and found.window is not None and not found.wrong:
         mark, said = MARKS["unknown"], f"no line was written {wording.window(found.window, zone)}"
     elif not found.wrong and not found.told:
-        several = any(each.kind is Kind.MIXED for each in found.sources)
+        several = any(each.kind is SourceKind.MIXED for each in found.sources)
         why = "no line is an engine's or a router's"
         if several:
             why = "lines of several processes alternate without names"
-        elif any(each.kind is Kind.ROUTER for each in found.sources):
+        elif any(each.kind is SourceKind.ROUTER for each in found.sources):
             why = f"a router's log alone was understood, not {_some_names(found.unread)}"
-        elif any(each.kind is Kind.ENGINE for each in found.sources):
+        elif any(each.kind is SourceKind.ENGINE for each in found.sources):
             why = "no line tells whether they are a prefill's or a decode's"
         mark, said = MARKS["unknown"], f"these logs do not tell what happened: {why}"
     elif not found.wrong and not found.served:
@@ -131,7 +131,7 @@ def _spared(found: Diagnosis) -> str:
     return "not told: these logs name no room"
 
 
-def _finding(each: Finding, term: Term, places: Places, zone: dt.tzinfo | None) -> list[str]:
+def _finding(each: DeploymentFinding, term: Term, places: Places, zone: dt.tzinfo | None) -> list[str]:
     style = "red" if each.grave else "yellow"
     sign = term.symbol("✗", "x") if each.grave else "!"
     lines = [term.style(line, style, "bold") for line in prose(term, f"{sign} {each.code} {each.slug}:", each.headline)]
@@ -141,7 +141,7 @@ def _finding(each: Finding, term: Term, places: Places, zone: dt.tzinfo | None) 
     return [*lines, *_evidence(each.evidence, term, places), f"{term.style('  fix:', 'green', 'bold')} {each.fix}"]
 
 
-def _span(each: Finding, zone: dt.tzinfo | None) -> str:
+def _span(each: DeploymentFinding, zone: dt.tzinfo | None) -> str:
     if each.since is None or each.until is None:
         return ""
     first, last = (wording.moment(t, zone).strftime("%Y-%m-%d %H:%M:%S") for t in (each.since, each.until))
@@ -182,7 +182,7 @@ def _rooms(found: Diagnosis, term: Term) -> list[str]:
     return lines
 
 
-def _remarks(found: Sequence[Remark], term: Term, places: Places) -> list[str]:
+def _remarks(found: Sequence[EffectLines], term: Term, places: Places) -> list[str]:
     if not found:
         return []
     lines = [term.style("also said (effects, or harmless by themselves):", "bold")]
@@ -202,7 +202,7 @@ def _unknowns(found: Diagnosis, term: Term) -> list[str]:
     return lines
 
 
-def _sources(found: Sequence[Source], term: Term, zone: dt.tzinfo | None) -> list[str]:
+def _sources(found: Sequence[LogSource], term: Term, zone: dt.tzinfo | None) -> list[str]:
     head = ("LOG", "KIND", "SPEAKER", "RELEASE", "LEVEL", "FROM", "TO", "LINES")
     rows = [
         (
@@ -213,7 +213,7 @@ def _sources(found: Sequence[Source], term: Term, zone: dt.tzinfo | None) -> lis
     ]  # fmt: skip
     lines = table(term, head, rows)
     for each in found:
-        if each.said and each.kind is not Kind.MIXED:  # the list of what is not told has it
+        if each.said and each.kind is not SourceKind.MIXED:  # the list of what is not told has it
             lines += prose(term, f"  {each.instance}:", each.said, "yellow")
     return lines
 

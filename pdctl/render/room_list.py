@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pdctl.render.term import Term
-    from pdctl.trace.room import Summary
+    from pdctl.trace.room import RoomSummary
 
 SCHEMA = "pdctl.rooms/1"
 CANARY = "canary"  # of doctor or the router, no user's
@@ -46,7 +46,7 @@ COLUMNS = (
 )
 
 
-def show(found: Sequence[Summary], term: Term, zone: dt.tzinfo | None) -> None:
+def show(found: Sequence[RoomSummary], term: Term, zone: dt.tzinfo | None) -> None:
     if not term.tty:
         term.write(to_tsv(found, term))
         return
@@ -60,7 +60,7 @@ def show(found: Sequence[Summary], term: Term, zone: dt.tzinfo | None) -> None:
         term.write(_line(term, row, widths, _styles(each)))
 
 
-def totals(found: Sequence[Summary], of: int) -> str:
+def totals(found: Sequence[RoomSummary], of: int) -> str:
     """`12 rooms: 9 ok, 2 failed, 1 unknown`."""
     count = Counter(each.outcome.value for each in found)
     parts = ", ".join(f"{count[outcome]} {outcome}" for outcome in MARKS if count[outcome])
@@ -68,24 +68,24 @@ def totals(found: Sequence[Summary], of: int) -> str:
     return f"{number}: {parts}" if parts else number
 
 
-def to_tsv(found: Sequence[Summary], term: Term) -> str:
+def to_tsv(found: Sequence[RoomSummary], term: Term) -> str:
     """With a header; times in UTC, lengths in seconds, an empty field for what is not known."""
     head = ("room", "started", "prefill", "decode", "phase", "seconds", "outcome", "cause", "note")
     shown = lru_cache(maxsize=None)(partial(visible, term=term))  # a million rooms have few instances
     return "\n".join("\t".join(row) for row in (head, *(_fields(each, shown) for each in found)))
 
 
-def to_json(found: Sequence[Summary], term: Term) -> str:
+def to_json(found: Sequence[RoomSummary], term: Term) -> str:
     text = dumped({"schema": SCHEMA, "rooms": [document(each) for each in found]}, indent=2)
     return text if term.unicode else ascii_json(text)
 
 
-def to_jsonl(found: Sequence[Summary], term: Term) -> str:
+def to_jsonl(found: Sequence[RoomSummary], term: Term) -> str:
     text = "\n".join(dumped(document(each)) for each in found)
     return text if term.unicode else ascii_json(text)
 
 
-def document(room: Summary) -> dict[str, object]:
+def document(room: RoomSummary) -> dict[str, object]:
     return {
         "room": room.room,
         "room_id": str(room.room),  # jq 1.6 and JavaScript round numbers above 2^53
@@ -103,7 +103,7 @@ def document(room: Summary) -> dict[str, object]:
     }
 
 
-def _fields(room: Summary, shown: Callable[[str], str]) -> tuple[str, ...]:
+def _fields(room: RoomSummary, shown: Callable[[str], str]) -> tuple[str, ...]:
     return (
         str(room.room),
         "" if room.first_seen is None else wording.rfc3339(room.first_seen),
@@ -117,7 +117,7 @@ def _fields(room: Summary, shown: Callable[[str], str]) -> tuple[str, ...]:
     )
 
 
-def _row(room: Summary, zone: dt.tzinfo | None, dated: bool) -> list[str]:
+def _row(room: RoomSummary, zone: dt.tzinfo | None, dated: bool) -> list[str]:
     began = None if room.first_seen is None else wording.moment(room.first_seen, zone)
     return [
         str(room.room),
@@ -141,7 +141,7 @@ def _took(seconds: float | None) -> str:
     return wording.took(seconds)
 
 
-def _styles(room: Summary) -> list[tuple[str, ...]]:
+def _styles(room: RoomSummary) -> list[tuple[str, ...]]:
     colour = MARKS[room.outcome.value].style
     styles = {"PREFILL": (HUES["prefill"],), "DECODE": (HUES["decode"],), "OUTCOME": (colour,), "CAUSE": (colour,)}
     return [styles.get(column.title, ()) for column in COLUMNS]

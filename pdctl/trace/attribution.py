@@ -5,20 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pdctl.engines import numerals
+from pdctl.engines.adapters import adapter
 from pdctl.engines.sign import Sign
-from pdctl.trace import signs
-from pdctl.trace.contact import Contact
-from pdctl.trace.known import Known
-from pdctl.trace.leftover import leftover
+from pdctl.trace.observed_deployment import HostPort, parse_address, sent_address
+from pdctl.trace.room_events import Conclusion, first_failure, is_answer, seconds_waited, shows_page_list, shows_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pdctl.logs.event import Event
-    from pdctl.trace.deployment import Deployment
-    from pdctl.trace.glimpses import Glimpse
-    from pdctl.trace.joins import Joined
-    from pdctl.trace.story import Story
+    from pdctl.trace.joins import JoinableRoom, Joined
+    from pdctl.trace.observed_deployment import ObservedDeployment
+    from pdctl.trace.room_events import RoomEvents
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +27,10 @@ class Attribution:
     several: what lines give more than one instance for, so that none is reported.
     """
 
-    requested: Known | None = None
-    contacted: Known | None = None
-    decode: Known | None = None
-    arrived: Known | None = None
+    requested: Conclusion | None = None
+    contacted: Conclusion | None = None
+    decode: Conclusion | None = None
+    arrived: Conclusion | None = None
     url: str | None = None
     several: tuple[str, ...] = ()
 
@@ -42,12 +41,12 @@ class Attribution:
 
 
 def attribute(
-    story: Story,
-    deployment: Deployment,
+    story: RoomEvents,
+    deployment: ObservedDeployment,
     joined: Joined,
     around: Sequence[Event],
-    rooms: Mapping[int, Glimpse],
-    settled: Known | None,
+    rooms: Mapping[int, JoinableRoom],
+    settled: Conclusion | None,
 ) -> Attribution:
     """joined: the router's attempts that can be this room. settled: counting proves that its KV cache arrived."""
     found = _named(story, deployment)
@@ -59,17 +58,17 @@ def attribute(
     if found.contacted is None and "contacted" not in found.several:
         found = replace(found, contacted=Contact(story, deployment, around).find(found.requested, found.decode, joined))
     if found.requested is None and found.url is None and "requested" not in found.several:
-        found = replace(found, requested=leftover(story, found.contacted, around, rooms, deployment))
+        found = replace(found, requested=request_given_up(story, found.contacted, around, rooms, deployment))
     return _completed(replace(found, arrived=_arrived(story, found, joined, settled)))
 
 
-def _named(story: Story, deployment: Deployment) -> Attribution:
+def _named(story: RoomEvents, deployment: ObservedDeployment) -> Attribution:
     """What the room's own lines say outright."""
     decodes = _where(story.by("decode"), "its own lines about the room stand here")
     decodes = decodes or _agents(story, deployment)
     wanted = {
-        "requested": _where(filter(signs.requested, story.events), "only a prefill that has the request writes this"),
-        "contacted": _where(filter(signs.contacted, story.events), "only a prefill that got the page list writes this"),
+        "requested": _where(filter(shows_request, story.events), "only a prefill that has the request writes this"),
+        "contacted": _where(filter(shows_page_list, story.events), "only a prefill that got the page list writes this"),
         "decode": decodes,
     }
     several = tuple(name for name, known in wanted.items() if len(known) > 1)
@@ -77,31 +76,33 @@ def _named(story: Story, deployment: Deployment) -> Attribution:
     return Attribution(one["requested"], one["contacted"], one["decode"], several=several)
 
 
-def _where(events: Iterable[Event], why: str) -> list[Known]:
+def _where(events: Iterable[Event], why: str) -> list[Conclusion]:
     """One for each instance these lines stand in, with its first."""
     first: dict[str, Event] = {}
     for event in events:
         first.setdefault(event.instance, event)
-    return [Known(name, why, (event,)) for name, event in first.items()]
+    return [Conclusion(name, why, (event,)) for name, event in first.items()]
 
 
-def _agents(story: Story, deployment: Deployment) -> list[Known]:
+def _agents(story: RoomEvents, deployment: ObservedDeployment) -> list[Conclusion]:
     """NIXL: the prefill names the decode's agent, the decode's own log says which agent it is."""
-    found: dict[str, Known] = {}
+    found: dict[str, Conclusion] = {}
     for event in story.by("prefill"):
         owner = deployment.by_agent(event.values.get("agent", ""))
         if owner is not None:
-            found.setdefault(owner.name, Known(owner.name, "the NIXL agent that sent the page list is its", (event,)))
+            found.setdefault(
+                owner.name, Conclusion(owner.name, "the NIXL agent that sent the page list is its", (event,))
+            )
     return list(found.values())
 
 
-def _url(story: Story, joined: Joined) -> str | None:
+def _url(story: RoomEvents, joined: Joined) -> str | None:
     """As pdctl's own router says it with the room, or as all attempts that can be the room agree."""
     urls = {event.values["prefill"] for event in story.by("router") if event.values.get("prefill")}
     return next(iter(urls)) if len(urls) == 1 else joined.prefill
 
 
-def _routed(story: Story, deployment: Deployment, joined: Joined, leg: str) -> Known | None:
+def _routed(story: RoomEvents, deployment: ObservedDeployment, joined: Joined, leg: str) -> Conclusion | None:
     """The engine the router sent this leg to, if it was there to take it."""
     lines = [event for event in story.by("router") if event.values.get(leg)]
     urls = {event.values[leg] for event in lines}
@@ -118,18 +119,18 @@ def _routed(story: Story, deployment: Deployment, joined: Joined, leg: str) -> K
     # start of it is told, a line of another one may be lost, too, and the later lines are that one's.
     if owner is None or not times or not owner.started or not owner.lived_past(max(times)):
         return None
-    return Known(owner.name, "the router sent it there, and it was up", tuple(lines[:2]))
+    return Conclusion(owner.name, "the router sent it there, and it was up", tuple(lines[:2]))
 
 
-def _arrived(story: Story, found: Attribution, joined: Joined, settled: Known | None) -> Known | None:
-    if found.crossed or signs.failed_on(story.events, "decode") or signs.failed_on(story.events, "prefill"):
+def _arrived(story: RoomEvents, found: Attribution, joined: Joined, settled: Conclusion | None) -> Conclusion | None:
+    if found.crossed or first_failure(story.events, "decode") or first_failure(story.events, "prefill"):
         return None
     for event in story.by("decode"):
-        if event.proves(Sign.CACHE_ARRIVED) or signs.answered(event):
-            return Known(event.instance, "its own line says so", (event,))
+        if event.proves(Sign.CACHE_ARRIVED) or is_answer(event):
+            return Conclusion(event.instance, "its own line says so", (event,))
     if joined.closed and found.decode is not None:
         lines = tuple(event for attempt in joined.attempts for event in attempt.lines[-1:])
-        return Known(found.decode.value, "the router answered 200 with both legs at their end", lines[:2])
+        return Conclusion(found.decode.value, "the router answered 200 with both legs at their end", lines[:2])
     return settled
 
 
@@ -140,9 +141,171 @@ def _completed(found: Attribution) -> Attribution:
     if found.requested is None and found.contacted is not None and "requested" not in found.several:
         why = f"its cache arrived, and only {found.contacted.value} was given the pages to write it to"
         events = (*found.contacted.events, *found.arrived.events)
-        return replace(found, requested=Known(found.contacted.value, why, events))
+        return replace(found, requested=Conclusion(found.contacted.value, why, events))
     if found.contacted is None and found.requested is not None and "contacted" not in found.several:
         why = f"its cache arrived, and {found.requested.value} had the request"
         events = (*found.requested.events, *found.arrived.events)
-        return replace(found, contacted=Known(found.requested.value, why, events))
+        return replace(found, contacted=Conclusion(found.requested.value, why, events))
     return found
+
+
+class Contact:
+    def __init__(self, story: RoomEvents, deployment: ObservedDeployment, around: Sequence[Event]) -> None:
+        self._lines = story.by("decode")
+        self._story = story
+        self._deployment = deployment
+        self._around = around
+
+    def find(self, requested: Conclusion | None, decode: Conclusion | None, joined: Joined) -> Conclusion | None:
+        sent = next((event for event in self._lines if event.proves(Sign.PAGE_LIST_SENT)), None)
+        if sent is None:
+            return None
+        return (
+            self._by_rank(sent)
+            or self._by_given_address(sent)
+            or self._by_received_address(sent, decode)
+            or self._by_configuration(sent, requested, decode, joined)
+        )
+
+    def _by_rank(self, sent: Event) -> Conclusion | None:
+        """The rank the list went to, as a notice of abort names it together with the room.
+
+        `Fetched bootstrap info: … for engine rank` stands in front of `Sending to …` and names no room: where a line
+        between the two is lost, it is another room's, so it proves nothing.
+        """
+        for event in self._lines:
+            if event.proves(Sign.ABORT_SENDS):
+                known = self._rank(event.values.get("addr", ""), (sent, event))
+                if known is not None:
+                    return known
+        return None
+
+    def _rank(self, address: str, events: tuple[Event, ...]) -> Conclusion | None:
+        owner = self._deployment.rank_owner(address)
+        if owner is None:
+            return None
+        return Conclusion(owner.name, f"the page list went to {address}, a rank of {owner.name}", events)
+
+    def _by_given_address(self, sent: Event) -> Conclusion | None:
+        for event in self._lines:
+            if event.proves(Sign.BOOTSTRAP_GIVEN) and event.values.get("addr"):
+                address = parse_address(event.values["addr"])
+                known = address and self._bootstrap(address, (event, sent))
+                if known:
+                    return known
+        return None
+
+    def _by_received_address(self, sent: Event, decode: Conclusion | None) -> Conclusion | None:
+        """`Receive:` shows the address as the request had it: a null port is replaced later, by the decode's own."""
+        for event in self._lines:
+            if event.proves(Sign.REQUEST_ARRIVED) and event.values.get("host"):
+                port = event.values.get("port", "")
+                number = self._default(decode) if port == "None" else numerals.whole(port)
+                known = self._bootstrap(HostPort(event.values["host"], number), (event, sent))
+                if known:
+                    return known
+        return None
+
+    def _by_configuration(
+        self, sent: Event, requested: Conclusion | None, decode: Conclusion | None, joined: Joined
+    ) -> Conclusion | None:
+        """What the router's start line makes of every request this one can be."""
+        lines: list[Event] = []
+        owners: set[str | None] = set()
+        for router in self._deployment.routers:
+            if router.cut or self._names_address(router.name):
+                return None  # what it names with a room may differ from its list
+            urls = [one.url for one in router.prefills]
+            if requested is not None:
+                urls = [url for url in urls if self._serves(url, requested.value)] or urls
+            elif joined.prefill in urls:
+                urls = [joined.prefill]
+            for upstream in router.prefills:
+                if upstream.url in urls:
+                    address = sent_address(upstream, self._default(decode))
+                    owner = address and self._deployment.bootstrap_owner(address)
+                    owners.add(owner.name if owner else None)
+            lines += [router.start] if router.start else []
+        if len(owners) != 1 or len(self._deployment.routers) != 1 or None in owners:
+            return None
+        name = next(iter(owners))
+        assert name is not None
+        why = "the router's list and the decode's own port lead every request it can be to this bootstrap server"
+        return Conclusion(name, why, (*lines, sent))
+
+    def _names_address(self, router: str) -> bool:
+        instance = self._deployment.instances.get(router)
+        known = adapter(instance.identity.speaker) if instance else None
+        return known is not None and known.names_address
+
+    def _serves(self, url: str, name: str) -> bool:
+        owner = self._deployment.at_url(url)
+        return owner is not None and owner.name == name
+
+    def _default(self, decode: Conclusion | None) -> int | None:
+        """What the decode puts in for a null: its own --disaggregation-bootstrap-port."""
+        instance = decode and self._deployment.instances.get(decode.value)
+        return instance.default_port if instance else None
+
+    def _bootstrap(self, address: HostPort, events: tuple[Event, ...]) -> Conclusion | None:
+        owner = self._deployment.bootstrap_owner(address)
+        return Conclusion(owner.name, f"the bootstrap server at {address} is {owner.name}'s", events) if owner else None
+
+
+BESIDE = 3.0  # seconds
+
+
+def request_given_up(
+    story: RoomEvents,
+    contacted: Conclusion | None,
+    around: Sequence[Event],
+    rooms: Mapping[int, JoinableRoom],
+    deployment: ObservedDeployment,
+) -> Conclusion | None:
+    """None unless exactly one request fits this room, no other room fits it, and the router's list misleads it."""
+    failed = first_failure(story.events, "decode")
+    if contacted is None or failed is None or failed.t is None:
+        return None
+    if not (seconds_waited(failed) or failed.proves(Sign.GAVE_UP_WAITING)):
+        return None
+    at = failed.t
+    others = [
+        one
+        for one in rooms.values()
+        if one.room != story.room and one.failed is not None and abs(one.failed - at) <= BESIDE and not one.requested
+    ]
+    taken = {event.rid for event in around if event.rid and event.room}
+    found = {
+        event.rid: event
+        for event in around
+        if event.proves(Sign.GAVE_UP_REQUEST)
+        and event.rid not in taken
+        and event.instance != contacted.value
+        and event.t is not None
+        and abs(event.t - at) <= BESIDE
+    }
+    if others or len(found) != 1:
+        return None
+    event = next(iter(found.values()))
+    if not _misled(deployment, event.instance, contacted.value):
+        return None
+    why = "the one request given up unannounced just when the decode gave this room up waited there"
+    return Conclusion(event.instance, why, (event,))
+
+
+def _misled(deployment: ObservedDeployment, waits: str, contacted: str) -> bool:
+    """The router's list leads requests of the prefill that waits to the one that was contacted, or sends no port.
+
+    Without that, the other line of either room may just be lost.
+    """
+    if len(deployment.routers) != 1 or len(deployment.prefills) != 2:
+        return False
+    for one in deployment.routers[0].prefills:
+        owner = deployment.at_url(one.url)
+        if owner is not None and owner.name != waits:
+            continue
+        address = sent_address(one, None)
+        led = deployment.bootstrap_owner(address) if address is not None else None
+        if one.port is None or (led is not None and led.name == contacted):
+            return True
+    return False

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.engines import numerals
+from pdctl.engines.row import Level
 from pdctl.engines.sglang.http import FAKE_HOST
 from pdctl.engines.sign import Phase, Sign
-from pdctl.trace import signs
-from pdctl.trace.deaths import crashes, deaths
+from pdctl.logs.starts_and_ends import is_ordered_end
+from pdctl.trace.observed_deployment import HostPort, parse_address
+from pdctl.trace.room_events import first_failure, is_answer, is_failure, shows_page_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pdctl.logs.event import Event
     from pdctl.trace.attribution import Attribution
-    from pdctl.trace.deaths import Death
-    from pdctl.trace.deployment import Deployment, Instance
-    from pdctl.trace.glimpses import Glimpse
-    from pdctl.trace.joins import Joined
-    from pdctl.trace.known import Known
-    from pdctl.trace.story import Story
-    from pdctl.trace.unfinished import Doubt
-    from pdctl.trace.upstreams import Router
+    from pdctl.trace.joins import JoinableRoom, Joined
+    from pdctl.trace.observed_deployment import ObservedDeployment, ObservedInstance, RouterWorkers
+    from pdctl.trace.request_counts import CutAnswer
+    from pdctl.trace.room_events import Conclusion, RoomEvents
 
 NEAR = 2.0  # seconds: lines of one failure on one host, each second rounded down
 
@@ -37,7 +36,7 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CauseFinding:
     """A cause that fits. fills: the words its catalogue entry leaves open. fix "": the entry's own.
 
     asked: the prefill that had the request, by elimination, where this cause leaves only one.
@@ -50,7 +49,7 @@ class Finding:
     instance: str = ""
     fills: Mapping[str, str] = field(default_factory=dict)
     fix: str = ""
-    asked: Known | None = None
+    asked: Conclusion | None = None
 
 
 class Case:
@@ -61,13 +60,13 @@ class Case:
 
     def __init__(
         self,
-        story: Story,
+        story: RoomEvents,
         who: Attribution,
-        deployment: Deployment,
+        deployment: ObservedDeployment,
         around: Sequence[Event],
         joined: Joined,
-        glimpse: Glimpse | None = None,
-        doubts: Sequence[Doubt] = (),
+        glimpse: JoinableRoom | None = None,
+        doubts: Sequence[CutAnswer] = (),
     ) -> None:
         self.story = story
         self.who = who
@@ -77,8 +76,8 @@ class Case:
         self.warm_up = warm_up(story, deployment)
         self.counted = glimpse is not None and glimpse.done
         self._doubts = doubts
-        self.decode_failed = signs.failed_on(story.events, "decode")
-        self.prefill_failed = signs.failed_on(story.events, "prefill")
+        self.decode_failed = first_failure(story.events, "decode")
+        self.prefill_failed = first_failure(story.events, "prefill")
 
     @cached_property
     def done(self) -> Event | None:
@@ -89,7 +88,7 @@ class Case:
         decode = self.story.by("decode")
         for event in decode:
             if event.proves(Sign.REQUEST_FINISHED):
-                return event if signs.answered(event) else None
+                return event if is_answer(event) else None
         if self.who.arrived is None or not self.who.arrived.events:
             return None
         proof = self.who.arrived.events[0]
@@ -115,11 +114,11 @@ class Case:
         return self.decode_failed is not None or self.prefill_failed is not None
 
     @cached_property
-    def deaths(self) -> Mapping[str, Death]:
-        return deaths(self.deployment, self.around, self.story.span[1] if self.story.span else None)
+    def deaths(self) -> Mapping[str, DeathProof]:
+        return deaths_in(self.deployment, self.around, self.story.span[1] if self.story.span else None)
 
     @cached_property
-    def decode(self) -> Instance | None:
+    def decode(self) -> ObservedInstance | None:
         """The decode that had the room, or the only one it can have been."""
         if self.who.decode is not None:
             return self.deployment.instances.get(self.who.decode.value)
@@ -130,10 +129,10 @@ class Case:
         if len(decodes) != 1 or any(len(router.decodes) != 1 for router in routers):
             return None
         # Without a router's list there may be others; a crash in the log of the one that is here is another matter.
-        return decodes[0] if routers or any(map(crashes, decodes[0].final)) else None
+        return decodes[0] if routers or any(map(is_crash, decodes[0].final)) else None
 
     @cached_property
-    def prefill(self) -> Instance | None:
+    def prefill(self) -> ObservedInstance | None:
         """The prefill that had the request, or the one the router sent it to."""
         if self.who.requested is not None:
             return self.deployment.instances.get(self.who.requested.value)
@@ -142,10 +141,10 @@ class Case:
         return None
 
     @property
-    def router(self) -> Router | None:
+    def router(self) -> RouterWorkers | None:
         return self.deployment.routers[0] if len(self.deployment.routers) == 1 else None
 
-    def with_requested(self, asked: Known) -> Case:
+    def with_requested(self, asked: Conclusion) -> Case:
         """The same room, its request with `asked`."""
         who = replace(self.who, requested=asked)
         case = Case(self.story, who, self.deployment, self.around, self.joined, None, self._doubts)
@@ -164,8 +163,38 @@ class Case:
             and since <= event.t <= until
         ]
 
+    def dialled(self, failed: Event) -> tuple[HostPort, Event] | None:
+        """The address the decode could not reach while the room waited; None when its lines name several."""
+        assert failed.t is not None
+        own = parse_address(failed.values.get("addr", ""))
+        if own is not None and failed.row.cause == "PD210":
+            return None  # a rank's own port, which the bootstrap server gave
+        if own is not None:
+            return own, failed
+        span = self.story.span
+        since = (span[0] if span else failed.t) - NEAR
+        lines = self.lines(failed.instance, (Sign.BOOTSTRAP_DIALLED,), since, failed.t)
+        found: dict[HostPort, Event] = {}
+        for event in sorted(lines, key=lambda line: line.place.offset):
+            if event.place.file == failed.place.file and event.place.offset > failed.place.offset and found:
+                break
+            address = parse_address(event.values["addr"]) if "addr" in event.values else _host_and_port(event)
+            if address is not None:
+                found[address] = event
+        return next(iter(found.items())) if len(found) == 1 else None
 
-def warm_up(story: Story, deployment: Deployment) -> bool:
+    @property
+    def unequal_attention_tp(self) -> tuple[int, int] | None:
+        """Attention TP of the contacted prefill and of the decode, where both are known and differ."""
+        met = self.who.contacted
+        prefill = self.deployment.instances.get(met.value) if met else None
+        if prefill is None or self.decode is None:
+            return None
+        one, other = _attention_tp(prefill.identity.facts), _attention_tp(self.decode.identity.facts)
+        return None if one is None or other is None or one == other else (one, other)
+
+
+def warm_up(story: RoomEvents, deployment: ObservedDeployment) -> bool:
     """A request of the engines themselves or of a probe, with a peer that is not there; no line shows a real one."""
     hosts = {
         event.values["host"] for event in story.events if event.proves(Sign.REQUEST_ARRIVED) and "host" in event.values
@@ -173,7 +202,161 @@ def warm_up(story: Story, deployment: Deployment) -> bool:
     if story.room not in deployment.warm_ups and FAKE_HOST not in hosts:
         return False
     real = (
-        event.proves(Sign.PAGE_LIST_SENDS) or signs.contacted(event) or (signs.failed(event) and event.room is not None)
+        event.proves(Sign.PAGE_LIST_SENDS) or shows_page_list(event) or (is_failure(event) and event.room is not None)
         for event in story.events
     )
     return hosts <= {FAKE_HOST} and not any(real)
+
+
+# Codes of a process that ended itself, and of what it can have fallen over: its line stands in the traceback.
+CRASH = "PD709"
+MISMATCH = frozenset({"PD302", "PD303", "PD304", "PD306", "PD308", "PD325", "PD712"})
+# Lines of others that say this one does not answer any more, by the value that holds its address.
+MISSED = {Sign.DECODE_LEG_BROKE: "decode", Sign.PREFILL_LEG_BROKE: "prefill", Sign.WORKER_MISSED: "url"}
+NOBODY = ("refused", "no connection", "reset")  # a worker that answers badly is there
+CLOSED = ("refused", "reset", "disconnected", "closed the connection")  # by the kernel, for a process that is gone
+TRACEBACK = 1 << 16  # bytes
+QUIET = 3.0  # seconds others must have gone on for a log to have stopped before them
+
+
+class DeathProof(NamedTuple):
+    """at: the last sign of life. of: the line that tells why, when one does. evidence: the lines that show it."""
+
+    instance: ObservedInstance
+    at: float
+    of: Event | None
+    evidence: tuple[Event, ...]
+
+
+def death_of(
+    instance: ObservedInstance, deployment: ObservedDeployment, around: Sequence[Event], until: float | None = None
+) -> DeathProof | None:
+    """None: it lived to the end of its log, was told to stop, or nothing shows that it did not.
+
+    until: of several generations that were killed, the last one before that counts; the first one without it.
+    """
+    killed = [event for event in around if event.instance == instance.name and event.proves(Sign.DIED)]
+    before = [event for event in killed if until is not None and event.t is not None and event.t <= until + 1.0]
+    if killed:
+        first = before[-1] if before else killed[0]
+        at = first.t if first.t is not None else instance.last
+        return None if at is None else DeathProof(instance, at, None, (first,))
+    crash = crash_lines(instance.final)
+    if crash:
+        first = crash[0]
+        reasons = [event for event in (*instance.final, *around) if names_reason_of(event, first)]
+        at = first.t if first.t is not None else instance.last
+        return None if at is None else DeathProof(instance, at, reasons[0] if reasons else None, (*reasons[:1], first))
+    if instance.clean or instance.last is None:
+        return None
+    others = [one.last for one in deployment.instances.values() if one is not instance and one.last is not None]
+    if not others or max(others) < instance.last + QUIET:
+        return None
+    missed = [event for event in around if _missed(event, instance, deployment)]
+    # Whoever launched it writes its end, a moment later; one that is stopped takes connections and closes none.
+    if instance.watched and not any(word in event.text for event in missed for word in CLOSED):
+        return None
+    if not missed:
+        return None
+    return DeathProof(instance, instance.last, None, (*instance.final[-1:], missed[0]))
+
+
+def what_it_shows(event: Event, death: DeathProof) -> str:
+    """What one of its lines of evidence says."""
+    if event is death.of:
+        return "what it fell over"
+    if event.proves(Sign.DIED):
+        return "its launcher saw it end"
+    if is_crash(event):
+        return "the crash"
+    if event.instance == death.instance.name:
+        return "its last line"
+    return f"{event.instance} found nobody at {death.instance.name}"
+
+
+def is_crash(event: Event) -> bool:
+    return event.row.cause == CRASH and not event.proves(Sign.ROOM_USED_UP)
+
+
+def crash_lines(events: Iterable[Event]) -> list[Event]:
+    """The crash lines among an instance's, without those of an order to end."""
+    found: list[Event] = []
+    order: Event | None = None
+    for event in events:
+        if event.proves(Sign.ORDERED_TO_END):
+            order = event
+        elif is_crash(event) and not is_ordered_end(event, order):
+            found.append(event)
+    return found
+
+
+def is_mismatch(event: Event) -> bool:
+    """What prefill and decode compared and found different, when that was the end of it; a warning is not."""
+    return event.row.cause in MISMATCH and event.row.level in (Level.ERROR, Level.CRITICAL)
+
+
+def names_reason_of(event: Event, crash: Event) -> bool:
+    """The line of a traceback that says what the crash was of."""
+    if not (is_mismatch(event) or event.proves(Sign.ROOM_USED_UP)) or event.place.file != crash.place.file:
+        return False
+    return abs(event.place.offset - crash.place.offset) < TRACEBACK
+
+
+def _missed(event: Event, instance: ObservedInstance, deployment: ObservedDeployment) -> bool:
+    """Somebody looked for it where it listens, after its last line, and found nobody."""
+    if event.t is None or instance.last is None or event.t < instance.last:
+        return False
+    if event.proves(Sign.WORKER_UNWELL) and not any(word in event.text for word in NOBODY):
+        return False
+    return misses(event, instance, deployment)
+
+
+def missed_url(event: Event) -> str | None:
+    """The URL at which the line says nobody answers, "" when it does not name it; None for any other line."""
+    return next((event.values.get(name, "") for sign, name in MISSED.items() if event.proves(sign)), None)
+
+
+def misses(event: Event, instance: ObservedInstance, deployment: ObservedDeployment) -> bool:
+    """The line says that this instance does not answer at the address where it listens."""
+    url = missed_url(event)
+    if url is not None:
+        return _is_same(deployment.at_url(url), instance)
+    if event.proves(Sign.BOOTSTRAP_MISSED):
+        address = parse_address(event.values.get("addr", ""))
+    elif event.proves(Sign.BOOTSTRAP_REFUSED) and "refused" in event.text:
+        address = parse_address(f"{event.values.get('host', '')}:{event.values.get('port', '')}")
+    else:
+        return False
+    return address is not None and _is_same(deployment.bootstrap_owner(address), instance)
+
+
+def _is_same(found: ObservedInstance | None, wanted: ObservedInstance) -> bool:
+    return found is not None and found.name == wanted.name
+
+
+def deaths_in(
+    deployment: ObservedDeployment, around: Iterable[Event], until: float | None = None
+) -> dict[str, DeathProof]:
+    lines = tuple(around)
+    found = {
+        name: death_of(one, deployment, lines, until)
+        for name, one in deployment.instances.items()
+        if one.role != "router"
+    }
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def _host_and_port(event: Event) -> HostPort | None:
+    host, port = event.values.get("host"), numerals.whole(event.values.get("port"))
+    return HostPort(host, port) if host and port is not None else None
+
+
+def _attention_tp(facts: Mapping[str, str]) -> int | None:
+    """tp divided by the attention-DP width: sglang up to 0.5.18 spells that width dp_size, 0.5.23 attn_dp_size."""
+    tp = numerals.whole(facts.get("tp_size"))
+    if tp is None:
+        return None
+    width = numerals.whole(facts.get("attn_dp_size"))
+    if width in (None, 1):
+        width = numerals.whole(facts.get("dp_size")) if facts.get("enable_dp_attention") == "True" else 1
+    return tp // max(1, width or 1)

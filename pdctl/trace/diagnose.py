@@ -8,28 +8,39 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import Severity, fill
 from pdctl.engines.row import Level
-from pdctl.trace import crashes
-from pdctl.trace.assemble import WHOLE, Tracer
-from pdctl.trace.canaries import left_on_purpose
-from pdctl.trace.diagnosis import Diagnosis, Finding, Remark, Tally
-from pdctl.trace.lacking import lacking
-from pdctl.trace.misrouting import misrouted
-from pdctl.trace.room import Outcome
-from pdctl.trace.served import Served
-from pdctl.trace.served import wanted as counted
-from pdctl.trace.sources import sources
-from pdctl.trace.summary import summaries
+from pdctl.trace.case import missed_url
+from pdctl.trace.diagnosis import DeploymentFinding, Diagnosis, EffectLines, RoomTally, SourceKind
+from pdctl.trace.observed_deployment import parse_address, router_command, sent_address
+from pdctl.trace.proven_deaths import (
+    ProvenDeath,
+    as_evidence,
+    codes_of,
+    proven_deaths,
+    reported_death,
+    requests_running,
+    shows_death,
+)
+from pdctl.trace.request_counts import AnsweredRequests
+from pdctl.trace.request_counts import is_counted as counted
+from pdctl.trace.room import MissingEvidence, RoomOutcome
+from pdctl.trace.room_events import left_on_purpose
+from pdctl.trace.source_kinds import SEPARATE, read_sources
+from pdctl.trace.summaries import room_summaries
+from pdctl.trace.tracer import WHOLE, Tracer
+from pdctl.trace.verdict import LOG_REQUESTS, TIME_STATS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from pdctl.engines.identify import Target
     from pdctl.engines.row import Row
     from pdctl.logs.event import Event
     from pdctl.logs.library import Library
-    from pdctl.trace.diagnosis import Death
-    from pdctl.trace.room import Room, Summary
+    from pdctl.trace.diagnosis import Death, LogSource
+    from pdctl.trace.observed_deployment import ObservedDeployment, ObservedInstance, RouterWorkers
+    from pdctl.trace.room import Room, RoomSummary
 
-BROKEN = (Outcome.FAILED, Outcome.HUNG)
+BROKEN = (RoomOutcome.FAILED, RoomOutcome.HUNG)
 TRACED, FEW = 200, 6  # broken rooms that are traced: of small logs, and of large ones, where each costs a scan
 KEPT = 2000  # lines of one row and instance that are kept: the first and the last
 # Codes whose error line is a finding by itself, whatever became of any room.
@@ -47,7 +58,7 @@ OF_ROOMS = frozenset({"PD706", "PD707", "PD709", "PD715"})
 
 def diagnose(library: Library) -> Diagnosis:
     tracer = Tracer(library)
-    found = summaries(library)
+    found = room_summaries(library)
     broken = [one for one in found if one.outcome in BROKEN]
     suspect = [*broken, *(one for one in found if one.code and one.outcome not in BROKEN)]
     traced = [tracer.trace(one.room) for one in _chosen(suspect, library)]
@@ -55,9 +66,9 @@ def diagnose(library: Library) -> Diagnosis:
     traced = [room for room in traced if room.room not in left]
     found = tuple(one for one in found if one.room not in left)
     broken = [one for one in broken if one.room not in left]
-    served = Served()
+    served = AnsweredRequests()
     lines = tuple(_few(served.passing(library.said(_wanted))))
-    gone = list(crashes.ended(library, tracer.deployment, [event for event in lines if crashes.wanted(event.row)]))
+    gone = list(proven_deaths(library, tracer.deployment, [event for event in lines if shows_death(event.row)]))
     died, others = _deaths(gone, lines, traced)
     findings = _findings(others)
     known = {one.code for one in died} | {one.code for one in findings}
@@ -67,23 +78,23 @@ def diagnose(library: Library) -> Diagnosis:
     findings += standing
     harmless = {room for one in findings if not one.grave for room in one.rooms}
     unexplained = tuple(room.room for room in traced if room.cause is None and room.outcome in BROKEN)
-    tally = Tally(
+    tally = RoomTally(
         dict(Counter(one.outcome.value for one in found)), sum(1 for one in broken if one.room not in harmless),
         sum(1 for room in traced if room.outcome in BROKEN), unexplained, served.answered,
         len(left),
     )  # fmt: skip
-    shown = sources(library, tracer.deployment)
-    unknowns = lacking(
+    shown = read_sources(library, tracer.deployment)
+    untold = unknowns(
         tracer.deployment, shown, died, [room for room in traced if room.room in unexplained], found, lines
     )
     empty = library.limits is not None and library.empty
     return Diagnosis(
-        shown, tuple(died), tuple(findings), rest, tally, unknowns, library.notes, library.limits, empty
+        shown, tuple(died), tuple(findings), rest, tally, untold, library.notes, library.limits, empty
     )  # fmt: skip
 
 
 def _wanted(row: Row) -> bool:
-    return bool(row.cause) or crashes.wanted(row) or counted(row)
+    return bool(row.cause) or shows_death(row) or counted(row)
 
 
 def _few(lines: Iterable[Event]) -> Iterable[Event]:
@@ -104,7 +115,7 @@ def _few(lines: Iterable[Event]) -> Iterable[Event]:
         yield from kept[-KEPT // 2 :]
 
 
-def _chosen(broken: Sequence[Summary], library: Library) -> Sequence[Summary]:
+def _chosen(broken: Sequence[RoomSummary], library: Library) -> Sequence[RoomSummary]:
     """All of them where the logs are small; of large ones the first and the last few, with causes that differ first."""
     if sum(log.size for log in library.logs) <= WHOLE:
         return broken[:TRACED]
@@ -114,7 +125,7 @@ def _chosen(broken: Sequence[Summary], library: Library) -> Sequence[Summary]:
 
 
 def _deaths(
-    gone: Sequence[crashes.Ended], lines: Sequence[Event], traced: Sequence[Room]
+    gone: Sequence[ProvenDeath], lines: Sequence[Event], traced: Sequence[Room]
 ) -> tuple[list[Death], list[Room]]:
     """The deaths with the rooms each took along, and the rooms that broke of something else."""
     taken: dict[int, list[int]] = {at: [] for at in range(len(gone))}
@@ -125,25 +136,25 @@ def _deaths(
             left.append(room)
         else:
             taken[owner].append(room.room)
-    told = [crashes.told(each, tuple(taken[at]), crashes.running(each.death, lines)) for at, each in enumerate(gone)]
+    told = [reported_death(each, tuple(taken[at]), requests_running(each.death, lines)) for at, each in enumerate(gone)]
     return sorted(told, key=lambda one: one.at), left
 
 
-def _owner(room: Room, gone: Sequence[crashes.Ended]) -> int | None:
+def _owner(room: Room, gone: Sequence[ProvenDeath]) -> int | None:
     """The death that is the room's cause: of the instance its cause names, the last one before the room ended."""
     if room.cause is None:
         return None
     mine = [
         at
         for at, each in enumerate(gone)
-        if each.death.instance.name == room.cause.instance and room.cause.code in crashes.codes(each.death)
+        if each.death.instance.name == room.cause.instance and room.cause.code in codes_of(each.death)
     ]
     ended = room.ended
     before = [at for at in mine if ended is None or gone[at].death.at <= ended + 1.0]
     return max(before or mine, key=lambda at: gone[at].death.at, default=None)
 
 
-def _findings(rooms: Sequence[Room]) -> list[Finding]:
+def _findings(rooms: Sequence[Room]) -> list[DeploymentFinding]:
     """One for each cause and instance, the one that broke most rooms first."""
     groups: dict[tuple[str, str], list[Room]] = {}
     for room in rooms:
@@ -153,21 +164,21 @@ def _findings(rooms: Sequence[Room]) -> list[Finding]:
     return [_finding(group) for group in ordered]
 
 
-def _finding(group: Sequence[Room]) -> Finding:
+def _finding(group: Sequence[Room]) -> DeploymentFinding:
     first = group[0]
     cause = first.cause
     assert cause is not None
     times = [one.began for one in group if one.began is not None] + [
         one.ended for one in group if one.ended is not None
     ]
-    return Finding(
+    return DeploymentFinding(
         cause.code, cause.slug, cause.headline, cause.why, cause.instance, tuple(one.room for one in group),
         min(times, default=None), max(times, default=None), first.evidence, first.fix,
         entry(cause.code).severity is not Severity.INFO,
     )  # fmt: skip
 
 
-def _standing(lines: Sequence[Event], known: Iterable[str]) -> tuple[list[Finding], tuple[Remark, ...]]:
+def _standing(lines: Sequence[Event], known: Iterable[str]) -> tuple[list[DeploymentFinding], tuple[EffectLines, ...]]:
     """Errors that are a finding by themselves, and the lines that only name an effect, counted."""
     first: dict[tuple[str, str], Event] = {}
     count: Counter[tuple[str, str]] = Counter()
@@ -187,14 +198,140 @@ def _standing(lines: Sequence[Event], known: Iterable[str]) -> tuple[list[Findin
         if code in STANDING and key in loud:
             findings.append(_said(event))
         else:
-            remarks.append(Remark(code, slug, instance, count[key], crashes.shown(event, "")))
+            remarks.append(EffectLines(code, slug, instance, count[key], as_evidence(event, "")))
     return findings, tuple(remarks)
 
 
-def _said(event: Event) -> Finding:
+def _said(event: Event) -> DeploymentFinding:
     known = entry(event.row.cause)
     fills = {"instance": event.instance, "observed": event.text.strip()[:120], "prefill": event.instance}
-    return Finding(
+    return DeploymentFinding(
         known.code, known.slug, fill(known.headline, fills), f"{event.instance} says so: {event.text.strip()[:200]}",
-        event.instance, (), event.t, event.t, (crashes.shown(event, "its own line says so"),), fill(known.fix, fills),
+        event.instance, (), event.t, event.t, (as_evidence(event, "its own line says so"),), fill(known.fix, fills),
     )  # fmt: skip
+
+
+def misrouted(deployment: ObservedDeployment) -> tuple[DeploymentFinding, ...]:
+    """Only where the prefill's own log tells which port it listens on, and every decode's what it dials instead."""
+    return tuple({one.code: one for router in deployment.routers for one in _misrouted_by(router, deployment)}.values())
+
+
+def _misrouted_by(router: RouterWorkers, deployment: ObservedDeployment) -> Iterator[DeploymentFinding]:
+    for target in router.prefills:
+        owner = deployment.at_url(target.url)
+        if owner is None or owner.bootstrap_port is None:
+            continue
+        dialled = _dialled(target, deployment)
+        if dialled is None or dialled == owner.bootstrap_port:
+            continue
+        yield _misrouting(router, target, owner, dialled, deployment)
+
+
+def _dialled(target: Target, deployment: ObservedDeployment) -> int | None:
+    """The port every decode dials for this prefill; None where they differ or do not say."""
+    if target.port is not None:
+        return target.port
+    defaults = {one.default_port for one in deployment.decodes}
+    return defaults.pop() if len(defaults) == 1 else None
+
+
+def _misrouting(
+    router: RouterWorkers, target: Target, owner: ObservedInstance, dialled: int, deployment: ObservedDeployment
+) -> DeploymentFinding:
+    address = sent_address(target, dialled)
+    other = deployment.bootstrap_owner(address) if address is not None else None
+    code = (
+        "PD201"
+        if target.port is None
+        else "PD203"
+        if other is not None and _swapped(router, other, owner, deployment)
+        else "PD202"
+    )
+    known = entry(code)
+    fills = {
+        "instance": owner.name, "prefill": owner.name, "url": target.url, "port": str(owner.bootstrap_port),
+        "observed": f"{dialled} ({other.name})" if other else str(dialled), "expected": str(owner.bootstrap_port),
+        "other": other.name if other else "nobody", "contacted": other.name if other else "nobody",
+    }  # fmt: skip
+    sent = "no bootstrap port" if target.port is None else f"bootstrap port {target.port}"
+    where = f"{other.name} listens there" if other else "no prefill of these logs listens there"
+    listens = f"{owner.name} listens on {owner.bootstrap_port}"
+    why = f"{router.name} sends {sent} for {target.url}; the decode dials {dialled}, {listens}: {where}"
+    evidence = (as_evidence(router.start, "the router's list"),) if router.start is not None else ()
+    at = router.start.t if router.start is not None else None
+    return DeploymentFinding(
+        code, known.slug, fill(known.headline, fills), why, owner.name, (), at, at, evidence, router_command(deployment)
+    )
+
+
+def _swapped(
+    router: RouterWorkers, other: ObservedInstance, owner: ObservedInstance, deployment: ObservedDeployment
+) -> bool:
+    """The router sends this one's port for the other one, too."""
+    return any(deployment.at_url(each.url) is other and each.port == owner.bootstrap_port for each in router.prefills)
+
+
+SHOWN = 12  # unknowns that are listed
+GIVE = "give its log as well"
+
+
+def unknowns(
+    deployment: ObservedDeployment,
+    sources: Sequence[LogSource],
+    died: Sequence[Death],
+    unexplained: Sequence[Room],
+    rooms: Sequence[RoomSummary],
+    lines: Sequence[Event],
+) -> tuple[MissingEvidence, ...]:
+    found = dict.fromkeys(_unknowns(deployment, sources, died, unexplained, rooms, lines))
+    return tuple(found)[:SHOWN]
+
+
+def _unknowns(
+    deployment: ObservedDeployment,
+    sources: Sequence[LogSource],
+    died: Sequence[Death],
+    unexplained: Sequence[Room],
+    rooms: Sequence[RoomSummary],
+    lines: Sequence[Event],
+) -> Iterator[MissingEvidence]:
+    for source in sources:
+        if source.kind is SourceKind.MIXED:
+            yield MissingEvidence(f"which process wrote which line of {source.instance}", SEPARATE)
+    for death in died:
+        yield from death.untold
+    engines = (*deployment.prefills, *deployment.decodes)
+    if not engines and not any(source.kind is SourceKind.ROUTER for source in sources):
+        return
+    for role, instances in (("prefill", deployment.prefills), ("decode", deployment.decodes)):
+        if not instances:
+            yield MissingEvidence(f"no {role}'s log is here", "give the logs of all instances")
+    if not any(source.kind is SourceKind.ROUTER for source in sources) and engines:
+        yield MissingEvidence("which bootstrap ports the router sends: no router's log is here", GIVE)
+    yield from _elsewhere(deployment, lines)
+    for room in unexplained:
+        yield from room.missing_evidence
+    quiet = [one.name for one in engines if not (one.identity.log_requests or one.identity.time_stats)]
+    if quiet and not any(one.outcome.value == "ok" for one in rooms):
+        what = f"which rooms went well: at their log level {', '.join(quiet)} write no line about such a room"
+        yield MissingEvidence(what, f"{LOG_REQUESTS} (or {TIME_STATS}) on {', '.join(quiet)}")
+
+
+def _elsewhere(deployment: ObservedDeployment, lines: Sequence[Event]) -> Iterator[MissingEvidence]:
+    """Workers and bootstrap servers that others look for and whose log is not here."""
+    for router in deployment.routers:
+        for url in (*(target.url for target in router.prefills), *router.decodes):
+            if deployment.at_url(url) is None:
+                yield MissingEvidence(
+                    f"what {url} did: the router hands it out, and none of these logs is known to be its", GIVE
+                )
+    seen: set[str] = set()
+    for event in lines:
+        missed = missed_url(event)
+        if missed is None or missed in seen or parse_address(missed) is None:
+            continue
+        seen.add(missed)
+        if deployment.at_url(missed) is None:
+            yield MissingEvidence(
+                f"what became of {missed}: {event.instance} could not reach it, and none of these logs is its", GIVE
+            )

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pdctl.trace.room import Evidence, Missing
+    from pdctl.trace.room import Evidence, MissingEvidence
 
 
-class Kind(str, Enum):
+class SourceKind(str, Enum):
     """What a source is, from its own bytes."""
 
     ENGINE = "engine"
@@ -24,7 +24,7 @@ class Kind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LogSource:
     """One process's log. role, speaker, release, level: "" where no line tells. files: as they are opened.
 
     lines: all of them; known: those a dialect row reads, among the `read` lines that were looked at. began, ended:
@@ -32,7 +32,7 @@ class Source:
     """
 
     instance: str
-    kind: Kind
+    kind: SourceKind
     role: str
     speaker: str
     release: str
@@ -66,11 +66,11 @@ class Death:
     running: int | None
     evidence: tuple[Evidence, ...]
     fix: str
-    untold: tuple[Missing, ...] = ()
+    untold: tuple[MissingEvidence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DeploymentFinding:
     """A cause that is no death: of rooms that broke, or one that start lines or errors prove without a room.
 
     rooms: those it broke or slowed down. since, until: epoch, of the first and the last of them. grave: its code is no
@@ -91,7 +91,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
+class EffectLines:
     """Lines that name an effect, or harm only now and then: no finding. count: lines of this code in the log."""
 
     code: str
@@ -102,7 +102,7 @@ class Remark:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class RoomTally:
     """rooms: outcome → how many; unexplained: broken rooms no line gives a cause for. traced: broken rooms looked into.
 
     answered: instance → requests for tokens it answered with 200 by its access lines, without its warm-up. canaries:
@@ -119,12 +119,12 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    sources: tuple[Source, ...]
+    sources: tuple[LogSource, ...]
     deaths: tuple[Death, ...]
-    findings: tuple[Finding, ...]
-    remarks: tuple[Remark, ...]
-    tally: Tally
-    unknowns: tuple[Missing, ...]
+    findings: tuple[DeploymentFinding, ...]
+    remarks: tuple[EffectLines, ...]
+    tally: RoomTally
+    unknowns: tuple[MissingEvidence, ...]
     notes: tuple[str, ...]
     window: tuple[float, float] | None = None  # lines outside do not count, epoch; ±inf where an end was not given
     empty: bool = False  # no line was written in it
@@ -140,8 +140,8 @@ class Diagnosis:
 
         A router's is not enough beside logs nobody could read.
         """
-        kinds = {source.kind for source in self.sources if source.kind is not Kind.ENGINE or source.role}
-        return Kind.ENGINE in kinds or (Kind.ROUTER in kinds and not self.unread)
+        kinds = {source.kind for source in self.sources if source.kind is not SourceKind.ENGINE or source.role}
+        return SourceKind.ENGINE in kinds or (SourceKind.ROUTER in kinds and not self.unread)
 
     @property
     def served(self) -> bool:
@@ -159,5 +159,5 @@ class Diagnosis:
     @property
     def unread(self) -> tuple[str, ...]:
         """Sources with lines of which none, or nobody's in particular, was understood."""
-        kinds = (Kind.FOREIGN, Kind.BINARY, Kind.MIXED)
+        kinds = (SourceKind.FOREIGN, SourceKind.BINARY, SourceKind.MIXED)
         return tuple(source.instance for source in self.sources if source.kind in kinds)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pdctl.engines.sign import Phase
 
 
-class Outcome(str, Enum):
+class RoomOutcome(str, Enum):
     OK = "ok"
     FAILED = "failed"
     HUNG = "hung"  # still waiting when its server was stopped, or when everybody had long given up
@@ -23,7 +23,7 @@ class Outcome(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RoomStep:
     """One log line that belongs to the room. `row`: the dialect row it speaks, "" for a line that only names the room.
 
     t: seconds since the epoch on the clock of the host that wrote it, None without a time; the line was written in
@@ -85,7 +85,7 @@ class WrongPrefill:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingEvidence:
     """What no line says, and the flag that would have written the line."""
 
     what: str
@@ -119,7 +119,7 @@ class Duration:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class LongestGap:
     """The longest stretch without progress; start and end are seconds since the room began.
 
     after, before: what stands at either end ("decode-0 Sending …"), before "" when nothing follows. code "": not named.
@@ -136,7 +136,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class ClockOffset:
     """`instance`'s clock is `offset_s` ahead of the first lane's (None: nothing tells); `why` names the lines."""
 
     instance: str
@@ -158,22 +158,22 @@ class Room:
 
     room: int
     rids: Mapping[str, str]
-    outcome: Outcome
+    outcome: RoomOutcome
     prefill_requested: str | None
     prefill_contacted: str | None
     decode: str | None
     phase_reached: Phase | None
     cause: Cause | None
-    events: tuple[Step, ...] = ()
+    events: tuple[RoomStep, ...] = ()
     evidence: tuple[Evidence, ...] = ()
-    missing_evidence: tuple[Missing, ...] = ()
+    missing_evidence: tuple[MissingEvidence, ...] = ()
     fix: str = ""
     began: float | None = None
     ended: float | None = None
     lanes: tuple[Lane, ...] = ()
     durations: tuple[Duration, ...] = ()
-    gap: Gap | None = None
-    clocks: tuple[Clock, ...] = ()
+    gap: LongestGap | None = None
+    clocks: tuple[ClockOffset, ...] = ()
     wrong_prefill: WrongPrefill | None = None
     consequences: tuple[str, ...] = ()
     echoes: tuple[Evidence, ...] = ()
@@ -184,7 +184,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class RoomSummary:
     """One line of `pdctl rooms`. `seconds`: first to last line of the room; first_seen: epoch, None without a time.
 
     canary: known to be one; in logs too large to trace every room only where a router's line says so.
@@ -195,7 +195,7 @@ class Summary:
     decode: str | None
     phase_reached: Phase | None
     seconds: float | None
-    outcome: Outcome
+    outcome: RoomOutcome
     code: str
     first_seen: float | None
     lines: int = 0

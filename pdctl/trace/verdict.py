@@ -1,4 +1,4 @@
-"""The verdict: of all causes that fit, the earliest one; the others are its consequences. None is a verdict too."""
+"""The verdict on a case: its cause, how it ended, what no line says, and what else is to be said."""
 
 from __future__ import annotations
 
@@ -6,46 +6,56 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import fill
-from pdctl.trace.causes import departures, ends, legs, listed, mismatches, ports, refusals, transfer, unresponsive
-from pdctl.trace.room import Cause
+from pdctl.engines.adapters import adapter
+from pdctl.engines.row import Level
+from pdctl.engines.sign import Phase, Sign
+from pdctl.trace.case import NEAR
+from pdctl.trace.causes import bootstrap_lookups, client_requests, dead_processes, missing_legs, stalled_transfers
+from pdctl.trace.causes.bootstrap_lookups import MOST_NAMED, destinations
+from pdctl.trace.observed_deployment import PLACEHOLDER, on_hosts_of_their_own
+from pdctl.trace.room import Cause, MissingEvidence, RoomOutcome
+from pdctl.trace.room_events import is_canary, step_reached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from pdctl.trace.case import Case, Finding
+    from pdctl.logs.event import Event
+    from pdctl.trace.case import Case, CauseFinding
+    from pdctl.trace.joins import JoinableRoom
+    from pdctl.trace.observed_deployment import ObservedInstance
 
 # In causal order: what stands earlier brings about what stands later. The first that fits is the cause.
-ORDER: tuple[Callable[[Case], Finding | None], ...] = (
-    refusals.turned_away,
-    ends.sampled,
-    ends.reused,
-    ends.zero,
-    ports.crossed,
-    ports.unreachable,
-    mismatches.spoken,
-    transfer.spoken,
-    ends.decode_gone,
-    ends.prefill_gone,
-    unresponsive.hung,
-    listed.misdirected,
-    listed.null_ports,
-    ends.crashed,
-    mismatches.attention_tp,
-    legs.full,
-    legs.missing,
-    ends.shared,
-    departures.client_left,
-    transfer.slow,
-    transfer.never_completed,
-    legs.unannounced,
-    ends.first_request,
-    refusals.refused,
+ORDER: tuple[Callable[[Case], CauseFinding | None], ...] = (
+    client_requests.turned_away,
+    dead_processes.sampled,
+    dead_processes.reused,
+    dead_processes.zero,
+    bootstrap_lookups.crossed,
+    bootstrap_lookups.unreachable,
+    dead_processes.mismatch_logged,
+    stalled_transfers.cause_logged,
+    dead_processes.decode_gone,
+    dead_processes.prefill_gone,
+    stalled_transfers.hung,
+    bootstrap_lookups.misdirected,
+    bootstrap_lookups.null_ports,
+    dead_processes.crashed,
+    dead_processes.attention_tp,
+    missing_legs.full,
+    missing_legs.leg_missing,
+    dead_processes.shared,
+    client_requests.client_left,
+    stalled_transfers.slow,
+    stalled_transfers.never_completed,
+    missing_legs.unannounced,
+    dead_processes.first_request,
+    client_requests.refused,
 )
 
 
 class Verdict(NamedTuple):
     cause: Cause | None
-    finding: Finding | None
+    finding: CauseFinding | None
     consequences: tuple[str, ...]
     fix: str
 
@@ -68,3 +78,262 @@ def judge(case: Case) -> Verdict:
         first.code, known.slug, fill(known.headline, first.fills), first.why, first.side, first.instance
     )  # fmt: skip
     return Verdict(cause, first, tuple(consequences), first.fix or fill(known.fix, first.fills))
+
+
+# Whoever had the room was gone before it ended.
+FATAL = frozenset({"PD704", "PD705", "PD707", "PD709", "PD302", "PD303", "PD304", "PD306", "PD308"})
+CLIENT_LEFT = "PD706"
+
+
+def outcome(
+    case: Case, rooms: Mapping[int, JoinableRoom], finding: CauseFinding | None
+) -> tuple[RoomOutcome, Event | None]:
+    """The outcome, and the line that shows it where one does."""
+    if case.warm_up:
+        return RoomOutcome.UNKNOWN, None
+    turned_away = next((event for event in case.story.by("router") if event.row.phase is Phase.REFUSED), None)
+    if turned_away is not None:
+        return RoomOutcome.REFUSED, turned_away
+    dead_processes = (Phase.FAILED, Phase.ABORTED)
+    refused = next((event for event in case.story.by("router") if event.row.phase in dead_processes), None)
+    if refused is not None and refused.row.phase is Phase.ABORTED and case.done is not None:
+        refused = None  # the client left when its answer was complete
+    if finding is not None and finding.code == CLIENT_LEFT:
+        return RoomOutcome.ABORTED, case.decode_failed or case.prefill_failed or refused
+    broken = case.decode_failed or case.prefill_failed or refused
+    if broken is not None:
+        return RoomOutcome.FAILED, broken
+    if case.done is not None:
+        return RoomOutcome.OK, case.done
+    if finding is not None and finding.code in FATAL and case.story.events:
+        return RoomOutcome.FAILED, None
+    pending = _pending(case, rooms)
+    if pending is not None:
+        return RoomOutcome.HUNG, pending
+    return (RoomOutcome.INCOMPLETE, None) if _log_ends_early(case) else (RoomOutcome.UNKNOWN, None)
+
+
+def _pending(case: Case, rooms: Mapping[int, JoinableRoom]) -> Event | None:
+    """A shutdown found the room's request still there: by its id, or because no other can be meant."""
+    for name in {event.instance for event in case.story.events if event.role in ("prefill", "decode")}:
+        for event in case.around:
+            if event.instance != name or not event.proves(Sign.DRAINED):
+                continue
+            left = event.values.get("left", "0")
+            if any(rid in event.values.get("rids", "") for rid in case.story.rids.get(name, ())):
+                return event
+            open_rooms = [one.room for one in rooms.values() if one.decode == name and not (one.done or one.failed)]
+            if left.isdigit() and left == str(len(open_rooms)) and case.story.room in open_rooms:
+                return event
+    return None
+
+
+def _log_ends_early(case: Case) -> bool:
+    """The log of its decode ends, untold, right behind the room's last line."""
+    span, decode = case.story.span, case.decode
+    if span is None or decode is None or decode.clean or not case.story.by("decode"):
+        return False
+    return decode.ends_behind(span[1])
+
+
+def phase_reached(case: Case, ended: RoomOutcome) -> Phase | None:
+    """The furthest step any line proves; an end is no step, but a good one is the last."""
+    if ended is RoomOutcome.OK:
+        return Phase.FINISHED
+    found = [phase for event in case.story.events if (phase := step_reached(event)) is not None]
+    if case.who.requested is not None:
+        found.append(Phase.RECEIVED)
+    if case.who.contacted is not None:
+        found.append(Phase.HANDSHAKE)
+    if case.who.arrived is not None:
+        found.append(Phase.DECODE)
+    if case.joined.attempts:
+        found.append(Phase.DISPATCHED)
+    steps = [phase for phase in found if not phase.ends]
+    return max(steps, key=lambda phase: phase.order, default=None)
+
+
+LOG_REQUESTS = "--log-requests --log-requests-level 0"
+TIME_STATS = "--enable-request-time-stats-logging"
+DEBUG = "--log-level debug"
+NO_LOG = "give its log to trace-room as well"
+
+
+def missing_evidence(case: Case, outcome: RoomOutcome, fix: str) -> tuple[MissingEvidence, ...]:
+    """One entry for each thing that stayed unknown, in the order a room meets them."""
+    return () if case.warm_up else tuple(dict.fromkeys(_missing_evidence(case, outcome, fix)))
+
+
+def _missing_evidence(case: Case, outcome: RoomOutcome, fix: str) -> Iterator[MissingEvidence]:
+    who, house = case.who, case.deployment
+    for role, instances in (("prefill", house.prefills), ("decode", house.decodes)):
+        if not instances:
+            yield MissingEvidence(f"no {role}'s log is here", NO_LOG)
+    if who.requested is None or who.requested.by_elimination:
+        yield from _missing_request(case)
+    if who.contacted is None and not _nobody(case):
+        yield MissingEvidence("which prefill got the decode's page list", _contact_flag(case))
+    if who.decode is None and house.decodes:
+        quiet = [one for one in house.decodes if not one.identity.log_requests]
+        if quiet:
+            yield MissingEvidence("which decode had the room", f"{LOG_REQUESTS} on {_names(quiet)}")
+        else:
+            yield MissingEvidence("which decode had the room: none of them logged it", "give the logs of all decodes")
+    timed = next((event for event in case.story.by("decode") if event.proves(Sign.DECODE_TIMES)), None)
+    if PLACEHOLDER in fix:
+        yield MissingEvidence("the bootstrap ports of the prefills", "give their logs from the start (server_args=…)")
+    if outcome in (RoomOutcome.UNKNOWN, RoomOutcome.INCOMPLETE) and timed is not None:
+        left = f"how the room ended: {timed.instance} had done its part and logged no answer, as for a client that left"
+        yield MissingEvidence(left, "read the log of the router, or ask the client")
+    elif outcome in (RoomOutcome.UNKNOWN, RoomOutcome.INCOMPLETE):
+        flag = f"{TIME_STATS} on {_names((*house.prefills, *house.decodes))}"
+        yield MissingEvidence("how the room ended: a room that goes well leaves no line", flag)
+
+
+def _missing_request(case: Case) -> Iterator[MissingEvidence]:
+    house = case.deployment
+    if case.who.url is not None and house.at_url(case.who.url) is None:
+        yield MissingEvidence(f"the router sent the request to {case.who.url}, which none of these logs is", NO_LOG)
+        return
+    quiet = [one for one in house.prefills if not one.identity.log_requests]
+    if quiet or not house.prefills:
+        flag = f"{LOG_REQUESTS} on {_names(quiet)}" if quiet else NO_LOG
+        yield MissingEvidence("which prefill got the HTTP request", flag)
+    elif case.prefill is not None:
+        yield MissingEvidence(f"whether {case.prefill.name} still got the HTTP request", "give the rest of its log")
+    else:
+        yield MissingEvidence(
+            "which prefill got the HTTP request: none of them logged it", "give the logs of all prefills"
+        )
+    for name, flag in _routers(case):
+        yield MissingEvidence(f"which pair {name} chose", flag)
+
+
+def _routers(case: Case) -> Iterator[tuple[str, str]]:
+    routers = [one for one in case.deployment.instances.values() if one.role == "router"]
+    for one in routers:
+        # Rust routers name the pair at DEBUG; none of them names the room.
+        known = adapter(one.identity.speaker)
+        if known is not None and known.pairs_at_debug and one.identity.level is not Level.DEBUG:
+            yield one.name, f"{DEBUG} on {one.name}"
+
+
+def _nobody(case: Case) -> bool:
+    """No page list was sent: the decode had given up before, or was gone; or prefills that log each one had none."""
+    failed = case.decode_failed
+    if failed is not None and step_reached(failed) is Phase.PREALLOC:
+        return True
+    prefills = case.deployment.prefills
+    told = bool(prefills) and all(_names_every_room(one) for one in prefills)
+    return told or _gone(case)
+
+
+def _names_every_room(one: ObservedInstance) -> bool:
+    known = adapter(one.identity.speaker)
+    return known is not None and known.names_every_room
+
+
+def _gone(case: Case) -> bool:
+    """The only decode it can have been was dead before the room began."""
+    span, decode = case.story.span, case.decode
+    death = case.deaths.get(decode.name) if decode is not None and case.who.decode is None else None
+    return death is not None and span is not None and death.at <= span[0] + NEAR
+
+
+def _contact_flag(case: Case) -> str:
+    """NIXL logs the handshake at DEBUG; mooncake never does, there only the request's address leads on."""
+    engines = (*case.deployment.prefills, *case.deployment.decodes)
+    if any(one.identity.backend == "mooncake" for one in engines):
+        return f"{LOG_REQUESTS} on {_names(case.deployment.decodes)} (mooncake logs no handshake at any level)"
+    return f"{DEBUG} on {_names(case.deployment.prefills)}"
+
+
+def _names(instances: Iterable[ObservedInstance]) -> str:
+    return ", ".join(one.name for one in instances) or "every engine"
+
+
+GIVEN_UP_WITHIN = 330.0  # seconds after the page list in which a prefill may give up the request that waits for it
+
+SEVERAL = {
+    "requested": "lines of several prefills say they had the request",
+    "contacted": "the page list went to several prefills",
+    "decode": "lines of several decodes name the room",
+}
+
+
+def room_notes(case: Case, verdict: Verdict, ended: RoomOutcome) -> tuple[str, ...]:
+    return tuple(_room_notes(case, verdict, ended))
+
+
+def _room_notes(case: Case, verdict: Verdict, ended: RoomOutcome) -> Iterator[str]:
+    if case.warm_up:
+        yield (
+            f"PD716 room-zero: room {case.story.room} is no user's: engines and probes send it with a peer that is not "
+            "there, for warm-up and health; no KV cache moves, and it says nothing about any pair"
+        )
+        return
+    if is_canary(case.story):
+        yield "the room is a canary, not a user's request: pdctl doctor or the router sent it to try the pair"
+    if not case.story.events:
+        yield f"no line of these logs names room {case.story.room}; it may have been sent elsewhere"
+    for name in case.who.several:
+        yield f"{SEVERAL[name]}: the room was sent twice, or used for two requests"
+    for name, rids in case.story.rids.items():
+        if len(rids) > 1:
+            yield f"{name} had the room for {len(rids)} requests: {', '.join(rids)}"
+    url = case.who.url
+    if url is not None and case.deployment.at_url(url) is None:
+        yield f"the router sent the request to {url}; none of these logs is its"
+    if ended is not RoomOutcome.OK:
+        yield from _nulls(case, verdict)
+        yield from _given_up(case)
+    yield from _retries(case)
+
+
+def _nulls(case: Case, verdict: Verdict) -> Iterator[str]:
+    """What the router's list would do to some rooms, where nothing shows that it did it to this one."""
+    router = case.router
+    if verdict.cause is not None or router is None or router.start is None:
+        return
+    nulls = [one for one in router.prefills if one.port is None]
+    several = len(nulls) > 1 and not on_hosts_of_their_own(nulls)
+    if not (several or (nulls and router.cut)) or all(one.home for one in destinations(case, router)):
+        return
+    urls = list(dict.fromkeys(one.url for one in nulls))
+    names = " and ".join(urls[:MOST_NAMED]) + (" and others" if router.cut or len(urls) > MOST_NAMED else "")
+    yield (
+        f"PD201 bootstrap-port-null: {router.name} sends no bootstrap port for {names}; a decode puts in its own, "
+        "which is one prefill's at most: requests to the others hang. No line shows whether this room is one of them"
+    )
+
+
+def _given_up(case: Case) -> Iterator[str]:
+    """Requests given up where they may have waited for this room's page list: no line says which room they had."""
+    asked, met, span = case.who.requested, case.who.contacted, case.story.span
+    if met is None or span is None or (asked is not None and not asked.by_elimination):
+        return
+    named = {event.rid for event in case.around if event.rid and event.room}
+    for event in case.around:
+        late = (
+            event.proves(Sign.GAVE_UP_REQUEST)
+            and event.t is not None
+            and span[0] <= event.t <= span[0] + GIVEN_UP_WITHIN
+        )
+        if late and event.instance != met.value and event.rid not in named:
+            assert event.t is not None
+            yield (
+                f"a hint, no proof: {event.instance} gave up request {event.rid} in its bootstrap queue "
+                f"{event.t - span[0]:g} s after this room began ({event.place}), and no line says which room that had"
+            )
+            return
+
+
+def _retries(case: Case) -> Iterator[str]:
+    bootstrap_ports = [attempt for attempt in case.joined.attempts if attempt.listed]
+    if len(case.joined.attempts) != 1 or not bootstrap_ports:
+        return
+    one = bootstrap_ports[0]
+    if one.number:
+        yield f"PD715 router-retried: this was attempt {one.number} of {one.request}, under a room of its own"
+    elif any(event.proves(Sign.RETRIED) for event in one.lines):
+        yield f"PD715 router-retried: {one.request} was tried again, under another room"

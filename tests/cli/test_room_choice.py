@@ -12,7 +12,7 @@ from pdctl.cli.log_sources import moment, sources, timezone
 from pdctl.cli.trace_room import chosen, exit_code, number
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.render.term import to_file
-from pdctl.trace.room import Outcome
+from pdctl.trace.room import RoomOutcome
 from tests.cases import for_each
 from tests.render.trace import samples
 
@@ -136,16 +136,16 @@ def test_without_a_run_there_is_nothing_to_read(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("outcomes", "code"),
     [
-        ([Outcome.OK], ExitCode.OK),
-        ([Outcome.FAILED], ExitCode.FINDINGS),
-        ([Outcome.HUNG], ExitCode.FINDINGS),
-        ([Outcome.INCOMPLETE], ExitCode.FINDINGS),
-        ([Outcome.UNKNOWN], ExitCode.NOT_PROBED),
-        ([Outcome.OK, Outcome.UNKNOWN], ExitCode.NOT_PROBED),
-        ([Outcome.UNKNOWN, Outcome.FAILED, Outcome.OK], ExitCode.FINDINGS),
+        ([RoomOutcome.OK], ExitCode.OK),
+        ([RoomOutcome.FAILED], ExitCode.FINDINGS),
+        ([RoomOutcome.HUNG], ExitCode.FINDINGS),
+        ([RoomOutcome.INCOMPLETE], ExitCode.FINDINGS),
+        ([RoomOutcome.UNKNOWN], ExitCode.NOT_PROBED),
+        ([RoomOutcome.OK, RoomOutcome.UNKNOWN], ExitCode.NOT_PROBED),
+        ([RoomOutcome.UNKNOWN, RoomOutcome.FAILED, RoomOutcome.OK], ExitCode.FINDINGS),
     ],
 )
-def test_the_exit_code_is_that_of_the_worst_room(outcomes: list[Outcome], code: ExitCode) -> None:
+def test_the_exit_code_is_that_of_the_worst_room(outcomes: list[RoomOutcome], code: ExitCode) -> None:
     assert exit_code([replace(samples.blind(), outcome=outcome) for outcome in outcomes]) is code
 
 

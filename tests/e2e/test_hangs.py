@@ -23,9 +23,9 @@ import pytest
 
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
-from pdctl.trace.assemble import Tracer
-from pdctl.trace.room import Outcome
-from pdctl.trace.summary import summaries
+from pdctl.trace.room import RoomOutcome
+from pdctl.trace.summaries import room_summaries
+from pdctl.trace.tracer import Tracer
 from tests.e2e.conftest import TINY, wait_for
 from tests.e2e.namespaces import ENGINES, LEAST, MATRIX, Fleet, Net, start
 
@@ -137,8 +137,8 @@ def verdicts(fleet: Fleet, since: float) -> Counter[tuple[str, str]]:
     library = Library(open_logs(paths), tz=dt.datetime.now().astimezone().tzinfo, since=since - 60, index=False)
     tracer = Tracer(library)
     found: Counter[tuple[str, str]] = Counter()
-    for one in summaries(library):
-        if one.outcome in (Outcome.FAILED, Outcome.HUNG) and (one.first_seen or 0.0) >= since - 1:
+    for one in room_summaries(library):
+        if one.outcome in (RoomOutcome.FAILED, RoomOutcome.HUNG) and (one.first_seen or 0.0) >= since - 1:
             room = tracer.trace(one.room)
             state = room.phase_reached.value if room.phase_reached else "-"
             found[state, room.cause.instance if room.cause else ""] += 1

@@ -30,9 +30,9 @@ import pytest
 
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
-from pdctl.trace.assemble import Tracer
-from pdctl.trace.room import Outcome
-from pdctl.trace.summary import summaries
+from pdctl.trace.room import RoomOutcome
+from pdctl.trace.summaries import room_summaries
+from pdctl.trace.tracer import Tracer
 from tests.e2e.conftest import ROOT, TINY, wait_for
 from tests.e2e.namespaces import ENGINES, LEAST, MATRIX, Fleet, Net, start
 
@@ -275,8 +275,8 @@ def verdicts(fleet: Fleet, since: float) -> Counter[str]:
     library = Library(open_logs(paths), tz=dt.datetime.now().astimezone().tzinfo, index=False)
     tracer = Tracer(library)
     failed = [
-        one.room for one in summaries(library)
-        if one.outcome in (Outcome.FAILED, Outcome.HUNG) and (one.first_seen or 0.0) >= since
+        one.room for one in room_summaries(library)
+        if one.outcome in (RoomOutcome.FAILED, RoomOutcome.HUNG) and (one.first_seen or 0.0) >= since
     ]  # fmt: skip
     traced = [tracer.trace(room) for room in failed]
     return Counter(one.cause.instance if one.cause else "" for one in traced)

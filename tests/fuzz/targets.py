@@ -100,7 +100,7 @@ def log(data: bytes) -> None:
 def logs(data: bytes) -> None:
     """The logs of a deployment: its rooms, and the story of two of them in every form."""
     from pdctl.render.trace import room_forms  # late: half of pdctl, for one target
-    from pdctl.trace.assemble import Tracer
+    from pdctl.trace.tracer import Tracer
 
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         paths = [Path(folder) / f"{number}.log" for number in range(len(data.split(SEPARATOR)))]

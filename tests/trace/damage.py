@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.vocabulary import speech
-from pdctl.trace.assemble import Tracer
+from pdctl.trace.tracer import Tracer
 from tests.trace.recordings import SCENARIOS, library, logs, truth
 
 if TYPE_CHECKING:

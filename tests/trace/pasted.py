@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
-from pdctl.trace.assemble import trace
+from pdctl.trace.tracer import trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

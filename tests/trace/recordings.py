@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
-from pdctl.trace.assemble import Tracer
 from pdctl.trace.diagnose import diagnose
-from pdctl.trace.summary import summaries
+from pdctl.trace.summaries import room_summaries
+from pdctl.trace.tracer import Tracer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pdctl.trace.diagnosis import Diagnosis
-    from pdctl.trace.room import Summary
+    from pdctl.trace.room import RoomSummary
 
 ROOMS = Path(__file__).parent.parent / "data" / "rooms"
 SCENARIOS = tuple(sorted(path.name for path in ROOMS.iterdir() if (path / "truth.json").exists()))
@@ -51,6 +51,6 @@ def diagnosis(scenario: str, without: str = "") -> Diagnosis:
 
 
 @cache
-def rows(scenario: str) -> tuple[Summary, ...]:
+def rows(scenario: str) -> tuple[RoomSummary, ...]:
     """As `pdctl rooms` lists them."""
-    return tuple(summaries(library(logs(scenario))))
+    return tuple(room_summaries(library(logs(scenario))))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pdctl.trace.attempts import Attempt, attempts
-from pdctl.trace.deployment import Deployment
-from pdctl.trace.story import in_files
+from pdctl.trace.observed_deployment import ObservedDeployment
+from pdctl.trace.room_events import in_file_order
+from pdctl.trace.router_attempts import RouterAttempt, logged_attempts
 from tests.trace import pasted
 from tests.trace.routers import P0, P1, answered, backoff, came, left, line, sent, starting
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 FAR = "2026-11-21 02:59:00 DEBUG smg::server: server.rs:1: "
 
 
-def tried(folder: Path, *lines: str) -> tuple[Attempt, ...]:
+def tried(folder: Path, *lines: str) -> tuple[RouterAttempt, ...]:
     library = pasted.library(folder, router=[starting(), *lines])
-    lasts = {one.name: one.last for one in Deployment.of(library).instances.values()}
-    return attempts(in_files(library.context(float("-inf"), float("inf"))), lasts)
+    lasts = {one.name: one.last for one in ObservedDeployment.of(library).instances.values()}
+    return logged_attempts(in_file_order(library.context(float("-inf"), float("inf"))), lasts)
 
 
 def test_one_request_one_attempt(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdctl.trace import assemble
-from pdctl.trace.assemble import Tracer
+from pdctl.trace import tracer
+from pdctl.trace.tracer import Tracer
 from tests.trace import pasted
 from tests.trace.engines import at, decode_timed_out, engine, got_info, sending
 from tests.trace.recordings import SCENARIOS, library, logs, truth
@@ -22,10 +22,10 @@ SILENT = {"outcome": ("unknown", "incomplete")}
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_around_the_room_the_same_is_true(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assemble, "WHOLE", -1)
-    tracer = Tracer(library(logs(scenario)))
+    monkeypatch.setattr(tracer, "WHOLE", -1)
+    each = Tracer(library(logs(scenario)))
     for number, happened in truth(scenario).items():
-        room = tracer.trace(int(number))
+        room = each.trace(int(number))
         assert room.prefill_requested in (happened["prefill_requested"], None)
         assert room.prefill_contacted in (happened["prefill_contacted"], None)
         assert room.decode in (happened["decode"], None)

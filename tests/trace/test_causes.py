@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdctl.trace.room import Outcome
+from pdctl.trace.room import RoomOutcome
 from tests.trace import pasted
 from tests.trace.engines import (
     at,
@@ -101,7 +101,7 @@ def test_a_decode_that_died(tmp_path: Path) -> None:
     ]  # fmt: skip
     room = one_pair(tmp_path, p0(prefill_timed_out(60, ROOM)), d0(until=20), router)
     assert code(room) == "PD704"
-    assert room.outcome is Outcome.FAILED
+    assert room.outcome is RoomOutcome.FAILED
     assert room.decode is None
 
 
@@ -164,7 +164,7 @@ def test_a_cache_that_crawls(tmp_path: Path, speed: str, wanted: str | None) -> 
     )
     decode = f"{at(41)} ReqTimeStats(rid={rid(ROOM)}, bootstrap_room={ROOM}, {times % 'decode'}"
     room = one_pair(tmp_path, p0(prefill), d0(decode))
-    assert room.outcome is Outcome.OK
+    assert room.outcome is RoomOutcome.OK
     assert code(room) == wanted
 
 
@@ -219,13 +219,13 @@ def test_an_answer_in_full_is_an_answer(tmp_path: Path) -> None:
         tmp_path, p0(received(11, ROOM, rid(ROOM + 1)), more=LOGGED),
         d0(asked, finished(12, ROOM, rid(ROOM)), more=LOGGED),
     )  # fmt: skip
-    assert (room.outcome, code(room)) == (Outcome.OK, None)
+    assert (room.outcome, code(room)) == (RoomOutcome.OK, None)
     assert (room.prefill_requested, room.prefill_contacted, room.decode) == ("p0", "p0", "d0")
     cut = one_pair(
         tmp_path, p0(received(11, ROOM, rid(ROOM + 1)), more=LOGGED),
         d0(asked, finished(12, ROOM, rid(ROOM), "{'type': 'abort', 'message': 'Aborted'}"), more=LOGGED),
     )  # fmt: skip
-    assert (cut.outcome, code(cut)) == (Outcome.ABORTED, "PD706")
+    assert (cut.outcome, code(cut)) == (RoomOutcome.ABORTED, "PD706")
 
 
 def test_consequences_follow_the_cause(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from pdctl.engines.pdctl import adapter
 from pdctl.errors import NotFoundError
-from pdctl.trace import lookup, summary
-from pdctl.trace.assemble import trace
+from pdctl.trace import summaries
 from pdctl.trace.diagnose import diagnose
-from pdctl.trace.room import Outcome
-from pdctl.trace.summary import summaries
+from pdctl.trace.room import RoomOutcome
+from pdctl.trace.summaries import room_summaries
+from pdctl.trace.tracer import trace
 from tests.trace import pasted
 from tests.trace.engines import HOST, at, decode_timed_out, engine, finished, got_info, received, rid, sending
 
@@ -76,7 +76,7 @@ def test_the_routers_line_is_enough_while_the_logs_still_grow(tmp_path: Path) ->
     room = pasted.room(
         tmp_path, ROOM, router=router(gone(12, 501.5)), p0=p0(*prefill, until=12), d0=d0(*decode, closed(12), until=12)
     )
-    assert room.outcome is Outcome.ABORTED
+    assert room.outcome is RoomOutcome.ABORTED
     assert room.cause is not None
     assert room.cause.code == "PD706"
     assert room.cause.headline.endswith("after 0.501 s")
@@ -85,7 +85,7 @@ def test_the_routers_line_is_enough_while_the_logs_still_grow(tmp_path: Path) ->
 def test_the_routers_line_alone_ends_the_room(tmp_path: Path) -> None:
     prefill, decode = began(11)
     room = pasted.room(tmp_path, ROOM, router=router(gone(12, 1500.0)), p0=p0(*prefill), d0=d0(*decode))
-    assert room.outcome is Outcome.ABORTED
+    assert room.outcome is RoomOutcome.ABORTED
     assert code(room) == "PD706"
 
 
@@ -137,7 +137,7 @@ def test_a_client_that_left_behind_the_complete_answer_is_none(tmp_path: Path) -
     prefill, decode = began(11)
     done = finished(12, ROOM, rid(ROOM))
     room = pasted.room(tmp_path, ROOM, router=router(gone(12, 900.0)), p0=p0(*prefill), d0=d0(*decode, done))
-    assert (room.outcome, code(room)) == (Outcome.OK, None)
+    assert (room.outcome, code(room)) == (RoomOutcome.OK, None)
 
 
 def left_on_purpose(second: int, room: int) -> tuple[list[str], list[str]]:
@@ -150,9 +150,9 @@ def test_a_canary_that_doctor_left_is_marked_and_not_the_last_that_failed(tmp_pa
     prefill, decode = left_on_purpose(100, ROOM + 2)
     users = (decode_timed_out(60, ROOM, 20), sending(40, ROOM))
     library = pasted.library(tmp_path, p0=p0(*got_info(40, ROOM), *prefill), d0=d0(*users, *decode))
-    assert {one.room: one.canary for one in summaries(library)} == {ROOM: False, ROOM + 2: True}
-    assert lookup.last_failed(library) == ROOM
-    (row,) = (one for one in summaries(library) if one.canary)
+    assert {one.room: one.canary for one in room_summaries(library)} == {ROOM: False, ROOM + 2: True}
+    assert summaries.last_failed(library) == ROOM
+    (row,) = (one for one in room_summaries(library) if one.canary)
     assert row.code == "PD706"
     assert "canary" in trace(library, ROOM + 2).notes[0]
     assert "cuts one short" in trace(library, ROOM + 2).cause.why  # type: ignore[union-attr]
@@ -162,7 +162,7 @@ def test_a_canary_that_was_left_alone_is_no_failure(tmp_path: Path) -> None:
     prefill, decode = left_on_purpose(100, ROOM)
     library = pasted.library(tmp_path, p0=p0(*prefill), d0=d0(*decode))
     with pytest.raises(NotFoundError, match="no room failed"):
-        lookup.last_failed(library)
+        summaries.last_failed(library)
 
 
 def test_a_canary_that_doctor_left_is_no_finding_of_a_diagnosis(tmp_path: Path) -> None:
@@ -181,12 +181,12 @@ def test_a_request_that_was_refused_is_nobodys_failure(tmp_path: Path) -> None:
     """The pair's other leg was let go, which says Aborted: an echo."""
     library = pasted.library(tmp_path, router=router(REFUSED), p0=p0(received(50, ROOM, rid(ROOM))), d0=d0())
     found = trace(library, ROOM)
-    assert (found.outcome, code(found)) == (Outcome.REFUSED, "PD718")
-    assert [(one.outcome, one.code) for one in summaries(library)] == [(Outcome.REFUSED, "PD718")]
+    assert (found.outcome, code(found)) == (RoomOutcome.REFUSED, "PD718")
+    assert [(one.outcome, one.code) for one in room_summaries(library)] == [(RoomOutcome.REFUSED, "PD718")]
     told = diagnose(library)
     assert ([(one.code, one.grave) for one in told.findings], told.wrong) == ([("PD718", False)], False)
     with pytest.raises(NotFoundError, match="no room failed"):
-        lookup.last_failed(library)
+        summaries.last_failed(library)
 
 
 def test_a_canary_that_hung_is_what_failed_where_no_user_has(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_canary_that_hung_is_what_failed_where_no_user_has(tmp_path: Path) -> 
     mine = [received(40, ROOM, adapter.rid(ROOM)), *got_info(40, ROOM)]
     failed = [received(40, ROOM, adapter.rid(ROOM)), sending(40, ROOM), decode_timed_out(60, ROOM, 20)]
     library = pasted.library(tmp_path, p0=p0(*mine, *prefill), d0=d0(*failed, *decode))
-    assert lookup.last_failed(library) == ROOM
+    assert summaries.last_failed(library) == ROOM
 
 
 def test_a_client_that_left_is_no_failure_of_the_deployment(tmp_path: Path) -> None:
@@ -202,16 +202,16 @@ def test_a_client_that_left_is_no_failure_of_the_deployment(tmp_path: Path) -> N
     prefill, decode = began(11)
     lines = {"router": router(gone(12, 501.5)), "p0": p0(*prefill), "d0": d0(*decode, closed(12))}
     left = pasted.library(tmp_path / "left", **lines)
-    assert [(one.outcome, one.code) for one in summaries(left)] == [(Outcome.ABORTED, "PD706")]
+    assert [(one.outcome, one.code) for one in room_summaries(left)] == [(RoomOutcome.ABORTED, "PD706")]
     with pytest.raises(NotFoundError, match="no room failed"):
-        lookup.last_failed(left)
+        summaries.last_failed(left)
     told = diagnose(left)
     assert ([(one.code, one.grave) for one in told.findings], told.tally.broken, told.wrong) == (
         [("PD706", False)], 0, False,
     )  # fmt: skip
     users = (decode_timed_out(5, ROOM + 1, 3), sending(2, ROOM + 1))
     both = pasted.library(tmp_path / "both", **{**lines, "d0": d0(*users, *decode, closed(12))})
-    assert lookup.last_failed(both) == ROOM + 1
+    assert summaries.last_failed(both) == ROOM + 1
 
 
 @pytest.mark.parametrize("traced", [200, 0], ids=["traced", "own lines alone"])
@@ -219,7 +219,7 @@ def test_what_the_engines_give_up_because_the_client_left_is_no_failure(
     traced: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both managers say `failed … code=aborted` of a transfer that was under way."""
-    monkeypatch.setattr(summary, "TRACED", traced)
+    monkeypatch.setattr(summaries, "TRACED", traced)
     prefill, decode = began(11)
     given_up = f"failed rid='{rid(ROOM)}' code=aborted: Aborted by AbortReq."
     found = pasted.library(
@@ -228,7 +228,7 @@ def test_what_the_engines_give_up_because_the_client_left_is_no_failure(
         p0=p0(*prefill, f"{at(12)} room={ROOM} sender {given_up}"),
         d0=d0(*decode, f"{at(12)} room={ROOM} receiver {given_up}", closed(12)),
     )
-    assert [(one.outcome, one.code) for one in summaries(found)] == [(Outcome.ABORTED, "PD706")]
+    assert [(one.outcome, one.code) for one in room_summaries(found)] == [(RoomOutcome.ABORTED, "PD706")]
 
 
 @pytest.mark.parametrize("sides", ["decode", "prefill", "both"])

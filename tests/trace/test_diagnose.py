@@ -11,11 +11,11 @@ import pytest
 from pdctl.cli.diagnose import exit_code
 from pdctl.engines.wrapping import COLOUR
 from pdctl.errors import ExitCode
-from pdctl.trace import crashes
-from pdctl.trace.deployment import Deployment
+from pdctl.trace import proven_deaths
 from pdctl.trace.diagnose import diagnose
-from pdctl.trace.diagnosis import Kind
-from pdctl.trace.hints import Hints
+from pdctl.trace.diagnosis import SourceKind
+from pdctl.trace.observed_deployment import ObservedDeployment
+from pdctl.trace.summaries import ListNotes
 from tests.cases import for_each
 from tests.trace import pasted
 from tests.trace.engines import at, engine
@@ -254,9 +254,11 @@ def test_a_log_that_merely_stops_is_no_death(tmp_path: Path) -> None:
 
 def test_a_death_without_a_room_speaks_of_none() -> None:
     told = library(logs("1p1d-decode-killed-info-sgl0523"))
-    (gone,) = crashes.ended(told, Deployment.of(told), list(told.said(crashes.wanted)))
-    assert crashes.told(gone, (), None).headline == "decode0 died; no room is known to have broken of it"
-    assert crashes.told(gone, (1,), None).headline == "decode0 died while it had the room"
+    (gone,) = proven_deaths.proven_deaths(told, ObservedDeployment.of(told), list(told.said(proven_deaths.shows_death)))
+    assert (
+        proven_deaths.reported_death(gone, (), None).headline == "decode0 died; no room is known to have broken of it"
+    )
+    assert proven_deaths.reported_death(gone, (1,), None).headline == "decode0 died while it had the room"
 
 
 def test_what_is_no_log_of_ours_is_said_to_be(tmp_path: Path) -> None:
@@ -265,7 +267,7 @@ def test_what_is_no_log_of_ours_is_said_to_be(tmp_path: Path) -> None:
     (tmp_path / "empty.log").write_text("")
     found = diagnose(library(sorted(str(path) for path in tmp_path.iterdir())))
     assert {one.instance: one.kind for one in found.sources} == {
-        "core": Kind.BINARY, "nginx": Kind.FOREIGN, "empty": Kind.EMPTY,
+        "core": SourceKind.BINARY, "nginx": SourceKind.FOREIGN, "empty": SourceKind.EMPTY,
     }  # fmt: skip
     assert all(one.said for one in found.sources)
     assert not found.told
@@ -273,12 +275,12 @@ def test_what_is_no_log_of_ours_is_said_to_be(tmp_path: Path) -> None:
 
 
 def test_hints_are_silent_only_where_there_is_nothing_to_say(tmp_path: Path) -> None:
-    assert Hints(library(logs("2p1d-healthy-debug-sgl058"))).lines(listed=True) == ()
-    assert Hints(library(logs("1p1d-decode-killed-debug-sgl058"))).died == ("decode0",)
-    (said,) = Hints(library(logs("2p1d-healthy-info-sgl0523"))).lines(listed=False)
+    assert ListNotes(library(logs("2p1d-healthy-debug-sgl058"))).lines(listed=True) == ()
+    assert ListNotes(library(logs("1p1d-decode-killed-debug-sgl058"))).died == ("decode0",)
+    (said,) = ListNotes(library(logs("2p1d-healthy-info-sgl0523"))).lines(listed=False)
     assert "--log-requests" in said
     (tmp_path / "x.log").write_bytes(b"\0\1\2\3" * 4000)
-    (said,) = Hints(library([str(tmp_path / "x.log")])).lines(listed=False)
+    (said,) = ListNotes(library([str(tmp_path / "x.log")])).lines(listed=False)
     assert "binary" in said
 
 

@@ -10,8 +10,8 @@ import pytest
 from pdctl.engines.sign import Phase
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
-from pdctl.trace.assemble import trace
-from pdctl.trace.room import Outcome
+from pdctl.trace.room import RoomOutcome
+from pdctl.trace.tracer import trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,7 +81,7 @@ def test_the_write_up(tmp_path: Path, router: str, second: list[str], undated: b
         first = [line.partition("] ")[2] for line in first]
     room = pasted(tmp_path, decode=[SENT, TIMED_OUT], prefill1=first, prefill2=second, router=[router])
     assert (room.prefill_requested, room.prefill_contacted, room.decode) == ("prefill2", "prefill1", "decode")
-    assert room.outcome is Outcome.FAILED
+    assert room.outcome is RoomOutcome.FAILED
     assert room.wrong_prefill is not None
     assert (room.wrong_prefill.requested, room.wrong_prefill.contacted) == ("prefill2", "prefill1")
     assert room.cause is not None

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.trace.assemble import Tracer
-from pdctl.trace.room import Outcome
+from pdctl.trace.room import RoomOutcome
+from pdctl.trace.tracer import Tracer
 from tests.trace.recordings import library
 
 HANGS = Path(__file__).parent.parent / "data" / "hangs"
@@ -41,10 +41,10 @@ def test_the_peer_that_hung_is_named_and_nobody_else(case: str) -> None:
     for room, how in ends(case).items():
         found = tracer.trace(room)
         if how == "ok":
-            assert found.outcome is Outcome.OK
+            assert found.outcome is RoomOutcome.OK
             assert found.cause is None or found.cause.code != "PD717"
         else:
-            assert found.outcome is Outcome.FAILED
+            assert found.outcome is RoomOutcome.FAILED
             named[(found.cause.code, found.cause.instance) if found.cause else ("", "")] += 1
     assert set(named) <= {("", ""), *(("PD717", name) for name in right)}
     assert named["", ""] <= 0.1 * named.total()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdctl.trace.room import Outcome
+from pdctl.trace.room import RoomOutcome
 from tests.trace import pasted
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def code(room: Room) -> str | None:
 @pytest.mark.parametrize("router", ROUTERS.values(), ids=ROUTERS)
 def test_the_prefill_that_waits_is_named_by_elimination(tmp_path: Path, router: list[str]) -> None:
     room = told(tmp_path / "all", d=DECODE, p1=CONTACTED, p2=VICTIM, r=router)
-    assert (room.outcome, code(room)) == (Outcome.FAILED, "PD201")
+    assert (room.outcome, code(room)) == (RoomOutcome.FAILED, "PD201")
     assert (room.prefill_requested, room.prefill_contacted, room.decode) == ("p2", "p1", "d")
     assert room.wrong_prefill is not None
     assert room.wrong_prefill.by_elimination

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pdctl.errors import NotFoundError
-from pdctl.trace import lookup
+from pdctl.trace import summaries
 from tests.trace import pasted
 from tests.trace.engines import at, decode_timed_out, engine, got_info, received, rid, sending
 from tests.trace.recordings import library, logs, tracer, truth
@@ -28,7 +28,7 @@ def test_every_id_of_every_room_leads_back_to_it(scenario: str) -> None:
         for name in names.split(", ")
     }
     assert len(ids) > 9
-    assert {name: lookup.by_rid(recorded, name) for name in ids} == ids
+    assert {name: summaries.by_rid(recorded, name) for name in ids} == ids
 
 
 def test_pdctls_router_writes_its_own_id_next_to_the_room() -> None:
@@ -38,13 +38,13 @@ def test_pdctls_router_writes_its_own_id_next_to_the_room() -> None:
         if step.row == "dispatch"
     )  # fmt: skip
     name = said.partition("request_id=")[2].split()[0]
-    assert lookup.by_rid(recorded, name) == 4652991996273247
+    assert summaries.by_rid(recorded, name) == 4652991996273247
 
 
 def test_of_several_attempts_the_last_one(tmp_path: Path) -> None:
     lines = [received(11, ROOM, "client-chosen-id"), received(31, ROOM + 1, "client-chosen-id")]
     found = pasted.library(tmp_path, p0=engine("prefill", 30000, 8998, *lines))
-    assert lookup.by_rid(found, "client-chosen-id") == ROOM + 1
+    assert summaries.by_rid(found, "client-chosen-id") == ROOM + 1
 
 
 def test_a_batch_goes_by_its_own_place(tmp_path: Path) -> None:
@@ -53,12 +53,12 @@ def test_a_batch_goes_by_its_own_place(tmp_path: Path) -> None:
         f"bootstrap_port=[8998, 8998], bootstrap_room=[{ROOM}, {ROOM + 1}], stream=False)"
     )
     found = pasted.library(tmp_path, p0=engine("prefill", 30000, 8998, both))
-    assert [lookup.by_rid(found, name) for name in ("first", "second")] == [ROOM, ROOM + 1]
+    assert [summaries.by_rid(found, name) for name in ("first", "second")] == [ROOM, ROOM + 1]
 
 
 def test_nobody_of_that_name(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no line of these logs names request nobody"):
-        lookup.by_rid(pasted.library(tmp_path, p0=engine("prefill", 30000, 8998)), "nobody")
+        summaries.by_rid(pasted.library(tmp_path, p0=engine("prefill", 30000, 8998)), "nobody")
 
 
 def test_a_request_without_a_room(tmp_path: Path) -> None:
@@ -66,13 +66,13 @@ def test_a_request_without_a_room(tmp_path: Path) -> None:
         f"{at(9)} Invalid request: Disaggregated request received without bootstrap room id. req.rid='{rid(9)}'"
     )  # fmt: skip
     with pytest.raises(NotFoundError, match="PD712"):
-        lookup.by_rid(pasted.library(tmp_path, p0=engine("prefill", 30000, 8998, said)), rid(9))
+        summaries.by_rid(pasted.library(tmp_path, p0=engine("prefill", 30000, 8998, said)), rid(9))
 
 
 def test_a_request_whose_room_no_line_tells(tmp_path: Path) -> None:
     said = f"{at(9)} Abort bootstrap queue request. req.rid='{rid(9)}'"
     with pytest.raises(NotFoundError) as raised:
-        lookup.by_rid(pasted.library(tmp_path, p0=engine("prefill", 30000, 8998, said)), rid(9))
+        summaries.by_rid(pasted.library(tmp_path, p0=engine("prefill", 30000, 8998, said)), rid(9))
     assert "--log-requests" in raised.value.fix
 
 
@@ -86,19 +86,19 @@ def waits(folder: Path, *ends: tuple[int, int]) -> tuple[list[str], list[str]]:
 
 def test_the_last_that_failed_is_the_one_that_ended_last(tmp_path: Path) -> None:
     prefill, decode = waits(tmp_path, (100, 20), (340, 300), (200, 20))
-    assert lookup.last_failed(pasted.library(tmp_path, p0=prefill, d0=decode)) == ROOM + 1
+    assert summaries.last_failed(pasted.library(tmp_path, p0=prefill, d0=decode)) == ROOM + 1
 
 
 def test_the_slowest_come_slowest_first(tmp_path: Path) -> None:
     prefill, decode = waits(tmp_path, (100, 20), (340, 300), (200, 40))
     found = pasted.library(tmp_path, p0=prefill, d0=decode)
-    assert lookup.slowest(found, 2) == (ROOM + 1, ROOM + 2)
-    assert lookup.slowest(found, 9) == (ROOM + 1, ROOM + 2, ROOM)
+    assert summaries.slowest(found, 2) == (ROOM + 1, ROOM + 2)
+    assert summaries.slowest(found, 9) == (ROOM + 1, ROOM + 2, ROOM)
 
 
 def test_nothing_failed_and_nothing_has_a_time(tmp_path: Path) -> None:
     empty = pasted.library(tmp_path, p0=engine("prefill", 30000, 8998))
     with pytest.raises(NotFoundError, match="no room failed"):
-        lookup.last_failed(empty)
+        summaries.last_failed(empty)
     with pytest.raises(NotFoundError, match="has a time"):
-        lookup.slowest(empty, 3)
+        summaries.slowest(empty, 3)

@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdctl.trace.matching import Assignments
+from pdctl.trace.joins import Assignments
 
 
 def possible(rooms: dict[int, list[int]]) -> dict[int, frozenset[int]]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pdctl.trace.assemble import Tracer
 from pdctl.trace.diagnose import diagnose
-from pdctl.trace.diagnosis import Kind
-from pdctl.trace.room import Outcome
+from pdctl.trace.diagnosis import SourceKind
+from pdctl.trace.room import RoomOutcome
+from pdctl.trace.tracer import Tracer
 from tests.logs import merged
 from tests.trace.recordings import SCENARIOS, diagnosis, library, logs, tracer, truth
 
@@ -99,7 +99,7 @@ def test_processes_of_two_prefills_under_one_name_give_no_verdict(tmp_path: Path
     found = diagnose(read)
     assert not found.findings
     assert not found.deaths
-    assert any(one.kind is Kind.MIXED for one in found.sources)
+    assert any(one.kind is SourceKind.MIXED for one in found.sources)
     reader = Tracer(read)
     for room in truth(scenario):
         assert reader.trace(int(room)).cause is None
@@ -112,7 +112,7 @@ def test_lines_that_alternate_without_names_give_no_verdict(scenario: str, tmp_p
     stream.write_text(merged.nameless(merged.read(logs(scenario))))
     read = library([str(stream)])
     found = diagnose(read)
-    assert [one.kind for one in found.sources] == [Kind.MIXED]
+    assert [one.kind for one in found.sources] == [SourceKind.MIXED]
     assert any("kubectl logs --prefix" in one.enable_with for one in found.unknowns)
     assert not found.findings
     assert all("one of the processes" in one.why for one in found.deaths)
@@ -121,6 +121,6 @@ def test_lines_that_alternate_without_names_give_no_verdict(scenario: str, tmp_p
         one = reader.trace(int(room))
         if not one.events:
             continue
-        assert one.outcome in (Outcome.FAILED, Outcome.UNKNOWN)
+        assert one.outcome in (RoomOutcome.FAILED, RoomOutcome.UNKNOWN)
         assert (one.cause, one.prefill_requested, one.prefill_contacted, one.decode) == (None, None, None, None)
         assert any("kubectl logs --prefix" in missing.enable_with for missing in one.missing_evidence)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdctl.trace.assemble import trace
-from pdctl.trace.room import Outcome
-from pdctl.trace.summary import summaries
+from pdctl.trace.room import RoomOutcome
+from pdctl.trace.summaries import room_summaries
+from pdctl.trace.tracer import trace
 from tests.trace import pasted
 from tests.trace.engines import at, decode_timed_out, engine, got_info, prefill_timed_out, received, sending
 from tests.trace.recordings import library, logs
@@ -29,20 +29,20 @@ def test_a_warm_up_is_no_users_room() -> None:
     assert room.events
     assert (room.prefill_requested, room.prefill_contacted, room.decode, room.cause) == (None, None, None, None)
     assert [note.split()[0] for note in room.notes] == ["PD716"]
-    assert 0 not in [one.room for one in summaries(recorded)]
+    assert 0 not in [one.room for one in room_summaries(recorded)]
 
 
 def test_each_data_parallel_rank_warms_up_in_a_room_of_its_own(tmp_path: Path) -> None:
     second = 2**62 + 1
     lines = [received(5, second, "warm", host="2.2.2.2"), received(9, ROOM, "users")]
     found = pasted.library(tmp_path, p0=engine("prefill", 30000, 8998, *lines, more=f", tp_size=2, dp_size=2{LOGGED}"))
-    assert [one.room for one in summaries(found)] == [ROOM]
+    assert [one.room for one in room_summaries(found)] == [ROOM]
 
 
 def test_a_probes_room_is_recognised_by_its_host(tmp_path: Path) -> None:
     lines = [received(5, ROOM, "probe", host="2.2.2.2")]
     found = pasted.library(tmp_path, p0=engine("prefill", 30000, 8998, *lines, more=LOGGED))
-    assert summaries(found) == ()
+    assert room_summaries(found) == ()
 
 
 def test_room_zero_in_a_real_transfer_waits_for_ever(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_router_that_was_started_again_counts_as_it_was(tmp_path: Path, second
         p1=engine("prefill", 30001, 8999, prefill_timed_out(second + 20, ROOM)),
         d0=engine("decode", 30002, 8998, sending(second, ROOM), decode_timed_out(second + 20, ROOM)),
     )  # fmt: skip
-    assert room.outcome is Outcome.FAILED
+    assert room.outcome is RoomOutcome.FAILED
     assert room.cause is not None
     assert (room.cause.code == "PD201") is (wanted == "PD201")
 
@@ -107,7 +107,7 @@ def test_a_router_that_was_started_again_counts_as_it_was(tmp_path: Path, second
 def test_a_room_nobody_names(tmp_path: Path) -> None:
     room = pasted.room(tmp_path, ROOM, p0=engine("prefill", 30000, 8998), d0=engine("decode", 30002, 8998))
     assert room.events == ()
-    assert room.outcome is Outcome.UNKNOWN
+    assert room.outcome is RoomOutcome.UNKNOWN
     assert room.missing_evidence
     assert any("no line of these logs names room" in note for note in room.notes)
 
@@ -121,8 +121,10 @@ def test_a_mangled_request_id_is_not_looked_for(tmp_path: Path) -> None:
     assert room.room == ROOM
 
 
-@pytest.mark.parametrize(("how", "wanted"), [("length", Outcome.OK), ("stop", Outcome.OK), ("abort", Outcome.FAILED)])
-def test_a_request_logged_as_json_ends_as_it_says(tmp_path: Path, how: str, wanted: Outcome) -> None:
+@pytest.mark.parametrize(
+    ("how", "wanted"), [("length", RoomOutcome.OK), ("stop", RoomOutcome.OK), ("abort", RoomOutcome.FAILED)]
+)
+def test_a_request_logged_as_json_ends_as_it_says(tmp_path: Path, how: str, wanted: RoomOutcome) -> None:
     """--log-requests-format json: sglang 0.5.23 `srt/utils/request_logger.py`."""
 
     def said(second: int, event: str, rest: str) -> str:

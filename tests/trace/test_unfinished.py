@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pdctl.trace.room import Outcome
+from pdctl.trace.room import RoomOutcome
 from tests.trace import pasted
 from tests.trace.engines import at, decode_failed, engine, got_info, sending
 from tests.trace.routers import P0, answered, came, left, sent, starting
@@ -37,19 +37,19 @@ def answered_room(folder: Path, *lines: str, until: int = 1800) -> Room:
 
 def test_an_answer_nobody_cut_is_fine(tmp_path: Path) -> None:
     room = answered_room(tmp_path)
-    assert (room.outcome, room.prefill_requested) == (Outcome.OK, "p0")
+    assert (room.outcome, room.prefill_requested) == (RoomOutcome.OK, "p0")
 
 
 def test_somebodys_answer_was_cut(tmp_path: Path) -> None:
     room = answered_room(tmp_path, ABORT)
-    assert room.outcome is Outcome.UNKNOWN
+    assert room.outcome is RoomOutcome.UNKNOWN
     assert room.prefill_requested == "p0"
     assert room.missing_evidence
 
 
 def test_another_rooms_answer_was_cut(tmp_path: Path) -> None:
     theirs = decode_failed(16, ROOM + 1, "Aborted by AbortReq.").replace(f"{ROOM + 1:032x}", OTHER)
-    assert answered_room(tmp_path, ABORT, theirs).outcome is Outcome.OK
+    assert answered_room(tmp_path, ABORT, theirs).outcome is RoomOutcome.OK
 
 
 @pytest.mark.parametrize(("running", "until", "outcome"), [(1, 15, "incomplete"), (0, 15, "ok"), (1, 1800, "ok")])

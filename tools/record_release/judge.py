@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pdctl.logs.library import Library
 from pdctl.logs.source import open_logs
-from pdctl.trace.assemble import Tracer
+from pdctl.trace.tracer import Tracer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pdctl.logs.source import Log
     from pdctl.render.term import Term
-    from pdctl.trace.room import Room, Step
+    from pdctl.trace.room import Room, RoomStep
 
 POLL = 0.2  # seconds between looks at files that do not grow
 OVER = frozenset({"ok", "failed", "aborted", "refused"})
@@ -65,7 +65,7 @@ class RoomFollower:
         self._term.stream.flush()
 
 
-def _line(step: Step, term: Term) -> str:
+def _line(step: RoomStep, term: Term) -> str:
     when = f"{wording.exact(step.delta_s, step.uncertainty_s)} {wording.doubt(step.uncertainty_s)}"
     when = when.strip().replace("±", term.symbol("±", "+-"))
     phase = step.phase.value.replace("_", " ") if step.phase else ""

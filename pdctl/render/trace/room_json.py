@@ -11,7 +11,7 @@ from pdctl.render.visible import as_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pdctl.trace.room import Evidence, Room, Step
+    from pdctl.trace.room import Evidence, Room, RoomStep
 
 ROOM, ROOMS = "pdctl.room/1", "pdctl.room-list/1"
 
@@ -127,7 +127,7 @@ def document(room: Room) -> dict[str, object]:
     }
 
 
-def _event(step: Step) -> dict[str, object]:
+def _event(step: RoomStep) -> dict[str, object]:
     return {
         "instance": step.instance,
         "role": step.role,

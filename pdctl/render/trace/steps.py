@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pdctl.render.term import Term
-    from pdctl.trace.room import Gap, Room, Step
+    from pdctl.trace.room import LongestGap, Room, RoomStep
 
 
 ORDER = ("router", "prefill", "decode", "")
@@ -115,14 +115,14 @@ NUMBER = re.compile(r"\d+")
 class StepRow:
     """`step` is the first of the lines; `ranks` of all of them, in order."""
 
-    step: Step
+    step: RoomStep
     ranks: tuple[str, ...]
 
 
-def collapsed(steps: Iterable[Step]) -> list[StepRow]:
+def collapsed(steps: Iterable[RoomStep]) -> list[StepRow]:
     """Lines join only within what their clock cannot tell apart, and each rank only once."""
-    groups: list[list[Step]] = []
-    same: dict[tuple[object, ...], list[Step]] = {}
+    groups: list[list[RoomStep]] = []
+    same: dict[tuple[object, ...], list[RoomStep]] = {}
     last: float | None = None
     for step in in_order(steps):
         if step.t != last:
@@ -137,18 +137,18 @@ def collapsed(steps: Iterable[Step]) -> list[StepRow]:
     return [StepRow(group[0], tuple(step.rank for step in group if step.rank)) for group in groups]
 
 
-def in_order(steps: Iterable[Step]) -> list[Step]:
+def in_order(steps: Iterable[RoomStep]) -> list[RoomStep]:
     """Lines that one second holds, in the order of a room's life; those of one file stay as they are."""
-    ordered: list[Step] = []
+    ordered: list[RoomStep] = []
     for (_, doubt), second in groupby(steps, key=lambda step: (step.delta_s, step.uncertainty_s)):
         lines = list(second)
         ordered += _merged(lines) if doubt >= COARSE else lines
     return ordered
 
 
-def _merged(steps: Iterable[Step]) -> Iterator[Step]:
+def _merged(steps: Iterable[RoomStep]) -> Iterator[RoomStep]:
     """Of the first lines that are left in each file, the one whose phase comes first; then the router's."""
-    files: dict[str, list[Step]] = {}
+    files: dict[str, list[RoomStep]] = {}
     for step in steps:
         files.setdefault(step.file, []).append(step)
     while files:
@@ -158,7 +158,7 @@ def _merged(steps: Iterable[Step]) -> Iterator[Step]:
             del files[first]
 
 
-def _order(step: Step) -> int:
+def _order(step: RoomStep) -> int:
     """A line that proves no phase holds nothing up."""
     return step.phase.order if step.phase else LAST
 
@@ -177,7 +177,7 @@ def named(ranks: Sequence[str], times: str = "×") -> str:
     return NUMBER.sub(lambda _: next(parts), ranks[0]) + f" {times}{len(ranks)}"
 
 
-def gap_row(rows: Sequence[StepRow], gap: Gap | None) -> int:
+def gap_row(rows: Sequence[StepRow], gap: LongestGap | None) -> int:
     """Index of the first row behind the gap; `len(rows)` when nothing follows it, -1 without one."""
     if gap is None:
         return -1

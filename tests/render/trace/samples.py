@@ -9,7 +9,18 @@ from dataclasses import replace
 
 from pdctl.engines.sign import Phase
 from pdctl.render.term import Term
-from pdctl.trace.room import Cause, Duration, Evidence, Gap, Lane, Missing, Outcome, Room, Step, WrongPrefill
+from pdctl.trace.room import (
+    Cause,
+    Duration,
+    Evidence,
+    Lane,
+    LongestGap,
+    MissingEvidence,
+    Room,
+    RoomOutcome,
+    RoomStep,
+    WrongPrefill,
+)
 
 UTC = dt.timezone.utc
 BEGAN = dt.datetime(2026, 11, 21, 1, 34, 20, tzinfo=UTC).timestamp()
@@ -44,9 +55,9 @@ def screen(tty: bool = True, encoding: str = "utf-8") -> tuple[Term, Screen]:
 
 def step(
     instance: str, phase: Phase | None, delta: float | None, line: int, text: str, rank: str = "", **more: object
-) -> Step:
+) -> RoomStep:
     doubt = more.pop("uncertainty_s", 1.0)
-    base = Step(
+    base = RoomStep(
         instance=instance,
         role=instance.rstrip("0123456789"),
         rank=rank,
@@ -62,7 +73,7 @@ def step(
     return replace(base, **more)  # type: ignore[arg-type]
 
 
-def evidence(of: Step, says: str) -> Evidence:
+def evidence(of: RoomStep, says: str) -> Evidence:
     return Evidence(of.instance, of.file, of.line, of.text, says)
 
 
@@ -93,7 +104,7 @@ def wrong_prefill(number: int = 5111113946003395278) -> Room:
     return Room(
         room=number,
         rids={"decode0": "67bb508ed39b4c6c9db20b4beddf121a"},
-        outcome=Outcome.FAILED,
+        outcome=RoomOutcome.FAILED,
         prefill_requested="prefill1",
         prefill_contacted="prefill0",
         decode="decode0",
@@ -113,7 +124,7 @@ def wrong_prefill(number: int = 5111113946003395278) -> Room:
             evidence(got, "decode0's page list arrived here, where nobody waits for it"),
             evidence(late, "no KV pages came for 20 s"),
         ),
-        missing_evidence=(Missing("that prefill1 received the request", "--log-requests on prefill1"),),
+        missing_evidence=(MissingEvidence("that prefill1 received the request", "--log-requests on prefill1"),),
         fix="python -m sglang_router.launch_router --pd-disaggregation --prefill http://127.0.0.1:30000 8998 "
         "--prefill http://127.0.0.1:30001 8999 --decode http://127.0.0.1:30002",
         began=BEGAN,
@@ -128,7 +139,7 @@ def wrong_prefill(number: int = 5111113946003395278) -> Room:
             Duration("prealloc", "decode0", 0.0, 1.0, 1.0),
             Duration("KV wait", "decode0", 0.0, 20.0, 1.0),
         ),
-        gap=Gap(1.0, 20.0, 19.0, 1.0, "announced", "KV arrived", "decode0", "PD201"),
+        gap=LongestGap(1.0, 20.0, 19.0, 1.0, "announced", "KV arrived", "decode0", "PD201"),
         wrong_prefill=WrongPrefill("prefill1", "prefill0"),
         consequences=("prefill1 keeps the request for ever: NIXL of 0.5.8 has no deadline there",),
         echoes=(evidence(failed, "says that the transfer failed, not why"),),
@@ -154,7 +165,7 @@ def healthy() -> Room:
     return Room(
         room=number,
         rids={},
-        outcome=Outcome.OK,
+        outcome=RoomOutcome.OK,
         prefill_requested="prefill-0",
         prefill_contacted="prefill-0",
         decode="decode-0",
@@ -177,7 +188,7 @@ def blind() -> Room:
     return Room(
         room=7,
         rids={},
-        outcome=Outcome.UNKNOWN,
+        outcome=RoomOutcome.UNKNOWN,
         prefill_requested=None,
         prefill_contacted=None,
         decode="decode0",
@@ -186,7 +197,7 @@ def blind() -> Room:
         events=(step("decode0", None, None, 3, "room 7", uncertainty_s=0.0),),
         lanes=(Lane("decode0", "decode", ""),),
         missing_evidence=(
-            Missing("which prefill got the request", "--log-requests --log-requests-level 0"),
-            Missing("that the room finished", "--enable-request-time-stats-logging"),
+            MissingEvidence("which prefill got the request", "--log-requests --log-requests-level 0"),
+            MissingEvidence("that the room finished", "--enable-request-time-stats-logging"),
         ),
     )

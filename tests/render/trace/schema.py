@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pdctl.trace.room import Outcome
+from pdctl.trace.room import RoomOutcome
 
 NAME = {"type": ["string", "null"]}
 TIME = {"type": ["number", "null"]}
@@ -16,7 +16,7 @@ SCHEMA = {
         "schema": {"const": "pdctl.room/1"},
         "room": {"type": "integer", "minimum": 0},
         "rids": {"type": "object", "additionalProperties": {"type": "string"}},
-        "outcome": {"enum": [one.value for one in Outcome]},
+        "outcome": {"enum": [one.value for one in RoomOutcome]},
         "prefill_requested": NAME,
         "prefill_contacted": NAME,
         "decode": NAME,

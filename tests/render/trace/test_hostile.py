@@ -13,7 +13,7 @@ from pdctl.engines.sign import Phase
 from pdctl.render.trace.mermaid import escaped
 from pdctl.render.trace.room_forms import RoomForm, write
 from pdctl.render.visible import cells, fitted, padded, visible
-from pdctl.trace.room import Cause, Lane, Missing, Room
+from pdctl.trace.room import Cause, Lane, MissingEvidence, Room
 from tests.render.trace import samples
 
 EVIL = (
@@ -44,7 +44,7 @@ def poisoned() -> Room:
         durations=tuple(replace(each, name=EVIL, instance=EVIL) for each in room.durations),
         gap=replace(room.gap, after=EVIL, before=EVIL, code=EVIL),
         wrong_prefill=replace(room.wrong_prefill, requested=EVIL, contacted=EVIL),
-        missing_evidence=(Missing(EVIL, EVIL),),
+        missing_evidence=(MissingEvidence(EVIL, EVIL),),
         consequences=(EVIL,),
         notes=(EVIL,),
         fix=EVIL,

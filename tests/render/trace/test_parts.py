@@ -15,7 +15,7 @@ from pdctl.render.trace.perfetto import to_perfetto
 from pdctl.render.trace.scan_progress import Scanning
 from pdctl.render.trace.steps import Lanes, collapsed, gap_row, lanes, named
 from pdctl.render.trace.wording import Places
-from pdctl.trace.room import Gap
+from pdctl.trace.room import LongestGap
 from tests.render.trace import samples
 
 
@@ -85,7 +85,7 @@ def test_the_gap_stands_behind_the_last_line_before_it() -> None:
     rows = collapsed(room.events)
     assert gap_row(rows, room.gap) == 4
     assert gap_row(rows, None) == -1
-    assert gap_row(rows, Gap(20.0, 320.0, 300.0, 1.0, "failed", "", "prefill1")) == len(rows)
+    assert gap_row(rows, LongestGap(20.0, 320.0, 300.0, 1.0, "failed", "", "prefill1")) == len(rows)
 
 
 def test_places_are_short_where_that_is_clear_and_links_where_there_is_a_file(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_short_room_is_to_scale() -> None:
     ids=str,
 )
 def test_any_gap_has_an_axis(start: float, end: float) -> None:
-    room = replace(samples.wrong_prefill(), gap=Gap(start, end, end - start, 1.0, "a", "b", "decode0"))
+    room = replace(samples.wrong_prefill(), gap=LongestGap(start, end, end - start, 1.0, "a", "b", "decode0"))
     axis = Axis.of(room)
     assert 0 <= axis.place(start) <= axis.place(end) <= 100
     assert all(0 <= percent <= 100 for _, percent in axis.ticks())

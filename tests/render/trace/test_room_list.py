@@ -11,23 +11,25 @@ from pdctl.cli.rooms import FIELDS, matcher
 from pdctl.engines.sign import Phase
 from pdctl.errors import UsageError
 from pdctl.render import room_list
-from pdctl.trace.room import Outcome, Summary
+from pdctl.trace.room import RoomOutcome, RoomSummary
 from tests.render.trace import samples
 
 FOUND = (
-    Summary(721586031618625451, "prefill-0", "decode-0", Phase.FINISHED, 0.2534, Outcome.OK, "", samples.BEGAN, 12),
-    Summary(
+    RoomSummary(
+        721586031618625451, "prefill-0", "decode-0", Phase.FINISHED, 0.2534, RoomOutcome.OK, "", samples.BEGAN, 12
+    ),
+    RoomSummary(
         5111113946003395278,
         "prefill-1",
         "decode-0",
         Phase.TIMED_OUT,
         20.0,
-        Outcome.FAILED,
+        RoomOutcome.FAILED,
         "PD201",
         samples.BEGAN + 60,
         5,
     ),
-    Summary(7, None, None, None, None, Outcome.UNKNOWN, "", None, 1),
+    RoomSummary(7, None, None, None, None, RoomOutcome.UNKNOWN, "", None, 1),
 )
 
 
@@ -37,7 +39,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
 
 
-def shown(tty: bool, encoding: str = "utf-8", found: tuple[Summary, ...] = FOUND) -> str:
+def shown(tty: bool, encoding: str = "utf-8", found: tuple[RoomSummary, ...] = FOUND) -> str:
     term, stream = samples.screen(tty, encoding)
     room_list.show(found, term, samples.UTC)
     return stream.getvalue()
@@ -94,7 +96,7 @@ def test_json_holds_everything() -> None:
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 @pytest.mark.parametrize("tty", [True, False])
 def test_a_name_from_a_log_steers_nothing(tty: bool, encoding: str) -> None:
-    bad = Summary(7, "\x1b[2Jé\tx\n", "\u202ed", None, 1.0, Outcome.OK, "", 0.0)
+    bad = RoomSummary(7, "\x1b[2Jé\tx\n", "\u202ed", None, 1.0, RoomOutcome.OK, "", 0.0)
     text = shown(tty, encoding, (bad,))
     assert len(text.splitlines()) == 2
     assert all(letter in "\n\t" or letter.isprintable() for letter in text)

@@ -1,8 +1,4 @@
-"""What a router did with each request, attempt by attempt, from lines that name requests and pairs but no room.
-
-sglang-router and smg at DEBUG: `PD retry attempt N using prefill=… decode=…`, `Sending concurrent requests`,
-`Received concurrent requests`, `Decode response status: …`. At INFO only that a request came and how it was answered.
-"""
+"""What routers did with each request, attempt by attempt, and the attempts their logs may lack."""
 
 from __future__ import annotations
 
@@ -11,19 +7,84 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
 from pdctl.engines.sign import Sign
+from pdctl.trace.room_events import GENERATES, counts_as_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from pdctl.logs.event import Event
+    from pdctl.logs.library import Library
+    from pdctl.logs.source import Log
+    from pdctl.trace.observed_deployment import ObservedDeployment, ObservedInstance
+
+HEAD_LINES = 200  # lines in which the first stamp of a log is looked for
+
+
+def possible_attempts(
+    around: Sequence[Event],
+    deployment: ObservedDeployment,
+    begins: Mapping[str, float | None],
+    torn: Container[str] = (),
+    *,
+    whole: bool,
+) -> tuple[RouterAttempt, ...]:
+    """All attempts in `around`, and those that may be missing. begins: router → the stamp of its log's first line.
+
+    torn: routers in whose logs lines are not all there, so that others may be missing.
+
+    whole: `around` is all there is of the logs, so that what the engines answered can be counted against it.
+    """
+    routers = [one for one in deployment.instances.values() if one.role == "router"]
+    found = logged_attempts(around, {one.name: one.last for one in routers})
+    missing = [each for one in routers for each in _outside(one, begins.get(one.name))]
+    missing += [unlogged_attempt(one.name) for one in routers if one.name in torn]
+    if whole and not any(one.lost for one in found):
+        missing += [unlogged_attempt(one.name) for one in routers if _outnumbered(one, found, around, deployment)]
+    return tuple(sorted((*found, *missing), key=lambda attempt: attempt.start))
+
+
+def first_stamp(library: Library, log: Log) -> float | None:
+    """The stamp of the log's first lines; None when none of them has one. A start is the beginning of all there is."""
+    beginning = library.sample(log).head[:HEAD_LINES]
+    times = [instant.t for line in beginning if (instant := library.instant(log, line)) is not None]
+    return min(times, default=None)
+
+
+def _outside(router: ObservedInstance, begun: float | None) -> Iterator[RouterAttempt]:
+    """In front of the first line, unless the log begins with the router's start; and behind the last one."""
+    started = begun is not None and any(abs(start - begun) <= 1.0 for start in router.started)
+    if not started:
+        yield unlogged_attempt(router.name, until=begun)
+    if router.last is not None and not router.clean:
+        yield unlogged_attempt(router.name, since=router.last)
+
+
+def _outnumbered(
+    router: ObservedInstance, found: Sequence[RouterAttempt], around: Iterable[Event], deployment: ObservedDeployment
+) -> bool:
+    """An engine answered more requests since its start than the router's log shows attempts that went there."""
+    mine = [one for one in found if one.router == router.name]
+    if not mine or not all(one.listed for one in mine):
+        return False  # at INFO the router names no pair
+    answered: dict[str, int] = {}
+    for event in around:
+        if event.proves(Sign.READY) or event.proves(Sign.STARTED):
+            answered[event.instance] = 0  # what came before was its own warm-up
+        elif counts_as_answer(event):
+            answered[event.instance] = answered.get(event.instance, 0) + 1
+    for engine in (*deployment.prefills, *deployment.decodes):
+        sent = sum(1 for one in mine for url in (one.prefill, one.decode) if deployment.at_url(url) in (engine, None))
+        if answered.get(engine.name, 0) > sent:
+            return True
+    return False
+
 
 ANSWERING = 600.0  # seconds an answer is taken to stream for at most
-MOST = 100  # attempts of one request; no router is told to try so often
-GENERATES = ("/generate", "/v1/completions", "/v1/chat/completions", "/v1/responses")
+MOST_ATTEMPTS = 100  # attempts of one request; no router is told to try so often
 
 
 @dataclass(slots=True)
-class Attempt:
+class RouterAttempt:
     """prefill, decode: URLs, "" when no line names them. end None: it never ended in these logs.
 
     status: the decode's answer, 0 for a connection that broke, None when no line says. lines: what tells of it, in file
@@ -54,7 +115,7 @@ class _Request:
         self.router, self.id = first.instance, first.values["request_id"]
         # A request whose first lines are cut off began nobody knows when.
         self.came = at if first.proves(Sign.REQUEST_CAME, Sign.PAIR_CHOSEN, Sign.LEGS_SENT) else float("-inf")
-        self.attempts: list[Attempt] = []
+        self.attempts: list[RouterAttempt] = []
         self.generates = False
         self.noticed = False  # the line with which it came is there
         self.gone = False  # and the one with which it left
@@ -75,7 +136,7 @@ class _Request:
             self.gone = True
             self._leave(event, at)
 
-    def all(self) -> list[Attempt]:
+    def all(self) -> list[RouterAttempt]:
         """At INFO a request that is still open has left no line of an attempt: it is one all the same."""
         if not self.attempts and self.generates:
             self._open(self.came, 0)
@@ -101,7 +162,7 @@ class _Request:
         return any(listed) and not all(listed)
 
     def _choose(self, event: Event, at: float) -> None:
-        told = numerals.whole(event.values.get("attempt"), MOST)
+        told = numerals.whole(event.values.get("attempt"), MOST_ATTEMPTS)
         number = len(self.attempts) if told is None else told
         # Attempts whose lines are not there took place all the same; nobody knows with whom.
         while len(self.attempts) < number:
@@ -113,7 +174,7 @@ class _Request:
     def _open(self, at: float, number: int) -> None:
         if self.attempts and self.attempts[-1].end is None:
             self.attempts[-1].end = at
-        self.attempts.append(Attempt(self.router, self.id, number, at))
+        self.attempts.append(RouterAttempt(self.router, self.id, number, at))
         self.generates = True
 
     def _name(self, event: Event) -> None:
@@ -151,7 +212,7 @@ class _Request:
         current.closed = status == current.status == 200
 
 
-def attempts(events: Iterable[Event], lasts: Mapping[str, float | None]) -> tuple[Attempt, ...]:
+def logged_attempts(events: Iterable[Event], lasts: Mapping[str, float | None]) -> tuple[RouterAttempt, ...]:
     """All attempts in `events` of routers, in the order they began. Requests without a time or a name are left out.
 
     lasts: router → the stamp of its log's last line.
@@ -165,7 +226,7 @@ def attempts(events: Iterable[Event], lasts: Mapping[str, float | None]) -> tupl
         if key not in requests:
             requests[key] = _Request(event, event.t)
         requests[key].hear(event, event.t)
-    found: list[Attempt] = []
+    found: list[RouterAttempt] = []
     for request in requests.values():
         found.extend(request.all())
     came = {request.router for request in requests.values() if request.noticed}
@@ -175,10 +236,10 @@ def attempts(events: Iterable[Event], lasts: Mapping[str, float | None]) -> tupl
         for request in requests.values()
         if request.torn(lasts.get(request.router), came=request.router in came, left=request.router in left)
     }
-    found.extend(lost(router) for router in sorted(torn))
+    found.extend(unlogged_attempt(router) for router in sorted(torn))
     return tuple(sorted(found, key=lambda attempt: attempt.start))
 
 
-def lost(router: str, since: float = float("-inf"), until: float | None = None) -> Attempt:
+def unlogged_attempt(router: str, since: float = float("-inf"), until: float | None = None) -> RouterAttempt:
     """What its log may lack: attempts begun in [since, until]."""
-    return Attempt(router, "", 0, since, end=until, lost=True)
+    return RouterAttempt(router, "", 0, since, end=until, lost=True)

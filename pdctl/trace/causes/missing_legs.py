@@ -6,20 +6,19 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
 from pdctl.engines.sign import Phase, Sign
-from pdctl.trace import signs
-from pdctl.trace.case import Case, Finding, Proof
-from pdctl.trace.story import waited
+from pdctl.trace.case import Case, CauseFinding, Proof
+from pdctl.trace.room_events import seconds_waited, step_reached
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pdctl.logs.event import Event
-    from pdctl.trace.deployment import Instance
+    from pdctl.trace.observed_deployment import ObservedInstance
 
 LESS = "start the router with --max-concurrent-requests N, or add decode instances"
 
 
-def full(case: Case) -> Finding | None:
+def full(case: Case) -> CauseFinding | None:
     """The decode had the room in its prealloc queue and no pages to give."""
     failed = next((event for event in case.story.by("prefill") if _bootstrapping(event)), None)
     decode, span = case.decode, case.story.span
@@ -32,7 +31,7 @@ def full(case: Case) -> Finding | None:
         return None
     batches = case.lines(decode.name, (Sign.RUNNING,), *span)
     held = [event for event in batches if event.values.get("prealloc", "0") != "0"]
-    mine = [event for event in case.story.by("decode") if signs.reached(event) is Phase.PREALLOC]
+    mine = [event for event in case.story.by("decode") if step_reached(event) is Phase.PREALLOC]
     if not held or not (mine or case.who.decode is None):
         return None
     queued = held[-1].values["prealloc"]
@@ -44,14 +43,14 @@ def full(case: Case) -> Finding | None:
     )
     why = f"{decode.name} had no pages or slots to give, so it never sent its page list"
     fix = LESS
-    return Finding("PD501", "decode", why, proofs, decode.name, fills, fix)
+    return CauseFinding("PD501", "decode", why, proofs, decode.name, fills, fix)
 
 
-def _queued(case: Case, failed: Event) -> Finding | None:
+def _queued(case: Case, failed: Event) -> CauseFinding | None:
     """The decode's own line of how long the room stood in its prealloc queue: longer than the prefill waited."""
     for event in case.story.by("decode"):
         seconds = numerals.real(event.values.get("seconds")) or 0.0
-        if not event.proves(Sign.WAITED_FOR_PAGES) or not seconds > waited(failed) > 0:
+        if not event.proves(Sign.WAITED_FOR_PAGES) or not seconds > seconds_waited(failed) > 0:
             continue
         name = event.instance
         fills = {
@@ -64,11 +63,11 @@ def _queued(case: Case, failed: Event) -> Finding | None:
         )
         why = f"{name} had no pages or slots to give until the prefill had given up"
         fix = LESS
-        return Finding("PD501", "decode", why, proofs, name, fills, fix)
+        return CauseFinding("PD501", "decode", why, proofs, name, fills, fix)
     return None
 
 
-def missing(case: Case) -> Finding | None:
+def leg_missing(case: Case) -> CauseFinding | None:
     """One side logs every request it gets, and never got this one."""
     if case.who.arrived is not None or not case.failed:
         return None
@@ -76,44 +75,41 @@ def missing(case: Case) -> Finding | None:
     if case.prefill_failed and not case.story.by("decode") and _bootstrapping(case.prefill_failed):
         lacking = _logging(decodes, case.prefill_failed)
         if decodes and len(lacking) == len(decodes):
-            return _missing(case, ", ".join(lacking), case.prefill_failed)
+            return _leg_missing(case, ", ".join(lacking), case.prefill_failed)
     if case.decode_failed and not case.story.by("prefill") and case.deployment.complete():
         lacking = _logging(prefills, case.decode_failed)
         if prefills and len(lacking) == len(prefills):
-            return _missing(case, ", ".join(lacking), case.decode_failed)
+            return _leg_missing(case, ", ".join(lacking), case.decode_failed)
     return None
 
 
-def _missing(case: Case, names: str, failed: Event) -> Finding:
-    seconds = waited(failed)
+def _leg_missing(case: Case, names: str, failed: Event) -> CauseFinding:
+    seconds = seconds_waited(failed)
     fills = {"missing": names, "observed": f"{seconds:g} s" if seconds else "in vain", "url": "http://ROUTER"}
     why = f"no line of {names} has this room, and every request is logged there"
-    return Finding("PD703", "router", why, (Proof("the other side waited in vain", failed),), names, fills)
+    return CauseFinding("PD703", "router", why, (Proof("the other side waited in vain", failed),), names, fills)
 
 
-def unannounced(case: Case) -> Finding | None:
+def unannounced(case: Case) -> CauseFinding | None:
     """The prefill waited in Bootstrapping, and nothing says why the decode did not come."""
     failed = case.prefill_failed
     if failed is None or not _bootstrapping(failed) or case.who.contacted or case.decode_failed:
         return None
     name = failed.instance
     decode = case.decode.name if case.decode else "the decode"
-    fills = {"prefill": name, "decode": decode, "observed": f"{waited(failed):g} s in KVPoll.Bootstrapping"}
+    fills = {"prefill": name, "decode": decode, "observed": f"{seconds_waited(failed):g} s in KVPoll.Bootstrapping"}
     why = f"{name} had the request and waited for a page list that never came"
     proof = Proof("no page list came until the prefill gave up", failed)
-    return Finding("PD702", "decode", why, (proof,), name, fills)
+    return CauseFinding("PD702", "decode", why, (proof,), name, fills)
 
 
 def _bootstrapping(failed: Event) -> bool:
-    return failed.row.phase is Phase.TIMED_OUT and signs.reached(failed) is Phase.BOOTSTRAP
+    return failed.row.phase is Phase.TIMED_OUT and step_reached(failed) is Phase.BOOTSTRAP
 
 
-def _logging(instances: Iterable[Instance], failed: Event) -> list[str]:
+def _logging(instances: Iterable[ObservedInstance], failed: Event) -> list[str]:
     """Those that write every request down, and whose log reaches from before the wait to behind its end."""
     if failed.t is None:
         return []
-    began = failed.t - waited(failed)
+    began = failed.t - seconds_waited(failed)
     return [one.name for one in instances if one.identity.log_requests and one.covers(began, failed.t)]
-
-
-CAUSES = (full, missing, unannounced)

@@ -1,4 +1,4 @@
-"""The client left: it closed its connection, or whoever speaks for it (a router, doctor) aborted the request."""
+"""The request itself: its client left, or an engine answered one of its legs with an error."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals
 from pdctl.engines.sign import Phase, Sign
-from pdctl.trace import canaries, signs
-from pdctl.trace.case import NEAR, Case, Finding, Proof
-from pdctl.trace.upstreams import sent_address
+from pdctl.trace.case import NEAR, Case, CauseFinding, Proof
+from pdctl.trace.observed_deployment import sent_address
+from pdctl.trace.room_events import is_abort_notice, is_canary, is_failure, step_reached
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pdctl.logs.event import Event
-    from pdctl.trace.deployment import Instance
+    from pdctl.trace.observed_deployment import ObservedInstance
 
 # Where a line does not say it outright: pdctl's engine says it in the line of the answer.
 CLOSED = "'message': 'the client closed the connection'"
@@ -25,39 +25,39 @@ POLL = 4.0
 _LATENCY = re.compile(r"'e2e_latency': (\d+(?:\.\d+)?)")
 
 
-def client_left(case: Case) -> Finding | None:
+def client_left(case: Case) -> CauseFinding | None:
     """The request was aborted from outside, before anything else went wrong."""
     events = case.story.events
     gone = [event for event in events if event.proves(Sign.CLIENT_LEFT) or CLOSED in event.text]
     at_router = any(event.role == "router" for event in gone)
     if case.done is not None or case.who.crossed or not (case.failed or at_router) or not _sound(case):
         return None
-    ends = [event for event in events if signs.failed(event)]
+    ends = [event for event in events if is_failure(event)]
     aborts = [event for event in ends if event.row.phase is Phase.ABORTED and event.t is not None]
-    others = [event for event in ends if event not in aborts and not signs.notice(event) and event not in gone]
+    others = [event for event in ends if event not in aborts and not is_abort_notice(event) and event not in gone]
     engines = [event for event in aborts if event.role != "router"]
     first = next(iter(engines or aborts), None)
-    told = at_router or (bool(gone) and canaries.ours(case.story))  # doctor leaves some, and asks at once what is there
+    told = at_router or (bool(gone) and is_canary(case.story))  # doctor leaves some, and asks at once what is there
     if first is None or others or not _alive(case, first, told=told):
         return None
     left = after(case, gone, first)
     fills = {"observed": left, "instance": first.instance}
     proofs = [Proof("the client closed the connection", event) for event in gone[:2]]
     proofs += [Proof("the request was aborted here", event) for event in aborts[:2] if event not in gone]
-    if canaries.ours(case.story):
+    if is_canary(case.story):
         why = "the request was a canary of pdctl doctor, which cuts one short to check that both sides let go of it"
-        return Finding("PD706", "client", why, tuple(proofs), "", fills, "make no change: nothing is wrong")
+        return CauseFinding("PD706", "client", why, tuple(proofs), "", fills, "make no change: nothing is wrong")
     why = "the request was aborted from outside before anything failed: the client, or a router on its behalf, gave up"
     if at_router:
         why = "the client closed its connection to the router before the answer was complete; nothing had failed"
-    return Finding("PD706", "client", why, tuple(proofs), "", fills)
+    return CauseFinding("PD706", "client", why, tuple(proofs), "", fills)
 
 
 def only_aborted(case: Case) -> bool:
     """The router says that the client left, nothing failed, and the page list met the request, in whatever order."""
     events = case.story.events
     told = any(event.role == "router" and event.proves(Sign.CLIENT_LEFT) for event in events)
-    ends = [event for event in events if signs.failed(event) and not signs.notice(event)]
+    ends = [event for event in events if is_failure(event) and not is_abort_notice(event)]
     asked, met = case.who.requested, case.who.contacted
     met_each_other = case.who.arrived is not None or bool(asked and met and asked.value == met.value)
     return told and met_each_other and all(event.row.phase is Phase.ABORTED for event in ends)
@@ -94,7 +94,7 @@ def _alive(case: Case, abort: Event, *, told: bool) -> bool:
     return decode is not None and all(_there(one, abort, told=told) for one in others)
 
 
-def _there(one: Instance, abort: Event, *, told: bool) -> bool:
+def _there(one: ObservedInstance, abort: Event, *, told: bool) -> bool:
     if abort.t is None:
         return False
     return one.lived_past(abort.t) or (told and one.last is not None and one.last >= abort.t - NEAR)
@@ -105,7 +105,7 @@ def _sound(case: Case) -> bool:
     asked, met = case.who.requested, case.who.contacted
     if case.who.arrived is not None or (asked and met and asked.value == met.value):
         return True
-    ends = {(event.role, signs.reached(event)) for event in case.story.events if signs.failed(event)}
+    ends = {(event.role, step_reached(event)) for event in case.story.events if is_failure(event)}
     if ("decode", Phase.HANDSHAKE) in ends and ("prefill", Phase.BOOTSTRAP) in ends:
         return False  # the decode had sent a page list, and the prefill that waited for it had none
     router, decode = case.router, case.decode
@@ -119,4 +119,37 @@ def _sound(case: Case) -> bool:
     return True
 
 
-CAUSES = (client_left,)
+# What pdctl's router says of a leg; the published ones name no room in such a line.
+ANSWERED = re.compile(r"\b(?P<leg>prefill|decode) (?P<url>https?://\S+) answered (?P<status>[45]\d\d)\b")
+LEG_CODES = {"prefill": "PD713", "decode": "PD714"}
+
+
+def turned_away(case: Case) -> CauseFinding | None:
+    """The request itself was answered 4xx, which the router hands on: no other pair would have helped."""
+    event = next((event for event in case.story.by("router") if event.row.cause == "PD718"), None)
+    if event is None:
+        return None
+    status = event.values["status"]
+    why = f"an engine answered {status}, and the router handed that on: the request was at fault, no instance failed"
+    proof = Proof(f"the router answered {status}", event)
+    return CauseFinding("PD718", "client", why, (proof,), "", {"observed": f"it was answered {status}"})
+
+
+def refused(case: Case) -> CauseFinding | None:
+    """The last to be asked: everything that explains the refusal stands before it."""
+    if case.failed:
+        return None
+    for event in case.story.by("router"):
+        found = ANSWERED.search(event.text)
+        if found is not None:
+            return _refused_leg(case, event, found)
+    return None
+
+
+def _refused_leg(case: Case, event: Event, found: re.Match[str]) -> CauseFinding:
+    leg, status = found["leg"], found["status"]
+    instance = case.deployment.at_url(found["url"])
+    name = instance.name if instance is not None else found["url"]
+    fills = {"instance": name, leg: name, "observed": status, "expected": "200", "url": found["url"]}
+    why = f"{name} answered {status}, and no line of its log says why"
+    return CauseFinding(LEG_CODES[leg], leg, why, (Proof(f"{name} answered {status}", event),), name, fills)

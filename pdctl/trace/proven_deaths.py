@@ -9,12 +9,22 @@ from pdctl.catalogue.book import entry
 from pdctl.catalogue.entry import fill
 from pdctl.engines import numerals
 from pdctl.engines.sign import Sign
-from pdctl.trace import deaths as ends
-from pdctl.trace import unexplained_ends
-from pdctl.trace.causes.mismatches import VALUES
+from pdctl.trace.case import (
+    CRASH,
+    MISMATCH,
+    MISSED,
+    TRACEBACK,
+    DeathProof,
+    crash_lines,
+    deaths_in,
+    is_crash,
+    names_reason_of,
+    what_it_shows,
+)
+from pdctl.trace.causes.dead_processes import COMPARED, fix_of_death, unknown_of_death
 from pdctl.trace.diagnosis import Death
-from pdctl.trace.mixed import names
 from pdctl.trace.room import Evidence
+from pdctl.trace.source_kinds import mixed_logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,13 +32,13 @@ if TYPE_CHECKING:
     from pdctl.engines.row import Row
     from pdctl.logs.event import Event
     from pdctl.logs.library import Library
-    from pdctl.trace.deployment import Deployment, Instance
+    from pdctl.trace.observed_deployment import ObservedDeployment, ObservedInstance
 
 GONE = {"prefill": "PD705", "decode": "PD704", "router": "PD602"}  # by role: it ended, and no line says of what
-WANTED = frozenset(
+SIGNS_OF_DEATH = frozenset(
     {
         Sign.DIED, Sign.REHEARSED, Sign.ORDERED_TO_END, Sign.RUNNING, Sign.BOOTSTRAP_MISSED, Sign.BOOTSTRAP_REFUSED,
-        *ends.MISSED,
+        *MISSED,
     }
 )  # fmt: skip
 NEAR = 10.0  # seconds before an end in which a batch line tells what ended with it
@@ -38,22 +48,22 @@ FROM = "The above exception was the direct cause of the following exception:"
 SAID = 240  # characters of a line that are kept
 
 
-class Ended(NamedTuple):
+class ProvenDeath(NamedTuple):
     """`reason`: the exception its traceback ends with, where one was found. mixed: its log is several processes'."""
 
-    death: ends.Death
+    death: DeathProof
     reason: Evidence | None
     mixed: bool = False
 
 
-def wanted(row: Row) -> bool:
+def shows_death(row: Row) -> bool:
     """Rows that can show that an instance is gone, or why: enough to judge deaths from a log of any length."""
-    return not WANTED.isdisjoint(row.proves) or row.cause == ends.CRASH or row.cause in ends.MISMATCH
+    return not SIGNS_OF_DEATH.isdisjoint(row.proves) or row.cause == CRASH or row.cause in MISMATCH
 
 
-def ended(library: Library, deployment: Deployment, lines: Sequence[Event]) -> Iterator[Ended]:
+def proven_deaths(library: Library, deployment: ObservedDeployment, lines: Sequence[Event]) -> Iterator[ProvenDeath]:
     """`lines`: those of `wanted` rows. The last end of each instance, and every crash of an earlier start."""
-    last, several = ends.deaths(deployment, lines), names(library)
+    last, several = deaths_in(deployment, lines), mixed_logs(library)
     for name, one in deployment.instances.items():
         if one.role == "router":
             continue
@@ -62,19 +72,19 @@ def ended(library: Library, deployment: Deployment, lines: Sequence[Event]) -> I
             *(_killed(one, lines) or ([last[name]] if name in last else [])),
         ]
         for death in found:
-            yield Ended(death, _reason(library, death), name in several)
+            yield ProvenDeath(death, _reason(library, death), name in several)
 
 
-def _killed(one: Instance, lines: Sequence[Event]) -> list[ends.Death]:
+def _killed(one: ObservedInstance, lines: Sequence[Event]) -> list[DeathProof]:
     """Every end of a start that its launcher wrote down."""
     died = [event for event in lines if event.instance == one.name and event.proves(Sign.DIED)]
-    return [ends.Death(one, event.t, None, (event,)) for event in died if event.t is not None]
+    return [DeathProof(one, event.t, None, (event,)) for event in died if event.t is not None]
 
 
-def _earlier(one: Instance, lines: Sequence[Event], last: ends.Death | None) -> list[ends.Death]:
+def _earlier(one: ObservedInstance, lines: Sequence[Event], last: DeathProof | None) -> list[DeathProof]:
     """Crashes that a later start of the same instance followed: the first line of each."""
-    found: list[ends.Death] = []
-    crashes = ends.unordered(event for event in lines if event.instance == one.name and not event.row.echo)
+    found: list[DeathProof] = []
+    crashes = crash_lines(event for event in lines if event.instance == one.name and not event.row.echo)
     seen: set[int] = set()
     for event in crashes:
         if event.t is None:
@@ -85,12 +95,12 @@ def _earlier(one: Instance, lines: Sequence[Event], last: ends.Death | None) -> 
         seen.add(len(later))
         if last is not None and abs(last.at - event.t) < 1.0:
             continue
-        reasons = [line for line in lines if ends.tells(line, event)]
-        found.append(ends.Death(one, event.t, reasons[0] if reasons else None, (*reasons[:1], event)))
+        reasons = [line for line in lines if names_reason_of(line, event)]
+        found.append(DeathProof(one, event.t, reasons[0] if reasons else None, (*reasons[:1], event)))
     return found
 
 
-def told(each: Ended, rooms: tuple[int, ...], running: int | None) -> Death:
+def reported_death(each: ProvenDeath, rooms: tuple[int, ...], running: int | None) -> Death:
     """The death in the catalogue's words."""
     death, one = each.death, each.death.instance
     code = _code(death)
@@ -101,52 +111,52 @@ def told(each: Ended, rooms: tuple[int, ...], running: int | None) -> Death:
         "observed": each.reason.text if each.reason else why, "expected": "the same on both sides",
         "other": "its peers",        "model": "the model",
     }  # fmt: skip
-    differing = VALUES.get(code)
+    differing = COMPARED.get(code)
     if differing is not None and death.of is not None:
         values = death.of.values
         fills |= {"observed": values.get(differing[0], why), "expected": values.get(differing[1], "another")}
         fills |= {"prefill": "the prefill", "decode": one.name, "instance": "the prefill", "other": one.name}
-    evidence = [shown(event, ends.shows(event, death)) for event in death.evidence]
+    evidence = [as_evidence(event, what_it_shows(event, death)) for event in death.evidence]
     if each.reason is not None and each.reason.line not in {line.line for line in evidence}:
         evidence.append(each.reason)
     fix = fill(known.fix, fills)
     if code in GONE.values():
-        fix = unexplained_ends.fix(death)
+        fix = fix_of_death(death)
     elif differing is not None:
         fix = f"start {one.name} and its peers with the same {differing[2]}"
-    elif code == ends.CRASH and death.evidence:
+    elif code == CRASH and death.evidence:
         fix = fix.replace("FILE", death.evidence[0].place.path)
     headline = fill(known.headline, fills)
     if code in GONE.values() and not rooms:
         headline = f"{one.name} died; no room is known to have broken of it"
     return Death(
         one.name, one.role, death.at, code, known.slug, headline, why, rooms, running,
-        tuple(evidence), fix, unexplained_ends.untold(death) if code in GONE.values() else (),
+        tuple(evidence), fix, unknown_of_death(death) if code in GONE.values() else (),
     )  # fmt: skip
 
 
-def _code(death: ends.Death) -> str:
+def _code(death: DeathProof) -> str:
     if death.of is not None and death.of.proves(Sign.ROOM_USED_UP):
         return "PD707"
     if death.of is not None and death.of.row.cause:
         return death.of.row.cause
-    if any(ends.crashes(event) for event in death.evidence):
-        return ends.CRASH
-    return GONE.get(death.instance.role, ends.CRASH)
+    if any(is_crash(event) for event in death.evidence):
+        return CRASH
+    return GONE.get(death.instance.role, CRASH)
 
 
-def codes(death: ends.Death) -> frozenset[str]:
+def codes_of(death: DeathProof) -> frozenset[str]:
     """Codes under which a room that this end took along is known."""
-    return frozenset({_code(death), ends.CRASH, GONE.get(death.instance.role, ends.CRASH)})
+    return frozenset({_code(death), CRASH, GONE.get(death.instance.role, CRASH)})
 
 
-def _why(each: Ended) -> str:
+def _why(each: ProvenDeath) -> str:
     """Of a log that holds several processes' lines: that it was one of them, and not which."""
     told = _told(each)
     return f"one of the processes whose lines alternate in it: {told}" if each.mixed else told
 
 
-def _told(each: Ended) -> str:
+def _told(each: ProvenDeath) -> str:
     death, name = each.death, each.death.instance.name
     if death.of is not None and death.of.proves(Sign.ROOM_USED_UP):
         return f"its scheduler looked for a room that was used up: {death.of.text.strip()[:SAID]}; two requests had it"
@@ -154,7 +164,7 @@ def _told(each: Ended) -> str:
         return f"it crashed on: {death.of.text.strip()[:SAID]}"
     if each.reason is not None:
         return f"its scheduler crashed: {each.reason.text}"
-    crash = next((event for event in death.evidence if ends.crashes(event)), None)
+    crash = next((event for event in death.evidence if is_crash(event)), None)
     if crash is not None and crash.proves(Sign.ENDED_ITSELF):
         return f"it ended itself: {crash.values['reason'][:SAID]}"
     if crash is not None:
@@ -167,18 +177,18 @@ def _told(each: Ended) -> str:
     )
 
 
-def _reason(library: Library, death: ends.Death) -> Evidence | None:
+def _reason(library: Library, death: DeathProof) -> Evidence | None:
     """The exception a traceback behind the crash line ends with.
 
     Of one raised `from` another it is the later: its author wrote it to say what the first one means. What was raised
     while another was handled is mostly an accident of the handling, so there the first one stands.
     """
-    crash = next((event for event in death.evidence if ends.crashes(event) and not event.row.echo), None)
+    crash = next((event for event in death.evidence if is_crash(event) and not event.row.echo), None)
     if crash is None:
         return None
     found: Evidence | None = None
     chained = True
-    for line in library.behind(crash, ends.TRACEBACK):
+    for line in library.behind(crash, TRACEBACK):
         text = line.text.strip()
         if line.stamped:
             break
@@ -189,11 +199,11 @@ def _reason(library: Library, death: ends.Death) -> Evidence | None:
     return found
 
 
-def shown(event: Event, says: str) -> Evidence:
+def as_evidence(event: Event, says: str) -> Evidence:
     return Evidence(event.instance, event.place.path, event.place.line, event.text.strip()[:SAID], says)
 
 
-def running(death: ends.Death, lines: Iterable[Event]) -> int | None:
+def requests_running(death: DeathProof, lines: Iterable[Event]) -> int | None:
     """Requests a batch line counted right before the end: they ended with it."""
     name, last = death.instance.name, None
     for event in lines:

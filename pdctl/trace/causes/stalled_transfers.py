@@ -1,4 +1,4 @@
-"""A peer was there and did nothing: stopped, out of time, or cut off from the network. Its log goes on afterwards."""
+"""Prefill and decode met, and the KV cache did not come, or came slowly: one stood still, or the transfer stalled."""
 
 from __future__ import annotations
 
@@ -10,15 +10,89 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
 from pdctl.engines.sign import Phase, Sign
-from pdctl.trace.case import NEAR, Case, Finding, Proof
-from pdctl.trace.causes.ports import dialled
-from pdctl.trace.deaths import misses
+from pdctl.trace.case import NEAR, Case, CauseFinding, Proof, misses
+from pdctl.trace.room_events import seconds_waited
+from pdctl.trace.timeline import moved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pdctl.logs.event import Event
-    from pdctl.trace.deployment import Instance
+    from pdctl.trace.observed_deployment import ObservedInstance
+
+# Codes whose lines only mean something next to others; the causes that know those ask for them.
+ELSEWHERE = frozenset(
+    {"PD205", "PD302", "PD303", "PD304", "PD325", "PD706", "PD707", "PD709", "PD714", "PD715", "PD704"}
+)
+UNREACHED = "PD210"  # written by the decode, about an address that the prefill gave
+SLOW = 1.0  # GB/s; a healthy transfer on any fabric is above it
+LONG = 2.0  # seconds; shorter ones nobody waits for
+
+
+def cause_logged(case: Case) -> CauseFinding | None:
+    """A line about this very room that names its cause."""
+    if case.who.arrived is not None:
+        return None
+    for event in case.story.events:
+        if event.row.cause and not event.row.echo and event.row.cause not in ELSEWHERE:
+            owner = event.instance
+            if event.row.cause == UNREACHED:
+                if hung(case) is not None:
+                    continue  # its address was right
+                prefill = case.who.contacted or case.who.requested
+                owner = prefill.value if prefill is not None else ""
+            fills = {
+                "instance": owner, "prefill": event.instance, "decode": event.instance,
+                "observed": event.values.get("other_room") or event.values.get("addr") or _reason(event),
+                "expected": event.values.get("limit", "all"), "other": "",
+            }  # fmt: skip
+            proof = Proof("its own line names the cause", event)
+            side = "prefill" if event.row.cause == UNREACHED else event.role or "prefill"
+            return CauseFinding(event.row.cause, side, _reason(event), (proof,), owner, fills)
+    return None
+
+
+def never_completed(case: Case) -> CauseFinding | None:
+    """The right prefill had the request and the page list, and the decode timed out."""
+    failed, asked, met = case.decode_failed, case.who.requested, case.who.contacted
+    if failed is None or asked is None or met is None or asked.value != met.value:
+        return None
+    if not (seconds_waited(failed) or failed.proves(Sign.GAVE_UP_WAITING)):
+        return None
+    sent = next((event for event in case.story.by("prefill") if event.proves(Sign.CACHE_SENDS)), None)
+    seconds = seconds_waited(failed)
+    fills = {
+        "prefill": asked.value, "decode": failed.instance, "instance": asked.value,
+        "observed": f"{failed.instance} waited {seconds:g} s" if seconds else f"{failed.instance} timed out",
+    }  # fmt: skip
+    why = f"{asked.value} had the request and the page list, and the cache did not reach {failed.instance} in time"
+    proofs = [Proof("no cache came until the decode gave up", failed)]
+    if sent is not None:
+        proofs.insert(0, Proof(f"{asked.value} began to send it", sent))
+    return CauseFinding("PD708", "prefill", why, tuple(proofs), asked.value, fills)
+
+
+def slow(case: Case) -> CauseFinding | None:
+    """The cache moved at a crawl: it took seconds, at a speed no fabric has."""
+    crawling = []
+    for event in case.story.events:
+        size, seconds = moved(event) or (0.0, 0.0)
+        if seconds >= LONG and size / seconds < SLOW * 1e9:
+            crawling.append((seconds, size, event))
+    if not crawling:
+        return None
+    seconds, size, event = max(crawling, key=lambda one: one[0])
+    speed = f"{size / seconds / 1e9:.3g} GB/s"
+    observed = f"{speed} for {seconds:.3g} s"
+    fills = {"instance": event.instance, "observed": observed, "expected": f"{SLOW:g} GB/s or more"}
+    proof = Proof(f"{size / 1e6:.3g} MB took {seconds:.3g} s", event)
+    why = f"the KV cache moved at {speed}: {size / 1e6:.3g} MB in {seconds:.3g} s"
+    return CauseFinding("PD412", "prefill", why, (proof,), event.instance, fills)
+
+
+def _reason(event: Event) -> str:
+    return (event.values.get("reason") or event.text).strip()[:200]
+
 
 STILL = 4.0  # seconds without any line of an instance in which a message to it lay unread
 BUSY = 1.0  # the same of an instance that had work to do
@@ -54,7 +128,7 @@ class Suspect(NamedTuple):
     come in that silence and came behind it. Either shows that the process stood still.
     """
 
-    instance: Instance
+    instance: ObservedInstance
     missed: tuple[Event, ...]
     silence: Silence | None
     late: bool
@@ -65,7 +139,7 @@ class Suspect(NamedTuple):
         return self.late or self.overdue is not None
 
 
-def hung(case: Case) -> Finding | None:
+def hung(case: Case) -> CauseFinding | None:
     """One of the two sides, of which others say that it did not answer, or which read this room's message too late."""
     span = case.story.span
     ends = [case.decode_failed, case.prefill_failed]
@@ -84,12 +158,12 @@ def hung(case: Case) -> Finding | None:
     return _finding(chosen[0], next(event for event in ends if event is not None))
 
 
-def _met(case: Case) -> Iterator[Instance]:
+def _met(case: Case) -> Iterator[ObservedInstance]:
     """The engines this room was with, or was sent to."""
     names = [known.value for known in (case.who.contacted, case.who.requested) if known is not None]
     names += [one.name for one in (case.prefill, case.decode) if one is not None]
     handed_over = _handed_over(case)
-    found = dialled(case, case.decode_failed) if case.decode_failed is not None else None
+    found = case.dialled(case.decode_failed) if case.decode_failed is not None else None
     owner = found and case.deployment.bootstrap_owner(found[0])
     names += [owner.name] if owner else []
     for name in dict.fromkeys(names):
@@ -104,7 +178,7 @@ def _handed_over(case: Case) -> bool:
     return arrived and not any(PREFILL_LEG.search(event.text) for event in case.story.by("router"))
 
 
-def _suspect(case: Case, one: Instance, began: float, ended: float) -> Suspect | None:
+def _suspect(case: Case, one: ObservedInstance, began: float, ended: float) -> Suspect | None:
     missed = tuple(event for event in case.around if _unanswered(event, one, case, began, ended))
     death = case.deaths.get(one.name)
     if death is not None and death.at <= ended + 1.0:
@@ -130,7 +204,7 @@ def _believed(suspects: Sequence[Suspect], one: Suspect) -> Suspect:
     return one._replace(missed=kept)
 
 
-def _unregistered(event: Event, one: Instance, case: Case) -> bool:
+def _unregistered(event: Event, one: ObservedInstance, case: Case) -> bool:
     """The decode could connect to a rank of it, and no answer came."""
     if event.row.cause != "PD210" or "no answer" not in event.text:
         return False
@@ -138,7 +212,7 @@ def _unregistered(event: Event, one: Instance, case: Case) -> bool:
     return prefill is not None and prefill.value == one.name
 
 
-def _unanswered(event: Event, one: Instance, case: Case, began: float, ended: float) -> bool:
+def _unanswered(event: Event, one: ObservedInstance, case: Case, began: float, ended: float) -> bool:
     """Somebody else asked it while the room waited, and had no answer. A refusal is one."""
     if event.t is None or event.instance == one.name or "refused" in event.text or event.t < began - NEAR:
         return False
@@ -162,7 +236,7 @@ def _first_miss(event: Event, t: float, case: Case) -> float:
     )
 
 
-def _silence(case: Case, one: Instance, began: float, ended: float) -> Silence | None:
+def _silence(case: Case, one: ObservedInstance, began: float, ended: float) -> Silence | None:
     """The longest stretch without a line of it that reaches into the room's wait and to its end."""
     lines = [event for event in case.around if event.instance == one.name and event.t is not None]
     lines.sort(key=lambda event: event.t or 0.0)
@@ -179,7 +253,7 @@ def _silence(case: Case, one: Instance, began: float, ended: float) -> Silence |
     return longest if longest is not None and longest.until - max(longest.since, began) >= STILL else None
 
 
-def _unread(case: Case, one: Instance, silence: Silence, ended: float) -> bool:
+def _unread(case: Case, one: ObservedInstance, silence: Silence, ended: float) -> bool:
     """A message about this room had been sent to it, and was read behind the silence, when all was over.
 
     A clock that is ahead looks the same: messages of other rooms must have come sooner. A decode that ran the room had
@@ -191,12 +265,12 @@ def _unread(case: Case, one: Instance, silence: Silence, ended: float) -> bool:
     return lag is not None and error is not None and lag - error >= (BUSY if _ran(case, one) else STILL)
 
 
-def _ran(case: Case, one: Instance) -> bool:
+def _ran(case: Case, one: ObservedInstance) -> bool:
     """The room was running there."""
     return any(event.instance == one.name and event.proves(Sign.CACHE_ARRIVED) for event in case.story.by("decode"))
 
 
-def _overdue(case: Case, one: Instance, silence: Silence) -> Event | None:
+def _overdue(case: Case, one: ObservedInstance, silence: Silence) -> Event | None:
     """Its own time-out of this room, behind the silence: it came late, and it was awake for little of the limit."""
     for event in case.story.events:
         spent = TIMED_OUT.search(event.text)
@@ -222,7 +296,7 @@ def _limit(case: Case, event: Event, spent: re.Match[str]) -> float | None:
     return min((wait for wait in waits if wait), default=None)
 
 
-def _lag(events: Sequence[Event], one: Instance, silence: Silence) -> float | None:
+def _lag(events: Sequence[Event], one: ObservedInstance, silence: Silence) -> float | None:
     """Of the messages that came behind the silence, the longest way, at the least."""
     lags = []
     for sent, came in MESSAGES:
@@ -235,7 +309,7 @@ def _lag(events: Sequence[Event], one: Instance, silence: Silence) -> float | No
     return max(lags, default=None)
 
 
-def _clock_error(case: Case, one: Instance) -> float | None:
+def _clock_error(case: Case, one: ObservedInstance) -> float | None:
     """Seconds by which its clock may differ from the others': the shortest way of another room's message, either sign.
 
     None where no message came within two seconds, by the two stamps.
@@ -273,7 +347,7 @@ MESSAGES: tuple[tuple[Callable[[Event], bool], Callable[[Event], bool]], ...] = 
 )
 
 
-def _finding(found: Suspect, failed: Event) -> Finding:
+def _finding(found: Suspect, failed: Event) -> CauseFinding:
     name, silence = found.instance.name, found.silence
     proofs = [Proof(f"{name} did not answer", event) for event in found.missed[:2]]
     told = [_said(found.missed[0])] if found.missed else []
@@ -292,7 +366,7 @@ def _finding(found: Suspect, failed: Event) -> Finding:
         why = f"{name} was not reached while its own log went on: {' and '.join(told)}"
     proofs.append(Proof("so the room was given up", failed))
     fills = {"instance": name, "observed": " and ".join(told)}
-    return Finding("PD717", found.instance.role, why, tuple(proofs), name, fills, fix)
+    return CauseFinding("PD717", found.instance.role, why, tuple(proofs), name, fills, fix)
 
 
 def _said(event: Event) -> str:

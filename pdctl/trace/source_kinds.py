@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pdctl.engines.versions import spell
-from pdctl.trace.diagnosis import Kind, Source
-from pdctl.trace.mixed import APART, mixed
+from pdctl.trace.diagnosis import LogSource, SourceKind
+from pdctl.trace.room import MissingEvidence, RoomOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pdctl.engines.identify import Identity
     from pdctl.logs.library import Library
     from pdctl.logs.source import Log
-    from pdctl.trace.deployment import Deployment
+    from pdctl.trace.observed_deployment import ObservedDeployment
+    from pdctl.trace.room import Room
 
 CONTROL = frozenset(range(32)) - {9, 10, 12, 13, 27}
 SAMPLE = 1 << 15  # bytes that tell binary from text
 
 
-def sources(library: Library, deployment: Deployment) -> tuple[Source, ...]:
+def read_sources(library: Library, deployment: ObservedDeployment) -> tuple[LogSource, ...]:
     return tuple(_source(library, deployment, log) for log in library.logs)
 
 
-def _source(library: Library, deployment: Deployment, log: Log) -> Source:
+def _source(library: Library, deployment: ObservedDeployment, log: Log) -> LogSource:
     glance = library.sample(log)
     identity = glance.identity
     lines = [line for line in (*glance.head, *glance.rest) if line.strip()]
@@ -32,7 +34,7 @@ def _source(library: Library, deployment: Deployment, log: Log) -> Source:
     kind = _kind(log, identity, lines, known)
     one = deployment.instances.get(log.instance)
     began = [instant.t for line in lines[:200] if (instant := library.instant(log, line)) is not None]
-    return Source(
+    return LogSource(
         log.instance, kind, identity.role, identity.speaker.value if identity.speaker else "", release(identity),
         identity.level.value if identity.level else "", files(log), log.size,
         library.lines(log), len(lines), known, min(began, default=None), one.last if one else None,
@@ -40,19 +42,19 @@ def _source(library: Library, deployment: Deployment, log: Log) -> Source:
     )  # fmt: skip
 
 
-def _kind(log: Log, identity: Identity, lines: Sequence[bytes], known: int) -> Kind:
+def _kind(log: Log, identity: Identity, lines: Sequence[bytes], known: int) -> SourceKind:
     if not lines:
-        return Kind.EMPTY
-    if binary(lines):
-        return Kind.BINARY
-    if mixed(log, identity):
-        return Kind.MIXED
+        return SourceKind.EMPTY
+    if is_binary(lines):
+        return SourceKind.BINARY
+    if is_mixed(log, identity):
+        return SourceKind.MIXED
     if identity.speaker is None and not known:
-        return Kind.FOREIGN
-    return Kind.ROUTER if identity.role == "router" else Kind.ENGINE
+        return SourceKind.FOREIGN
+    return SourceKind.ROUTER if identity.role == "router" else SourceKind.ENGINE
 
 
-def binary(lines: Sequence[bytes]) -> bool:
+def is_binary(lines: Sequence[bytes]) -> bool:
     """Bytes no log has: more than one in fifty is a control character, or no UTF-8."""
     data = b"\n".join(lines)[:SAMPLE]
     odd = sum(data.count(bytes([each])) for each in CONTROL)
@@ -70,28 +72,28 @@ def release(identity: Identity) -> str:
     return f"before {spell(until)}" if until is not None else ""
 
 
-def _said(kind: Kind, identity: Identity, lines: Sequence[bytes], known: int, total: int, size: int) -> str:
-    if kind is Kind.EMPTY and size:
+def _said(kind: SourceKind, identity: Identity, lines: Sequence[bytes], known: int, total: int, size: int) -> str:
+    if kind is SourceKind.EMPTY and size:
         return f"no line of text in its {size} bytes: it is no log"
-    if kind is Kind.EMPTY:
+    if kind is SourceKind.EMPTY:
         return "no line in it: its process wrote nothing here, or its output goes elsewhere"
-    if kind is Kind.BINARY:
+    if kind is SourceKind.BINARY:
         return "no text: these are binary bytes; give the log itself (unpacked, as UTF-8)"
-    if kind is Kind.FOREIGN and lines[0].lstrip()[:1] in (b"{", b"["):
+    if kind is SourceKind.FOREIGN and lines[0].lstrip()[:1] in (b"{", b"["):
         return (
             "JSON in which no line of SGLang, a router or pdctl was found: give one record a line, with the text under "
             "log, message or line and the pod or unit beside it (logcli -o jsonl, jq -c '.[]')"
         )
-    if kind is Kind.FOREIGN:
+    if kind is SourceKind.FOREIGN:
         read = min(len(lines), total)  # beginning and end of a short log are the same lines
         return (
             f"no line of the {read} looked at is SGLang's, a router's or pdctl's: it is another program's log, or one "
             "whose format pdctl does not read (`pdctl dialect check` shows its lines)"
         )
-    if kind is Kind.MIXED:
+    if kind is SourceKind.MIXED:
         return (
             "lines of several processes that alternate, and none names its own: which of them failed, and which pair a "
-            f"room had, cannot be told; {APART}"
+            f"room had, cannot be told; {SEPARATE}"
         )
     if identity.role == "" and known:
         return "no line tells whether it is a prefill or a decode: give its log from the start"
@@ -101,3 +103,32 @@ def _said(kind: Kind, identity: Identity, lines: Sequence[bytes], known: int, to
 def files(log: Log) -> tuple[str, ...]:
     """What to open: of a source of a merged stream the stream itself."""
     return tuple(dict.fromkeys(part.origin or part.path for part in log.parts))
+
+
+SEPARATE = (
+    "give each process's log by itself, or let the collector name the source: kubectl logs --prefix, stern, docker "
+    "compose logs (without --no-log-prefix), journalctl -o json"
+)
+
+
+def is_mixed(log: Log, identity: Identity) -> bool:
+    """Lines of several roles stand in the log, or of several processes, and it could not be taken apart."""
+    several = not identity.role and any(reason.startswith("several roles") for reason in identity.reasons)
+    return log.mixed or several
+
+
+def mixed_logs(library: Library) -> frozenset[str]:
+    return frozenset(log.instance for log in library.logs if is_mixed(log, library.identity(log)))
+
+
+def without_verdict(room: Room, among: Iterable[str]) -> Room:
+    """The room without anything that rests on who wrote a line: only that a line calls it failed stays."""
+    several = ", ".join(sorted({step.instance for step in room.events} & set(among)))
+    what = f"which process wrote which line: {several} holds lines of several processes, and none names its own"
+    failed = room.outcome is RoomOutcome.FAILED
+    return replace(
+        room, outcome=RoomOutcome.FAILED if failed else RoomOutcome.UNKNOWN, prefill_requested=None,
+        prefill_contacted=None, decode=None, cause=None, wrong_prefill=None, consequences=(), fix="", gap=None,
+        evidence=(), known={}, missing_evidence=(MissingEvidence(what, SEPARATE),),
+        notes=(f"no verdict: {what}",),
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A process was gone: the decode or the prefill of the room died, or its scheduler crashed on this very room."""
+"""A process was gone or fell over this room: dead engines, rooms used twice, settings that do not fit."""
 
 from __future__ import annotations
 
@@ -8,25 +8,21 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.sglang import behaviour
 from pdctl.engines.sign import Phase, Sign
-from pdctl.trace import signs, unexplained_ends
-from pdctl.trace.case import NEAR, Case, Finding, Proof
-from pdctl.trace.causes.mismatches import described
-from pdctl.trace.causes.ports import dialled
-from pdctl.trace.deaths import shows
-from pdctl.trace.story import waited
+from pdctl.trace.case import NEAR, Case, CauseFinding, Proof, is_mismatch, what_it_shows
+from pdctl.trace.room import MissingEvidence
+from pdctl.trace.room_events import is_failure, seconds_waited
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pdctl.logs.event import Event
-    from pdctl.trace.deaths import Death
-
+    from pdctl.trace.case import DeathProof
 
 AT_ONCE = 2.0  # seconds between a router's loss of one leg and the end of the other it drops for that
 SAMPLES = re.compile(r"""['"]n['"]: ?(?:[2-9]|[1-9]\d)\b|\bn=(?:[2-9]|[1-9]\d)\b""")
 
 
-def reused(case: Case) -> Finding | None:
+def reused(case: Case) -> CauseFinding | None:
     """One room, two requests: the second finds the tables of the first."""
     keyed = next((event for event in case.story.events if event.proves(Sign.ROOM_USED_UP)), None)
     twice = {name: rids for name, rids in case.story.rids.items() if len(rids) > 1}
@@ -44,10 +40,10 @@ def reused(case: Case) -> Finding | None:
     culprit = keyed or spoken or proofs[0].event
     fills = {"room": str(case.story.room), "instance": culprit.instance}
     why = "two requests shared the room: the second one looked for an entry that the first one had used up"
-    return Finding("PD707", "router", why, tuple(proofs), culprit.instance, fills)
+    return CauseFinding("PD707", "router", why, tuple(proofs), culprit.instance, fills)
 
 
-def zero(case: Case) -> Finding | None:
+def zero(case: Case) -> CauseFinding | None:
     """A decode takes the 0 it finds for "nothing written yet", and waits."""
     first = next((event for event in case.story.events if event.role == "decode"), None)
     decode = case.decode
@@ -58,10 +54,10 @@ def zero(case: Case) -> Finding | None:
     why = "a request used room 0, which the decode reads as: nothing was written yet"
     proof = Proof("room 0 in a real transfer", first)
     fix = "draw the room in the router, from 1 to 2^63 - 1"
-    return Finding("PD716", "client", why, (proof,), decode.name, {"instance": decode.name}, fix)
+    return CauseFinding("PD716", "client", why, (proof,), decode.name, {"instance": decode.name}, fix)
 
 
-def shared(case: Case) -> Finding | None:
+def shared(case: Case) -> CauseFinding | None:
     """Two requests had the room at one engine at the same time, and it failed; nothing else explains it."""
     twice = {name: rids for name, rids in case.story.rids.items() if len(rids) > 1 and _overlap(case, name, rids)}
     if not twice or not case.failed:
@@ -72,7 +68,7 @@ def shared(case: Case) -> Finding | None:
         proofs += [Proof(f"{name} had the room for request {rid}", event) for rid, event in first.items()]
     name = next(iter(twice))
     fills = {"room": str(case.story.room), "instance": name}
-    return Finding("PD707", "router", "two requests had this room at once", tuple(proofs), name, fills)
+    return CauseFinding("PD707", "router", "two requests had this room at once", tuple(proofs), name, fills)
 
 
 def _overlap(case: Case, name: str, rids: Iterable[str]) -> bool:
@@ -80,8 +76,8 @@ def _overlap(case: Case, name: str, rids: Iterable[str]) -> bool:
     spans = []
     for rid in rids:
         lines = [event for event in case.story.events if event.instance == name and event.rid == rid]
-        times = [event.t - waited(event) for event in lines if event.t is not None]
-        ends = [event.t for event in lines if event.proves(Sign.REQUEST_FINISHED) or signs.failed(event)]
+        times = [event.t - seconds_waited(event) for event in lines if event.t is not None]
+        ends = [event.t for event in lines if event.proves(Sign.REQUEST_FINISHED) or is_failure(event)]
         if times:
             spans.append((min(times), max((t for t in ends if t is not None), default=float("inf"))))
     spans.sort()
@@ -89,7 +85,7 @@ def _overlap(case: Case, name: str, rids: Iterable[str]) -> bool:
     return len(spans) < 2 or any(after[0] <= before[1] for before, after in pairwise(spans))
 
 
-def sampled(case: Case) -> Finding | None:
+def sampled(case: Case) -> CauseFinding | None:
     """One request with n > 1: every sample has the room, and an id of its own."""
     for name, rids in case.story.rids.items():
         came = [event for event in case.story.events if event.instance == name and event.proves(Sign.REQUEST_ARRIVED)]
@@ -103,11 +99,11 @@ def sampled(case: Case) -> Finding | None:
         proofs += [Proof(f"one request came to {name}", event) for event in (came or dispatched)[:1] if not asked]
         proofs += [Proof(f"{name} had the room for sample {rid}", event) for rid, event in first.items()]
         why = f"one request became {len(rids)} samples at {name}, and each of them has this room"
-        return Finding("PD319", "client", why, tuple(proofs), name, {"instance": name, "observed": str(len(rids))})
+        return CauseFinding("PD319", "client", why, tuple(proofs), name, {"instance": name, "observed": str(len(rids))})
     return None
 
 
-def decode_gone(case: Case) -> Finding | None:
+def decode_gone(case: Case) -> CauseFinding | None:
     """No decode, so no page list; or no decode any more, so no answer."""
     decode = case.decode
     if case.decode_failed is not None or decode is None or decode.name not in case.deaths:
@@ -117,17 +113,17 @@ def decode_gone(case: Case) -> Finding | None:
     # That it died is not enough: something must show that the room was not through by then.
     if not _in_time(case, death) or not (case.prefill_failed or broken or _fell_on(case, death)):
         return None
-    missed = [Proof(shows(event, death), event) for event in death.evidence]
+    missed = [Proof(what_it_shows(event, death), event) for event in death.evidence]
     waiting = [Proof("the prefill waited for it in vain", case.prefill_failed)] if case.prefill_failed else []
     waiting += [Proof("the router's connection to it broke", event) for event in broken[:1]]
     if death.of is not None and death.of.row.cause and not death.of.proves(Sign.ROOM_USED_UP):
         return described(death.of, case, (*missed, *waiting), f"{decode.name} crashed on it")
-    why = f"{decode.name} was gone: {_of(death)}"
-    fills = {"decode": decode.name, "instance": decode.name, "observed": _of(death)}
-    return Finding("PD704", "decode", why, (*missed, *waiting), decode.name, fills, unexplained_ends.fix(death))
+    why = f"{decode.name} was gone: {_reason_of(death)}"
+    fills = {"decode": decode.name, "instance": decode.name, "observed": _reason_of(death)}
+    return CauseFinding("PD704", "decode", why, (*missed, *waiting), decode.name, fills, fix_of_death(death))
 
 
-def prefill_gone(case: Case) -> Finding | None:
+def prefill_gone(case: Case) -> CauseFinding | None:
     """The prefill the room was sent to does not answer: its KV cache will never come."""
     failed = case.decode_failed
     gone = [death for death in _prefills(case) if _in_time(case, death)]
@@ -135,16 +131,16 @@ def prefill_gone(case: Case) -> Finding | None:
         return None
     death = gone[0]
     name = death.instance.name
-    proofs = [Proof(shows(event, death), event) for event in death.evidence]
+    proofs = [Proof(what_it_shows(event, death), event) for event in death.evidence]
     proofs.append(Proof("so the decode gave the room up", failed))
     if death.of is not None and death.of.row.cause and not death.of.proves(Sign.ROOM_USED_UP):
         return described(death.of, case, tuple(proofs), f"{name} crashed on it")
-    why = f"{name} was gone: {_of(death)}"
-    fills = {"prefill": name, "instance": name, "observed": _of(death)}
-    return Finding("PD705", "prefill", why, tuple(proofs), name, fills, unexplained_ends.fix(death))
+    why = f"{name} was gone: {_reason_of(death)}"
+    fills = {"prefill": name, "instance": name, "observed": _reason_of(death)}
+    return CauseFinding("PD705", "prefill", why, tuple(proofs), name, fills, fix_of_death(death))
 
 
-def first_request(case: Case) -> Finding | None:
+def first_request(case: Case) -> CauseFinding | None:
     """No line names the room, but the only decode fell over the first request it ever had: any room ended there."""
     decode = case.decode
     if case.story.events or decode is None or decode.name not in case.deaths:
@@ -157,7 +153,7 @@ def first_request(case: Case) -> Finding | None:
     return described(death.of, case, tuple(Proof("the crash", event) for event in death.evidence), how)
 
 
-def _prefills(case: Case) -> Iterable[Death]:
+def _prefills(case: Case) -> Iterable[DeathProof]:
     """Dead prefills this room can have had: contacted, asked, sent to, or behind the address its decode dialled."""
     names = {known.value for known in (case.who.contacted, case.who.requested) if known is not None}
     if case.prefill is not None:
@@ -188,12 +184,12 @@ def _lost(case: Case) -> set[str]:
 
 def _dialled(case: Case, name: str) -> bool:
     """The decode's failure names this prefill's bootstrap server."""
-    found = dialled(case, case.decode_failed) if case.decode_failed is not None else None
+    found = case.dialled(case.decode_failed) if case.decode_failed is not None else None
     owner = found and case.deployment.bootstrap_owner(found[0])
     return bool(owner and owner.name == name)
 
 
-def _in_time(case: Case, death: Death) -> bool:
+def _in_time(case: Case, death: DeathProof) -> bool:
     """It died before the room ended; a room that was over by then has another story."""
     span = case.story.span
     if span is None or case.done is not None:
@@ -212,14 +208,14 @@ def _legs_broken(case: Case) -> list[Event]:
     return [events[0] for events in lost] if lost and all(lost) else []
 
 
-def _fell_on(case: Case, death: Death) -> bool:
+def _fell_on(case: Case, death: DeathProof) -> bool:
     """The decode crashed in the second of its last line about this room."""
     last = max((event.t for event in case.story.by("decode") if event.t is not None), default=None)
     return death.of is not None and last is not None and abs(death.at - last) < 1.0
 
 
-def _of(death: Death) -> str:
-    told = death.of or unexplained_ends.launchers_line(death) or unexplained_ends.rehearsed(death)
+def _reason_of(death: DeathProof) -> str:
+    told = death.of or launchers_line(death) or rehearsed(death)
     return told.text.strip().removeprefix("pdctl: ")[:160] if told is not None else "no line of its log says why"
 
 
@@ -227,7 +223,7 @@ def _first_traceback(crash: Event) -> str:
     return f"grep -m1 -n -A30 Traceback {crash.place.path}"
 
 
-def crashed(case: Case) -> Finding | None:
+def crashed(case: Case) -> CauseFinding | None:
     """A scheduler crash that took the room, with no better name."""
     for name in {event.instance for event in case.story.events}:
         death = case.deaths.get(name)
@@ -238,5 +234,120 @@ def crashed(case: Case) -> Finding | None:
             fills = {"instance": name, "observed": crash.text.strip()[:120]}
             why = f"a scheduler of {name} crashed while it had the room"
             proof = Proof("the crash", crash)
-            return Finding("PD709", death.instance.role, why, (proof,), name, fills, _first_traceback(crash))
+            return CauseFinding("PD709", death.instance.role, why, (proof,), name, fills, _first_traceback(crash))
     return None
+
+
+# Code → (value of the prefill, value of the decode, the flag both must give).
+COMPARED = {
+    "PD302": ("prefill_page_size", "decode_page_size", "--page-size"),
+    "PD303": ("prefill_dtype", "decode_dtype", "--kv-cache-dtype"),
+    "PD304": ("prefill_layout", "decode_layout", "--attention-backend"),
+    "PD325": ("prefill_policy", "decode_policy", "--disaggregation-decode-allocation-policy"),
+}
+
+
+def described(line: Event, case: Case, proofs: tuple[Proof, ...], how: str) -> CauseFinding:
+    """The finding a mismatch line stands for."""
+    prefill, decode, flag = COMPARED.get(line.row.cause, ("", "", ""))
+    names = _pair(case)
+    fills = {
+        "observed": line.values.get(prefill, line.text.strip()[:120]), "expected": line.values.get(decode, "the same"),
+        "instance": names[0], "other": names[1], "prefill": names[0], "decode": names[1], "model": "the model",
+    }  # fmt: skip
+    fix = f"start {names[0]} and {names[1]} with the same {flag}" if flag else ""
+    proof = Proof("both sides were compared, and differ", line)
+    rest = tuple(one for one in proofs if one.event is not line)
+    return CauseFinding(
+        line.row.cause, "decode", f"{line.text.strip()[:200]}: {how}", (proof, *rest), names[1], fills, fix
+    )
+
+
+def _pair(case: Case) -> tuple[str, str]:
+    met = case.who.contacted or case.who.requested
+    prefill = met.value if met else case.prefill.name if case.prefill else "prefill"
+    return prefill, case.decode.name if case.decode else "decode"
+
+
+def mismatch_logged(case: Case) -> CauseFinding | None:
+    """A mismatch the decode or prefill wrote down while the room was with it."""
+    span = case.story.span
+    if span is None or case.done is not None or case.who.arrived is not None:
+        return None
+    names = {event.instance for event in case.story.events}
+    for line in case.around:
+        near = line.t is not None and span[0] - NEAR <= line.t <= span[1] + NEAR
+        if near and line.instance in names and is_mismatch(line):
+            return described(line, case, (), f"{line.instance} says so")
+    return None
+
+
+def attention_tp(case: Case) -> CauseFinding | None:
+    """The transfer never completes, and the two sides cut their heads differently."""
+    failed = case.decode_failed
+    if failed is None or not (seconds_waited(failed) or failed.proves(Sign.GAVE_UP_WAITING)) or case.who.crossed:
+        return None
+    met = case.who.contacted
+    prefill = case.deployment.instances.get(met.value) if met else None
+    decode = case.decode
+    if prefill is None or decode is None:
+        return None
+    sizes = case.unequal_attention_tp
+    if sizes is None:
+        return None
+    names = (prefill.name, decode.name)
+    fills = {
+        "observed": str(sizes[0]), "expected": str(sizes[1]), "instance": names[0], "other": names[1],
+        "model": "the model",
+    }  # fmt: skip
+    why = (
+        f"{names[0]} got the page list, and no cache came whole: its attention TP is {sizes[0]}, "
+        f"{names[1]}'s is {sizes[1]}, so every page is cut by heads"
+    )
+    proofs = [Proof("the page list arrived", event) for event in (met.events[:1] if met else ())]
+    proofs.append(Proof("no cache came until the decode gave up", failed))
+    fix = f"start {names[0]} and {names[1]} with the same --tp-size and --dp-size"
+    return CauseFinding("PD305", "prefill", why, tuple(proofs), names[0], fills, fix)
+
+
+KERNEL = "sudo dmesg -T | grep -iE 'out of memory|killed process'"
+NODE = re.compile(r"\bits node (\S+)")
+
+
+def launchers_line(death: DeathProof) -> Event | None:
+    """`pdctl: decode-0 generation 1 was killed by SIGKILL …`, or that it was lost with its node."""
+    return next((event for event in death.evidence if event.proves(Sign.DIED)), None)
+
+
+def rehearsed(death: DeathProof) -> Event | None:
+    """`REHEARSAL: this instance ends itself …`: it was told to, and its own log says so."""
+    return next((event for event in death.evidence if event.proves(Sign.REHEARSED)), None)
+
+
+def fix_of_death(death: DeathProof) -> str:
+    """Fits how it was launched, as far as its log tells: pdctl writes such a line on a host or in a Slurm job."""
+    name, line = death.instance.name, launchers_line(death)
+    if rehearsed(death) is not None:
+        return f"start {name} again: its end was a rehearsal"
+    if line is None:
+        return f"{KERNEL}   # on the host of {name}; on Kubernetes: kubectl describe pod"
+    if not line.values.get("signal"):  # it was lost
+        node = NODE.search(line.text)
+        return f"scontrol show node {node[1]}" if node else "sinfo -R"
+    if line.values.get("signal") == "SIGKILL":
+        return f"{KERNEL}   # on the host of {name}: a line there is the OOM killer's"
+    return f"tail -n 50 {line.place.path}"
+
+
+def unknown_of_death(death: DeathProof) -> tuple[MissingEvidence, ...]:
+    """What is left to find out. A launcher's line that names a signal, or the node, has told the rest."""
+    name, line = death.instance.name, launchers_line(death)
+    if rehearsed(death) is not None:
+        return ()
+    if line is None:
+        how = f"`{KERNEL}` on its host, its exit code, on Kubernetes `kubectl describe pod`"
+        return (MissingEvidence(f"what ended {name}: its log stops without a word", how),)
+    if line.values.get("signal") == "SIGKILL":
+        how = f"`{KERNEL}` on its host: the OOM killer writes there, a `kill -9` leaves no line"
+        return (MissingEvidence(f"who sent SIGKILL to {name}: no process can log that of itself", how),)
+    return ()

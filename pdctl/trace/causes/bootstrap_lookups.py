@@ -1,0 +1,311 @@
+"""The decode looked for the prefill's bootstrap server in the wrong place: null, wrong and swapped ports, dead ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.engines import numerals
+from pdctl.engines.sign import Sign
+from pdctl.trace.case import Case, CauseFinding, Proof
+from pdctl.trace.observed_deployment import HostPort, on_hosts_of_their_own, parse_address, router_command, sent_address
+from pdctl.trace.room_events import Conclusion, seconds_waited, shows_page_list
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.engines.identify import Target
+    from pdctl.logs.event import Event
+    from pdctl.trace.observed_deployment import ObservedInstance, RouterWorkers
+
+
+def crossed(case: Case) -> CauseFinding | None:
+    """The request went to one prefill, the page list to another."""
+    if not case.who.crossed:
+        return None
+    asked, met = case.who.requested, case.who.contacted
+    assert asked is not None
+    assert met is not None
+    proofs = (
+        *(Proof(f"{asked.value} has the request: {asked.why}", event) for event in asked.events[:1]),
+        *(Proof(f"{met.value} got the page list: {met.why}", event) for event in met.events[:1]),
+    )
+    requested = case.deployment.instances.get(asked.value)
+    contacted = case.deployment.instances.get(met.value)
+    return _misled(case, requested, contacted, proofs, f"{asked.value} waits for a page list that went to {met.value}")
+
+
+def _misled(
+    case: Case,
+    requested: ObservedInstance | None,
+    contacted: ObservedInstance | None,
+    proofs: tuple[Proof, ...],
+    why: str,
+) -> CauseFinding:
+    """The port that led there: what the router sent for `requested`, against what each prefill listens on."""
+    port, said = _sent(case, requested)
+    own = requested.bootstrap_port if requested else None
+    other = contacted.bootstrap_port if contacted else None
+    name = requested.name if requested else case.who.url or "the prefill with the request"
+    there = f"{other} ({contacted.name})" if other and contacted else contacted.name if contacted else "another"
+    fills = {
+        "instance": name, "other": contacted.name if contacted else "", "prefill": name,
+        "contacted": contacted.name if contacted else "", "url": case.who.url or f"<URL of {name}>",
+        "port": str(own or "<its bootstrap port>"), "observed": there, "expected": str(own) if own else name,
+    }  # fmt: skip
+    where = contacted.name if contacted else ""
+    proofs = (*proofs, *said)
+    fix = router_command(case.deployment)
+    if port == "null":
+        why = f"{why}: the router sends no bootstrap port, and the decode puts in its own"
+        return CauseFinding("PD201", "router", why, proofs, name, fills, fix)
+    sent = numerals.whole(port)
+    if sent is not None:
+        fills["observed"] = port
+        if own is not None and sent != own:
+            swapped = sent == other and _listed_port(case, contacted)[0] == str(own)
+            code = "PD203" if swapped else "PD202"
+            why = f"{why}: the router sends port {port} for {name}, which listens on {own}"
+            return CauseFinding(code, "router", why, proofs, name, fills, fix)
+    return CauseFinding("PD701", "router", why, proofs, where, fills, fix)
+
+
+def _sent(case: Case, instance: ObservedInstance | None) -> tuple[str, tuple[Proof, ...]]:
+    """The bootstrap port this prefill's requests carry: "null", digits, or "" when no line says."""
+    for event in case.story.events:
+        if event.proves(Sign.REQUEST_ARRIVED) and event.values.get("port"):
+            port = "null" if event.values["port"] == "None" else event.values["port"]
+            return port, (Proof(f"the request carried bootstrap port {port}", event),)
+    own = [event for event in case.story.by("router") if "addr" in event.values]
+    if own:
+        address = parse_address(own[0].values["addr"])
+        port = "null" if address is None or address.port is None else str(address.port)
+        return port, (Proof(f"the router sent bootstrap port {port}", own[0]),)
+    return _listed_port(case, instance)
+
+
+def _listed_port(case: Case, instance: ObservedInstance | None) -> tuple[str, tuple[Proof, ...]]:
+    """As the router's start line lists it."""
+    ports = {("null" if one.port is None else str(one.port)): start for one, start in _listed(case, instance)}
+    if len(ports) != 1:
+        return "", ()
+    port, start = next(iter(ports.items()))
+    return port, (Proof(f"the router was started with bootstrap port {port} for it", start),) if start else ()
+
+
+def _listed(case: Case, instance: ObservedInstance | None) -> list[tuple[Target, Event | None]]:
+    """The entries of the routers' lists that can be this prefill: its own, or all while nobody can tell."""
+    entries = [(one, router.start) for router in case.deployment.routers for one in router.prefills]
+    mine = [entry for entry in entries if instance and case.deployment.at_url(entry[0].url) is instance]
+    return mine or [entry for entry in entries if case.deployment.at_url(entry[0].url) is None] or entries
+
+
+def unreachable(case: Case) -> CauseFinding | None:
+    """The decode found no bootstrap server where the request sent it."""
+    failed = case.decode_failed
+    if failed is None or not failed.proves(Sign.GAVE_UP_UNMET) or failed.t is None:
+        return None
+    found = case.dialled(failed)
+    if found is None:
+        return None
+    address, line = found
+    proofs = (Proof(f"nobody answered at {address}", line), Proof("so the decode gave the room up", failed))
+    owner = case.deployment.bootstrap_owner(address)
+    if owner is not None:
+        return None if owner.name in case.deaths else _silent(case, owner, address, proofs)
+    asked = case.prefill
+    port, said = _sent(case, asked)
+    own = asked.bootstrap_port if asked else None
+    name = asked.name if asked else case.who.url or "the prefill"
+    fills = {
+        "instance": name, "prefill": name, "observed": str(address), "expected": str(own or "its own port"),
+        "url": case.who.url or "", "port": str(own or ""),
+    }  # fmt: skip
+    fix = router_command(case.deployment)
+    if port == "null":
+        why = f"the router sends no bootstrap port, the decode puts in its own, and nobody listens on {address}"
+        return CauseFinding("PD201", "router", why, (*proofs, *said), name, fills, fix)
+    if own is not None and address.port != own:
+        fills["observed"] = str(address.port)
+        code = "PD206" if asked and asked.port == address.port else "PD202"
+        why = f"the decode was sent to port {address.port}, {name}'s bootstrap server listens on {own}"
+        return CauseFinding(code, "router", why, (*proofs, *said), name, fills, fix)
+    why = f"nothing listens at {address}, where the request sent the decode"
+    fix = f"curl -sS http://{address}/health   # from the decode's host"
+    return CauseFinding("PD205", "prefill", why, (*proofs, *said), name, fills, fix)
+
+
+def _silent(case: Case, owner: ObservedInstance, address: HostPort, proofs: tuple[Proof, ...]) -> CauseFinding:
+    fills = {"instance": owner.name, "prefill": owner.name, "observed": str(address), "expected": str(address)}
+    why = f"{owner.name} is up and owns {address}, but the decode cannot reach it"
+    return CauseFinding("PD205", "prefill", why, proofs, owner.name, fills, f"curl -sS http://{address}/health")
+
+
+MOST_NAMED = 4  # prefills named in one sentence
+
+
+class Destination(NamedTuple):
+    """An entry of the router's list: whose it is, and the bootstrap port at which its decode looks for it.
+
+    port None: nobody tells what the decode puts in for the router's null.
+    """
+
+    entry: Target
+    owner: ObservedInstance | None
+    port: int | None
+
+    @property
+    def home(self) -> bool | None:
+        """Whether that is its own bootstrap server; None where the logs do not tell."""
+        own = self.owner.bootstrap_port if self.owner else None
+        return None if own is None or self.port is None else own == self.port
+
+    @property
+    def name(self) -> str:
+        return self.owner.name if self.owner else self.entry.url
+
+
+def destinations(case: Case, router: RouterWorkers) -> list[Destination]:
+    """Of all prefills the request can have been sent to."""
+    default = case.decode.default_port if case.decode else None
+    entries = [one for one in router.prefills if one.url == case.who.url] or router.prefills
+    found = []
+    for one in entries:
+        address = sent_address(one, default)
+        found.append(Destination(one, case.deployment.at_url(one.url), address.port if address else None))
+    return found
+
+
+def misdirected(case: Case) -> CauseFinding | None:
+    """Whichever prefill had the request, its decode was sent to another port than the prefill's own log names."""
+    router, failed = case.router, case.decode_failed or case.prefill_failed
+    known = case.who.requested or case.who.arrived
+    if router is None or router.cut or failed is None or known is not None or not _met(case):
+        return None
+    found = destinations(case, router)
+    if not found or any(one.home is not False for one in found):
+        return None
+    first = found[0]
+    other = next((one for one in found if one.owner and one.owner.bootstrap_port == first.port), None)
+    swapped = other is not None and first.owner is not None and other.port == first.owner.bootstrap_port
+    nulls = all(one.entry.port is None for one in found)
+    code = "PD201" if nulls else "PD203" if swapped else "PD202"
+    ports = ", ".join(f"{one.port or 'null'} for {one.name}" for one in found)
+    own = ", ".join(f"{one.name} on {one.owner.bootstrap_port}" for one in found if one.owner)
+    proofs = [Proof(f"the router was started with these ports: {ports}", router.start)] if router.start else []
+    for one in found:
+        start = _start(case, one.owner)
+        proofs += [Proof(f"{one.name} listens on {one.owner.bootstrap_port}", start)] if start and one.owner else []
+    proofs.append(Proof("no cache came until it was given up", failed))
+    sends = f"the decode puts in its own port, {first.port}" if nulls else f"the router sends port {ports}"
+    why = f"{sends}; the bootstrap servers listen elsewhere: {own}: whichever had this request, the decode missed it"
+    fills = {
+        "instance": first.name, "other": other.name if other else "", "observed": str(first.port),
+        "url": first.entry.url, "expected": str(first.owner.bootstrap_port) if first.owner else "",
+    }  # fmt: skip
+    return CauseFinding(code, "router", why, tuple(proofs), first.name, fills, router_command(case.deployment))
+
+
+def _met(case: Case) -> bool:
+    """The decode looked for a prefill and found one: what it found nobody at has a cause of its own."""
+    failed = case.decode_failed
+    return failed is None or not failed.proves(Sign.GAVE_UP_UNMET)
+
+
+def _start(case: Case, instance: ObservedInstance | None) -> Event | None:
+    """The line of its log that names its bootstrap port."""
+    names = "" if instance is None else instance.name
+    return next((event for event in case.around if event.instance == names and event.proves(Sign.BOOTSTRAP_PORT)), None)
+
+
+def null_ports(case: Case) -> CauseFinding | None:
+    """The router sends nulls, and a decode that had sent its page list waited in vain: for a cache of another prefill.
+
+    Who had the request follows where the list has two prefills, and one of them got the page list and no request.
+    """
+    router, failed = case.router, case.decode_failed
+    if case.who.requested is not None or router is None or failed is None or case.prefill_failed:
+        return None
+    timed_out = bool(seconds_waited(failed)) or failed.proves(Sign.GAVE_UP_WAITING)
+    entries = router.prefills
+    if not timed_out or any(one.port is not None for one in entries) or (len(entries) < 2 and not router.cut):
+        return None
+    found = destinations(case, router)
+    # On hosts of their own every null leads to the prefill it was meant for, or to nobody.
+    if (
+        all(one.home for one in found)
+        or (on_hosts_of_their_own(entries) and not router.cut)
+        or case.unequal_attention_tp is not None
+    ):
+        return None
+    met = case.who.contacted
+    asked = _by_elimination(case, router, found, met) if met is not None else None
+    proofs = [
+        *([Proof(f"{met.value} got the page list: {met.why}", met.events[0])] if met is not None else []),
+        Proof("no cache came until the decode gave up", failed),
+        *([Proof("the router was started without bootstrap ports", router.start)] if router.start else []),
+    ]
+    victim, why = _why_null(case, router, found, met, asked)
+    contacted = case.deployment.instances.get(met.value) if met is not None else None
+    there = contacted.bootstrap_port if contacted else None
+    owner = case.deployment.instances.get(asked.value) if asked is not None else None
+    fills = {
+        "instance": victim or _every(router, found),
+        "observed": f"{there} ({met.value})" if there and met else met.value if met else "its own default port",
+        "expected": str(owner.bootstrap_port) if owner and owner.bootstrap_port else victim or "the prefill's",
+    }  # fmt: skip
+    fix = router_command(case.deployment)
+    return CauseFinding("PD201", "router", why, tuple(proofs), asked.value if asked else "", fills, fix, asked)
+
+
+def _by_elimination(
+    case: Case, router: RouterWorkers, found: Sequence[Destination], met: Conclusion
+) -> Conclusion | None:
+    """The other of two prefills, where the one that got the page list shows no request for this room.
+
+    Its silence counts where its own lines tell of the page list: at that level it would have told of the cache, too.
+    Nothing follows where an attempt of the router that can be this room went to another prefill than the one left.
+    """
+    if not any(event.instance == met.value and shows_page_list(event) for event in case.story.events):
+        return None
+    prefills = [one.name for one in case.deployment.prefills]
+    others = [name for name in prefills if name != met.value]
+    if router.cut or len(router.prefills) != 2 or len(prefills) != 2 or len(others) != 1 or case.who.several:
+        return None
+    owners = {one.owner.name: one for one in found if one.owner is not None}
+    if not set(owners) <= set(prefills) or (others[0] in owners and owners[others[0]].home):
+        return None
+    sent = [case.deployment.at_url(one.prefill) for one in case.joined.attempts if one.prefill]
+    if any(one is None or one.name != others[0] for one in sent):
+        return None
+    why = (
+        f"by elimination: the router has two prefills, and {met.value} got the page list and shows no request for this "
+        "room; no line says so outright"
+    )
+    lines = (*([router.start] if router.start else []), *met.events[:1])
+    return Conclusion(others[0], why, lines, by_elimination=True)
+
+
+def _why_null(
+    case: Case, router: RouterWorkers, found: Sequence[Destination], met: Conclusion | None, asked: Conclusion | None
+) -> tuple[str, str]:
+    """The prefill that waits, "" where it cannot be named, and why."""
+    nulls = "the router sends no bootstrap port, and the decode puts in its own, which is one prefill's at most"
+    if met is None:
+        return "", f"{nulls}; no line says which prefill had this request, nor which one got the page list"
+    if asked is not None:
+        why = (
+            f"{asked.value} waits for a page list that went to {met.value}: {nulls}; {asked.value} is named {asked.why}"
+        )
+        return asked.value, why
+    silent = f"{nulls}; the page list went to {met.value}, which shows no request for this room"
+    left = [one for one in found if one.name != met.value]
+    if not router.cut and len(found) == 2 and len(left) == 1:
+        return left[0].name, f"{silent}: by elimination the request went to {left[0].name}, whose log is not here"
+    others = [one.name for one in case.deployment.prefills if one.name != met.value]
+    here = f": of those whose logs are here, that leaves {others[0]}" if len(others) == 1 else ""
+    return "", f"{silent}: it went to another one, and no line says to which{here}"
+
+
+def _every(router: RouterWorkers, found: Sequence[Destination]) -> str:
+    names = list(dict.fromkeys(one.name for one in found))
+    return " and ".join(names[:MOST_NAMED]) + (" and others" if router.cut or len(names) > MOST_NAMED else "")

@@ -1,0 +1,360 @@
+"""Who is who, by the logs: instances, the addresses they own, and the workers each router hands out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
+
+from pdctl.engines import numerals
+from pdctl.engines.adapters import adapter
+from pdctl.engines.routers.adapters import SGLANG_ROUTER
+from pdctl.engines.sign import Sign
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pdctl.engines.identify import Identity, Target
+    from pdctl.logs.event import Event
+    from pdctl.logs.library import Library
+    from pdctl.logs.starts_and_ends import LogEnd
+
+RANKS = 4096  # more data parallel ranks than that nobody has
+GRACE = 30.0  # seconds of log behind a line from which silence after it is not the log's end
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedInstance:
+    """One log's process. hosts: addresses it is known by; ranks: `host:port` of its KV managers; agents: NIXL names.
+
+    default_port: what it puts in where a request brings no bootstrap port. started, last: stamps of its start lines and
+    of its last line. clean: it ended as it was told to. final: the last known lines of its log. watched: pdctl launched
+    it, and writes its end into its log.
+    """
+
+    name: str
+    role: str
+    identity: Identity
+    host: str
+    port: int | None
+    bootstrap_port: int | None
+    default_port: int | None
+    hosts: frozenset[str]
+    ranks: frozenset[str]
+    agents: frozenset[str]
+    started: tuple[float, ...]
+    last: float | None
+    clean: bool
+    final: tuple[Event, ...]
+    watched: bool = False
+
+    def listens_on(self, host: str) -> bool | None:
+        """Whether `host` is this process's address; None: it listens on every address and names none."""
+        if any(same_host(host, known) for known in self.hosts):
+            return True
+        return None if self.host in WILDCARDS else False
+
+    def lived_past(self, t: float) -> bool:
+        """A line later than the second of `t`, and no new start between: it was up all the time."""
+        if self.last is None or self.last < t + 1.0:
+            return False
+        return not any(t < start <= self.last for start in self.started)
+
+    def ends_behind(self, t: float) -> bool:
+        """Its log ends so soon after `t` that its silence since then proves nothing."""
+        return self.last is not None and self.last <= t + GRACE
+
+    def covers(self, since: float, until: float) -> bool:
+        """Its log begins with its start, before `since`, and goes on past `until`."""
+        return any(start <= since for start in self.started) and self.lived_past(until)
+
+
+class ObservedDeployment:
+    """`history`: each router's workers, start by start; `routers`: those of one moment."""
+
+    def __init__(self, instances: Iterable[ObservedInstance], history: Iterable[tuple[RouterWorkers, ...]]) -> None:
+        self.instances: Mapping[str, ObservedInstance] = {one.name: one for one in instances}
+        self.history = tuple(starts for starts in history if starts)
+        self.routers = tuple(starts[0] for starts in self.history if len(starts) == 1)
+
+    def at(self, t: float | None) -> ObservedDeployment:
+        """As it was at `t`. A router that was started with other workers since counts as it was then."""
+        if len(self.routers) == len(self.history):
+            return self
+        return ObservedDeployment(
+            self.instances.values(), ((_as_of(starts, t),) for starts in self.history if t is not None)
+        )
+
+    @classmethod
+    def of(cls, library: Library) -> ObservedDeployment:
+        starts: dict[str, list[Event]] = {}
+        for event in library.starts():
+            starts.setdefault(event.instance, []).append(event)
+        ends = library.ends()
+        logs = list({log.instance: log for log in reversed(library.logs)}.values())[::-1]  # of each instance, node 0's
+        instances = [
+            _instance(log.instance, library.identity(log), starts.get(log.instance, []), ends.get(log.instance))
+            for log in logs
+        ]
+        return cls(
+            instances, [routers_of(one.instance, library.identity(one), starts.get(one.instance, [])) for one in logs]
+        )
+
+    @cached_property
+    def prefills(self) -> tuple[ObservedInstance, ...]:
+        return tuple(one for one in self.instances.values() if one.role == "prefill")
+
+    @cached_property
+    def decodes(self) -> tuple[ObservedInstance, ...]:
+        return tuple(one for one in self.instances.values() if one.role == "decode")
+
+    @cached_property
+    def warm_ups(self) -> frozenset[int]:
+        """Rooms engines give their own requests at start; 0 for /health_generate, too (sglang 0.5.3 … 0.5.23)."""
+        found = {0}
+        for one in (*self.prefills, *self.decodes):
+            ranks, width = (_count(one.identity.facts.get(name)) for name in ("dp_size", "tp_size"))
+            found.update(rank * (2**63 // ranks) + rank % width for rank in range(ranks))
+        return frozenset(found)
+
+    def at_url(self, url: str) -> ObservedInstance | None:
+        """The engine that serves HTTP at `url`, when exactly one log can be its."""
+        address = parse_address(url)
+        return None if address is None else self._owner(address, (*self.prefills, *self.decodes), lambda one: one.port)
+
+    def bootstrap_owner(self, address: HostPort) -> ObservedInstance | None:
+        """The prefill whose bootstrap server is at `address`, when exactly one log can be its."""
+        return self._owner(address, self.prefills, lambda one: one.bootstrap_port)
+
+    def rank_owner(self, text: str) -> ObservedInstance | None:
+        """The prefill one of whose ranks has its KV manager at `host:port`."""
+        owners = [one for one in self.prefills if text in one.ranks]
+        return owners[0] if len(owners) == 1 else None
+
+    def by_agent(self, name: str) -> ObservedInstance | None:
+        owners = [one for one in self.decodes if name in one.agents]
+        return owners[0] if len(owners) == 1 else None
+
+    def complete(self) -> bool:
+        """Every prefill a router hands out has a log here; False too when there is no router's list."""
+        return bool(self.routers) and all(
+            not one.cut and len(one.prefills) <= len(self.prefills) for one in self.routers
+        )
+
+    def _owner(
+        self, address: HostPort, among: Iterable[ObservedInstance], port: Callable[[ObservedInstance], int | None]
+    ) -> ObservedInstance | None:
+        if address.port is None:
+            return None
+        sure: list[ObservedInstance] = []
+        perhaps: list[ObservedInstance] = []
+        for one in among:
+            if port(one) not in (address.port, None):
+                continue
+            here = one.listens_on(address.host)
+            if here is False:
+                continue
+            (sure if here and port(one) is not None else perhaps).append(one)
+        if len(sure) == 1:
+            return sure[0]
+        # On one machine one process has the port; elsewhere the log of another that has it may not be here.
+        alone = not sure and len(perhaps) == 1 and port(perhaps[0]) is not None
+        return perhaps[0] if alone and (address.loopback or self.complete()) else None
+
+
+def _count(text: str | None) -> int:
+    return numerals.whole(text, RANKS) or 1
+
+
+def _as_of(starts: Sequence[RouterWorkers], t: float) -> RouterWorkers:
+    """The last start before `t`; the first, when all came later."""
+    before = [one for one in starts if one.start is None or one.start.t is None or one.start.t <= t]
+    return before[-1] if before else starts[0]
+
+
+def _instance(name: str, identity: Identity, starts: list[Event], end: LogEnd | None) -> ObservedInstance:
+    host = identity.facts.get("host", "")
+    ranks, hosts, agents = set(), {host} - WILDCARDS, set()
+    for event in starts:
+        if event.proves(Sign.RANK_REGISTERED):
+            ranks.add(f"{event.values['rank_ip']}:{event.values['rank_port']}")
+        elif event.proves(Sign.RANK_LISTENS):
+            bound = f"{event.values['rank_ip']}:{event.values['rank_port']}"
+            ranks.add(bound)
+            hosts.add(event.values["rank_ip"])
+        elif event.proves(Sign.AGENT_NAMED):
+            agents.add(event.values["agent"])
+        elif event.proves(Sign.LISTENS):
+            address = parse_address(event.values.get("addr") or event.values.get("host", ""))
+            hosts |= {address.host} - WILDCARDS if address is not None else set()
+    told = numerals.whole(identity.facts.get("disaggregation_bootstrap_port"))
+    return ObservedInstance(
+        name, identity.role, identity, host, identity.port, identity.bootstrap_port,
+        identity.bootstrap_port if told is None else told, frozenset(hosts), frozenset(ranks), frozenset(agents),
+        tuple(event.t for event in starts if event.proves(Sign.STARTED) and event.t is not None),
+        end.last if end else None, bool(end and end.clean), end.rows if end else (),
+        any(event.proves(Sign.LAUNCHED) for event in starts),
+    )  # fmt: skip
+
+
+class RouterWorkers(NamedTuple):
+    """`start`: the line that lists its workers, None when it was not found again. cut: it names not all prefills."""
+
+    name: str
+    prefills: tuple[Target, ...]
+    decodes: tuple[str, ...]
+    start: Event | None
+    cut: bool = False
+
+
+def routers_of(name: str, identity: Identity, starts: Iterable[Event]) -> tuple[RouterWorkers, ...]:
+    """One for each time the router was started with other workers, in order; none when the log is no router's."""
+    if not identity.prefills:
+        return ()
+    found: list[RouterWorkers] = []
+    for event in starts:
+        if not event.proves(Sign.WORKERS):
+            continue
+        told = _as_listed(name, identity, event)
+        last = found[-1] if found else None
+        if event.proves(Sign.DECODES_PRINTED):
+            if last is not None and not last.decodes:
+                found[-1] = last._replace(decodes=told.decodes)
+            continue
+        again = last is not None and (last.start is None or last.start.proves(Sign.WORKERS_REHEARSED))
+        if again and event.proves(Sign.WORKERS_AGAIN):
+            continue
+        if last is not None and _same(last, told):
+            found[-1] = _fuller(last, told)
+        else:
+            found.append(told)
+    if found:
+        return tuple(found)
+    return (
+        RouterWorkers(name, identity.prefills, identity.decodes, None, _cut(identity.facts.get("prefill", ""), None)),
+    )
+
+
+def _as_listed(name: str, identity: Identity, event: Event) -> RouterWorkers:
+    listed = event.values.get("prefill", "")
+    told = replace(identity, facts={"prefill": listed, "decode": event.values.get("decode", "")})
+    return RouterWorkers(name, told.prefills, told.decodes, event, _cut(listed, event))
+
+
+def _cut(listed: str, event: Event | None) -> bool:
+    """The list ends in dots, or in the middle; dots inside a URL are a page's way to leave that out."""
+    rest = _QUOTED.sub("", listed)
+    return "…" in rest or "..." in rest or (event is not None and f"{listed}]" not in event.text)
+
+
+def _same(one: RouterWorkers, other: RouterWorkers) -> bool:
+    """Two lines of one start; one of them may leave its decodes out, or be cut."""
+    short, long = sorted((one.prefills, other.prefills), key=len)
+    prefills = short == long or ((one.cut or other.cut) and long[: len(short)] == short)
+    return prefills and (one.decodes == other.decodes or not one.decodes or not other.decodes)
+
+
+def _fuller(one: RouterWorkers, other: RouterWorkers) -> RouterWorkers:
+    """The first line, unless the second one says more."""
+    more = (one.cut and not other.cut) or (other.decodes and not one.decodes) or one.start is None
+    if more or (one.start is not None and one.start.proves(Sign.WORKERS_PRINTED) and other.start is not None):
+        return other._replace(decodes=other.decodes or one.decodes)
+    return one
+
+
+def sent_address(upstream: Target, default_port: int | None) -> HostPort | None:
+    """The router's host and port for this prefill; where it sends a null, the decode puts in its own port."""
+    host = parse_address(upstream.url)
+    port = upstream.port if upstream.port is not None else default_port
+    return None if host is None or port is None else HostPort(host.host, port)
+
+
+def on_hosts_of_their_own(prefills: Iterable[Target]) -> bool | None:
+    """Whether every prefill has a host of its own, as far as the URLs tell; None where a page left them out.
+
+    A decode puts its own port behind the host it was sent: a null can lead to another prefill on one host only.
+    """
+    hosts = [address.host if address is not None else "" for address in (parse_address(one.url) for one in prefills)]
+    if not all(_HOST.fullmatch(host) for host in hosts):
+        return None
+    return len({"loopback" if host in LOOPBACKS else host for host in hosts}) == len(hosts)
+
+
+_QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
+_HOST = re.compile(r"[\w.:-]*\w[\w.:-]*")
+
+
+PLACEHOLDER = "<bootstrap port of "  # a port no log tells
+POLICIES = {
+    "RoundRobin": "round_robin", "Random": "random", "CacheAware": "cache_aware", "PowerOfTwo": "power_of_two",
+    "Manual": "manual", "Bucket": "bucket",
+}  # fmt: skip
+
+
+def router_command(deployment: ObservedDeployment) -> str:
+    """One line to paste, "" when no router's start line is known. A port no log tells stands as a placeholder."""
+    if len(deployment.routers) != 1:
+        return ""
+    router = deployment.routers[0]
+    parts = list(_words(deployment, router))
+    for upstream in router.prefills:
+        owner = deployment.at_url(upstream.url)
+        port = owner.bootstrap_port if owner else None
+        parts.append(f"--prefill {upstream.url} {port or f'{PLACEHOLDER}{upstream.url}>'}")
+    parts += [f"--decode {url}" for url in router.decodes] or ["--decode <URL of the decode>"]
+    return " ".join([*parts, *_rest(router)])
+
+
+def _words(deployment: ObservedDeployment, router: RouterWorkers) -> tuple[str, ...]:
+    instance = deployment.instances.get(router.name)
+    known = adapter(instance.identity.speaker) if instance else None
+    return known.command if known is not None and known.command else SGLANG_ROUTER.command
+
+
+def _rest(router: RouterWorkers) -> list[str]:
+    """Address and policies, as far as the start line shows them."""
+    if router.start is None:
+        return []
+    parts = []
+    values = router.start.values
+    if "host" in values and "port" in values:
+        parts.append(f"--host {values['host']} --port {values['port']}")
+    for flag, field in (("--prefill-policy", "prefill_policy"), ("--decode-policy", "decode_policy")):
+        found = re.search(rf"{field}: Some\((\w+)", router.start.text)
+        if found and found[1] in POLICIES:
+            parts.append(f"{flag} {POLICIES[found[1]]}")
+    return parts
+
+
+WILDCARDS = frozenset({"", "0.0.0.0", "::", "*"})
+LOOPBACKS = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+class HostPort(NamedTuple):
+    """`port` None: null, or not written."""
+
+    host: str
+    port: int | None
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port is None else f"{host}:{self.port}"
+
+    @property
+    def loopback(self) -> bool:
+        return self.host in LOOPBACKS
+
+
+def parse_address(text: str) -> HostPort | None:
+    """`127.0.0.1:8998`, `[::1]:8998`, `http://host:30000/`, `tcp://host:1`; None when it is none of these."""
+    try:
+        parts = urlsplit(text if "://" in text else f"//{text}")
+        return HostPort(parts.hostname, parts.port) if parts.hostname else None
+    except ValueError:
+        return None
+
+
+def same_host(one: str, other: str) -> bool:
+    return one == other or (one in LOOPBACKS and other in LOOPBACKS)

@@ -1,0 +1,211 @@
+"""The lines of one room, and what each of them proves about it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pdctl.engines import numerals
+from pdctl.engines.pdctl.adapter import PREFIX
+from pdctl.engines.sign import Phase, Sign
+from pdctl.logs import scan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pdctl.logs.event import Event
+    from pdctl.logs.library import Library
+    from pdctl.trace.room import Room
+
+LONG_RIDS = 6  # letters; a client may call its requests "1", and then every other line names it
+LONG_ROOMS = 6  # digits; a shorter number stands for other things in most lines
+
+GENERATES = ("/generate", "/v1/completions", "/v1/chat/completions", "/v1/responses")
+ANSWERED_PATHS = ("/generate", "/v1/completions", "/v1/chat/completions")
+
+
+@dataclass(frozen=True, slots=True)
+class RoomEvents:
+    """events: lines with the room or one of its rids. rids: instance → the ids its lines give the room, in order."""
+
+    room: int
+    events: tuple[Event, ...]
+    rids: Mapping[str, tuple[str, ...]]
+
+    def by(self, role: str) -> tuple[Event, ...]:
+        return tuple(event for event in self.events if event.role == role)
+
+    def instances(self, role: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(event.instance for event in self.events if event.role == role))
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """From when on it waited to its last line, on the clocks of whoever wrote them; a time-out tells how long."""
+        times = [event.t for event in self.events if event.t is not None]
+        waits = [event.t - seconds_waited(event) for event in self.events if event.t is not None]
+        return (min(times + waits), max(times)) if times else None
+
+
+def seconds_waited(event: Event) -> float:
+    """Seconds the room had spent when a time-out ended it; 0 for all other lines."""
+    return numerals.real(event.values.get("seconds")) or 0.0 if event.row.phase is Phase.TIMED_OUT else 0.0
+
+
+def gather_room_events(library: Library, room: int) -> RoomEvents:
+    """Lines with the room, then once more those with its rids: aborts and answers name only the request."""
+    named = [event for event in library.of_room(room) if _names_room(event, room)]
+    rids: dict[str, dict[str, None]] = {}
+    for event in named:
+        name = rid_of(event, room)
+        if name and event.role != "router":
+            rids.setdefault(event.instance, {})[name] = None
+    seen = {(event.place.file, event.place.offset) for event in named}
+    for instance, names in rids.items():
+        for name in names:
+            if len(name) < LONG_RIDS or not scan.is_searchable(name):
+                continue
+            # The same id on another instance may be another request: only the room joins those.
+            for event in library.of_rid(name, instance):
+                place = (event.place.file, event.place.offset)
+                if place not in seen and event.room in (None, room):
+                    seen.add(place)
+                    named.append(event)
+    return RoomEvents(room, in_time_order(named), {instance: tuple(names) for instance, names in rids.items()})
+
+
+def _names_room(event: Event, room: int) -> bool:
+    """The line is about this room: the row says so, or the number is too long to mean anything else."""
+    if event.room is not None:
+        return event.room == room
+    if len(str(room)) >= LONG_ROOMS or room in rooms_of(event):
+        return True
+    return re.search(rf"room[=\": '\[(]{{1,4}}(?:{room}|{room:#x})(?![\w.])", event.text) is not None
+
+
+def in_time_order(events: Iterable[Event]) -> tuple[Event, ...]:
+    """By time; a line without one follows the line above it in its file, and one second keeps each file's own order."""
+    files: dict[str, list[Event]] = {}
+    for event in events:
+        files.setdefault(event.place.file, []).append(event)
+    keyed: list[tuple[float, int, int, Event]] = []
+    for at, lines in enumerate(files.values()):
+        last = float("-inf")
+        for event in sorted(lines, key=lambda one: one.place.offset):
+            last = last if event.t is None else max(event.t, last)
+            keyed.append((last, at, event.place.offset, event))
+    return tuple(key[-1] for key in sorted(keyed, key=lambda key: key[:-1]))
+
+
+def in_file_order(events: Iterable[Event]) -> tuple[Event, ...]:
+    """Each file's lines in their order, one file behind the other."""
+    return tuple(sorted(events, key=lambda event: (event.place.file, event.place.offset)))
+
+
+# What a prefill calls finished is its own half.
+HALF = {Phase.FINISHED: Phase.TRANSFER}
+
+
+def rooms_of(event: Event) -> tuple[int, ...]:
+    """All rooms the line names: a batch has a list of them."""
+    if event.room is not None:
+        return (event.room,)
+    return numerals.wholes(event.values.get("rooms", ""))
+
+
+def rid_of(event: Event, room: int) -> str:
+    """The request's id next to `room`; in a batch the lists of rooms and rids go together."""
+    if event.rid:
+        return event.rid
+    names = re.findall(r"'([^']*)'", event.values.get("rids", ""))
+    named = rooms_of(event)
+    return names[named.index(room)] if room in named and len(names) == len(named) else ""
+
+
+def shows_request(event: Event) -> bool:
+    """Only a prefill that got the HTTP request writes this line about the room."""
+    if event.role != "prefill" or (not event.room and not event.values.get("rooms")):
+        return False
+    return bool(event.rid or event.values.get("rids")) or event.proves(Sign.HAS_REQUEST)
+
+
+def shows_page_list(event: Event) -> bool:
+    """Only a prefill that got the decode's page list writes this line about the room."""
+    return event.role == "prefill" and event.proves(Sign.PAGE_LIST_ARRIVED)
+
+
+def is_failure(event: Event) -> bool:
+    """The room ended badly here; an abort notice of the other side is no more than an echo of its own failure."""
+    return event.row.phase in (Phase.FAILED, Phase.TIMED_OUT, Phase.ABORTED)
+
+
+def first_failure(events: Iterable[Event], role: str) -> Event | None:
+    """The first line in which this side gives the room up; one that names only the request if there is no other."""
+    found = [event for event in events if event.role == role and is_failure(event) and not is_abort_notice(event)]
+    return next((event for event in found if event.room), found[0] if found else None)
+
+
+def is_abort_notice(event: Event) -> bool:
+    """Talk about an abort between the two sides, which the one that failed first began."""
+    return event.proves(Sign.ABORT_TALK)
+
+
+def step_reached(event: Event) -> Phase | None:
+    """The furthest step of the room this line proves."""
+    phase = event.row.phase
+    if phase is None:
+        return None
+    if phase.ends and phase is not Phase.FINISHED:
+        return event.row.reached
+    if event.proves(Sign.REQUEST_FINISHED) and not is_answer(event):
+        return Phase.RECEIVED
+    if event.role == "prefill":
+        return HALF.get(phase, phase)
+    return phase
+
+
+def is_answer(event: Event) -> bool:
+    """`Finish:` of a request that was not cut short."""
+    return event.proves(Sign.REQUEST_FINISHED) and finish_reason(event) not in ("", "abort")
+
+
+def finish_reason(event: Event) -> str:
+    """How a `Finish:` line, or its JSON form, says the request ended: stop, length, abort, …; "" when it does not."""
+    said = event.values.get("finish", "")
+    found = re.search(r"""['"]type['"]: ['"](\w+)""", said) or re.match(r"'(\w+)'", said)
+    return found[1] if found else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """`value` is an instance's name. Every answer rests on lines that are there.
+
+    by_elimination: no line names it; all others are ruled out.
+
+    Lines that are missing, because a level is off, a file is cut or a collector dropped some, make an answer unknown,
+    never another one.
+    """
+
+    value: str
+    why: str
+    events: tuple[Event, ...] = ()
+    by_elimination: bool = False
+
+
+LEFT_CODE = "PD706"
+
+
+def is_canary(story: RoomEvents) -> bool:
+    """Its request ids begin as only those of canaries do, or the router's line calls it one."""
+    named = any(rid.startswith(PREFIX) for rids in story.rids.values() for rid in rids)
+    return named or any(event.proves(Sign.CANARY) for event in story.events)
+
+
+def left_on_purpose(room: Room) -> bool:
+    """Doctor leaves one canary of each pair half-way, to see that both sides let it go: nothing is wrong with it."""
+    return room.canary and room.cause is not None and room.cause.code == LEFT_CODE
+
+
+def counts_as_answer(event: Event) -> bool:
+    """The decode's access log of a request: written when a stream begins, and when any other answer ends."""
+    return event.proves(Sign.REQUEST_ANSWERED) and event.values.get("path", "").split("?")[0] in ANSWERED_PATHS

@@ -1,0 +1,279 @@
+"""All rooms of the logs, each in a line; which of them is meant; what such a list must not keep silent about."""
+
+from __future__ import annotations
+
+from math import isfinite
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.engines.row import Level
+from pdctl.engines.sign import Sign
+from pdctl.errors import NotFoundError
+from pdctl.logs.event import Event, Place
+from pdctl.trace.attribution import attribute
+from pdctl.trace.case import Case
+from pdctl.trace.causes import bootstrap_lookups, client_requests
+from pdctl.trace.causes.dead_processes import reused
+from pdctl.trace.diagnosis import SourceKind
+from pdctl.trace.joins import NO_ATTEMPT
+from pdctl.trace.observed_deployment import ObservedDeployment
+from pdctl.trace.proven_deaths import proven_deaths, shows_death
+from pdctl.trace.room import RoomOutcome, RoomSummary
+from pdctl.trace.room_events import RoomEvents, is_canary, left_on_purpose, rid_of, rooms_of
+from pdctl.trace.source_kinds import read_sources
+from pdctl.trace.tracer import WHOLE, Tracer
+from pdctl.trace.verdict import CLIENT_LEFT, LOG_REQUESTS, TIME_STATS, outcome, phase_reached
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pdctl.engines.row import Row
+    from pdctl.engines.sign import Phase
+    from pdctl.logs import all_rooms
+    from pdctl.logs.library import Library
+    from pdctl.trace.room import Room
+
+TRACED = 200  # rooms that are traced in full where the logs are small; a few milliseconds each
+# What a list is read for comes first.
+URGENT = (
+    RoomOutcome.FAILED, RoomOutcome.HUNG, RoomOutcome.INCOMPLETE, RoomOutcome.UNKNOWN, RoomOutcome.ABORTED,
+    RoomOutcome.REFUSED, RoomOutcome.OK,
+)  # fmt: skip
+
+
+def room_summaries(library: Library) -> tuple[RoomSummary, ...]:
+    """Every room a line names, warm-ups and health checks left out, in the order of their first lines.
+
+    One pass over the logs. Of each room what its own lines prove; where the logs have at most 8 MiB, the 200 rooms that
+    most need it (those that broke, then the latest) are traced in full, so that a row says what `trace` says.
+    """
+    tracer = Tracer(library)
+    sketches: dict[
+        int, tuple[all_rooms.LineKinds, KindsSummary]
+    ] = {}  # the story is kept, so that its id stays its own
+    found: dict[int, RoomSummary] = {}
+    for seen in library.rooms():
+        if seen.room in tracer.deployment.warm_ups:
+            continue
+        known = sketches.get(id(seen.story))
+        if known is None:
+            known = sketches[id(seen.story)] = (seen.story, _known_of(seen.story, tracer))
+        found[seen.room] = _listed(seen, known[1])
+    if sum(log.size for log in library.logs) <= WHOLE:
+        for summary in _urgent(found.values()):
+            room = tracer.trace(summary.room)
+            if room.warm_up:
+                del found[summary.room]
+            else:
+                found[summary.room] = _traced(room, summary)
+    return tuple(sorted(found.values(), key=lambda one: (one.first_seen is None, one.first_seen or 0.0, one.room)))
+
+
+def _known_of(told: all_rooms.LineKinds, tracer: Tracer) -> KindsSummary:
+    """Nothing, where a log holds lines of several processes that nobody can tell apart."""
+    if any(seen.instance in tracer.mixed for seen in told.seen):
+        return KindsSummary(None, None, None, RoomOutcome.UNKNOWN, "")
+    return summary_of_kinds(told, tracer.deployment)
+
+
+def _listed(seen: all_rooms.RoomSeen, known: KindsSummary) -> RoomSummary:
+    timed = isfinite(seen.first) and isfinite(seen.last)
+    return RoomSummary(
+        seen.room, known.prefill, known.decode, known.phase, seen.last - seen.first if timed else None, known.outcome,
+        known.code, seen.first if timed else None, seen.lines, known.canary,
+    )  # fmt: skip
+
+
+def _urgent(found: Iterable[RoomSummary]) -> Iterator[RoomSummary]:
+    ranked = sorted(found, key=lambda one: (URGENT.index(one.outcome), -(one.first_seen or 0.0)))
+    return iter(ranked[:TRACED])
+
+
+def _traced(room: Room, sketched: RoomSummary) -> RoomSummary:
+    """seconds: what a time-out says it waited before the first line counts."""
+    seconds = sketched.seconds
+    if room.began is not None and room.ended is not None:
+        waited = min((one.start for one in room.durations if one.start is not None), default=0.0)
+        seconds = room.ended - room.began - min(0.0, waited)
+    return RoomSummary(
+        room.room, room.prefill_requested, room.decode, room.phase_reached, seconds, room.outcome,
+        room.cause.code if room.cause else "", room.began, sketched.lines, room.canary,
+    )  # fmt: skip
+
+
+# Causes that need no more than the room's own lines and the start lines; the others hang on what happened around it.
+CAUSES_BY_KINDS = (reused, bootstrap_lookups.crossed)
+
+
+class KindsSummary(NamedTuple):
+    prefill: str | None
+    decode: str | None
+    phase: Phase | None
+    outcome: RoomOutcome
+    code: str
+    canary: bool = False
+
+
+def summary_of_kinds(told: all_rooms.LineKinds, deployment: ObservedDeployment) -> KindsSummary:
+    """None, "" and UNKNOWN where the kinds of lines alone do not tell; `trace` may know more, and nothing else."""
+    story = RoomEvents(1, tuple(_one_line_of_each(told)), {})
+    who = attribute(story, deployment, NO_ATTEMPT, (), {}, None)
+    case = Case(story, who, deployment, (), NO_ATTEMPT)
+    ended, _ = outcome(case, {}, None)
+    found = next((finding for check in CAUSES_BY_KINDS if (finding := check(case)) is not None), None)
+    if found is None and ended is RoomOutcome.FAILED and client_requests.only_aborted(case):
+        return KindsSummary(
+            who.requested.value if who.requested else None, who.decode.value if who.decode else None,
+            phase_reached(case, RoomOutcome.ABORTED), RoomOutcome.ABORTED, CLIENT_LEFT, is_canary(story),
+        )  # fmt: skip
+    return KindsSummary(
+        who.requested.value if who.requested else None, who.decode.value if who.decode else None,
+        phase_reached(case, ended), ended, found.code if found else "",
+        is_canary(story),
+    )  # fmt: skip
+
+
+def _one_line_of_each(told: all_rooms.LineKinds) -> Iterator[Event]:
+    """One line of each kind, of a room called 1, without a time."""
+    for seen in told.seen:
+        for at, row in enumerate(seen.rows):
+            place = Place(seen.instance, at + 1, at)
+            yield Event(seen.instance, seen.role, "", row, _values(row), None, 0.0, place, "")
+
+
+def _values(row: Row) -> MappingProxyType[str, str]:
+    values = {"room": "1"}
+    if "(?P<rid>" in row.pattern:
+        values["rid"] = "1"
+    if Sign.REQUEST_FINISHED in row.proves:
+        values["finish"] = "'length'"  # a request that was cut short has a row of its own
+    return MappingProxyType(values)
+
+
+LIST = "`pdctl rooms` with the same paths lists the rooms there are"
+BROKEN = (RoomOutcome.FAILED, RoomOutcome.HUNG)
+NO_ROOM = "PD712"
+
+
+def by_rid(library: Library, rid: str) -> int:
+    """The room of the request with this id on any instance; the last one when it had several (a router's retry).
+
+    NotFoundError when no line names the request, or none of them a room.
+    """
+    events = library.of_rid(rid)
+    named = [(event, room) for event in events for room in _rooms_of_request(event, rid) if room]
+    if named:
+        return max(named, key=lambda pair: _when(pair[0]))[1]
+    if not events:
+        raise NotFoundError(f"no line of these logs names request {rid}", LIST)
+    if any(event.row.cause == NO_ROOM for event in events):
+        fix = "send it through the router, or with a bootstrap_room of its own"
+        raise NotFoundError(f"request {rid} came without a room ({NO_ROOM}), so there is none to trace", fix)
+    flags = f"`{LOG_REQUESTS}` or `{TIME_STATS}` on the engines writes request and room into one line"
+    raise NotFoundError(f"no line of these logs says which room request {rid} had", flags)
+
+
+def last_failed(library: Library) -> int:
+    """A user's before a canary, and never a canary that was left on purpose; NotFoundError when no room failed."""
+    broken = [one for one in room_summaries(library) if one.outcome in BROKEN]
+    broken.sort(key=lambda one: (one.first_seen or 0.0) + (one.seconds or 0.0), reverse=True)
+    tracer, spare = Tracer(library), None
+    for one in broken:
+        room = tracer.trace(one.room)  # a row of a large log does not tell whose request it was
+        if room.outcome not in BROKEN:
+            continue
+        if not room.canary:
+            return one.room
+        if spare is None and not left_on_purpose(room):
+            spare = one.room
+    if spare is not None:
+        return spare
+    raise _nothing_failed(library)
+
+
+def _nothing_failed(library: Library) -> NotFoundError:
+    """That no line names a room that failed is no good news where an instance died or no line was understood."""
+    hints = ListNotes(library)
+    if hints.died:
+        names = ", ".join(hints.died)
+        return NotFoundError(f"no line names a room that failed, but {names} died", DIAGNOSE)
+    if hints.strange:
+        return NotFoundError(f"no line names a room that failed; {'; '.join(hints.strange)}", DIAGNOSE)
+    return NotFoundError("no room failed in these logs", LIST)
+
+
+def slowest(library: Library, n: int) -> tuple[int, ...]:
+    """At most n rooms, slowest first: by the time from first to last line, or what a time-out says it waited.
+
+    NotFoundError when no line has a room and a time.
+    """
+    timed = [one for one in room_summaries(library) if one.seconds is not None]
+    if not timed:
+        raise NotFoundError("no room in these logs has a time", LIST)
+    return tuple(one.room for one in sorted(timed, key=lambda one: -(one.seconds or 0.0))[:n])
+
+
+def _rooms_of_request(event: Event, rid: str) -> Iterable[int]:
+    """Of a batch the room that goes with this id."""
+    if rid in (event.rid, event.values.get("request_id")) and event.room is not None:
+        return (event.room,)
+    return [room for room in rooms_of(event) if rid_of(event, room) == rid]
+
+
+def _when(event: Event) -> tuple[float, str, int]:
+    """Later lines win; where a line has no time, the place in its file counts."""
+    return (event.t if event.t is not None else float("-inf"), event.place.file, event.place.offset)
+
+
+SEARCHED_FOR_DEATHS = 1 << 28  # bytes of logs up to which they are searched for deaths once more
+DIAGNOSE = "`pdctl diagnose` with the same paths says what happened"
+
+
+class ListNotes:
+    """`died`: instances that ended without an order. quiet: engines that write no line about a healthy room.
+
+    strange: what was said of each log that is no engine's and no router's. known: some log is, and has a line in the
+    window that is asked for.
+    """
+
+    def __init__(self, library: Library) -> None:
+        deployment = ObservedDeployment.of(library)
+        small = sum(log.size for log in library.logs) <= SEARCHED_FOR_DEATHS
+        lines = (
+            list(library.said(shows_death)) if small else [x for i in deployment.instances.values() for x in i.final]
+        )
+        self.died = tuple(dict.fromkeys(each.death.instance.name for each in proven_deaths(library, deployment, lines)))
+        engines = (*deployment.prefills, *deployment.decodes)
+        self.quiet = tuple(
+            one.name
+            for one in engines
+            if one.identity.level is not Level.DEBUG and not (one.identity.log_requests or one.identity.time_stats)
+        )
+        found = read_sources(library, deployment)
+        unread = {log.instance: log.notes[0] for log in library.logs if log.notes and not log.size}
+        self.strange = tuple(unread.get(one.instance, f"{one.instance}: {one.said}") for one in found if one.said)
+        empty = library.limits is not None and library.empty
+        self.known = not empty and any(
+            one.kind in (SourceKind.ENGINE, SourceKind.ROUTER, SourceKind.MIXED) for one in found
+        )
+
+    def lines(self, listed: bool) -> tuple[str, ...]:
+        """One sentence each. `listed`: some room was found, so that a level that hides healthy ones is no surprise."""
+        said = [f"{name} died: {DIAGNOSE}" for name in self.died]
+        if not listed and self.known and not self.died:
+            if self.quiet:
+                flags = f"{LOG_REQUESTS} or {TIME_STATS}"
+                said.append(
+                    f"no line names a room: {', '.join(self.quiet)} write none about a healthy room without {flags}"
+                )
+            else:
+                said.append("no line of these logs names a room")
+        return (*said, *self.strange)
+
+    def of_one(self) -> tuple[str, ...]:
+        """Why a room that was asked for by its number may have left no line; others may have."""
+        said = [f"{name} died: {DIAGNOSE}" for name in self.died]
+        if self.quiet and not self.died:
+            flags = f"{LOG_REQUESTS} or {TIME_STATS}"
+            said.append(f"{', '.join(self.quiet)} write no line about a healthy room without {flags}")
+        return (*said, *self.strange)

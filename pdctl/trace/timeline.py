@@ -1,0 +1,286 @@
+"""A room on one clock: offsets of hosts, how long each part took, the longest stretch without progress."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+from math import floor
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.engines import numerals
+from pdctl.engines.sign import Phase, Sign
+from pdctl.trace.room import ClockOffset, Duration, LongestGap
+from pdctl.trace.room_events import seconds_waited
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pdctl.logs.event import Event
+    from pdctl.trace.room import RoomStep
+    from pdctl.trace.router_attempts import RouterAttempt
+
+# Lines of one side, and of the other that come at once when its message has.
+MESSAGES = (
+    (Sign.PAGE_LIST_SENDS, Sign.PAGE_LIST_ARRIVES),
+    (Sign.ABORT_SENDS, Sign.ABORT_ARRIVES),
+)
+WHOLE_SECOND = 1.0  # seconds: the step of SGLang's stamps
+SAME_CLOCK = 2.0  # seconds: what two stamps of whole seconds and a short way can differ by on one clock
+
+
+class RoomClock:
+    """The one clock a room is told on: offsets of hosts taken out, and no finer than the coarsest of its lines.
+
+    A stamp of whole seconds is the second's beginning. Next to milliseconds it would seem to come before what it
+    followed; so where one line of a room has whole seconds, all of them are counted in whole seconds.
+    """
+
+    def __init__(self, lines: Iterable[Event], shifts: Mapping[str, float]) -> None:
+        self._shifts = shifts
+        stamped = [event for event in lines if event.t is not None]
+        self.step_s = max((min(event.uncertainty_s, WHOLE_SECOND) for event in stamped), default=0.0)
+        times = [t for event in stamped if (t := self._time(event)) is not None]
+        self.began = min(times, default=None)
+        self.ended = max(times, default=None)
+
+    def since_began(self, event: Event) -> float | None:
+        t = self._time(event)
+        return None if t is None or self.began is None else t - self.began
+
+    def exactly(self, event: Event) -> float | None:
+        """The same on the line's own clock: for what is measured back from it."""
+        if event.t is None or self.began is None:
+            return None
+        return event.t - self._shifts.get(event.instance, 0.0) - self.began
+
+    def started(self, measured: Iterable[Duration]) -> tuple[Duration, ...]:
+        """With how well their starts are known: entry_time tells milliseconds, but not since when they count."""
+        return tuple(replace(one, start_uncertainty_s=self.step_s) for one in measured)
+
+    def _time(self, event: Event) -> float | None:
+        return None if event.t is None else self._floor(event.t - self._shifts.get(event.instance, 0.0))
+
+    def _floor(self, seconds: float | None) -> float | None:
+        return seconds if seconds is None or self.step_s < WHOLE_SECOND else float(floor(seconds + 1e-6))
+
+
+class CauseAndEffect(NamedTuple):
+    """`cause` was written before `effect`. tight: nothing but the way between two hosts lies between them."""
+
+    cause: Event
+    effect: Event
+    tight: bool
+
+
+def offsets(events: Sequence[Event], lanes: Sequence[str]) -> tuple[Mapping[str, float], tuple[ClockOffset, ...]]:
+    """instance → seconds to subtract from its stamps; and what is to be said about it.
+
+    Only what cannot be tells clocks apart: an effect stamped before its cause, or a message under way for longer than
+    any network needs. What two stamps of whole seconds explain is no distance.
+    """
+    shifts: dict[str, float] = {}
+    said: list[ClockOffset] = []
+    pairs = list(_pairs(events))
+    for name in lanes:
+        mine = [pair for pair in pairs if name in (pair.cause.instance, pair.effect.instance)]
+        found = _shift(name, mine, shifts)
+        if found is None:
+            shifts.setdefault(name, 0.0)
+            continue
+        shift, coarse, pair = found
+        shifts[name] = shift if abs(shift) > SAME_CLOCK else 0.0
+        if abs(shift) > SAME_CLOCK:
+            why = f"`{pair.cause.row.id}` of {pair.cause.instance} comes before `{pair.effect.row.id}` of it"
+            said.append(ClockOffset(name, shift, coarse, why))
+    return shifts, tuple(said)
+
+
+def _shift(
+    name: str, pairs: Iterable[CauseAndEffect], known: Mapping[str, float]
+) -> tuple[float, float, CauseAndEffect] | None:
+    """How far `name` is ahead of the lanes already placed; the nearest pair counts."""
+    best: tuple[float, float, CauseAndEffect] | None = None
+    for pair in pairs:
+        cause, effect, tight = pair
+        other = effect if cause.instance == name else cause
+        if other.instance not in known or other.instance == name or cause.t is None or effect.t is None:
+            continue
+        away = effect.t - cause.t
+        if away > 0 and not tight:
+            continue
+        shift = (away if effect.instance == name else -away) + known[other.instance]
+        if best is None or abs(shift) < abs(best[0]):
+            best = (shift, cause.uncertainty_s + effect.uncertainty_s, pair)
+    return best
+
+
+def _pairs(events: Sequence[Event]) -> Iterable[CauseAndEffect]:
+    """Page list sent → arrived, abort sent → received; a dispatch → whatever an engine writes about the room."""
+    stamped = [event for event in events if event.t is not None]
+    for cause, effect in MESSAGES:
+        sent = [event for event in stamped if event.proves(cause)]
+        heard = [event for event in stamped if event.proves(effect)]
+        yield from (CauseAndEffect(one, other, True) for one in sent[:1] for other in heard[:1])
+    dispatched = [event for event in stamped if event.role == "router" and event.row.phase is Phase.DISPATCHED]
+    firsts: dict[str, Event] = {}
+    for event in stamped:
+        if event.role in ("prefill", "decode"):
+            firsts.setdefault(event.instance, event)
+    for other in firsts.values():
+        yield from (CauseAndEffect(one, other, other.proves(Sign.REQUEST_ARRIVED)) for one in dispatched[:1])
+
+
+# `name=1.23ms` of sglang 0.5.3 and 0.5.13+, `name(1.23ms)` inside 0.5.8's sums.
+_TIME = re.compile(r"(\w+)(?:=|\()([\d.]+)ms")
+_SPEED = re.compile(r"transfer_speed=([\d.]+) ?GB/s")
+_TOTAL = re.compile(r"transfer_total=([\d.]+) ?MB")
+_ENTRY = re.compile(r"entry_time=([\d.]+)")
+PREFILL = {
+    "bootstrap_duration": "bootstrap wait", "bootstrap_queue_duration": "bootstrap wait",
+    "queue_duration": "queue", "forward_duration": "prefill forward", "transfer_duration": "transfer",
+}  # fmt: skip
+DECODE = {
+    "prealloc_duration": "prealloc", "prealloc_queue_duration": "prealloc", "bootstrap_duration": "handshake",
+    "alloc_wait_duration": "prealloc", "transfer_duration": "transfer", "queue_duration": "decode queue",
+    "forward_duration": "decode",
+}  # fmt: skip
+
+
+def durations(events: Iterable[Event], since_began: Callable[[Event], float | None]) -> tuple[Duration, ...]:
+    """In the order of the room's lines. since_began: a line's time since the room began, on the common clock."""
+    found: list[Duration] = []
+    for event in events:
+        at = since_began(event)
+        if event.proves(Sign.PREFILL_TIMES) or event.proves(Sign.DECODE_TIMES):
+            found += _times(event, at)
+        elif event.row.phase is Phase.TIMED_OUT and seconds_waited(event):
+            name = "bootstrap wait" if event.role == "prefill" else "transfer wait"
+            found.append(_duration(event, name, seconds_waited(event), at))
+        elif event.row.measures is not None:
+            measure = event.row.measures
+            seconds = numerals.real(event.values.get(measure.value))
+            if seconds is not None:
+                found.append(_duration(event, measure.stretch, seconds * measure.unit, at))
+    return _once(found)
+
+
+def _once(found: Iterable[Duration]) -> tuple[Duration, ...]:
+    """Several lines measure the same stretch: the one that also tells bytes is kept, else the first."""
+    kept: list[Duration] = []
+    for one in found:
+        same = next((at for at, other in enumerate(kept) if _alike(one, other)), None)
+        if same is None:
+            kept.append(one)
+        elif one.bytes and not kept[same].bytes:
+            kept[same] = one
+    return tuple(kept)
+
+
+def _alike(one: Duration, other: Duration) -> bool:
+    apart = abs(one.seconds - other.seconds)
+    return (one.name, one.instance) == (other.name, other.instance) and apart <= max(0.001, 0.01 * one.seconds)
+
+
+def moved(event: Event) -> tuple[float, float] | None:
+    """Bytes and seconds of the transfer a line of the room measures, from its first byte to its last."""
+    if event.proves(Sign.PREFILL_TIMES):
+        text = event.values.get("times", "")
+        speed, total = numerals.real(_group(_SPEED, text)), numerals.real(_group(_TOTAL, text))
+        return (total * 1e6, total / 1000 / speed) if speed and total else None
+    size, seconds = numerals.real(event.values.get("bytes")), numerals.real(event.values.get("seconds"))
+    return (size, seconds) if event.proves(Sign.TRANSFER_MEASURED) and size and seconds else None
+
+
+def _times(event: Event, at: float | None) -> Iterator[Duration]:
+    """One after the other from the moment the request came in; releases before 0.5.13 do not write that down."""
+    text = event.values.get("times", "")
+    names = PREFILL if event.proves(Sign.PREFILL_TIMES) else DECODE
+    entry = numerals.real(_group(_ENTRY, text))
+    # entry_time is on the clock of the line's own stamp, so it moves with it.
+    start = None if entry is None or at is None or event.t is None else at + (entry - event.t)
+    speed, total = numerals.real(_group(_SPEED, text)), numerals.real(_group(_TOTAL, text))
+    for field, length in _TIME.findall(text):
+        milliseconds = numerals.real(length)
+        if field not in names or milliseconds is None:
+            continue
+        seconds = milliseconds / 1000
+        moved = names[field] == "transfer" and event.role == "prefill" and bool(total)
+        yield Duration(
+            names[field], event.instance, start, seconds, 0.0,
+            int(total * 1e6) if moved and total else None, speed if moved and speed else None,
+        )  # fmt: skip
+        start = None if start is None else start + seconds
+    if total and "transfer_duration" not in text and speed:
+        yield Duration("transfer", event.instance, None, total / 1000 / speed, 0.0, int(total * 1e6), speed)
+
+
+def _duration(event: Event, name: str, seconds: float, at: float | None) -> Duration:
+    size = numerals.real(event.values.get("bytes"))
+    speed = size / seconds / 1e9 if size and seconds else None
+    start = None if at is None else at - seconds
+    if start is not None and -event.uncertainty_s < start < 0.0:
+        start = 0.0  # the stamp is that much too early
+    exact = event.row.phase is not Phase.TIMED_OUT
+    return Duration(
+        name, event.instance, start, seconds, 0.0 if exact else event.uncertainty_s,
+        int(size) if size else None, speed,
+    )  # fmt: skip
+
+
+def _group(pattern: re.Pattern[str], text: str) -> str | None:
+    found = pattern.search(text)
+    return found[1] if found else None
+
+
+def at_router(attempts: Iterable[RouterAttempt], began: float) -> tuple[Duration, ...]:
+    """The one attempt a room was, from dispatch to answer."""
+    only = [attempt for attempt in attempts if attempt.end is not None and attempt.listed]
+    if len(only) != 1:
+        return ()
+    one = only[0]
+    assert one.end is not None
+    return (Duration("attempt", one.router, one.start - began, one.end - one.start, 1.0),)
+
+
+SHORTEST = 2.0  # seconds; less than that two clocks of whole seconds cannot show
+GAP_TEXT = 60  # letters of a line that name it
+
+
+def longest_gap(steps: Sequence[RoomStep], measured: Sequence[Duration], code: str) -> LongestGap | None:
+    """Between two lines that follow each other, or what a time-out says it waited before the first line."""
+    timed = sorted((step for step in steps if step.delta_s is not None), key=lambda step: step.delta_s or 0.0)
+    found: list[LongestGap] = []
+    for before, after in pairwise(timed):
+        assert before.delta_s is not None
+        assert after.delta_s is not None
+        seconds = after.delta_s - before.delta_s
+        coarse = before.uncertainty_s + after.uncertainty_s
+        found.append(
+            LongestGap(
+                before.delta_s,
+                after.delta_s,
+                seconds,
+                coarse,
+                _with_instance(before),
+                _with_instance(after),
+                after.instance,
+                code,
+            )
+        )
+    for one in measured:
+        if one.start is not None and one.start < -SHORTEST and timed:
+            text = f"its arrival at {one.instance} (no line shows it)"
+            end = one.start + one.seconds
+            found.append(
+                LongestGap(
+                    one.start, end, one.seconds, one.uncertainty_s, text, _with_instance(timed[0]), one.instance, code
+                )
+            )
+    longest = max(found, key=lambda one: one.seconds, default=None)
+    return longest if longest is not None and longest.seconds >= SHORTEST else None
+
+
+def _with_instance(step: RoomStep) -> str:
+    text = step.text.strip()
+    return f"{step.instance} `{text[:GAP_TEXT]}{'…' if len(text) > GAP_TEXT else ''}`"

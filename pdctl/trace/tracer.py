@@ -1,0 +1,255 @@
+"""From a library of logs to everything they tell about one room."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pdctl.trace.attribution import Attribution, attribute
+from pdctl.trace.case import Case, warm_up
+from pdctl.trace.joins import NO_ATTEMPT, PATIENCE, Joins, joinable_rooms
+from pdctl.trace.observed_deployment import ObservedDeployment, parse_address
+from pdctl.trace.request_counts import RequestCounts, cut_answers
+from pdctl.trace.room import Evidence, Lane, Room, RoomStep, WrongPrefill
+from pdctl.trace.room_events import gather_room_events, in_file_order, in_time_order, is_abort_notice, is_canary
+from pdctl.trace.router_attempts import first_stamp, possible_attempts
+from pdctl.trace.source_kinds import mixed_logs, without_verdict
+from pdctl.trace.timeline import RoomClock, at_router, durations, longest_gap, offsets
+from pdctl.trace.verdict import judge, missing_evidence, outcome, phase_reached, room_notes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pdctl.logs.event import Event
+    from pdctl.logs.library import Library
+    from pdctl.trace.joins import JoinableRoom
+    from pdctl.trace.request_counts import CutAnswer
+    from pdctl.trace.room import MissingEvidence, RoomOutcome
+    from pdctl.trace.room_events import Conclusion, RoomEvents
+    from pdctl.trace.verdict import Verdict
+
+WHOLE = 8 << 20  # bytes of logs that are looked at from end to end; of more, only what lies around the room
+AFTER = 90.0  # seconds behind a room's last line: a router's health check misses a dead worker within a minute
+CLOCKS_APART = 2.0  # seconds the clocks of different hosts are taken to differ by at most
+
+
+def trace(library: Library, room: int) -> Room:
+    """What the logs tell about `room`. A room no line names comes back with no events and nothing known."""
+    return Tracer(library).trace(room)
+
+
+class Surroundings(NamedTuple):
+    """What a stretch of the logs holds beside the room: known lines, other rooms, and what follows for all of them."""
+
+    lines: tuple[Event, ...]
+    rooms: Mapping[int, JoinableRoom]
+    joins: Joins
+    ledger: RequestCounts | None
+    cut_answers: tuple[CutAnswer, ...]
+
+
+class Tracer:
+    """Traces rooms of one library; what concerns all of them is read once."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self.deployment = ObservedDeployment.of(library)
+        self.mixed = mixed_logs(library)
+        self._whole: Surroundings | None = None
+        routers = [log for log in library.logs if library.identity(log).role == "router"]
+        self._begins = {log.instance: first_stamp(library, log) for log in routers}
+        self._torn = frozenset(log.instance for log in routers if library.has_incomplete_lines(log))
+
+    def trace(self, room: int) -> Room:
+        story = gather_room_events(self._library, room)
+        around = self._surroundings(story)
+        joined = around.joins.of(room) if room in around.rooms else NO_ATTEMPT
+        settled = around.ledger.arrived(room) if around.ledger else None
+        deployment = self.deployment.at(story.span[0] if story.span else None)
+        who = Attribution()
+        if not warm_up(story, deployment):
+            who = attribute(story, deployment, joined, around.lines, around.rooms, settled)
+        case = Case(story, who, deployment, around.lines, joined, around.rooms.get(room), around.cut_answers)
+        verdict = judge(case)
+        if verdict.finding is not None and verdict.finding.asked is not None:
+            case = case.with_requested(verdict.finding.asked)
+        ended, shown = outcome(case, around.rooms, verdict.finding)
+        told = room_report(case, ended, shown, verdict, missing_evidence(case, ended, verdict.fix))
+        unnamed = any(event.instance in self.mixed for event in story.events)
+        return without_verdict(told, self.mixed) if unnamed else told
+
+    def _surroundings(self, story: RoomEvents) -> Surroundings:
+        if sum(log.size for log in self._library.logs) <= WHOLE:
+            if self._whole is None:
+                self._whole = self._study(self._library.context(float("-inf"), float("inf")), whole=True)
+            return self._whole
+        span = story.span
+        if span is None:
+            return self._study(self._finals(), whole=False)
+        lines = self._library.context(span[0] - PATIENCE, span[1] + AFTER, focus=span)
+        return self._study((*self._finals(), *lines), whole=False, complete=not self._cut())
+
+    def _cut(self) -> bool:
+        """Whether a router's log was too long to be read around the room: an attempt left out could be the room's."""
+        routers = {one.name for one in self.deployment.instances.values() if one.role == "router"}
+        paths = [part.path for log in self._library.logs if log.instance in routers for part in log.parts]
+        return any(note.startswith(path) for note in self._library.notes for path in paths)
+
+    def _study(self, lines: Iterable[Event], *, whole: bool, complete: bool = True) -> Surroundings:
+        found = in_file_order({(line.place.file, line.place.offset, line.row.id): line for line in lines}.values())
+        rooms = joinable_rooms(found, self.deployment)
+        # Counting needs the logs from their starts on.
+        ledger = RequestCounts(found, rooms, (one.name for one in self.deployment.decodes)) if whole else None
+        tried = possible_attempts(found, self.deployment, self._begins, self._torn, whole=whole) if complete else ()
+        joins = Joins(rooms, tried, self.deployment, self._slack())
+        return Surroundings(found, rooms, joins, ledger, cut_answers(found, self.deployment.decodes))
+
+    def _slack(self) -> float:
+        urls = [one.url for starts in self.deployment.history for router in starts for one in router.prefills]
+        return (
+            0.0
+            if all(address.loopback for address in map(parse_address, urls) if address is not None)
+            else CLOCKS_APART
+        )
+
+    def _finals(self) -> tuple[Event, ...]:
+        return tuple(event for one in self.deployment.instances.values() for event in one.final)
+
+
+ROLES = ("router", "prefill", "decode", "")
+
+
+def room_report(
+    case: Case, ended: RoomOutcome, shown: Event | None, verdict: Verdict, lacking: tuple[MissingEvidence, ...]
+) -> Room:
+    who = case.who
+    lines = _lines(case)
+    lanes = _lanes(case, lines)
+    shifts, clocks = offsets(lines, [lane.instance for lane in lanes])
+    if verdict.cause is not None and verdict.cause.code == "PD717":  # what came late lay unread: no clock is wrong
+        shifts, clocks = {}, ()
+    common = RoomClock(lines, shifts)
+    began, ended_at = common.began, common.ended
+    since_began = common.since_began
+
+    steps = tuple(_sorted(_step(event, since_began(event), common.step_s) for event in lines))
+    measured = durations(case.story.events, common.exactly)
+    if began is not None:
+        measured += at_router(case.joined.attempts, began)
+    measured = common.started(measured)
+    code = verdict.cause.code if verdict.cause else ""
+    return Room(
+        case.story.room,
+        {name: ", ".join(rids) for name, rids in case.story.rids.items()},
+        ended,
+        _value(who.requested),
+        _value(who.contacted),
+        _value(who.decode),
+        phase_reached(case, ended),
+        verdict.cause,
+        steps,
+        _evidence(case, verdict, shown),
+        lacking,
+        verdict.fix,
+        began,
+        ended_at,
+        lanes,
+        measured,
+        longest_gap(steps, measured, code),
+        clocks,
+        _wrong(who.requested, who.contacted),
+        verdict.consequences,
+        tuple(_shown(event, "an effect, not the cause") for event in lines if event.row.echo),
+        {name: known.why for name, known in _attributes(case) if known is not None},
+        room_notes(case, verdict, ended),
+        case.warm_up,
+        is_canary(case.story),
+    )
+
+
+def _lines(case: Case) -> tuple[Event, ...]:
+    """The room's own, and the router's of the one attempt it can have been."""
+    found = list(case.story.events)
+    listed = [attempt for attempt in case.joined.attempts if attempt.listed]
+    if len(case.joined.attempts) == len(listed) == 1:
+        seen = {(event.place.file, event.place.offset) for event in found}
+        found += [event for event in listed[0].lines if (event.place.file, event.place.offset) not in seen]
+    return in_time_order(found)
+
+
+def _lanes(case: Case, lines: Sequence[Event]) -> tuple[Lane, ...]:
+    found: dict[str, Lane] = {}
+    for name, known in _attributes(case):
+        if known is not None:
+            role = "decode" if name == "decode" else "prefill"
+            found.setdefault(known.value, Lane(known.value, role, known.why))
+    for event in lines:
+        found.setdefault(event.instance, Lane(event.instance, event.role, "its lines name the room or its request"))
+    return tuple(sorted(found.values(), key=lambda lane: ROLES.index(lane.role) if lane.role in ROLES else len(ROLES)))
+
+
+def _attributes(case: Case) -> tuple[tuple[str, Conclusion | None], ...]:
+    who = case.who
+    return (("prefill_requested", who.requested), ("prefill_contacted", who.contacted), ("decode", who.decode))
+
+
+def _evidence(case: Case, verdict: Verdict, shown: Event | None) -> tuple[Evidence, ...]:
+    """What the verdict rests on, then what the answers rest on, each line once."""
+    found: dict[tuple[str, int], Evidence] = {}
+    proofs = list(verdict.finding.proofs) if verdict.finding else []
+    said = [(proof.says, proof.event) for proof in proofs]
+    for name, known in _attributes(case):
+        if known is not None:
+            said += [(f"{name} is {known.value}: {known.why}", event) for event in known.events]
+    if case.who.arrived is not None:
+        said += [(f"the KV cache reached it: {case.who.arrived.why}", event) for event in case.who.arrived.events]
+    if shown is not None:
+        said.append(("how it ended", shown))
+    for says, event in said:
+        found.setdefault((event.place.file, event.place.offset), _shown(event, says))
+    return tuple(found.values())
+
+
+def _shown(event: Event, says: str) -> Evidence:
+    return Evidence(event.instance, event.place.path, event.place.line, event.text, says)
+
+
+def _step(event: Event, delta: float | None, step_s: float) -> RoomStep:
+    return RoomStep(
+        event.instance, event.role, event.rank, event.phase, event.t, delta, max(event.uncertainty_s, step_s),
+        event.place.path,
+        event.place.line, event.place.offset, event.text, event.row.id, event.rid or "",
+        event.row.echo or is_abort_notice(event),
+    )  # fmt: skip
+
+
+def _sorted(steps: Iterable[RoomStep]) -> list[RoomStep]:
+    """By time on the common clock; a line without one stays behind the line above it.
+
+    Which of two files' lines of one moment came first nobody knows; they stand as a room usually goes.
+    """
+    keyed: list[tuple[float, int, int, RoomStep]] = []
+    seen: dict[str, tuple[float, int]] = {}
+    for at, step in enumerate(steps):
+        before, reached = seen.get(step.file, (float("-inf"), 0))
+        moment = step.delta_s if step.delta_s is not None else before
+        usual = _usual(step) if moment > before else max(_usual(step), reached)
+        seen[step.file] = (moment, usual)
+        keyed.append((moment, usual, at, step))
+    return [step for *_, step in sorted(keyed, key=lambda key: key[:3])]
+
+
+def _usual(step: RoomStep) -> int:
+    """Ends last, the router's after those it waits for."""
+    if step.phase is None:
+        return 0
+    return step.phase.order + (100 if step.role == "router" and step.phase.ends else 0)
+
+
+def _wrong(asked: Conclusion | None, met: Conclusion | None) -> WrongPrefill | None:
+    if asked is None or met is None or asked.value == met.value:
+        return None
+    return WrongPrefill(asked.value, met.value, asked.by_elimination)
+
+
+def _value(known: Conclusion | None) -> str | None:
+    return known.value if known else None
