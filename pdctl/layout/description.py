@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pdctl.engines.environment import lint
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.versions import resolve
 from pdctl.errors import UsageError
@@ -179,6 +178,8 @@ def _words(role: str, reading: RoleReading) -> ShapeWords:
 
 def _sglang(topology: Topology, readings: dict[str, RoleReading], release: Release) -> Iterator[Problem | Caution]:
     """What this release's command line and environment do not take."""
+    from pdctl.engines.environment import lint  # late: the embedded engine has no release
+
     yield from role_settings.backend(topology.transfer.backend, release)
     yield from role_settings.served_name(topology.model.served_name, release)
     remarks: dict[str, list[str]] = {}

@@ -1,14 +1,12 @@
 """Which hosts of a pool an instance stands on, and which of their GPUs it takes."""
 
-from __future__ import annotations
+# Annotations are not deferred here: NamedTuple would compile each of them again at every start.
 
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pdctl.layout.shape import Shape
+from pdctl.layout.shape import Shape
 
 LOCAL = "localhost"
 

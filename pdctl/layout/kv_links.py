@@ -1,15 +1,12 @@
 """Which prefill ranks every decode rank pulls KV from, and what one of them writes into its pool: layers and heads."""
 
-from __future__ import annotations
+# Annotations are not deferred here: NamedTuple would compile each of them again at every start.
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pdctl.engines.sglang.behaviour import DECODE_PULLS_FROM_EVERY_STAGE
 from pdctl.engines.versions import NEWEST, Version
-from pdctl.layout.shape import stage_layers
-
-if TYPE_CHECKING:
-    from pdctl.layout.shape import Shape
+from pdctl.layout.shape import Shape, stage_layers
 
 
 class PullTargets(NamedTuple):

@@ -1,6 +1,6 @@
 """A Hugging Face config.json as the numbers a plan needs: layers, heads, experts, widths, storage."""
 
-from __future__ import annotations
+# Annotations are not deferred here: NamedTuple would compile each of them again at every start.
 
 import json
 from collections.abc import Mapping

@@ -1,11 +1,9 @@
 """The parallel shape of one instance, what can be wrong with one, and where its ranks and its layers stand."""
 
-from __future__ import annotations
+# Annotations are not deferred here: NamedTuple would compile each of them again at every start.
 
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 
 class Problem(NamedTuple):

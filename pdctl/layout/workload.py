@@ -1,6 +1,6 @@
 """What the user said about GPUs, network and traffic, and the instances it needs; None and 0 where nothing was said."""
 
-from __future__ import annotations
+# Annotations are not deferred here: NamedTuple would compile each of them again at every start.
 
 from math import ceil
 from typing import NamedTuple

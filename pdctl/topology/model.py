@@ -4,7 +4,7 @@ Named tuples rather than dataclasses: fifteen dataclasses take as long to define
 Units: sizes in bytes, bandwidth in bits per second, times in seconds. Ports and counts are plain integers.
 """
 
-from __future__ import annotations
+# Annotations are not deferred here: NamedTuple would compile each of them again at every start.
 
 from collections.abc import Mapping
 from typing import NamedTuple
