@@ -1,8 +1,7 @@
-"""One of four ranks as its own process, through every shape: `python -m tests.engine.model.shape_rank RANK DIR`."""
+"""One of four ranks in a process of its own, through every shape; see forked_ranks."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +12,9 @@ from pdctl.engine.scheduler.rank_parts import Sizing
 from tests.engine.model.passes import FEWEST_PAGES, LONGEST, RANKS, WORLDS, make_runner, run
 
 
-def main() -> None:
-    rank, directory = int(sys.argv[1]), Path(sys.argv[2])
+def main(rank: int, folder: str) -> None:
+    """Leave what this rank has computed in `folder`/rank`rank`.pt."""
+    directory = Path(folder)
     torch.set_num_threads(1)
     results: dict[object, object] = {}
     for number, world in enumerate(WORLDS):
@@ -32,7 +32,3 @@ def main() -> None:
         groups.replica.barrier()
         groups.close()
     torch.save(results, directory / f"rank{rank}.pt")
-
-
-if __name__ == "__main__":
-    main()

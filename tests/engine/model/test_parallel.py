@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,11 +11,10 @@ import torch
 from pdctl.engine.model.parallel import Groups
 from pdctl.errors import NotReadyError
 from pdctl.layout.shape import Shape
+from tests.engine.model import forked_ranks
 from tests.engine.model.peers import make_peer, make_runner
-from tests.engine.model.tp_rank import TP_CASES, steps
+from tests.engine.model.tp_rank import RANKS, TP_CASES, steps
 from tests.ports import free_port
-
-DEADLINE = 120.0  # seconds for both ranks to import torch, load and compute
 
 
 @pytest.fixture(scope="module")
@@ -26,20 +23,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict]]:
     for case in TP_CASES:
         make_peer(case, directory / case.name)
     init = f"tcp://127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "tests.engine.model.tp_rank"]
-    processes = [
-        subprocess.Popen([*command, str(rank), "2", init, str(directory)], stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    try:
-        for process in processes:
-            _, errors = process.communicate(timeout=DEADLINE)
-            assert process.returncode == 0, errors
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    return directory, [torch.load(directory / f"rank{rank}.pt") for rank in range(2)]
+    forked_ranks.run("tests.engine.model.tp_rank", RANKS, init, str(directory))
+    return directory, [torch.load(directory / f"rank{rank}.pt") for rank in range(RANKS)]
 
 
 @pytest.mark.parametrize("case", TP_CASES, ids=lambda case: case.name)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,9 +10,9 @@ import torch
 from pdctl.engine.model.forward_batch import ForwardBatch, Share
 from pdctl.engine.model.parallel import Groups
 from tests.engine.checkpoints import KINDS, make_checkpoint
+from tests.engine.model import forked_ranks
 from tests.engine.model.passes import FEWEST_PAGES, PASSES, RANKS, WORLDS, Piece, World, make_runner, run
 
-DEADLINE = 120.0  # seconds for all ranks to import torch and go through every shape
 TOLERANCE = 1e-4
 
 Logits = dict[Piece, torch.Tensor]
@@ -38,19 +36,7 @@ def alone(checkpoints: Path) -> dict[str, Logits]:
 
 @pytest.fixture(scope="module")
 def ranks(checkpoints: Path) -> list[dict[tuple[str, str], Logits]]:
-    command = [sys.executable, "-m", "tests.engine.model.shape_rank"]
-    processes = [
-        subprocess.Popen([*command, str(rank), str(checkpoints)], stderr=subprocess.PIPE, text=True)
-        for rank in range(RANKS)
-    ]
-    try:
-        for process in processes:
-            _, errors = process.communicate(timeout=DEADLINE)
-            assert process.returncode == 0, errors
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    forked_ranks.run("tests.engine.model.shape_rank", RANKS, str(checkpoints))
     return [torch.load(checkpoints / f"rank{rank}.pt", weights_only=False) for rank in range(RANKS)]
 
 

@@ -1,8 +1,7 @@
-"""One rank of a group as its own process: `python -m tests.engine.model.tp_rank RANK SIZE INIT DIR`."""
+"""One rank of a group of two in a process of its own; see forked_ranks."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import torch
@@ -23,6 +22,7 @@ CUT = (
     "deepseek2-groups-yarn",
     "deepseek3-yarn-halves",
 )
+RANKS = 2
 TP_CASES = (
     *(case for case in CASES if case.name in CUT),
     Case("wide", "llama", (4, 2), 12, 16, "layer-major", vocab=64),
@@ -42,17 +42,14 @@ def steps(runner, case: Case) -> torch.Tensor:
     )
 
 
-def main() -> None:
-    rank, size, init, directory = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4])
+def main(rank: int, init: str, folder: str) -> None:
+    """Leave what this rank has computed in `folder`/rank`rank`.pt; `init`: where the ranks meet."""
+    directory = Path(folder)
     torch.set_num_threads(1)
-    groups = Groups.join(Shape(tp=size, nnodes=1), rank, 0, "cpu", init)
+    groups = Groups.join(Shape(tp=RANKS, nnodes=1), rank, 0, "cpu", init)
     agreed = groups.tp.min_ints([rank + 2, 5 - rank, 9])
     logits = {case.name: steps(make_runner(case, directory / case.name, groups=groups), case) for case in TP_CASES}
     groups.tp.barrier()
     torch.save({"agreed": agreed, "logits": logits}, directory / f"rank{rank}.pt")
     groups.close()
     groups.close()
-
-
-if __name__ == "__main__":
-    main()
