@@ -20,10 +20,13 @@ HERE = Path(__file__).parent
 DEPLOYMENTS = ("e2e", "switch", "launch")  # their files start whole deployments
 LONG = ("engine/model", "engine", "cli", "router", "logs", "fuzz", "doctor")
 BESIDE = 3  # files between two that start deployments
-# Files that share what is dear to make, so one test process runs them, one after the other.
+# Files that share what is dear to make, so one test process runs them, in this order.
 TOGETHER = {
-    "two prefills": ("e2e", "deaths hostile_text lifecycle probes role_switch two_prefills_one_decode"),
-    "recordings": ("trace", "diagnose merged recordings summary texts"),
+    # a deployment; the logs of the load that the deaths need would be read by what comes after
+    "two prefills": ("e2e", "hostile_text two_prefills_one_decode lifecycle probes role_switch deaths"),
+    "recordings": ("trace", "merged diagnose summary recordings texts"),  # as they were read
+    "transformers": ("engine/model", "logits checkpoints corpus neighbours parallel tiny weights window"),  # imported
+    "echo": ("engine/frontend", "pairing refusals info openai generate abort metrics_names lifecycle"),  # engines
 }
 SHARED = {
     f"tests/{folder}/test_{name}.py": what for what, (folder, names) in TOGETHER.items() for name in names.split()
@@ -43,11 +46,15 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Deployments one after the other beside other tests, and what takes long before what does not."""
+    """What shares first, then deployments one after the other beside other tests; what takes long before the rest."""
     paths = list(dict.fromkeys(item.path for item in items))
-    deploying = [path for path in paths if _place(path, DEPLOYMENTS) < len(DEPLOYMENTS)]
-    others = sorted((path for path in paths if path not in deploying), key=lambda path: _place(path, LONG))
-    order: dict[Path, int] = {}
+    sharing = sorted(
+        (path for path in paths if _name(path) in SHARED), key=lambda path: list(SHARED).index(_name(path))
+    )
+    alone = [path for path in paths if path not in sharing]
+    deploying = [path for path in alone if _place(path, DEPLOYMENTS) < len(DEPLOYMENTS)]
+    others = sorted((path for path in alone if path not in deploying), key=lambda path: _place(path, LONG))
+    order = {path: number for number, path in enumerate(sharing)}
     while deploying or others:
         for path in (*deploying[:1], *others[:BESIDE]):
             order[path] = len(order)
@@ -74,6 +81,10 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(title, text.encode("utf-8", "backslashreplace").decode()) for title, text in report.sections]
     return report
+
+
+def _name(path: Path) -> str:
+    return f"tests/{path.relative_to(HERE).as_posix()}"
 
 
 def _place(path: Path, folders: tuple[str, ...]) -> int:
