@@ -19,7 +19,7 @@ from tests import plain_http
 from tests.e2e.conftest import ROOT, Deployment, wait_for
 from tests.ports import free_block
 
-CLIENTS = 32
+CLIENTS = 16
 BEFORE, AFTER = 2 * CLIENTS, 10 * CLIENTS  # requests that have ended when a process dies, and from then on
 # No client may wait longer than this for an answer or an error, whichever process dies.
 DEADLINE = 60.0

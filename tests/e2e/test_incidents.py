@@ -51,7 +51,7 @@ class Incident:
 
     ends: a process and what its log says when the incident is over, where that comes after the answer.
     heavy: played with `-m heavy` alone; what plays it is also tested by itself (tests/router/test_rehearsal.py,
-    tests/engine/test_rehearsal.py), and recorded runs of it are read (tests/data/rooms/pdctl-*).
+    test_rehearsal.py and test_shaped.py below tests/engine), and recorded runs of it are read (data/rooms/pdctl-*).
     """
 
     name: str
@@ -85,7 +85,7 @@ INCIDENTS = (
         dies="decode-0",
         ends=("prefill-0", "KVPoll.Bootstrapping"),
     ),
-    Incident("slow-transfer", "PD412"),
+    Incident("slow-transfer", "PD412", heavy=True),
 )
 
 
