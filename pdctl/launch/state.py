@@ -175,9 +175,9 @@ def pick(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Run:
         what = f"no run is alive; `{stale[0].name}` is stale: its supervisor died"
         raise NotFoundError(what, f"pdctl down {stale[0].name}")
     if not runs:
-        raise NotFoundError("no run is alive", "pdctl launch topologies/2p1d.yaml")
+        raise NotFoundError("no run is alive", "pdctl launch 2p1d")
     latest = runs[0]
-    fix = f"pdctl diagnose --run {latest.name}" if latest.state is State.FAILED else "pdctl launch topologies/2p1d.yaml"
+    fix = f"pdctl diagnose --run {latest.name}" if latest.state is State.FAILED else "pdctl launch 2p1d"
     raise NotFoundError(f"no run is alive; the latest, `{latest.name}`, {ended(latest)}", fix)
 
 
