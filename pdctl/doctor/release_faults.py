@@ -11,6 +11,7 @@ from pdctl.doctor import server_info
 from pdctl.doctor.check import EMBEDDED, Check, Skipped, Unknown, finding
 from pdctl.doctor.finding import few, names
 from pdctl.doctor.static.written_check import written
+from pdctl.engines.kinds import RELEASED, RELEASED_ROUTER
 from pdctl.engines.sglang import faults
 from pdctl.engines.sglang.faults import ATTENTION_DP, ONE_RANK_BALANCE, SPECULATION, Release, hits
 from pdctl.engines.versions import NEWEST, OLDEST, parse, spell, unread
@@ -32,7 +33,7 @@ NUMBERS = re.compile(r"(?<!\d)\d{1,6}\.\d{1,6}\.\d{1,6}(?:\.post\d{1,6})?")
 
 def of(code: str, name: str, release: Release, evidence: list[str]) -> Iterator[Finding]:
     """The faults as findings about `name`."""
-    called = "SGLang" if release.component == "sglang" else "sglang-router"
+    called = release.program
     for fault, doubt in hits(release):
         observed = f"{called} {spell(release.version)}" + (f" ({doubt})" if doubt else "")
         severity = Severity.INFO if doubt else None
@@ -78,7 +79,7 @@ def _routers(servers: Servers) -> Iterator[Finding]:
     """An image that runs nothing but a router is tagged with the router's version."""
     for router in servers.routers:
         image = router.container.image if router.container is not None else ""
-        version = numbers(image.rpartition(":")[2]) if router.kind == "sglang-router" else None
+        version = numbers(image.rpartition(":")[2]) if router.kind == RELEASED_ROUTER else None
         if version is not None and router.pod is not None and router.container is not None:
             place = router.pod.at(router.container.image_line)
             yield from of(
@@ -109,7 +110,7 @@ def written_not_read(servers: Servers) -> Verdict:
 
 def sampling(servers: Servers) -> Verdict:
     """Nothing in a file says that clients will send n > 1: a thing to know, not a fault of this deployment."""
-    engine = next((side for side in servers.sides if side.engine == "sglang"), None)
+    engine = next((side for side in servers.sides if side.engine == RELEASED), None)
     if engine is None:
         return Skipped("no SGLang engine behind a router")
     return [finding("PD319", "", "n > 1 is not refused", "n = 1", ["every release up to 0.5.23"], Severity.INFO)]

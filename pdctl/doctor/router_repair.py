@@ -12,21 +12,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pdctl.doctor.bootstrap_ports import address, agreement, plain
-from pdctl.engines.kinds import ROUTERS
+from pdctl.engines.kinds import RELEASED_ROUTER, ROUTERS, router_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pdctl.doctor.facts import Facts
     from pdctl.fleet.observations import Engine, Router
-
-WORDS = {
-    "sglang-router": ROUTERS["sglang-router"].words,
-    "smg": ROUTERS["smg"].words,
-    "pdctl": ("python", "-m", "pdctl.router"),
-    "mini_lb": ROUTERS["mini-lb"].words,
-    "": ROUTERS["sglang-router"].words,
-}
 
 
 @lru_cache(maxsize=2)
@@ -50,7 +42,8 @@ def role(engine: Engine) -> str:
 
 
 def spell(router: Router | None, prefills: Iterable[tuple[str, int | None]], decodes: Iterable[str]) -> str:
-    words = list(WORDS.get(router.kind if router is not None else "", WORDS[""]))
+    known = router_kind(router.kind) if router is not None else None
+    words = list((known or ROUTERS[RELEASED_ROUTER]).words)
     if router is not None:
         host, port = address(router.url)
         words += ["--host", host] if _literal(host) else []  # they refuse a name

@@ -31,7 +31,8 @@ class RouterKind(NamedTuple):
     installed from; "": pdctl's. port: where it listens unless told; None: not assumed. metrics: a port of its own that
     it opens, whether asked or not. default_policy: the one it takes where none is given; "": not assumed.
     edits_workers: POST and DELETE on /workers change its list. watches_pods: it can find workers by their labels;
-    trusts_pods: every build of it can. ip_only: it takes no name as a --host. ready, alive: what a cluster probes.
+    pods_doubt: what speaks against it, and the fix. turns_by_role: round_robin counts prefills and decodes apart, so
+    that some pairs never meet. ip_only: it takes no name as a --host. ready, alive: what a cluster probes.
     """
 
     name: str
@@ -44,10 +45,15 @@ class RouterKind(NamedTuple):
     default_policy: str = ""
     edits_workers: bool = True
     watches_pods: bool = False
-    trusts_pods: bool = False
+    pods_doubt: tuple[str, str] = ("", "")
+    turns_by_role: bool = False
     ip_only: bool = False
     ready: str = "/readiness"  # whether a request would find a pair
     alive: str = "/liveness"
+
+    @property
+    def always_pd(self) -> bool:
+        return not self.package
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -81,13 +87,16 @@ ROUTERS = {
         ),
         RouterKind(
             "sglang-router", _LAUNCH_ROUTER, "sglang-router", _RUST, (_PD,), port=30000, metrics=29000,
-            default_policy="cache_aware", watches_pods=True, trusts_pods=True, ip_only=True,
+            default_policy="cache_aware", watches_pods=True, turns_by_role=True, ip_only=True,
         ),
-        # It finds workers by their labels too, but builds of it forget --pd-disaggregation then.
         RouterKind(
             "smg", ("smg", "launch"), "smg",
             (*_RUST, "passthrough", "least_load", "consistent_hashing", "prefix_hash"), (_PD,), port=30000,
-            metrics=29000, default_policy="cache_aware", watches_pods=True,
+            metrics=29000, default_policy="cache_aware", watches_pods=True, turns_by_role=True,
+            pods_doubt=(
+                "smg with discovery: builds after 2026-08-30 leave PD mode for it",
+                "pin smg 1.13.0, or check that its start line says PrefillDecode",
+            ),
         ),
         # It is in sglang-router's package.
         RouterKind(
@@ -96,6 +105,9 @@ ROUTERS = {
         ),
     )
 }  # fmt: skip
+# `embedded` and `sglang` were the names of the first release; `mini_lb` is what SGLang calls it elsewhere.
+ROUTER_ALIASES = ((EMBEDDED, "pdctl"), ("sglang", "sglang-router"), ("mini_lb", "mini-lb"))
+MINI_LB_FLAG = "mini-lb"  # of sglang-router: what makes it a mini-lb
 PREFILL_ONLY = ("bucket",)  # policies the routers take for --prefill-policy alone
 
 
@@ -125,10 +137,12 @@ COMMAND_LINES = (
 )
 
 
+_KINDS: tuple[EngineKind | RouterKind, ...] = (*ENGINES.values(), *ROUTERS.values())
+
+
 def _modules() -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
-    kinds: tuple[EngineKind | RouterKind, ...] = (*ENGINES.values(), *ROUTERS.values())
-    for one in kinds:
+    for one in _KINDS:
         if one.package and one.command[1:2] == ("-m",):
             found[one.name] = (one.command[2], one.package)
     return found
@@ -136,3 +150,9 @@ def _modules() -> dict[str, tuple[str, str]]:
 
 # Kinds of other packages that are started as `python -m MODULE` → the module, and the package it comes with.
 MODULES = _modules()
+PACKAGES = tuple(dict.fromkeys(one.package for one in _KINDS if one.package))
+
+
+def router_kind(name: str) -> RouterKind | None:
+    """By either spelling of `router.kind`; None for one that pdctl does not know."""
+    return ROUTERS.get(dict(ROUTER_ALIASES).get(name, name))

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from pdctl.engines.kinds import PACKAGES as PACKAGES_SERVED
 from pdctl.fleet import listeners
 from pdctl.fleet.observations import Host, Package, RdmaDevice
 
@@ -23,9 +24,7 @@ PREFIXES = ("UCX_", "NIXL_", "MC_", "MOONCAKE_", "SGLANG_", "NCCL_", "GLOO_", "C
 SECRET = ("KEY", "TOKEN", "PASSWORD", "SECRET", "CREDENTIAL")
 PACKAGES = (
     "pdctl",
-    "sglang",
-    "sglang-router",
-    "smg",
+    *PACKAGES_SERVED,
     "sgl-kernel",
     "nixl",
     "nixl-cu12",

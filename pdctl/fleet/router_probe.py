@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from pdctl.engines.routers.answers import kind as kind_of
 from pdctl.fleet import exposition, http_client, peer_json, prober
 from pdctl.fleet.address import Unanswered, join, parse
 from pdctl.fleet.deadline import Deadline
@@ -164,9 +165,6 @@ SUMMARY = INFO_PATHS[1]  # of the router itself, or of workers behind it
 LOOKS = (READINESS, WORKERS, METRICS, SUMMARY)
 PATIENCE = 5.0  # seconds for one look
 METRICS_PORT = 29000  # of sglang_router and smg, unless --prometheus-port says otherwise
-OWN_SCHEMA = "pdctl.router."
-# Keys of an entry of /workers that only one of them writes.
-SMG_KEYS = frozenset(("labels", "models", "runtime_type", "pd_pairing", "http2"))
 STATE, HEALTH = "smg_worker_cb_state", "smg_worker_health"
 PAIR_STATE = "pdctl_router_breaker_state"
 STATES = (0, 1, 2)
@@ -205,21 +203,7 @@ def probe_router(
 
 
 def _kind(replies: Mapping[str, Reply]) -> str:
-    listed, ready = peer_json.mapping(replies[WORKERS].body), peer_json.mapping(replies[READINESS].body)
-    summary = peer_json.mapping(replies[SUMMARY].body)
-    if any(peer_json.text(body.get("schema")).startswith(OWN_SCHEMA) for body in (listed, ready)):
-        return "pdctl"
-    if "router_manager" in summary and "stats" in listed:
-        return "sglang-router"
-    entries = peer_json.mappings(listed.get("workers"))
-    # Without a worker yet; a body that merely has such a key is somebody else's.
-    empty = listed.get("workers") == [] and bool(peer_json.mapping(listed.get("stats")))
-    if any(not SMG_KEYS.isdisjoint(entry) for entry in entries) or empty:
-        return "smg"
-    if any("metadata" in entry for entry in entries):
-        return "sglang-router"
-    both = isinstance(summary.get("prefill"), list) and isinstance(summary.get("decode"), list)
-    return "mini_lb" if both else ""
+    return kind_of(*(peer_json.mapping(replies[path].body) for path in (WORKERS, READINESS, SUMMARY)))
 
 
 def _engine_info(base: str, probing: Prober, summary: Reply) -> Mapping[str, object]:

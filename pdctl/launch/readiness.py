@@ -6,8 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pdctl.engines.sglang.logs import life
-from pdctl.engines.sign import Sign
+from pdctl.engines import start_lines
 from pdctl.fleet import bootstrap_probe, canary_probe, http_client, router_probe
 from pdctl.fleet.canary_probe import Prompt, Side
 from pdctl.launch.deployment import ServerRole, Spec
@@ -49,11 +48,6 @@ def _side(spec: Spec) -> Side:
     return Side(spec.name, spec.url, spec.host, spec.bootstrap_port)
 
 
-# What stands in the line of each stage.
-BOUND_LINE, WEIGHTS_LINE, READY_LINE = (
-    next(row.literal.decode() for row in life.ROWS if sign in row.proves)
-    for sign in (Sign.LISTENS, Sign.WEIGHTS_LOADED, Sign.READY)
-)
 EAGER = 0.1  # seconds between looks while a start is young
 EAGER_FOR = 20.0
 PROBE = 2.0  # seconds one probe may take
@@ -119,11 +113,11 @@ class ReadinessWatch:
     def _read_log(self) -> bool:
         """Whether it has said that it is ready."""
         for line in self._log.lines():
-            if BOUND_LINE in line:
+            if start_lines.LISTENS in line:
                 self._mark(StartStage.BOUND, f"port {self._spec.port}")
-            elif WEIGHTS_LINE in line:
+            elif start_lines.WEIGHTS_LOADED in line:
                 self._mark(StartStage.WEIGHTS, "weights loaded")
-            elif READY_LINE in line:
+            elif start_lines.READY in line:
                 self._said_ready = True
         return self._said_ready
 

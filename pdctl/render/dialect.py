@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import history
+from pdctl.engines.kinds import RELEASED
 from pdctl.engines.versions import released, spell
 from pdctl.render import columns
 from pdctl.render.visible import as_json
@@ -93,7 +94,7 @@ class Dated(NamedTuple):
 KINDS = {"flags": ("flags", "flag", "--"), "env": ("environment", "name", "")}
 
 
-def items(kind: str, version: Version, package: str = "sglang") -> list[Dated]:
+def items(kind: str, version: Version, package: str = RELEASED) -> list[Dated]:
     """The flags (`flags`) or environment variables (`env`) of a release, by name."""
     table, _, dashes = KINDS[kind]
     found = []
@@ -103,12 +104,12 @@ def items(kind: str, version: Version, package: str = "sglang") -> list[Dated]:
     return found
 
 
-def items_json(kind: str, release: Release, found: Sequence[Dated], package: str = "sglang") -> str:
+def items_json(kind: str, release: Release, found: Sequence[Dated], package: str = RELEASED) -> str:
     """`until` null: the newest release that was read has it. `note` stands there for a release that was not read."""
     _, word, _ = KINDS[kind]
     rows = [{word: one.name, "since": spell(one.span.since), "until": _spelt(one.span.until)} for one in found]
     document: dict[str, object] = {"schema": f"pdctl.{kind}/1", "version": release.asked}
-    if package != "sglang":
+    if package != RELEASED:
         document["package"] = package
     if release.note:
         document["note"] = release.note
@@ -116,7 +117,7 @@ def items_json(kind: str, release: Release, found: Sequence[Dated], package: str
     return as_json(document)
 
 
-def items_text(kind: str, release: Release, found: Sequence[Dated], term: Term, package: str = "sglang") -> None:
+def items_text(kind: str, release: Release, found: Sequence[Dated], term: Term, package: str = RELEASED) -> None:
     """A table on a terminal; in a pipe one line per item: name, since, until, separated by tabs."""
     _, word, _ = KINDS[kind]
     cells = [(one.name, spell(one.span.since), _spelt(one.span.until) or "-") for one in found]

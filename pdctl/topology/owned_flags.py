@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.engines.kinds import MINI_LB_FLAG
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -59,7 +61,7 @@ ROUTER_OWNED: Mapping[str, str] = {
     "prefill-policy": "router.prefill-policy",
     "decode-policy": "router.decode-policy",
     "pd-disaggregation": "the topology having two roles",
-    "mini-lb": "router.kind",
+    MINI_LB_FLAG: "router.kind",
     "prefill": "the instances of roles.prefill",
     "decode": "the instances of roles.decode",
     "worker-urls": "the instances of both roles",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pdctl.engines.kinds import EMBEDDED, ENGINES, ROUTERS
+from pdctl.engines.kinds import EMBEDDED, ENGINES, ROUTER_ALIASES, ROUTERS
 from pdctl.topology.model import VERSION
 
 
@@ -100,10 +100,7 @@ ENV = named(ValueKind("variable", "text or a number"), "a map of environment var
 LABELS = named(TEXT, "a map of text")
 NAME = text("a name of a-z, 0-9 and - (at most 63, no - at either end)", LABEL)
 
-# `embedded` and `sglang` were the names of the first release; `mini_lb` is what SGLang calls it elsewhere.
-ROUTER_KIND = choice(*ROUTERS)._replace(
-    aliases=(("embedded", "pdctl"), ("sglang", "sglang-router"), ("mini_lb", "mini-lb"))
-)
+ROUTER_KIND = choice(*ROUTERS)._replace(aliases=ROUTER_ALIASES)
 POLICY = choice(*dict.fromkeys(policy for kind in ROUTERS.values() for policy in kind.policies))._replace(
     expected="a routing policy"
 )

@@ -16,6 +16,7 @@ from pdctl.doctor.finding import names
 from pdctl.doctor.static import environment_checks
 from pdctl.doctor.static.servers import Server, Servers, Setting
 from pdctl.engines import numerals
+from pdctl.engines.kinds import EMBEDDED, RELEASED
 from pdctl.fleet import peer_json
 from pdctl.manifests.command_lines import parse
 
@@ -349,7 +350,7 @@ def _sides(host: Host, engines: Sequence[Engine]) -> tuple[Server, ...]:
             Server(
                 name=names([engine.endpoint.name for engine in some]),
                 role=role,
-                engine="embedded" if server_info.embedded(some[0]) else "sglang",
+                engine=EMBEDDED if server_info.embedded(some[0]) else RELEASED,
                 release=some[0].version,
                 version=server_info.release(some[0]),
                 flags=parse((word, "") for word in words),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.finding import names
+from pdctl.engines.kinds import EMBEDDED
 
 if TYPE_CHECKING:
     from pdctl.doctor.facts import Facts
@@ -73,7 +74,7 @@ def nixl(facts: Facts) -> list[Finding] | Skipped | Unknown:
         return Skipped("no instance of the topology asks for nixl")
     if host is None:
         return Unknown("this host was not looked at")
-    if plan.engine != "embedded" and wanted[0].serving.command:
+    if plan.engine != EMBEDDED and wanted[0].serving.command:
         return Unknown("the engine has a command of its own, so its packages are not those of this Python")
     return _nixl(host, ", ".join(one.name for one in wanted))
 

@@ -11,6 +11,7 @@ from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.server_sources import LOOPBACK, behind, service_of, split
 from pdctl.doctor.static.written_check import written
+from pdctl.engines.kinds import router_kind
 from pdctl.engines.sglang.behaviour import WILDCARD_REGISTERS_ITSELF
 from pdctl.manifests.manifest import COMPOSE, SCRIPT
 
@@ -199,7 +200,6 @@ ANNOTATION = "sglang.ai/bootstrap-port"  # sglang_router 0.3.2, smg 1.13.0
 FORMER = "sglang.ai/mooncake.bootstrap-port"
 LOOPBACK_HOST = "127.0.0.1"  # sglang's default of --host
 WILDCARD = ("0.0.0.0", "::", "[::]")
-IP_ONLY = ("sglang-router", "mini-lb")
 
 
 def loopback(servers: Servers) -> Iterator[Finding]:
@@ -329,7 +329,8 @@ def router_host(servers: Servers) -> Iterator[Finding]:
     for router in servers.routers:
         said = router.flags.find("host")
         host = router.flags.text("host")
-        if router.kind not in IP_ONLY or said is None or host is None:
+        known = router_kind(router.kind)
+        if known is None or not known.ip_only or said is None or host is None:
             continue
         bare = host.removeprefix("[").removesuffix("]")
         if not _ip(bare) or (":" in host and not host.startswith("[")):

@@ -9,6 +9,7 @@ from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.written_check import written
 from pdctl.engines.environment import lint
+from pdctl.engines.kinds import EMBEDDED, MINI_LB_FLAG, router_kind
 from pdctl.engines.sglang import behaviour
 from pdctl.engines.versions import NEWEST, Span
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def wrong(servers: Servers) -> Iterator[Finding]:
     for side in servers.sides:
-        if side.engine == "embedded":
+        if side.engine == EMBEDDED:
             continue
         env = {name: said.value for name, said in side.env.items() if said.value is not None and "$" not in said.value}
         for remark in lint(env, side.version or NEWEST):
@@ -100,7 +101,7 @@ def _without(servers: Servers, code: str, flag: str) -> Iterator[Finding]:
 
 def gap(servers: Servers) -> Verdict:
     """Measured with sglang-router and smg; pdctl's own router walks all pairs in one cycle, mini_lb draws them."""
-    routers = [router for router in servers.routers if router.kind in ("sglang-router", "smg")]
+    routers = [one for one in servers.routers if (known := router_kind(one.kind)) and known.turns_by_role]
     if not routers:
         return Skipped("no sglang-router and no smg")
     found = []
@@ -130,7 +131,8 @@ def _place(router: RouterLine) -> str:
 
 
 def _unservable(router: RouterLine) -> Iterator[tuple[str, str, str, Severity | None]]:
-    if router.kind == "pdctl" or router.flags.has("mini-lb"):
+    known = router_kind(router.kind)
+    if (known and known.always_pd) or router.flags.has(MINI_LB_FLAG):
         return
     if not router.flags.has("pd-disaggregation"):
         if router.prefills:
@@ -142,9 +144,8 @@ def _unservable(router: RouterLine) -> Iterator[tuple[str, str, str, Severity | 
             observed = f"it discovers pods without {' and '.join(f'--{name}' for name in missing)}"
             expected = "a selector for the pods of each role"
             yield observed, expected, f"add {' and '.join(f'--{name} key=value' for name in missing)}", None
-        if router.kind == "smg":
-            observed = "smg with discovery: builds after 2026-08-30 leave PD mode for it"
-            fix = "pin smg 1.13.0, or check that its start line says PrefillDecode"
+        observed, fix = known.pods_doubt if known else ("", "")
+        if observed:
             yield observed, "PD mode", fix, Severity.INFO
         return
     if not router.prefills:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from pdctl.doctor.static.servers import HTTP, RouterLine, Server, Servers, Setting
 from pdctl.engines import numerals
+from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.versions import resolve
 from pdctl.errors import UsageError
 from pdctl.manifests.command_lines import Flags, Listed, ServerProgram, in_full, parse, program, worker
@@ -42,7 +43,7 @@ def _side(engines: tuple[Server, ...], role: str) -> tuple[Server, ...]:
 
 def _server(topology: Topology, one: InstancePlan) -> Server:
     command = one.commands[0]
-    embedded = one.serving.kind == "embedded"
+    embedded = one.serving.kind == EMBEDDED
     release = topology.engine.version or ""
     return Server(
         name=one.name,

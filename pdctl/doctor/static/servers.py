@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
+from pdctl.engines.kinds import EMBEDDED, MINI_LB_FLAG, router_kind
 from pdctl.engines.sglang.agreement import common_page_size
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Server:
     def backend(self) -> str:
         """The transfer backend, "" when the value hangs on a variable."""
         name = "disaggregation-transfer-backend"
-        default = "mooncake" if self.engine != "embedded" else "auto"
+        default = "mooncake" if self.engine != EMBEDDED else "auto"
         return default if not self.flags.has(name) else self.flags.text(name) or ""
 
     @property
@@ -127,7 +128,9 @@ class RouterLine:
 
     @property
     def pd(self) -> bool:
-        return self.kind == "pdctl" or self.flags.has("pd-disaggregation", "mini-lb") or bool(self.prefills)
+        known = router_kind(self.kind)
+        always = known is not None and known.always_pd
+        return always or self.flags.has("pd-disaggregation", MINI_LB_FLAG) or bool(self.prefills)
 
     def policy(self, role: str) -> str:
         """The default of sglang_router 0.3.2 and smg 1.13.0 is cache_aware."""
@@ -164,4 +167,4 @@ class Servers:
 
     @property
     def embedded(self) -> bool:
-        return bool(self.sides) and all(side.engine == "embedded" for side in self.sides)
+        return bool(self.sides) and all(side.engine == EMBEDDED for side in self.sides)

@@ -9,6 +9,7 @@ from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.static.server_sources import behind
 from pdctl.doctor.static.written_check import written
+from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.sglang import agreement
 from pdctl.engines.sglang.agreement import ENGINES_OWN
 from pdctl.engines.sglang.behaviour import KV_DTYPE_COMPARED_BY_WORD
@@ -48,7 +49,7 @@ def setting(server: Server, key: str, default: str = "") -> Value:
 
 
 def page_size(server: Server) -> Value:
-    return setting(server, "page_size", EMBEDDED_PAGE if server.engine == "embedded" else "")
+    return setting(server, "page_size", EMBEDDED_PAGE if server.engine == EMBEDDED else "")
 
 
 def checksums(server: Server) -> Value:

@@ -148,6 +148,10 @@ class Release(NamedTuple):
     features: frozenset[str] = frozenset()
     component: str = "sglang"
 
+    @property
+    def program(self) -> str:
+        return "SGLang" if self.component == "sglang" else "sglang-router"
+
 
 class Hit(NamedTuple):
     """`doubt`: the release lies between one that has the fault and one that has not; "" when it surely has it."""

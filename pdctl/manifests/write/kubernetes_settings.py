@@ -115,7 +115,7 @@ def _discovery(asked: str | None, router: str) -> str:
     if asked == "pods" and not ROUTERS[router].watches_pods:
         fix = "--set targets.kubernetes.discovery=urls, or --set router.kind=sglang-router"
         raise UsageError(f"targets.kubernetes.discovery: the {router} router cannot look for pods", fix)
-    return asked or ("pods" if ROUTERS[router].trusts_pods else "urls")
+    return asked or ("pods" if ROUTERS[router].watches_pods and not any(ROUTERS[router].pods_doubt) else "urls")
 
 
 def _selector(topology: Topology, given: Mapping[str, Any], pool: str) -> dict[str, str]:
