@@ -1,6 +1,8 @@
 """A generation request's body: what the router reads in it, and how the three bootstrap fields get in.
 
-The client's bytes are spliced, never re-serialised: unknown fields, big integers, order and escapes stay.
+The client's bytes are spliced, never re-serialised: unknown fields, big integers, order and escapes stay. A large body
+is read piece by piece beside the event loop and sent on without being copied: the router finds where the members of
+the outermost object begin and end, and reads a few small ones. Whether the rest is valid JSON is left to the engines.
 """
 
 from __future__ import annotations
@@ -23,6 +25,13 @@ MAX_ROOM = 2**53 - 1  # the largest integer every JSON tool carries; 0 means "no
 MAX_ITEMS = 16 * 1024  # of one batch
 PROMPT_LIMIT = 16 * 1024  # characters that cache_aware looks at
 _space = re.compile(r"[ \t\n\r]*")
+# Numbers stay text: they are skipped, not read, and an integer of 5,000 digits is no reason to fail.
+_decoder = json.JSONDecoder(parse_int=str, parse_float=str)
+MAX_FIELD = 1 << 20  # bytes of a member whose value the router has to know
+_text = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
+_half_escape = re.compile(r"\\u[0-9a-fA-F]{0,3}$")
+_blank = re.compile(r"\s+")
+FIELDS = ("stream", "return_logprob", "rid", "n", "sampling_params")
 
 
 def _is_integer(value: object) -> bool:
@@ -42,12 +51,6 @@ BOOTSTRAP_FIELDS = {
     "bootstrap_port": ("an integer", _is_integer),
     "bootstrap_room": ("an integer", _is_integer),
 }
-# Numbers stay text: they are skipped, not read, and an integer of 5,000 digits is no reason to fail.
-_decoder = json.JSONDecoder(parse_int=str, parse_float=str)
-
-
-def _room() -> int:
-    return random.getrandbits(53) or 1
 
 
 class GenerationBody:
@@ -122,6 +125,10 @@ class GenerationBody:
         return ""
 
 
+def _room() -> int:
+    return random.getrandbits(53) or 1
+
+
 def _parse(raw: bytes) -> dict[str, Any]:
     try:
         fields = orjson.loads(raw)
@@ -150,65 +157,6 @@ def _integer(digits: str) -> int | float:
     return int(digits) if len(digits) < 20 else float(digits)
 
 
-def check_bootstrap(fields: dict[str, Any]) -> None:
-    for name, (wanted, fits) in BOOTSTRAP_FIELDS.items():
-        value = fields.get(name)
-        for entry in value if isinstance(value, list) else (value,):
-            if entry is not None and not fits(entry):
-                shown = "" if isinstance(entry, dict | list) else f" {json.dumps(entry)[:64]}"
-                raise BadBody(
-                    f"{name}: the JSON {_kind(entry)}{shown}; {wanted} is expected, or a list with one for each item. "
-                    "The router sets this field itself: it may be left out"
-                )
-
-
-def _kind(value: object) -> str:
-    names = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
-    return names.get(type(value), "null")
-
-
-def samples_of(path: bytes, fields: dict[str, Any]) -> int:
-    source = fields.get("sampling_params") if path == b"/generate" else fields
-    value = source.get("n") if isinstance(source, dict) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and 1 < value <= 4096 else 1
-
-
-def rids_of(fields: dict[str, Any]) -> tuple[str, ...]:
-    """A client's own names of the request. What is no text is the engines' to refuse, and so is an empty one."""
-    rid = fields.get("rid")
-    found = tuple(one for one in (rid if isinstance(rid, list) else (rid,)) if isinstance(one, str) and one)
-    for one in found:
-        problem = rid_problem(one)
-        if problem:
-            raise BadBody(problem)
-    return found
-
-
-def items_of(path: bytes, fields: dict[str, Any], samples: int) -> int | None:
-    """As sglang 0.5.23 decides what is a batch (io_struct.GenerateReqInput); chat takes one room per sample."""
-    if path == b"/v1/chat/completions":
-        return samples if samples > 1 else None
-    names = ("text", "input_ids", "input_embeds") if path == b"/generate" else ("prompt",)
-    for name in names:
-        value = fields.get(name)
-        if not isinstance(value, list) or not value:
-            continue
-        first = value[0]
-        if name == "input_embeds":
-            nested = isinstance(first, list) and bool(first) and isinstance(first[0], list)
-        else:
-            nested = isinstance(first, (str, list))
-        return len(value) if nested else None
-    return None
-
-
-def check_items(count: int | None) -> int | None:
-    """Each item gets a room of its own."""
-    if count is not None and count > MAX_ITEMS:
-        raise BadBody(f"a batch of {count} items; at most {MAX_ITEMS} are taken at once: send several requests")
-    return count
-
-
 def _without(raw: bytes, names: Set[str]) -> bytes:
     """`raw`, a valid JSON object, without its own members of these names; every other byte of a member stays."""
     text = raw.decode()
@@ -230,13 +178,6 @@ def _without(raw: bytes, names: Set[str]) -> bytes:
 def _skip(text: str, at: int) -> int:
     match = _space.match(text, at)
     return match.end() if match else at
-
-
-MAX_FIELD = 1 << 20  # bytes of a member whose value the router has to know
-
-_text = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
-_half_escape = re.compile(r"\\u[0-9a-fA-F]{0,3}$")
-_blank = re.compile(r"\s+")
 
 
 class LargeGenerationBody(GenerationBody):
@@ -315,9 +256,6 @@ class LargeGenerationBody(GenerationBody):
         return ""
 
 
-FIELDS = ("stream", "return_logprob", "rid", "n", "sampling_params")
-
-
 def _unescaped(text: bytes) -> str:
     """The beginning of a JSON string's inside, which may be cut off anywhere."""
     match = _text.match(text)
@@ -327,3 +265,62 @@ def _unescaped(text: bytes) -> str:
         return str(json.loads(f'"{whole}"', strict=False))  # half a surrogate pair stays what it is
     except ValueError:
         return whole
+
+
+def check_bootstrap(fields: dict[str, Any]) -> None:
+    for name, (wanted, fits) in BOOTSTRAP_FIELDS.items():
+        value = fields.get(name)
+        for entry in value if isinstance(value, list) else (value,):
+            if entry is not None and not fits(entry):
+                shown = "" if isinstance(entry, dict | list) else f" {json.dumps(entry)[:64]}"
+                raise BadBody(
+                    f"{name}: the JSON {_kind(entry)}{shown}; {wanted} is expected, or a list with one for each item. "
+                    "The router sets this field itself: it may be left out"
+                )
+
+
+def _kind(value: object) -> str:
+    names = {dict: "object", list: "array", str: "string", bool: "boolean", int: "number", float: "number"}
+    return names.get(type(value), "null")
+
+
+def samples_of(path: bytes, fields: dict[str, Any]) -> int:
+    source = fields.get("sampling_params") if path == b"/generate" else fields
+    value = source.get("n") if isinstance(source, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 1 < value <= 4096 else 1
+
+
+def rids_of(fields: dict[str, Any]) -> tuple[str, ...]:
+    """A client's own names of the request. What is no text is the engines' to refuse, and so is an empty one."""
+    rid = fields.get("rid")
+    found = tuple(one for one in (rid if isinstance(rid, list) else (rid,)) if isinstance(one, str) and one)
+    for one in found:
+        problem = rid_problem(one)
+        if problem:
+            raise BadBody(problem)
+    return found
+
+
+def items_of(path: bytes, fields: dict[str, Any], samples: int) -> int | None:
+    """As sglang 0.5.23 decides what is a batch (io_struct.GenerateReqInput); chat takes one room per sample."""
+    if path == b"/v1/chat/completions":
+        return samples if samples > 1 else None
+    names = ("text", "input_ids", "input_embeds") if path == b"/generate" else ("prompt",)
+    for name in names:
+        value = fields.get(name)
+        if not isinstance(value, list) or not value:
+            continue
+        first = value[0]
+        if name == "input_embeds":
+            nested = isinstance(first, list) and bool(first) and isinstance(first[0], list)
+        else:
+            nested = isinstance(first, (str, list))
+        return len(value) if nested else None
+    return None
+
+
+def check_items(count: int | None) -> int | None:
+    """Each item gets a room of its own."""
+    if count is not None and count > MAX_ITEMS:
+        raise BadBody(f"a batch of {count} items; at most {MAX_ITEMS} are taken at once: send several requests")
+    return count

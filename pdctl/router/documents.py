@@ -6,18 +6,31 @@ from typing import TYPE_CHECKING
 
 from pdctl.router.registry import BreakerState, Registry, Worker, WorkerPair, WorkerRole
 from pdctl.router.rehearsal import KEY
-from pdctl.router.room_ledger import Exposition, RouterStats
 
 if TYPE_CHECKING:
-    from pdctl.router.room_ledger import RoomLedger
+    from collections.abc import Mapping
+
+    from pdctl.router.room_ledger import Histogram, RoomLedger, RouterStats
 
 WORKERS = "pdctl.router.workers/1"
 READINESS = "pdctl.router.readiness/1"
+STATES = {BreakerState.CLOSED: 0, BreakerState.OPEN: 1, BreakerState.HALF_OPEN: 2}
+CONTENT_TYPE = b"content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
-def rehearsal(registry: Registry) -> dict[str, object]:
-    """The key that every document of a rehearsing router carries; nothing otherwise."""
-    return {KEY: [registry.rehearsal]} if registry.rehearsal else {}
+def workers(registry: Registry) -> dict[str, object]:
+    """GET /workers."""
+    prefills, decodes = registry.of(WorkerRole.PREFILL), registry.of(WorkerRole.DECODE)
+    return {
+        "schema": WORKERS,
+        **rehearsal(registry),
+        "workers": [worker(one, registry) for one in (*prefills, *decodes)],
+        "total": len(registry.workers),
+        "stats": {"prefill_count": len(prefills), "decode_count": len(decodes), "regular_count": 0},
+        "pairs": [pair(one) for one in registry.pairs.values()],
+        "leaving": [{"id": one.id, "url": one.url, "in_flight": one.load} for one in registry.leaving],
+    }
 
 
 def worker(one: Worker, registry: Registry) -> dict[str, object]:
@@ -58,20 +71,6 @@ def worker(one: Worker, registry: Registry) -> dict[str, object]:
     return entry
 
 
-def workers(registry: Registry) -> dict[str, object]:
-    """GET /workers."""
-    prefills, decodes = registry.of(WorkerRole.PREFILL), registry.of(WorkerRole.DECODE)
-    return {
-        "schema": WORKERS,
-        **rehearsal(registry),
-        "workers": [worker(one, registry) for one in (*prefills, *decodes)],
-        "total": len(registry.workers),
-        "stats": {"prefill_count": len(prefills), "decode_count": len(decodes), "regular_count": 0},
-        "pairs": [pair(one) for one in registry.pairs.values()],
-        "leaving": [{"id": one.id, "url": one.url, "in_flight": one.load} for one in registry.leaving],
-    }
-
-
 def pair(one: WorkerPair) -> dict[str, object]:
     """Attempts by outcome and the breaker of one prefill-decode pair."""
     return {
@@ -101,7 +100,9 @@ def readiness(registry: Registry, draining: bool) -> dict[str, object]:
     }
 
 
-STATES = {BreakerState.CLOSED: 0, BreakerState.OPEN: 1, BreakerState.HALF_OPEN: 2}
+def rehearsal(registry: Registry) -> dict[str, object]:
+    """The key that every document of a rehearsing router carries; nothing otherwise."""
+    return {KEY: [registry.rehearsal]} if registry.rehearsal else {}
 
 
 def exposition(registry: Registry, stats: RouterStats, ledger: RoomLedger, clients: int) -> bytes:
@@ -161,3 +162,27 @@ def _pairs(out: Exposition, registry: Registry) -> None:
     out.family("pdctl_router_attempt_seconds", "histogram", "From dispatch to the last byte.")
     for named, one in pairs:
         out.histogram("pdctl_router_attempt_seconds", one.stats.duration, **named)
+
+
+class Exposition:
+    """Builds the text of one scrape."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def family(self, name: str, kind: str, text: str) -> None:
+        self._lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+
+    def sample(self, name: str, value: float, **named: object) -> None:
+        self._lines.append(f"{name}{{{labels(named)}}} {value}" if named else f"{name} {value}")
+
+    def histogram(self, name: str, histogram: Histogram, **named: object) -> None:
+        self._lines += histogram.lines(name, labels(named))
+
+    def text(self) -> bytes:
+        return ("\n".join(self._lines) + "\n").encode()
+
+
+def labels(values: Mapping[str, object]) -> str:
+    """`a="b",c="d"` with the escapes of the exposition format."""
+    return ",".join(f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in values.items())

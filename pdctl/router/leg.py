@@ -1,4 +1,4 @@
-"""One of the two requests of an attempt: sent to one worker, read by the attempt."""
+"""One of the two requests of an attempt: sent to one worker, read by the attempt; what its answer says."""
 
 from __future__ import annotations
 
@@ -23,54 +23,6 @@ if TYPE_CHECKING:
 
 MAX_ANSWER = 512 << 20  # bytes of an answer that is held until it is whole: as many as of a body
 KEEP = 16  # pieces of a prefill's answer: enough for an error; the one token in it is decode's first
-
-
-class LegCause(str, Enum):
-    CONNECT = "connect"
-    LOST = "lost"
-    STATUS = "status"
-    STREAM = "stream_error"
-    DEADLINE = "deadline"
-
-
-@dataclass(frozen=True, slots=True)
-class LegFailure:
-    """Which leg failed and how; `status` is what the client should get for it.
-
-    `retry_after`: when the worker would have the client come back, in its own words; empty where it said nothing.
-    """
-
-    role: WorkerRole
-    worker: Worker
-    cause: LegCause
-    status: int
-    text: str
-    retry_after: bytes = b""
-
-    def __str__(self) -> str:
-        return f"{self.role.value} {self.worker.url} {self.text}"
-
-
-class ClientCall:
-    """A client's request as every attempt sees it; `forward` holds the header lines that go on to both workers."""
-
-    __slots__ = ("body", "exchange", "forward", "request_id", "target")
-
-    def __init__(self, exchange: Exchange, body: GenerationBody, request_id: bytes, forward: bytes) -> None:
-        self.exchange, self.body, self.request_id, self.forward = exchange, body, request_id, forward
-        self.target = exchange.path + b"?" + exchange.query if exchange.query else exchange.path
-
-
-class Watcher(Protocol):
-    """The attempt a leg belongs to, as its legs see it."""
-
-    keep_prefill: bool  # the whole answer of the prefill, not its beginning
-
-    def advance(self) -> None: ...
-    def pipe(self, data: bytes) -> None: ...
-    def leg_ended(self, leg: Leg) -> None: ...
-    def leg_refused(self, leg: Leg) -> None: ...
-    def leg_failed(self, leg: Leg, cause: LegCause, status: int, text: str) -> None: ...
 
 
 class Leg:
@@ -207,6 +159,54 @@ class Leg:
     def on_lost(self, reason: str) -> None:
         self._leave()
         self.attempt.leg_failed(self, LegCause.LOST, 502, reason)
+
+
+class Watcher(Protocol):
+    """The attempt a leg belongs to, as its legs see it."""
+
+    keep_prefill: bool  # the whole answer of the prefill, not its beginning
+
+    def advance(self) -> None: ...
+    def pipe(self, data: bytes) -> None: ...
+    def leg_ended(self, leg: Leg) -> None: ...
+    def leg_refused(self, leg: Leg) -> None: ...
+    def leg_failed(self, leg: Leg, cause: LegCause, status: int, text: str) -> None: ...
+
+
+class ClientCall:
+    """A client's request as every attempt sees it; `forward` holds the header lines that go on to both workers."""
+
+    __slots__ = ("body", "exchange", "forward", "request_id", "target")
+
+    def __init__(self, exchange: Exchange, body: GenerationBody, request_id: bytes, forward: bytes) -> None:
+        self.exchange, self.body, self.request_id, self.forward = exchange, body, request_id, forward
+        self.target = exchange.path + b"?" + exchange.query if exchange.query else exchange.path
+
+
+class LegCause(str, Enum):
+    CONNECT = "connect"
+    LOST = "lost"
+    STATUS = "status"
+    STREAM = "stream_error"
+    DEADLINE = "deadline"
+
+
+@dataclass(frozen=True, slots=True)
+class LegFailure:
+    """Which leg failed and how; `status` is what the client should get for it.
+
+    `retry_after`: when the worker would have the client come back, in its own words; empty where it said nothing.
+    """
+
+    role: WorkerRole
+    worker: Worker
+    cause: LegCause
+    status: int
+    text: str
+    retry_after: bytes = b""
+
+    def __str__(self) -> str:
+        return f"{self.role.value} {self.worker.url} {self.text}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ import orjson
 from pdctl.errors import UsageError
 from pdctl.router import documents
 from pdctl.router.body import GenerationBody
-from pdctl.router.documents import exposition
+from pdctl.router.documents import CONTENT_TYPE, exposition
 from pdctl.router.exchange import JSON, Exchange
 from pdctl.router.log import logger
 from pdctl.router.registry import PortSource, Registry, Worker, WorkerPair, WorkerRole
-from pdctl.router.room_ledger import CONTENT_TYPE, AttemptOutcome, Record, RoomLedger, RouterStats
 from pdctl.router.room_ledger import SCHEMA as ROOMS
+from pdctl.router.room_ledger import AttemptOutcome, Record, RoomLedger, RouterStats
 from pdctl.router.router_args import Origin
 from pdctl.router.upstream import UpstreamError, WorkerReply, ask
 
@@ -40,6 +40,9 @@ UNSAFE = (
     "this router has no API key and no deployment secret, so that only its own machine may add or remove workers; "
     "start it with --api-key-file or --admin-api-key-file, or with --allow-unauthenticated-workers"
 )
+QUERY = "!$%&'()*+,;=:@/?-._~"  # characters that stay what they are in a query (RFC 3986 §3.4)
+MAX_DIGITS = 40  # of a room in a path; the largest has 20
+CANARY = json.dumps({"text": "Say one word.", "sampling_params": {"max_new_tokens": 1, "temperature": 0}}).encode()
 
 
 class Management:
@@ -252,9 +255,6 @@ class Management:
         _report(exchange, await self._fanout.every("POST", "/abort_request", body, admin=exchange.admin))
 
 
-QUERY = "!$%&'()*+,;=:@/?-._~"  # characters that stay what they are in a query (RFC 3986 §3.4)
-
-
 def refuse_method(exchange: Exchange, allowed: list[str]) -> None:
     text = f"{exchange.method.decode()} is not allowed on {exchange.path.decode('utf-8', 'replace')}"
     head = f"allow: {', '.join(allowed)}\r\n".encode()
@@ -293,9 +293,6 @@ def _no_worker(exchange: Exchange, name: str) -> None:
     exchange.refuse(404, f"no worker {name!r}; GET /workers lists them", "no_worker")
 
 
-MAX_DIGITS = 40  # of a room in a path; the largest has 20
-
-
 def _room(text: str) -> int | None:
     digits, base = (text[2:], 16) if text[:2].lower() == "0x" else (text, 10)
     if base == 10 and not text.isdigit():
@@ -306,31 +303,6 @@ def _room(text: str) -> int | None:
         return int(digits, base)
     except ValueError:
         return None
-
-
-CANARY = json.dumps({"text": "Say one word.", "sampling_params": {"max_new_tokens": 1, "temperature": 0}}).encode()
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerAnswer:
-    """Of one worker: a reply, or why there is none."""
-
-    worker: Worker
-    reply: WorkerReply | None
-    error: str
-
-    @property
-    def ok(self) -> bool:
-        return self.reply is not None and self.reply.status == 200
-
-    def value(self) -> object:
-        """The JSON it answered; its text where that is not JSON."""
-        if self.reply is None:
-            return {"error": self.error}
-        try:
-            return orjson.loads(self.reply.body)
-        except orjson.JSONDecodeError:
-            return self.reply.text()
 
 
 class Fanout:
@@ -395,3 +367,25 @@ class Fanout:
             "ok": passed,
             "problems": problems,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAnswer:
+    """Of one worker: a reply, or why there is none."""
+
+    worker: Worker
+    reply: WorkerReply | None
+    error: str
+
+    @property
+    def ok(self) -> bool:
+        return self.reply is not None and self.reply.status == 200
+
+    def value(self) -> object:
+        """The JSON it answered; its text where that is not JSON."""
+        if self.reply is None:
+            return {"error": self.error}
+        try:
+            return orjson.loads(self.reply.body)
+        except orjson.JSONDecodeError:
+            return self.reply.text()

@@ -1,4 +1,7 @@
-"""One task per worker: looks at it until it may be used, then checks its health, and starts over when that fails."""
+"""One task per worker: examines it until it may be used, then checks its health, and starts over when that fails.
+
+Examined are its role, and of a prefill the bootstrap port and who answers there.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,13 @@ if TYPE_CHECKING:
 
 OWN = "pdctl-"  # how the version of pdctl's engine begins, in its /server_info
 READY = "/ready"  # its own route: from memory, without a forward pass
+# sglang 0.5.3 has the second only; 0.5.8 on has both and warns about the second.
+INFO_PATHS = ("/server_info", "/get_server_info")
+# The "all -1" query asks for the topology. The names changed after 0.5.8; the other style is answered 400.
+TOPOLOGY_QUERIES = (
+    "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1",
+    "/route?engine_rank=-1&target_dp_group=-1&target_pp_rank=-1",
+)
 
 
 class Monitor:
@@ -135,27 +145,14 @@ class Monitor:
             worker.failed_checks = 0
 
 
-# sglang 0.5.3 has the second only; 0.5.8 on has both and warns about the second.
-INFO_PATHS = ("/server_info", "/get_server_info")
-# The "all -1" query asks for the topology. The names changed after 0.5.8; the other style is answered 400.
-TOPOLOGY_QUERIES = (
-    "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1",
-    "/route?engine_rank=-1&target_dp_group=-1&target_pp_rank=-1",
-)
-
-
-class Rejected(Exception):
-    """Why a worker is not routed to."""
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """`note` is odd but no obstacle."""
-
-    facts: WorkerFacts
-    bootstrap_port: int | None = None
-    port_source: PortSource | None = None
-    note: str = ""
+async def check_health(worker: Worker, args: RouterArgs) -> None:
+    """UpstreamError unless the worker answers 200 in time."""
+    try:
+        reply = await ask(worker.pool, "GET", args.health_path, timeout=args.health_timeout)
+    except UpstreamError as error:
+        raise UpstreamError(f"{args.health_path}: {error}") from None
+    if reply.status != 200:
+        raise UpstreamError(f"{args.health_path} answered {reply.status} {reply.text(100)}".rstrip())
 
 
 async def examine(worker: Worker, args: RouterArgs) -> Findings:
@@ -181,6 +178,20 @@ async def examine(worker: Worker, args: RouterArgs) -> Findings:
             note = f"{note}; {text}" if note else text
     await _check_health(worker, args)
     return Findings(facts, port, source, note)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """`note` is odd but no obstacle."""
+
+    facts: WorkerFacts
+    bootstrap_port: int | None = None
+    port_source: PortSource | None = None
+    note: str = ""
+
+
+class Rejected(Exception):
+    """Why a worker is not routed to."""
 
 
 async def _server_info(pool: ConnectionPool, args: RouterArgs) -> Mapping[str, object] | None:
@@ -305,13 +316,3 @@ async def _check_health(worker: Worker, args: RouterArgs) -> None:
         await check_health(worker, args)
     except UpstreamError as error:
         raise Rejected(str(error)) from None
-
-
-async def check_health(worker: Worker, args: RouterArgs) -> None:
-    """UpstreamError unless the worker answers 200 in time."""
-    try:
-        reply = await ask(worker.pool, "GET", args.health_path, timeout=args.health_timeout)
-    except UpstreamError as error:
-        raise UpstreamError(f"{args.health_path}: {error}") from None
-    if reply.status != 200:
-        raise UpstreamError(f"{args.health_path} answered {reply.status} {reply.text(100)}".rstrip())

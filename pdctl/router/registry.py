@@ -20,112 +20,6 @@ if TYPE_CHECKING:
     from pdctl.router.router_args import Origin, RouterArgs
 
 
-class WorkerRole(str, Enum):
-    PREFILL = "prefill"
-    DECODE = "decode"
-
-
-class PortSource(str, Enum):
-    """Where a prefill's bootstrap port is known from."""
-
-    FLAG = "flag"
-    API = "api"
-    SERVER_INFO = "server_info"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerFacts:
-    """What a worker says of itself in /server_info; empty where it does not say."""
-
-    disaggregation_mode: str = ""
-    model_path: str = ""
-    served_model_name: str = ""
-    version: str = ""
-    transfer_backend: str = ""
-    tp_size: int | None = None
-    dp_size: int | None = None
-    page_size: int | None = None
-
-
-class Worker:
-    """One prefill or decode. `reason` says why it is not routed to, or what is odd about it; empty when all is well."""
-
-    __slots__ = (
-        "bootstrap_port",
-        "facts",
-        "failed_checks",
-        "given_port",
-        "good_checks",
-        "host",
-        "id",
-        "last_success",
-        "load",
-        "origin",
-        "pool",
-        "port_source",
-        "reason",
-        "role",
-        "url",
-        "usable",
-        "wake",
-    )
-
-    def __init__(
-        self, role: WorkerRole, origin: Origin, given_port: int | None, source: PortSource, pool: ConnectionPool
-    ) -> None:
-        self.role = role
-        self.origin = origin
-        self.pool = pool
-        self.url = origin.url
-        self.host = origin.uri_host
-        # The same worker keeps its id over restarts of the router.
-        self.id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{role.value} {origin.url}"))
-        self.given_port = given_port
-        self.bootstrap_port = given_port
-        self.port_source: PortSource | None = source if given_port is not None else None
-        self.facts = WorkerFacts()
-        self.usable = False
-        self.reason = "not asked yet"
-        self.load = 0
-        self.good_checks = self.failed_checks = 0
-        self.last_success = 0.0  # monotonic time of the last answer it gave to a client
-        self.wake = asyncio.Event()
-
-
-class WorkerPair:
-    """One prefill with one decode: what is counted, broken and walked."""
-
-    __slots__ = ("breaker", "decode", "head", "prefill", "stats")
-
-    def __init__(self, prefill: Worker, decode: Worker, breaker: Breaker) -> None:
-        self.prefill = prefill
-        self.decode = decode
-        self.breaker = breaker
-        self.stats = PairStats()
-        self.head = f"x-pd-prefill: {prefill.url}\r\nx-pd-decode: {decode.url}\r\nx-pd-room: ".encode()
-
-
-class Table:
-    """The pairs that may be used now, as the policies want them."""
-
-    __slots__ = ("cycle", "partners", "prefills")
-
-    def __init__(self, pairs: Iterable[WorkerPair]) -> None:
-        self.cycle = tuple(pairs)
-        self.partners: dict[str, list[WorkerPair]] = {}
-        prefills: dict[str, Worker] = {}
-        for pair in self.cycle:
-            self.partners.setdefault(pair.prefill.id, []).append(pair)
-            prefills[pair.prefill.id] = pair.prefill
-        self.prefills = tuple(prefills.values())
-
-    def without(self, tried: Iterable[WorkerPair], failed: Iterable[Worker]) -> Table:
-        """For a retry: no pair that was tried; none with a member that failed, as long as another is left."""
-        left = [pair for pair in self.cycle if pair not in tried]
-        better = [pair for pair in left if pair.prefill not in failed and pair.decode not in failed]
-        return Table(better or left)
-
-
 class Registry:
     """Every change that matters to routing rebuilds the table, so that choosing a pair costs nothing."""
 
@@ -239,10 +133,38 @@ def walk(prefills: list[Worker], decodes: list[Worker], pairs: dict[tuple[str, s
     return order
 
 
-class BreakerState(str, Enum):
-    CLOSED = "closed"
-    OPEN = "open"
-    HALF_OPEN = "half_open"  # one trial request may pass; its end decides
+class Table:
+    """The pairs that may be used now, as the policies want them."""
+
+    __slots__ = ("cycle", "partners", "prefills")
+
+    def __init__(self, pairs: Iterable[WorkerPair]) -> None:
+        self.cycle = tuple(pairs)
+        self.partners: dict[str, list[WorkerPair]] = {}
+        prefills: dict[str, Worker] = {}
+        for pair in self.cycle:
+            self.partners.setdefault(pair.prefill.id, []).append(pair)
+            prefills[pair.prefill.id] = pair.prefill
+        self.prefills = tuple(prefills.values())
+
+    def without(self, tried: Iterable[WorkerPair], failed: Iterable[Worker]) -> Table:
+        """For a retry: no pair that was tried; none with a member that failed, as long as another is left."""
+        left = [pair for pair in self.cycle if pair not in tried]
+        better = [pair for pair in left if pair.prefill not in failed and pair.decode not in failed]
+        return Table(better or left)
+
+
+class WorkerPair:
+    """One prefill with one decode: what is counted, broken and walked."""
+
+    __slots__ = ("breaker", "decode", "head", "prefill", "stats")
+
+    def __init__(self, prefill: Worker, decode: Worker, breaker: Breaker) -> None:
+        self.prefill = prefill
+        self.decode = decode
+        self.breaker = breaker
+        self.stats = PairStats()
+        self.head = f"x-pd-prefill: {prefill.url}\r\nx-pd-decode: {decode.url}\r\nx-pd-room: ".encode()
 
 
 class Breaker:
@@ -303,3 +225,81 @@ class Breaker:
         if self.state is BreakerState.HALF_OPEN and self._trial:
             self._trial = False
             self._changed()
+
+
+class BreakerState(str, Enum):
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"  # one trial request may pass; its end decides
+
+
+class Worker:
+    """One prefill or decode. `reason` says why it is not routed to, or what is odd about it; empty when all is well."""
+
+    __slots__ = (
+        "bootstrap_port",
+        "facts",
+        "failed_checks",
+        "given_port",
+        "good_checks",
+        "host",
+        "id",
+        "last_success",
+        "load",
+        "origin",
+        "pool",
+        "port_source",
+        "reason",
+        "role",
+        "url",
+        "usable",
+        "wake",
+    )
+
+    def __init__(
+        self, role: WorkerRole, origin: Origin, given_port: int | None, source: PortSource, pool: ConnectionPool
+    ) -> None:
+        self.role = role
+        self.origin = origin
+        self.pool = pool
+        self.url = origin.url
+        self.host = origin.uri_host
+        # The same worker keeps its id over restarts of the router.
+        self.id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{role.value} {origin.url}"))
+        self.given_port = given_port
+        self.bootstrap_port = given_port
+        self.port_source: PortSource | None = source if given_port is not None else None
+        self.facts = WorkerFacts()
+        self.usable = False
+        self.reason = "not asked yet"
+        self.load = 0
+        self.good_checks = self.failed_checks = 0
+        self.last_success = 0.0  # monotonic time of the last answer it gave to a client
+        self.wake = asyncio.Event()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """What a worker says of itself in /server_info; empty where it does not say."""
+
+    disaggregation_mode: str = ""
+    model_path: str = ""
+    served_model_name: str = ""
+    version: str = ""
+    transfer_backend: str = ""
+    tp_size: int | None = None
+    dp_size: int | None = None
+    page_size: int | None = None
+
+
+class WorkerRole(str, Enum):
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class PortSource(str, Enum):
+    """Where a prefill's bootstrap port is known from."""
+
+    FLAG = "flag"
+    API = "api"
+    SERVER_INFO = "server_info"

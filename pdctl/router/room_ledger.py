@@ -9,39 +9,57 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
 SCHEMA = "pdctl.router.rooms/1"
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
-class AttemptOutcome(str, Enum):
-    """How an attempt ended."""
+class RoomLedger:
+    """Bounded by rooms, not requests: a batch of a thousand counts a thousand. What is in flight is never forgotten."""
 
-    RUNNING = "running"
-    OK = "ok"
-    REFUSED = "refused"  # a leg answered 4xx: the client's own fault, handed on
-    FAILED = "failed"  # a leg failed before the client had a byte
-    BROKEN = "broken"  # decode failed after the client had the first byte
-    GONE = "client_gone"
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._running: dict[int, Record] = {}
+        self._ended: OrderedDict[int, Record] = OrderedDict()
 
+    def open(self, record: Record) -> None:
+        for room in record.rooms:
+            self._running[room] = record
 
-class LegRecord:
-    """Monotonic times; 0 while it has not happened."""
+    def close(self, record: Record, outcome: AttemptOutcome, status: int) -> None:
+        record.outcome, record.status, record.ended = outcome, status, time.monotonic()
+        for room in record.rooms:
+            self._running.pop(room, None)
+            self._ended[room] = record
+        while len(self._ended) > self._size:
+            self._ended.popitem(last=False)
 
-    __slots__ = ("answered", "ended", "problem", "status")
+    def find(self, room: int) -> Record | None:
+        return self._running.get(room) or self._ended.get(room)
 
-    def __init__(self) -> None:
-        self.status = 0
-        self.answered = self.ended = 0.0
-        self.problem = ""
+    def holds(self, rooms: tuple[int, ...]) -> bool:
+        """Whether one of these rooms is in use: rooms are drawn at random, and two requests must never share one."""
+        return not self._running.keys().isdisjoint(rooms)
 
-    def document(self, began: float) -> dict[str, object]:
-        return {
-            "status": self.status or None,
-            "answered_ms": milliseconds(began, self.answered),
-            "ended_ms": milliseconds(began, self.ended),
-            "problem": self.problem or None,
-        }
+    @property
+    def running(self) -> int:
+        """Rooms in flight."""
+        return len(self._running)
+
+    def rid_in_flight(self, rid: str, but: Record) -> bool:
+        """Whether another request in flight has a rid that begins like this one."""
+        return any(
+            other.startswith(rid) for record in self._running.values() if record is not but for other in record.rids
+        )
+
+    def records(self) -> Iterator[Record]:
+        """Each record once: those in flight, then the newest that ended."""
+        seen: set[int] = set()
+        for record in (*self._running.values(), *reversed(self._ended.values())):
+            if id(record) not in seen:
+                seen.add(id(record))
+                yield record
 
 
 class Record:
@@ -128,51 +146,34 @@ class Record:
         }
 
 
-class RoomLedger:
-    """Bounded by rooms, not requests: a batch of a thousand counts a thousand. What is in flight is never forgotten."""
+class LegRecord:
+    """Monotonic times; 0 while it has not happened."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._running: dict[int, Record] = {}
-        self._ended: OrderedDict[int, Record] = OrderedDict()
+    __slots__ = ("answered", "ended", "problem", "status")
 
-    def open(self, record: Record) -> None:
-        for room in record.rooms:
-            self._running[room] = record
+    def __init__(self) -> None:
+        self.status = 0
+        self.answered = self.ended = 0.0
+        self.problem = ""
 
-    def close(self, record: Record, outcome: AttemptOutcome, status: int) -> None:
-        record.outcome, record.status, record.ended = outcome, status, time.monotonic()
-        for room in record.rooms:
-            self._running.pop(room, None)
-            self._ended[room] = record
-        while len(self._ended) > self._size:
-            self._ended.popitem(last=False)
+    def document(self, began: float) -> dict[str, object]:
+        return {
+            "status": self.status or None,
+            "answered_ms": milliseconds(began, self.answered),
+            "ended_ms": milliseconds(began, self.ended),
+            "problem": self.problem or None,
+        }
 
-    def find(self, room: int) -> Record | None:
-        return self._running.get(room) or self._ended.get(room)
 
-    def holds(self, rooms: tuple[int, ...]) -> bool:
-        """Whether one of these rooms is in use: rooms are drawn at random, and two requests must never share one."""
-        return not self._running.keys().isdisjoint(rooms)
+class AttemptOutcome(str, Enum):
+    """How an attempt ended."""
 
-    @property
-    def running(self) -> int:
-        """Rooms in flight."""
-        return len(self._running)
-
-    def rid_in_flight(self, rid: str, but: Record) -> bool:
-        """Whether another request in flight has a rid that begins like this one."""
-        return any(
-            other.startswith(rid) for record in self._running.values() if record is not but for other in record.rids
-        )
-
-    def records(self) -> Iterator[Record]:
-        """Each record once: those in flight, then the newest that ended."""
-        seen: set[int] = set()
-        for record in (*self._running.values(), *reversed(self._ended.values())):
-            if id(record) not in seen:
-                seen.add(id(record))
-                yield record
+    RUNNING = "running"
+    OK = "ok"
+    REFUSED = "refused"  # a leg answered 4xx: the client's own fault, handed on
+    FAILED = "failed"  # a leg failed before the client had a byte
+    BROKEN = "broken"  # decode failed after the client had the first byte
+    GONE = "client_gone"
 
 
 def milliseconds(began: float, then: float) -> float | None:
@@ -180,8 +181,27 @@ def milliseconds(began: float, then: float) -> float | None:
     return round((then - began) * 1000, 3) if then else None
 
 
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-CONTENT_TYPE = b"content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
+class RouterStats:
+    """`requests` by (path, status): paths are the router's own routes, so the number of series is bounded."""
+
+    __slots__ = ("client_gone", "requests", "retries")
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, int]] = Counter()
+        self.retries = 0
+        self.client_gone = 0
+
+
+class PairStats:
+    """`attempts` by outcome; `leg_failures` by (leg, cause)."""
+
+    __slots__ = ("attempts", "duration", "first_byte", "leg_failures")
+
+    def __init__(self) -> None:
+        self.attempts: Counter[str] = Counter()
+        self.leg_failures: Counter[tuple[str, str]] = Counter()
+        self.first_byte = Histogram()
+        self.duration = Histogram()
 
 
 class Histogram:
@@ -202,53 +222,3 @@ class Histogram:
             yield f'{name}_bucket{{{labels},le="{bound}"}} {total}'
         yield f"{name}_sum{{{labels}}} {self._sum:.6f}"
         yield f"{name}_count{{{labels}}} {total}"
-
-
-class PairStats:
-    """`attempts` by outcome; `leg_failures` by (leg, cause)."""
-
-    __slots__ = ("attempts", "duration", "first_byte", "leg_failures")
-
-    def __init__(self) -> None:
-        self.attempts: Counter[str] = Counter()
-        self.leg_failures: Counter[tuple[str, str]] = Counter()
-        self.first_byte = Histogram()
-        self.duration = Histogram()
-
-
-class RouterStats:
-    """`requests` by (path, status): paths are the router's own routes, so the number of series is bounded."""
-
-    __slots__ = ("client_gone", "requests", "retries")
-
-    def __init__(self) -> None:
-        self.requests: Counter[tuple[str, int]] = Counter()
-        self.retries = 0
-        self.client_gone = 0
-
-
-def labels(values: Mapping[str, object]) -> str:
-    """`a="b",c="d"` with the escapes of the exposition format."""
-    return ",".join(f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in values.items())
-
-
-_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-
-
-class Exposition:
-    """Builds the text of one scrape."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-
-    def family(self, name: str, kind: str, text: str) -> None:
-        self._lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-
-    def sample(self, name: str, value: float, **named: object) -> None:
-        self._lines.append(f"{name}{{{labels(named)}}} {value}" if named else f"{name} {value}")
-
-    def histogram(self, name: str, histogram: Histogram, **named: object) -> None:
-        self._lines += histogram.lines(name, labels(named))
-
-    def text(self) -> bytes:
-        return ("\n".join(self._lines) + "\n").encode()

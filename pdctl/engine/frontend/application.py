@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 
 NO_KEYS = Keys()
 log = logging.getLogger("pdctl.engine")
+MAX_SIGNED = 64 << 10  # bytes of a body that is read for its signature: orders are small
+NAMES = (b"authorization", SIGNATURE.encode())
+
+
+LEVELS = {
+    # sglang leaves health and metrics open
+    **dict.fromkeys(("/health", "/health_generate", "/ready", "/metrics"), AccessLevel.OPEN),
+    **dict.fromkeys(("/flush_cache", "/pd_role_switch"), AccessLevel.ADMIN),
+    "/abort_request": AccessLevel.ABORT,
+}  # every other route is a client's
 
 
 def build(instance: EngineInstance, keys: Keys = NO_KEYS) -> ASGIApp:
@@ -33,6 +43,63 @@ def build(instance: EngineInstance, keys: Keys = NO_KEYS) -> ASGIApp:
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)
     return Guard(app, Gate(keys))
+
+
+class Guard:
+    """ASGI around the application. `scope["state"]["admin"]` says whether the request may do what admins may."""
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+        self.app = app
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            needed = LEVELS.get(scope["path"], AccessLevel.CLIENT)
+            scope.setdefault("state", {})["admin"] = False
+            if not self._gate.asks_nothing(needed):
+                headers = {name: value for name, value in scope["headers"] if name in NAMES}
+                signature = headers.get(NAMES[1], b"").decode("ascii", "replace")
+                body = b""
+                if signature:
+                    body, receive = await _read(receive)
+                target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+                judged = self._gate.judge(
+                    needed,
+                    headers.get(NAMES[0], b""),
+                    signature,
+                    scope["method"],
+                    target.decode("utf-8", "surrogateescape"),
+                    body,
+                )
+                if judged.refusal:
+                    log.warning("Answered %s %s with 401: %s", scope["method"], word(scope["path"]), judged.refusal)
+                    refused = responses.error(HttpRefusal(401, judged.refusal))
+                    refused.headers["WWW-Authenticate"] = "Bearer"
+                    await refused(scope, receive, send)
+                    return
+                scope["state"]["admin"] = judged.admin
+        await self.app(scope, receive, send)
+
+
+async def _read(receive: Receive) -> tuple[bytes, Receive]:
+    """The body, and a `receive` that gives it again; of a longer one the beginning, which no signature fits."""
+    parts: list[bytes] = []
+    messages: list[Message] = []
+    size = 0
+    while size <= MAX_SIGNED:
+        message = await receive()
+        messages.append(message)
+        if message["type"] != "http.request":
+            break
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if not message.get("more_body"):
+            break
+
+    async def again() -> Message:
+        return messages.pop(0) if messages else await receive()
+
+    return b"".join(parts), again
 
 
 async def _refused(request: Request, problem: Exception) -> Response:
@@ -72,72 +139,3 @@ HANDLERS = {
     ClientDisconnect: _left,
     Exception: _bug,
 }
-
-
-LEVELS = {
-    # sglang leaves health and metrics open
-    **dict.fromkeys(("/health", "/health_generate", "/ready", "/metrics"), AccessLevel.OPEN),
-    **dict.fromkeys(("/flush_cache", "/pd_role_switch"), AccessLevel.ADMIN),
-    "/abort_request": AccessLevel.ABORT,
-}  # every other route is a client's
-MAX_SIGNED = 64 << 10  # bytes of a body that is read for its signature: orders are small
-
-
-class Guard:
-    """ASGI around the application. `scope["state"]["admin"]` says whether the request may do what admins may."""
-
-    def __init__(self, app: ASGIApp, gate: Gate) -> None:
-        self.app = app
-        self._gate = gate
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            needed = LEVELS.get(scope["path"], AccessLevel.CLIENT)
-            scope.setdefault("state", {})["admin"] = False
-            if not self._gate.asks_nothing(needed):
-                headers = {name: value for name, value in scope["headers"] if name in NAMES}
-                signature = headers.get(NAMES[1], b"").decode("ascii", "replace")
-                body = b""
-                if signature:
-                    body, receive = await _read(receive)
-                target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
-                judged = self._gate.judge(
-                    needed,
-                    headers.get(NAMES[0], b""),
-                    signature,
-                    scope["method"],
-                    target.decode("utf-8", "surrogateescape"),
-                    body,
-                )
-                if judged.refusal:
-                    log.warning("Answered %s %s with 401: %s", scope["method"], word(scope["path"]), judged.refusal)
-                    refused = responses.error(HttpRefusal(401, judged.refusal))
-                    refused.headers["WWW-Authenticate"] = "Bearer"
-                    await refused(scope, receive, send)
-                    return
-                scope["state"]["admin"] = judged.admin
-        await self.app(scope, receive, send)
-
-
-NAMES = (b"authorization", SIGNATURE.encode())
-
-
-async def _read(receive: Receive) -> tuple[bytes, Receive]:
-    """The body, and a `receive` that gives it again; of a longer one the beginning, which no signature fits."""
-    parts: list[bytes] = []
-    messages: list[Message] = []
-    size = 0
-    while size <= MAX_SIGNED:
-        message = await receive()
-        messages.append(message)
-        if message["type"] != "http.request":
-            break
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if not message.get("more_body"):
-            break
-
-    async def again() -> Message:
-        return messages.pop(0) if messages else await receive()
-
-    return b"".join(parts), again

@@ -29,12 +29,30 @@ if TYPE_CHECKING:
     from pdctl.engine.ipc.messages import Report
 
 router = APIRouter()
-
 HEALTH_WITHIN = 20.0  # seconds, sglang's HEALTH_CHECK_TIMEOUT
 REPORT_WITHIN = 5.0
 SCRAPE_WITHIN = 1.0
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 SPEAKS = "0.5.23"  # the SGLang release whose HTTP, handshake and log forms this engine follows
+GIB = 1 << 30
+CORE_COUNTS = (
+    "num_running_reqs",
+    "num_waiting_reqs",
+    "num_used_tokens",
+    "max_total_num_tokens",
+    "max_running_requests",
+)
+CORE_RATES = ("token_usage", "gen_throughput", "cache_hit_rate", "utilization")
+DISAGGREGATION_COUNTS = (
+    "prefill_bootstrap_queue_reqs",
+    "prefill_inflight_queue_reqs",
+    "decode_prealloc_queue_reqs",
+    "decode_transfer_queue_reqs",
+    "decode_retracted_queue_reqs",
+)
+DISAGGREGATION_RATES = ("kv_transfer_speed_gb_s", "kv_transfer_latency_ms")
+SECTIONS = {"memory", "disaggregation", "queues"}
+FLUSH_WITHIN = 10.0
 
 
 @router.get("/ready")
@@ -212,26 +230,6 @@ async def metrics(request: Request) -> Response:
     return Response(instance.metrics.text(reports), media_type=EXPOSITION)
 
 
-GIB = 1 << 30
-CORE_COUNTS = (
-    "num_running_reqs",
-    "num_waiting_reqs",
-    "num_used_tokens",
-    "max_total_num_tokens",
-    "max_running_requests",
-)
-CORE_RATES = ("token_usage", "gen_throughput", "cache_hit_rate", "utilization")
-DISAGGREGATION_COUNTS = (
-    "prefill_bootstrap_queue_reqs",
-    "prefill_inflight_queue_reqs",
-    "decode_prealloc_queue_reqs",
-    "decode_transfer_queue_reqs",
-    "decode_retracted_queue_reqs",
-)
-DISAGGREGATION_RATES = ("kv_transfer_speed_gb_s", "kv_transfer_latency_ms")
-SECTIONS = {"memory", "disaggregation", "queues"}
-
-
 def loads(instance: EngineInstance, reports: Sequence[Report], include: frozenset[str]) -> dict[str, Any]:
     """`include` holds sglang's section names (core, memory, disagg, queues); empty or `all` means every one."""
     wanted = (
@@ -276,9 +274,6 @@ def _row(instance: EngineInstance, report: Report) -> dict[str, Any]:
 
 def _gib(size: object) -> float:
     return round(size / GIB, 3) if isinstance(size, int | float) else 0.0
-
-
-FLUSH_WITHIN = 10.0
 
 
 @router.post("/abort_request")

@@ -1,4 +1,10 @@
-"""From a checked body to jobs: batches and samples expanded, prompts tokenized and measured, rids and rooms given."""
+"""From a checked body to jobs: batches and samples expanded, prompts tokenized and measured, rids and rooms given.
+
+Rooms and prefills are read as sglang 0.5.23 does (srt/managers/io_struct.py), but for one thing: SGLang puts its own
+port where a router sent none, which reaches the wrong prefill as soon as there are two. This engine never guesses: a
+request that names a real host without a port is refused, with the fix in the answer (unless it rehearses
+`null-port-fallback`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,6 @@ from array import array
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -32,14 +37,12 @@ MAX_BATCH = 4096
 INLINE_CHARS = 2048
 MAX_TOP_LOGPROBS = 128
 TOO_LONG = "context_length_exceeded"
-
-
-@dataclass(frozen=True, slots=True)
-class LengthLimits:
-    """`context` counts prompt and answer together; `prompt` is the longest prompt the pool can hold."""
-
-    context: int
-    prompt: int
+MAX_ROOM = (1 << 63) - 1
+MAX_HOST_CHARS = 255  # a DNS name's limit
+NOT_IN_HOST = frozenset(" '\"\\<>(){}")  # it stands in log lines
+SAMPLE_STRIDE = 0x1E3779B97F4A7C15  # odd: no two samples of a prompt come to the same room
+TURN = 4096  # tokens looked at between two turns of the loop: a few milliseconds
+REQUEST_WORK = 64  # tokens that one request counts as, besides its own
 
 
 class Intake:
@@ -68,12 +71,7 @@ class Intake:
         admit(count)
         rids = _rids(body.rid, len(prompts), samples)
         pairs = pairings(body, self._args, rids, samples)
-        generate = partial(
-            Generate,
-            received=received,
-            routed_dp_rank=self._dp_rank(body),
-            disagg_prefill_dp_rank=body.disagg_prefill_dp_rank,
-        )
+        dp_rank = self._dp_rank(body)
         jobs: list[GenerationJob] = []
         turns = Turns()  # a batch of thousands of prompts holds up nobody else
         for number, prompt in enumerate(prompts):
@@ -82,11 +80,21 @@ class Intake:
             option = self._fit(options[number if len(options) > 1 else 0], len(ids))
             for sample in range(samples):
                 index = number * samples + sample
-                jobs.append(
-                    GenerationJob(
-                        _message(generate, rids[index], ids, _sample(option, sample), pairs[index]), option, index
-                    )
+                pair, sampled = pairs[index], _sample(option, sample)
+                message = Generate(
+                    rid=rids[index],
+                    input_ids=ids,
+                    sampling=sampled.sampling,
+                    bootstrap_host=pair.host,
+                    bootstrap_port=pair.port,
+                    bootstrap_room=pair.room,
+                    return_logprob=sampled.return_logprob,
+                    top_logprobs_num=sampled.top_logprobs,
+                    received=received,
+                    routed_dp_rank=dp_rank,
+                    disagg_prefill_dp_rank=body.disagg_prefill_dp_rank,
                 )
+                jobs.append(GenerationJob(message, option, index))
         return tuple(jobs)
 
     async def _ids(self, prompt: PromptInput) -> list[int]:
@@ -146,17 +154,12 @@ class Intake:
         return rank
 
 
-def _message(generate: Callable[..., Generate], rid: str, ids: list[int], option: Options, pair: Pairing) -> Generate:
-    return generate(
-        rid=rid,
-        input_ids=ids,
-        sampling=option.sampling,
-        bootstrap_host=pair.host,
-        bootstrap_port=pair.port,
-        bootstrap_room=pair.room,
-        return_logprob=option.return_logprob,
-        top_logprobs_num=option.top_logprobs,
-    )
+@dataclass(frozen=True, slots=True)
+class LengthLimits:
+    """`context` counts prompt and answer together; `prompt` is the longest prompt the pool can hold."""
+
+    context: int
+    prompt: int
 
 
 def _sample(option: Options, sample: int) -> Options:
@@ -186,12 +189,6 @@ def _rids(given: str | list[str] | None, prompts: int, samples: int) -> list[str
     if samples == 1:
         return given
     return [f"{name}_{sample}" for name in given for sample in range(samples)]
-
-
-MAX_ROOM = (1 << 63) - 1
-MAX_HOST_CHARS = 255  # a DNS name's limit
-NOT_IN_HOST = frozenset(" '\"\\<>(){}")  # it stands in log lines
-SAMPLE_STRIDE = 0x1E3779B97F4A7C15  # odd: no two samples of a prompt come to the same room
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,12 +308,8 @@ def _check(pairing: Pairing, rid: str, portless: bool) -> Pairing:
     return pairing
 
 
-MOST = 4096  # tokens looked at between two turns of the loop: a few milliseconds
-REQUEST = 64  # tokens that one request counts as, besides its own
-
-
 class Turns:
-    """Counts the work of one HTTP call."""
+    """Long work on the event loop, done in turns with everything else that waits there; counts that of one call."""
 
     __slots__ = ("_work",)
 
@@ -325,7 +318,7 @@ class Turns:
 
     async def after(self, tokens: int, requests: int = 1) -> None:
         """So much more was done: let others run if it is time."""
-        self._work += tokens + REQUEST * requests
-        if self._work >= MOST:
+        self._work += tokens + REQUEST_WORK * requests
+        if self._work >= TURN:
             self._work = 0
             await asyncio.sleep(0)

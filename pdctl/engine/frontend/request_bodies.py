@@ -2,6 +2,7 @@
 
 Types are strict (a port is never a string), null means "not given", and unknown fields are ignored, as SGLang does.
 A field SGLang has and this engine does not is listed in `unsupported`: setting it is refused, never silently dropped.
+Sampling parameters are checked against SGLang's ranges (srt/sampling/sampling_params.py), in its words.
 """
 
 from __future__ import annotations

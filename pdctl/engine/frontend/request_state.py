@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from pdctl.engine.frontend.tokenizer import Tokenizer
     from pdctl.engine.ipc.messages import Generate, Meta, Sampling, Tokens
 
+GONE = Finish("abort", message="the client closed the connection", status=499, code="client_gone")
+ABORTED = "aborted"  # the scheduler's code for a request that a client asked to abort
+
+
+@dataclass(frozen=True, slots=True)
+class PromptInput:
+    """Text still to be tokenized, or ids. `special` adds the tokenizer's own begin and end tokens to text."""
+
+    text: str | None = None
+    ids: Sequence[int] | None = None
+    special: bool = True
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -31,15 +43,6 @@ class Options:
     top_logprobs: int = 0
     # Whether max_new_tokens was asked for (then it must fit) or is a default (then it shrinks to what fits).
     explicit_length: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PromptInput:
-    """Text still to be tokenized, or ids. `special` adds the tokenizer's own begin and end tokens to text."""
-
-    text: str | None = None
-    ids: Sequence[int] | None = None
-    special: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +65,6 @@ class GenerationJob:
             f"GenerateReqInput(rid={message.rid!r}, bootstrap_host={message.bootstrap_host!r}, "
             f"bootstrap_port={message.bootstrap_port}, bootstrap_room={message.bootstrap_room})"
         )
-
-
-GONE = Finish("abort", message="the client closed the connection", status=499, code="client_gone")
-ABORTED = "aborted"  # the scheduler's code for a request that a client asked to abort
 
 
 @dataclass(slots=True)

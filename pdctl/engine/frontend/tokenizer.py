@@ -18,16 +18,7 @@ if TYPE_CHECKING:
 
     from jinja2 import Template
 
-
-@dataclass(frozen=True, slots=True)
-class SamplingDefaults:
-    """generation_config.json: what a chat request that leaves a field out gets (sglang: --sampling-defaults model)."""
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
+UNFINISHED = "\ufffd"  # what the tokenizer shows for a character whose last bytes have not arrived
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +47,17 @@ class CheckpointTexts:
             chat_template=template,
             defaults=SamplingDefaults(**defaults),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """generation_config.json: what a chat request that leaves a field out gets (sglang: --sampling-defaults model)."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
 
 def _read(path: Path, optional: bool = False) -> dict[str, Any]:
@@ -200,9 +202,6 @@ def _compile(source: str) -> Template:
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
     return environment.from_string(source)
-
-
-UNFINISHED = "\ufffd"  # what the tokenizer shows for a character whose last bytes have not arrived
 
 
 class Detokenizer:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pdctl.engine.cluster.dp_controller import LEAST_LOADED, resolve
 from pdctl.engine.config.instance_args import FAKE_BOOTSTRAP_HOST
 from pdctl.engine.drill import fault_points
-from pdctl.engine.frontend.intake import REQUEST, Turns
+from pdctl.engine.frontend.intake import Turns
 from pdctl.engine.frontend.refusal import HttpRefusal
 from pdctl.engine.frontend.request_state import GONE, GenerationJob, Options, Pending, RequestGroup
 from pdctl.engine.frontend.scheduler_socket import Questions, SchedulerSocket
@@ -57,12 +57,16 @@ if TYPE_CHECKING:
     from pdctl.engine.frontend.tokenizer import Tokenizer
 
 log = logging.getLogger("pdctl.engine")
-
 HEALTH_PREFIX = "HEALTH_CHECK"  # sglang: requests with such a rid leave no INFO line
 # Beyond the longest silence the scheduler's own deadlines allow, a rank that says nothing is taken to be stuck.
 SILENCE_MARGIN = 60.0
 SILENCE_CHECK = 5.0
+ABANDONED_AT_ONCE = 64  # requests of one call that ends
 SWITCH_LOOK = 0.05  # seconds between looks whether a role switch is over
+PACE_WINDOW = 30.0  # seconds that are looked back on
+PACE_ENDS = 1024  # ends remembered
+PACE_UNKNOWN = 5  # seconds, where nothing has ended in the window
+PACE_LONGEST = 60
 
 
 class EngineStatus(Enum):
@@ -268,9 +272,9 @@ class TokenizerManager:
         Of thousands only the first end at once, the others in turns with everything else.
         """
         group.gone = True
-        self._end(group.members[start : start + REQUEST], GONE)
-        if start + REQUEST < len(group.members):
-            self._loop.call_soon(self.abandon, group, start + REQUEST)
+        self._end(group.members[start : start + ABANDONED_AT_ONCE], GONE)
+        if start + ABANDONED_AT_ONCE < len(group.members):
+            self._loop.call_soon(self.abandon, group, start + ABANDONED_AT_ONCE)
 
     def _end(self, members: Iterable[Pending], finish: Finish) -> None:
         for pending in members:
@@ -411,28 +415,24 @@ def _is_health(pending: Pending) -> bool:
     return pending.job.rid.startswith(HEALTH_PREFIX)
 
 
-WINDOW = 30.0  # seconds that are looked back on
-MOST = 1024  # ends remembered
-UNKNOWN = 5  # seconds, where nothing has ended in the window
-LONGEST = 60
-
-
 class Pace:
+    """How fast requests leave an instance, and so when a full queue has room again: the Retry-After of its 503."""
+
     def __init__(self) -> None:
         self._began = time.monotonic()
-        self._ends: deque[float] = deque(maxlen=MOST)
+        self._ends: deque[float] = deque(maxlen=PACE_ENDS)
 
     def ended(self) -> None:
         """A request has left."""
         self._ends.append(time.monotonic())
 
     def seconds_until(self, ends: int) -> int:
-        """Whole seconds until `ends` more requests have left at the pace of the last WINDOW; at least 1."""
+        """Whole seconds until `ends` more requests have left at the pace of the last PACE_WINDOW; at least 1."""
         now = time.monotonic()
-        while self._ends and self._ends[0] < now - WINDOW:
+        while self._ends and self._ends[0] < now - PACE_WINDOW:
             self._ends.popleft()
         if not self._ends:
-            return UNKNOWN
-        since = self._ends[0] if len(self._ends) == MOST else max(self._began, now - WINDOW)
+            return PACE_UNKNOWN
+        since = self._ends[0] if len(self._ends) == PACE_ENDS else max(self._began, now - PACE_WINDOW)
         rate = len(self._ends) / max(now - since, 1e-3)
-        return max(1, min(LONGEST, math.ceil(ends / rate)))
+        return max(1, min(PACE_LONGEST, math.ceil(ends / rate)))

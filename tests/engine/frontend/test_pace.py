@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pdctl.engine.frontend import tokenizer_manager
-from pdctl.engine.frontend.tokenizer_manager import LONGEST, MOST, UNKNOWN, WINDOW, Pace
+from pdctl.engine.frontend.tokenizer_manager import PACE_ENDS, PACE_LONGEST, PACE_UNKNOWN, PACE_WINDOW, Pace
 
 
 @pytest.fixture
@@ -23,23 +23,23 @@ def test_two_a_second_for_ten_seconds(clock: SimpleNamespace) -> None:
     for _ in range(20):
         clock.now += 0.5
         queue.ended()
-    assert [queue.seconds_until(ends) for ends in (1, 3, 8, 1000)] == [1, 2, 4, LONGEST]
+    assert [queue.seconds_until(ends) for ends in (1, 3, 8, 1000)] == [1, 2, 4, PACE_LONGEST]
 
 
 def test_what_is_long_ago_says_nothing(clock: SimpleNamespace) -> None:
     queue = Pace()
-    assert queue.seconds_until(1) == UNKNOWN
+    assert queue.seconds_until(1) == PACE_UNKNOWN
     queue.ended()
-    clock.now += WINDOW + 1
-    assert queue.seconds_until(1) == UNKNOWN
+    clock.now += PACE_WINDOW + 1
+    assert queue.seconds_until(1) == PACE_UNKNOWN
     queue.ended()
-    assert queue.seconds_until(1) == WINDOW
+    assert queue.seconds_until(1) == PACE_WINDOW
 
 
 def test_more_ends_than_are_remembered(clock: SimpleNamespace) -> None:
     queue = Pace()
-    clock.now += WINDOW
-    for _ in range(4 * MOST):
+    clock.now += PACE_WINDOW
+    for _ in range(4 * PACE_ENDS):
         clock.now += 1 / 1024
         queue.ended()
     assert queue.seconds_until(4 * 1024) == 4
