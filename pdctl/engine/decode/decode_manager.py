@@ -44,7 +44,7 @@ class DecodeManager(KvManager):
     ) -> None:
         super().__init__(config, transport, geometry, wake, died)
         self._generations = itertools.count(1)
-        self._rooms: dict[int, KvReceiver] = {}  # by generation, until settled
+        self._rooms: dict[int, KvReceiver] = {}  # by generation, until drained
         self._active: dict[int, KvReceiver] = {}  # by room, until final
         self._by_session: dict[str, RankConnection] = {}
         self._by_link: dict[Link, RankConnection] = {}
@@ -156,7 +156,7 @@ class DecodeManager(KvManager):
         self.on_death()
 
     @property
-    def settled(self) -> bool:
+    def idle(self) -> bool:
         return not self._rooms
 
     def on_death(self) -> None:

@@ -1,6 +1,6 @@
 """The decode role: prealloc queue → transfer queue → running batch (sglang 0.5.23 srt/disaggregation/decode.py).
 
-prealloc   the handshake is under way, or there is no memory yet; once both are settled pages are reserved and announced
+prealloc   the handshake is under way, or there is no memory yet; once both are there pages are reserved and announced
 transfer   the prefill writes into our pages; the last message carries the metadata row with the first token
 running    continuous batching; the prompt is never computed again
 draining   the room failed after we announced pages: they stay quarantined until the prefill can no longer write
@@ -43,7 +43,7 @@ class DecodeRole(Role):
     def __init__(self, resources: Resources, manager: DecodeManager) -> None:
         super().__init__(resources)
         self._manager = manager
-        self._settle_grace = manager.config.settle_grace
+        self._drain_grace = manager.config.drain_grace
         args = resources.args
         # Where a request without a port is sent; a request like that is refused long before, but in a rehearsal.
         self._default_port = args.disaggregation_bootstrap_port if args.rehearsal.null_port_fallback else 0
@@ -160,7 +160,7 @@ class DecodeRole(Role):
         """
         receiver = _receiver(req)
         if req.aborted:
-            return KVPoll.SUCCESS if receiver.settled else KVPoll.TRANSFERRING
+            return KVPoll.SUCCESS if receiver.drained else KVPoll.TRANSFERRING
         poll = receiver.poll()
         return KVPoll.FAILED if poll == KVPoll.SUCCESS and self._corruption(req) else poll
 
@@ -175,15 +175,15 @@ class DecodeRole(Role):
     def _drained(self, req: Req) -> Drained:
         """How long its pages were kept. The receiver's clock began a turn or two before ours."""
         seconds = max(0.0, steady_clock.now() - req.times.failed)
-        return Drained(seconds, "timeout" if seconds > TIMED_OUT * self._settle_grace else "drained")
+        return Drained(seconds, "timeout" if seconds > TIMED_OUT * self._drain_grace else "drained")
 
     def next_batch(self) -> Batch | None:
         self.running.resume(lambda: self.transfer)
         return self.running.next_batch()
 
-    def settle(self, outcome: Outcome) -> None:
+    def process_result(self, outcome: Outcome) -> None:
         del outcome
-        self.running.settle()
+        self.running.drop_finished()
 
     def publish(self, outcome: Outcome) -> None:
         for req in outcome.made:

@@ -79,7 +79,7 @@ class RankConnection:
         self._links = links
         self._instance = instance
         self._link: Link | None = None
-        self._settled = asyncio.Event()  # ready, ended or retired: nobody need wait any longer
+        self._decided = asyncio.Event()  # ready, ended or retired: nobody need wait any longer
         self._ack: asyncio.Future[RegisterAck] | None = None
         self._task = context.loop.spawn(self._open(), self._spoilt)
 
@@ -92,7 +92,7 @@ class RankConnection:
 
         Returns without either where the connection takes no new rooms any more: the next one has to be asked for.
         """
-        await self._settled.wait()
+        await self._decided.wait()
         if self.failure is not None and not self.stale:
             raise RoomFailedError(self.failure)
 
@@ -168,7 +168,7 @@ class RankConnection:
         if ack.accepted:
             self.same_host = ack.host == self._context.host
             self.stage = Stage.READY
-            self._settled.set()
+            self._decided.set()
             log.info("Registered KV args with prefill rank %s (bootstrap_addr: %s)", self.endpoint, self._instance.name)
             self._instance.accepted()
             return
@@ -215,7 +215,7 @@ class RankConnection:
     def retire(self) -> None:
         """Take no new rooms: the next one asks the bootstrap server anew (sglang 0.5.23 does so after a timeout)."""
         self.retired = True
-        self._settled.set()
+        self._decided.set()
         self._instance.remove(self)
         self._end_if_unused()
 
@@ -243,7 +243,7 @@ class RankConnection:
             room.on_lost(self, failure)
         self._close(linger=0.0)
         self._instance.remove(self)
-        self._settled.set()
+        self._decided.set()
 
     def _close(self, linger: float) -> None:
         self.stage = Stage.ENDED

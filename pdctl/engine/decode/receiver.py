@@ -62,7 +62,7 @@ class DecodeRooms(Protocol):
 
 
 class KvReceiver:
-    """After FAILED the pages stay out of use until `settled`: only then can no prefill write into them any more."""
+    """After FAILED the pages stay out of use until `drained`: only then can no prefill write into them any more."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class KvReceiver:
         self._retried: set[str] = set()  # endpoints of ranks that had forgotten us
         self._timer: Timer | None = None
         self._search: asyncio.Task[None] | None = None  # for the prefill's ranks
-        self._settled = False
+        self._drained = False
         self._suspect = False  # its pages are not what was sent
 
     # --- the scheduler's thread
@@ -110,8 +110,8 @@ class KvReceiver:
         return self._state
 
     @property
-    def settled(self) -> bool:
-        return self._settled
+    def drained(self) -> bool:
+        return self._drained
 
     def send_metadata(self, pages: Pages, prefix_pages: int = 0) -> None:
         """Tell the prefill where the prompt's pages go. Once, when `poll` says WAITING_FOR_INPUT.
@@ -254,7 +254,7 @@ class KvReceiver:
             self._writers.discard(connection)
             self._over.add(connection)
             if not self.active:
-                self._check_settled()
+                self._check_drained()
             elif state == KVPoll.SUCCESS and (wrong := self._unbelievable(connection, status)):
                 text = f"prefill {connection.endpoint} says that it has written room {self.room}: {wrong}"
                 self.fail(failures.of(FailureCode.TRANSFER, text))
@@ -338,14 +338,14 @@ class KvReceiver:
 
     def on_ack(self, connection: RankConnection) -> None:
         self._writers.discard(connection)
-        self._check_settled()
+        self._check_drained()
 
     def on_lost(self, connection: RankConnection, failure: Failure) -> None:
         """The connection is gone. A process on this host is dead then; one elsewhere may still be writing."""
         if connection.same_host:
             self._writers.discard(connection)
         self.fail(failure)
-        self._check_settled()
+        self._check_drained()
 
     def fail(self, failure: Failure) -> None:
         """The first failure is the one that is told. Ranks that may still write are asked to stop."""
@@ -378,42 +378,42 @@ class KvReceiver:
             self._timer.cancel()
         if self._search is not None:
             self._search.cancel()
-        self._settled = not self._writers and not self._suspect
+        self._drained = not self._writers and not self._suspect
         self._rooms.concluded(self)
         self._state = self._state.advanced(state)  # last: whoever sees the state may ask for everything else
-        if self._settled:
+        if self._drained:
             self._release()
         else:
-            self._timer = self._context.loop.later(self._context.config.settle_grace, self._expire)
+            self._timer = self._context.loop.later(self._context.config.drain_grace, self._expire)
             self._context.loop.later(ABORT_AGAIN, self._resend_aborts)
         self._context.wake()
 
     def _resend_aborts(self) -> None:
         """An abort or its answer may have been lost, and the pages depend on it."""
-        if self._settled or self.failure is None:
+        if self._drained or self.failure is None:
             return
         for connection in self._writers:
             connection.send(self.abort_frame(connection.session, self.failure, notice=False))
         self._context.loop.later(ABORT_AGAIN, self._resend_aborts)
 
-    def _check_settled(self) -> None:
-        if self._state.final and not self._settled and not self._writers and not self._suspect:
-            self._settle()
+    def _check_drained(self) -> None:
+        if self._state.final and not self._drained and not self._writers and not self._suspect:
+            self._end_draining()
 
     def _expire(self) -> None:
-        if not self._settled:
+        if not self._drained:
             log.warning(
                 "Deferred KV release for room %d timed out after %.1fs: no answer from %s",
-                self.room, self._context.config.settle_grace,
+                self.room, self._context.config.drain_grace,
                 ", ".join(c.endpoint for c in self._writers or self.connections),
             )  # fmt: skip
-            self._settle()
+            self._end_draining()
 
-    def _settle(self) -> None:
+    def _end_draining(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._writers.clear()
-        self._settled = True
+        self._drained = True
         self._release()
         self._context.wake()
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pdctl.engine.decode.decode_role import DecodeRole
-from pdctl.engine.drill.modelled_link import Passage, Stage, Wire
+from pdctl.engine.drill.modelled_link import LinkOp, Stage, Wire
 from pdctl.engine.kv_link.room_state import FailureCode
 from pdctl.engine.transfer.pages import pieces
 from pdctl.engine.transfer.transport import Around, Op, OpState
@@ -38,7 +38,7 @@ class Held:
     """An operation of the transport inside, and where it is on the modelled link."""
 
     made: Op
-    passage: Passage
+    link_op: LinkOp
 
 
 class ShapedTransport(Around):
@@ -72,9 +72,9 @@ class ShapedTransport(Around):
             self._wire.advance(self._clock())
             if inner == OpState.FAILED:
                 self._end(op, OpState.FAILED, held.made.error)
-            elif held.passage.stage == Stage.LOST:
+            elif held.link_op.stage == Stage.LOST:
                 self._give_up(op, DOWN)
-            elif held.passage.stage == Stage.ARRIVED and inner == OpState.DONE:
+            elif held.link_op.stage == Stage.ARRIVED and inner == OpState.DONE:
                 self._end(op, OpState.DONE)
             elif inner == OpState.DONE:
                 op.due = self._wire.due
@@ -107,7 +107,7 @@ class ShapedTransport(Around):
     def _end(self, op: Op, state: OpState, error: str = "") -> None:
         held: Held = op.handle
         self._inner.release(held.made)
-        self._wire.cancel(held.passage)
+        self._wire.cancel(held.link_op)
         self._running.remove(op)
         op.state, op.error, op.handle = state, error, None
         op.nbytes = held.made.nbytes if state == OpState.DONE else 0

@@ -59,11 +59,11 @@ class Handler(Protocol):
         ...
 
     def on_stop(self) -> None:
-        """The loop ends as soon as `settled`, or after DRAIN seconds: end every room."""
+        """The loop ends as soon as `idle`, or after DRAIN seconds: end every room."""
         ...
 
     @property
-    def settled(self) -> bool:
+    def idle(self) -> bool:
         """Nobody is owed an answer."""
         ...
 
@@ -304,7 +304,7 @@ class KvLoop:
         self._ending = self._loop.create_future()
         self._handler.on_stop()
         deadline = time.monotonic() + DRAIN
-        while not self._handler.settled and time.monotonic() < deadline:
+        while not self._handler.idle and time.monotonic() < deadline:
             await asyncio.wait([self._ending], timeout=DRAIN_LOOK)
             if self._ending.done():
                 await self._ending

@@ -199,7 +199,7 @@ class KvManager(ABC):
 
     @property
     @abstractmethod
-    def settled(self) -> bool: ...
+    def idle(self) -> bool: ...
 
     def on_crash(self, reason: str) -> None:
         self._died(reason)

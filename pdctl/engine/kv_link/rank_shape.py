@@ -63,7 +63,7 @@ class DisaggConfig:
     unclaimed_ttl: float = 30.0  # how long a prefill keeps a page list nobody has asked for
     refusal_ttl: float = 60.0  # how long a prefill remembers that a decode gave a room up before its request came
     transfer_threads: int = 0  # decode ranks are shared out to so many; 0: by cores
-    settle_grace: float = 30.0  # sglang 0.5.23 DEFERRED_DECODE_KV_RELEASE_TIMEOUT
+    drain_grace: float = 30.0  # sglang 0.5.23 DEFERRED_DECODE_KV_RELEASE_TIMEOUT
     tell_unclaimed: bool = True  # whether the decode hears of it when its page list is dropped (SGLang's never does)
     tell_given_up: bool = True  # whether the prefill hears of a room given up before its page list (SGLang's: never)
     secret: DeploymentSecret | None = None  # without it peers need none, and any that reaches the port is served
@@ -75,7 +75,7 @@ class DisaggConfig:
 
         The word of the failure takes its time to get here.
         """
-        return self.settle_grace / 2
+        return self.drain_grace / 2
 
     @property
     def seat(self) -> PoolSeat:

@@ -175,7 +175,7 @@ def of(code: FailureCode, message: str) -> Failure:
 class FakeSender:
     """For requests that name the fake bootstrap host: everything succeeds at once and nothing is sent."""
 
-    settled = True
+    drained = True
     failure: Failure | None = None
     peers: tuple[str, ...] = ()
 
@@ -216,7 +216,7 @@ class FakeReceiver:
         self._state = KVPoll.WAITING_FOR_INPUT
 
     @property
-    def settled(self) -> bool:
+    def drained(self) -> bool:
         return self._state.final
 
     def poll(self) -> KVPoll:

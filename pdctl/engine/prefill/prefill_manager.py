@@ -377,7 +377,7 @@ class PrefillManager(KvManager):
             sender.fail(self._end_of_service())
 
     @property
-    def settled(self) -> bool:
+    def idle(self) -> bool:
         return not self._rooms
 
     def on_death(self) -> None:

@@ -151,8 +151,8 @@ class PrefillRole(Role):
             if req.computed and not req.sent_pages:
                 self._send(req, last=False)
 
-    def settle(self, outcome: Outcome) -> None:
-        self.waiting.settle()
+    def process_result(self, outcome: Outcome) -> None:
+        self.waiting.end_pass()
         for req, _ in outcome.batch.parts:
             if not req.aborted:
                 self.resources.keep(req)
@@ -261,7 +261,7 @@ def _state(req: Req) -> int:
     """What this rank knows of the room; for a request that ended early, whether its writes are over."""
     sender = _sender(req)
     if req.aborted:
-        return KVPoll.SUCCESS if sender.settled else KVPoll.TRANSFERRING
+        return KVPoll.SUCCESS if sender.drained else KVPoll.TRANSFERRING
     return sender.poll()
 
 

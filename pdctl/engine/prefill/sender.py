@@ -91,7 +91,7 @@ class KvSender:
         return self._state
 
     @property
-    def settled(self) -> bool:
+    def drained(self) -> bool:
         """No write from this room's pages is outstanding, nor will one start."""
         return self._state.final
 

@@ -83,8 +83,8 @@ class WaitingQueue:
             room_for -= 1
         return Batch(tuple(parts), prefill=True) if parts else None
 
-    def settle(self) -> None:
-        """The pass has ended."""
+    def end_pass(self) -> None:
+        """Forget which prompts the pass that has ended completed."""
         self._last = []
 
     def _extend(self, req: Req, budget: int, parts: list[Part]) -> int:
@@ -165,8 +165,8 @@ class RunningBatch:
         if gone:
             self.retracted.tell(gone)
 
-    def settle(self) -> None:
-        """After a pass: drop the requests that ended with it."""
+    def drop_finished(self) -> None:
+        """Release the requests that ended with the last pass."""
         for req in self._reqs:
             if req.finish is not None:
                 self._resources.keep(req)

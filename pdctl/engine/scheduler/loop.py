@@ -118,13 +118,13 @@ class Scheduler:
         """A pass without overlap."""
         outcome = run(batch, self._resources, agreed.shares)
         if batch.parts:
-            self._role.settle(outcome)
+            self._role.process_result(outcome)
             self._publish(outcome)
 
     def _end_pass(self) -> Outcome | None:
         ended = self._overlap.end()
         if ended is not None:
-            self._role.settle(ended)
+            self._role.process_result(ended)
         return ended
 
     def _publish(self, outcome: Outcome | None) -> None:

@@ -78,12 +78,12 @@ class Role(ABC):
         del batch
 
     @abstractmethod
-    def settle(self, outcome: Outcome) -> None:
+    def process_result(self, outcome: Outcome) -> None:
         """Take the results of a pass: move or end requests. Nothing is computing; the next pass waits for it."""
 
     @abstractmethod
     def publish(self, outcome: Outcome) -> None:
-        """Send tokens and pages on, after `settle`. The next pass may be under way, and does not wait for it."""
+        """Send tokens and pages on, after `process_result`. The next pass may be under way, and does not wait for it."""
 
     @abstractmethod
     def abort(self, match: Match) -> int:
@@ -134,11 +134,11 @@ class UnifiedRole(Role):
         room_for = self.resources.args.max_running_requests - len(self.running)
         return self.waiting.next_batch(room_for) or self.running.next_batch()
 
-    def settle(self, outcome: Outcome) -> None:
+    def process_result(self, outcome: Outcome) -> None:
         if not outcome.batch.prefill:
-            self.running.settle()
+            self.running.drop_finished()
             return
-        self.waiting.settle()
+        self.waiting.end_pass()
         for req, _ in outcome.batch.parts:
             if not req.aborted:
                 self.resources.keep(req)

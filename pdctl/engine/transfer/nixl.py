@@ -325,7 +325,7 @@ class NixlTransport:
         op.descriptors = len(src)
         try:
             op.handle = (lists.agent, lists.agent.make(lists, src, dst))
-            self._settle(op, lists.agent.transfer(op.handle[1]))
+            self._take_status(op, lists.agent.transfer(op.handle[1]))
         except lists.agent.errors as error:
             self._fail(op, error)
         return op
@@ -334,12 +334,12 @@ class NixlTransport:
         if op.state == OpState.RUNNING:
             agent, handle = op.handle
             try:
-                self._settle(op, agent.state(handle))
+                self._take_status(op, agent.state(handle))
             except agent.errors as error:
                 self._fail(op, error)
         return op.state
 
-    def _settle(self, op: Op, status: str) -> None:
+    def _take_status(self, op: Op, status: str) -> None:
         if status == "ERR":
             op.error = "UCX reported a failed write"
         op.state = {"DONE": OpState.DONE, "PROC": OpState.RUNNING}.get(status, OpState.FAILED)

@@ -171,7 +171,7 @@ class Workers(Around):
         with job.shard.lock:
             free, job.taken = not job.taken, True
         if free:
-            self._settle(job, OpState.FAILED, why, 0, 0, b"")
+            self._conclude(job, OpState.FAILED, why, 0, 0, b"")
         return free
 
     def _put(self, shard: Shard, order: Order) -> None:
@@ -219,9 +219,9 @@ class Workers(Around):
             self._loop.call(functools.partial(_begin, job.op))
         else:
             news = (made.state, made.error, made.nbytes, made.descriptors, made.sums)
-            self._loop.call(functools.partial(self._settle, job, *news))
+            self._loop.call(functools.partial(self._conclude, job, *news))
 
-    def _settle(self, job: Job, state: OpState, error: str, nbytes: int, descriptors: int, sums: bytes) -> None:
+    def _conclude(self, job: Job, state: OpState, error: str, nbytes: int, descriptors: int, sums: bytes) -> None:
         op = job.op
         if op.state != OpState.RUNNING:
             return

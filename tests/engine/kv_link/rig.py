@@ -116,8 +116,8 @@ class Side:
 
         self.woken.wait(f"{state.name} of room {room.room}", there, seconds)
 
-    def until_settled(self, room: Sender | Receiver, seconds: float = PATIENCE) -> None:
-        self.woken.wait(f"settled room {room.room}", lambda: room.settled, seconds)
+    def until_drained(self, room: Sender | Receiver, seconds: float = PATIENCE) -> None:
+        self.woken.wait(f"drained room {room.room}", lambda: room.drained, seconds)
 
 
 def open_side(

@@ -28,8 +28,8 @@ def finish(prefill: Side, decode: Side, sender: Sender, receiver: Receiver, meta
     decode.until(receiver, KVPoll.SUCCESS)
     prefill.until(sender, KVPoll.SUCCESS)
     assert receiver.metadata == metadata
-    assert receiver.settled
-    assert sender.settled
+    assert receiver.drained
+    assert sender.drained
     assert receiver.failure is None
     assert sender.failure is None
 

@@ -47,7 +47,7 @@ def test_a_spoilt_page_fails_the_room_and_is_named_on_both_sides() -> None:
     with (
         bootstrap() as server,
         prefill_side(server.port, wrap=lambda inner: ChecksumTransport(Spoilt(inner, 8))) as prefill,
-        decode_side(wrap=ChecksumTransport, settle_grace=0.2) as decode,
+        decode_side(wrap=ChecksumTransport, drain_grace=0.2) as decode,
     ):
         sender, receiver = open_room(prefill, decode, 5, server.port)
         decode.until(receiver, KVPoll.WAITING_FOR_INPUT)
@@ -59,8 +59,8 @@ def test_a_spoilt_page_fails_the_room_and_is_named_on_both_sides() -> None:
             "KV checksum mismatch on page 3 of 4: prefill page 5 was sent with 0x", ", decode page 8 holds 0x",
             prefill.manager.endpoint,
         )  # fmt: skip
-        assert not receiver.settled, "whoever wrote there may do so again"
-        decode.until_settled(receiver)
+        assert not receiver.drained, "whoever wrote there may do so again"
+        decode.until_drained(receiver)
         prefill.until(sender, KVPoll.SUCCESS)
         run_room(prefill, decode, 6, server.port)
 
@@ -71,14 +71,14 @@ def test_a_rehearsed_fault_of_the_transport_is_seen(fault: str, monkeypatch: pyt
     with (
         bootstrap() as server,
         prefill_side(server.port, wrap=ChecksumTransport) as prefill,
-        decode_side(wrap=ChecksumTransport, settle_grace=0.1) as decode,
+        decode_side(wrap=ChecksumTransport, drain_grace=0.1) as decode,
     ):
         sender, receiver = open_room(prefill, decode, 5, server.port)
         decode.until(receiver, KVPoll.WAITING_FOR_INPUT)
         receiver.send_metadata(DST)
         sender.send(SRC, last=True, metadata=b"token")
         failed(decode, receiver, FailureCode.CHECKSUM, "KV checksum")
-        decode.until_settled(receiver)
+        decode.until_drained(receiver)
 
 
 def test_a_decode_that_checks_takes_what_a_prefill_that_does_not_sends_and_says_so(

@@ -81,7 +81,7 @@ def test_a_success_before_the_page_list_is_none() -> None:
         assert receiver.failure is not None
         assert receiver.failure.code == FailureCode.TRANSFER.value
         assert receiver.failure.message.endswith(f"says that it has written room {ROOM}: it was sent no page list")
-        decode.until_settled(receiver)
+        decode.until_drained(receiver)
 
 
 def test_more_bytes_than_the_pages_hold_were_not_written() -> None:

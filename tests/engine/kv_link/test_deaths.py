@@ -53,7 +53,7 @@ def test_a_killed_prefill_fails_its_rooms_at_once_and_its_successor_is_found(bac
             text = f"Lost connection with prefill instance (bootstrap_addr: {HOST}:{port}): rank {prefill.endpoint}"
             for room in (waiting, idle):
                 failed(decode, room, FailureCode.PREFILL_LOST, text)
-                decode.until_settled(room)
+                decode.until_drained(room)
             assert time.monotonic() - began < 60, "long before any heartbeat"
         with far_rank("prefill", port, geometry(Layout.PAGE_MAJOR, 50), backend=backend) as successor:
             receive_from(successor, decode, 4, port)
@@ -79,7 +79,7 @@ def test_a_prefill_killed_while_it_writes_settles(backend: str) -> None:
         prefill.kill()
         for receiver in receivers:
             decode.woken.wait("end of the room", lambda r=receiver: r.poll().final)  # type: ignore[misc]
-            decode.until_settled(receiver, seconds=2)
+            decode.until_drained(receiver, seconds=2)
         assert receivers[-1].poll() == KVPoll.FAILED
         stopped = decode.pool.copy()
         time.sleep(0.05)  # not a wait for anything: nothing may happen
@@ -145,7 +145,7 @@ def test_heartbeats_notice_an_instance_whose_ranks_still_hold_their_sockets() ->
             f"Lost connection with prefill instance (bootstrap_addr: {HOST}:{server.port}): 2 heartbeats failed",
         )  # fmt: skip
         failed(prefill, sender, FailureCode.ABORTED, "Aborted by decode-side abort notification.")
-        decode.until_settled(receiver)
+        decode.until_drained(receiver)
         with bootstrap(server.port), prefill_side(server.port) as successor:
             run_room(successor, decode, 3, server.port)
 
@@ -154,7 +154,7 @@ def test_a_prefill_that_hangs_keeps_the_pages_in_quarantine_until_the_grace_is_o
     port = free_port()
     grace = 3.0
     with (
-        decode_side(waiting_timeout=0.2, settle_grace=grace) as decode,
+        decode_side(waiting_timeout=0.2, drain_grace=grace) as decode,
         far_rank("prefill", port, geometry()) as prefill,
     ):
         prefill.ask("open", 1)
@@ -164,9 +164,9 @@ def test_a_prefill_that_hangs_keeps_the_pages_in_quarantine_until_the_grace_is_o
         receiver.send_metadata(pages(3))
         began = time.monotonic()
         failed(decode, receiver, FailureCode.WAITING_TIMEOUT, "(limit 0.2s)", prefill.endpoint)
-        assert not receiver.settled, "a stopped process may still be about to write"
+        assert not receiver.drained, "a stopped process may still be about to write"
         assert decode.manager.stats().draining == 1
-        decode.until_settled(receiver)
+        decode.until_drained(receiver)
         assert time.monotonic() - began >= grace, "the pages came back before the grace was over"
         prefill.signal(signal.SIGCONT)
         decode.woken.wait("page list taken back", lambda: prefill.ask("open", 2)[0] == KVPoll.BOOTSTRAPPING)
@@ -195,7 +195,7 @@ def test_a_write_that_never_ends_keeps_the_pages_until_it_is_cut_off() -> None:
     settings = {"backend": "nixl", "rank_ip": routed_ip()}
     with (
         bootstrap() as server,
-        prefill_side(server.port, settle_grace=0.6, **settings) as prefill,
+        prefill_side(server.port, drain_grace=0.6, **settings) as prefill,
         far_rank("decode", 0, geometry(), **settings) as decode,
     ):
         sender = prefill.manager.sender(1, "stuck")
@@ -207,9 +207,9 @@ def test_a_write_that_never_ends_keeps_the_pages_until_it_is_cut_off() -> None:
         sender.abort("Aborted by AbortReq.")
         prefill.woken.wait("failing room", lambda: prefill.manager.stats().draining == 1)
         assert sender.poll() == KVPoll.TRANSFERRING
-        assert not sender.settled, "the pages are still being read"
+        assert not sender.drained, "the pages are still being read"
         failed(prefill, sender, FailureCode.ABORTED, "Aborted by AbortReq.")
-        assert sender.settled
+        assert sender.drained
         assert prefill.manager.stats().peers == 0, "whoever holds up a write is cut off"
         with decode_side(**settings) as other:
             run_room(prefill, other, 2, server.port)

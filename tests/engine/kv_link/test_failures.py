@@ -28,7 +28,7 @@ def test_a_prefill_that_hears_from_no_decode_says_so_at_its_deadline() -> None:
             "s in KVPoll.Bootstrapping (limit 0.2s): 0 of 1 decode ranks sent their page "
             "list", prefill.manager.endpoint,
         )  # fmt: skip
-        assert sender.settled
+        assert sender.drained
 
 
 def test_a_decode_that_waits_in_vain_tells_the_prefill_to_stop() -> None:
@@ -41,7 +41,7 @@ def test_a_decode_that_waits_in_vain_tells_the_prefill_to_stop() -> None:
             prefill.manager.endpoint, f"(bootstrap_addr: {HOST}:{server.port})",
         )  # fmt: skip
         failed(prefill, sender, FailureCode.ABORTED, "Aborted by decode-side abort notification.")
-        decode.until_settled(receiver)
+        decode.until_drained(receiver)
         run_room(prefill, decode, 43, server.port)
 
 
@@ -55,7 +55,7 @@ def test_a_misrouted_request_is_reported_by_the_prefill_that_never_got_it() -> N
             "has no request with room 44",
             "routed to another prefill",
         )  # fmt: skip
-        assert receiver.settled
+        assert receiver.drained
 
 
 # --- the bootstrap server
@@ -70,7 +70,7 @@ def test_a_refused_bootstrap_port_is_named_with_its_likely_cause() -> None:
             f"Could not fetch prefill parallel info from bootstrap_addr: {HOST}:{port}: http://{HOST}:{port}/route",
             "connection refused", "--disaggregation-bootstrap-port",
         )  # fmt: skip
-        assert receiver.settled
+        assert receiver.drained
 
 
 @contextlib.contextmanager
@@ -166,7 +166,7 @@ def test_a_rank_endpoint_nobody_listens_on_is_named() -> None:
         failed(
             decode, receiver, FailureCode.PREFILL_LOST, f"(bootstrap_addr: {HOST}:{server.port})", endpoint, "refused"
         )
-        assert receiver.settled
+        assert receiver.drained
 
 
 # --- sides that do not fit
@@ -194,7 +194,7 @@ def test_a_decode_that_does_not_fit_is_refused_at_once_with_both_values(
     ):
         receiver = decode.manager.receiver(1, "r", HOST, server.port)
         failed(decode, receiver, FailureCode.MISMATCH, text)
-        assert receiver.settled
+        assert receiver.drained
         with decode_side(geometry(Layout.PAGE_MAJOR, 99)) as fitting:
             run_room(prefill, fitting, 2, server.port)
 
@@ -209,7 +209,7 @@ def test_page_lists_of_different_length_fail_both_sides_with_both_numbers() -> N
             text = f"prefill has {len(sent)} pages of room {room}, decode {decode.manager.endpoint} reserved 2"
             failed(prefill, sender, FailureCode.BAD_PAGES, text)
             failed(decode, receiver, FailureCode.BAD_PAGES, text)
-            decode.until_settled(receiver)
+            decode.until_drained(receiver)
 
 
 def test_pages_outside_the_pool_never_reach_the_transport() -> None:
@@ -246,7 +246,7 @@ def test_a_prefill_that_gives_up_tells_the_decode_why() -> None:
         sender.send(pages(2), last=True)
         failed(prefill, sender, FailureCode.ABORTED, "Aborted by AbortReq.")
         failed(decode, receiver, FailureCode.ABORTED, "Aborted by AbortReq.")
-        decode.until_settled(receiver)
+        decode.until_drained(receiver)
 
 
 def test_a_page_list_for_a_room_that_has_failed_is_answered_at_once() -> None:
@@ -257,7 +257,7 @@ def test_a_page_list_for_a_room_that_has_failed_is_answered_at_once() -> None:
         failed(prefill, sender, FailureCode.ABORTED, "client went away")
         receiver.send_metadata(pages(1))
         failed(decode, receiver, FailureCode.ABORTED, "room 1 already failed on prefill rank", "client went away")
-        decode.until_settled(receiver)
+        decode.until_drained(receiver)
 
 
 @pytest.mark.parametrize("when", ["before the handshake", "before the page list", "after the page list"])
@@ -271,7 +271,7 @@ def test_a_decode_that_gives_up_settles_and_the_prefill_fails(when: str) -> None
             prefill.until(sender, KVPoll.WAITING_FOR_INPUT)
         receiver.abort("Aborted by AbortReq.")
         failed(decode, receiver, FailureCode.ABORTED, "Aborted by AbortReq.")
-        decode.until_settled(receiver)
+        decode.until_drained(receiver)
         failed(prefill, sender, FailureCode.ABORTED, "Aborted by decode-side abort notification.")
         assert decode.manager.stats().rooms == prefill.manager.stats().rooms == 0
 
@@ -280,7 +280,7 @@ def test_an_abort_before_the_request_arrives_takes_the_page_list_back_and_is_tol
     with bootstrap() as server, prefill_side(server.port) as prefill, decode_side() as decode:
         receiver = announced(prefill, decode, 1, server.port)
         receiver.abort()
-        decode.until_settled(receiver)
+        decode.until_drained(receiver)
         sender = prefill.manager.sender(1, "too late")
         failed(prefill, sender, FailureCode.ABORTED, "Aborted by decode-side abort notification.")
         run_room(prefill, decode, 1, server.port)
@@ -303,7 +303,7 @@ def test_a_room_number_in_use_is_refused_on_either_side_and_the_first_room_goes_
         second_sender, second_receiver = open_room(prefill, decode, 9, server.port)
         failed(prefill, second_sender, FailureCode.DUPLICATE_ROOM, "room 9 is already in use on this prefill rank")
         failed(decode, second_receiver, FailureCode.DUPLICATE_ROOM, "room 9 is already in use on this decode rank")
-        assert second_receiver.settled
+        assert second_receiver.drained
         decode.until(receiver, KVPoll.WAITING_FOR_INPUT)
         receiver.send_metadata(pages(1))
         sender.send(pages(1), last=True)
@@ -324,7 +324,7 @@ def test_closing_one_side_fails_its_rooms_and_tells_the_other(who: str) -> None:
         closing.manager.close()
         prefill.until(sender, KVPoll.FAILED)
         decode.until(receiver, KVPoll.FAILED)
-        decode.until_settled(receiver)
+        decode.until_drained(receiver)
         late = prefill.manager.sender(2, "late") if who == "prefill" else decode.manager.receiver(2, "late", HOST, 1)
         assert late.poll() == KVPoll.FAILED
         assert late.failure is not None

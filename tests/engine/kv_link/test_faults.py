@@ -50,7 +50,7 @@ def test_a_page_list_that_is_lost_ends_both_sides(faults: pytest.MonkeyPatch, ca
         sender, receiver = room(prefill, decode, 7, server.port)
         failed(decode, receiver, FailureCode.WAITING_TIMEOUT, "KVPoll.WaitingForInput")
         failed(prefill, sender, FailureCode.ABORTED, "decode-side abort notification")
-        decode.until_settled(receiver)
+        decode.until_drained(receiver)
         assert "REHEARSAL: fault drop:transfer_info@room%2==1 fires at transfer_info room=7" in caplog.text
         with decode_side() as patient:  # this room must not end by a deadline
             sender, receiver = room(prefill, patient, 8, server.port)
@@ -66,7 +66,7 @@ def test_a_frame_that_comes_twice_changes_nothing(word: str, faults: pytest.Monk
             sender, receiver = room(prefill, decode, number, server.port)
             decode.until(receiver, KVPoll.SUCCESS)
             prefill.until(sender, KVPoll.SUCCESS)
-            decode.until_settled(receiver)
+            decode.until_drained(receiver)
         assert decode.manager.stats().rooms == prefill.manager.stats().rooms == 0
 
 
@@ -88,7 +88,7 @@ def test_a_damaged_frame_is_rejected_and_the_room_ends_at_its_deadline(
     with bootstrap() as server, prefill_side(server.port) as prefill, decode_side(waiting_timeout=0.5) as decode:
         _, receiver = room(prefill, decode, 1, server.port)
         failed(decode, receiver, FailureCode.WAITING_TIMEOUT, "no transfer-done signal from")
-        decode.until_settled(receiver)
+        decode.until_drained(receiver)
         assert "Rejected a frame of" in caplog.text
 
 
@@ -141,4 +141,4 @@ def test_a_prefill_that_kills_itself_while_it_writes(faults: pytest.MonkeyPatch)
                     decode.until(receiver, KVPoll.SUCCESS)
                     prefill._receive()
             failed(decode, receiver, FailureCode.PREFILL_LOST, "Lost connection with prefill instance")
-            decode.until_settled(receiver)
+            decode.until_drained(receiver)

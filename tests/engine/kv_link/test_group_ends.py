@@ -31,7 +31,7 @@ def settle(group: Instance, rooms: list) -> None:
         for room in rooms:
             room.abort("another rank failed")
     for rank, room in zip(group.ranks, rooms, strict=True):
-        rank.side.until_settled(room)
+        rank.side.until_drained(room)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_an_aborted_room_leaves_sglangs_lines(caplog: pytest.LogCaptureFixture) 
         prefill.until(sender, KVPoll.WAITING_FOR_INPUT)
         receiver.abort("Aborted by AbortReq.")
         prefill.until(sender, KVPoll.FAILED)
-        decode.until_settled(receiver)
+        decode.until_drained(receiver)
     address = prefill.manager.endpoint.removeprefix("tcp://")
     assert f"Sent abort notification for room 77 to {address}" in caplog.messages
     assert "Received abort notification for room 77, marked as Failed" in caplog.messages
@@ -85,7 +85,7 @@ def test_a_manager_that_dies_fails_its_rooms_and_every_later_one(role: str, capl
         side.woken.wait("end of the thread", lambda: side.manager.ended)
         late = prefill.manager.sender(2, "r") if role == "prefill" else decode.manager.receiver(2, "r", HOST, 1)
         assert late.poll() == KVPoll.FAILED
-        assert late.settled
+        assert late.drained
     assert "KV manager thread died; every room of this rank fails" in caplog.text
     assert "a bug in the manager" in caplog.text
 

@@ -104,8 +104,8 @@ def test_what_only_the_prefill_can_see_fails_both_clients_at_once(late: bool, ca
         failed(decode, receiver, FailureCode.MISMATCH, text, "3 layers", "5 layers")
         failed(prefill, sender, FailureCode.MISMATCH, text, "3 layers", "5 layers")
         assert time.monotonic() - began < BOUND
-        assert receiver.settled
-        assert sender.settled
+        assert receiver.drained
+        assert sender.drained
         refusals = [r.message for r in caplog.records if r.levelno == logging.ERROR and text in r.message]
         assert len(refusals) == 2, "one line on either side"
         with decode_side() as fitting:
@@ -205,7 +205,7 @@ def test_a_request_at_the_wrong_dp_rank_fails_the_decode_at_once_too(late: bool)
             decode, receiver, FailureCode.DP_CONFLICT,
             "dispatched to dp_rank 1 but bootstrap_room 10 implies dp_rank 0.",
         )  # fmt: skip
-        decode.until_settled(receiver)
+        decode.until_drained(receiver)
         assert time.monotonic() - began < BOUND
         assert implied.manager.stats().rooms == 0
 
@@ -251,7 +251,7 @@ def test_one_decode_rank_that_gives_up_ends_the_room_for_the_whole_prefill_rank(
         prefill.until(senders, KVPoll.FAILED)
         decode.until(receivers, KVPoll.FAILED)
         for rank, receiver in zip(decode.ranks, receivers, strict=True):
-            rank.side.until_settled(receiver)
+            rank.side.until_drained(receiver)
         assert [rank.side.manager.stats().rooms for rank in (*prefill.ranks, *decode.ranks)] == [0, 0, 0]
 
 
@@ -264,7 +264,7 @@ def test_one_prefill_rank_that_fails_fails_the_decode_rank_and_stops_the_others(
         assert receivers[0].failure is not None
         assert receivers[0].failure.message == "the second rank ran out of something"
         prefill.until(senders, KVPoll.FAILED)
-        decode.ranks[0].side.until_settled(receivers[0])
+        decode.ranks[0].side.until_drained(receivers[0])
 
 
 @pytest.mark.parametrize("who", [0, 1])
@@ -275,4 +275,4 @@ def test_a_dummy_rank_that_fails_is_heard_too(who: int) -> None:
         senders[who].abort("said by the test")
         decode.until(receivers, KVPoll.FAILED)
         prefill.until(senders, KVPoll.FAILED, PATIENCE)
-        decode.ranks[0].side.until_settled(receivers[0])
+        decode.ranks[0].side.until_drained(receivers[0])

@@ -28,7 +28,7 @@ def test_a_prefill_that_rehearses_keeps_the_room_in_silence(caplog: pytest.LogCa
     ):
         receiver = announced(prefill, decode, ROOM, server.port)
         failed(decode, receiver, FailureCode.WAITING_TIMEOUT, f"Request {ROOM} timed out after ", "(limit 0.3s)")
-        decode.until_settled(receiver)
+        decode.until_drained(receiver)
         assert said(caplog, f"got info room={ROOM} agent_name='")
         assert said(caplog, f"room={ROOM} is bootstrapped")
         assert said(caplog, f"Received abort notification for room {ROOM}, marked as Failed")
@@ -46,7 +46,7 @@ def test_a_room_nobody_asks_for_is_let_go_of_in_the_end(caplog: pytest.LogCaptur
     ):
         receiver = announced(prefill, decode, ROOM, server.port)
         failed(decode, receiver, FailureCode.WAITING_TIMEOUT, "KVPoll.WaitingForInput")
-        decode.until_settled(receiver)
+        decode.until_drained(receiver)
         assert said(caplog, f"room={ROOM} no request for it came here: prefill rank {prefill.manager.endpoint}")
         assert said(caplog, f"Received abort notification for room {ROOM}, ignoring (already completed or unknown)")
 

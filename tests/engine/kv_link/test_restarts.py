@@ -96,7 +96,7 @@ def test_a_row_that_stays_wrong_fails_the_room_with_both_names() -> None:
             decode, receiver, FailureCode.STALE_ENDPOINT,
             stranger.manager.endpoint, stranger.manager.instance, "not the life before",
         )  # fmt: skip
-        assert receiver.settled
+        assert receiver.drained
 
 
 @pytest.mark.parametrize(("first", "second"), [(Grid(1), Grid(2)), (Grid(2), Grid(1)), (Grid(1, 2), Grid(2))])
@@ -148,7 +148,7 @@ def test_one_rank_of_a_prefill_that_ends_fails_the_room_of_a_decode_that_needs_b
         decode.until(receivers, KVPoll.FAILED)
         other = 1 - victim
         prefill.ranks[other].side.until(senders[other], KVPoll.FAILED)
-        decode.ranks[0].side.until_settled(receivers[0])
+        decode.ranks[0].side.until_drained(receivers[0])
         assert time.monotonic() - began < 8
 
 
@@ -161,6 +161,6 @@ def test_one_rank_of_a_decode_that_ends_fails_the_prefill_rank_that_serves_both(
         prefill.until(senders, KVPoll.FAILED)
         other = 1 - victim
         decode.ranks[other].side.until(receivers[other], KVPoll.FAILED)
-        decode.ranks[other].side.until_settled(receivers[other])
+        decode.ranks[other].side.until_drained(receivers[other])
         before = prefill.ranks[0].side.manager.stats()
         assert before.rooms == 0

@@ -174,7 +174,7 @@ def test_the_fake_host_succeeds_at_once_without_any_socket() -> None:
         sender.send(pages(2), last=True, metadata=b"x")
         assert sender.poll() == receiver.poll() == KVPoll.SUCCESS
         assert receiver.metadata == b""
-        assert receiver.settled
+        assert receiver.drained
         assert decode.manager.stats().peers == 0
 
 

@@ -34,7 +34,7 @@ def moves(
         senders, receivers = run_room(prefill, decode, 5, server.port)
         assert_moved(decode, whole, before)
         assert {receiver.metadata for receiver in receivers} == {b"first token"}
-        assert all(room.settled and room.failure is None for room in (*senders, *receivers))
+        assert all(room.drained and room.failure is None for room in (*senders, *receivers))
         sent = sum(sender.stats.nbytes for sender in senders)
         received = [receiver.stats.nbytes for receiver in receivers]
         assert received == [len(DST) * rank.side.shape.page_bytes for rank in decode.ranks]

@@ -42,7 +42,7 @@ def test_a_write_that_does_not_return_holds_up_no_other_decode(threads: int) -> 
     with (
         bootstrap() as server,
         prefill_side(
-            server.port, wrap=mired, transfer_threads=threads, waiting_timeout=3.0, settle_grace=0.1
+            server.port, wrap=mired, transfer_threads=threads, waiting_timeout=3.0, drain_grace=0.1
         ) as prefill,
         decode_side() as slow,
         decode_side() as quick,

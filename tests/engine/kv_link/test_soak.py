@@ -1,4 +1,4 @@
-"""Rooms that end in every way at random moments, over pages that are reused the moment they are said to be settled."""
+"""Rooms that end in every way at random moments, over pages that are reused the moment they are said to be drained."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Run:
 class Scheduler:
     """Both sides' schedulers in one loop.
 
-    A decode page is given back, and painted, only when its room's receiver has settled: a write that lands later shows.
+    A decode page is given back, and painted, only when its room's receiver has drained: a write that lands later shows.
     """
 
     def __init__(self, prefill: Side, decode: Side, port: int) -> None:
@@ -74,7 +74,7 @@ class Scheduler:
         state = run.receiver.poll()
         if state == KVPoll.SUCCESS:
             self.verify(run)
-        if not (state.final and run.receiver.settled):
+        if not (state.final and run.receiver.drained):
             return False
         self.outcomes[state.name] += 1
         for page in run.dst.tolist():
@@ -88,7 +88,7 @@ class Scheduler:
 
     def check_paint(self, page: int) -> None:
         for slab in range(self.decode.shape.num_slabs):
-            assert (self.decode.item(slab, page) == page).all(), f"a write came after page {page} was settled"
+            assert (self.decode.item(slab, page) == page).all(), f"a write came after page {page} was drained"
 
     def verify(self, run: Run) -> None:
         for slab in range(self.prefill.shape.num_slabs):
@@ -97,7 +97,7 @@ class Scheduler:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_no_write_lands_in_pages_that_were_settled(backend: str) -> None:
+def test_no_write_lands_in_pages_that_were_drained(backend: str) -> None:
     with (
         bootstrap() as server,
         prefill_side(server.port, geometry(num_pages=PAGES), backend=backend, bootstrap_timeout=1.0) as prefill,

@@ -24,7 +24,7 @@ def test_a_claim_after_chunks_have_left_is_refused() -> None:
         second.until(late, KVPoll.WAITING_FOR_INPUT)
         late.send_metadata(pages(7, 8))
         failed(second, late, FailureCode.DUPLICATE_ROOM, "rooms must be unique")
-        second.until_settled(late)
+        second.until_drained(late)
         sender.send(pages(4), last=True, metadata=b"m")
         first.until(owner, KVPoll.SUCCESS)
         prefill.until(sender, KVPoll.SUCCESS)

@@ -179,7 +179,7 @@ def test_pages_that_one_prefill_rank_never_gives_back_are_waited_for_on_every_de
         hangs.set()
         silent.wait(PATIENCE)
 
-    with roles("decode", settle_grace=grace) as (both, ranks):
+    with roles("decode", drain_grace=grace) as (both, ranks):
         announced(both, ranks)
         both.prefill.ranks[0].side.manager.loop.call(hang)
         assert hangs.wait(PATIENCE), "the prefill rank hangs before the decode ranks give up"

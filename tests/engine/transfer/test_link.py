@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pdctl.engine.drill.modelled_link import WORDS, Link, Passage, Stage, Window, Wire, rate
+from pdctl.engine.drill.modelled_link import WORDS, Link, LinkOp, Stage, Window, Wire, rate
 from tests.cases import for_each
 
 LAYERS = 61
@@ -14,7 +14,7 @@ LAYER_BYTES = 256 * 1152
 USABLE = 45e9  # bytes a second that 400 Gb/s carry
 
 
-def through(wire: Wire, passages: list[Passage], start: float = 0.0) -> list[float]:
+def through(wire: Wire, passages: list[LinkOp], start: float = 0.0) -> list[float]:
     """Seconds after `start` at which each is over, by following `due` and nothing else."""
     ends: dict[int, float] = {}
     while len(ends) < len(passages):
