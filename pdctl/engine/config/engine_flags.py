@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl import deployment_secret, http_auth
 from pdctl.engine.config import start_checks
 from pdctl.engine.config.instance_args import ServerArgs
-from pdctl.engine.drill import fault_points, rehearsed_mistakes
+from pdctl.engine.drill import rehearsed_mistakes
 from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def parse_with_keys(argv: Sequence[str], environ: MutableMapping[str, str]) -> t
     if values.pop("enable_dp_attention"):
         values["attn_dp_size"], values["dp_size"] = max(values["dp_size"], values["attn_dp_size"]), 1
     args = ServerArgs(**{**values, "rehearse": tuple(values["rehearse"])})
-    problem = refuse(args)
+    problem = start_checks.first_problem(args)
     if problem:
         parser.error(problem)
     args = start_checks.divided(args)
@@ -109,21 +108,3 @@ def parse_with_keys(argv: Sequence[str], environ: MutableMapping[str, str]) -> t
     for variable in (http_auth.KEY_VARIABLE, http_auth.ADMIN_VARIABLE):
         environ.pop(variable, None)
     return (dataclasses.replace(args, disaggregation_bootstrap_port=port) if port else args), keys
-
-
-def refuse(args: ServerArgs) -> str:
-    """Why these arguments cannot run, naming the flag and the fix; empty when they can."""
-    if not (Path(args.model_path) / "config.json").is_file():
-        return f"--model-path {args.model_path}: no config.json there; give the directory of a Hugging Face checkpoint"
-    problem = start_checks.bound_problem(args) or start_checks.checkpoint_problem(args)
-    if problem:
-        return problem
-    if args.prefills and args.chunked_prefill_size % args.page_size:
-        return (
-            f"--chunked-prefill-size {args.chunked_prefill_size} must be a multiple of --page-size {args.page_size} "
-            "(sglang: chunked_prefill_size % page_size == 0); "
-            f"use {max(1, args.chunked_prefill_size // args.page_size) * args.page_size}"
-        )
-    if args.may_switch and args.rehearse:
-        return f"--rehearse {args.rehearse[0]} belongs to one role: leave --enable-pd-role-switch out"
-    return fault_points.refuse() or rehearsed_mistakes.refuse(args.rehearse, args.role)

@@ -14,20 +14,21 @@ import random
 import re
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.engine.drill import modelled_link
 from pdctl.engine.drill.rehearsed_mistakes import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pdctl.engine.prefill.rank_table import Answer
+
 log = logging.getLogger("pdctl.engine")
 
 ENV = "PDCTL_FAULTS"
-SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
-DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s|m)")
 FRAMES = ("register", "registered", "transfer_info", "status", "abort", "abort_ack", "unregister")
 
 
@@ -135,15 +136,6 @@ def words() -> list[str]:
     return [fault.word for fault in read(os.environ.get(ENV, ""))]
 
 
-def refuse() -> str:
-    """What is wrong with PDCTL_FAULTS; empty when nothing is."""
-    try:
-        read(os.environ.get(ENV, ""))
-    except ValueError as error:
-        return f"{ENV}: {error}"
-    return ""
-
-
 def start_lines() -> tuple[str, ...]:
     """What the log says at the start, one line for each fault."""
     docs = {step.name: step.doc for step in STEPS}
@@ -167,10 +159,10 @@ def _fault(word: str) -> Fault:
 
 def _value(word: str, action: Action, text: str | None) -> float:
     if action.value == "duration":
-        match = DURATION.fullmatch(text or "")
-        if match is None:
-            raise ValueError(f"{word}: {action.name} takes a duration, such as {action.name}:STEP=200ms")
-        return float(match[1]) * SECONDS[match[2]]
+        try:
+            return modelled_link.duration(text or "")
+        except ValueError:
+            raise ValueError(f"{word}: {action.name} takes a duration, such as {action.name}:STEP=200ms") from None
     if text is None:
         return 0.0
     if action.value != "number":
@@ -272,6 +264,26 @@ class Armed:
             return False
         self._fired[fault] += 1
         return True
+
+
+class AnswerFaults:
+    """What PDCTL_FAULTS makes of a bootstrap server's answers."""
+
+    def __init__(self, armed: Armed) -> None:
+        self._armed = armed
+
+    async def answer(self, given: Answer) -> Answer | None:
+        """None: none is given."""
+        fault = self._armed.at("bootstrap")
+        if fault is None:
+            return given
+        if fault.action == "delay":
+            import asyncio  # not at the top: the bootstrap server alone needs it
+
+            await asyncio.sleep(fault.value)
+        elif fault.action == "corrupt":
+            return replace(given, body=given.body[::-1])
+        return None if fault.action == "drop" else given
 
 
 def raiser(step: str, rank: int = 0) -> Callable[[], None] | None:

@@ -14,15 +14,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 BITS = {"Kbps": 10**3, "Mbps": 10**6, "Gbps": 10**9, "Kb": 10**3, "Mb": 10**6, "Gb": 10**9}
 UNITS = {**{name: float(size) for name, size in BYTES.items()}, **{name: size / 8 for name, size in BITS.items()}}
-SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
 NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
 RATE = re.compile(rf"{NUMBER} *({'|'.join(UNITS)})(?:/s)?")
 DURATION = re.compile(rf"{NUMBER} *({'|'.join(SECONDS)})")
@@ -114,7 +112,8 @@ def _positive(value: float) -> float:
     return value
 
 
-def _duration(text: str) -> float:
+def duration(text: str) -> float:
+    """Seconds: `200ms`, `1.5s`. Raises ValueError for anything else."""
     return _unit(DURATION, SECONDS, text)
 
 
@@ -127,7 +126,7 @@ def _share(text: str) -> float:
 
 def _window(text: str) -> Window:
     length, _, every = text.partition("/")
-    window = Window(_positive(_duration(length)), _duration(every))
+    window = Window(_positive(duration(length)), duration(every))
     if window.length >= window.every:
         raise ValueError(text)
     return window
@@ -155,11 +154,11 @@ class Word(NamedTuple):
 
 WORDS = {
     "rate": Word(rate, "400Gbps", "bytes or bits a second for all operations together; `rate=` may be left out"),
-    "op": Word(_duration, "50us", "what an operation costs before its first byte leaves"),
-    "descriptor": Word(_duration, "1us", "the same for each of its descriptors (a run of pages in one layer)"),
-    "latency": Word(_duration, "5us", "from the last byte to knowing that it arrived"),
+    "op": Word(duration, "50us", "what an operation costs before its first byte leaves"),
+    "descriptor": Word(duration, "1us", "the same for each of its descriptors (a run of pages in one layer)"),
+    "latency": Word(duration, "5us", "from the last byte to knowing that it arrived"),
     "loss": Word(_share, "0.01%", "share of packets that are lost and sent again"),
-    "retransmit": Word(_duration, "1ms", "how much later a lost packet arrives (1ms)"),
+    "retransmit": Word(duration, "1ms", "how much later a lost packet arrives (1ms)"),
     "mtu": Word(_count, "4096", "bytes of a packet (4096)"),
     "stall": Word(_window, "200ms/5s", "nothing moves for 200 ms out of every 5 s"),
     "flap": Word(_window, "2s/30s", "the link is down for 2 s out of every 30 s, and what is under way fails"),
@@ -230,6 +229,8 @@ class Wire:
     """Times are seconds of any one clock that does not go back; `now` is where the model stands."""
 
     def __init__(self, link: Link, now: float) -> None:
+        import numpy as np  # not at the top: every process reads a command line, few model a link
+
         self._link = link
         self.now = now
         self._random = np.random.default_rng(link.seed)

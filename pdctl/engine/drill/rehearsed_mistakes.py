@@ -123,7 +123,7 @@ def read(words: tuple[str, ...]) -> Rehearsal:
     )
 
 
-def refuse(words: Sequence[str], role: str) -> str:
+def misused(words: Sequence[str], role: str) -> str:
     """Why a server of `role` cannot rehearse this; empty when it can."""
     try:
         rehearsal = read(tuple(words))

@@ -10,14 +10,13 @@ import asyncio
 import errno
 import logging
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import parse_qsl
 
 import uvicorn
 from uvicorn.server import ServerState
 
-from pdctl.engine.drill.fault_points import arm, raiser
+from pdctl.engine.drill.fault_points import AnswerFaults, arm, raiser
 from pdctl.engine.ipc.http_protocol import BoundedProtocol
 from pdctl.engine.prefill.rank_table import Admission, Answer, RankTable, Request, foreign, text
 from pdctl.errors import LaunchError
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from starlette.types import Message, Receive, Scope, Send
 
-    from pdctl.engine.drill.fault_points import Armed
 
 log = logging.getLogger("pdctl.engine")
 
@@ -58,24 +56,6 @@ class BootstrapProtocol(BoundedProtocol):
     def on_headers_complete(self) -> None:
         self.scope[HANG_UP] = self.transport.abort  # type: ignore[literal-required]
         super().on_headers_complete()
-
-
-class AnswerFaults:
-    """What PDCTL_FAULTS makes of a bootstrap server's answers."""
-
-    def __init__(self, armed: Armed) -> None:
-        self._armed = armed
-
-    async def answer(self, given: Answer) -> Answer | None:
-        """None: none is given."""
-        fault = self._armed.at("bootstrap")
-        if fault is None:
-            return given
-        if fault.action == "delay":
-            await asyncio.sleep(fault.value)
-        elif fault.action == "corrupt":
-            return replace(given, body=given.body[::-1])
-        return None if fault.action == "drop" else given
 
 
 class BootstrapServer:

@@ -83,7 +83,7 @@ class Role(ABC):
 
     @abstractmethod
     def publish(self, outcome: Outcome) -> None:
-        """Send tokens and pages on, after `process_result`. The next pass may be under way, and does not wait for it."""
+        """Send tokens and pages on, after `process_result`. The next pass may be under way; it does not wait."""
 
     @abstractmethod
     def abort(self, match: Match) -> int:

@@ -36,6 +36,11 @@ STUCK = 1.0  # seconds a call may take beyond what its bytes need
 IN_PLACE = 4 << 20  # bytes, about a millisecond: less than that is copied at once where nothing else is under way
 BREATH = 2e-4  # seconds after such a copy until the next may come
 CLOSE = 2.0  # seconds for the threads to end
+SLOWEST = 200e6  # bytes a second: what a copy is granted before it counts as stuck
+SOON, LATE = 1e-4, 1e-3  # seconds between looks at a write that does not say when it will be done
+LATEST = 0.1  # and at one that does: its peer may die before
+GONE = "the peer is gone"
+GIVEN_UP = "given up before it was written"
 
 
 def threads(asked: int = 0) -> int:
@@ -48,6 +53,48 @@ class Caller(Protocol):
 
     def call(self, action: Callable[[], None]) -> bool: ...
     def later(self, seconds: float, action: Callable[[], None]) -> object: ...
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One post on its way. `op` is what the caller holds: it changes on the loop's thread only."""
+
+    op: Op
+    plan: TransferPlan
+    src: Pages
+    dst: Pages
+    shard: Shard
+    made: Op | None = None  # the inner transport's; its shard's thread looks at it
+    taken: bool = False  # by a thread, or given up: whoever comes second leaves it alone
+    began: float = 0.0
+    look_at: float = 0.0
+
+    def schedule(self) -> None:
+        """When to look at the write next: when it says, else the rarer the longer it takes."""
+        now, due = time.monotonic(), self.made.due if self.made is not None else 0.0
+        if due > now:
+            self.look_at = min(due, now + LATEST)
+        else:
+            self.look_at = now + min(LATE, max(SOON, (now - self.began) / 8))
+
+
+class Order(NamedTuple):
+    peer: str  # as the inner transport knows it
+    nbytes: int
+    act: Callable[[Worker], None]
+
+
+@dataclass(slots=True, eq=False)
+class Shard:
+    """`lock` guards what a thread and its successor share, and who takes a job; nobody holds it across a call."""
+
+    number: int
+    inbox: SimpleQueue[Order | None] = field(default_factory=SimpleQueue)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    peers: set[str] = field(default_factory=set)
+    parked: dict[str, list[Order]] = field(default_factory=dict)  # by peer whose call has not returned
+    worker: Worker | None = None
+    watched: bool = False  # the loop will look whether the running call returns
 
 
 class Workers(Around):
@@ -105,7 +152,7 @@ class Workers(Around):
         for job in list(self._open.pop(name)):
             self._withdraw(job, GONE)
         self._names_used[peer] = self._names_used.get(peer, 0) + 1
-        self._put(shard, Order(name, 0, functools.partial(self._drop, peer, name)))
+        self._put(shard, Order(name, 0, lambda worker: self._drop(peer, name, worker)))
 
     def _drop(self, peer: str, name: str, worker: Worker) -> None:
         worker.drop(name)
@@ -133,7 +180,7 @@ class Workers(Around):
         else:
             op.begun = False
             self._register(job)
-            self._put(shard, Order(plan.peer, op.nbytes, functools.partial(post, job)))
+            self._put(shard, Order(plan.peer, op.nbytes, lambda worker: worker.post(job)))
         return op
 
     def _post_here(self, job: Job) -> None:
@@ -145,7 +192,7 @@ class Workers(Around):
         self._turn_at = now + BREATH
         if made.state == OpState.RUNNING:
             self._register(job)
-            self._put(job.shard, Order(job.plan.peer, 0, functools.partial(adopt, job)))
+            self._put(job.shard, Order(job.plan.peer, 0, lambda worker: worker.adopt(job)))
         else:
             op.state, op.error, op.nbytes = made.state, made.error, made.nbytes
             op.descriptors, op.sums, op.handle = made.descriptors, made.sums, None
@@ -163,7 +210,7 @@ class Workers(Around):
         job: Job = op.handle
         if self._withdraw(job, GIVEN_UP):
             return True
-        self._put(job.shard, Order(job.plan.peer, 0, functools.partial(release, job)))
+        self._put(job.shard, Order(job.plan.peer, 0, lambda worker: worker.release(job, GIVEN_UP)))
         return False
 
     def _withdraw(self, job: Job, why: str) -> bool:
@@ -261,64 +308,6 @@ def _die(words: str) -> None:
     raise ThreadEndedError(words)
 
 
-SLOWEST = 200e6  # bytes a second: what a copy is granted before it counts as stuck
-SOON, LATE = 1e-4, 1e-3  # seconds between looks at a write that does not say when it will be done
-LATEST = 0.1  # and at one that does: its peer may die before
-GONE = "the peer is gone"
-GIVEN_UP = "given up before it was written"
-
-
-class Owner(Protocol):
-    """Who wants to know what became of a job; called from the threads."""
-
-    inner: Transport
-
-    def report(self, job: Job) -> None: ...
-    def died(self, thread: str, error: BaseException) -> None: ...
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """One post on its way. `op` is what the caller holds: it changes on the loop's thread only."""
-
-    op: Op
-    plan: TransferPlan
-    src: Pages
-    dst: Pages
-    shard: Shard
-    made: Op | None = None  # the inner transport's; its shard's thread looks at it
-    taken: bool = False  # by a thread, or given up: whoever comes second leaves it alone
-    began: float = 0.0
-    look_at: float = 0.0
-
-    def schedule(self) -> None:
-        """When to look at the write next: when it says, else the rarer the longer it takes."""
-        now, due = time.monotonic(), self.made.due if self.made is not None else 0.0
-        if due > now:
-            self.look_at = min(due, now + LATEST)
-        else:
-            self.look_at = now + min(LATE, max(SOON, (now - self.began) / 8))
-
-
-class Order(NamedTuple):
-    peer: str  # as the inner transport knows it
-    nbytes: int
-    act: Callable[[Worker], None]
-
-
-@dataclass(slots=True, eq=False)
-class Shard:
-    """`lock` guards what a thread and its successor share, and who takes a job; nobody holds it across a call."""
-
-    number: int
-    inbox: SimpleQueue[Order | None] = field(default_factory=SimpleQueue)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    peers: set[str] = field(default_factory=set)
-    parked: dict[str, list[Order]] = field(default_factory=dict)  # by peer whose call has not returned
-    worker: Worker | None = None
-    watched: bool = False  # the loop will look whether the running call returns
-
-
 def posted(transport: Transport, job: Job) -> Op:
     """What became of the post: whatever it raises is the failure of this one write."""
     try:
@@ -334,7 +323,7 @@ def posted(transport: Transport, job: Job) -> Op:
 class Worker:
     """One thread of a shard."""
 
-    def __init__(self, shard: Shard, owner: Owner, underway: list[Job]) -> None:
+    def __init__(self, shard: Shard, owner: Workers, underway: list[Job]) -> None:
         self.shard = shard
         self.underway = underway
         self.order: Order | None = None  # the call it is in
@@ -367,7 +356,9 @@ class Worker:
         else:
             if order is None or not self._guarded(order):
                 return False
-        return all(self._guarded(Order(job.plan.peer, 0, functools.partial(look, job))) for job in self._due())
+        return all(
+            self._guarded(Order(job.plan.peer, 0, functools.partial(Worker.look, job=job))) for job in self._due()
+        )
 
     def _patience(self) -> float | None:
         if not self.underway:
@@ -399,7 +390,7 @@ class Worker:
             for waiting in self.shard.parked.pop(order.peer):
                 self.shard.inbox.put(waiting)
             for job in self.underway:
-                self.shard.inbox.put(Order(order.peer, 0, functools.partial(adopt, job)))
+                self.shard.inbox.put(Order(order.peer, 0, functools.partial(Worker.adopt, job=job)))
         return False
 
     def _fail(self, peer: str, why: str) -> None:
@@ -419,8 +410,12 @@ class Worker:
         job.made = posted(self._owner.inner, job)
         self._owner.report(job)
         if job.made.state == OpState.RUNNING:
-            job.schedule()
-            self.underway.append(job)
+            self.adopt(job)
+
+    def adopt(self, job: Job) -> None:
+        """Go on with a write that another thread has begun."""
+        job.schedule()
+        self.underway.append(job)
 
     def look(self, job: Job) -> None:
         if job.made is None or job not in self.underway:
@@ -444,20 +439,3 @@ class Worker:
         for job in [job for job in self.underway if job.plan.peer == peer]:
             self.release(job, GONE)
         self._owner.inner.drop_peer(peer)
-
-
-def look(job: Job, worker: Worker) -> None:
-    worker.look(job)
-
-
-def adopt(job: Job, worker: Worker) -> None:
-    job.schedule()
-    worker.underway.append(job)
-
-
-def post(job: Job, worker: Worker) -> None:
-    worker.post(job)
-
-
-def release(job: Job, worker: Worker) -> None:
-    worker.release(job, GIVEN_UP)
