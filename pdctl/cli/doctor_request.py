@@ -128,18 +128,17 @@ def accepted(topology: Topology) -> tuple[Suppression, ...]:
 
 def _of_run(name: str | None, static: bool) -> Subject:
     """A run of `pdctl launch`: its processes where they really are, the topology it came from, its logs."""
-    from pdctl.cli import elsewhere  # late: servers named by hand belong to no run
-    from pdctl.launch import credentials
+    from pdctl.launch import clusters, credentials  # late: servers named by hand belong to no run
     from pdctl.launch.log_tail import parts
     from pdctl.launch.run import State
     from pdctl.launch.state import RunDir, ended, home, pick
 
-    cluster = elsewhere.find(name)
+    root = home(os.environ)
+    cluster = clusters.meant(root, name)
     if cluster is not None:
         forward = f"kubectl --namespace {cluster.namespace} port-forward service/{cluster.name}-router {cluster.port}"
         fix = f"{forward}, and then pdctl doctor --router http://127.0.0.1:{cluster.port} --canary"
         raise UsageError(f"{cluster.name} runs in Kubernetes, whose network is not this machine's", fix)
-    root = home(os.environ)
     try:
         run = pick(root, name, (State.FAILED, State.STALE))
     except NotFoundError as error:

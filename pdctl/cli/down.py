@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from pdctl.cli import elsewhere
 from pdctl.cli.options import seconds
 from pdctl.errors import NotFoundError
-from pdctl.launch import remote
+from pdctl.launch import launched
 from pdctl.launch.run import State
-from pdctl.launch.state import RunDir, home, pick
+from pdctl.launch.state import home
 from pdctl.render import launch_view, term
 
 
@@ -30,23 +29,15 @@ def command(
     pdctl down blue --force
     """
     limit = seconds("--timeout", timeout)
-    cluster = elsewhere.find(run)
-    if cluster is not None:
-        elsewhere.down(cluster, force, limit)
-        return
-    root = home(os.environ)
     try:
-        found = pick(root, run, (State.STALE,))
+        found = launched.find(home(os.environ), run, (State.STALE,))
     except NotFoundError:
         if run is not None:
             raise
         term.err().write("no run is alive")
         return
-    if found.condition in (State.STOPPED, State.FAILED) and not found.survivors:
+    if not found.running:
         term.err().write(f"{found.name} is not running")
         return
-    was_stale = found.condition is State.STALE
-    view = launch_view.PlainView(found.deployment, term.err(), attached=False)
-    ended = remote.stop(RunDir.of(root, found.name), found, force, limit, view.event)
-    how = "; its supervisor had died" if was_stale else ""
-    term.out().write(f"{ended.name} is stopped{how}")
+    view = launch_view.ending(found.deployment, term.err())
+    term.out().write(found.stop(force, limit, view.event))

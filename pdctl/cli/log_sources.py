@@ -74,24 +74,12 @@ def sources(paths: Sequence[str], run: str | None) -> Sources:
         if paths.count("-") > 1:
             raise UsageError("`-` stands twice: stdin can be read once", "give it once")
         return Sources(tuple(paths), {})
-    from pdctl.cli import elsewhere  # late: paths need nothing of a run
-    from pdctl.launch.log_tail import parts
+    from pdctl.launch import launched  # late: paths need nothing of a run
     from pdctl.launch.run import OVER
-    from pdctl.launch.state import RunDir, home, pick
+    from pdctl.launch.state import home
 
-    cluster = elsewhere.find(run)
-    if cluster is not None:
-        lanes = elsewhere.fetched(cluster)
-        return Sources(tuple(lanes), lanes, {path: os.path.basename(path) for path in lanes})  # noqa: PTH119
-    root = home(os.environ)
-    found = pick(root, run, OVER)
-    directory = RunDir.of(root, found.name)
-    # The nodes of an instance tell one story.
-    files = {str(path): spec.instance for spec in found.deployment.specs for path in parts(directory.log(spec.name))}
-    known = {path: name for path, name in files.items() if os.path.exists(path)}  # noqa: PTH110
-    if not known:
-        raise UsageError(f"run `{found.name}` has no logs in {directory.logs}", "give the paths of the logs instead")
-    return Sources(tuple(known), known, {path: os.path.relpath(path, directory.path.parent) for path in known})
+    files = launched.find(home(os.environ), run, OVER).log_files()
+    return Sources(tuple(files.names), files.names, files.shown)
 
 
 def opened(chosen: Sources) -> tuple[Log, ...]:

@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pdctl.cli import elsewhere, log_sources
+from pdctl.cli import log_sources
 from pdctl.cli.exits import reraise
-from pdctl.cli.options import suggest_one_of
-from pdctl.errors import NotFoundError, PdctlError, UsageError
-from pdctl.launch.run import OVER
-from pdctl.launch.state import RunDir, home, load_all, pick
-from pdctl.render import log_printer, term
+from pdctl.cli.options import pattern
+from pdctl.launch import launched
+from pdctl.launch.log_tail import LogQuestion
+from pdctl.launch.state import home
+from pdctl.render import launch_view, term
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pdctl.launch.run import Run
+    from pdctl.launch.launched import Launched
 
 
 def command(
@@ -46,66 +44,26 @@ def command(
     pdctl logs blue --since -10m                  # the ten minutes before the last line
     pdctl logs blue --grep 'room=123|ERROR'
     """
-    cluster, instances = elsewhere.meant(words or [])
-    if cluster is not None:
-        # Against now: kubectl does not tell when the last line was written.
-        begins = None if since is None else log_sources.moment("--since", since, None, time.time)
-        elsewhere.logs(cluster, instances, follow, tail, begins, grep, raw)
-        return
-    root = home(os.environ)
-    run, names = _select(root, words or [])
-    directory = RunDir.of(root, run.name)
-    files = {name: file for name, file in directory.tails(run).items() if name in names}
-    printer = log_printer.Printer(run, term.out(), log_printer.pattern(grep), raw)
-    begins = None if since is None else _begins(run.name, since)
+    found, instances = launched.find_by(home(os.environ), words or [])
+    printer = launch_view.LogPrinter(found.deployment, term.out(), pattern(grep), raw)
+    begins = None if since is None else _begins(found, since)
     try:
-        log_printer.show(files, printer, tail, begins)
-        if follow:
-            log_printer.follow(files, printer, over=lambda: not directory.load().alive)
+        for batch in found.lines(LogQuestion(instances, follow, tail, begins, raw)):
+            printer.show(batch)
     except KeyboardInterrupt:
         reraise(signal.SIGINT)
 
 
-def _begins(run: str, since: str) -> float:
-    """The moment meant; which one that is, and that no line was written since then, goes to stderr."""
+def _begins(found: Launched, since: str) -> float:
+    """The moment meant; of a run, which one that is, and that no line was written since then, goes to stderr."""
+    if found.deployment is None:  # against now: kubectl does not tell when the last line was written
+        return log_sources.moment("--since", since, None, time.time)
     from pdctl.logs.library import Library
 
-    opened = log_sources.opened(log_sources.sources((), run))
+    files = found.log_files()
+    opened = log_sources.opened(log_sources.Sources(tuple(files.names), files.names, files.shown))
     whole = Library(opened)
     begins = log_sources.moment("--since", since, None, log_sources.Last(whole), whole.first)
     note = log_sources.window_note(Library(opened, since=begins), None)
     term.err().write(f"note: {note}")
     return begins
-
-
-def _select(root: Path, words: list[str]) -> tuple[Run, set[str]]:
-    """The first word is a run, unless it can only be an instance of the one run there is to mean."""
-    named = bool(words) and (RunDir.of(root, words[0]).path / "run.json").exists()
-    if words and not named:
-        run = _with_instance(root, words[0])
-        wanted = words
-    else:
-        run = pick(root, words[0] if named else None, OVER)
-        wanted = words[1:]
-    known = [process.name for process in run.processes]
-    unknown = [name for name in wanted if name not in known]
-    if unknown:
-        raise NotFoundError(f"{run.name} has no instance `{unknown[0]}`", suggest_one_of(unknown[0], known))
-    return run, set(wanted or known)
-
-
-def _with_instance(root: Path, word: str) -> Run:
-    """The single run, if it has an instance called `word`; otherwise `word` was meant to be a run."""
-    try:
-        run = pick(root, None, OVER)
-    except (UsageError, NotFoundError):
-        return pick(root, word)
-    names = [process.name for process in run.processes]
-    if word in names:
-        return run
-    try:
-        return pick(root, word)
-    except PdctlError as error:
-        what = f"`{word}` is no run, and no instance of {run.name}"
-        known = ", ".join(each.name for each in load_all(root)[0])
-        raise NotFoundError(what, f"{suggest_one_of(word, names)} of {run.name}; the runs are {known}") from error

@@ -1,17 +1,13 @@
-"""What several verbs read from their words alike: times, API keys, names of which one is meant."""
+"""What several verbs read from their words alike: times, API keys, patterns."""
 
 from __future__ import annotations
 
-import difflib
 import os
-from typing import TYPE_CHECKING
+import re
 
 from pdctl.errors import UsageError
 from pdctl.http_auth import KEY_VARIABLE
 from pdctl.topology.units import UnitError, parse_duration
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def seconds(flag: str, text: str) -> float:
@@ -31,8 +27,11 @@ def key_of(variable: str) -> str:
     return key
 
 
-def suggest_one_of(name: str, known: Sequence[str]) -> str:
-    """A fix: the nearest of the names there are, and all of them."""
-    near = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
-    names = ", ".join(known)
-    return f"did you mean {' or '.join(near)}? There are {names}" if near else f"one of {names}"
+def pattern(text: str | None) -> re.Pattern[str] | None:
+    """What `--grep` gives."""
+    if text is None:
+        return None
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UsageError(f"--grep {text!r} is not a regular expression: {error}", "escape it: --grep 'a\\(b'") from None

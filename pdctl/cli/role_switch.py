@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pdctl.cli.options import key_of, seconds, suggest_one_of
+from pdctl.cli.options import key_of, seconds
 from pdctl.deployment_secret import DeploymentSecret
 from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.fleet.observations import Endpoint
@@ -21,6 +21,7 @@ from pdctl.switch import switch_order, switch_refusals
 from pdctl.switch.perform import Interrupted, Switch, steps
 from pdctl.switch.switch_order import Order, Standing, lease
 from pdctl.switch.switch_refusals import refusals
+from pdctl.topology.suggest import one_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -159,7 +160,7 @@ def _where(instance: str, run: str | None, routed: bool) -> tuple[Run | None, st
     servers = found.deployment.servers
     spec = next((one for one in servers if one.name == instance), None)
     if spec is None:
-        fix = suggest_one_of(instance, [one.name for one in servers])
+        fix = one_of(instance, [one.name for one in servers])
         raise NotFoundError(f"run `{found.name}` has no instance `{instance}`", fix)
     return found, spec.name, spec.url
 

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pdctl.errors import PdctlError
 from pdctl.launch.state import check_name
+from pdctl.launch.state import load_all as load_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from pdctl.launch.kubectl import ClusterPod
+
 SCHEMA = "pdctl.cluster/1"
+INSTANCE = re.compile(r"(prefill|decode)(-\d+)?|router")
 
 
 class Cluster(NamedTuple):
@@ -39,6 +44,37 @@ class Cluster(NamedTuple):
     @property
     def place(self) -> str:
         return f"{self.context}/{self.namespace}" if self.context else self.namespace
+
+
+class ClusterHealth(NamedTuple):
+    """`missing`: a sentence for each thing that is; empty when all is ready."""
+
+    of: Cluster
+    pods: tuple[ClusterPod, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def ready(self) -> bool:
+        return not self.missing
+
+
+def meant(root: Path, name: str | None) -> Cluster | None:
+    """The deployment called `name`; without a name the only one, where no run of this machine could be meant."""
+    if not (root / "clusters").is_dir():
+        return None
+    if name is not None:
+        return find(root, name)
+    known = load_all(root)
+    alive = any(run.alive for run in load_runs(root)[0]) if known else True
+    return known[0] if len(known) == 1 and not alive else None
+
+
+def meant_by(root: Path, words: Sequence[str]) -> tuple[Cluster | None, Sequence[str]]:
+    """The deployment and its instances; the first word may be an instance of the only one."""
+    named = meant(root, words[0]) if words else None
+    if named is not None:
+        return named, words[1:]
+    return (meant(root, None), words) if all(INSTANCE.fullmatch(word) for word in words) else (None, words)
 
 
 def save(root: Path, cluster: Cluster) -> None:

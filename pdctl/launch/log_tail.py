@@ -9,10 +9,10 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 from heapq import merge
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 CHUNK = 1 << 16
@@ -29,6 +29,23 @@ STAMP = re.compile(r"(?:\[|(?:\x1b\[\d{0,3}m)?(?=20))(\d{4}-\d\d-\d\d \d\d:\d\d:
 class LogLine:
     source: str
     text: str
+
+
+class LogFiles(NamedTuple):
+    """`names`: path → instance. `shown`: what a path is called in answers, as `RUN/logs/router.log`."""
+
+    names: Mapping[str, str]
+    shown: Mapping[str, str]
+
+
+class LogQuestion(NamedTuple):
+    """Which lines are wanted. `tail`: of each instance; `since` in seconds since the epoch; `raw`: without names."""
+
+    instances: Sequence[str] = ()
+    follow: bool = False
+    tail: int | None = None
+    since: float | None = None
+    raw: bool = False
 
 
 def part(log: Path, generation: int) -> Path:

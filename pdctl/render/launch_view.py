@@ -13,6 +13,8 @@ from pdctl.launch.ending_reasons import span
 from pdctl.launch.run import EventKind, RunEvent, StartStage
 
 if TYPE_CHECKING:
+    import re
+    from collections.abc import Iterable
     from pathlib import Path
 
     from pdctl.launch.deployment import Deployment, Spec
@@ -108,6 +110,26 @@ class PlainView(View):
 
 
 DRY_RUN = "pdctl.launch/1"
+
+
+def ending(deployment: Deployment | None, term: Term) -> View:
+    """How a run ends, seen from another shell; nothing of what a cluster ends by itself."""
+    return PlainView(deployment, term, attached=False) if deployment is not None else View()
+
+
+class LogPrinter:
+    """Writes the lines that match, each with its process in front unless `raw`, or where the line names it itself."""
+
+    def __init__(self, deployment: Deployment | None, term: Term, grep: re.Pattern[str] | None, raw: bool) -> None:
+        self._term = term
+        self._grep = grep
+        self._prefix = NamePrefix(deployment, term) if deployment is not None and not raw else None
+
+    def show(self, lines: Iterable[LogLine]) -> None:
+        for line in lines:
+            if self._grep is None or self._grep.search(line.text):
+                self._term.write(self._prefix.line(line) if self._prefix else line.text)
+        self._term.stream.flush()  # a reader behind a pipe follows too
 
 
 def headline(deployment: Deployment, name: str, logs: Path, term: Term, where: str = "") -> None:

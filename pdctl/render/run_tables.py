@@ -6,6 +6,7 @@ import json
 import time
 from typing import TYPE_CHECKING
 
+from pdctl.launch.clusters import ClusterHealth
 from pdctl.launch.ending_reasons import span
 from pdctl.launch.run import OVER, State
 from pdctl.launch.state import as_document
@@ -36,7 +37,10 @@ COLORS = {
 HEAD = ("NAME", "ROLE", "PID", "UPTIME", "PORT", "HEALTH", "BOOTSTRAP", "ROUTER", "RESTARTS", "MISSING")
 
 
-def status(health: RunHealth, term: Term) -> None:
+def status(health: RunHealth | ClusterHealth, term: Term) -> None:
+    if isinstance(health, ClusterHealth):
+        _cluster_status(health, term)
+        return
     state = term.style(health.state.value, COLORS[health.state])
     flight = f", {health.in_flight} in flight" if health.in_flight else ""
     over = health.state in OVER
@@ -89,7 +93,9 @@ def _row(health: InstanceHealth, term: Term) -> tuple[str, ...]:
     )
 
 
-def status_json(health: RunHealth) -> str:
+def status_json(health: RunHealth | ClusterHealth) -> str:
+    if isinstance(health, ClusterHealth):
+        return _cluster_status_json(health)
     return json.dumps({"schema": STATUS, **as_document(health)}, indent=2)
 
 
@@ -149,7 +155,8 @@ def cluster_serving(of: Cluster, found: Sequence[ClusterPod], term: Term) -> Non
     term.write(f"  pdctl down {of.name}")
 
 
-def cluster_status(of: Cluster, found: Sequence[ClusterPod], missing: Sequence[str], term: Term) -> None:
+def _cluster_status(health: ClusterHealth, term: Term) -> None:
+    of, missing = health.of, health.missing
     state = term.style("starting", "yellow") if missing else term.style("serving", "green")
     age = span(time.time() - of.created)
     term.write(f"{of.name}: {state} at {of.url}, {of.flavour} in {of.place}, applied {age} ago")
@@ -166,18 +173,18 @@ def cluster_status(of: Cluster, found: Sequence[ClusterPod], missing: Sequence[s
             pod.host or "-",
             term.style(pod.missing, "red") if pod.missing else "-",
         )
-        for pod in found
+        for pod in health.pods
     ]
     write_table(CLUSTER_HEAD, rows, term)
 
 
-def cluster_status_json(of: Cluster, found: Sequence[ClusterPod], missing: Sequence[str]) -> str:
+def _cluster_status_json(health: ClusterHealth) -> str:
     document = {
         "schema": CLUSTER_STATUS,
-        **of._asdict(),
-        "url": of.url,
-        "ready": not missing,
-        "missing": [line.strip() for line in missing],
-        "pods_found": [pod._asdict() for pod in found],
+        **health.of._asdict(),
+        "url": health.of.url,
+        "ready": health.ready,
+        "missing": [line.strip() for line in health.missing],
+        "pods_found": [pod._asdict() for pod in health.pods],
     }
     return json.dumps(document, indent=2)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 LISTED = 8  # a list of at most this many allowed names helps; a longer one is for the documentation
 
@@ -25,6 +26,12 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
         elif len(word) > 2 and word.startswith(folded + "-"):
             scored.append((limit + 2, order, name))
     return min(scored)[2] if scored else None
+
+
+def one_of(name: str, known: Sequence[str]) -> str:
+    """A fix for a name that somebody made up: the nearest of those there are, and all of them."""
+    near, names = difflib.get_close_matches(name, known, n=2), ", ".join(known)
+    return f"did you mean {' or '.join(near)}? There are {names}" if near else f"one of {names}"
 
 
 def distance(one: str, other: str, limit: int) -> int:

@@ -5,24 +5,30 @@ For that reason it has no `Runtime`: operators group, start and restart pods, th
 
 from __future__ import annotations
 
+import datetime as dt
 import os
+import re
+import subprocess
 import time
 from typing import TYPE_CHECKING
 
-from pdctl.errors import LaunchError, NotReadyError, UsageError
+from pdctl.errors import LaunchError, NotFoundError, NotReadyError, UsageError
 from pdctl.launch import clusters, kubectl
-from pdctl.launch.clusters import Cluster
+from pdctl.launch.clusters import Cluster, ClusterHealth
 from pdctl.launch.kubectl import OPERATORS, Kubectl
+from pdctl.launch.log_tail import LogFiles, LogLine
 from pdctl.launch.state import check_name, home, load_all
 from pdctl.launch.targets.target import DryRun
 from pdctl.manifests.write.objects import COMPONENT, INSTANCE, MANAGED_BY, OURS, stream
 from pdctl.topology.units import format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pdctl.launch.kubectl import ClusterPod
+    from pdctl.launch.log_tail import LogQuestion
+    from pdctl.launch.run import RunEvent
     from pdctl.launch.targets.target import Display, LaunchOrder
     from pdctl.layout.instance_plan import Plan
     from pdctl.manifests.write.kubernetes_settings import KubernetesSettings
@@ -66,6 +72,81 @@ class KubernetesTarget:
             display.say(f"{of.name} goes on without being waited for; pdctl status {of.name}, pdctl down {of.name}")
             raise
         display.cluster_serving(of, found)
+
+
+AT_ONCE = 200  # pods whose logs are followed: kubectl asks for the number beforehand
+NUMBERED = re.compile(r"(prefill|decode)-(\d+)")
+
+
+class LaunchedCluster:
+    """`launched.Launched` of what `KubernetesTarget` applied, asked of the cluster every time."""
+
+    deployment = None
+    running = True
+
+    def __init__(self, root: Path, of: Cluster) -> None:
+        self._root = root
+        self._of = of
+        self._through = open_kubectl(of, os.environ)
+
+    @property
+    def name(self) -> str:
+        return self._of.name
+
+    def health(self) -> ClusterHealth:
+        found = look(self._through, self._of)
+        return ClusterHealth(self._of, found, kubectl.shortfall(found, self._of.pods))
+
+    def await_ready(self, limit: float, tell: Callable[[tuple[str, ...]], None]) -> ClusterHealth:
+        return ClusterHealth(self._of, await_ready(self._through, self._of, limit, 0, tell), ())
+
+    def stop(self, force: bool, limit: float, emit: Callable[[RunEvent], None]) -> str:
+        del emit
+        remove(self._through, self._of, limit, force)
+        clusters.forget(self._root, self._of.name)
+        return f"{self._of.name} is gone from {self._of.place}"
+
+    def log_files(self) -> LogFiles:
+        """The logs of its pods, copied here."""
+        found = fetch_logs(self._through, self._of, self._root / "clusters" / f"{self._of.name}.logs")
+        return LogFiles({str(path): lane for path, lane in found.items()}, {str(path): path.name for path in found})
+
+    def lines(self, asked: LogQuestion) -> Iterator[tuple[LogLine, ...]]:
+        """kubectl's own lines, of all pods or of those of the named instances, with its prefix in front."""
+        options = [f"--tail={-1 if asked.tail is None else asked.tail}", f"--max-log-requests={AT_ONCE}"]
+        options += [] if asked.raw else ["--prefix"]
+        if asked.since is not None:
+            moment = dt.datetime.fromtimestamp(asked.since, dt.timezone.utc)
+            options.append(f"--since-time={moment.isoformat(timespec='seconds')}")
+        options += ["--follow"] if asked.follow else []
+        for selected in [self._selected(each) for each in asked.instances] or [selector(self._of)]:
+            yield from self._logged(self._through.words("logs", f"--selector={selected}", *options))
+
+    def _logged(self, argv: Sequence[str]) -> Iterator[tuple[LogLine, ...]]:
+        """Raises LaunchError where kubectl failed, after what it said on stderr."""
+        process = subprocess.Popen(
+            [self._through.program(), *argv[1:]], stdout=subprocess.PIPE, text=True, errors="replace"
+        )
+        try:
+            for line in process.stdout or ():
+                yield (LogLine("", line.rstrip("\n")),)
+        finally:
+            process.terminate()  # a reader that went away, or Ctrl-C, must not wait for the next line
+            code = process.wait()
+        if code > 0:
+            raise LaunchError(f"kubectl logs left with exit code {code}", " ".join(argv))
+
+    def _selected(self, instance: str) -> str:
+        """The pods of an instance, or of a whole part."""
+        if instance in kubectl.ORDER:
+            return selector(self._of, instance)
+        found = NUMBERED.fullmatch(instance)
+        if found is None:
+            raise NotFoundError(
+                f"{self._of.name} has no instance `{instance}`", "name prefill-0, decode-0, …, or router"
+            )
+        number = kubectl.NUMBERS[self._of.flavour == "rbg"]
+        return selector(self._of, found[1], **{number: found[2]})
 
 
 def cluster(plan: Plan, settings: KubernetesSettings, objects: Sequence[Object]) -> Cluster:

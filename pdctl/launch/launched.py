@@ -1,0 +1,166 @@
+"""What was launched, wherever it runs: which one is meant, how it is, what it wrote, how it is stopped."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from pdctl.errors import NotFoundError, NotReadyError, PdctlError, UsageError
+from pdctl.launch import clusters
+from pdctl.launch.log_tail import POLL as LOG_POLL
+from pdctl.launch.log_tail import LogFiles, history, parts
+from pdctl.launch.run import OVER, State
+from pdctl.launch.state import RunDir, load_all, pick
+from pdctl.topology.suggest import one_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from pdctl.launch.clusters import ClusterHealth
+    from pdctl.launch.deployment import Deployment
+    from pdctl.launch.log_tail import LogLine, LogQuestion
+    from pdctl.launch.run import Run, RunEvent
+    from pdctl.launch.run_health import RunHealth
+
+POLL = 0.5  # seconds between two questions while waiting
+
+
+class Launched(Protocol):
+    """A deployment that `pdctl launch` started. `deployment` None: somebody else keeps the record of its processes."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def deployment(self) -> Deployment | None: ...
+    @property
+    def running(self) -> bool:
+        """Something of it may be left to stop."""
+
+    def health(self) -> RunHealth | ClusterHealth: ...
+    def await_ready(self, limit: float, tell: Callable[[tuple[str, ...]], None]) -> RunHealth | ClusterHealth:
+        """Raises NotReadyError naming what is missing after `limit` seconds; `tell` hears of it whenever it changes."""
+
+    def stop(self, force: bool, limit: float, emit: Callable[[RunEvent], None]) -> str:
+        """End it; the sentence that says so."""
+
+    def log_files(self) -> LogFiles:
+        """Its logs as files of this machine. Raises UsageError or LaunchError where there are none."""
+
+    def lines(self, asked: LogQuestion) -> Iterator[Iterable[LogLine]]:
+        """Batches of lines, each to be shown whole before the next is asked for."""
+
+
+def find(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Launched:
+    """The named one, or the only one alive; `also` as of `state.pick`. Raises NotFoundError, UsageError."""
+    cluster = clusters.meant(root, name)
+    return _of_cluster(root, cluster) if cluster is not None else LaunchedRun(root, pick(root, name, also))
+
+
+def find_by(root: Path, words: Sequence[str]) -> tuple[Launched, Sequence[str]]:
+    """By `[NAME] [INSTANCE]...`; over ones too. The first word is a run, unless it can only be an instance."""
+    cluster, instances = clusters.meant_by(root, words)
+    if cluster is not None:
+        return _of_cluster(root, cluster), instances
+    named = bool(words) and (RunDir.of(root, words[0]).path / "run.json").exists()
+    if words and not named:
+        return LaunchedRun(root, _with_instance(root, words[0])), words
+    return LaunchedRun(root, pick(root, words[0] if named else None, OVER)), words[1:]
+
+
+def _of_cluster(root: Path, cluster: clusters.Cluster) -> Launched:
+    from pdctl.launch.targets.kubernetes import LaunchedCluster  # late: a run of this machine asks no cluster
+
+    return LaunchedCluster(root, cluster)
+
+
+def _with_instance(root: Path, word: str) -> Run:
+    """The single run, if it has an instance called `word`; otherwise `word` was meant to be a run."""
+    try:
+        run = pick(root, None, OVER)
+    except (UsageError, NotFoundError):
+        return pick(root, word)
+    names = [process.name for process in run.processes]
+    if word in names:
+        return run
+    try:
+        return pick(root, word)
+    except PdctlError as error:
+        what = f"`{word}` is no run, and no instance of {run.name}"
+        known = ", ".join(each.name for each in load_all(root)[0])
+        raise NotFoundError(what, f"{one_of(word, names)} of {run.name}; the runs are {known}") from error
+
+
+class LaunchedRun:
+    """A run of this machine, or of a Slurm job."""
+
+    def __init__(self, root: Path, run: Run) -> None:
+        self._root = root
+        self._run = run
+        self._directory = RunDir.of(root, run.name)
+
+    @property
+    def name(self) -> str:
+        return self._run.name
+
+    @property
+    def deployment(self) -> Deployment:
+        return self._run.deployment
+
+    @property
+    def running(self) -> bool:
+        return self._run.condition not in (State.STOPPED, State.FAILED) or bool(self._run.survivors)
+
+    def health(self) -> RunHealth:
+        from pdctl.launch import run_health  # late: logs are read without asking anybody
+
+        return run_health.probe(self._run, self._directory)
+
+    def await_ready(self, limit: float, tell: Callable[[tuple[str, ...]], None]) -> RunHealth:
+        """A run that is over is not waited for. Nothing is told: what is missing stands in the error."""
+        del tell
+        deadline = time.monotonic() + limit
+        while not (found := self.health()).ready:
+            if found.state in OVER:
+                raise NotReadyError(f"{found.name} is {found.state.value}: {found.note}", f"pdctl logs {found.name}")
+            if time.monotonic() >= deadline:
+                missing = "".join(f"\n  {each.name}: {each.missing}" for each in found.instances if each.missing)
+                raise NotReadyError(f"{found.name} is not ready after {limit:g} s{missing or ': still verifying'}")
+            time.sleep(POLL)
+            self._run = pick(self._root, self.name)
+        return found
+
+    def stop(self, force: bool, limit: float, emit: Callable[[RunEvent], None]) -> str:
+        from pdctl.launch import remote  # late, as above
+
+        how = "; its supervisor had died" if self._run.condition is State.STALE else ""
+        return f"{remote.stop(self._directory, self._run, force, limit, emit).name} is stopped{how}"
+
+    def log_files(self) -> LogFiles:
+        """The nodes of an instance tell one story, under its name."""
+        specs = self._run.deployment.specs
+        names = {str(path): spec.instance for spec in specs for path in parts(self._directory.log(spec.name))}
+        names = {path: name for path, name in names.items() if os.path.exists(path)}  # noqa: PTH110
+        if not names:
+            message = f"run `{self.name}` has no logs in {self._directory.logs}"
+            raise UsageError(message, "give the paths of the logs instead")
+        return LogFiles(names, {path: os.path.relpath(path, self._directory.path.parent) for path in names})
+
+    def lines(self, asked: LogQuestion) -> Iterator[Iterable[LogLine]]:
+        known = [process.name for process in self._run.processes]
+        for name in asked.instances:
+            if name not in known:
+                raise NotFoundError(f"{self.name} has no instance `{name}`", one_of(name, known))
+        wanted = set(asked.instances or known)
+        files = {name: file for name, file in self._directory.tails(self._run).items() if name in wanted}
+        since = "" if asked.since is None else dt.datetime.fromtimestamp(asked.since).isoformat(" ", "milliseconds")
+        yield history(files, asked.tail, since)
+        ended = not asked.follow
+        while not ended:
+            ended = (
+                not self._directory.load().alive
+            )  # asked first: what was written before the end is in the files by now
+            yield history(files)
+            time.sleep(0.0 if ended else LOG_POLL)
