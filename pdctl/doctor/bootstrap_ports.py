@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urlsplit
 
 from pdctl.doctor import server_info
 from pdctl.doctor.finding import PortRow
 from pdctl.engines import numerals
+from pdctl.fleet.address import LOOPBACK, PORTS, host_and_port
 from pdctl.fleet.bootstrap_probe import Claim
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pdctl.doctor.facts import Facts
     from pdctl.fleet.observations import Bootstrap, Engine, Router, RouterWorker
 
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 WILDCARD = frozenset({"0.0.0.0", "::"})
 DECODE_DEFAULT = "decode-default"
 ANNOTATION = "sglang.ai/bootstrap-port"
@@ -200,11 +199,8 @@ def plain(url: str) -> str:
 
 def address(url: str) -> tuple[str, int]:
     """Host (without brackets) and port of a URL; port 0 where it has none that can be read."""
-    try:
-        parts = urlsplit(url)
-        return parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
-    except ValueError:
-        return "", 0
+    host, port = host_and_port(url)
+    return (host, port or PORTS.get(url.partition("://")[0].lower(), 0)) if host else ("", 0)
 
 
 def machine(host: str) -> str:

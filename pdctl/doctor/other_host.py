@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.doctor.bootstrap_ports import LOOPBACK, address
+from pdctl.doctor.bootstrap_ports import address
 from pdctl.doctor.check import finding
 from pdctl.doctor.finding import Checked, Status
 from pdctl.doctor.selection import EVERYTHING, weigh
+from pdctl.fleet.address import LOOPBACK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,7 +10,7 @@ from pdctl.doctor.bootstrap_ports import address, plain, workers
 from pdctl.doctor.facts import Depth
 from pdctl.engines import numerals
 from pdctl.errors import UsageError
-from pdctl.fleet.address import LAST_PORT, Unanswered, parse
+from pdctl.fleet.address import LAST_PORT, Unanswered, join, parse
 from pdctl.fleet.observations import Endpoint
 
 if TYPE_CHECKING:
@@ -96,17 +96,13 @@ def planned_router(plan: Plan) -> str:
     router = plan.router
     if router is None:
         return ""
-    return f"http://{_bracketed(router.address)}:{router.port}"
+    return join(router.address, router.port)
 
 
 def planned_metrics(plan: Plan) -> str:
     """Where the plan's router publishes metrics, "" where it does so on its own port."""
     router = plan.router
-    return "" if router is None or router.metrics is None else f"http://{_bracketed(router.address)}:{router.metrics}"
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    return "" if router is None or router.metrics is None else join(router.address, router.metrics)
 
 
 def listed(router: Router) -> tuple[Endpoint, ...]:

@@ -6,6 +6,7 @@ import re
 import socket
 import threading
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
 
 from pdctl.fleet.deadline import SLICE
 
@@ -17,6 +18,7 @@ URL = re.compile(
 )
 PORTS = {"http": 80, "https": 443}
 LAST_PORT = 65535
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class Unanswered(Exception):
@@ -51,6 +53,15 @@ def parse(url: str) -> Target:
     rest = found["rest"] or "/"
     authority = host if found["port"] is None else f"{host}:{port}"
     return Target(secure, host.strip("[]"), port, authority, rest if rest[0] == "/" else "/" + rest)
+
+
+def host_and_port(url: str) -> tuple[str, int | None]:
+    """Of a URL of any scheme or of host:port, without brackets; ("", None) for what is neither."""
+    try:
+        parts = urlsplit(url if "://" in url else f"//{url}")
+        return parts.hostname or "", parts.port
+    except ValueError:
+        return "", None
 
 
 def bracketed(host: str) -> str:

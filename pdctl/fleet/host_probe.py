@@ -1,9 +1,8 @@
-"""The host doctor runs on, read from /proc, /sys, /dev and rtnetlink; nothing is changed."""
+"""The host doctor runs on, read from /proc, /sys and rtnetlink; nothing is changed."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import struct
 from pathlib import Path
@@ -49,25 +48,20 @@ def look(
 ) -> Host:
     """`ports`: to be tried. `engines`: whose clocks are compared with ours. `packages`: 0.1 s more, versions installed.
 
-    `own`: pid → instance, for processes of the run looked at. `root`: where sys/, dev/ and proc/driver/ are found.
+    `own`: pid → instance, for processes of the run looked at. `root`: where sys/ and proc/driver/ are found.
     """
     return Host(
         name=socket.gethostname(),
         addresses=addresses(),
         busy=MappingProxyType(dict(listeners.holders(ports, own))),
-        checked_ports=tuple(sorted(set(ports))),
         memlock=_limit("RLIMIT_MEMLOCK"),
         nofile=_limit("RLIMIT_NOFILE") or UNLIMITED_FILES,
-        shm_free=_free(root / "dev/shm"),
         rdma=devices(root / "sys"),
-        rdma_visible=visible(root / "sys"),
-        rdma_nodes=(root / "dev/infiniband").is_dir(),
         peermem=any((root / "sys/module" / name).is_dir() for name in PEERMEM),
         gpus=_gpus(root),
         packages=_packages() if packages else (),
         environ=MappingProxyType(_known(environ)),
         clock_offset=_clock_offset(engines),
-        free_ports=listeners.free_ephemeral(),
         dma_buf=_dma_buf(root),
         stopped=listeners.stopped(own),
     )
@@ -79,14 +73,6 @@ def _limit(name: str) -> int | None:
 
     soft, _ = resource.getrlimit(getattr(resource, name))
     return None if soft == resource.RLIM_INFINITY else soft
-
-
-def _free(folder: Path) -> int | None:
-    try:
-        stats = os.statvfs(folder)
-    except OSError:
-        return None
-    return stats.f_bavail * stats.f_frsize
 
 
 def _gpus(root: Path) -> tuple[str, ...]:
@@ -142,10 +128,6 @@ def devices(sysfs: Path) -> tuple[RdmaDevice, ...]:
     return tuple(map(_device, folders))
 
 
-def visible(sysfs: Path) -> bool:
-    return (sysfs / CLASS).is_dir()
-
-
 def _device(folder: Path) -> RdmaDevice:
     port = folder / "ports" / "1"
     return RdmaDevice(
@@ -154,7 +136,6 @@ def _device(folder: Path) -> RdmaDevice:
         link_layer=_line(port / "link_layer"),
         rate=_line(port / "rate"),
         gids=tuple(_gids(port)),
-        mtu=_mtu(folder),
     )
 
 
@@ -167,14 +148,6 @@ def _gids(port: Path) -> Iterator[tuple[int, str, str]]:
             return
         if value and not NO_GID.issuperset(value):
             yield index, value, _line(port / "gid_attrs" / "types" / str(index))
-
-
-def _mtu(folder: Path) -> int | None:
-    """Of the network interface on the same card, bytes; None without one."""
-    with contextlib.suppress(OSError, ValueError):
-        for interface in sorted((folder / "device" / "net").iterdir()):
-            return int(_line(interface / "mtu"))
-    return None
 
 
 def _line(file: Path) -> str:

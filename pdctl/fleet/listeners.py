@@ -20,8 +20,6 @@ PROC = Path("/proc")
 LISTEN = "0A"  # the kernel's TCP_LISTEN in /proc/net/tcp
 TABLES = ("net/tcp", "net/tcp6")
 TAKEN = (errno.EADDRINUSE, errno.EACCES)
-EPHEMERAL = "sys/net/ipv4/ip_local_port_range"
-RESERVED = "sys/net/ipv4/ip_local_reserved_ports"
 PRIVILEGED = 1023  # the highest port that needs a privilege
 LONGEST = 4096  # bytes of a command line that are kept
 STOPPED = "Tt"  # states in /proc/PID/stat: SIGSTOP, and a debugger's stop
@@ -47,10 +45,13 @@ def holders(ports: Collection[int], own: Mapping[int, str] = NOBODY) -> Mapping[
     A port below 1024 that only root may take, and nobody listens on, has no holder.
     """
     taken = [port for port in ports if not is_free(port)]
-    inodes = _listening(frozenset(taken)) if taken else {}
-    owners = {port: process(pid, own) for port, pid in _owners(inodes)} if inodes else {}
-    listening = set(inodes.values())
-    return {port: owners.get(port, Holder(None)) for port in taken if port > PRIVILEGED or port in listening}
+    listening = _listeners(frozenset(taken), own) if taken else {}
+    return {port: listening.get(port, Holder(None)) for port in taken if port > PRIVILEGED or port in listening}
+
+
+def holder(port: int) -> Holder:
+    """Who listens on `port`; without a pid where /proc shows nobody to this user."""
+    return _listeners(frozenset((port,)), NOBODY).get(port, Holder(None))
 
 
 def is_listening(host: str, port: int) -> bool:
@@ -64,16 +65,7 @@ def is_listening(host: str, port: int) -> bool:
         return False
     words = (packed[at : at + 4] for at in range(0, len(packed), 4))
     wanted = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words).hex().upper()
-    return any(state == LISTEN and where == f"{wanted}:{port:04X}" for where, state in _places())
-
-
-def _places() -> Iterator[tuple[str, str]]:
-    """Local address and port, as the kernel writes them, and state of every TCP socket."""
-    for table in TABLES:
-        with contextlib.suppress(OSError):
-            for line in (PROC / table).read_text(encoding="ascii").splitlines()[1:]:
-                row = line.split()
-                yield row[1], row[3]
+    return any(state == LISTEN and where == f"{wanted}:{port:04X}" for where, state, _ in _sockets())
 
 
 def process(pid: int, own: Mapping[int, str] = NOBODY) -> Holder:
@@ -92,47 +84,32 @@ def stopped(own: Mapping[int, str]) -> tuple[Holder, ...]:
     return tuple(one for pid in own if (one := process(pid, own)).stopped)
 
 
-def free_ephemeral() -> int | None:
-    """How many ports the kernel can still give to outgoing connections; None where /proc does not tell."""
-    try:
-        first, last = map(int, (PROC / EPHEMERAL).read_text(encoding="ascii").split())
-        reserved = _reserved((PROC / RESERVED).read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
-    used = {port for port, _, _ in _sockets()} | reserved
-    return last - first + 1 - sum(first <= port <= last for port in used)
-
-
-def _reserved(text: str) -> set[int]:
-    """ "8998,30000-30002" """
-    ports: set[int] = set()
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        if first:
-            ports.update(range(int(first), int(last or first) + 1))
-    return ports
-
-
-def _sockets() -> Iterator[tuple[int, str, str]]:
-    """Local port, state and inode of every TCP socket."""
+def _sockets() -> Iterator[tuple[str, str, str]]:
+    """Local address and port as the kernel writes them, state and inode of every TCP socket."""
     for table in TABLES:
         with contextlib.suppress(OSError):
-            lines = (PROC / table).read_text(encoding="ascii").splitlines()[1:]
-            for line in lines:
+            for line in (PROC / table).read_text(encoding="ascii").splitlines()[1:]:
                 # sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode
                 row = line.split()
-                yield int(row[1].rpartition(":")[2], 16), row[3], row[9]
+                yield row[1], row[3], row[9]
 
 
-def _listening(ports: frozenset[int]) -> dict[str, int]:
-    """Inode → port."""
-    return {inode: port for port, state, inode in _sockets() if state == LISTEN and port in ports}
+def _listeners(ports: frozenset[int], own: Mapping[int, str]) -> dict[int, Holder]:
+    """Of those of `ports` on which somebody listens; a holder that /proc hides from this user has no pid."""
+    inodes = {
+        inode: port
+        for where, state, inode in _sockets()
+        if state == LISTEN and (port := int(where.rpartition(":")[2], 16)) in ports
+    }
+    found = dict.fromkeys(inodes.values(), Holder(None))
+    found.update((port, process(pid, own)) for port, pid in _owners(inodes))
+    return found
 
 
 def _owners(inodes: Mapping[str, int]) -> Iterator[tuple[int, int]]:
     """Port and pid, for all that /proc shows to this user."""
     left = set(inodes.values())
-    for folder in PROC.iterdir():
+    for folder in PROC.iterdir() if left else ():
         if not left:
             return
         if not folder.name.isdigit():

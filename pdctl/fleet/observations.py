@@ -255,7 +255,6 @@ class RdmaDevice:
     link_layer: str  # InfiniBand | Ethernet
     rate: str
     gids: tuple[tuple[int, str, str], ...] = ()
-    mtu: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,19 +268,14 @@ class Host:
     name: str
     addresses: tuple[str, ...]
     busy: Mapping[int, Holder]
-    checked_ports: tuple[int, ...]
     memlock: int | None  # bytes, None: unlimited
     nofile: int
-    shm_free: int | None
     rdma: tuple[RdmaDevice, ...]
-    rdma_visible: bool  # /sys/class/infiniband exists
-    rdma_nodes: bool  # /dev/infiniband exists
     peermem: bool
     gpus: tuple[str, ...]
     packages: tuple[Package, ...]
     environ: Mapping[str, str]  # only the variables the checks know
     clock_offset: float | None = None  # to the engines' HTTP Date header, seconds, None: not seen
-    free_ports: int | None = None
     dma_buf: bool | None = None
     stopped: tuple[Holder, ...] = ()
 

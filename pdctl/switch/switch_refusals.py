@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urlsplit
 
 from pdctl.engines.kinds import ROUTERS
 from pdctl.fleet import bootstrap_probe, peer_json
+from pdctl.fleet.address import host_and_port
 from pdctl.fleet.engine_probe import probe_engines
 from pdctl.fleet.observations import Endpoint
 from pdctl.fleet.router_probe import probe_router
@@ -42,7 +42,7 @@ class Member(NamedTuple):
 
     @property
     def host(self) -> str:
-        return urlsplit(self.url).hostname or ""
+        return host_and_port(self.url)[0]
 
     @property
     def embedded(self) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.errors import LaunchError, MissingExtraError
+from pdctl.fleet import listeners
 from pdctl.launch import installed_parts, preflight, procfs
 from pdctl.launch.deployment import Deployment
 from pdctl.launch.runtime import Obstacle
@@ -52,7 +53,7 @@ def test_a_taken_port_names_its_holder_and_a_free_place(squatter: socket.socket)
         assert found.message.startswith(f"port {port} (router, http) is taken by pid {os.getpid()} (")
     key, _, free = found.fix.removeprefix("--set ").partition("=")
     assert key == "router.port"
-    assert preflight.is_free(int(free), "127.0.0.1")
+    assert listeners.is_free(int(free), "127.0.0.1")
     assert int(free) > port
 
 

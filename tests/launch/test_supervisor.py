@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.launch import preflight, procfs, run_health
+from pdctl.fleet import listeners
+from pdctl.launch import procfs, run_health
 from pdctl.launch.deployment import OnDeath, ServerRole
 from pdctl.launch.run import EventKind, Run, StartStage, State
 from tests.launch.conftest import QUICK, Supervised, deploy, eventually, standin
@@ -288,7 +289,7 @@ def test_a_run_that_was_killed_frees_its_ports(launch: Launch) -> None:
     supervised.serving()
     supervised.process.kill()
     taken = [port.port for spec in deployment.specs for port in spec.ports]
-    eventually(lambda: all(preflight.is_free(port, "127.0.0.1") for port in taken), "all ports are free", 2.0)
+    eventually(lambda: all(listeners.is_free(port, "127.0.0.1") for port in taken), "all ports are free", 2.0)
 
 
 def test_a_supervisor_that_goes_on_by_itself_is_no_leak() -> None:

@@ -6,12 +6,13 @@ import re
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
-from pdctl.doctor.bootstrap_ports import LOOPBACK, WILDCARD, address, agreement, machine, plain, workers
+from pdctl.doctor.bootstrap_ports import WILDCARD, address, agreement, machine, plain, workers
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.finding import few, names
 from pdctl.doctor.live.router_ports import undecided, unread
 from pdctl.doctor.server_info import ranks, release
 from pdctl.engines.sglang.behaviour import STALE_RANKS_KEPT_BEHIND_A_SERVICE, WILDCARD_REGISTERS_ITSELF
+from pdctl.fleet.address import LOOPBACK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

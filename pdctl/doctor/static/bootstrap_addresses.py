@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding
-from pdctl.doctor.static.server_sources import LOOPBACK, behind, service_of, split
+from pdctl.doctor.static.server_sources import behind, service_of
 from pdctl.doctor.static.written_check import written
 from pdctl.engines.kinds import router_kind
 from pdctl.engines.sglang.behaviour import WILDCARD_REGISTERS_ITSELF
+from pdctl.fleet.address import LOOPBACK, host_and_port
 from pdctl.manifests.manifest import COMPOSE, SCRIPT
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def null(servers: Servers) -> Iterator[Finding]:
 
 def _address(claim: Claim, port: int | None) -> str:
     """The host comes from the prefill's URL, whatever the port is."""
-    host = split(claim.listed.url)[0] or "HOST"
+    host = host_and_port(claim.listed.url)[0] or "HOST"
     return f"{f'[{host}]' if ':' in host else host}:{'?' if port is None else port}"
 
 
@@ -208,7 +209,7 @@ def loopback(servers: Servers) -> Iterator[Finding]:
         elsewhere = [one for one in servers.engines if one.network != router.network]
         for role, listed in (("prefill", router.prefills), ("decode", router.decodes)):
             for each in listed:
-                host, port = split(each.url)
+                host, port = host_and_port(each.url)
                 if host not in LOOPBACK or not any(one.role in (role, "decode") for one in elsewhere):
                     continue
                 found = behind(servers, each.url, router.network)
@@ -231,7 +232,7 @@ def services(servers: Servers) -> Verdict:
         return Skipped("no Services: this is no manifest")
     found = []
     for claim in claims(servers):
-        service = service_of(servers.manifest, split(claim.listed.url)[0])
+        service = service_of(servers.manifest, host_and_port(claim.listed.url)[0])
         if service is None or service.headless or claim.true is None or claim.true in service.ports:
             continue
         ports = ", ".join(map(str, service.ports)) or "none"
@@ -246,7 +247,7 @@ def stable_names(servers: Servers) -> Verdict:
         return Skipped("no Services: this is no manifest")
     found = []
     for claim in claims(servers):
-        service = service_of(servers.manifest, split(claim.listed.url)[0])
+        service = service_of(servers.manifest, host_and_port(claim.listed.url)[0])
         if service is not None and service.kind != COMPOSE:
             observed = f"Service {service.name}"
             found.append(finding("PD211", claim.name, observed, "its pod's address", [claim.listed.evidence]))
@@ -310,7 +311,7 @@ def dist_init(servers: Servers) -> Iterator[Finding]:
         dist = claim.engine.flags.find("dist-init-addr") if claim.engine is not None else None
         if dist is None or not dist.values:
             continue
-        host, called = split(dist.values[0])[0], split(claim.listed.url)[0]
+        host, called = host_and_port(dist.values[0])[0], host_and_port(claim.listed.url)[0]
         apart = host != called and _ip(host) and _ip(called)
         if apart and host not in (*LOOPBACK, *WILDCARD) and called not in LOOPBACK:
             yield finding("PD217", claim.name, host, called, [dist.evidence, claim.listed.evidence])

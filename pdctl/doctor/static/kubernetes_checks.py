@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.finding import names
-from pdctl.doctor.static.server_sources import LOOPBACK, behind, service_of, split, templates
+from pdctl.doctor.static.server_sources import behind, service_of, templates
 from pdctl.doctor.static.written_check import written
+from pdctl.fleet.address import LOOPBACK, host_and_port
 from pdctl.manifests.command_lines import program
 from pdctl.manifests.manifest import COMPOSE, PLAIN, SCRIPT, pinned
 
@@ -181,7 +182,7 @@ def dns(servers: Servers) -> Verdict:
 
 def _named(text: str) -> bool:
     """An address with a name in it: a URL, or host:port with a variable or a letter."""
-    host, port = split(text.split("$(")[0] + "name" + text.rpartition(")")[2] if "$(" in text else text)
+    host, port = host_and_port(text.split("$(")[0] + "name" + text.rpartition(")")[2] if "$(" in text else text)
     return port is not None and host not in LOOPBACK and not re.fullmatch(r"[\d.]+|[0-9a-f:]*:[0-9a-f:]*", host)
 
 
@@ -243,7 +244,7 @@ def selects_nothing(servers: Servers) -> Verdict:
 
 
 def _selects_nothing(servers: Servers, manifest: Manifest) -> Iterator[Finding]:
-    called = {split(each.url)[0].split(".")[0] for router in servers.routers for each in _listed(router)}
+    called = {host_and_port(each.url)[0].split(".")[0] for router in servers.routers for each in _listed(router)}
     for service in manifest.services:
         if service.kind == COMPOSE or not service.selector or not _can_tell(manifest, service):
             continue
@@ -377,7 +378,7 @@ def unpublished(servers: Servers) -> Verdict:
     for router in servers.routers:
         for role, listed in (("prefill", router.prefills), ("decode", router.decodes)):
             for each in listed:
-                host, port = split(each.url)
+                host, port = host_and_port(each.url)
                 if port is None or "$" in each.url:
                     continue
                 beside = [one for one in servers.engines if one.network == router.network and one.role == role]

@@ -6,13 +6,13 @@ import dataclasses
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from pdctl.doctor.static.servers import HTTP, RouterLine, Server, Servers, Setting
 from pdctl.engines import numerals
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.versions import resolve
 from pdctl.errors import UsageError
+from pdctl.fleet.address import LOOPBACK, host_and_port
 from pdctl.manifests.command_lines import Flags, Listed, ServerProgram, in_full, parse, program, worker
 from pdctl.manifests.manifest import COMPOSE, SCRIPT, PlacedWord
 from pdctl.topology import owned_flags as owned
@@ -126,7 +126,6 @@ def _rehearsed(flags: Flags, prefills: tuple[Listed, ...]) -> tuple[Listed, ...]
 TAG = re.compile(r":v?(\d+\.\d+\.\d+\w*(?:\.post\d+)?)[^/@:]*(?:@|$)")  # lmsysorg/sglang:v0.5.18-cu126
 EXPANSION = re.compile(r"\$\((\w+)\)")
 ORDINAL = re.compile(r"(.+)-\d+")  # how the pods of a StatefulSet, a LeaderWorkerSet, a role of a group are called
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def from_manifest(manifest: Manifest) -> Servers:
@@ -151,7 +150,7 @@ def behind(found: Servers, url: str, network: str) -> tuple[Server, ...]:
     if found.manifest is None:
         one = _by_url(found).get(url)
         return () if one is None else (one,)
-    host, port = split(url)
+    host, port = host_and_port(url)
     if host in LOOPBACK:
         return tuple(one for one in found.engines if one.network == network and one.port == port)
     service = service_of(found.manifest, host)
@@ -176,15 +175,6 @@ def _is_set(pod: ManifestPod | None) -> bool:
 def _by_url(found: Servers) -> dict[str, Server]:
     """A plan's engines; there may be hundreds."""
     return {one.url: one for one in found.engines}
-
-
-def split(url: str) -> tuple[str, int | None]:
-    """Host and port of a URL or of host:port; ("", None) for what is neither."""
-    try:
-        parts = urlsplit(url if "://" in url else f"//{url}")
-        return parts.hostname or "", parts.port
-    except ValueError:
-        return "", None
 
 
 def service_of(manifest: Manifest, host: str) -> Service | None:

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pdctl.errors import LaunchError
+from pdctl.fleet import listeners
 from pdctl.launch import deployment_plan, preflight, procfs, remote
 from pdctl.launch.process import RUN, ChildProcess, start
 from pdctl.launch.run_opening import open_ordered
@@ -127,6 +128,6 @@ class LocalRuntime:
 
     def busy_ports(self, deployment: Deployment) -> tuple[int, ...]:
         taken = (
-            port.port for spec in deployment.specs for port in spec.ports if not preflight.is_free(port.port, spec.host)
+            port.port for spec in deployment.specs for port in spec.ports if not listeners.is_free(port.port, spec.host)
         )
         return tuple(taken)
