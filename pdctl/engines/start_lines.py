@@ -5,7 +5,7 @@ from __future__ import annotations
 from pdctl.engines.sglang.logs import life
 from pdctl.engines.sign import Sign
 
-LISTENS, WEIGHTS_LOADED, READY = (
-    next(row.literal.decode() for row in life.ROWS if sign in row.proves)
-    for sign in (Sign.LISTENS, Sign.WEIGHTS_LOADED, Sign.READY)
-)
+
+def words(sign: Sign) -> str:
+    """The part that is always the same in the line that proves `sign`."""
+    return next(row.literal.decode() for row in life.ROWS if sign in row.proves)

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pdctl.engines import start_lines
+from pdctl.engines.sign import Sign
 from pdctl.fleet import bootstrap_probe, canary_probe, http_client, router_probe
 from pdctl.fleet.canary_probe import Prompt, Side
 from pdctl.launch.deployment import ServerRole, Spec
@@ -48,6 +49,7 @@ def _side(spec: Spec) -> Side:
     return Side(spec.name, spec.url, spec.host, spec.bootstrap_port)
 
 
+LISTENS_LINE, WEIGHTS_LINE, READY_LINE = map(start_lines.words, (Sign.LISTENS, Sign.WEIGHTS_LOADED, Sign.READY))
 EAGER = 0.1  # seconds between looks while a start is young
 EAGER_FOR = 20.0
 PROBE = 2.0  # seconds one probe may take
@@ -113,11 +115,11 @@ class ReadinessWatch:
     def _read_log(self) -> bool:
         """Whether it has said that it is ready."""
         for line in self._log.lines():
-            if start_lines.LISTENS in line:
+            if LISTENS_LINE in line:
                 self._mark(StartStage.BOUND, f"port {self._spec.port}")
-            elif start_lines.WEIGHTS_LOADED in line:
+            elif WEIGHTS_LINE in line:
                 self._mark(StartStage.WEIGHTS, "weights loaded")
-            elif start_lines.READY in line:
+            elif READY_LINE in line:
                 self._said_ready = True
         return self._said_ready
 

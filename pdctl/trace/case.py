@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines import numerals
+from pdctl.engines import numerals, phrases
 from pdctl.engines.row import Level
 from pdctl.engines.sglang.http import FAKE_HOST
 from pdctl.engines.sign import Phase, Sign
@@ -213,8 +213,6 @@ CRASH = "PD709"
 MISMATCH = frozenset({"PD302", "PD303", "PD304", "PD306", "PD308", "PD325", "PD712"})
 # Lines of others that say this one does not answer any more, by the value that holds its address.
 MISSED = {Sign.DECODE_LEG_BROKE: "decode", Sign.PREFILL_LEG_BROKE: "prefill", Sign.WORKER_MISSED: "url"}
-NOBODY = ("refused", "no connection", "reset")  # a worker that answers badly is there
-CLOSED = ("refused", "reset", "disconnected", "closed the connection")  # by the kernel, for a process that is gone
 TRACEBACK = 1 << 16  # bytes
 QUIET = 3.0  # seconds others must have gone on for a log to have stopped before them
 
@@ -254,7 +252,7 @@ def death_of(
         return None
     missed = [event for event in around if _missed(event, instance, deployment)]
     # Whoever launched it writes its end, a moment later; one that is stopped takes connections and closes none.
-    if instance.watched and not any(word in event.text for event in missed for word in CLOSED):
+    if instance.watched and not any(word in event.text for event in missed for word in phrases.CLOSED_BY_KERNEL):
         return None
     if not missed:
         return None
@@ -306,7 +304,7 @@ def _missed(event: Event, instance: ObservedInstance, deployment: ObservedDeploy
     """Somebody looked for it where it listens, after its last line, and found nobody."""
     if event.t is None or instance.last is None or event.t < instance.last:
         return False
-    if event.proves(Sign.WORKER_UNWELL) and not any(word in event.text for word in NOBODY):
+    if event.proves(Sign.WORKER_UNWELL) and not any(word in event.text for word in phrases.NOBODY_THERE):
         return False
     return misses(event, instance, deployment)
 
@@ -323,7 +321,7 @@ def misses(event: Event, instance: ObservedInstance, deployment: ObservedDeploym
         return _is_same(deployment.at_url(url), instance)
     if event.proves(Sign.BOOTSTRAP_MISSED):
         address = parse_address(event.values.get("addr", ""))
-    elif event.proves(Sign.BOOTSTRAP_REFUSED) and "refused" in event.text:
+    elif event.proves(Sign.BOOTSTRAP_REFUSED) and phrases.REFUSED in event.text:
         address = parse_address(f"{event.values.get('host', '')}:{event.values.get('port', '')}")
     else:
         return False

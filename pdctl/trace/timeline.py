@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from itertools import pairwise
 from math import floor
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
+from pdctl.engines.sglang import time_stats
 from pdctl.engines.sign import Phase, Sign
 from pdctl.trace.room import ClockOffset, Duration, LongestGap
 from pdctl.trace.room_events import seconds_waited
@@ -131,22 +131,6 @@ def _pairs(events: Sequence[Event]) -> Iterable[CauseAndEffect]:
         yield from (CauseAndEffect(one, other, other.proves(Sign.REQUEST_ARRIVED)) for one in dispatched[:1])
 
 
-# `name=1.23ms` of sglang 0.5.3 and 0.5.13+, `name(1.23ms)` inside 0.5.8's sums.
-_TIME = re.compile(r"(\w+)(?:=|\()([\d.]+)ms")
-_SPEED = re.compile(r"transfer_speed=([\d.]+) ?GB/s")
-_TOTAL = re.compile(r"transfer_total=([\d.]+) ?MB")
-_ENTRY = re.compile(r"entry_time=([\d.]+)")
-PREFILL = {
-    "bootstrap_duration": "bootstrap wait", "bootstrap_queue_duration": "bootstrap wait",
-    "queue_duration": "queue", "forward_duration": "prefill forward", "transfer_duration": "transfer",
-}  # fmt: skip
-DECODE = {
-    "prealloc_duration": "prealloc", "prealloc_queue_duration": "prealloc", "bootstrap_duration": "handshake",
-    "alloc_wait_duration": "prealloc", "transfer_duration": "transfer", "queue_duration": "decode queue",
-    "forward_duration": "decode",
-}  # fmt: skip
-
-
 def durations(events: Iterable[Event], since_began: Callable[[Event], float | None]) -> tuple[Duration, ...]:
     """In the order of the room's lines. since_began: a line's time since the room began, on the common clock."""
     found: list[Duration] = []
@@ -185,34 +169,26 @@ def _alike(one: Duration, other: Duration) -> bool:
 def moved(event: Event) -> tuple[float, float] | None:
     """Bytes and seconds of the transfer a line of the room measures, from its first byte to its last."""
     if event.proves(Sign.PREFILL_TIMES):
-        text = event.values.get("times", "")
-        speed, total = numerals.real(_group(_SPEED, text)), numerals.real(_group(_TOTAL, text))
-        return (total * 1e6, total / 1000 / speed) if speed and total else None
+        times = time_stats.read(event.values.get("times", ""), "prefill")
+        return (times.bytes, times.transfer_seconds) if times.bytes and times.transfer_seconds else None
     size, seconds = numerals.real(event.values.get("bytes")), numerals.real(event.values.get("seconds"))
     return (size, seconds) if event.proves(Sign.TRANSFER_MEASURED) and size and seconds else None
 
 
 def _times(event: Event, at: float | None) -> Iterator[Duration]:
-    """One after the other from the moment the request came in; releases before 0.5.13 do not write that down."""
-    text = event.values.get("times", "")
-    names = PREFILL if event.proves(Sign.PREFILL_TIMES) else DECODE
-    entry = numerals.real(_group(_ENTRY, text))
-    # entry_time is on the clock of the line's own stamp, so it moves with it.
-    start = None if entry is None or at is None or event.t is None else at + (entry - event.t)
-    speed, total = numerals.real(_group(_SPEED, text)), numerals.real(_group(_TOTAL, text))
-    for field, length in _TIME.findall(text):
-        milliseconds = numerals.real(length)
-        if field not in names or milliseconds is None:
-            continue
-        seconds = milliseconds / 1000
-        moved = names[field] == "transfer" and event.role == "prefill" and bool(total)
-        yield Duration(
-            names[field], event.instance, start, seconds, 0.0,
-            int(total * 1e6) if moved and total else None, speed if moved and speed else None,
-        )  # fmt: skip
+    """One after the other from the moment the request came in, where the line tells when that was."""
+    role = "prefill" if event.proves(Sign.PREFILL_TIMES) else "decode"
+    times = time_stats.read(event.values.get("times", ""), role)
+    # The entry is on the clock of the line's own stamp, so it moves with it.
+    start = None if times.entry is None or at is None or event.t is None else at + (times.entry - event.t)
+    size = None if times.bytes is None else int(times.bytes)
+    for name, seconds in times.parts:
+        moved = name == time_stats.TRANSFER and event.role == "prefill" and size is not None
+        told = (size, times.speed) if moved else (None, None)
+        yield Duration(name, event.instance, start, seconds, 0.0, *told)
         start = None if start is None else start + seconds
-    if total and "transfer_duration" not in text and speed:
-        yield Duration("transfer", event.instance, None, total / 1000 / speed, 0.0, int(total * 1e6), speed)
+    if times.transfer_seconds and time_stats.TRANSFER not in dict(times.parts):
+        yield Duration(time_stats.TRANSFER, event.instance, None, times.transfer_seconds, 0.0, size, times.speed)
 
 
 def _duration(event: Event, name: str, seconds: float, at: float | None) -> Duration:
@@ -226,11 +202,6 @@ def _duration(event: Event, name: str, seconds: float, at: float | None) -> Dura
         name, event.instance, start, seconds, 0.0 if exact else event.uncertainty_s,
         int(size) if size else None, speed,
     )  # fmt: skip
-
-
-def _group(pattern: re.Pattern[str], text: str) -> str | None:
-    found = pattern.search(text)
-    return found[1] if found else None
 
 
 def at_router(attempts: Iterable[RouterAttempt], began: float) -> tuple[Duration, ...]:

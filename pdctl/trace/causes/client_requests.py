@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from pdctl.engines import numerals
+from pdctl.engines import numerals, phrases
 from pdctl.engines.sign import Phase, Sign
 from pdctl.trace.case import NEAR, Case, CauseFinding, Proof
 from pdctl.trace.observed_deployment import sent_address
@@ -17,18 +16,11 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
     from pdctl.trace.observed_deployment import ObservedInstance
 
-# Where a line does not say it outright: pdctl's engine says it in the line of the answer.
-CLOSED = "'message': 'the client closed the connection'"
-# While nothing comes, sglang looks every so many seconds whether the client is still there (srt/environ.py,
-# SGLANG_REQUEST_STATE_WAIT_TIMEOUT, 0.5.3 to 0.5.23): its line is that much later than the client's leaving at most.
-POLL = 4.0
-_LATENCY = re.compile(r"'e2e_latency': (\d+(?:\.\d+)?)")
-
 
 def client_left(case: Case) -> CauseFinding | None:
     """The request was aborted from outside, before anything else went wrong."""
     events = case.story.events
-    gone = [event for event in events if event.proves(Sign.CLIENT_LEFT) or CLOSED in event.text]
+    gone = [event for event in events if event.proves(Sign.CLIENT_LEFT) or phrases.client_closed(event.text)]
     at_router = any(event.role == "router" for event in gone)
     if case.done is not None or case.who.crossed or not (case.failed or at_router) or not _sound(case):
         return None
@@ -70,12 +62,12 @@ def after(case: Case, gone: Iterable[Event], abort: Event) -> str:
         spent = numerals.real(event.values.get("total_ms"))
         if spent is not None:
             return f"{spent / 1000:.3g} s"
-        own = _LATENCY.search(event.text) if CLOSED in event.text else None
+        own = phrases.end_to_end(event.text) if phrases.client_closed(event.text) else None
         if own is not None:
-            return f"{float(own[1]):.3g} s"
+            return f"{own:.3g} s"
         if event.t is not None and began is not None:
             late = event.t - began
-            return f"{max(0.0, late - POLL):g} to {late:g} s"
+            return f"{max(0.0, late - phrases.CLIENT_POLL):g} to {late:g} s"
     seconds = abort.t - began if abort.t is not None and began is not None else 0.0
     return f"{seconds:g} s" if seconds else "some time"
 
@@ -119,8 +111,6 @@ def _sound(case: Case) -> bool:
     return True
 
 
-# What pdctl's router says of a leg; the published ones name no room in such a line.
-ANSWERED = re.compile(r"\b(?P<leg>prefill|decode) (?P<url>https?://\S+) answered (?P<status>[45]\d\d)\b")
 LEG_CODES = {"prefill": "PD713", "decode": "PD714"}
 
 
@@ -140,16 +130,16 @@ def refused(case: Case) -> CauseFinding | None:
     if case.failed:
         return None
     for event in case.story.by("router"):
-        found = ANSWERED.search(event.text)
+        found = phrases.leg_answer(event.text)
         if found is not None:
             return _refused_leg(case, event, found)
     return None
 
 
-def _refused_leg(case: Case, event: Event, found: re.Match[str]) -> CauseFinding:
-    leg, status = found["leg"], found["status"]
-    instance = case.deployment.at_url(found["url"])
-    name = instance.name if instance is not None else found["url"]
-    fills = {"instance": name, leg: name, "observed": status, "expected": "200", "url": found["url"]}
+def _refused_leg(case: Case, event: Event, found: phrases.LegAnswer) -> CauseFinding:
+    leg, url, status = found
+    instance = case.deployment.at_url(url)
+    name = instance.name if instance is not None else url
+    fills = {"instance": name, leg: name, "observed": status, "expected": "200", "url": url}
     why = f"{name} answered {status}, and no line of its log says why"
     return CauseFinding(LEG_CODES[leg], leg, why, (Proof(f"{name} answered {status}", event),), name, fills)

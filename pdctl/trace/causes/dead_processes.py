@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from pdctl.engines import phrases
 from pdctl.engines.sglang import behaviour
 from pdctl.engines.sign import Phase, Sign
 from pdctl.trace.case import NEAR, Case, CauseFinding, Proof, is_mismatch, what_it_shows
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pdctl.trace.case import DeathProof
 
 AT_ONCE = 2.0  # seconds between a router's loss of one leg and the end of the other it drops for that
-SAMPLES = re.compile(r"""['"]n['"]: ?(?:[2-9]|[1-9]\d)\b|\bn=(?:[2-9]|[1-9]\d)\b""")
 
 
 def reused(case: Case) -> CauseFinding | None:
@@ -89,7 +88,7 @@ def sampled(case: Case) -> CauseFinding | None:
     """One request with n > 1: every sample has the room, and an id of its own."""
     for name, rids in case.story.rids.items():
         came = [event for event in case.story.events if event.instance == name and event.proves(Sign.REQUEST_ARRIVED)]
-        asked = [event for event in came if SAMPLES.search(event.text)]
+        asked = [event for event in came if phrases.several_samples(event.text)]
         dispatched = [event for event in case.story.by("router") if event.row.phase is Phase.DISPATCHED]
         one_request = len(came) == 1 or (not came and len(dispatched) == 1)
         if len(rids) < 2 or not case.failed or not (asked or (one_request and _overlap(case, name, rids))):
@@ -311,7 +310,6 @@ def attention_tp(case: Case) -> CauseFinding | None:
 
 
 KERNEL = "sudo dmesg -T | grep -iE 'out of memory|killed process'"
-NODE = re.compile(r"\bits node (\S+)")
 
 
 def launchers_line(death: DeathProof) -> Event | None:
@@ -332,8 +330,8 @@ def fix_of_death(death: DeathProof) -> str:
     if line is None:
         return f"{KERNEL}   # on the host of {name}; on Kubernetes: kubectl describe pod"
     if not line.values.get("signal"):  # it was lost
-        node = NODE.search(line.text)
-        return f"scontrol show node {node[1]}" if node else "sinfo -R"
+        node = phrases.lost_node(line.text)
+        return f"scontrol show node {node}" if node else "sinfo -R"
     if line.values.get("signal") == "SIGKILL":
         return f"{KERNEL}   # on the host of {name}: a line there is the OOM killer's"
     return f"tail -n 50 {line.place.path}"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from pdctl.engines import numerals
+from pdctl.engines import phrases
 from pdctl.engines.sign import Phase, Sign
 from pdctl.trace.case import NEAR, Case, CauseFinding, Proof, misses
 from pdctl.trace.room_events import seconds_waited
@@ -96,20 +95,11 @@ def _reason(event: Event) -> str:
 
 STILL = 4.0  # seconds without any line of an instance in which a message to it lay unread
 BUSY = 1.0  # the same of an instance that had work to do
-INTERVAL = 5.0  # seconds between two heartbeats (SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL) or two health checks
-HEARTBEATS = re.compile(r"\b(\d{1,3}) heartbeats failed")
-TRIES = 2  # heartbeats missed in a row before a prefill is given up (SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE)
-CLOSED = "the client closed the connection"
-PREFILL_LEG = re.compile(r"total_ms=\S*: prefill \S+ did not finish within ")  # the router's reason for a room's end
-TIMED_OUT = re.compile(
-    r" timed out after (?P<seconds>[\d.]+)s in KVPoll\.(?P<state>\w+)(?: \(limit (?P<limit>[\d.]+)s\))?"
-)
 STOPPED = (
     "ps -eo pid,stat,etime,args | grep -E '^ *[0-9]+ +T'   # on the host of {}: a process in state T is stopped, "
     "kill -CONT PID continues it"
 )
 CUT_OFF = "ip -s link   # on the host of {} and on those of its peers: errors and drops"
-CHECKS = re.compile(r"\bHealth check (\d{1,3}) failed\b")
 
 
 class Silence(NamedTuple):
@@ -175,7 +165,7 @@ def _met(case: Case) -> Iterator[ObservedInstance]:
 def _handed_over(case: Case) -> bool:
     """The KV cache was on the decode before the room ended, and the router did not wait for the prefill's answer."""
     arrived = any(event.proves(Sign.CACHE_ARRIVED) for event in case.story.by("decode"))
-    return arrived and not any(PREFILL_LEG.search(event.text) for event in case.story.by("router"))
+    return arrived and not any(phrases.prefill_overdue(event.text) for event in case.story.by("router"))
 
 
 def _suspect(case: Case, one: ObservedInstance, began: float, ended: float) -> Suspect | None:
@@ -206,7 +196,7 @@ def _believed(suspects: Sequence[Suspect], one: Suspect) -> Suspect:
 
 def _unregistered(event: Event, one: ObservedInstance, case: Case) -> bool:
     """The decode could connect to a rank of it, and no answer came."""
-    if event.row.cause != "PD210" or "no answer" not in event.text:
+    if event.row.cause != "PD210" or phrases.NO_ANSWER not in event.text:
         return False
     prefill = case.who.contacted or case.who.requested
     return prefill is not None and prefill.value == one.name
@@ -214,11 +204,9 @@ def _unregistered(event: Event, one: ObservedInstance, case: Case) -> bool:
 
 def _unanswered(event: Event, one: ObservedInstance, case: Case, began: float, ended: float) -> bool:
     """Somebody else asked it while the room waited, and had no answer. A refusal is one."""
-    if event.t is None or event.instance == one.name or "refused" in event.text or event.t < began - NEAR:
+    if event.t is None or event.instance == one.name or phrases.REFUSED in event.text or event.t < began - NEAR:
         return False
-    counted = HEARTBEATS.search(event.text) or CHECKS.search(event.text)
-    tries = (numerals.whole(counted[1]) or 1) if counted else 0
-    first = event.t - tries * INTERVAL
+    first = event.t - (phrases.failed_checks(event.text) or 0) * phrases.HEARTBEAT_INTERVAL
     if event.proves(Sign.HEARTBEATS_LOST):
         first = _first_miss(event, event.t, case)
     return first <= ended + NEAR and misses(event, one, case.deployment)
@@ -232,7 +220,7 @@ def _first_miss(event: Event, t: float, case: Case) -> float:
         if other.t is not None
         and (other is event or (other.proves(Sign.HEARTBEAT_MISSED) and other.instance == event.instance))
         and (other is event or other.values.get("addr") == event.values.get("addr"))
-        and t - 2 * TRIES * INTERVAL <= other.t <= t
+        and t - 2 * phrases.HEARTBEAT_TRIES * phrases.HEARTBEAT_INTERVAL <= other.t <= t
     )
 
 
@@ -273,27 +261,27 @@ def _ran(case: Case, one: ObservedInstance) -> bool:
 def _overdue(case: Case, one: ObservedInstance, silence: Silence) -> Event | None:
     """Its own time-out of this room, behind the silence: it came late, and it was awake for little of the limit."""
     for event in case.story.events:
-        spent = TIMED_OUT.search(event.text)
+        spent = phrases.timed_out(event.text)
         if event.instance != one.name or event.t is None or event.t < silence.until or spent is None:
             continue
-        seconds = numerals.real(spent["seconds"]) or 0.0
         limit = _limit(case, event, spent)
-        awake = seconds - (silence.until - max(silence.since, event.t - seconds))
-        if limit is not None and seconds - limit >= STILL and awake <= limit / 2:
+        awake = spent.seconds - (silence.until - max(silence.since, event.t - spent.seconds))
+        if limit is not None and spent.seconds - limit >= STILL and awake <= limit / 2:
             return event
     return None
 
 
-def _limit(case: Case, event: Event, spent: re.Match[str]) -> float | None:
+def _limit(case: Case, event: Event, spent: phrases.TimedOut) -> float | None:
     """After how many seconds this process gives up a room: as the line says it, or after as many as it did so before.
 
     SGLang's lines do not name the limit; none of them comes before it has passed.
     """
-    if spent["limit"]:
-        return numerals.real(spent["limit"])
-    others = (TIMED_OUT.search(other.text) for other in case.around if other.instance == event.instance)
-    waits = [numerals.real(other["seconds"]) for other in others if other and other["state"] == spent["state"]]
-    return min((wait for wait in waits if wait), default=None)
+    if spent.limit is not None:
+        return spent.limit
+    others = (phrases.timed_out(other.text) for other in case.around if other.instance == event.instance)
+    return min(
+        (other.seconds for other in others if other and other.seconds and other.state == spent.state), default=None
+    )
 
 
 def _lag(events: Sequence[Event], one: ObservedInstance, silence: Silence) -> float | None:
@@ -342,7 +330,7 @@ MESSAGES: tuple[tuple[Callable[[Event], bool], Callable[[Event], bool]], ...] = 
     (lambda event: event.row.phase is Phase.DISPATCHED, _is(Sign.REQUEST_ARRIVED)),
     (  # the router's connection, closed when the other leg had failed
         lambda event: event.role == "router" and event.row.phase is Phase.FAILED,
-        lambda event: event.role != "router" and CLOSED in event.text,
+        lambda event: event.role != "router" and phrases.CLIENT_CLOSED in event.text,
     ),
 )
 
@@ -357,8 +345,8 @@ def _finding(found: Suspect, failed: Event) -> CauseFinding:
         proofs.append(Proof(f"{name}'s last line before {seconds:.0f} s of silence", silence.after))
         proofs += [Proof(f"{name}'s first line after it", silence.before)] if silence.before is not None else []
         if found.overdue is not None:
-            spent = TIMED_OUT.search(found.overdue.text)
-            told.append(f"its own time-out came only after {spent['seconds'] if spent else '?'} s")
+            spent = phrases.timed_out(found.overdue.text)
+            told.append(f"its own time-out came only after {spent.seconds if spent else '?'} s")
         fix = STOPPED.format(name)
         why = f"{name} stood still while the room waited for it: {' and '.join(told)}"
     else:
@@ -370,7 +358,7 @@ def _finding(found: Suspect, failed: Event) -> CauseFinding:
 
 
 def _said(event: Event) -> str:
-    counted = HEARTBEATS.search(event.text)
-    if counted:
-        return f"{counted[1]} heartbeats of {event.instance} failed"
+    counted = phrases.failed_heartbeats(event.text)
+    if counted is not None:
+        return f"{counted} heartbeats of {event.instance} failed"
     return f"{event.instance} says: {event.text.strip()[:100]}"

@@ -1,0 +1,104 @@
+"""What lines say in words, wherever the words stand: reasons travel from engine to router and into answers.
+
+sglang 0.5.3 to 0.5.23, sglang-router, smg, pdctl's own engine and router, and the errors of the kernel they quote.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from pdctl.engines import numerals
+
+HEARTBEAT_INTERVAL = 5.0  # seconds between two (SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL), or two health checks
+HEARTBEAT_TRIES = 2  # missed in a row before a prefill is given up (SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE)
+# While nothing comes, sglang looks every so many seconds whether the client is still there (srt/environ.py,
+# SGLANG_REQUEST_STATE_WAIT_TIMEOUT, 0.5.3 to 0.5.23): its line is that much later than the client's leaving at most.
+CLIENT_POLL = 4.0
+REFUSED = "refused"
+NO_ANSWER = "no answer"
+NOBODY_THERE = (REFUSED, "no connection", "reset")  # a worker that answers badly is there
+CLOSED_BY_KERNEL = (REFUSED, "reset", "disconnected", "closed the connection")  # for a process that is gone
+CLIENT_CLOSED = "the client closed the connection"
+
+_HEARTBEATS = re.compile(r"\b(\d{1,3}) heartbeats failed")
+_CHECKS = re.compile(r"\bHealth check (\d{1,3}) failed\b")
+_TIMED_OUT = re.compile(
+    r" timed out after (?P<seconds>[\d.]+)s in KVPoll\.(?P<state>\w+)(?: \(limit (?P<limit>[\d.]+)s\))?"
+)
+_PREFILL_OVERDUE = re.compile(r"total_ms=\S*: prefill \S+ did not finish within ")
+_LEG_ANSWERED = re.compile(r"\b(?P<leg>prefill|decode) (?P<url>https?://\S+) answered (?P<status>[45]\d\d)\b")
+_LATENCY = re.compile(r"'e2e_latency': (\d+(?:\.\d+)?)")
+_SEVERAL_SAMPLES = re.compile(r"""['"]n['"]: ?(?:[2-9]|[1-9]\d)\b|\bn=(?:[2-9]|[1-9]\d)\b""")
+_LOST_NODE = re.compile(r"\bits node (\S+)")
+
+
+class TimedOut(NamedTuple):
+    """Seconds. limit: as the line names it, None where it does not, as SGLang's."""
+
+    seconds: float
+    state: str
+    limit: float | None
+
+
+class LegAnswer(NamedTuple):
+    """What pdctl's router says of a leg; the published ones name no room in such a line."""
+
+    leg: str
+    url: str
+    status: str
+
+
+def failed_heartbeats(text: str) -> int | None:
+    """How many in a row."""
+    return _count(_HEARTBEATS, text)
+
+
+def failed_checks(text: str) -> int | None:
+    """How many heartbeats or health checks in a row."""
+    return _count(_HEARTBEATS, text) or _count(_CHECKS, text)
+
+
+def timed_out(text: str) -> TimedOut | None:
+    found = _TIMED_OUT.search(text)
+    seconds = numerals.real(found["seconds"]) if found else None
+    if found is None:
+        return None
+    return TimedOut(seconds or 0.0, found["state"], numerals.real(found["limit"]))
+
+
+def prefill_overdue(text: str) -> bool:
+    """The router ended the room because the prefill had not finished in time."""
+    return _PREFILL_OVERDUE.search(text) is not None
+
+
+def leg_answer(text: str) -> LegAnswer | None:
+    found = _LEG_ANSWERED.search(text)
+    return LegAnswer(found["leg"], found["url"], found["status"]) if found else None
+
+
+def client_closed(text: str) -> bool:
+    """The answer's line of an engine says it; where none says so outright, only pdctl's engine does."""
+    return f"'message': '{CLIENT_CLOSED}'" in text
+
+
+def end_to_end(text: str) -> float | None:
+    """Seconds from request to answer, as the answer's line tells them."""
+    found = _LATENCY.search(text)
+    return float(found[1]) if found else None
+
+
+def several_samples(text: str) -> bool:
+    """The request asks for n > 1."""
+    return _SEVERAL_SAMPLES.search(text) is not None
+
+
+def lost_node(text: str) -> str:
+    """The Slurm node that a process was lost with, "" where none is named."""
+    found = _LOST_NODE.search(text)
+    return found[1] if found else ""
+
+
+def _count(pattern: re.Pattern[str], text: str) -> int | None:
+    found = pattern.search(text)
+    return numerals.whole(found[1]) or 1 if found else None
