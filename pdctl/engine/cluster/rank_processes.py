@@ -45,6 +45,8 @@ CONTROLLER = "pdctl.engine.cluster.dp_controller"
 READY_WITHIN = 1800.0
 STOP_WITHIN = 5.0
 REHEARSED_LOOK = 0.1  # seconds between looks of a watch that shall end on an error
+END_REASON_ENV = "PDCTL_END_REASON_FD"
+MAX_END_REASON = select.PIPE_BUF  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,10 +250,6 @@ def _dist_init(args: ServerArgs, replica: int) -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
-END_REASON_ENV = "PDCTL_END_REASON_FD"
-MAX_END_REASON = select.PIPE_BUF  # bytes
 
 
 class EndReason:

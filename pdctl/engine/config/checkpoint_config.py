@@ -35,6 +35,7 @@ QK_NORM = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
 COUNTS = ("num_attention_heads", "hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size")
 COUNTS_WITH_DEFAULT = ("num_key_value_heads", "head_dim", "max_position_embeddings")
 SUPPORTED_DTYPES = ("float32", "bfloat16", "float16")
+LATENT_ARCHITECTURES = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM")
 
 
 class CheckpointError(PdctlError):
@@ -309,9 +310,6 @@ def _dtype(raw: Mapping[str, Any], where: str) -> str:
     return name
 
 
-ARCHITECTURES = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM")
-
-
 class Latent(NamedTuple):
     """Widths in numbers. The cache holds one vector per token for all heads: `kv_rank` + `rope_dim` numbers."""
 
@@ -333,7 +331,7 @@ class Latent(NamedTuple):
 
 def latent(raw: Mapping[str, Any], architecture: str) -> Latent | None:
     """None for models with heads of K and V. Raises KeyError for what is missing, ValueError for odd widths."""
-    if architecture not in ARCHITECTURES:
+    if architecture not in LATENT_ARCHITECTURES:
         return None
     found = Latent(
         q_rank=int(raw.get("q_lora_rank") or 0),

@@ -12,6 +12,7 @@ from pdctl.layout.shape import RankPlace, Shape, place
 
 DEFAULT_BOOTSTRAP_PORT = 8998
 FAKE_BOOTSTRAP_HOST = "2.2.2.2"  # sglang: both ends of such a request use the fake sender and receiver
+Key = tuple[int, int, int]  # dp_rank (0 without data parallelism), pp_rank, tp_rank: what a rank's messages carry
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +142,6 @@ class ServerArgs:
     def from_json(cls, text: str) -> ServerArgs:
         values = json.loads(text)
         return cls(**{**values, "rehearse": tuple(values.get("rehearse", ()))})
-
-
-Key = tuple[int, int, int]  # dp_rank (0 without data parallelism), pp_rank, tp_rank: what a rank's messages carry
 
 
 class Whereabouts(NamedTuple):

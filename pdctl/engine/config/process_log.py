@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 STREAM = LogStream()
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 STAMP = "%(asctime)s.%(msecs)03d"
+BURST = 20  # lines of a LogRate that are written at once
+INTERVAL = 1.0  # seconds between those that follow
 
 
 def decorations(args: ServerArgs, rank: RankPlace | None) -> str:
@@ -108,10 +110,6 @@ def _not_a_look(record: logging.LogRecord) -> bool:
     """Routers ask for /ready twice a second; an answer of 200 is no news."""
     words = record.args
     return not (isinstance(words, tuple) and len(words) == 5 and words[2] == "/ready" and words[4] == 200)
-
-
-BURST = 20
-INTERVAL = 1.0  # seconds
 
 
 class LogRate:

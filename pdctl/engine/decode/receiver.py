@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from pdctl.engine.kv_link import kv_checksums
 from pdctl.engine.kv_link import room_state as failures
-from pdctl.engine.kv_link.kv_frames import Abort, Status, TransferInfo, clipped, pack_pages
+from pdctl.engine.kv_link.kv_frames import Abort, Status, TransferInfo, clipped, pack_pages, unpack_pages
 from pdctl.engine.kv_link.rank_shape import room_page_bytes
 from pdctl.engine.kv_link.room_state import Failure, FailureCode, FakeReceiver, KVPoll, RoomFailedError, TransferStats
+from pdctl.engine.transfer.checksum import ChecksumTransport, Region
+from pdctl.engine.transfer.transport import find
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 
     from pdctl.engine.decode.prefill_directory import PrefillDirectory, Writers
     from pdctl.engine.decode.rank_connection import RankConnection
+    from pdctl.engine.kv_link.kv_frames import Checksums
     from pdctl.engine.kv_link.kv_loop import Timer
     from pdctl.engine.kv_link.kv_manager import RankContext
+    from pdctl.engine.kvcache.pool_geometry import PoolGeometry
     from pdctl.engine.transfer.transport import Pages
     from pdctl.layout.kv_links import PullTargets
 
@@ -266,7 +269,7 @@ class KvReceiver:
     def _verify(self, connection: RankConnection, status: Status) -> None:
         """Compare checksums where both sides were asked to, away from the loop: reading the pages takes its time."""
         context, pages, sent = self._context, self._pages, status.checksums
-        checker = kv_checksums.checker(context.transport)
+        checker = find(context.transport, ChecksumTransport)
         if checker is None or pages is None or sent is None:
             if checker is not None and status.nbytes:
                 context.warn_once(
@@ -275,7 +278,7 @@ class KvReceiver:
                 )
             self._arrive(connection, status)
             return
-        compare = functools.partial(kv_checksums.wrong, checker, context.geometry, pages, sent)
+        compare = functools.partial(wrong_page, checker, context.geometry, pages, sent)
         context.loop.spawn(self._compare(compare, connection, status), self._unverified)
 
     async def _compare(self, compare: Callable[[], str], connection: RankConnection, status: Status) -> None:
@@ -428,6 +431,21 @@ class KvReceiver:
     def _move(self, to: KVPoll) -> None:
         self._state = self._state.advanced(to)
         self._context.wake()
+
+
+def wrong_page(checker: ChecksumTransport, geometry: PoolGeometry, pages: Pages, sent: Checksums) -> str:
+    """Why our `pages` are not what was sent, naming the first bad one on both sides; empty when they are."""
+    region = Region(sent.first_slab, sent.slabs, sent.first_head, sent.heads)
+    if not region.inside(geometry) or len(sent.sums) != 4 * len(pages) or len(sent.pages) != len(sent.sums):
+        return f"KV checksums do not fit: {len(sent.sums) // 4} of them for {len(pages)} pages, {region}"
+    found = checker.compare(geometry, region, pages, sent.sums)
+    if found is None:
+        return ""
+    theirs, ours = int(unpack_pages(sent.pages)[found.place]), int(pages[found.place])
+    return (
+        f"KV checksum mismatch on page {found.place + 1} of {len(pages)}: prefill page {theirs} was sent with "
+        f"{found.sent:#010x}, decode page {ours} holds {found.found:#010x}"
+    )
 
 
 Receiver = KvReceiver | FakeReceiver

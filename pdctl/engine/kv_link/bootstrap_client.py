@@ -34,6 +34,13 @@ Port = Annotated[int, Meta(ge=1, le=65535)]
 # sglang casts these two with int(): numbers written as strings are taken.
 Word = Annotated[str, Meta(max_length=256)]
 Numeric = int | Annotated[str, Meta(pattern=r"^\s*[0-9]{1,9}\s*$")]
+TIMEOUT = 5.0  # seconds, sglang 0.5.23
+HEALTH_TIMEOUT = 3.0
+MAX_ANSWER = 1 << 20  # bytes
+READ = 1 << 16
+# Of peers that never served a room: each may hold a connection for its whole timeout.
+MOST_UNPROVEN, OF_ONE_HOST = 512, 64
+T = TypeVar("T")
 
 
 class RankRow(msgspec.Struct, frozen=True):
@@ -129,16 +136,6 @@ class RankKey:
 
 
 SHAPE = RankKey(-1, -1, -1, -1)
-
-
-TIMEOUT = 5.0  # seconds, sglang 0.5.23
-HEALTH_TIMEOUT = 3.0
-MAX_ANSWER = 1 << 20  # bytes
-READ = 1 << 16
-# Of peers that never served a room: each may hold a connection for its whole timeout.
-MOST_UNPROVEN, OF_ONE_HOST = 512, 64
-
-T = TypeVar("T")
 
 
 class BootstrapError(Exception):

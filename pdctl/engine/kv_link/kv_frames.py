@@ -45,6 +45,13 @@ Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 Endpoint = Annotated[str, Meta(pattern=r"^tcp://.{1,255}:[0-9]{1,5}$", max_length=280)]
+# Frames over the codec's limit should reach the codec (which logs them); far larger ones cost the peer its connection.
+MAX_MESSAGE = 2 * MAX_FRAME
+QUEUE = 16384  # frames to one peer before a send is refused
+BACKLOG = 1024  # connections that wait to be accepted
+KEEPALIVE_IDLE = 30  # seconds: a host that vanished without a FIN is noticed by TCP itself
+# Addresses only: no name is looked up and no source address chosen because a frame says so.
+ENDPOINT = re.compile(r"tcp://(?:\[(?P<six>[0-9A-Fa-f:.%\w]{2,60})\]|(?P<four>[0-9.]{7,15})):(?P<port>[0-9]{1,5})")
 
 
 class RegisterKvArgs(msgspec.Struct, frozen=True, tag="register"):
@@ -187,17 +194,6 @@ def unpack_pages(data: bytes) -> Pages:
 def clipped(text: str) -> str:
     """`text`, short enough for a frame."""
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
-
-
-# Frames over the codec's limit should reach the codec (which logs them); far larger ones cost the peer its connection.
-MAX_MESSAGE = 2 * MAX_FRAME
-QUEUE = 16384  # frames to one peer before a send is refused
-BACKLOG = 1024  # connections that wait to be accepted
-KEEPALIVE_IDLE = 30  # seconds: a host that vanished without a FIN is noticed by TCP itself
-
-
-# Addresses only: no name is looked up and no source address chosen because a frame says so.
-ENDPOINT = re.compile(r"tcp://(?:\[(?P<six>[0-9A-Fa-f:.%\w]{2,60})\]|(?P<four>[0-9.]{7,15})):(?P<port>[0-9]{1,5})")
 
 
 class LinkError(ValueError):

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from pdctl.engine.kvcache.pool_geometry import PoolGeometry
     from pdctl.layout.kv_links import PullTargets
 
+log = logging.getLogger("pdctl.engine")
+
+Size = Annotated[int, Meta(ge=1, le=1 << 20)]
+Index = Annotated[int, Meta(ge=0, lt=1 << 20)]
+Name = Annotated[str, Meta(max_length=256)]
+MAX_GROUP = 1024  # ranks of one DP group: a decode asks for, dials and registers with as many as an answer says
+SGLANG_SENTENCES = ("Page size mismatch: ", "KV cache dtype mismatch: ")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisaggConfig:
@@ -100,13 +108,6 @@ class DisaggConfig:
         return self.backend == "fake" or bootstrap_host == FAKE_BOOTSTRAP_HOST
 
 
-log = logging.getLogger("pdctl.engine")
-
-Size = Annotated[int, Meta(ge=1, le=1 << 20)]
-Index = Annotated[int, Meta(ge=0, lt=1 << 20)]
-Name = Annotated[str, Meta(max_length=256)]
-
-
 class RankShape(msgspec.Struct, frozen=True):
     """`num_layers` and `num_kv_heads` are the whole model's; MLA has one head. `dp_groups` counts either kind of DP."""
 
@@ -168,10 +169,6 @@ def room_page_bytes(decode: RankShape, geometry: PoolGeometry) -> int:
 def served(attn_tp: int, pp: int, dp: int, page_size: int | None, kv_dtype: str | None) -> str:
     """The part of a shape that a bootstrap server knows."""
     return f"attn_tp_size={attn_tp} pp_size={pp} dp_size={dp} page_size={page_size} kv_cache_dtype={kv_dtype}"
-
-
-MAX_GROUP = 1024  # ranks of one DP group: a decode asks for, dials and registers with as many as an answer says
-SGLANG_SENTENCES = ("Page size mismatch: ", "KV cache dtype mismatch: ")
 
 
 class MismatchError(ValueError):

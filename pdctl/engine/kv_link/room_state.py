@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pdctl.engine.transfer.transport import Pages
 
+ABORTED = "Aborted by AbortReq."
+ABORTED_BY_DECODE = "Aborted by decode-side abort notification."
+
 
 class KVPoll(IntEnum):
     """Ranks of a tensor-parallel group agree by the minimum: one failed rank fails all, the slowest decides."""
@@ -74,10 +77,6 @@ class ManagerStats:
     failed: int
     rejected_frames: int
     nbytes: int
-
-
-ABORTED = "Aborted by AbortReq."
-ABORTED_BY_DECODE = "Aborted by decode-side abort notification."
 
 
 class FailureCode(str, Enum):

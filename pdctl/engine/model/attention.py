@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pdctl.engine.kvcache.kv_pool import KVPool
     from pdctl.engine.model.forward_batch import SeqSlice
 
+LINE = 64  # bytes
+
 
 class Step:
     """What every layer of one forward step shares: page arithmetic and masks, computed once."""
@@ -203,9 +205,6 @@ def _plain(
     column = sinks.float().expand(scores.shape[:-1]).unsqueeze(-1)
     weights = torch.cat((scores, column), dim=-1).softmax(dim=-1)[..., :-1]
     return weights.to(value.dtype) @ value
-
-
-LINE = 64  # bytes
 
 
 def in_place(query: torch.Tensor) -> torch.Tensor:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from pdctl.engine.model.linear import Linear
     from pdctl.engine.model.weights import Shard
 
+NORM_EPS = 1e-6  # of the two norms inside, whatever rms_norm_eps says (transformers 5)
+
 
 class GroupedQuery:
     """One layer's attention on one rank: its share of the heads."""
@@ -102,9 +104,6 @@ class GroupedQuery:
         query, key = (shard.checkpoint.tensor(f"{prefix}{name}_norm.weight").float()[order] for name in "qk")
         rows = torch.cat((query.expand(self._heads, -1), key.expand(self._kv_heads, -1)))
         return (rows * math.sqrt(self._head_dim)).to(shard.device)
-
-
-NORM_EPS = 1e-6  # of the two norms inside, whatever rms_norm_eps says (transformers 5)
 
 
 class LatentAttention:

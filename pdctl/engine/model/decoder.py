@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pdctl.engine.model.parallel import Group, Groups
     from pdctl.engine.model.weights import Shard
 
+EMBEDDING = "model.embed_tokens.weight"
+
 
 class Decoder:
     """Holds one rank's rearranged weights (decoder.py); keeps no state between steps."""
@@ -113,9 +115,6 @@ def _add_product(residual: torch.Tensor, rows: torch.Tensor, linear: Linear, gro
     if group.size == 1:
         return linear.add_product(residual, rows)
     return group.all_reduce(linear.product(rows)).add_(residual)
-
-
-EMBEDDING = "model.embed_tokens.weight"
 
 
 class Layer(NamedTuple):

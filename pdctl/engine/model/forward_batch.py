@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from pdctl.engine.kvcache.kv_pool import KVPool
 
+KeyValue = tuple[torch.Tensor, torch.Tensor]  # each [sequences, kv_heads, tokens, head_dim]
+Indices = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True)
 class SeqSlice:
@@ -83,10 +86,6 @@ class ForwardBatch:
         total = sum(seq.extend_len for seq in self.seqs)
         if total != len(self.input_ids) or not (total or self.shares):
             raise ValueError(f"{len(self.input_ids)} input ids for sequences that extend by {total} tokens")
-
-
-KeyValue = tuple[torch.Tensor, torch.Tensor]  # each [sequences, kv_heads, tokens, head_dim]
-Indices = npt.NDArray[np.int64]
 
 
 def positions(seqs: Sequence[SeqSlice]) -> Indices:

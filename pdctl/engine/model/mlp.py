@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pdctl.engine.model.linear import Linear
     from pdctl.engine.model.weights import Shard
 
+LEAST_SUM = 1e-20  # keeps the weights finite where every sigmoid of a token is 0
+
 
 class GatedMlp:
     """This rank's columns of silu(gate) * up, and what they contribute to the sum."""
@@ -130,9 +132,6 @@ class Experts:
                 part = expert.partial(padded(unit[chosen]), stop - start)[: stop - start]
                 result.index_add_(0, chosen, part.mul_(weights[start:stop]))
         return result
-
-
-LEAST_SUM = 1e-20  # keeps the weights finite where every sigmoid of a token is 0
 
 
 class Choice(NamedTuple):

@@ -29,6 +29,8 @@ Cut = tuple[tuple[int, ...], ...]  # world ranks of each group
 
 JOIN_TIMEOUT = 120.0  # seconds until every rank must have called
 STEP_TIMEOUT = 300.0  # seconds one collective may take before the group is given up
+SHARED = "gloo_shared"
+PLAIN = "gloo"
 
 
 class Group:
@@ -273,10 +275,6 @@ class Gathering:
     def own(self, rows: torch.Tensor) -> torch.Tensor:
         """This group's rows out of those of `collect`."""
         return rows[self._start : self._start + self._count]
-
-
-SHARED = "gloo_shared"
-PLAIN = "gloo"
 
 
 @lru_cache(maxsize=1)

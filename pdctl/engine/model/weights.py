@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from pdctl.engine.model.linear import Linear
     from pdctl.engine.model.parallel import Groups
 
+# Fields that may differ between two servers of one model: limits, and how the checkpoint happens to be stored.
+APART = ("max_position", "eos_token_ids", "bos_token_id", "dtype")
+PROJECTIONS = ("k_proj", "kv_a_proj_with_mqa")
+ROWS = 2
+
 
 class Checkpoint:
     """Open safetensors files, memory-mapped: only the slices asked for are read. Use as a context manager."""
@@ -119,12 +124,6 @@ class Shard:
         """`matrix` in float32 with the norm's scale, times sqrt(width): the norm divides by |x|, not by its mean."""
         scale = self.checkpoint.tensor(norm).float()
         return matrix.float() * (scale * math.sqrt(len(scale)))
-
-
-# Fields that may differ between two servers of one model: limits, and how the checkpoint happens to be stored.
-APART = ("max_position", "eos_token_ids", "bos_token_id", "dtype")
-PROJECTIONS = ("k_proj", "kv_a_proj_with_mqa")
-ROWS = 2
 
 
 def model_identity(config: ModelConfig, path: str | Path) -> str:

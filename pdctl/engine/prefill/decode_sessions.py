@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engine.kv_link import rank_shape
-from pdctl.engine.kv_link.kv_checksums import checksums
 from pdctl.engine.kv_link.kv_frames import (
+    MAX_FRAME,
     PROTOCOL,
+    Checksums,
     LinkError,
     RegisterAck,
     RegisterKvArgs,
@@ -20,9 +21,11 @@ from pdctl.engine.kv_link.kv_frames import (
     clipped,
     codec,
     other_version,
+    pack_pages,
 )
 from pdctl.engine.kv_link.rank_shape import room_page_bytes
 from pdctl.engine.kv_link.room_state import FailureCode
+from pdctl.engine.transfer.checksum import Region
 from pdctl.engine.transfer.pages import require_pages
 from pdctl.engine.transfer.transport import Cut, Op, OpState, TransferError
 from pdctl.layout.kv_links import piece, speaks
@@ -30,11 +33,17 @@ from pdctl.layout.kv_links import piece, speaks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pdctl.engine.kv_link.kv_frames import Checksums, Frame, Link, TransferInfo
+    from pdctl.engine.kv_link.kv_frames import Frame, Link, TransferInfo
     from pdctl.engine.kv_link.kv_manager import RankContext
     from pdctl.engine.transfer.transport import Pages, TransferPlan, Transport
 
 log = logging.getLogger("pdctl.engine")
+
+MAX_CHECKED_PAGES = MAX_FRAME // 16  # a frame has room for these with 8 bytes each; a longer room goes unchecked
+MAX_SESSIONS = 1024  # one's link holds four file descriptors and three ZMQ sockets, its mapped pool (shm) one more
+PER_ENDPOINT = 64  # a decode rank keeps one for each prefill rank and DP group, and one more while it registers anew
+FILES_EACH = 6
+FILES_ELSEWHERE = 256  # file descriptors of this process for everything else
 
 
 @dataclass(slots=True, eq=False)
@@ -158,18 +167,12 @@ def _answer(context: RankContext, session: str, refused: Refusal | None) -> Regi
     return RegisterAck(session, context.endpoint, context.host, refused is None, reason, code)
 
 
-MOST = 1024  # a session's link holds four file descriptors and three ZMQ sockets, its mapped pool (shm) one more
-PER_ENDPOINT = 64  # a decode rank keeps one for each prefill rank and DP group, and one more while it registers anew
-FILES_EACH = 6
-FILES_ELSEWHERE = 256  # file descriptors of this process for everything else
-
-
 def capacity() -> int:
-    """MOST, or fewer where this process may not open the files for so many."""
+    """MAX_SESSIONS, or fewer where this process may not open the files for so many."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
-        return MOST
-    return max(16, min(MOST, (files - FILES_ELSEWHERE) // FILES_EACH))
+        return MAX_SESSIONS
+    return max(16, min(MAX_SESSIONS, (files - FILES_ELSEWHERE) // FILES_EACH))
 
 
 class SessionTable:
@@ -319,4 +322,9 @@ class Destination:
     @property
     def checksums(self) -> Checksums | None:
         """Once every write has ended."""
-        return checksums(self.session.plan, self.posted) if self.session.plan is not None else None
+        sums = b"".join(op.sums for _, op in self.posted)
+        if self.session.plan is None or not sums or len(sums) // 4 > MAX_CHECKED_PAGES:
+            return None
+        pages = b"".join(pack_pages(pages) for pages, _ in self.posted)
+        region = Region.theirs(self.session.plan.cut)
+        return Checksums(region.first_slab, region.slabs, region.first_head, region.heads, pages, sums)

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from pdctl.engine.scheduler.resources import Resources
     from pdctl.engine.scheduler.schedule_batch import Batch, Outcome
 
-
 log = logging.getLogger("pdctl.engine")
+# Turns (not seconds: every rank must count alike) that a computed prompt keeps its pages for a decode that is late.
+PATIENCE = 20
 
 
 class PrefillRole(Role):
@@ -263,10 +264,6 @@ def _state(req: Req) -> int:
     if req.aborted:
         return KVPoll.SUCCESS if sender.drained else KVPoll.TRANSFERRING
     return sender.poll()
-
-
-# Turns (not seconds: every rank must count alike) that a computed prompt keeps its pages for a decode that is late.
-PATIENCE = 20
 
 
 class EarlyStarts:

@@ -36,6 +36,7 @@ PARAMETERS = ("prefill_dp_rank", "prefill_cp_rank", "target_tp_rank", "target_pp
 OPTIONAL = ("kv_cache_dtype", "kv_layout", "prefill_http_port")  # the first rank that gives one decides
 # What aiohttp says when a handler raises: sglang 0.5.23 answers a value that is no integer so.
 CRASHED = "500 Internal Server Error\n\nServer got itself in trouble"
+MAX_RANKS = 1 << 16  # of one prefill instance; a row that claims more is not believed
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,9 +238,6 @@ def _parse(body: bytes, kind: type[T]) -> T:
         raise BodyError(str(error)) from None
     except MALFORMED as error:
         raise BodyError(f"the body is not JSON: {error}") from None
-
-
-MAX_RANKS = 1 << 16  # of one prefill instance; a row that claims more is not believed
 
 
 class Admission:

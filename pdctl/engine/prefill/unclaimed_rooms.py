@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from pdctl.engine.kv_link.kv_loop import KvLoop, Timer
     from pdctl.engine.kv_link.room_state import Failure
 
-
-CAPACITY = 4096
+CAPACITY = 4096  # rooms
 MOST_BYTES = 128 << 20  # of page ids
 SHARE = 2  # one session may keep this part of the capacity
 
@@ -104,9 +103,6 @@ class UnclaimedPageLists:
     def _expire(self, key: tuple[int, str]) -> None:
         kept = self._take(key)
         self._drop_unclaimed(kept.info, f"none came within {time.monotonic() - kept.arrived:.1f}s")
-
-
-CAPACITY = 4096
 
 
 class RefusedRooms:

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from pdctl.engine.scheduler.req import Req
     from pdctl.engine.scheduler.resources import Resources
 
+log = logging.getLogger("pdctl.engine")
+
+SMALLEST_SHARE = 8  # in a small pool the headroom of one request is at most this part of it
+
 
 class WaitingQueue:
     """Prompts waiting for their forward passes. `budget` tokens go into one pass; a longer prompt is cut into chunks.
@@ -177,11 +181,6 @@ class RunningBatch:
         gone = [req for req in self._reqs if match(req)]
         self._reqs = [req for req in self._reqs if req not in gone]
         return gone + self.retracted.remove(match)
-
-
-log = logging.getLogger("pdctl.engine")
-
-SMALLEST_SHARE = 8  # in a small pool the headroom of one request is at most this part of it
 
 
 class Admission:

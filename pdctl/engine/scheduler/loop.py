@@ -59,6 +59,7 @@ log = logging.getLogger("pdctl.engine")
 IDLE_WAIT = 5.0  # seconds between self-checks of an idle rank
 # A room that waits for the other side is woken by its KV manager; this bound only serves the deadlines.
 REMOTE_WAIT = 0.05
+WORTH_A_THREAD = 4e8  # tokens of a pass × bytes of the checkpoint: a pass of some 5 ms on one CPU core
 
 
 class Scheduler:
@@ -288,9 +289,6 @@ class Turn:
             sum(row[4] for row in told),
             all(row[5] for row in told),
         )
-
-
-WORTH_A_THREAD = 4e8  # tokens of a pass × bytes of the checkpoint: a pass of some 5 ms on one CPU core
 
 
 class Overlap:

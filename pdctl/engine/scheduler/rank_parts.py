@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 QUERY_DP_RANK = "SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK"
 Manager = PrefillManager | DecodeManager
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+# A laptop rehearsal wants a pool that is quick to pre-touch (1.2 GB/s of page faults) and small beside the model.
+CPU_POOL_BYTES = 96 << 20
+GPU_POOL_SHARE = 0.8
 
 
 def rank_ip(args: ServerArgs) -> str:
@@ -147,11 +150,6 @@ def role(resources: Resources, manager: Manager | None) -> Role:
         crashes = resources.args.rehearsal.crash_on_page_size_mismatch
         return (RehearsedDecode if crashes else DecodeRole)(resources, manager)
     return UnifiedRole(resources)
-
-
-# A laptop rehearsal wants a pool that is quick to pre-touch (1.2 GB/s of page faults) and small beside the model.
-CPU_POOL_BYTES = 96 << 20
-GPU_POOL_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)

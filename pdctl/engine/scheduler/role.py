@@ -31,7 +31,24 @@ if TYPE_CHECKING:
     from pdctl.engine.scheduler.resources import Resources
     from pdctl.engine.scheduler.schedule_batch import Batch, Outcome
 
+log = logging.getLogger("pdctl.engine")
+
 Match = Callable[[Req], bool]
+REFUSED, FAILED = "role_switch_refused", "role_switch_failed"
+NUMBERS = 192
+PACKED = struct.Struct(f"<{NUMBERS}q")
+# Queue → what moves a request out of it.
+WAITS = {
+    "bootstrap": "the decode's page list for this room",
+    "waiting": "its forward pass",
+    "inflight": "the end of its KV transfer",
+    "prealloc": "the handshake with prefill {address}",
+    "transfer": "the KV cache from prefill {address}",
+    "running": "its next token",
+    "retracted": "free pages, to resume",
+    "draining": "the other side to stop writing",
+}
+NO_MEMORY = "free pages on this decode"
 
 
 class Role(ABC):
@@ -169,11 +186,6 @@ class UnifiedRole(Role):
         return Queues(running=len(running), waiting=len(self.waiting), retracted=len(running.retracted))
 
 
-log = logging.getLogger("pdctl.engine")
-
-REFUSED, FAILED = "role_switch_refused", "role_switch_failed"
-
-
 class RoleSwitch:
     """Collective: every rank of a DP group calls `take` for the same order in the same turn."""
 
@@ -226,10 +238,6 @@ class RoleSwitch:
         return Switched(order.id, self._resources.dp_rank or 0, not problem, problem, safe)
 
 
-NUMBERS = 192
-PACKED = struct.Struct(f"<{NUMBERS}q")
-
-
 def shared_failure(group: Group, own: Failure | None) -> Failure | None:
     """The failure of the lowest rank that has one, a cause before an echo. Every rank of `group` calls this."""
     if group.size == 1:
@@ -250,20 +258,6 @@ def unpack(numbers: tuple[int, ...]) -> Failure | None:
     text = PACKED.pack(*numbers).rstrip(b"\0").decode(errors="ignore")
     code, _, message = text.partition("\n")
     return Failure(code, message) if code else None
-
-
-# Queue → what moves a request out of it.
-WAITS = {
-    "bootstrap": "the decode's page list for this room",
-    "waiting": "its forward pass",
-    "inflight": "the end of its KV transfer",
-    "prealloc": "the handshake with prefill {address}",
-    "transfer": "the KV cache from prefill {address}",
-    "running": "its next token",
-    "retracted": "free pages, to resume",
-    "draining": "the other side to stop writing",
-}
-NO_MEMORY = "free pages on this decode"
 
 
 def live(role: Role) -> list[LiveRoom]:

@@ -247,9 +247,6 @@ def _error_classes(bindings: ModuleType) -> tuple[type[Exception], ...]:
     return tuple(item for item in found if isinstance(item, type) and issubclass(item, Exception))
 
 
-__all__ = ["NixlTransport", "load"]
-
-
 class NixlTransport:
     """`same_host`: every peer is on this machine. Set-up, and the posts of one lane, want one thread at a time.
 

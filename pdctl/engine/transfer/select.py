@@ -37,6 +37,13 @@ if TYPE_CHECKING:
 SPELLINGS = {"mooncake_tcp": "mooncake"}  # SGLang's
 
 log = logging.getLogger("pdctl.engine")
+NET_DEVICES = "UCX_NET_DEVICES"
+SIOCGIFCONF = 0x8912  # linux/sockios.h
+IFREQ = 40  # bytes, sizeof(struct ifreq) with pointers of 64 bits; the name takes 16, the IPv4 address stands at 20
+ROOM = 1024 * IFREQ
+INET6 = Path("/proc/net/if_inet6")
+INFINIBAND = Path("/sys/class/infiniband")
+DESCRIPTOR = b"fake"
 
 
 def choose(backend: str, same_host: bool, gpu: bool = False) -> str:
@@ -71,14 +78,6 @@ def create(backend: str, rank_ip: str, gpu: bool = False, lanes: int = 1) -> Tra
     if name == "fake":
         return FakeTransport()
     raise TransferError(f"unknown KV transfer backend {name!r}: nixl, shm, mooncake or fake")
-
-
-NET_DEVICES = "UCX_NET_DEVICES"
-SIOCGIFCONF = 0x8912  # linux/sockios.h
-IFREQ = 40  # bytes, sizeof(struct ifreq) with pointers of 64 bits; the name takes 16, the IPv4 address stands at 20
-ROOM = 1024 * IFREQ
-INET6 = Path("/proc/net/if_inet6")
-INFINIBAND = Path("/sys/class/infiniband")
 
 
 def interface_of(ip: str) -> str:
@@ -127,9 +126,6 @@ def bind_ucx(ip: str) -> None:
 def rdma_ports() -> list[str]:
     """As UCX names them: `mlx5_0:1`."""
     return sorted(f"{port.parent.parent.name}:{port.name}" for port in INFINIBAND.glob("*/ports/*"))
-
-
-DESCRIPTOR = b"fake"
 
 
 class FakeTransport:

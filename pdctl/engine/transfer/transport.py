@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     Pages = npt.NDArray[np.int32]
 
+T = TypeVar("T")
+
 
 class TransferError(RuntimeError):
     """A transport that cannot be set up, or a peer that cannot be reached; the text names which and why."""
@@ -189,9 +191,6 @@ def require_compatible(local: PoolGeometry, remote: PoolGeometry, cut: Cut | Non
         if not (head >= 0 and head + cut.heads <= pool.kv_heads and cut.heads > 0):
             raise TransferError(f"heads {head}..{head + cut.heads - 1} are not in the pool {where} ({pool.kv_heads})")
     return cut
-
-
-T = TypeVar("T")
 
 
 class Around:
