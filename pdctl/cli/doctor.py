@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import sys
+import time
+from dataclasses import replace
 from enum import Enum
+from io import StringIO
 from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from pdctl.cli import doctor_conflicts
+from pdctl import user_files
 from pdctl.cli.exits import reraise
 from pdctl.doctor import selection
-from pdctl.errors import UsageError
+from pdctl.errors import NotFoundError, NotProbedError, UsageError
 from pdctl.render.findings.report_forms import ReportForm
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from pdctl.doctor.facts import Facts
+    from pdctl.doctor.finding import Report
     from pdctl.doctor.selection import Selection
+    from pdctl.doctor.subject import Subject
+    from pdctl.errors import ExitCode
 
 STDIN = "-"
+LARGEST = 16 * 1024 * 1024  # bytes; 512 instances with 64 ranks each print less than half of it
 
 
 class Bar(str, Enum):
@@ -27,6 +40,37 @@ class Bar(str, Enum):
     WARN = "warn"
     INFO = "info"
     NEVER = "never"
+
+
+DOCUMENTS = ("-o json", "-o sarif", "-o github", "-o junit")
+
+
+class Conflict(NamedTuple):
+    """Flags that do not go together: refused, where one would else be ignored. `{}` in `why` is the other flag."""
+
+    flag: str
+    others: tuple[str, ...]
+    why: str
+    fix: str = "give one of them"
+
+
+CONFLICTS = (
+    Conflict("--static", ("--canary",), "--static asks nobody, {} sends requests"),
+    Conflict("--static", ("--watch",), "what is written alone does not change: --static leaves {} nothing to see"),
+    Conflict("--static", ("--reached",), "{} judges addresses, and --static looks at none", "leave --static out"),
+    Conflict(
+        "--watch",
+        ("--bundle", "--reached", "--output-file"),
+        "--watch prints changes until Ctrl-C, {} is for one look",
+    ),
+    Conflict("--watch", DOCUMENTS, "--watch prints changes, {} is one document", "use -o text or -o jsonl"),
+    Conflict(
+        "--from-host",
+        ("--static", "--canary", "--watch", "--bundle", "--reached", "-o jsonl", *DOCUMENTS),
+        "--from-host prints one command and no report: it does not go with {}",
+    ),
+    Conflict("--reached -", ("-",), "--reached - and the manifest {} are one standard input", "put one into a file"),
+)
 
 
 What = typer.Argument(
@@ -99,25 +143,196 @@ def command(
         "--output-file": output_file, "--from-host": from_host, f"-o {output.value}": True,
         "--reached -": reached == STDIN, STDIN: STDIN in (what or ()),
     }  # fmt: skip
-    doctor_conflicts.check([flag for flag, value in flags.items() if value not in (None, False)])
-    from pdctl.cli import doctor_look, doctor_request  # late: what asks nobody pays for none of it
+    _refuse([flag for flag, value in flags.items() if value not in (None, False)])
+    from pdctl.cli.options import key_of, seconds  # late, as below: what asks nobody pays for none of it
+    from pdctl.doctor import request as asking
+    from pdctl.doctor.subject import Words
+    from pdctl.doctor.subject import subject as subject_of
 
-    words = doctor_request.Words(
+    words = Words(
         tuple(what or ()), tuple(overlays or ()), tuple(sets or ()), run, router, tuple(prefills or ()),
         tuple(decodes or ()), static, canary,
     )  # fmt: skip
-    asked = doctor_look.Asked(timeout, canary_timeout, router_metrics, key_env, extras)
-    shown = doctor_look.Shown(output, output_file, verbose, bundle, reached)
     try:
-        subject = doctor_look.subject(words, asked)
+        subject = subject_of(words, os.environ, _of_run)
+        request = replace(
+            subject.request,
+            router_metrics=asking.url(router_metrics) if router_metrics else "",
+            key=key_of(key_env) or subject.request.key,
+            extras=extras,
+            deadline=seconds("--timeout", timeout),
+            canary_deadline=seconds("--canary-timeout", canary_timeout),
+        )
+        subject = subject._replace(request=request)
+        known = replace(chosen, suppressions=subject.suppressions)
         if from_host:
-            doctor_look.print_command(subject, shown)
+            _print_command(subject, output_file)
         elif watch is not None:
-            doctor_look.watch(subject, chosen, watch, output)
+            _watch(subject, known, seconds("--watch", watch), output)
         else:
-            raise typer.Exit(int(doctor_look.once(subject, chosen, shown)))
+            raise typer.Exit(int(_report(subject, known, output, output_file, verbose, bundle, reached)))
     except KeyboardInterrupt:
         reraise(signal.SIGINT)
+
+
+def _refuse(given: Collection[str]) -> None:
+    """`given`: the flags that are set; an output form as `-o FORM`, what is read from standard input with its `-`."""
+    for each in CONFLICTS:
+        clash = next((other for other in each.others if each.flag in given and other in given), None)
+        if clash is not None:
+            raise UsageError(each.why.format(clash), each.fix)
+
+
+def _of_run(name: str | None, static: bool) -> Subject:
+    """A run of `pdctl launch`: its processes where they really are, the topology it came from, its logs."""
+    from pdctl.doctor import subject
+    from pdctl.doctor.request import Request
+    from pdctl.launch import clusters, credentials, run_facts
+    from pdctl.launch.run import State
+    from pdctl.launch.state import RunDir, ended, home, pick
+
+    root = home(os.environ)
+    cluster = clusters.meant(root, name)
+    if cluster is not None:
+        forward = f"kubectl --namespace {cluster.namespace} port-forward service/{cluster.name}-router {cluster.port}"
+        fix = f"{forward}, and then pdctl doctor --router http://127.0.0.1:{cluster.port} --canary"
+        raise UsageError(f"{cluster.name} runs in Kubernetes, whose network is not this machine's", fix)
+    try:
+        run = pick(root, name, (State.FAILED, State.STALE))
+    except NotFoundError as error:
+        if name is not None:
+            raise
+        raise NotFoundError(error.message, "name a topology, --router URL, or --prefill URL and --decode URL") from None
+    if run.state is State.STOPPED and not static:
+        why = run.outcome.message if run.outcome is not None else "it was stopped"
+        raise NotProbedError(f"run {run.name} is over ({why}): nothing of it can be asked", f"pdctl logs {run.name}")
+    directory, over = RunDir.of(root, run.name), run_facts.is_over(run)
+    written = run_facts.planned(run, directory)
+    found = subject.of_plan(*written) if written is not None else subject.Subject(Request(), run.name)
+    logs, router = run_facts.logs(run, directory), run.deployment.router
+    request = replace(
+        found.request,
+        topology=run_facts.as_running(written[0], run) if written is not None else None,
+        endpoints=() if static or over else run_facts.endpoints(run),
+        router=router.url if router is not None else "",
+        model=run.deployment.served_name,
+        logs=tuple(logs),
+        names=logs,
+        own={} if static or over else run_facts.own(run),
+        ended=() if static else run_facts.ended(run, directory),
+        key=credentials.api_key(run.deployment),
+        since=run.created,  # a run of the same name before it wrote into the same files
+    )
+    title = f"run {run.name} {ended(run)}" if over else f"run {run.name}"
+    return subject.Subject(request, title, found.suppressions, run.name, over)
+
+
+def _look(subject: Subject, chosen: Selection) -> tuple[Facts, Report]:
+    """One look at everything the chosen checks need, and what they conclude."""
+    from pdctl.doctor import check_run
+    from pdctl.doctor.gather import gather
+    from pdctl.render import term
+    from pdctl.render.findings.watching import Looking
+
+    progress = Looking(term.err())
+    began = time.monotonic()
+    try:
+        request = replace(subject.request, progress=progress)
+        facts = gather(request, check_run.needed(chosen, request.depth))
+    finally:
+        progress.close()
+    return facts, check_run.run(facts, chosen, title=subject.title, seconds=time.monotonic() - began)
+
+
+def _report(
+    subject: Subject,
+    chosen: Selection,
+    form: ReportForm,
+    file: Path | None,
+    verbose: bool,
+    bundle: Path | None,
+    reached: str | None,
+) -> ExitCode:
+    from pdctl.doctor import check_run
+    from pdctl.render.findings.report_forms import write
+    from pdctl.render.term import to_file
+
+    facts, report = _look(subject, chosen)
+    if reached is not None:
+        from pdctl.doctor import other_host
+        from pdctl.fleet import from_host
+
+        report = other_host.judged(report, facts, from_host.read(_reached(reached)), chosen)
+    if bundle is not None:
+        _pack(bundle, subject, facts, report)
+    with to_file(file) as stream:
+        write(form, report, stream, verbose, chosen.fail_on)
+    return check_run.exit_code(report, chosen.fail_on)
+
+
+def _print_command(subject: Subject, file: Path | None) -> None:
+    from pdctl.doctor import other_host
+    from pdctl.render.term import to_file
+
+    facts, _ = _look(subject, selection.EVERYTHING)
+    with to_file(file) as stream:
+        stream.write(other_host.command(facts))
+
+
+def _reached(file: str) -> str:
+    """What the command of `--from-host` printed."""
+    hint = "give the file that holds the command's output"
+    if file == STDIN and sys.stdin is None:  # closed by who started us
+        raise UsageError("--reached -: there is no standard input", hint)
+    try:
+        data = sys.stdin.buffer.read(LARGEST) if file == STDIN else user_files.read(file, LARGEST)
+    except OSError as error:
+        raise UsageError(f"--reached {file}: {error.strerror}", hint) from None
+    return data.decode("utf-8", errors="replace")
+
+
+def _pack(path: Path, subject: Subject, facts: Facts, report: Report) -> None:
+    """Write the archive of `--bundle`, and say where it is and what was taken out."""
+    from pdctl.deployment_secret import DeploymentSecret
+    from pdctl.doctor import bundle
+    from pdctl.launch import credentials
+    from pdctl.launch.state import RunDir, home
+    from pdctl.render import term
+    from pdctl.render.findings import report_forms, report_text
+
+    shown = StringIO()
+    report_text.show(report, term.Term(shown), verbose=True)
+    reports = {"report.json": report_forms.to_json(report), "report.txt": shown.getvalue()}
+    run = RunDir.of(home(os.environ), subject.run).path if subject.run else None
+    known = [subject.request.key] if subject.request.key else []
+    if run is not None:
+        with contextlib.suppress(OSError, UsageError):
+            known.append(DeploymentSecret.read(run / credentials.FILE).key.decode("ascii", "replace"))
+    taken = bundle.pack(path, facts, reports, run, known)
+    gone = ", ".join(f"{count} × {name}" for name, count in sorted(taken.items())) or "nothing"
+    term.err().write(f"wrote {path} ({path.stat().st_size} bytes; taken out: {gone})")
+
+
+def _watch(subject: Subject, chosen: Selection, interval: float, form: ReportForm) -> None:
+    """Until the signal. One look follows the other by `interval`, however long a look takes."""
+    from pdctl.doctor import finding
+    from pdctl.doctor.facts import Depth
+    from pdctl.render import term
+    from pdctl.render.findings import watching
+
+    if subject.request.depth is Depth.STATIC:  # a manifest, and no server named
+        raise UsageError("there is nothing to watch in what is written alone", "add --router URL")
+    watched = finding.begin()
+    stream = term.out()
+    while True:
+        _, report = _look(subject, chosen)
+        watched = finding.advance(watched, report, time.monotonic())
+        if form is ReportForm.TEXT:
+            watching.show(watched, stream)
+        elif lines := watching.to_lines(watched):
+            stream.write(lines)
+        stream.stream.flush()
+        time.sleep(interval)
 
 
 def _list(chosen: Selection, form: ReportForm, file: Path | None) -> None:

@@ -110,14 +110,13 @@ def command(
 
 def _ask_doctor(topology: Topology, plan: Plan) -> None:
     """Doctor over what is written. Warnings in one line each; LaunchError, after every finding whole, for an error."""
-    from pdctl.cli.doctor_request import accepted  # late: --dry-run and --no-doctor need no checks
-    from pdctl.doctor import check_run, selection
+    from pdctl.doctor import check_run, selection  # late: --dry-run and --no-doctor need no checks
     from pdctl.doctor.facts import Depth
     from pdctl.doctor.gather import gather
     from pdctl.doctor.request import Request
     from pdctl.render.findings import report_text
 
-    chosen = selection.Selection(suppressions=accepted(topology))
+    chosen = selection.Selection(suppressions=selection.accepted(topology))
     report = check_run.run(gather(Request(depth=Depth.STATIC, topology=topology, plan=plan)), chosen)
     errors = selection.failing(report, chosen.fail_on)
     for found in errors:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import io
 import json
+import math
 import os
+import platform
 import re
 import tarfile
 import time
 from collections import Counter
+from enum import Enum
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from pdctl import __version__
 from pdctl.doctor import secret_document, secret_look, secret_name
 from pdctl.doctor.secret_name import (
     AGAIN,
@@ -38,6 +44,48 @@ from pdctl.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
+
+    from pdctl.doctor.facts import Facts
+
+
+KEPT = ("run.json", "plan.json", "topology.yaml")  # of a run's directory
+
+
+def pack(path: Path, facts: Facts, reports: Mapping[str, str], run: Path | None, known: Iterable[str]) -> Counter[str]:
+    """Write the archive: `reports` (name → text), facts, versions, log lines, and what describes the run in `run`.
+
+    `known`: secrets that the caller holds; those of this process's environment are added. Returns what was taken out.
+    """
+    kept = [name for name in KEPT if (run / name).is_file()] if run is not None else []
+    files = {
+        **reports,
+        "facts.json": seen(facts),
+        "versions.txt": f"pdctl {__version__}\npython {platform.python_version()}\n{platform.platform()}\n",
+        "log-lines.txt": "".join(f"{line.code} {line.place} ×{line.count}: {line.text}\n" for line in facts.logs),
+        **{f"run/{name}": (run / name).read_text("utf-8", errors="replace") for name in kept if run is not None},
+    }
+    return write(path, files, (*known, *(value for name, value in os.environ.items() if is_secret(name, value))))
+
+
+def seen(facts: Facts) -> str:
+    """Everything that was looked at, as JSON."""
+    names = ("endpoints", "engines", "bootstraps", "router", "host", "canaries", "queues")
+    return json.dumps(_plain({name: getattr(facts, name) for name in names}), indent=1, ensure_ascii=False)
+
+
+def _plain(value: object) -> object:
+    """Facts as JSON knows them."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, (dict, MappingProxyType)):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # Python writes NaN, which is no JSON
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 
 def write(path: Path, files: Mapping[str, str], known: Iterable[str] = ()) -> Counter[str]:

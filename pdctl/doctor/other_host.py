@@ -9,6 +9,8 @@ from pdctl.doctor.bootstrap_ports import address
 from pdctl.doctor.check import finding
 from pdctl.doctor.finding import Checked, Status
 from pdctl.doctor.selection import EVERYTHING, weigh
+from pdctl.errors import NotProbedError
+from pdctl.fleet import from_host
 from pdctl.fleet.address import LOOPBACK
 
 if TYPE_CHECKING:
@@ -31,6 +33,19 @@ class Stake(NamedTuple):
 FEW = 3  # addresses named in one reason
 
 
+def command(facts: Facts) -> str:
+    """What dials every address from another host: one command line. NotProbedError where no address is known."""
+    return from_host.command(_targets(facts))
+
+
+def _targets(facts: Facts) -> Mapping[tuple[str, int], Stake]:
+    found = stakes(facts)
+    if not found:
+        hint = "name a topology, or --prefill URL,PORT"
+        raise NotProbedError("no address is known that another host could dial", hint)
+    return found
+
+
 def stakes(facts: Facts) -> Mapping[tuple[str, int], Stake]:
     """Every address a decode or a router dials: bootstrap servers, the ranks they name, the engines' HTTP ports."""
     return dict(reversed([each for each in _stakes(facts) if all(each[0])]))
@@ -50,8 +65,11 @@ def _stakes(facts: Facts) -> Iterator[tuple[tuple[str, int], Stake]]:
 
 
 def judged(report: Report, facts: Facts, seen: Elsewhere, selection: Selection = EVERYTHING) -> Report:
-    """`report` with what the other host could not reach, as far as `selection` asks for it."""
-    known = stakes(facts)
+    """`report` with what the other host could not reach, as far as `selection` asks for it.
+
+    NotProbedError where no address is known.
+    """
+    known = _targets(facts)
     here = facts.host.name if facts.host is not None else ""
     failed = {(reach.host, reach.port): reach for reach in seen.reaches if not reach.reached}
     found = tuple(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pdctl.doctor.finding import Finding, Report
+    from pdctl.topology.model import Topology
 
 ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 NEVER = "never"
@@ -93,6 +94,16 @@ def suppression(code: str, because: str, where: str = "*", until: str = "", plac
     except UsageError as error:
         raise UsageError(at + error.message, error.fix) from None
     return Suppression(codes, because.strip(), where or "*", _date(until, at), place)
+
+
+def accepted(topology: Topology) -> tuple[Suppression, ...]:
+    """The findings that the topology's `doctor: ignore:` list accepts."""
+    found = []
+    for at, entry in enumerate(topology.ignored):
+        span = topology.spans.get(f"doctor.ignore[{at}]")
+        place = f"{span.file}:{span.line}" if span is not None else f"doctor.ignore[{at}]"
+        found.append(suppression(entry.code, entry.because, entry.where or "*", entry.until or "", place))
+    return tuple(found)
 
 
 def weigh(found: Finding, selection: Selection) -> Finding:

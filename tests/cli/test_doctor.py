@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.catalogue import book
-from pdctl.cli.doctor_conflicts import CONFLICTS
+from pdctl.cli.doctor import CONFLICTS
 from tests.cli.doctor import ROOT, Said
 
 TOPOLOGIES = ROOT / "topologies"

@@ -13,7 +13,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from pdctl.catalogue.entry import Needs
-from pdctl.cli import doctor_bundle
 from pdctl.doctor import bundle, check_run, other_host
 from pdctl.doctor import request as asking
 from pdctl.doctor.facts import Depth, Facts
@@ -326,7 +325,7 @@ def doctor(data: bytes) -> None:
         for endpoints in ((), given):
             facts = gather(replace(REQUEST, endpoints=endpoints))
             shown(check_run.run(facts))
-            json.loads(doctor_bundle.seen(facts), parse_constant=_no_json)
+            json.loads(bundle.seen(facts), parse_constant=_no_json)
 
 
 def _deployment(data: bytes) -> wire.Says:
