@@ -49,6 +49,16 @@ if TYPE_CHECKING:
 
 
 KEPT = ("run.json", "plan.json", "topology.yaml")  # of a run's directory
+_WRAPPED = 60  # columns of a line that may have been wrapped
+_CONTINUED = re.compile(r"\\?\r?\n[ \t]*[A-Za-z0-9+/_.~%-]{4,}={0,2}(?=[ \t]*[\"']?[,\])}]?[ \t]*(?:\r?\n|$))")
+_QUOTED = r"(?P<quote>[\"'])(?:(?:(?!(?P=quote))[^\\]|\\[\s\S])*(?P=quote)|[^\n]*)"
+_LISTED = r"\[(?:\s*(?:\"(?:[^\"\\]|\\[\s\S])*(?:\"|$)|'(?:[^'\\]|\\[\s\S])*(?:'|$)),?)+\s*\]?"
+_NUMBERS = r"\[(?=[\[\s]*-?\d)(?:[\d\s,\[\]-]*\]|[\d\s,-]*)"
+_SAID = re.compile(rf"(?:\b|[\"'])(?:text|prompt|content)[\"']?\s*[=:]\s*(?P<value>{_QUOTED}|{_LISTED})")
+_COUNTED = re.compile(rf"(?:\b|[\"'])(?:input_ids|output_ids)[\"']?\s*[=:]\s*(?P<value>{_NUMBERS})")
+ORDER = (
+    PRIVATE, AUTHORIZATION, URL, FLAG, FIELD, FORM, HASH, VARIABLE, ENCODED, RANDOM, AGAIN, PROMPT, TOKENS,
+)  # fmt: skip
 
 
 def pack(path: Path, facts: Facts, reports: Mapping[str, str], run: Path | None, known: Iterable[str]) -> Counter[str]:
@@ -125,9 +135,6 @@ def _account(taken: Counter[str]) -> str:
     return "".join(f"{count} × {name}\n" for name, count in sorted(taken.items()))
 
 
-_WRAPPED = 60  # columns of a line that may have been wrapped
-
-
 def redact(text: str) -> tuple[str, Counter[str]]:
     """`text` without secrets and prompts, and how often each rule took something out."""
     found = search(text)
@@ -200,16 +207,6 @@ def _wrapped(text: str, span: Span) -> Span | None:
     return Span(span.start, end, span.rule, span.instead) if end > span.end else None
 
 
-_CONTINUED = re.compile(r"\\?\r?\n[ \t]*[A-Za-z0-9+/_.~%-]{4,}={0,2}(?=[ \t]*[\"']?[,\])}]?[ \t]*(?:\r?\n|$))")
-
-
-_QUOTED = r"(?P<quote>[\"'])(?:(?:(?!(?P=quote))[^\\]|\\[\s\S])*(?P=quote)|[^\n]*)"
-_LISTED = r"\[(?:\s*(?:\"(?:[^\"\\]|\\[\s\S])*(?:\"|$)|'(?:[^'\\]|\\[\s\S])*(?:'|$)),?)+\s*\]?"
-_NUMBERS = r"\[(?=[\[\s]*-?\d)(?:[\d\s,\[\]-]*\]|[\d\s,-]*)"
-_SAID = re.compile(rf"(?:\b|[\"'])(?:text|prompt|content)[\"']?\s*[=:]\s*(?P<value>{_QUOTED}|{_LISTED})")
-_COUNTED = re.compile(rf"(?:\b|[\"'])(?:input_ids|output_ids)[\"']?\s*[=:]\s*(?P<value>{_NUMBERS})")
-
-
 def prompts(text: str) -> Iterator[Span]:
     for match in _SAID.finditer(text):
         quoted = match["quote"]
@@ -219,9 +216,6 @@ def prompts(text: str) -> Iterator[Span]:
         yield Span(*match.span("value"), TOKENS)
 
 
-ORDER = (
-    PRIVATE, AUTHORIZATION, URL, FLAG, FIELD, FORM, HASH, VARIABLE, ENCODED, RANDOM, AGAIN, PROMPT, TOKENS,
-)  # fmt: skip
 DETECTORS: tuple[Callable[[str], Iterator[Span]], ...] = (
     secret_look.private_keys, secret_look.headers, secret_look.patterned, secret_name.named_values,
     secret_document.environments, secret_look.encoded, prompts,

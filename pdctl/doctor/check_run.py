@@ -40,6 +40,16 @@ UNPROBED = frozenset({"PD901", "PD902", "PD903", "PD904"})
 BLIND = UNPROBED | {"PD205", "PD602", "PD604"}
 DIALLED = frozenset({"PD218", "PD604", "PD901", "PD902"})  # decided without a word of SGLang's own
 SGLANG = frozenset({Needs.ENDPOINT, Needs.CANARY})
+EXPLAINED = "explained by "
+SHOWN = 2  # causes named with one consequence
+CROWD = 8  # findings alike that still stand one by one
+ADDRESS = ("PD201", "PD202", "PD203", "PD204", "PD205", "PD206", "PD208", "PD209", "PD210", "PD212", "PD219")
+UNLIKE = ("PD302", "PD303", "PD304", "PD305", "PD306", "PD308", "PD309", "PD310", "PD311", "PD312", "PD313", "PD315",
+          "PD316")  # fmt: skip
+ROLE, DOWN, FAR = "PD301", "PD604", "PD901"
+ROOMS = ("PD701", "PD702", "PD703", "PD708", "PD409")
+GONE = ("PD704", "PD705", "PD709", "PD710")
+NETWORK = ("PD401", "PD402", "PD403", "PD404", "PD405", "PD407", "PD408")
 
 
 class Outcome(NamedTuple):
@@ -197,11 +207,6 @@ def _title(facts: Facts) -> str:
     return f"{len(facts.endpoints)} instances" if facts.endpoints else ""
 
 
-EXPLAINED = "explained by "
-SHOWN = 2  # causes named with one consequence
-CROWD = 8  # findings alike that still stand one by one
-
-
 class Reach(str, Enum):
     """Whom a cause must concern to explain a consequence."""
 
@@ -215,14 +220,6 @@ class Row(NamedTuple):
     causes: tuple[str, ...]
     reach: Reach
 
-
-ADDRESS = ("PD201", "PD202", "PD203", "PD204", "PD205", "PD206", "PD208", "PD209", "PD210", "PD212", "PD219")
-UNLIKE = ("PD302", "PD303", "PD304", "PD305", "PD306", "PD308", "PD309", "PD310", "PD311", "PD312", "PD313", "PD315",
-          "PD316")  # fmt: skip
-ROLE, DOWN, FAR = "PD301", "PD604", "PD901"
-ROOMS = ("PD701", "PD702", "PD703", "PD708", "PD409")
-GONE = ("PD704", "PD705", "PD709", "PD710")
-NETWORK = ("PD401", "PD402", "PD403", "PD404", "PD405", "PD407", "PD408")
 
 ROWS: tuple[Row, ...] = (
     Row("PD610", (ROLE, DOWN, FAR, *ADDRESS, *UNLIKE, "PD217"), Reach.PAIR),

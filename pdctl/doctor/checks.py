@@ -31,21 +31,16 @@ if TYPE_CHECKING:
     from pdctl.doctor.check import Check
 
 WRITTEN_CHECKS: tuple[Check, ...] = (  # need nothing but a topology, a manifest or a script
-    *bootstrap_addresses.PORT_CHECKS,
     *bootstrap_addresses.CHECKS,
     *kubernetes_checks.CHECKS,
     *written_agreement.CHECKS,
     *arithmetic.CHECKS,
     *refused_flags.CHECKS,
     *release_faults.WRITTEN,
-    *environment_checks.NETWORK_CHECKS,
-    *environment_checks.VARIABLE_CHECKS,
     *capacity.CHECKS,
     *environment_checks.CHECKS,
-    *kubernetes_checks.POD_CHECKS,
 )
 RUNNING_CHECKS: tuple[Check, ...] = (  # look at engines, routers, this host or logs
-    *router_ports.NULL_CHECKS,
     *router_ports.CHECKS,
     *bootstrap_servers.CHECKS,
     *running_engines.CHECKS,
@@ -53,7 +48,6 @@ RUNNING_CHECKS: tuple[Check, ...] = (  # look at engines, routers, this host or 
     *pair_agreement.CHECKS,
     *release_faults.RUNNING,
     *load.CHECKS,
-    *engine_hosts.DEVICE_CHECKS,
     *engine_hosts.CHECKS,
     *plan.CHECKS,
     *canary_results.CHECKS,

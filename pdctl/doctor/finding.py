@@ -12,6 +12,14 @@ if TYPE_CHECKING:
 
     from pdctl.catalogue.entry import Severity
 
+SHOWN = 4  # of a list that repeats itself
+# Verbs that follow a name in the catalogue's headlines, and what they are after several.
+PLURALS = {
+    "answers": "answer", "does": "do", "has": "have", "is": "are", "listens": "listen", "logs": "log", "moves": "move",
+    "names": "name", "receives": "receive", "runs": "run", "serves": "serve", "spans": "span", "uses": "use",
+    "was": "were",
+}  # fmt: skip
+
 
 class Status(str, Enum):
     OK = "ok"
@@ -127,9 +135,6 @@ def advance(before: Watched, report: Report, now: float) -> Watched:
     )
 
 
-SHOWN = 4  # of a list that repeats itself
-
-
 def few(lines: list[str], shown: int = SHOWN) -> list[str]:
     return lines if len(lines) <= shown else [*lines[:shown], f"and {len(lines) - shown} more"]
 
@@ -139,14 +144,6 @@ def names(all_: list[str]) -> str:
     if len(all_) > SHOWN:
         return f"{', '.join(all_[:SHOWN])} and {len(all_) - SHOWN} more"
     return " and ".join(filter(None, (", ".join(all_[:-1]), *all_[-1:])))
-
-
-# Verbs that follow a name in the catalogue's headlines, and what they are after several.
-PLURALS = {
-    "answers": "answer", "does": "do", "has": "have", "is": "are", "listens": "listen", "logs": "log", "moves": "move",
-    "names": "name", "receives": "receive", "runs": "run", "serves": "serve", "spans": "span", "uses": "use",
-    "was": "were",
-}  # fmt: skip
 
 
 def agreeing(sentence: str, who: str) -> str:

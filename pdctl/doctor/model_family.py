@@ -14,15 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from pdctl.doctor.static.servers import Servers
 
-
-class Family(str, Enum):
-    """What a rank's KV cache holds."""
-
-    MLA = "mla"  # the whole latent on every rank: any two widths fit
-    GQA = "gqa"  # a share of the heads: other widths need slicing
-    HYBRID = "hybrid"  # sliding-window or recurrent state beside the KV, which no backend slices in every release
-
-
 MLA = frozenset({
     "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "Glm4MoeLiteForCausalLM",
     "GlmMoeDsaForCausalLM", "LongcatFlashForCausalLM", "DotsVLMForCausalLM", "MistralLarge3ForCausalLM",
@@ -42,6 +33,15 @@ RECURRENT = frozenset({
     "Lfm2ForCausalLM", "Lfm2MoeForCausalLM", "BailingMoeV2_5ForCausalLM", "BailingMoeV3ForCausalLM", "ZayaForCausalLM",
     "GigaChat35ForCausalLM", "MambaForCausalLM", "Mamba2ForCausalLM", "FalconMambaForCausalLM",
 })  # fmt: skip
+NO_CONFIG = "the model's config.json is not at hand (set model.config)"
+
+
+class Family(str, Enum):
+    """What a rank's KV cache holds."""
+
+    MLA = "mla"  # the whole latent on every rank: any two widths fit
+    GQA = "gqa"  # a share of the heads: other widths need slicing
+    HYBRID = "hybrid"  # sliding-window or recurrent state beside the KV, which no backend slices in every release
 
 
 def family(architecture: str) -> Family:
@@ -53,9 +53,6 @@ def family(architecture: str) -> Family:
 def recurrent(architecture: str) -> bool:
     """Whether it has Mamba-like state, whose type both sides must share."""
     return architecture in RECURRENT
-
-
-NO_CONFIG = "the model's config.json is not at hand (set model.config)"
 
 
 class Model(NamedTuple):

@@ -37,6 +37,32 @@ if TYPE_CHECKING:
 SAID, COUNTED = ("text", "prompt", "content"), ("input_ids", "output_ids")
 KUBERNETES = ("data", "stringData")
 ENVIRONMENTS = ("env", "environ", "environment")
+_DUMPED = re.compile(
+    rf"(?i)(?:environ\(|\benv(?:iron(?:ment)?)?[\"']?\s{{0,4}}[=:]\s{{0,4}})(?=\{{\s{{0,32}}{ESCAPED}[\"'])"
+)
+_MAPPED = re.compile(
+    rf"[{{,]\s{{0,64}}{ESCAPED}[\"'](?P<name>[A-Za-z_]\w{{0,80}}){ESCAPED}[\"']\s{{0,8}}:\s{{0,8}}(?=[\"'\\])"
+)
+_LISTED_ENV = re.compile(
+    rf"(?i)\benv(?:iron(?:ment)?)?[\"']?\s{{0,4}}[=:]\s{{0,4}}(?=\[\s{{0,64}}{ESCAPED}[\"'][A-Za-z_]\w{{0,80}}=)"
+)
+_ITEM = re.compile(rf"[\[,]\s{{0,64}}(?P<quote>{ESCAPED}[\"'])(?P<name>[A-Za-z_]\w{{0,80}})=")
+_LINES = re.compile(
+    r"(?m)(?:^|(?<=\0))[ \t]*(?:export |declare -x |set )?(?P<name>[A-Za-z_]\w{0,80})=(?P<value>[^\n\0]*)(?:[\n\0]|\Z)"
+)
+_K8S = re.compile(
+    r"(?m)^[ \t]*-[ \t]+name:[ \t]*[\"']?(?P<name>[A-Z_][A-Z0-9_]{0,80})[\"']?[ \t]*\n"
+    r"[ \t]+value:[ \t]*(?P<value>[^\n]+)"
+)
+_K8S_JSON = re.compile(
+    r"\"name\"\s{0,4}:\s{0,4}\"(?P<name>[A-Z_][A-Z0-9_]{0,80})\"\s{0,4},\s{0,64}\"value\"\s{0,4}:\s{0,4}\"(?P<value>(?:[^\"\\]|\\.)*)\""
+)
+_SECRET_KIND = re.compile(r"(?m)^[ \t]*kind:[ \t]*[\"']?Secret[\"']?[ \t]*$")
+_SECRET_DATA = re.compile(r"(?m)^(?P<indent>[ \t]*)(?:data|stringData):[ \t]*\n")
+_SECRET_LINE = re.compile(r"[ \t]*[^\s:#]{1,253}:[ \t]*(?P<value>[^\n]*)")
+_SECRET_JSON = re.compile(r"\"kind\"\s{0,8}:\s{0,8}\"Secret\"")
+_DATA_JSON = re.compile(r"\"(?:data|stringData)\"\s{0,8}:\s{0,8}\{(?P<value>[^{}]*)\}")
+FEW = 3  # lines NAME=value in a row that make an environment
 
 
 def of_json(text: str, search: Search) -> Found:
@@ -148,34 +174,6 @@ class _Leaves:
 def _is_secret(name: str, value: str) -> bool:
     """Whether `name`, as a key or a flag, says that `value` is secret."""
     return any(secret_name.named_values(f"{json.dumps(name[-200:].lstrip('-'))}: {json.dumps(value)}"))
-
-
-_DUMPED = re.compile(
-    rf"(?i)(?:environ\(|\benv(?:iron(?:ment)?)?[\"']?\s{{0,4}}[=:]\s{{0,4}})(?=\{{\s{{0,32}}{ESCAPED}[\"'])"
-)
-_MAPPED = re.compile(
-    rf"[{{,]\s{{0,64}}{ESCAPED}[\"'](?P<name>[A-Za-z_]\w{{0,80}}){ESCAPED}[\"']\s{{0,8}}:\s{{0,8}}(?=[\"'\\])"
-)
-_LISTED_ENV = re.compile(
-    rf"(?i)\benv(?:iron(?:ment)?)?[\"']?\s{{0,4}}[=:]\s{{0,4}}(?=\[\s{{0,64}}{ESCAPED}[\"'][A-Za-z_]\w{{0,80}}=)"
-)
-_ITEM = re.compile(rf"[\[,]\s{{0,64}}(?P<quote>{ESCAPED}[\"'])(?P<name>[A-Za-z_]\w{{0,80}})=")
-_LINES = re.compile(
-    r"(?m)(?:^|(?<=\0))[ \t]*(?:export |declare -x |set )?(?P<name>[A-Za-z_]\w{0,80})=(?P<value>[^\n\0]*)(?:[\n\0]|\Z)"
-)
-_K8S = re.compile(
-    r"(?m)^[ \t]*-[ \t]+name:[ \t]*[\"']?(?P<name>[A-Z_][A-Z0-9_]{0,80})[\"']?[ \t]*\n"
-    r"[ \t]+value:[ \t]*(?P<value>[^\n]+)"
-)
-_K8S_JSON = re.compile(
-    r"\"name\"\s{0,4}:\s{0,4}\"(?P<name>[A-Z_][A-Z0-9_]{0,80})\"\s{0,4},\s{0,64}\"value\"\s{0,4}:\s{0,4}\"(?P<value>(?:[^\"\\]|\\.)*)\""
-)
-_SECRET_KIND = re.compile(r"(?m)^[ \t]*kind:[ \t]*[\"']?Secret[\"']?[ \t]*$")
-_SECRET_DATA = re.compile(r"(?m)^(?P<indent>[ \t]*)(?:data|stringData):[ \t]*\n")
-_SECRET_LINE = re.compile(r"[ \t]*[^\s:#]{1,253}:[ \t]*(?P<value>[^\n]*)")
-_SECRET_JSON = re.compile(r"\"kind\"\s{0,8}:\s{0,8}\"Secret\"")
-_DATA_JSON = re.compile(r"\"(?:data|stringData)\"\s{0,8}:\s{0,8}\{(?P<value>[^{}]*)\}")
-FEW = 3  # lines NAME=value in a row that make an environment
 
 
 def is_kept(name: str) -> bool:

@@ -124,6 +124,25 @@ _HARMLESS = re.compile(
 )
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _TURNS = re.compile(r"(?<=[a-z])[A-Z0-9]|(?<=[A-Z])[a-z0-9]|(?<=[0-9])[A-Za-z]")
+_STRONG = re.compile(rf"(?i)(?:{STRONG})(?P<tail>[A-Za-z0-9_-]{{0,40}})")
+_WEAK = re.compile(rf"(?i)(?:{WEAK})(?![a-z])")
+_ASSIGNED = re.compile(rf"(?:{ESCAPED}[\"'])?[\])]?[ \t]{{0,8}}(?:=>|:=|==|[=:])[ \t]{{0,32}}")
+_PAIRED = re.compile(rf"{ESCAPED}[\"']\s{{0,32}},\s{{0,32}}(?=[brfu]?{ESCAPED}[\"'])")
+_AS_VALUE = re.compile(
+    rf"(?:{ESCAPED}[\"'])?\s{{0,32}}[,;]?\s{{0,64}}(?:{ESCAPED}[\"'])?[Vv]alue(?:{ESCAPED}[\"'])?\s{{0,8}}[:=]\s{{0,8}}"
+)
+_AFTER_FLAG = re.compile(
+    rf"[ \t]{{0,8}}\\\r?\n[ \t]{{0,64}}|{ESCAPED}[\"'],\s{{0,64}}|"
+    rf"{ESCAPED}[\"']?[ \t]{{0,8}}\n[ \t]{{0,64}}-[ \t]{{1,8}}|{ESCAPED}[\"']?[ \t=]{{1,8}}"
+)
+_SPOKEN = re.compile(r"(?:[ \t](?:is|was|of|=|:))?[ \t]{1,4}(?=[\"'`]?[^\s\"'`]{4})")
+_WORD = re.compile(r"(?:\\[^nrt\"'\s]|[^\s\\\"'`,;)}\]<>&]){1,8192}")
+_SHELL_WORD = re.compile(r"(?:\\[^nrt\"'\s]|[^\s\\\"'`;|&<>]){1,8192}")
+_LINE = re.compile(r"[^\r\n\0]{1,8192}?(?=[ \t]{1,8}#|[ \t]{0,8}\\[rn]|[ \t\r]{0,8}(?:[\n\0]|$))")
+# Behind these a name and its value stand apart by a space: Dockerfile, csh, .netrc, redis.conf.
+_SPACED = re.compile(
+    r"(?:(?:^|\n)[ \t]*(?:ENV|ARG|setenv)[ \t]+|\b(?:machine|login)[ \t]+\S{1,128}\s{1,8}|(?:^|\n)[ \t]*)$"
+)
 
 
 class Span(NamedTuple):
@@ -242,23 +261,6 @@ def is_random(run: str) -> bool:
     return -sum(n / len(run) * math.log2(n / len(run)) for n in counts.values()) > 3.8
 
 
-_STRONG = re.compile(rf"(?i)(?:{STRONG})(?P<tail>[A-Za-z0-9_-]{{0,40}})")
-_WEAK = re.compile(rf"(?i)(?:{WEAK})(?![a-z])")
-_ASSIGNED = re.compile(rf"(?:{ESCAPED}[\"'])?[\])]?[ \t]{{0,8}}(?:=>|:=|==|[=:])[ \t]{{0,32}}")
-_PAIRED = re.compile(rf"{ESCAPED}[\"']\s{{0,32}},\s{{0,32}}(?=[brfu]?{ESCAPED}[\"'])")
-_AS_VALUE = re.compile(
-    rf"(?:{ESCAPED}[\"'])?\s{{0,32}}[,;]?\s{{0,64}}(?:{ESCAPED}[\"'])?[Vv]alue(?:{ESCAPED}[\"'])?\s{{0,8}}[:=]\s{{0,8}}"
-)
-_AFTER_FLAG = re.compile(
-    rf"[ \t]{{0,8}}\\\r?\n[ \t]{{0,64}}|{ESCAPED}[\"'],\s{{0,64}}|"
-    rf"{ESCAPED}[\"']?[ \t]{{0,8}}\n[ \t]{{0,64}}-[ \t]{{1,8}}|{ESCAPED}[\"']?[ \t=]{{1,8}}"
-)
-_SPOKEN = re.compile(r"(?:[ \t](?:is|was|of|=|:))?[ \t]{1,4}(?=[\"'`]?[^\s\"'`]{4})")
-_WORD = re.compile(r"(?:\\[^nrt\"'\s]|[^\s\\\"'`,;)}\]<>&]){1,8192}")
-_SHELL_WORD = re.compile(r"(?:\\[^nrt\"'\s]|[^\s\\\"'`;|&<>]){1,8192}")
-_LINE = re.compile(r"[^\r\n\0]{1,8192}?(?=[ \t]{1,8}#|[ \t]{0,8}\\[rn]|[ \t\r]{0,8}(?:[\n\0]|$))")
-
-
 def named_values(text: str) -> Iterator[Span]:
     done = 0  # a name within another's value says nothing
     for match in _STRONG.finditer(text):
@@ -347,12 +349,6 @@ def _announced(text: str, start: int, end: int, strong: bool) -> Iterator[Span]:
     spoken = _SPOKEN.match(text, end)
     if spoken is not None and not head:
         yield from value_at(text, spoken.end(), FIELD, strong=False, words=_WORD, lenient=True)
-
-
-# Behind these a name and its value stand apart by a space: Dockerfile, csh, .netrc, redis.conf.
-_SPACED = re.compile(
-    r"(?:(?:^|\n)[ \t]*(?:ENV|ARG|setenv)[ \t]+|\b(?:machine|login)[ \t]+\S{1,128}\s{1,8}|(?:^|\n)[ \t]*)$"
-)
 
 
 def value_at(

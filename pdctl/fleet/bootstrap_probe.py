@@ -24,6 +24,22 @@ if TYPE_CHECKING:
     from pdctl.fleet.http_client import Answer
     from pdctl.fleet.peer_json import Object
 
+# Axis → what the dialect calls its size; and the axis that each word of a question selects a rank on.
+AXES = {"dp": "dp_size", "cp": "attn_cp_size", "tp": "attn_tp_size", "pp": "pp_size"}
+AXIS_OF = {
+    "prefill_dp_rank": "dp",
+    "prefill_cp_rank": "cp",
+    "target_tp_rank": "tp",
+    "target_pp_rank": "pp",
+    "engine_rank": "tp",
+    "target_dp_group": "dp",
+}
+MAX_RANKS = 1024  # of one prefill that are asked for; a layout that claims more is not believed
+MAX_SIZE = 1 << 20  # ranks along one axis: more is nonsense
+COUNT = re.compile(rows.NOT_COMPLETE)
+AT_ONCE = 64  # servers, later ranks, looked at together
+PATIENCE = 5.0  # seconds for one look, as long as a decode waits for one
+
 
 class Style(NamedTuple):
     """One of the two ways of GET /route: the words of the question, and the sizes in the answer when all ranks are -1.
@@ -53,21 +69,8 @@ def _style(name: str) -> Style:
     return Style(name, row.names, tuple(keys.get(meaning, "") for meaning in AXES.values()))
 
 
-# Axis → what the dialect calls its size; and the axis that each word of a question selects a rank on.
-AXES = {"dp": "dp_size", "cp": "attn_cp_size", "tp": "attn_tp_size", "pp": "pp_size"}
-AXIS_OF = {
-    "prefill_dp_rank": "dp",
-    "prefill_cp_rank": "cp",
-    "target_tp_rank": "tp",
-    "target_pp_rank": "pp",
-    "engine_rank": "tp",
-    "target_dp_group": "dp",
-}
-MAX_RANKS = 1024  # of one prefill that are asked for; a layout that claims more is not believed
-MAX_SIZE = 1 << 20  # ranks along one axis: more is nonsense
 NEW, OLD = _style("new"), _style("old")
 QUERY, OLD_QUERY = NEW.query(), OLD.query()
-COUNT = re.compile(rows.NOT_COMPLETE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +115,6 @@ def _old(base: str, answer: http_client.Answer, ranks: int, timeout: float) -> R
     return Registration(True, named >= ranks, named)
 
 
-AT_ONCE = 64  # servers, later ranks, looked at together
-PATIENCE = 5.0  # seconds for one look, as long as a decode waits for one
 STYLES = {style.name: style for style in (NEW, OLD)}
 
 

@@ -23,6 +23,14 @@ GENERATE, ABORT = "/generate", "/abort_request"
 ABORT_WITHIN = 2.0  # seconds an engine has to take the abort of a request it should no longer hold
 MAX_ROOM = 2**53  # rooms of SGLang have 63 bits; below this every JSON tool can carry them
 _rooms = random.SystemRandom()
+__all__ = ["EXTRAS", "PAIR", "Prompt", "Side", "extras", "matrix", "queues"]
+PAIR, OVER_LENGTH, CANCEL, N2, BURST = "pair", "over-length", "cancel", "n2", "burst"
+EXTRAS = (OVER_LENGTH, CANCEL, N2, BURST)
+AT_ONCE = 16  # pairs of the matrix
+PATIENCE = 20.0  # seconds for one pair: on a wrong pairing real engines are silent for 300
+TOGETHER = 8  # requests of a burst
+LONG_ANSWER = 128  # tokens of the answer that is cancelled
+FILLER = 1  # the token an over-long prompt is made of
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,17 +187,6 @@ def _abort(sides: Sequence[Side], rid: str, key: str) -> None:
     finally:
         for call in calls:
             call.close()
-
-
-__all__ = ["EXTRAS", "PAIR", "Prompt", "Side", "extras", "matrix", "queues"]
-
-PAIR, OVER_LENGTH, CANCEL, N2, BURST = "pair", "over-length", "cancel", "n2", "burst"
-EXTRAS = (OVER_LENGTH, CANCEL, N2, BURST)
-AT_ONCE = 16  # pairs of the matrix
-PATIENCE = 20.0  # seconds for one pair: on a wrong pairing real engines are silent for 300
-TOGETHER = 8  # requests of a burst
-LONG_ANSWER = 128  # tokens of the answer that is cancelled
-FILLER = 1  # the token an over-long prompt is made of
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pdctl.fleet.peer_json import Object
 
 PATHS = paths("server_info")
+AT_ONCE = 48  # engines looked at together, with up to five sockets each
+PATIENCE = 5.0  # seconds for one look: /server_info and /health ask the scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,6 @@ def _read(body: dict[str, object]) -> ServerInfo:
         served_model_name=str(body.get("served_model_name") or ""),
         version=str(body.get("version") or ""),
     )
-
-
-AT_ONCE = 48  # engines looked at together, with up to five sockets each
-PATIENCE = 5.0  # seconds for one look: /server_info and /health ask the scheduler
 
 
 class Look(NamedTuple):

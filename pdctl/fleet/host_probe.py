@@ -35,6 +35,18 @@ PEERMEM = ("nvidia_peermem", "nv_peer_mem")
 OPEN_DRIVER = "Open Kernel Module"
 ROOT = Path("/")
 UNLIMITED_FILES = 1 << 30  # what an unlimited RLIMIT_NOFILE counts as
+CLASS = "class/infiniband"
+MAX_GIDS = 256  # entries of a port's table
+NO_GID = frozenset("0:")
+RTM_NEWADDR, RTM_GETADDR = 20, 22
+NLMSG_ERROR, NLMSG_DONE = 2, 3
+NLM_F_REQUEST, NLM_F_DUMP = 1, 0x300
+IFA_ADDRESS, IFA_LOCAL = 1, 2
+HEAD = struct.Struct("=IHHII")  # length, type, flags, sequence, port
+IFADDR = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, interface
+ATTRIBUTE = struct.Struct("=HH")  # length, type
+READ = 64 * 1024
+PATIENCE = 1.0  # seconds
 
 
 def look(
@@ -115,11 +127,6 @@ def _clock_offset(engines: Iterable[Engine]) -> float | None:
     return max((engine.clock_offset for engine in engines if engine.clock_offset is not None), key=abs, default=None)
 
 
-CLASS = "class/infiniband"
-MAX_GIDS = 256  # entries of a port's table
-NO_GID = frozenset("0:")
-
-
 def devices(sysfs: Path) -> tuple[RdmaDevice, ...]:
     try:
         folders = sorted((sysfs / CLASS).iterdir())
@@ -156,17 +163,6 @@ def _line(file: Path) -> str:
         return file.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         return ""
-
-
-RTM_NEWADDR, RTM_GETADDR = 20, 22
-NLMSG_ERROR, NLMSG_DONE = 2, 3
-NLM_F_REQUEST, NLM_F_DUMP = 1, 0x300
-IFA_ADDRESS, IFA_LOCAL = 1, 2
-HEAD = struct.Struct("=IHHII")  # length, type, flags, sequence, port
-IFADDR = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, interface
-ATTRIBUTE = struct.Struct("=HH")  # length, type
-READ = 64 * 1024
-PATIENCE = 1.0  # seconds
 
 
 def addresses() -> tuple[str, ...]:

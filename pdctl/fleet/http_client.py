@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 CANCELLED = "cancelled"  # the reason of a call we gave up ourselves
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 __all__ = ["Answer", "Response", "Unanswered", "delete", "exchange", "finish", "get", "post"]
+DONE = b"[DONE]"  # how OpenAI's and sglang's streams end
+MAX_LINE = 8 * 1024 * 1024  # bytes; a stream without line ends is no event stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +151,6 @@ def exchange(method: str, url: str, body: object, timeout: float, key: str = "")
 def _taken(call: Call) -> Iterator[bytes]:
     while call.pieces:
         yield call.pieces.pop(0)
-
-
-DONE = b"[DONE]"  # how OpenAI's and sglang's streams end
-MAX_LINE = 8 * 1024 * 1024  # bytes; a stream without line ends is no event stream
 
 
 def payloads(pieces: Iterable[bytes]) -> Iterator[bytes]:

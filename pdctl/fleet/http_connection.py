@@ -41,6 +41,11 @@ OTHERS = (
     (re.compile(rb"\0[\0-\xff]{2}[\x04\x07][\0-\xff]\0{4}"), "HTTP/2 only, as a gRPC server does"),
     (re.compile(rb"SSH-"), "SSH, not HTTP"),
 )
+READ = 64 * 1024  # bytes asked of the socket at a time
+MAX_BODY = 32 * 1024 * 1024  # bytes; an engine's /server_info is about 100 KiB
+IN, OUT = select.POLLIN, select.POLLOUT
+LEFT_HALFWAY = (errno.EPIPE, errno.ECONNRESET)
+NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
 
 
 class Reader:
@@ -136,13 +141,6 @@ def _stranger(said: bytearray) -> Unanswered:
         if beginning.match(said):
             return Unanswered(f"it speaks {speaks}")
     return Unanswered(f"answered with something that is not HTTP: {bytes(said[:24])!r}")
-
-
-READ = 64 * 1024  # bytes asked of the socket at a time
-MAX_BODY = 32 * 1024 * 1024  # bytes; an engine's /server_info is about 100 KiB
-IN, OUT = select.POLLIN, select.POLLOUT
-LEFT_HALFWAY = (errno.EPIPE, errno.ECONNRESET)
-NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
 
 
 class Call:

@@ -29,6 +29,14 @@ UNAUTHORIZED = (401, 403)
 LOCKED = re.compile(r"answered (?:401|403)\b")
 MAX_WORKERS = 2048  # of one router; whoever names more is not believed: each would be asked, kept and judged
 ONE_BY_ONE = 10.0  # seconds for a router that asks all its workers before it answers
+READINESS, WORKERS, METRICS = "/readiness", "/workers", "/metrics"
+SUMMARY = INFO_PATHS[1]  # of the router itself, or of workers behind it
+LOOKS = (READINESS, WORKERS, METRICS, SUMMARY)
+PATIENCE = 5.0  # seconds for one look
+METRICS_PORT = 29000  # of sglang_router and smg, unless --prometheus-port says otherwise
+STATE, HEALTH = "smg_worker_cb_state", "smg_worker_health"
+PAIR_STATE = "pdctl_router_breaker_state"
+STATES = (0, 1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,16 +166,6 @@ def _worker(entry: Object) -> RouterWorker:
         load=peer_json.integer(entry.get("load")) or 0,
         reason=peer_json.excerpt(peer_json.text(entry.get("reason"))),
     )
-
-
-READINESS, WORKERS, METRICS = "/readiness", "/workers", "/metrics"
-SUMMARY = INFO_PATHS[1]  # of the router itself, or of workers behind it
-LOOKS = (READINESS, WORKERS, METRICS, SUMMARY)
-PATIENCE = 5.0  # seconds for one look
-METRICS_PORT = 29000  # of sglang_router and smg, unless --prometheus-port says otherwise
-STATE, HEALTH = "smg_worker_cb_state", "smg_worker_health"
-PAIR_STATE = "pdctl_router_breaker_state"
-STATES = (0, 1, 2)
 
 
 def probe_router(

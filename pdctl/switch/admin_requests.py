@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 MODEL_INFO, SERVER_INFO = paths("model_info")[0], paths("server_info")[0]
 NOT_IDLE = "not idle"  # in sglang's refusal: try again
 LOOK = 10.0  # seconds for one look
+PATIENCE = 10.0  # seconds for one call
+WORKERS = "/workers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,6 @@ class Instance:
         known = bootstrap_probe.registration(host, port, ranks, LOOK)
         count = "" if known.registered is None else f" ({known.registered} of {ranks} ranks)"
         return "" if known.complete else f"its ranks are not all at {host}:{port}{count}: {known.reason}"
-
-
-PATIENCE = 10.0  # seconds for one call
-WORKERS = "/workers"
 
 
 class Entry(NamedTuple):

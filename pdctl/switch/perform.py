@@ -25,6 +25,13 @@ CANARY = 60.0  # seconds
 # A decode of sglang 0.5.23 keeps the address that a prefill had before it was a decode, and its bootstrap server does
 # not tell: it asks anew once a room has waited SGLANG_DISAGGREGATION_WAITING_TIMEOUT (300 s; seen, in 321 s).
 CANARY_OF_RETURNED = 400.0
+AGAIN = 0.5  # seconds between two looks
+BETWEEN_TURNS = 1.0  # seconds between two orders to an instance that is not idle
+SLICE = 5.0  # seconds of draining until it is said again what is left
+ROUTER = 60.0  # seconds for a router to do what it has accepted
+SETTLE = 30.0  # seconds for the instance to be what it said it is
+PAIR = 20.0  # seconds for the first canary of a pair; the next one may take what is left
+PROMPT = Prompt("Hello", tokens=2)
 
 
 def canary_seconds(order: Order, fleet: Fleet) -> float:
@@ -59,15 +66,6 @@ def _ranks(order: Order, fleet: Fleet) -> str:
     if order.to != PREFILL:
         return ""
     return f", {fleet.target.ranks} rank(s) at {fleet.target.host}:{port_of(order, fleet)}"
-
-
-AGAIN = 0.5  # seconds between two looks
-BETWEEN_TURNS = 1.0  # seconds between two orders to an instance that is not idle
-SLICE = 5.0  # seconds of draining until it is said again what is left
-ROUTER = 60.0  # seconds for a router to do what it has accepted
-SETTLE = 30.0  # seconds for the instance to be what it said it is
-PAIR = 20.0  # seconds for the first canary of a pair; the next one may take what is left
-PROMPT = Prompt("Hello", tokens=2)
 
 
 class Left(Enum):

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PREFILL, DECODE = "prefill", "decode"
 ROLES = (PREFILL, DECODE)
+SCHEMA = "pdctl.role-switch/1"
+FILE = "switches.jsonl"
 
 
 def other(role: str) -> str:
@@ -127,10 +129,6 @@ def _held(directory: Path, url: str) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-SCHEMA = "pdctl.role-switch/1"
-FILE = "switches.jsonl"
 
 
 def document(order: Order, result: Result) -> dict[str, object]:

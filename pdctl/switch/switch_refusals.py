@@ -21,6 +21,21 @@ if TYPE_CHECKING:
 
 LOOK = 30.0  # seconds for the whole fleet
 EMBEDDED = "sglang_compat"  # only pdctl's own engine says so
+# SGLang 0.5.23: whose KV managers can be put together anew. ascend inherits mooncake's word for it.
+SWITCHABLE = frozenset(("mooncake", "mooncake_tcp", "mori", "ascend"))
+FLAG = "enable_pd_role_switch"
+DECODE_CACHE = "disaggregation_decode_enable_radix_cache"
+# What prefill and decode must have in common, or the one would not fit into the pool of the other.
+ALIKE = (
+    ("tp_size", "tensor parallel size"),
+    ("pp_size", "pipeline stages"),
+    ("dp_size", "data parallel size"),
+    ("attn_dp_size", "attention DP groups"),
+    ("page_size", "page size"),
+    ("kv_cache_dtype", "KV cache type"),
+    ("served_model_name", "served model"),
+)
+BOOTSTRAP_WITHIN = 5.0  # seconds
 
 
 class Member(NamedTuple):
@@ -99,23 +114,6 @@ def read(order: Order) -> Fleet:
         for url, engine in zip(urls, engines, strict=True)
     ]
     return Fleet(members[0]._replace(name=order.name), tuple(members[1:]), routers)
-
-
-# SGLang 0.5.23: whose KV managers can be put together anew. ascend inherits mooncake's word for it.
-SWITCHABLE = frozenset(("mooncake", "mooncake_tcp", "mori", "ascend"))
-FLAG = "enable_pd_role_switch"
-DECODE_CACHE = "disaggregation_decode_enable_radix_cache"
-# What prefill and decode must have in common, or the one would not fit into the pool of the other.
-ALIKE = (
-    ("tp_size", "tensor parallel size"),
-    ("pp_size", "pipeline stages"),
-    ("dp_size", "data parallel size"),
-    ("attn_dp_size", "attention DP groups"),
-    ("page_size", "page size"),
-    ("kv_cache_dtype", "KV cache type"),
-    ("served_model_name", "served model"),
-)
-BOOTSTRAP_WITHIN = 5.0  # seconds
 
 
 class Refusal(NamedTuple):

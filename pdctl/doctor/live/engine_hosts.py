@@ -35,6 +35,10 @@ LARGE, SLOW = 64.0, 0.1  # MB of a transfer that says something about speed; sha
 CRAWL = 0.001  # GB/s; any network is above it
 NOTICED = 200.0  # ms; nobody waits for less
 NOT_HERE = "no instance runs on this host; run doctor where they do"
+LOCAL = (Needs.ENDPOINT, Needs.HOST)
+PLACE = "this shell"
+PER_RANK = 8  # sockets to each rank of the other side: ZMQ both ways, bootstrap, transfer library, and some to spare
+BASE = 256  # files a process has open before it talks to anybody
 
 
 def here(facts: Facts) -> list[Engine]:
@@ -304,25 +308,6 @@ def _used(facts: Facts) -> list[RdmaDevice] | Skipped | Unknown:
     return [device for device in host.rdma if device.name in wanted or (not wanted and device.state == ACTIVE)]
 
 
-LOCAL = (Needs.ENDPOINT, Needs.HOST)
-DEVICE_CHECKS = (
-    Check("PD401", LOCAL, missing),
-    Check("PD401", (Needs.TOPOLOGY, Needs.HOST), missing_planned),
-    Check("PD402", LOCAL, port_down),
-    Check("PD403", LOCAL, gids),
-    Check("PD404", LOCAL, memlock),
-    Check("PD405", LOCAL, gpudirect),
-    Check("PD406", LOCAL, tcp),
-    Check("PD412", LOCAL, slow),
-    Check("PD412", (Needs.ENDPOINT,), crawling),
-)
-
-
-PLACE = "this shell"
-PER_RANK = 8  # sockets to each rank of the other side: ZMQ both ways, bootstrap, transfer library, and some to spare
-BASE = 256  # files a process has open before it talks to anybody
-
-
 def judged(judge: Callable[[Servers], Verdict], facts: Facts) -> list[Finding] | Skipped | Unknown:
     """A question for a command line, asked of this shell's environment beside what runs here."""
     engines = here(facts)
@@ -384,6 +369,15 @@ def files(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 CHECKS = (
+    Check("PD401", LOCAL, missing),
+    Check("PD401", (Needs.TOPOLOGY, Needs.HOST), missing_planned),
+    Check("PD402", LOCAL, port_down),
+    Check("PD403", LOCAL, gids),
+    Check("PD404", LOCAL, memlock),
+    Check("PD405", LOCAL, gpudirect),
+    Check("PD406", LOCAL, tcp),
+    Check("PD412", LOCAL, slow),
+    Check("PD412", (Needs.ENDPOINT,), crawling),
     Check("PD407", LOCAL, partial(judged, environment_checks.ucx)),
     Check("PD411", LOCAL, partial(judged, environment_checks.dead)),
     Check("PD413", LOCAL, partial(judged, environment_checks.mnnvl)),

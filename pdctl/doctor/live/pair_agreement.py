@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from pdctl.doctor.finding import Finding
     from pdctl.fleet.observations import Engine
 
+LAYOUT = ("enable_page_major_kv_layout", "enable_kv_cache_sharding")
+Groups = dict["Hashable", "list[Engine]"]
+OWN = ("PD301", "PD302", "PD310")  # judged by more than their row
+LIVE = (Needs.ENDPOINT,)
+
 
 class Row(NamedTuple):
     """One setting of the table, with how it is read from /server_info and when two values of it clash."""
@@ -104,8 +109,6 @@ def show(value: Hashable) -> str:
 
 
 # Readers of derived values.
-
-LAYOUT = ("enable_page_major_kv_layout", "enable_kv_cache_sharding")
 
 
 def _speculation(engine: Engine) -> Hashable:
@@ -283,9 +286,6 @@ def rows(codes: Iterable[str]) -> tuple[Row, ...]:
     return tuple(row for row in ROWS if row.code in wanted)
 
 
-Groups = dict["Hashable", "list[Engine]"]
-
-
 class Clash(NamedTuple):
     """Engines of one side with a value the other side's engines cannot take."""
 
@@ -452,8 +452,6 @@ def chunks(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return Unknown(f"{names(unread)}: page_size could not be read")
 
 
-OWN = ("PD301", "PD302", "PD310")  # judged by more than their row
-LIVE = (Needs.ENDPOINT,)
 CHECKS = (
     Check("PD302", LIVE, page_sizes),
     Check("PD310", LIVE, versions),

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from pdctl.doctor.facts import Facts
     from pdctl.doctor.finding import Finding
 
+LIVE = (Needs.ENDPOINT,)
+ROUTED = (Needs.ENDPOINT, Needs.ROUTER)
+Null = tuple["Claims", "tuple[Landing, ...]"]
+NULL = "the router's GET /workers has no bootstrap_port for it: it sends null, and a decode puts its own port there"
+
 
 def by_flag(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD202: the user (or the topology) wrote another port than the one the running prefill names."""
@@ -235,24 +240,6 @@ def with_remedy(facts: Facts, found: Finding, claim: Claims) -> Finding:
     return replace(found, fix=router_command(facts), evidence=evidence)
 
 
-LIVE = (Needs.ENDPOINT,)
-ROUTED = (Needs.ENDPOINT, Needs.ROUTER)
-CHECKS = (
-    Check("PD202", LIVE, by_flag),
-    Check("PD202", ROUTED, by_router),
-    Check("PD203", ROUTED, swapped),
-    Check("PD204", LIVE, collisions),
-    Check("PD206", LIVE, http_by_flag),
-    Check("PD206", ROUTED, http_by_router),
-    Check("PD219", ROUTED, rust_server),
-    Check("PD215", (Needs.TOPOLOGY, Needs.ENDPOINT), by_annotation),
-)
-
-
-Null = tuple["Claims", "tuple[Landing, ...]"]
-NULL = "the router's GET /workers has no bootstrap_port for it: it sends null, and a decode puts its own port there"
-
-
 def null(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD201: the router sends null for a prefill, and at least one decode takes its rooms elsewhere."""
     nulls = _nulls(facts)
@@ -377,4 +364,15 @@ def _pair(landing: Landing) -> str:
     return f"{landing.prefill} → {landing.decode}"
 
 
-NULL_CHECKS = (Check("PD201", ROUTED, null), Check("PD207", ROUTED, works_by_luck))
+CHECKS = (
+    Check("PD201", ROUTED, null),
+    Check("PD207", ROUTED, works_by_luck),
+    Check("PD202", LIVE, by_flag),
+    Check("PD202", ROUTED, by_router),
+    Check("PD203", ROUTED, swapped),
+    Check("PD204", LIVE, collisions),
+    Check("PD206", LIVE, http_by_flag),
+    Check("PD206", ROUTED, http_by_router),
+    Check("PD219", ROUTED, rust_server),
+    Check("PD215", (Needs.TOPOLOGY, Needs.ENDPOINT), by_annotation),
+)

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from pdctl.manifests.manifest import SaidSetting
 
 RUST = "SGLANG_RUST_SERVER"
+ANNOTATION = "sglang.ai/bootstrap-port"  # sglang_router 0.3.2, smg 1.13.0
+FORMER = "sglang.ai/mooncake.bootstrap-port"
+LOOPBACK_HOST = "127.0.0.1"  # sglang's default of --host
+WILDCARD = ("0.0.0.0", "::", "[::]")
 
 
 class Claim(NamedTuple):
@@ -185,22 +189,6 @@ def rust(servers: Servers) -> Iterator[Finding]:
 def _rust(engine: Server, observed: str, evidence: list[str]) -> Finding:
     url = engine.url or f"http://HOST:{engine.port}"
     return finding("PD219", engine.name, observed, str(engine.port), evidence, url=url, port=engine.port)
-
-
-PORT_CHECKS = (
-    written("PD201", null),
-    written("PD202", wrong),
-    written("PD203", swapped),
-    written("PD206", is_http),
-    written("PD207", lucky),
-    written("PD219", rust, embedded=False),
-)
-
-
-ANNOTATION = "sglang.ai/bootstrap-port"  # sglang_router 0.3.2, smg 1.13.0
-FORMER = "sglang.ai/mooncake.bootstrap-port"
-LOOPBACK_HOST = "127.0.0.1"  # sglang's default of --host
-WILDCARD = ("0.0.0.0", "::", "[::]")
 
 
 def loopback(servers: Servers) -> Iterator[Finding]:
@@ -419,6 +407,12 @@ def _bound(engine: Server) -> Iterator[Bound]:
 
 
 CHECKS = (
+    written("PD201", null),
+    written("PD202", wrong),
+    written("PD203", swapped),
+    written("PD206", is_http),
+    written("PD207", lucky),
+    written("PD219", rust, embedded=False),
     written("PD204", partial(collisions, code="PD204")),
     written("PD208", loopback),
     written("PD211", stable_names, embedded=False),

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from pdctl.doctor.finding import Finding
     from pdctl.doctor.static.servers import RouterLine, Server, Servers
 
+INTERVAL, FAILURES = "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL", "SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE"
+SHORTEST = 10.0  # seconds of silence after which SGLang's defaults take a prefill for dead: 2 misses, 5 s apart
+MOONCAKE = ("mooncake", "mooncake_tcp")
+CUDA = ("all", "cuda", "cuda_copy", "cuda_ipc")
+WIRES = ("all", "tcp", "ib", "rc", "rc_x", "rc_v", "rc_verbs", "rc_mlx5", "ud", "ud_x", "ud_v", "dc", "dc_x", "srd")
+RDMA = ("mlx", "bnxt_re", "rdmap", "efa", "hfi", "irdma", "ibp", "roce")
+
 
 def wrong(servers: Servers) -> Iterator[Finding]:
     for side in servers.sides:
@@ -30,9 +37,6 @@ def wrong(servers: Servers) -> Iterator[Finding]:
             names = remark.names or (remark.name,)
             evidence = [side.env[name].evidence for name in names if name in side.env]
             yield finding("PD416", side.name, remark.message, remark.expected, evidence, fix=remark.fix)
-
-
-VARIABLE_CHECKS = (written("PD416", wrong, embedded=False),)
 
 
 class Limit(NamedTuple):
@@ -52,8 +56,6 @@ LIMITS: tuple[Limit, ...] = (
     Limit("SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE_TIMEOUT", "30 s", 3600),
 )
 FLAG_LIMITS: tuple[Limit, ...] = (Limit("watchdog-timeout", "300 s", 3600),)
-INTERVAL, FAILURES = "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL", "SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE"
-SHORTEST = 10.0  # seconds of silence after which SGLang's defaults take a prefill for dead: 2 misses, 5 s apart
 
 
 def neutered(servers: Servers) -> Iterator[Finding]:
@@ -153,22 +155,6 @@ def _unservable(router: RouterLine) -> Iterator[tuple[str, str, str, Severity | 
     if not router.decodes:
         observed = "PD mode without --decode: every request is answered 503"
         yield observed, "every decode", "add --decode http://HOST:PORT", None
-
-
-CHECKS = (
-    written("PD606", neutered),
-    written("PD615", gap),
-    written("PD617", hasty),
-    written("PD618", unservable),
-    written("PD801", blind, embedded=False),
-    written("PD802", unmeasured, embedded=False),
-)
-
-
-MOONCAKE = ("mooncake", "mooncake_tcp")
-CUDA = ("all", "cuda", "cuda_copy", "cuda_ipc")
-WIRES = ("all", "tcp", "ib", "rc", "rc_x", "rc_v", "rc_verbs", "rc_mlx5", "ud", "ud_x", "ud_v", "dc", "dc_x", "srd")
-RDMA = ("mlx", "bnxt_re", "rdmap", "efa", "hfi", "irdma", "ibp", "roce")
 
 
 def missing_devices(servers: Servers) -> Verdict:
@@ -320,11 +306,18 @@ def mnnvl(servers: Servers) -> Iterator[Finding]:
             yield finding("PD413", side.name, observed, "no MC_FORCE_MNNVL", evidence, fix="unset MC_FORCE_MNNVL")
 
 
-NETWORK_CHECKS = (
+CHECKS = (
     written("PD401", missing_devices, embedded=False),
     written("PD407", ucx, embedded=False),
     written("PD410", small_pages, embedded=False),
     written("PD411", dead, embedded=False),
     written("PD413", mnnvl, embedded=False),
     written("PD414", pools_differ, embedded=False),
+    written("PD416", wrong, embedded=False),
+    written("PD606", neutered),
+    written("PD615", gap),
+    written("PD617", hasty),
+    written("PD618", unservable),
+    written("PD801", blind, embedded=False),
+    written("PD802", unmeasured, embedded=False),
 )

@@ -33,6 +33,13 @@ SHELLED = re.compile(r"\$\{(\w+)\}|\$([A-Za-z_]\w*)")
 OWN = re.compile(r".*(_SERVICE_HOST|_SERVICE_PORT\w*|_PORT\w*)")  # Kubernetes adds them for every Service
 GIVEN = re.compile(r"(LWS|RBG_LWP)_\w+")  # the operator sets them in every pod, whether written or not
 PER_RANK = ("node-rank", "host", "port", "base-gpu-id")  # only node 0 serves
+TAGGED = "a tag that names the release"
+NO_SERVICES = Skipped("no Services: this is no manifest")
+ROUTER_METRICS = 29000  # of sglang-router 0.3.2 and smg 1.13.0, unless --prometheus-port says otherwise
+ROUTER_PORT = 30000  # --port of sglang_router 0.3.2
+ENGINE_PORT = 30000
+ALIKE = 0.7  # of two words that are one, mistyped
+BOOTSTRAP = 8998
 
 
 def of_pods(judge: Callable[[Manifest], Iterator[Finding]]) -> Callable[[Servers], Verdict]:
@@ -88,9 +95,6 @@ def _probe(probe: Probe, role: str) -> tuple[str, str, str] | None:
         observed = f"its {what} kills the pod after a single miss"
         return observed, "three misses in a row", "set failureThreshold of the livenessProbe to 3"
     return None
-
-
-TAGGED = "a tag that names the release"
 
 
 def images(servers: Servers) -> list[Finding]:
@@ -220,22 +224,6 @@ def _drift(leader: Server, worker: Server) -> Iterator[tuple[str, str, str, list
         yield "image", both[0], both[1], [leader.place(), worker.place()]
 
 
-POD_CHECKS = (
-    written("PD607", of_pods(probes)),
-    written("PD608", images),
-    written("PD609", of_pods(grace)),
-    written("PD616", copies),
-    written("PD619", of_pods(variables)),
-    written("PD621", dns),
-)
-
-
-NO_SERVICES = Skipped("no Services: this is no manifest")
-ROUTER_METRICS = 29000  # of sglang-router 0.3.2 and smg 1.13.0, unless --prometheus-port says otherwise
-ROUTER_PORT = 30000  # --port of sglang_router 0.3.2
-ENGINE_PORT = 30000
-
-
 def selects_nothing(servers: Servers) -> Verdict:
     """PD221: the labels of no pod template in these files match its selector."""
     if servers.manifest is None:
@@ -290,9 +278,6 @@ def _alike(labels: Mapping[str, str], selector: Mapping[str, str]) -> int:
         elif said is not None and difflib.SequenceMatcher(None, said, value).ratio() > ALIKE:
             score += 1
     return score
-
-
-ALIKE = 0.7  # of two words that are one, mistyped
 
 
 def _spelt(labels: Mapping[str, str]) -> str:
@@ -369,9 +354,6 @@ def _ports(container: Container) -> tuple[int, ...]:
     return (port, bootstrap) if flags.text("disaggregation-mode") == "prefill" else (port,)
 
 
-BOOTSTRAP = 8998
-
-
 def unpublished(servers: Servers) -> Verdict:
     """PD223: a router calls an engine at a port where its Service, or the engine itself, does not listen."""
     found = []
@@ -436,4 +418,10 @@ CHECKS = (
     written("PD221", selects_nothing),
     written("PD222", target_ports),
     written("PD223", unpublished),
+    written("PD607", of_pods(probes)),
+    written("PD608", images),
+    written("PD609", of_pods(grace)),
+    written("PD616", copies),
+    written("PD619", of_pods(variables)),
+    written("PD621", dns),
 )

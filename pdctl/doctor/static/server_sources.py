@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from pdctl.manifests.manifest import Container, Manifest, ManifestPod, Service
     from pdctl.topology.model import Topology
 
+TAG = re.compile(r":v?(\d+\.\d+\.\d+\w*(?:\.post\d+)?)[^/@:]*(?:@|$)")  # lmsysorg/sglang:v0.5.18-cu126
+EXPANSION = re.compile(r"\$\((\w+)\)")
+ORDINAL = re.compile(r"(.+)-\d+")  # how the pods of a StatefulSet, a LeaderWorkerSet, a role of a group are called
+
 
 def from_plan(topology: Topology, plan: Plan) -> Servers:
     engines = tuple(_server(topology, one) for one in plan.instances)
@@ -121,11 +125,6 @@ def _rehearsed(flags: Flags, prefills: tuple[Listed, ...]) -> tuple[Listed, ...]
         each._replace(port=port, evidence=f"{said.evidence} (a rehearsal)")
         for each, port in zip(prefills, ports, strict=True)
     )
-
-
-TAG = re.compile(r":v?(\d+\.\d+\.\d+\w*(?:\.post\d+)?)[^/@:]*(?:@|$)")  # lmsysorg/sglang:v0.5.18-cu126
-EXPANSION = re.compile(r"\$\((\w+)\)")
-ORDINAL = re.compile(r"(.+)-\d+")  # how the pods of a StatefulSet, a LeaderWorkerSet, a role of a group are called
 
 
 def from_manifest(manifest: Manifest) -> Servers:
