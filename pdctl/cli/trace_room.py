@@ -209,10 +209,8 @@ def _read(wanted: WantedRoom, sources: log_sources.Sources, reading: LogReading,
     try:
         library = log_sources.library(log_sources.opened(sources), reading, progress)
         log_sources.tell_window(library, reading)
-        from pdctl.trace.summaries import ListNotes
-
         rooms = find(library, wanted)
-        said = () if any(room.events for room in rooms) else ListNotes(library).of_one()
+        said = () if any(room.events for room in rooms) else _why_unnamed(library)
     finally:
         progress.close()
     if verbose:
@@ -220,6 +218,12 @@ def _read(wanted: WantedRoom, sources: log_sources.Sources, reading: LogReading,
     for line in said:
         term.err().write(f"note: {visible(line, term.err())}")
     return rooms
+
+
+def _why_unnamed(library: Library) -> tuple[str, ...]:
+    from pdctl.trace.summaries import ListNotes  # late: a room that is found needs none of it
+
+    return ListNotes(library).of_one()
 
 
 def _follow(

@@ -110,29 +110,34 @@ class _Notes:
         self.found: dict[str, str] = {}  # what else was seen → why
         self.ports: dict[str, int] = {}
         self.timeouts: dict[str, float] = {}
+        self._told: set[str] = set()  # rows of which a further line shows nothing new
 
     def take(self, said: Said) -> None:
         row, values = said.row, said.values
-        why = f"`{said.prefix.message[:72]}` ({row.id})"
         self.speakers[row.speaker] += 1
         self.launchers += row.id in LAUNCHERS
+        if row.id in self._told:
+            return
+        why = f"`{said.prefix.message[:72]}` ({row.id})"
         if row.role:
             self.roles.setdefault(row.role, why)
         if row.backend:
             self.backends.setdefault(row.backend, why)
         self._level(said)
         known = adapter(row.speaker)
+        details = hints(row.speaker, row.id) if known is not None and known.dated else ()
         if known is not None and known.dated:
             self._bound(row.span, why)
-            for hint in hints(row.speaker, row.id):
+            for hint in details:
                 if re.match(hint.pattern, hint.detail(said)):
                     self._bound(hint.span, why)
         if row.needs in ("--log-requests", "--enable-request-time-stats-logging"):
             self.found.setdefault(row.needs, why)
-        for sign in row.proves:
-            read = _READERS.get(sign)
-            if read is not None:
-                read(self, said, why)
+        readers = [_READERS[sign] for sign in row.proves if sign in _READERS]
+        for read in readers:
+            read(self, said, why)
+        if not details and not readers and "(?P<seconds>" not in row.pattern:
+            self._told.add(row.id)
         if "state" in values and "seconds" in values:
             name = "bootstrap" if values["state"] == "Bootstrapping" else "waiting"
             seconds = numerals.real(values["seconds"])

@@ -51,13 +51,18 @@ class Speech:
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self.rows = tuple(rows)
-        entries = [(_Entry(row), heads(row.pattern)) for row in self.rows]
+        entries = [_Entry(row) for row in self.rows]
+        places: dict[bytes, list[int]] = {}
+        floating: list[int] = []
+        for at, row in enumerate(self.rows):
+            keys = heads(row.pattern)
+            for key in keys:
+                places.setdefault(key, []).append(at)
+            if not keys:
+                floating.append(at)
         # Rows without a fixed beginning are tried on every line, in their place among the others.
-        self._floating = tuple(entry for entry, keys in entries if not keys)
-        self._by_head = {
-            key: tuple(entry for entry, keys in entries if not keys or key in keys)
-            for key in {key for _, keys in entries for key in keys}
-        }
+        self._floating = tuple(entries[at] for at in floating)
+        self._by_head = {key: tuple(entries[at] for at in sorted((*own, *floating))) for key, own in places.items()}
 
     def match(self, raw: bytes, speakers: frozenset[Speaker] | None = None) -> Said | None:
         """The row this line is, or None. speakers: only rows these write (adapters.speaks); None: any."""
@@ -91,21 +96,13 @@ def heads(pattern: str) -> frozenset[bytes]:
 
 def lead(pattern: str) -> bytes:
     """The literal text every match of `pattern` begins with."""
-    out: list[str] = []
-    at = 0
-    while at < len(pattern):
-        char = pattern[at]
-        if char == "\\" and at + 1 < len(pattern) and not pattern[at + 1].isalnum():
-            char, at = pattern[at + 1], at + 1
-        elif char in "\\.^$*+?{}[]|()":
-            break
-        at += 1
-        if pattern[at : at + 1] in ("*", "?", "{"):  # the character itself may be missing
-            break
-        out.append(char)
-    return "".join(out).encode()
+    found = _LITERAL.match(pattern)
+    assert found is not None  # it matches the empty text
+    return re.sub(r"\\(.)", r"\1", found[0], flags=re.DOTALL).encode()
 
 
+# Characters that stand for themselves, none that a quantifier behind it lets be missing.
+_LITERAL = re.compile(r"(?:(?:[^\\.^$*+?{}\[\]|()]|\\[^0-9A-Za-z])(?![*?{]))*", re.DOTALL)
 # `(?:Prefill|Decode) batch`: words alone, nothing that repeats.
 _CHOICE = re.compile(r"\((?:\?:|\?P<\w+>)((?:[\w .:,'-]+\|)+[\w .:,'-]+)\)(?![*+?{])")
 _FIELDS = re.compile(rb'(?<!\S)(request_id|uri|path|method|status_code|latency)="?([!-~]{1,512}?)"?(?= |$)')

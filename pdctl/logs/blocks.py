@@ -145,6 +145,10 @@ class LineNumbers:
             insort(self._known, (offset, line))
 
     @property
+    def path(self) -> str:
+        return self._part.path
+
+    @property
     def origin(self) -> str:
         return self._part.origin
 
@@ -220,11 +224,17 @@ class LazyPlace(Place):
     __slots__ = ("_lines",)
     _lines: LineNumbers
 
-    def __init__(self, file: str, offset: int, lines: LineNumbers) -> None:
-        object.__setattr__(self, "file", file)
+    def __init__(self, offset: int, lines: LineNumbers) -> None:
         object.__setattr__(self, "offset", offset)
         object.__setattr__(self, "_lines", lines)
-        object.__setattr__(self, "origin", lines.origin)
+
+    @property
+    def file(self) -> str:
+        return self._lines.path
+
+    @property
+    def origin(self) -> str:
+        return self._lines.origin
 
     @property
     def line(self) -> int:

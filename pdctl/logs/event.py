@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
 
@@ -35,8 +35,7 @@ class Place:
         return f"{self.path}:{self.line}"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """`instance` is the lane: a run's instance name, or the file's stem. `rank` is "" or as logged ("DP1 TP3").
 
     t: seconds since the epoch on the clock of the host that wrote it, None when the line carries no time;
@@ -60,7 +59,8 @@ class Event:
 
     def proves(self, *signs: Sign) -> bool:
         """Whether any of these follows from the line."""
-        return any(sign in self.row.proves for sign in signs)
+        proven = self.row.proves
+        return bool(proven) and any(sign in proven for sign in signs)
 
     @property
     def room(self) -> int | None:

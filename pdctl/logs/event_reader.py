@@ -24,11 +24,12 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class EventReader:
-    """Reads the lines of one log."""
+    """Reads the lines of one log. of_engine: no line of it is a router's."""
 
     def __init__(self, instance: str, identity: Identity, speech: Speech, clock: Clock) -> None:
         self._instance = instance
         self._role = identity.role
+        self.of_engine = identity.role in ("prefill", "decode", "unified")
         self._speech = speech
         self._clock = clock
         self._speakers = None if identity.speaker is None else frozenset({identity.speaker})

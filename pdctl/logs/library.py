@@ -197,11 +197,10 @@ class Library:
 
     def _within(self, log: Log, cut: window.PartRanges, since: float, until: float) -> Iterator[Event]:
         reader, lines = self._reader(log), self._lines(cut.part)
-        engine = self.identity(log).role in ("prefill", "decode", "unified")
         for start, stop in cut.ranges:
             inside = since == float("-inf")
             raws = window.lines(cut.part, start, stop, lines)
-            for raw in raws if engine else rejoined_lists(raws):
+            for raw in raws if reader.of_engine else rejoined_lists(raws):
                 for event in reader.known(raw):
                     if event.t is not None:
                         inside = since <= event.t + event.uncertainty_s and event.t <= until

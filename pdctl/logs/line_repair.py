@@ -39,15 +39,15 @@ _MARK = b"\xef\xbb\xbf"
 APART = 5  # seconds at most between two lines that were written into each other
 # A value in quotes, as repr, JSON and Rust's Debug write it: a quote of the same kind inside it is escaped. An
 # apostrophe within a word opens nothing. Where no quote ends it, the text ends in it: found so without a second look.
-_QUOTED = re.compile(
-    rb"""(?<![0-9A-Za-z])(?:'(?:[^'\\]|\\.)*\\?(?P<one>'|\Z)|"(?:[^"\\]|\\.)*\\?(?P<two>"|\Z))|(?P<odd>["`])""",
-    re.DOTALL,
+# These three are strings: `re` compiles them when a line first needs them, which in most logs is never.
+_QUOTED = (
+    rb"""(?s)(?<![0-9A-Za-z])(?:'(?:[^'\\]|\\.)*\\?(?P<one>'|\Z)|"(?:[^"\\]|\\.)*\\?(?P<two>"|\Z))|(?P<odd>["`])"""
 )
-_BRACKETED = re.compile(rb"\([^()\[\]{}]*\)|\[[^()\[\]{}]*\]|\{[^()\[\]{}]*\}")
+_BRACKETED = rb"\([^()\[\]{}]*\)|\[[^()\[\]{}]*\]|\{[^()\[\]{}]*\}"
 _NESTED = 16  # brackets in brackets
 # Words behind which sglang 0.5.3 to 0.5.23 writes a client's text without quotes: `Req RID …`, `request RID`, `for
 # RID`, the text of an exception, a model's name, a body.
-_CLIENTS = re.compile(
+_CLIENTS = (
     rb"(?i)(?<![a-z])(?:rids?|req|requests?|abort\w*|for(?! \d)|models?|lora\w*|adapters?|tools?|functions?|texts?"
     rb"|prompts?|body|paths?|ur[il]s?|headers?|cookie|errors?|exceptions?|fail\w*|invalid|unknown|unexpected|users?"
     rb"|obj|input_\w+|names?|messages?|templates?|schemas?|grammars?|regex|json|reasons?|got|received?|object"
@@ -78,14 +78,14 @@ def _is_joint(before: bytes, head: bytes) -> bool:
     if first.resolution_s != second.resolution_s or abs(_seconds(first) - _seconds(second)) > APART:
         return False
     text = parts.line[parts.at :]
-    if any(found["odd"] or not (found["one"] or found["two"]) for found in _QUOTED.finditer(text)):
+    if any(found["odd"] or not (found["one"] or found["two"]) for found in re.finditer(_QUOTED, text)):
         return False
-    text = _QUOTED.sub(b"''", text)
+    text = re.sub(_QUOTED, b"''", text)
     for _ in range(_NESTED):
-        text, found = _BRACKETED.subn(b"", text)
+        text, found = re.subn(_BRACKETED, b"", text)
         if not found:
             break
-    return not any(bracket in text for bracket in b"()[]{}") and _CLIENTS.search(text) is None
+    return not any(bracket in text for bracket in b"()[]{}") and re.search(_CLIENTS, text) is None
 
 
 def _seconds(stamp: Stamp) -> float:

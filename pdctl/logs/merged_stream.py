@@ -6,11 +6,8 @@ Memory is bounded: lines are written out as they are read. What lies beyond LIMI
 from __future__ import annotations
 
 import errno
-import heapq
-import mmap
 import os
 import sys
-import tempfile
 from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +17,7 @@ from pdctl.logs import collector_format
 from pdctl.logs.part import Compression, LogPart, Spool, modified, open_part
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Callable, Iterable, Iterator
 
     from pdctl.engines.identify import Identity
@@ -156,6 +154,8 @@ class SourceLines:
 
 
 def _file() -> Spool:
+    import tempfile  # late, as mmap and heapq below: most logs are no merged streams
+
     try:
         with tempfile.TemporaryFile(prefix="pdctl-", buffering=0) as file:
             return Spool(os.dup(file.fileno()))
@@ -167,6 +167,8 @@ def _unwritten(error: OSError) -> NotProbedError:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         said = "each source of a merged stream takes two open files, and no more may be opened"
         return NotProbedError(said, "raise the limit (ulimit -n 4096), or give fewer sources at once")
+    import tempfile
+
     return NotProbedError(
         f"a merged stream cannot be taken apart in {tempfile.gettempdir()}: {error.strerror}",
         "free some space there, or set TMPDIR to a directory with as much room as the stream is long",
@@ -174,6 +176,8 @@ def _unwritten(error: OSError) -> NotProbedError:
 
 
 def _mapped(spool: Spool) -> mmap.mmap:
+    import mmap
+
     return mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ)
 
 
@@ -278,6 +282,8 @@ def _merged(strands: list[_Strand]) -> _Strand:
         return strands[0]
     first = strands[0]
     whole = _Strand(first.group, first.part, first.pid)
+    import heapq
+
     for number, line in heapq.merge(*(each.sink.lines() for each in strands), key=lambda pair: pair[0]):
         whole.sink.add(number, line)
     return whole

@@ -49,7 +49,7 @@ class StartsAndEnds:
             places += [(raw.part, raw.place.offset) for raw in find(log, self._begin) if self._begins(log, raw)]
         for part, offset in places:
             lines = window.lines(part, offset, offset + START_BYTES, self._lines(part))
-            for event in self._until_traffic(log, rejoined_lists(lines)):
+            for event in self._until_traffic(log, lines if self._reader(log).of_engine else rejoined_lists(lines)):
                 place = (event.place.file, event.place.offset)
                 if place not in seen:
                     seen.add(place)
@@ -92,7 +92,7 @@ class StartsAndEnds:
         if first < behind:
             terms = [SearchTerm(literal) for literal in self._mark]
             for hit in search(ByteSpan(part, first, behind), terms, Buffer(SIZE)):
-                yield RawLine(LazyPlace(part.path, hit.offset, self._lines(part)), hit.text, part)
+                yield RawLine(LazyPlace(hit.offset, self._lines(part)), hit.text, part)
 
 
 @dataclass(frozen=True, slots=True)

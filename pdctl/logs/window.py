@@ -77,7 +77,7 @@ def lines(part: LogPart, start: int, end: int, numbers: LineNumbers) -> Iterator
                     return
                 if block.long_line.offset != long_line:
                     long_line = block.long_line.offset
-                    yield RawLine(LazyPlace(part.path, long_line, numbers), block.long_line.head, part)
+                    yield RawLine(LazyPlace(long_line, numbers), block.long_line.head, part)
                 continue
             at = block.start
             while at < block.end:
@@ -87,7 +87,7 @@ def lines(part: LogPart, start: int, end: int, numbers: LineNumbers) -> Iterator
                 behind = buffer.data.find(b"\n", at, block.end)
                 behind = block.end if behind < 0 else behind
                 text = bytes(buffer.data[at : min(behind, at + LINE)])
-                yield RawLine(LazyPlace(part.path, offset, numbers), text, part)
+                yield RawLine(LazyPlace(offset, numbers), text, part)
                 at = behind + 1
     finally:
         stream.close()

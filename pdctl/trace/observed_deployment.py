@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pdctl.engines.identify import Identity, Target
     from pdctl.logs.event import Event
     from pdctl.logs.library import Library
+    from pdctl.logs.source import Log
     from pdctl.logs.starts_and_ends import LogEnd
 
 RANKS = 4096  # more data parallel ranks than that nobody has
@@ -358,3 +359,19 @@ def parse_address(text: str) -> HostPort | None:
 
 def same_host(one: str, other: str) -> bool:
     return one == other or (one in LOOPBACKS and other in LOOPBACKS)
+
+
+SEPARATE = (
+    "give each process's log by itself, or let the collector name the source: kubectl logs --prefix, stern, docker "
+    "compose logs (without --no-log-prefix), journalctl -o json"
+)
+
+
+def is_mixed(log: Log, identity: Identity) -> bool:
+    """Lines of several roles stand in the log, or of several processes, and it could not be taken apart."""
+    several = not identity.role and any(reason.startswith("several roles") for reason in identity.reasons)
+    return log.mixed or several
+
+
+def mixed_logs(library: Library) -> frozenset[str]:
+    return frozenset(log.instance for log in library.logs if is_mixed(log, library.identity(log)))

@@ -23,8 +23,8 @@ from pdctl.trace.case import (
 )
 from pdctl.trace.causes.dead_processes import COMPARED, fix_of_death, unknown_of_death
 from pdctl.trace.diagnosis import Death
+from pdctl.trace.observed_deployment import mixed_logs
 from pdctl.trace.room import Evidence
-from pdctl.trace.source_kinds import mixed_logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

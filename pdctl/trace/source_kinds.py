@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pdctl.engines.versions import spell
 from pdctl.trace.diagnosis import LogSource, SourceKind
-from pdctl.trace.room import MissingEvidence, RoomOutcome
+from pdctl.trace.observed_deployment import SEPARATE, is_mixed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from pdctl.engines.identify import Identity
     from pdctl.logs.library import Library
     from pdctl.logs.source import Log
     from pdctl.trace.observed_deployment import ObservedDeployment
-    from pdctl.trace.room import Room
 
 CONTROL = frozenset(range(32)) - {9, 10, 12, 13, 27}
 SAMPLE = 1 << 15  # bytes that tell binary from text
@@ -27,9 +25,9 @@ def read_sources(library: Library, deployment: ObservedDeployment) -> tuple[LogS
 
 
 def _source(library: Library, deployment: ObservedDeployment, log: Log) -> LogSource:
-    glance = library.sample(log)
-    identity = glance.identity
-    lines = [line for line in (*glance.head, *glance.rest) if line.strip()]
+    sample = library.sample(log)
+    identity = sample.identity
+    lines = [line for line in (*sample.head, *sample.rest) if line.strip()]
     known = sum(library.speech.match(line) is not None for line in lines)
     kind = _kind(log, identity, lines, known)
     one = deployment.instances.get(log.instance)
@@ -103,32 +101,3 @@ def _said(kind: SourceKind, identity: Identity, lines: Sequence[bytes], known: i
 def files(log: Log) -> tuple[str, ...]:
     """What to open: of a source of a merged stream the stream itself."""
     return tuple(dict.fromkeys(part.origin or part.path for part in log.parts))
-
-
-SEPARATE = (
-    "give each process's log by itself, or let the collector name the source: kubectl logs --prefix, stern, docker "
-    "compose logs (without --no-log-prefix), journalctl -o json"
-)
-
-
-def is_mixed(log: Log, identity: Identity) -> bool:
-    """Lines of several roles stand in the log, or of several processes, and it could not be taken apart."""
-    several = not identity.role and any(reason.startswith("several roles") for reason in identity.reasons)
-    return log.mixed or several
-
-
-def mixed_logs(library: Library) -> frozenset[str]:
-    return frozenset(log.instance for log in library.logs if is_mixed(log, library.identity(log)))
-
-
-def without_verdict(room: Room, among: Iterable[str]) -> Room:
-    """The room without anything that rests on who wrote a line: only that a line calls it failed stays."""
-    several = ", ".join(sorted({step.instance for step in room.events} & set(among)))
-    what = f"which process wrote which line: {several} holds lines of several processes, and none names its own"
-    failed = room.outcome is RoomOutcome.FAILED
-    return replace(
-        room, outcome=RoomOutcome.FAILED if failed else RoomOutcome.UNKNOWN, prefill_requested=None,
-        prefill_contacted=None, decode=None, cause=None, wrong_prefill=None, consequences=(), fix="", gap=None,
-        evidence=(), known={}, missing_evidence=(MissingEvidence(what, SEPARATE),),
-        notes=(f"no verdict: {what}",),
-    )  # fmt: skip

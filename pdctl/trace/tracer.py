@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.trace.attribution import Attribution, attribute
 from pdctl.trace.case import Case, warm_up
 from pdctl.trace.joins import NO_ATTEMPT, PATIENCE, Joins, joinable_rooms
-from pdctl.trace.observed_deployment import ObservedDeployment, parse_address
+from pdctl.trace.observed_deployment import SEPARATE, ObservedDeployment, mixed_logs, parse_address
 from pdctl.trace.request_counts import RequestCounts, cut_answers
-from pdctl.trace.room import Evidence, Lane, Room, RoomStep, WrongPrefill
+from pdctl.trace.room import Evidence, Lane, MissingEvidence, Room, RoomOutcome, RoomStep, WrongPrefill
 from pdctl.trace.room_events import gather_room_events, in_file_order, in_time_order, is_abort_notice, is_canary
 from pdctl.trace.router_attempts import first_stamp, possible_attempts
-from pdctl.trace.source_kinds import mixed_logs, without_verdict
 from pdctl.trace.timeline import RoomClock, at_router, durations, longest_gap, offsets
 from pdctl.trace.verdict import judge, missing_evidence, outcome, phase_reached, room_notes
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pdctl.logs.library import Library
     from pdctl.trace.joins import JoinableRoom
     from pdctl.trace.request_counts import CutAnswer
-    from pdctl.trace.room import MissingEvidence, RoomOutcome
     from pdctl.trace.room_events import Conclusion, RoomEvents
     from pdctl.trace.verdict import Verdict
 
@@ -75,7 +74,7 @@ class Tracer:
         ended, shown = outcome(case, around.rooms, verdict.finding)
         told = room_report(case, ended, shown, verdict, missing_evidence(case, ended, verdict.fix))
         unnamed = any(event.instance in self.mixed for event in story.events)
-        return without_verdict(told, self.mixed) if unnamed else told
+        return _without_verdict(told, self.mixed) if unnamed else told
 
     def _surroundings(self, story: RoomEvents) -> Surroundings:
         if sum(log.size for log in self._library.logs) <= WHOLE:
@@ -253,3 +252,16 @@ def _wrong(asked: Conclusion | None, met: Conclusion | None) -> WrongPrefill | N
 
 def _value(known: Conclusion | None) -> str | None:
     return known.value if known else None
+
+
+def _without_verdict(room: Room, among: Iterable[str]) -> Room:
+    """The room without anything that rests on who wrote a line: only that a line calls it failed stays."""
+    several = ", ".join(sorted({step.instance for step in room.events} & set(among)))
+    what = f"which process wrote which line: {several} holds lines of several processes, and none names its own"
+    failed = room.outcome is RoomOutcome.FAILED
+    return replace(
+        room, outcome=RoomOutcome.FAILED if failed else RoomOutcome.UNKNOWN, prefill_requested=None,
+        prefill_contacted=None, decode=None, cause=None, wrong_prefill=None, consequences=(), fix="", gap=None,
+        evidence=(), known={}, missing_evidence=(MissingEvidence(what, SEPARATE),),
+        notes=(f"no verdict: {what}",),
+    )  # fmt: skip

@@ -29,7 +29,10 @@ _SPELLINGS = (
 
 def opens(line: bytes) -> bool:
     """Whether the line begins a router's list of workers and does not end it."""
-    return any(opening in line for opening in _OPENINGS) and not _complete(*_brackets(line), line)
+    for opening in _OPENINGS:  # a loop, for it runs on every line of a router's log
+        if opening in line:
+            return not _complete(*_brackets(line), line)
+    return False
 
 
 def join(lines: Sequence[bytes]) -> tuple[bytes, int]:
