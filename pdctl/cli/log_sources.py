@@ -121,7 +121,7 @@ class Last:
         self._library = whole
 
     def __call__(self) -> float:
-        stamps = [end.last for end in self._library.ends().values() if end.last is not None]
+        stamps = [end.last for end in self._library.ends.values() if end.last is not None]
         if not stamps:
             raise UsageError("no line of these logs carries a time, so nothing is before or after it", WAYS)
         return max(stamps)
@@ -143,7 +143,7 @@ def window_note(library: Library, zone: dt.tzinfo | None) -> str:
     span = window(library.limits, zone)
     if not library.empty:
         return f"only lines {span} count"
-    stamps = [end.last for end in library.ends().values() if end.last is not None]
+    stamps = [end.last for end in library.ends.values() if end.last is not None]
     first = library.first()
     if not stamps or first is None:
         return f"no line was written {span}: no line of these logs carries a time"

@@ -112,6 +112,11 @@ def cut(raw: bytes) -> Cut:
         layout = SGLANG.match(line)
         if layout is not None and b"\x1b" not in line:
             return _behind(wrapping.Peeled(line, None, 0), layout)
+    elif line[:2] == b"20" and b"\x1b" not in line:
+        # A level and a target behind the time: tracing's own, whatever else a collector's stamp may look like.
+        layout = TRACING.match(line)
+        if layout is not None and line[layout.end() : layout.end() + 1].islower():
+            return _behind_target(wrapping.Peeled(line, None, 0), layout)
     peeled = wrapping.peel(line, (RFC3339, SYSLOG))
     line = peeled.line
     layout = SGLANG.match(line)

@@ -6,6 +6,7 @@ A line nobody knows costs the search for its message and one look-up; a known on
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -87,6 +88,7 @@ class Speech:
         return None
 
 
+@lru_cache(maxsize=4096)
 def heads(pattern: str) -> frozenset[bytes]:
     """The first HEAD bytes of whatever `pattern` matches; empty when it does not fix them."""
     group = _CHOICE.match(pattern)

@@ -207,6 +207,7 @@ class Library:
                     if inside:
                         yield event
 
+    @cached_property
     def starts(self) -> tuple[Event, ...]:
         """Known lines from the beginning of each log to its first traffic, and from each later start in it.
 
@@ -215,6 +216,7 @@ class Library:
         throughout = sum(log.size for log in self.logs) <= WHOLE
         return tuple(event for log in self.logs for event in self._edges.starts(log, throughout))
 
+    @cached_property
     def ends(self) -> Mapping[str, LogEnd]:
         """By instance (its node 0): when its last line was written, whether it was told to end, its last lines."""
         return {log.instance: self._edges.end(log) for log in reversed(self.logs)}

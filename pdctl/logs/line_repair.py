@@ -104,14 +104,15 @@ _PAIRS = ((b"(", b")"), (b"[", b"]"), (b"{", b"}"))
 def is_incomplete(line: bytes) -> bool:
     """Whether a part of the line is missing: a style, a bracket or a quote is not closed, its time is not all there.
 
-    False does not say that the line is whole. A line of no known layout is torn only where it is the beginning of a
-    stamp or no text: what a process prints on several lines, or a page wraps, is whole.
+    False does not say that the line is whole. A line of no known layout is incomplete only where it is the beginning
+    of a stamp or no text: what a process prints on several lines, or a page wraps, is whole.
     """
     if b"\x00" in line or b"\xef\xbf\xbd" in line or not _is_text(line):
         return True
-    styles = _STYLE.findall(line)
-    if _CUT_STYLE.search(line) or (styles and styles[-1].strip(b"0")):
-        return True
+    if b"\x1b" in line:
+        styles = _STYLE.findall(line)
+        if _CUT_STYLE.search(line) or (styles and styles[-1].strip(b"0")):
+            return True
     parts = cut(line)
     if parts.layout is None:
         plain = _STYLE.sub(b"", line).strip()
@@ -123,6 +124,8 @@ def is_incomplete(line: bytes) -> bool:
 
 
 def _is_text(line: bytes) -> bool:
+    if line.isascii():
+        return True
     try:
         line.decode()
     except UnicodeDecodeError:

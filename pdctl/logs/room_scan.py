@@ -36,7 +36,7 @@ _HELD = 20_000  # rooms, and times, held in memory
 _FLUSHED = 1 << 16  # bytes of a bucket
 KINDS = 63  # the last bit of a record
 _STAMPED = 21  # bytes in which sglang's stamp of whole seconds lies
-_WHOLE_SECONDS = re.compile(rb"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[\] ]")
+_WHOLE_SECONDS = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d):(\d\d)[\] ]")
 UNTIMED = float("-inf")
 _NEVER = float("inf")
 
@@ -102,6 +102,7 @@ class _RoomScan:
         self._clock = Clock(task.zone, lambda: task.undated)
         self._limited = task.since > float("-inf") or task.until < float("inf")
         self._times: dict[bytes, float] = {}
+        self._minutes: dict[bytes, float] = {}  # when each began
         self._rooms: dict[bytes, list[Any]] = {}  # first, last, lines, kinds
         self._spill = spill
         self._buckets = [bytearray() for _ in range(BUCKETS)]
@@ -190,15 +191,21 @@ class _RoomScan:
             self._memo[key] = kind
 
     def _time(self, text: bytes, line: int, head: bytes) -> float:
-        """Remembered only where the stamp lies in `head` as a whole."""
-        behind = text.find(b"\n", line)
-        stamp = split(text[line : behind if behind >= 0 else len(text)]).stamp
-        instant = self._clock.read(stamp) if stamp else None
-        t = instant.t if instant else UNTIMED
-        if _WHOLE_SECONDS.fullmatch(head):
-            if len(self._times) > _HELD:
-                self._times.clear()
-            self._times[head] = t
+        """Remembered only where the stamp lies in `head` as a whole; of each minute one stamp is read in full."""
+        whole = _WHOLE_SECONDS.fullmatch(head)
+        minute = self._minutes.get(whole[1]) if whole is not None else None
+        if whole is None or minute is None:
+            behind = text.find(b"\n", line)
+            stamp = split(text[line : behind if behind >= 0 else len(text)]).stamp
+            instant = self._clock.read(stamp) if stamp else None
+            t = instant.t if instant else UNTIMED
+            if whole is None:
+                return t
+            minute = self._minutes[whole[1]] = t - int(whole[2])
+        t = minute + int(whole[2])
+        if len(self._times) > _HELD:
+            self._times.clear()
+        self._times[head] = t
         return t
 
     def _contexts(self) -> dict[bytes, set[str]]:

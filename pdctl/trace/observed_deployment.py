@@ -91,9 +91,9 @@ class ObservedDeployment:
     @classmethod
     def of(cls, library: Library) -> ObservedDeployment:
         starts: dict[str, list[Event]] = {}
-        for event in library.starts():
+        for event in library.starts:
             starts.setdefault(event.instance, []).append(event)
-        ends = library.ends()
+        ends = library.ends
         logs = list({log.instance: log for log in reversed(library.logs)}.values())[::-1]  # of each instance, node 0's
         instances = [
             _instance(log.instance, library.identity(log), starts.get(log.instance, []), ends.get(log.instance))

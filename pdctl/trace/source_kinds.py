@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.versions import spell
 from pdctl.trace.diagnosis import LogSource, SourceKind
@@ -25,19 +25,37 @@ def read_sources(library: Library, deployment: ObservedDeployment) -> tuple[LogS
 
 
 def _source(library: Library, deployment: ObservedDeployment, log: Log) -> LogSource:
-    sample = library.sample(log)
-    identity = sample.identity
-    lines = [line for line in (*sample.head, *sample.rest) if line.strip()]
-    known = sum(library.speech.match(line) is not None for line in lines)
-    kind = _kind(log, identity, lines, known)
+    found = kind_of(library, log)
+    identity, lines = library.identity(log), found.lines
     one = deployment.instances.get(log.instance)
     began = [instant.t for line in lines[:200] if (instant := library.instant(log, line)) is not None]
     return LogSource(
-        log.instance, kind, identity.role, identity.speaker.value if identity.speaker else "", release(identity),
+        log.instance, found.kind, identity.role, identity.speaker.value if identity.speaker else "", release(identity),
         identity.level.value if identity.level else "", files(log), log.size,
-        library.lines(log), len(lines), known, min(began, default=None), one.last if one else None,
-        _said(kind, identity, lines, known, library.lines(log), log.size),
+        library.lines(log), len(lines), found.known, min(began, default=None), one.last if one else None, found.said,
     )  # fmt: skip
+
+
+class FoundKind(NamedTuple):
+    """lines: those of a sample that are not blank; known: how many of them a row of the dialect reads.
+
+    said: one sentence about what was not understood, or "".
+    """
+
+    kind: SourceKind
+    lines: tuple[bytes, ...]
+    known: int
+    said: str
+
+
+def kind_of(library: Library, log: Log) -> FoundKind:
+    sample = library.sample(log)
+    lines = tuple(line for line in (*sample.head, *sample.rest) if line.strip())
+    known = sum(library.speech.match(line) is not None for line in lines)
+    kind = _kind(log, sample.identity, lines, known)
+    # Lines are counted only where the sentence needs their number: that reads the whole log.
+    looked_at = min(len(lines), library.lines(log)) if kind is SourceKind.FOREIGN else len(lines)
+    return FoundKind(kind, lines, known, _said(kind, sample.identity, lines, known, looked_at, log.size))
 
 
 def _kind(log: Log, identity: Identity, lines: Sequence[bytes], known: int) -> SourceKind:
@@ -70,7 +88,7 @@ def release(identity: Identity) -> str:
     return f"before {spell(until)}" if until is not None else ""
 
 
-def _said(kind: SourceKind, identity: Identity, lines: Sequence[bytes], known: int, total: int, size: int) -> str:
+def _said(kind: SourceKind, identity: Identity, lines: Sequence[bytes], known: int, looked_at: int, size: int) -> str:
     if kind is SourceKind.EMPTY and size:
         return f"no line of text in its {size} bytes: it is no log"
     if kind is SourceKind.EMPTY:
@@ -83,10 +101,9 @@ def _said(kind: SourceKind, identity: Identity, lines: Sequence[bytes], known: i
             "log, message or line and the pod or unit beside it (logcli -o jsonl, jq -c '.[]')"
         )
     if kind is SourceKind.FOREIGN:
-        read = min(len(lines), total)  # beginning and end of a short log are the same lines
         return (
-            f"no line of the {read} looked at is SGLang's, a router's or pdctl's: it is another program's log, or one "
-            "whose format pdctl does not read (`pdctl dialect check` shows its lines)"
+            f"no line of the {looked_at} looked at is SGLang's, a router's or pdctl's: it is another program's log, or "
+            "one whose format pdctl does not read (`pdctl dialect check` shows its lines)"
         )
     if kind is SourceKind.MIXED:
         return (

@@ -20,7 +20,7 @@ from pdctl.trace.observed_deployment import ObservedDeployment
 from pdctl.trace.proven_deaths import proven_deaths, shows_death
 from pdctl.trace.room import RoomOutcome, RoomSummary
 from pdctl.trace.room_events import RoomEvents, is_canary, left_on_purpose, rid_of, rooms_of
-from pdctl.trace.source_kinds import read_sources
+from pdctl.trace.source_kinds import kind_of
 from pdctl.trace.tracer import WHOLE, Tracer
 from pdctl.trace.verdict import CLIENT_LEFT, LOG_REQUESTS, TIME_STATS, outcome, phase_reached
 
@@ -249,12 +249,15 @@ class ListNotes:
             for one in engines
             if one.identity.level is not Level.DEBUG and not (one.identity.log_requests or one.identity.time_stats)
         )
-        found = read_sources(library, deployment)
-        unread = {log.instance: log.notes[0] for log in library.logs if log.notes and not log.size}
-        self.strange = tuple(unread.get(one.instance, f"{one.instance}: {one.said}") for one in found if one.said)
+        found = {log: kind_of(library, log) for log in library.logs}
+        self.strange = tuple(
+            log.notes[0] if log.notes and not log.size else f"{log.instance}: {one.said}"
+            for log, one in found.items()
+            if one.said
+        )
         empty = library.limits is not None and library.empty
         self.known = not empty and any(
-            one.kind in (SourceKind.ENGINE, SourceKind.ROUTER, SourceKind.MIXED) for one in found
+            one.kind in (SourceKind.ENGINE, SourceKind.ROUTER, SourceKind.MIXED) for one in found.values()
         )
 
     def lines(self, listed: bool) -> tuple[str, ...]:

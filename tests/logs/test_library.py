@@ -80,7 +80,7 @@ def test_the_hex_form_is_found_where_spans_are_exported(tmp_path: Path, environ:
 
 
 def test_starts_tell_what_each_process_was_started_with(real: Real) -> None:
-    starts = real(MISSING_PORTS).starts()
+    starts = real(MISSING_PORTS).starts
     kinds = {(event.instance, event.row.id) for event in starts}
     assert {("prefill0", "server-args"), ("decode0", "server-args"), ("router", "router-starting")} <= kinds
 
@@ -89,7 +89,7 @@ def test_a_later_start_in_the_same_file_is_found_too(tmp_path: Path, environ: di
     start = "[2026-11-21 0%d:00:00] server_args=ServerArgs(model_path='m', disaggregation_mode='decode', port=30002)\n"
     traffic = '[2026-11-21 02:00:01] INFO:     127.0.0.1:1 - "POST /generate HTTP/1.1" 200 OK\n' * 2000
     (tmp_path / "d.log").write_text(start % 1 + traffic + start % 3 + traffic)
-    starts = Library(open_logs([str(tmp_path)]), tz=dt.timezone.utc, environ=environ).starts()
+    starts = Library(open_logs([str(tmp_path)]), tz=dt.timezone.utc, environ=environ).starts
     assert [event.t for event in starts if event.row.id == "server-args"] == [1795222800.0, 1795230000.0]
     assert len(starts) < 1000
 
@@ -107,7 +107,7 @@ def test_a_later_start_in_the_same_file_is_found_too(tmp_path: Path, environ: di
 def test_ends_tell_an_order_from_a_crash_from_silence(
     real: Real, name: str, instance: str, clean: bool, crashed: bool
 ) -> None:
-    end = real(name).ends()[instance]
+    end = real(name).ends[instance]
     assert (end.clean, end.crashed) == (clean, crashed)
     assert end.last is not None
     assert end.rows
@@ -120,7 +120,7 @@ def test_a_crash_is_found_behind_minutes_of_failing_health_checks(tmp_path: Path
         + "[2026-11-21 02:20:00] Health check failed. Server couldn't get a response from detokenizer\n"
         * 3000
     )
-    end = Library(open_logs([str(tmp_path)]), environ=environ).ends()["d"]
+    end = Library(open_logs([str(tmp_path)]), environ=environ).ends["d"]
     assert (end.clean, end.crashed) == (False, True)
     assert (end.rows[0].row.id, end.rows[0].place.line) == ("scheduler-crashed", 2)
 
@@ -165,8 +165,8 @@ def test_a_file_that_is_no_log_does_no_harm(tmp_path: Path, environ: dict[str, s
     library = Library(open_logs([str(tmp_path)]), environ=environ)
     (event,) = library.of_room(2148025886387619708)
     assert (event.row.id, event.t, event.place.offset) == ("", None, 0)
-    assert library.starts() == ()
-    assert library.ends()["core"].last is None
+    assert library.starts == ()
+    assert library.ends["core"].last is None
     assert library.context(0.0, 2e9) == ()
     assert list(library.rooms()) == []
 

@@ -28,7 +28,7 @@ def library(folder: Path, lines: list[str]) -> Library:
 def test_each_start_is_one_line_at_its_place(tmp_path: Path) -> None:
     said = "2026-11-21 04:40:02  INFO smg::server: src/server.rs:985: Router ready | workers: []"
     logs = library(tmp_path, [*start("http://10.1.0.1:31000"), *[said] * 400, *start("http://10.1.0.2:31000")])
-    listed = [(one.place.line, one.values["prefill"]) for one in logs.starts() if one.row.id == "router-starting"]
+    listed = [(one.place.line, one.values["prefill"]) for one in logs.starts if one.row.id == "router-starting"]
     assert listed == [(1, '("http://10.1.0.1:31000", None)'), (409, '("http://10.1.0.2:31000", None)')]
     around = logs.context(float("-inf"), float("inf"))
     assert [one.row.id for one in around].count("router-starting") == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -24,14 +25,13 @@ AT_ONCE = 2.0  # seconds between a router's loss of one leg and the end of the o
 def reused(case: Case) -> CauseFinding | None:
     """One room, two requests: the second finds the tables of the first."""
     keyed = next((event for event in case.story.events if event.proves(Sign.ROOM_USED_UP)), None)
-    twice = {name: rids for name, rids in case.story.rids.items() if len(rids) > 1}
+    twice = [name for name, rids in case.story.rids.items() if len(rids) > 1]
     spoken = next((event for event in case.story.events if event.row.cause == "PD707"), None)
     if keyed is None and spoken is None:
         return None
-    proofs = []
-    for name, rids in twice.items():
-        first = {rid: event for event in reversed(case.story.events) if (rid := event.rid or "") in rids}
-        proofs += [Proof(f"{name} had the room for request {rid}", event) for rid, event in first.items()]
+    proofs: list[Proof] = []
+    for name in twice:
+        proofs += _had_the_room(case, name, "request")
     if keyed is not None:
         proofs.append(Proof("the scheduler fell over the room's missing entry and crashed", keyed))
     if spoken is not None:
@@ -58,30 +58,39 @@ def zero(case: Case) -> CauseFinding | None:
 
 def shared(case: Case) -> CauseFinding | None:
     """Two requests had the room at one engine at the same time, and it failed; nothing else explains it."""
-    twice = {name: rids for name, rids in case.story.rids.items() if len(rids) > 1 and _overlap(case, name, rids)}
+    twice = [name for name, rids in case.story.rids.items() if len(rids) > 1 and _overlap(case, name)]
     if not twice or not case.failed:
         return None
-    proofs = []
-    for name, rids in twice.items():
-        first = {event.rid: event for event in reversed(case.story.events) if event.rid in rids}
-        proofs += [Proof(f"{name} had the room for request {rid}", event) for rid, event in first.items()]
-    name = next(iter(twice))
+    proofs: list[Proof] = []
+    for name in twice:
+        proofs += _had_the_room(case, name, "request")
+    name = twice[0]
     fills = {"room": str(case.story.room), "instance": name}
     return CauseFinding("PD707", "router", "two requests had this room at once", tuple(proofs), name, fills)
 
 
-def _overlap(case: Case, name: str, rids: Iterable[str]) -> bool:
+def _overlap(case: Case, name: str) -> bool:
     """One of the requests came while another was there; one without a line of its end is taken to go on."""
-    spans = []
-    for rid in rids:
-        lines = [event for event in case.story.events if event.instance == name and event.rid == rid]
-        times = [event.t - seconds_waited(event) for event in lines if event.t is not None]
-        ends = [event.t for event in lines if event.proves(Sign.REQUEST_FINISHED) or is_failure(event)]
-        if times:
-            spans.append((min(times), max((t for t in ends if t is not None), default=float("inf"))))
-    spans.sort()
+    rids = case.story.rids[name]
+    first: dict[str, float] = {}
+    last: dict[str, float] = {}
+    for event in case.story.events:
+        rid = event.rid
+        if event.instance != name or rid is None or event.t is None:
+            continue
+        first[rid] = min(first.get(rid, math.inf), event.t - seconds_waited(event))
+        if event.proves(Sign.REQUEST_FINISHED) or is_failure(event):
+            last[rid] = max(last.get(rid, -math.inf), event.t)
+    spans = sorted((first[rid], last.get(rid, math.inf)) for rid in rids if rid in first)
     # Inside one second nobody knows which came first: that counts as at once.
     return len(spans) < 2 or any(after[0] <= before[1] for before, after in pairwise(spans))
+
+
+def _had_the_room(case: Case, name: str, what: str) -> list[Proof]:
+    """The first line of each request that `name` had the room for."""
+    rids = frozenset(case.story.rids[name])
+    first = {rid: event for event in reversed(case.story.events) if (rid := event.rid or "") in rids}
+    return [Proof(f"{name} had the room for {what} {rid}", event) for rid, event in first.items()]
 
 
 def sampled(case: Case) -> CauseFinding | None:
@@ -91,12 +100,11 @@ def sampled(case: Case) -> CauseFinding | None:
         asked = [event for event in came if phrases.several_samples(event.text)]
         dispatched = [event for event in case.story.by("router") if event.row.phase is Phase.DISPATCHED]
         one_request = len(came) == 1 or (not came and len(dispatched) == 1)
-        if len(rids) < 2 or not case.failed or not (asked or (one_request and _overlap(case, name, rids))):
+        if len(rids) < 2 or not case.failed or not (asked or (one_request and _overlap(case, name))):
             continue
-        first = {event.rid: event for event in reversed(case.story.events) if event.rid in rids}
         proofs = [Proof("the request asks for several samples", event) for event in asked[:1]]
         proofs += [Proof(f"one request came to {name}", event) for event in (came or dispatched)[:1] if not asked]
-        proofs += [Proof(f"{name} had the room for sample {rid}", event) for rid, event in first.items()]
+        proofs += _had_the_room(case, name, "sample")
         why = f"one request became {len(rids)} samples at {name}, and each of them has this room"
         return CauseFinding("PD319", "client", why, tuple(proofs), name, {"instance": name, "observed": str(len(rids))})
     return None

@@ -204,12 +204,14 @@ def _unregistered(event: Event, one: ObservedInstance, case: Case) -> bool:
 
 def _unanswered(event: Event, one: ObservedInstance, case: Case, began: float, ended: float) -> bool:
     """Somebody else asked it while the room waited, and had no answer. A refusal is one."""
-    if event.t is None or event.instance == one.name or phrases.REFUSED in event.text or event.t < began - NEAR:
+    if event.t is None or event.t < began - NEAR or event.instance == one.name or phrases.REFUSED in event.text:
+        return False
+    if not misses(event, one, case.deployment):
         return False
     first = event.t - (phrases.failed_checks(event.text) or 0) * phrases.HEARTBEAT_INTERVAL
     if event.proves(Sign.HEARTBEATS_LOST):
         first = _first_miss(event, event.t, case)
-    return first <= ended + NEAR and misses(event, one, case.deployment)
+    return first <= ended + NEAR
 
 
 def _first_miss(event: Event, t: float, case: Case) -> float:
