@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pdctl.engines.sglang.logs import life
-from pdctl.engines.sign import Sign
+
+if TYPE_CHECKING:
+    from pdctl.engines.sign import Sign
 
 
 def words(sign: Sign) -> str:
