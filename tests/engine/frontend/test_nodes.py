@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.frontend.conftest import READY, SHAPE, Engine, running
+from tests.engine.frontend.conftest import READY, SHAPE, Engine, running, until
 from tests.ports import free_block
 
 
@@ -37,8 +37,7 @@ def test_both_nodes_answer_health_and_only_the_first_serves(pair: list[Engine]) 
     first, second = pair
     # The word that the instance serves travels to the other nodes; its answer is asked for after that word came.
     first.client.post("/generate", json={"text": "hi", "sampling_params": {"max_new_tokens": 2}})
-    while second.client.get("/health").status_code == 503:
-        assert second.process.poll() is None
+    until(lambda: second.client.get("/health").status_code != 503, "an answer of node 1 that is ready")
     assert second.client.get("/health").status_code == 200
     assert second.client.post("/generate", json={"text": "hi"}).status_code == 404
     answers = [

@@ -12,7 +12,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.engine.frontend.conftest import READY, SHAPE, running
+from tests.engine.frontend.conftest import READY, SHAPE, running, until
 from tests.ports import free_block
 
 DEATHS = {
@@ -77,8 +77,8 @@ def test_questions_of_a_dying_instance_are_refused_in_words(model: Path) -> None
         (rank,) = engine.children()
         os.kill(rank, signal.SIGSTOP)
         asked = [pool.submit(httpx.get, f"{engine.url}{path}", timeout=30) for path in ("/server_info", "/health")]
-        while len(psutil.Process(engine.process.pid).net_connections("tcp")) < 3:  # the listener and both
-            assert engine.process.poll() is None
+        server = psutil.Process(engine.process.pid)
+        until(lambda: len(server.net_connections("tcp")) >= 3, "the listener's connections of both questions")
         os.kill(rank, signal.SIGKILL)
         info, health = (future.result() for future in asked)
         assert (info.status_code, health.status_code) == (503, 503)
