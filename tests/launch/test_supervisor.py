@@ -21,6 +21,7 @@ from tests.launch.conftest import QUICK, Supervised, deploy, eventually, standin
 from tests.ports import free_ports
 
 Launch = Callable[..., Supervised]
+AT_ONCE = 6.0  # seconds: less than the grace of an orderly end
 
 
 def alive(run: Run) -> list[int]:
@@ -114,7 +115,7 @@ def test_the_second_signal_ends_everything_at_once(launch: Launch) -> None:
     began = time.monotonic()
     supervised.process.send_signal(signal.SIGINT)
     run = supervised.ended()
-    assert time.monotonic() - began < 10.0
+    assert time.monotonic() - began < 30.0, "half of what a drain or an end may take"
     killed = {event.subject: event.detail for event in run.events if event.kind is EventKind.KILLED}
     assert killed == dict.fromkeys(("router", "prefill-0", "decode-0"), "was killed by SIGKILL (pdctl ended it)")
     for name in killed:
@@ -146,7 +147,7 @@ def test_sigkill_of_the_supervisor_leaves_nothing(launch: Launch, tmp_path: Path
     assert grandchild not in before  # it has moved to a session of its own
     assert len(before) == 6  # three commands, each with its keeper
     supervised.process.kill()
-    eventually(lambda: not alive(run) and procfs.stat(grandchild) is None, "every process of the run is gone", 2.0)
+    eventually(lambda: not alive(run) and procfs.stat(grandchild) is None, "every process of the run is gone", AT_ONCE)
     supervised.process.wait()
     assert supervised.run.condition is State.STALE
 
@@ -289,7 +290,7 @@ def test_a_run_that_was_killed_frees_its_ports(launch: Launch) -> None:
     supervised.serving()
     supervised.process.kill()
     taken = [port.port for spec in deployment.specs for port in spec.ports]
-    eventually(lambda: all(listeners.is_free(port, "127.0.0.1") for port in taken), "all ports are free", 2.0)
+    eventually(lambda: all(listeners.is_free(port, "127.0.0.1") for port in taken), "all ports are free", AT_ONCE)
 
 
 def test_a_supervisor_that_goes_on_by_itself_is_no_leak() -> None:

@@ -163,7 +163,7 @@ async def fleet(
         await until(lambda: not any(worker.connections for worker in made.workers), "all connections to end")
 
 
-async def until(condition: Callable[[], bool | Awaitable[bool]], what: str, timeout: float = 30.0) -> None:
+async def until(condition: Callable[[], bool | Awaitable[bool]], what: str, timeout: float = 60.0) -> None:
     """Poll with a deadline that names what was waited for."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:

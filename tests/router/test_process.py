@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import sys
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -18,6 +17,7 @@ from pdctl.lifeline import Lifeline
 from tests.router.fleet import Client, until
 from tests.router.workers import Worker, after, fine, hang
 
+PATIENCE = 60.0  # seconds; a busy machine is slow, never this slow
 LINE = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\] ")
 
 
@@ -36,13 +36,15 @@ class Process:
             self.log += data.decode()
 
     async def wait(self) -> int:
-        code = await asyncio.wait_for(self.process.wait(), 10)
-        await asyncio.wait_for(self._reader, 5)
+        code = await asyncio.wait_for(self.process.wait(), PATIENCE)
+        await asyncio.wait_for(self._reader, PATIENCE)
         return code
 
     async def listening(self) -> None:
         await until(
-            lambda: "Router listening" in self.log or self.process.returncode is not None, "the router to listen", 15
+            lambda: "Router listening" in self.log or self.process.returncode is not None,
+            "the router to listen",
+            PATIENCE,
         )
         found = re.search(r"Router listening on http://127.0.0.1:(\d+)", self.log)
         assert found, self.log
@@ -110,17 +112,15 @@ def test_it_serves_logs_every_room_and_drains_on_sigterm() -> None:
 
 def test_a_second_signal_ends_it_at_once() -> None:
     async def scenario() -> None:
-        async with deployment() as (process, prefill, decode):
+        async with deployment("--shutdown-grace-period-secs", str(5 * PATIENCE)) as (process, prefill, decode):
             prefill.usual = decode.usual = hang
             async with Client(process.port) as client:
                 client.send("POST", "/generate", {"text": "x"})
                 await until(lambda: bool(decode.generations), "the request to begin")
                 process.process.send_signal(signal.SIGINT)
                 await until(lambda: "Draining" in process.log, "the drain to begin")
-                began = time.monotonic()
                 process.process.send_signal(signal.SIGINT)
                 assert await process.wait() == 128 + signal.SIGINT
-                assert time.monotonic() - began < 5
                 await until(lambda: decode.generations[0].hung_up, "the leg to be closed")
 
     asyncio.run(scenario())

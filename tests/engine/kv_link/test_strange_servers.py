@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from pdctl.engine.kv_link.bootstrap_client import BootstrapClient, BootstrapError
 from pdctl.engine.kv_link.room_state import FailureCode, KVPoll
 from tests.cases import for_each
-from tests.engine.kv_link.rig import HOST, bootstrap, decode_side, prefill_side
+from tests.engine.kv_link.rig import HOST, PATIENCE, bootstrap, decode_side, prefill_side
 from tests.engine.kv_link.rooms import lives, run_room
 
 INFO: dict[str, object] = {
@@ -109,7 +109,7 @@ def test_an_answer_that_hits_a_bug_costs_the_room_that_asked(
 def test_a_drip_of_an_answer_holds_a_thread_no_longer_than_silence(
     start: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pdctl.engine.kv_link.bootstrap_client.TIMEOUT", 5.0)
+    monkeypatch.setattr("pdctl.engine.kv_link.bootstrap_client.HEALTH_TIMEOUT", 1.0)
     over = threading.Event()
 
     def drip(taken: socket.socket, head: bytes) -> None:
@@ -119,15 +119,14 @@ def test_a_drip_of_an_answer_holds_a_thread_no_longer_than_silence(
             taken.sendall(b"x: y\r\n")
 
     with server(drip) as port:
-        began = time.monotonic()
-        with pytest.raises(BootstrapError, match="no answer within 3 s"):
-            asyncio.run(BootstrapClient().health(f"{HOST}:{port}"))
+        with pytest.raises(BootstrapError, match="no answer within 1 s"):
+            asyncio.run(asyncio.wait_for(BootstrapClient().health(f"{HOST}:{port}"), PATIENCE))
         over.set()
-        assert time.monotonic() - began < 10
 
 
-def test_servers_that_let_us_wait_keep_nobody_from_being_asked() -> None:
-    """Forty of them; each question costs its thread seconds."""
+def test_servers_that_let_us_wait_keep_nobody_from_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty of them, each waited for longer than the test has patience for the room that another server serves."""
+    monkeypatch.setattr(BootstrapClient, "call", functools.partialmethod(BootstrapClient.call, timeout=2 * PATIENCE))
     with (
         socket.create_server(("0.0.0.0", 0), backlog=256) as silent,
         bootstrap() as real,
@@ -139,8 +138,6 @@ def test_servers_that_let_us_wait_keep_nobody_from_being_asked() -> None:
             decode.manager.receiver(100 + number, "r", f"127.0.0.{number + 2}", port)  # type: ignore[union-attr]
             for number in range(40)
         ]
-        began = time.monotonic()
         run_room(prefill, decode, 1, real.port)
-        assert time.monotonic() - began < 4.5  # one question's timeout is 5
         for receiver in waiting:
             receiver.abort("enough")
