@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from pdctl import program
-from pdctl.layout.commands import EMBEDDED
+from pdctl.engines.kinds import EMBEDDED, ENGINES
 
 FILE = "/opt/pdctl.pyz"
 
@@ -27,7 +27,7 @@ def executable(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_source_tree_starts_modules_with_its_own_python() -> None:
     assert program.kind() is program.Kind.SOURCE
     assert program.command("pdctl.launch") == (sys.executable, "-m", "pdctl.launch")
-    assert (sys.executable, "-m", "pdctl.engine") == EMBEDDED
+    assert ENGINES[EMBEDDED].command == (sys.executable, "-m", "pdctl.engine")
 
 
 @pytest.mark.usefixtures("pyz")
