@@ -13,10 +13,9 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pdctl.engine.decode.receiver import FakeReceiver
 from pdctl.engine.ipc import steady_clock
 from pdctl.engine.ipc.messages import Drained, Tokens
-from pdctl.engine.kv_link.room_state import Failure, KVPoll, http_status
+from pdctl.engine.kv_link.room_state import Failure, FakeReceiver, KVPoll, http_status
 from pdctl.engine.kvcache.metadata_row import ContextCorruptionError, MetadataRow, believed_row
 from pdctl.engine.scheduler import scheduler_log
 from pdctl.engine.scheduler.role import Match, Role, shared_failure

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from pdctl.engine.transfer.transport import Pages
     from pdctl.layout.kv_links import PullTargets
 
-__all__ = ["FakeReceiver", "KvReceiver", "Receiver"]
-
 log = logging.getLogger("pdctl.engine")
 
 ABORT_AGAIN = 2.0  # seconds between aborts that nobody acknowledges

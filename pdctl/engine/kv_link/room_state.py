@@ -107,10 +107,6 @@ class Failure:
     code: str
     message: str
 
-    def exception_text(self, room: int) -> str:
-        """As SGLang prints it behind `with exception`."""
-        return f"KVTransferError(bootstrap_room={room}): {self.message}"
-
 
 class RoomFailedError(Exception):
     """What a room waited for will not come; `failure` says why."""

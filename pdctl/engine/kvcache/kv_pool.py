@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pdctl.engine.config.checkpoint_config import ModelConfig
     from pdctl.engine.kvcache.allocator import Pages
 
-__all__ = ["KVPool", "Layout", "PoolGeometry"]
-
 
 class KVPool:
     """Pages of K and V (MLA: of latents) for every layer, over memory of the transport or over memory of its own."""

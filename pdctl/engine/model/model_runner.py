@@ -1,28 +1,37 @@
-"""One rank's model over its KV pool: the call the scheduler makes each step."""
+"""One rank's model over its KV pool: the call the scheduler makes each step, token ids in, logits out.
+
+Each layer is an attention (attention_layer.py) and an MLP (mlp.py). Attention is cut over attn_tp, the MLP over tp,
+layers over pp; hidden states go from pipeline stage to pipeline stage within a forward pass.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from pdctl.engine.config.checkpoint_config import CheckpointError, ModelConfig
 from pdctl.engine.model.attention import Step
-from pdctl.engine.model.attention_layer import rotation_table
-from pdctl.engine.model.decoder import Decoder, load
-from pdctl.engine.model.forward_batch import ForwardBatch, SeqSlice
-from pdctl.engine.model.linear import one_thread
+from pdctl.engine.model.attention_layer import GroupedQuery, LatentAttention, rotation_table
+from pdctl.engine.model.linear import norm_floor, one_thread, padded, unit_rows
+from pdctl.engine.model.mlp import Experts, GatedMlp
+from pdctl.engine.model.parallel import Gathering
 from pdctl.engine.model.weights import Checkpoint, Shard
 from pdctl.layout.shape import stage_layers
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pdctl.engine.kvcache.kv_pool import KVPool
-    from pdctl.engine.model.parallel import Groups
+    from pdctl.engine.model.forward_batch import ForwardBatch, Share
+    from pdctl.engine.model.linear import Linear
+    from pdctl.engine.model.parallel import Group, Groups
 
-__all__ = ["ForwardBatch", "ModelRunner", "SeqSlice", "resolve_dtype"]
+EMBEDDING = "model.embed_tokens.weight"
 
 
 def resolve_dtype(name: str, config: ModelConfig, device: torch.device | str) -> torch.dtype:
@@ -91,3 +100,147 @@ class ModelRunner:
                     f"{len(batch.input_ids)} tokens of {len(batch.seqs)} sequences; the share of this attention DP "
                     f"group says {tokens} of {seqs}"
                 )
+
+
+class Decoder:
+    """Holds one rank's rearranged weights (decoder.py); keeps no state between steps."""
+
+    def __init__(
+        self, config: ModelConfig, weights: ModelWeights, rotations: torch.Tensor, groups: Groups, dtype: torch.dtype
+    ) -> None:
+        """`rotations` is [positions, rotated numbers / 2], complex (attention_layer.py)."""
+        self._vocab = config.vocab
+        self._hidden = config.hidden
+        self._weights = weights
+        self._rotations = rotations
+        self._groups = groups
+        self._dtype = dtype
+        self._floor = norm_floor(config.hidden, config.rms_eps, rotations.device)
+
+    def forward(self, token_ids: torch.Tensor, step: Step, shares: Sequence[Share] = ()) -> torch.Tensor | None:
+        """Logits after the last new token of each sequence: float32 [seqs, vocab]; None but on the last stage."""
+        groups, tokens = self._groups, len(token_ids)
+        whole, short = self._gatherings(shares)
+        # Nothing but the cache follows from the last layer's other tokens: their share of its MLP is not computed.
+        last = self._weights.layers[-1] if groups.last_stage else None
+        x = self._enter(token_ids)
+        rotation = self._rotations[step.positions].unsqueeze(1)
+        for layer in self._weights.layers:
+            attention = layer.attention
+            query = attention.query(x, rotation, step)
+            if layer is last and not step.decode_only:
+                rows = step.last_tokens
+                x, attended = padded(x[rows]), attention.attend_last(query[rows], step)
+            else:
+                attended = attention.attend(query, step)
+            x = _add_product(x, padded(attended.flatten(1)), attention.out, groups.attn_tp)
+            x = self._mlp(layer.mlp, x, len(attended), short if layer is last else whole)
+        if self._weights.lm_head is None:
+            groups.pp.send(x[:tokens], groups.pp.rank + 1)
+            return None
+        logits = self._weights.lm_head.product(unit_rows(x, self._floor))
+        return groups.attn_tp.all_gather_last(logits)[: step.num_seqs, : self._vocab].float()
+
+    def idle(self, shares: Sequence[Share]) -> torch.Tensor | None:
+        """A pass without tokens of this attention DP group: its part of the other groups' MLPs."""
+        whole, short = self._gatherings(shares)
+        nothing = torch.zeros(0, self._hidden, dtype=self._dtype, device=self._rotations.device)
+        last = self._weights.layers[-1] if self._groups.last_stage else None
+        for layer in self._weights.layers:
+            self._mlp(layer.mlp, nothing, 0, short if layer is last else whole)
+        return nothing.new_zeros(0, self._vocab, dtype=torch.float32) if self._groups.last_stage else None
+
+    def _enter(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Hidden states before this stage's first layer."""
+        if self._weights.embedding is not None:
+            return padded(F.embedding(token_ids, self._weights.embedding))
+        pp = self._groups.pp
+        x = torch.empty(len(token_ids), self._hidden, dtype=self._dtype, device=token_ids.device)
+        return padded(pp.receive(x, pp.rank - 1))
+
+    def _gatherings(self, shares: Sequence[Share]) -> tuple[Gathering | None, Gathering | None]:
+        """What the MLPs gather: every token, and in the model's last layer the last token of every sequence."""
+        if not shares:
+            return None, None
+        group, device = self._groups.attn_dp, self._rotations.device
+        return (
+            Gathering(group, [share.tokens for share in shares], device),
+            Gathering(group, [share.seqs for share in shares], device),
+        )
+
+    def _mlp(self, mlp: GatedMlp | Experts, x: torch.Tensor, count: int, gathering: Gathering | None) -> torch.Tensor:
+        """x + MLP; `count` rows of x are tokens."""
+        tp = self._groups.tp
+        unit = unit_rows(x, self._floor)
+        if tp.size == 1:
+            return mlp.add_to(x, unit, count)
+        if gathering is None:
+            return tp.all_reduce(mlp.partial(unit, count)).add_(x)
+        partial = mlp.partial(gathering.collect(unit), gathering.total)
+        x[:count] += gathering.own(tp.all_reduce(partial))
+        return x
+
+
+def _add_product(residual: torch.Tensor, rows: torch.Tensor, linear: Linear, group: Group) -> torch.Tensor:
+    """residual + product, where each rank of `group` holds some of the columns that are summed over."""
+    if group.size == 1:
+        return linear.add_product(residual, rows)
+    return group.all_reduce(linear.product(rows)).add_(residual)
+
+
+class Layer(NamedTuple):
+    attention: GroupedQuery | LatentAttention
+    mlp: GatedMlp | Experts
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWeights:
+    """One pipeline stage's. The embedding is the first stage's, the head the last one's."""
+
+    embedding: torch.Tensor | None  # [vocab, hidden]: whole on every rank, a lookup needs no sum over ranks
+    layers: tuple[Layer, ...]
+    lm_head: Linear | None  # [vocabulary rows of this rank, hidden]
+
+
+def load(shard: Shard) -> ModelWeights:
+    """Read what the rank of `shard` holds; the checkpoint is not needed afterwards."""
+    config, groups = shard.config, shard.groups
+    numbers = stage_layers(config.layers, groups.pp.size, groups.pp.rank)
+    return ModelWeights(
+        _embedding(shard) if groups.first_stage else None,
+        tuple(_layer(shard, index, number) for index, number in enumerate(numbers)),
+        _lm_head(shard) if groups.last_stage else None,
+    )
+
+
+def _layer(shard: Shard, index: int, number: int) -> Layer:
+    """`index` counts within the stage, `number` within the model."""
+    latent, prefix = shard.config.latent, f"model.layers.{number}."
+    attention = LatentAttention(shard, index, prefix, latent) if latent else GroupedQuery(shard, index, prefix)
+    return Layer(attention, _mlp(shard, number, prefix + "mlp.", prefix + "post_attention_layernorm.weight"))
+
+
+def _mlp(shard: Shard, number: int, prefix: str, norm: str) -> GatedMlp | Experts:
+    config, tp = shard.config, shard.groups.tp
+    if config.mixture and config.sparse[number]:
+        return Experts.load(shard, config.mixture, prefix, norm)
+    return GatedMlp.load(shard, prefix, norm, config.intermediate, tp.rank, tp.size)
+
+
+def _embedding(shard: Shard) -> torch.Tensor:
+    # A copy: what safetensors hands out is the file itself, which somebody may overwrite while we serve.
+    return shard.checkpoint.tensor(EMBEDDING).to(device=shard.device, dtype=shard.dtype, copy=True)
+
+
+def _lm_head(shard: Shard) -> Linear:
+    attn_tp, vocab = shard.groups.attn_tp, shard.config.vocab
+    # Equal on every rank (an all-gather needs that); the last rank pads with zeros.
+    count = -(-vocab // attn_tp.size)
+    start = attn_tp.rank * count
+    rows = shard.checkpoint.part(
+        EMBEDDING if shard.config.tie_embeddings else "lm_head.weight", 0, start, min(start + count, vocab)
+    )
+    padding = count - rows.shape[0]
+    if padding:
+        rows = torch.cat((rows, rows.new_zeros(padding, rows.shape[1])))
+    return shard.folded(rows, "model.norm.weight")

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pdctl.engine.prefill.decode_sessions import DecodeSession
     from pdctl.engine.transfer.transport import Pages
 
-__all__ = ["FakeSender", "KvSender", "Sender"]
-
 log = logging.getLogger("pdctl.engine")
 
 

@@ -59,11 +59,6 @@ class WaitingQueue:
         """Those that hold pages."""
         return [*self._last, self._chunked] if self._chunked is not None else self._last
 
-    @property
-    def pending_tokens(self) -> int:
-        started = self._chunked.prompt_len - self._chunked.computed if self._chunked else 0
-        return started + sum(req.prompt_len for req in self._queue)
-
     def add(self, req: Req) -> None:
         """In order of arrival, however long each one's handshake took: none is overtaken by what came after it."""
         later = list(takewhile(lambda other: other.order > req.order, reversed(self._queue)))

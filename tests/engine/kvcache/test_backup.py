@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from pdctl.engine.kvcache.kv_pool import Backup, KVPool, Layout, PoolGeometry
+from pdctl.engine.kvcache.kv_pool import Backup, KVPool
+from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
 
 
 @pytest.mark.parametrize("layout", list(Layout))

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from pdctl.engine.config.checkpoint_config import ModelConfig
-from pdctl.engine.kvcache.kv_pool import KVPool, Layout, PoolGeometry
+from pdctl.engine.kvcache.kv_pool import KVPool
+from pdctl.engine.kvcache.pool_geometry import Layout, PoolGeometry
 from pdctl.layout import gpu_memory, model_config
 from tests.engine.checkpoints import make_checkpoint
 

@@ -119,12 +119,3 @@ def test_removing_the_chunked_prompt_lets_the_next_start() -> None:
         shared.release(req)
     shared.check_idle()
     assert computed(queue.next_batch(8)) == [("short", 3)]
-
-
-def test_pending_tokens_count_what_is_left() -> None:
-    queue = waiting(resources())
-    queue.add(request(40))
-    queue.add(request(5))
-    assert queue.pending_tokens == 45
-    computed(queue.next_batch(8))
-    assert queue.pending_tokens == 29
