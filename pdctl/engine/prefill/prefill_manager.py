@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import uuid
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from pdctl.engine.drill.kv_faults import with_faults
@@ -35,7 +34,7 @@ from pdctl.engine.kv_link.room_state import Failure, FailureCode, FakeSender, KV
 from pdctl.engine.prefill.decode_sessions import DecodeSession, SessionTable, note_page_list, open_session
 from pdctl.engine.prefill.registration import Registration, server_address
 from pdctl.engine.prefill.sender import KvSender, Sender
-from pdctl.engine.prefill.unclaimed_rooms import RefusedRooms, UnclaimedPageLists
+from pdctl.engine.prefill.unclaimed_rooms import EndedRooms, UnclaimedPageLists
 from pdctl.engine.transfer.workers import Workers, threads
 
 if TYPE_CHECKING:
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("pdctl.engine")
 
 QUERY_DP_RANK = "SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK"
-MAX_CONCLUDED = 4096  # rooms remembered so that late frames about them are answered rightly
 
 
 class PrefillManager(KvManager):
@@ -66,9 +64,8 @@ class PrefillManager(KvManager):
         self._sessions = SessionTable()
         ttl = min(config.unclaimed_ttl, config.bootstrap_timeout) if config.tell_unclaimed else config.unclaimed_ttl
         self._unclaimed = UnclaimedPageLists(self.loop, ttl, self._drop_unclaimed)
-        self._concluded: OrderedDict[int, Failure | None] = OrderedDict()
         self._watched: set[KvSender] = set()
-        self._refused = RefusedRooms(config.refusal_ttl)
+        self._ended = EndedRooms(config.refusal_ttl)
         self._notices = RoomNotices(self.loop, server_address(config))
         self.instance = uuid.uuid4().hex  # tells this life of the rank from the one before it at the same address
         self._registration = Registration(self.loop, config, self.instance, wake)
@@ -125,9 +122,9 @@ class PrefillManager(KvManager):
             sender.fail(failures.of(FailureCode.DUPLICATE_ROOM, text))
             return
         self._rooms[room] = sender
-        self._concluded.pop(room, None)
+        given_up = self._ended.reopen(room)
         log.info("room=%d rid='%s' waits for the decode's page list on %s", room, sender.rid, self.endpoint)
-        refused = self._conflict(room, dp_rank) or self._refused.take(room)
+        refused = self._conflict(room, dp_rank) or given_up
         if refused is not None:
             sender.fail(refused)
             for info in self._unclaimed.adopt(room):
@@ -180,9 +177,7 @@ class PrefillManager(KvManager):
         self._watched.discard(sender)
         if self._rooms.get(sender.room) is sender:
             del self._rooms[sender.room]
-            self._concluded[sender.room] = sender.failure
-            while len(self._concluded) > MAX_CONCLUDED:
-                self._concluded.popitem(last=False)
+            self._ended.conclude(sender.room, sender.failure)
 
     def watch(self, sender: KvSender) -> None:
         self._watched.add(sender)
@@ -271,14 +266,14 @@ class PrefillManager(KvManager):
         if sender is not None:
             self._hand_over(sender, info)
             return
-        refused = self._refused.known(info.room)
+        refused = self._ended.refusal(info.room)
         if refused is not None and refused.code != FailureCode.ABORTED.value:
             self.refuse(info, refused)
             return
-        failure = self._concluded.get(info.room)
-        if failure is not None:
-            text = f"room {info.room} already failed on prefill rank {self.endpoint}: {failure.message}"
-            self.refuse(info, Failure(failure.code, text))
+        ended = self._ended.concluded(info.room)
+        if ended is not None and ended.failure is not None:
+            text = f"room {info.room} already failed on prefill rank {self.endpoint}: {ended.failure.message}"
+            self.refuse(info, Failure(ended.failure.code, text))
             return
         # SGLang's lines for a page list that arrives, whoever it is for: where a request went to another prefill than
         # its page list, they are the only trace of it here.
@@ -334,8 +329,8 @@ class PrefillManager(KvManager):
             return
         if sender is not None and waits:
             sender.fail(failure)
-        elif sender is None and message.room not in self._concluded:
-            self._refused.remember(message.room, failure)
+        elif sender is None and self._ended.concluded(message.room) is None:
+            self._ended.give_up(message.room, failure)
             for info in self._unclaimed.adopt(message.room):
                 self.refuse(info, failure)
         if not message.notice:

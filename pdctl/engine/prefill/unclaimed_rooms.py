@@ -5,10 +5,11 @@ Both are kept for a while and in a bounded number; whoever waits for a page list
 
 from __future__ import annotations
 
+import math
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,29 +106,51 @@ class UnclaimedPageLists:
         self._drop_unclaimed(kept.info, f"none came within {time.monotonic() - kept.arrived:.1f}s")
 
 
-class RefusedRooms:
-    def __init__(self, ttl: float, capacity: int = CAPACITY) -> None:
+class EndedRoom(NamedTuple):
+    """`failure` None: it succeeded. `until`: monotonic seconds; infinite for a room whose request was here."""
+
+    failure: Failure | None
+    until: float
+
+
+class EndedRooms:
+    """Rooms that are over on this rank: those whose request ended, and those given up before their request came.
+
+    Frames about them are still on their way. A room that was given up is forgotten after `ttl` seconds.
+    """
+
+    def __init__(self, ttl: float, capacity: int = 2 * CAPACITY) -> None:
         self._ttl = ttl
         self._capacity = capacity
-        self._kept: OrderedDict[int, tuple[Failure, float]] = OrderedDict()
+        self._kept: OrderedDict[int, EndedRoom] = OrderedDict()
 
-    def remember(self, room: int, failure: Failure) -> None:
-        """The first reason is the one that is told."""
-        now = time.monotonic()
-        while self._kept and next(iter(self._kept.values()))[1] < now:
+    def conclude(self, room: int, failure: Failure | None) -> None:
+        """The room's request has ended."""
+        self._keep(room, EndedRoom(failure, math.inf))
+
+    def give_up(self, room: int, failure: Failure) -> None:
+        """No request for the room is here. The first reason is the one that is told."""
+        if self.refusal(room) is None:
+            self._keep(room, EndedRoom(failure, time.monotonic() + self._ttl))
+
+    def _keep(self, room: int, ended: EndedRoom) -> None:
+        self._kept[room] = ended
+        self._kept.move_to_end(room)
+        while len(self._kept) > self._capacity:
             self._kept.popitem(last=False)
-        if room not in self._kept:
-            self._kept[room] = (failure, now + self._ttl)
-        if len(self._kept) > self._capacity:
-            self._kept.popitem(last=False)
 
-    def known(self, room: int) -> Failure | None:
-        """Why `room` was given up, if it was and it is not too long ago."""
-        failure, until = self._kept.get(room, (None, 0.0))
-        return failure if time.monotonic() < until else None
+    def refusal(self, room: int) -> Failure | None:
+        """Why the room was given up before its request came, if it was and it is not too long ago."""
+        ended = self._kept.get(room)
+        return ended.failure if ended is not None and time.monotonic() < ended.until < math.inf else None
 
-    def take(self, room: int) -> Failure | None:
-        """The same, and forgotten from now on."""
-        failure = self.known(room)
+    def concluded(self, room: int) -> EndedRoom | None:
+        """How the room's request ended; None where none was here."""
+        ended = self._kept.get(room)
+        return ended if ended is not None and ended.until == math.inf else None
+
+    def reopen(self, room: int) -> Failure | None:
+        """A request for the room is here: forget how it ended; why it was given up, if it was."""
+        refusal = self.refusal(room)
         self._kept.pop(room, None)
-        return failure
+        return refusal
