@@ -12,7 +12,7 @@ import msgspec
 import zmq
 
 from pdctl.engine.kv_link.kv_frames import RegisterAck, RegisterKvArgs, Unregister, codec
-from pdctl.engine.prefill.decode_sessions import MOST
+from pdctl.engine.prefill.decode_sessions import MAX_SESSIONS
 from pdctl.engine.transfer.nixl import Descriptor
 from tests.cases import for_each
 from tests.engine.kv_link.impostor import REGISTER, Impostor, dialled
@@ -115,7 +115,7 @@ def test_two_thousand_registrations_come_and_stay_away_without_a_word() -> None:
             for number in range(2000):
                 push.send(codec.encode(registration(endpoints[number % 40], descriptor)))
                 assert accepted(pull)
-            assert 500 < prefill.manager.stats().peers <= MOST
+            assert 500 < prefill.manager.stats().peers <= MAX_SESSIONS
             lives(prefill, decode, server.port)
         prefill.woken.wait("sessions gone", lambda: prefill.manager.stats().peers <= 1)
         prefill.woken.wait("few descriptors", lambda: len(os.listdir("/proc/self/fd")) <= before + 50)
