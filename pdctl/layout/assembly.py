@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from pdctl.engines.versions import Release
     from pdctl.layout.gpu_memory import GpuMemory
     from pdctl.layout.hosts import Site
-    from pdctl.layout.instance_plan import Caution
     from pdctl.layout.model_config import ModelShape
-    from pdctl.layout.shape import Problem, RankPlace, Shape
+    from pdctl.layout.shape import Caution, Problem, RankPlace, Shape
     from pdctl.topology.model import Router
 
 

@@ -12,10 +12,9 @@ from pdctl.layout import role_settings
 from pdctl.layout.assembly import Bases, PlannedDeployment, PlannedRole, RoleSide
 from pdctl.layout.gpu_memory import kv_itemsize
 from pdctl.layout.hosts import NOWHERE
-from pdctl.layout.instance_plan import Caution
-from pdctl.layout.role_capacity import read_model
+from pdctl.layout.model_config import load
 from pdctl.layout.role_settings import api_key, devices, flag_problems, read, serving, settings
-from pdctl.layout.shape import Problem, ShapeWords
+from pdctl.layout.shape import Caution, Problem, ShapeWords
 from pdctl.layout.workload import MEM_FRACTION, NO_WORKLOAD, Budget, Measured, Nic, TrafficGoal
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def _model(topology: Topology, reading: RoleReading) -> tuple[ModelShape | None,
         given = reading.args.get("dtype", dtype)
         dtype = "float32" if given == "auto" and reading.on_cpu else str(given)
     try:
-        return read_model(path, dtype), []
+        return load(path, dtype), []
     except UsageError as error:
         return None, [Caution("model-config", f"no memory and transfer figures: {error.message}; {error.fix}")]
 

@@ -1,4 +1,4 @@
-"""What one GPU of an instance holds: weights, KV bytes per token, tokens that fit, and whether that is enough."""
+"""What one GPU of an instance holds: weights, KV bytes per token, tokens that fit; and what to change if too few do."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.errors import UsageError
+from pdctl.layout.feasibility import check
+from pdctl.layout.shape import Caution, Problem
 from pdctl.layout.weight_bytes import copy_bytes, parameters, rank_bytes, stage_layers
 from pdctl.layout.workload import NO_DEMAND, Demand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pdctl.engines.versions import Version
     from pdctl.layout.model_config import ModelShape
-    from pdctl.layout.shape import Placement, Shape
+    from pdctl.layout.shape import Placement, Shape, ShapeWords
     from pdctl.layout.workload import Budget
 
 GIB = 1 << 30
@@ -82,7 +85,7 @@ def estimate(
     known = budget.gpu_memory is not None
     total = tokens * shape.dp_ranks
     fitting = total // demand.request_tokens if demand.request_tokens else None
-    verdict, reasons = _judge(pool, tokens, fitting, budget, demand) if known else (MemoryVerdict.UNKNOWN, ())
+    verdict, reasons = _verdict(pool, tokens, fitting, budget, demand) if known else (MemoryVerdict.UNKNOWN, ())
     return GpuMemory(
         parameters=parameters(model),
         copy_bytes=copy_bytes(model),
@@ -109,7 +112,7 @@ def _stage(
     return weights, cell, budget.usable - sum(weights.values())
 
 
-def _judge(
+def _verdict(
     pool: int, tokens: int, fitting: int | None, budget: Budget, demand: Demand
 ) -> tuple[MemoryVerdict, tuple[str, ...]]:
     usable = f"{budget.usable / GIB:.2f} GiB ({(budget.gpu_memory or 0) / GIB:.2f} GiB x {budget.mem_fraction:g})"
@@ -150,3 +153,45 @@ def remedies(model: ModelShape, shape: Shape, placement: Placement, budget: Budg
         shapes.insert(0, shape._replace(deepep=True))
     for other in shapes:
         yield Remedy(other, "", "", estimate(model, other, placement, budget, demand))
+
+
+SHOWN = 3
+
+
+class CapacityQuestion(NamedTuple):
+    """One role's instance: what it holds, on what, for whom. `name` leads the messages."""
+
+    name: str
+    model: ModelShape
+    shape: Shape
+    placement: Placement
+    budget: Budget
+    demand: Demand
+    version: Version
+
+
+def judge(question: CapacityQuestion, words: ShapeWords) -> tuple[GpuMemory, tuple[Problem, ...], tuple[Caution, ...]]:
+    """The memory, and a problem where it does not fit, or a warning where it is tight."""
+    memory = estimate(question.model, question.shape, question.placement, question.budget, question.demand)
+    told = f"{question.name}: {'; '.join(memory.reasons)}"
+    if memory.verdict is MemoryVerdict.FAIL:
+        return memory, (Problem("memory", told, tuple(_ways(question, words))),), ()
+    if memory.verdict is MemoryVerdict.WARN:
+        ways = _ways(question, words)
+        fix = f"; {' or '.join(ways)} would do" if ways else ""
+        return memory, (), (Caution("memory", told + fix),)
+    return memory, (), ()
+
+
+def _ways(question: CapacityQuestion, words: ShapeWords) -> list[str]:
+    """The first remedies that fit and that SGLang accepts."""
+    ways: list[str] = []
+    redundant = question.placement.redundant_experts
+    for remedy in remedies(question.model, question.shape, question.placement, question.budget, question.demand):
+        if remedy.memory.verdict is not MemoryVerdict.OK:
+            continue
+        shape = remedy.shape
+        if shape is not None and check(shape, question.version, question.model, redundant):
+            continue
+        ways.append(words.shape(shape) if shape is not None else words.setting(remedy.setting, remedy.value))
+    return ways[:SHOWN]

@@ -9,12 +9,12 @@ from pdctl.engines.sglang.agreement import common_page_size
 from pdctl.engines.sglang.rules import ALL_CP_RANKS_ENV, HETEROGENEOUS_TP, STAGING_ENV, STAGING_SPAN, rule
 from pdctl.layout import commands
 from pdctl.layout.feasibility import check, explain, nearest
-from pdctl.layout.instance_plan import Caution, RouterPlan
+from pdctl.layout.instance_plan import RouterPlan
 from pdctl.layout.kv_links import KvLink, pull
 from pdctl.layout.port_collisions import PortClaim, claims, collisions
-from pdctl.layout.shape import Problem, Shape
+from pdctl.layout.shape import Caution, Problem, Shape
 from pdctl.layout.transfer_bill import Nics, bill
-from pdctl.layout.workload import ISL, Demand, ratio
+from pdctl.layout.workload import ISL, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pdctl.layout.assembly import PlannedDeployment, PlannedRole, RoleSide
     from pdctl.layout.instance_plan import InstancePlan, Plan
     from pdctl.layout.transfer_bill import TransferBill
-    from pdctl.layout.workload import Ratio, TrafficGoal
+    from pdctl.layout.workload import Ratio
     from pdctl.topology.model import Router
 
 
@@ -195,16 +195,6 @@ def _with_traffic(deployment: PlannedDeployment, plan: Plan) -> Plan:
     bill, ratio = transfer(deployment, plan.instances), shares(deployment, plan.instances)
     told = tuple(short(bill, ratio, plan.instances))
     return plan._replace(transfer=bill, ratio=ratio, warnings=plan.warnings + told)
-
-
-def demand(side: RoleSide, workload: TrafficGoal) -> Demand:
-    """A prefill holds prompts only; a decode holds whole requests, as many at once as Little's law says."""
-    context = side.serving.context_length
-    isl, osl = workload.isl or 0, workload.osl or 0
-    if side.role == "prefill":
-        return Demand(isl, None, context)
-    at_once = workload.rate * osl * workload.tpot / side.instances if workload.rate and workload.tpot and osl else None
-    return Demand(isl + osl, at_once, context)
 
 
 def transfer(deployment: PlannedDeployment, instances: tuple[InstancePlan, ...]) -> TransferBill:

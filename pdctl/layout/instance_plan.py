@@ -10,16 +10,9 @@ if TYPE_CHECKING:
     from pdctl.layout.gpu_memory import GpuMemory
     from pdctl.layout.kv_links import KvLink
     from pdctl.layout.serving import BoundPort, NodeCommand, Numbers, Serving
-    from pdctl.layout.shape import Problem, RankPlace, Shape
+    from pdctl.layout.shape import Caution, Problem, RankPlace, Shape
     from pdctl.layout.transfer_bill import TransferBill
     from pdctl.layout.workload import Ratio
-
-
-class Caution(NamedTuple):
-    """Something that works, or may not, and that the user should know before it runs."""
-
-    code: str
-    message: str
 
 
 class InstancePlan(NamedTuple):

@@ -61,8 +61,11 @@ class ModelShape(NamedTuple):
         return self.layers - len(self.dense_layers) if self.experts else 0
 
 
-def load(path: str | Path) -> ModelShape:
-    """From a checkpoint directory or a config.json; UsageError names the file and what was expected of it."""
+def load(path: str | Path, dtype: str = "auto") -> ModelShape:
+    """From a checkpoint directory or a config.json; `dtype` other than auto replaces that of unquantised weights.
+
+    UsageError names the file and what was expected of it.
+    """
     file = Path(path)
     file = file / "config.json" if file.is_dir() else file
     try:
@@ -76,11 +79,12 @@ def load(path: str | Path) -> ModelShape:
     if not isinstance(config, dict):
         raise UsageError(f"{file} is not a JSON object", "give the config.json of a Hugging Face checkpoint")
     try:
-        return parse(config)
+        model = parse(config)
     except KeyError as error:
         raise UsageError(f"{file} has no key {error}", "give the config.json of a Hugging Face checkpoint") from error
     except UsageError as error:
         raise UsageError(f"{file}: {error.message}", error.fix) from error
+    return model._replace(dtype_bytes=DTYPE_BYTES.get(dtype, model.dtype_bytes))
 
 
 def parse(config: Config) -> ModelShape:

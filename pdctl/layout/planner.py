@@ -9,10 +9,10 @@ from pdctl.engines.versions import resolve
 from pdctl.layout.assembly import Bases, PlannedDeployment, PlannedRole, RoleSide, lay_out
 from pdctl.layout.feasibility import check
 from pdctl.layout.hosts import NOWHERE
-from pdctl.layout.instance_plan import Caution, Plan
+from pdctl.layout.instance_plan import Plan
 from pdctl.layout.serving import Serving
-from pdctl.layout.shape import Problem, Shape, ShapeWords, flags
-from pdctl.layout.workload import ISL, MEM_FRACTION, NO_WORKLOAD, UNMEASURED, Budget, Measured, Nic, TrafficGoal
+from pdctl.layout.shape import Caution, Problem, Shape, ShapeWords, flags
+from pdctl.layout.workload import ISL, MEM_FRACTION, NO_WORKLOAD, UNMEASURED, Budget, Demand, Measured, Nic, TrafficGoal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -162,15 +162,24 @@ def _with_memory(
     side, model = case.side, deployment.model
     if model is None:
         return side, (), ()
-    from pdctl.layout.handover import demand
-    from pdctl.layout.role_capacity import CapacityQuestion, judge  # late: only a known model has memory figures
+    from pdctl.layout.gpu_memory import CapacityQuestion, judge  # late: only a known model has memory figures
 
-    wanted = demand(side, deployment.workload)
+    wanted = _demand(side, deployment.workload)
     question = CapacityQuestion(
         side.role, model, side.shape, case.placement, case.budget, wanted, deployment.release.known
     )
     memory, problems, warnings = judge(question, case.words)
     return side._replace(memory=memory), problems, warnings
+
+
+def _demand(side: RoleSide, workload: TrafficGoal) -> Demand:
+    """A prefill holds prompts only; a decode holds whole requests, as many at once as Little's law says."""
+    context = side.serving.context_length
+    isl, osl = workload.isl or 0, workload.osl or 0
+    if side.role == "prefill":
+        return Demand(isl, None, context)
+    at_once = workload.rate * osl * workload.tpot / side.instances if workload.rate and workload.tpot and osl else None
+    return Demand(isl + osl, at_once, context)
 
 
 def assumed(deployment: PlannedDeployment) -> tuple[str, ...]:

@@ -12,9 +12,8 @@ from pdctl.engines.sglang.rules import rule
 from pdctl.engines.versions import spell
 from pdctl.errors import UsageError
 from pdctl.layout.feasibility import explain
-from pdctl.layout.instance_plan import Caution
 from pdctl.layout.serving import Serving
-from pdctl.layout.shape import Placement, Problem, Shape
+from pdctl.layout.shape import Caution, Placement, Problem, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

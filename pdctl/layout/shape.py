@@ -14,6 +14,13 @@ class Problem(NamedTuple):
     nearest: tuple[str, ...] = ()
 
 
+class Caution(NamedTuple):
+    """Something that works, or may not, and that the user should know before it runs."""
+
+    code: str
+    message: str
+
+
 class Shape(NamedTuple):
     """Sizes as SGLang counts them: `tp` is every GPU of one pipeline stage; `dp` (attention width) and `cp` divide it.
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import unicodedata
 from typing import TYPE_CHECKING
 
 from pdctl.imports.found import Sort
-from pdctl.render.visible import as_json
+from pdctl.render.visible import as_json, cells
 from pdctl.topology.diagnostic import Diagnostic, Mark
 
 if TYPE_CHECKING:
@@ -123,26 +122,19 @@ def _clip(line: str, start: int) -> str:
 
 def _underline(mark: Mark, line: str, start: int, primary: bool, term: Term) -> str:
     span, label = mark
-    lead = _width(("…" if start else "") + _printable(line[start : span.column - 1]))
-    stretch = max(_width(_printable(line[span.column - 1 : min(span.end_column - 1, start + WIDEST)])), 1)
+    lead = cells(("…" if start else "") + _printable(line[start : span.column - 1]))
+    stretch = max(cells(_printable(line[span.column - 1 : min(span.end_column - 1, start + WIDEST)])), 1)
     sign, colour = ("^", "red") if primary else ("-", "blue")
     return " " * lead + term.style(f"{sign * stretch} {label}".rstrip(), colour, "bold")
 
 
 def _printable(text: str) -> str:
     """Tabs as spaces; what could steer the terminal as a replacement character."""
-    text = text.replace("\t", "    ")
+    return _replaced(text.replace("\t", "    "))
+
+
+def _replaced(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
-
-
-def _width(text: str) -> int:
-    """Terminal cells: East Asian wide letters take two, combining ones none."""
-    if text.isascii():
-        return len(text)
-    return sum(
-        0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
-        for letter in text
-    )
 
 
 COLORS = {Sort.SUSPECT: "red", Sort.LEFT_OUT: "yellow", Sort.CHANGED: "cyan", Sort.ASSUMED: "blue"}
@@ -152,12 +144,7 @@ def show_notes(notes: Sequence[Note], summary: str, file: str, term: Term) -> No
     """One line for each note, as compilers write them: place, sort, text."""
     for note in notes:
         place = f"{note.place}: " if note.place else ""
-        term.write(f"{place}{term.style(note.sort.value, COLORS[note.sort], 'bold')}: {_note_text(note.text)}")
+        term.write(f"{place}{term.style(note.sort.value, COLORS[note.sort], 'bold')}: {_replaced(note.text)}")
     counted = [f"{count} {sort.value}" for sort in Sort if (count := sum(note.sort is sort for note in notes))]
     whither = f" to {file}" if file else ""
     term.write(f"imported {summary}{whither}" + (f"; {', '.join(counted)}" if counted else ""))
-
-
-def _note_text(text: str) -> str:
-    """What could steer the terminal as a replacement character."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,6 +29,8 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 def one_of(name: str, known: Sequence[str]) -> str:
     """A fix for a name that somebody made up: the nearest of those there are, and all of them."""
+    import difflib  # late: only a mistake needs it
+
     near, names = difflib.get_close_matches(name, known, n=2), ", ".join(known)
     return f"did you mean {' or '.join(near)}? There are {names}" if near else f"one of {names}"
 

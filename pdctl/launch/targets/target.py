@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from pdctl.launch.kubectl import ClusterPod
     from pdctl.launch.run import Run, RunEvent, RunOutcome
     from pdctl.launch.state import RunDir
-    from pdctl.layout.instance_plan import Caution, Plan
+    from pdctl.layout.instance_plan import Plan
+    from pdctl.layout.shape import Caution
     from pdctl.topology.model import Topology
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.errors import InfeasibleError, UsageError
-from pdctl.layout.instance_plan import Caution
 from pdctl.layout.planner import plan_topology
+from pdctl.layout.shape import Caution
 from pdctl.manifests import object_validation
 from pdctl.manifests.write import flavours, router_objects
 from pdctl.manifests.write.flavours import group
