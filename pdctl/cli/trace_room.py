@@ -24,6 +24,7 @@ from pdctl.trace.room_choice import WantedRoom, chosen, find
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from pdctl.logs.library import Library
     from pdctl.logs.source import Log
     from pdctl.render.term import Term
     from pdctl.trace.room import Room
