@@ -284,10 +284,6 @@ def _crowds(findings: Sequence[Finding]) -> Iterator[Finding]:
         yield replace(first, instance="", headline=headline, evidence=evidence)
 
 
-def consequence(one: Finding) -> bool:
-    return any(line.startswith(EXPLAINED) for line in one.evidence)
-
-
 def _causes(effect: Finding, all_: Sequence[Finding], peers: Mapping[str, frozenset[str]]) -> list[Finding]:
     found = [
         cause

@@ -12,7 +12,6 @@ from pdctl.fleet.address import Unanswered, bracketed, parse
 from pdctl.fleet.deadline import Deadline, each
 from pdctl.fleet.http_connection import Call, wait
 from pdctl.fleet.observations import Canary
-from pdctl.fleet.queue_probe import queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,6 @@ GENERATE, ABORT = "/generate", "/abort_request"
 ABORT_WITHIN = 2.0  # seconds an engine has to take the abort of a request it should no longer hold
 MAX_ROOM = 2**53  # rooms of SGLang have 63 bits; below this every JSON tool can carry them
 _rooms = random.SystemRandom()
-__all__ = ["EXTRAS", "PAIR", "Prompt", "Side", "extras", "matrix", "queues"]
 PAIR, OVER_LENGTH, CANCEL, N2, BURST = "pair", "over-length", "cancel", "n2", "burst"
 EXTRAS = (OVER_LENGTH, CANCEL, N2, BURST)
 AT_ONCE = 16  # pairs of the matrix

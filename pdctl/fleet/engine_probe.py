@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,43 +24,6 @@ AT_ONCE = 48  # engines looked at together, with up to five sockets each
 PATIENCE = 5.0  # seconds for one look: /server_info and /health ask the scheduler
 
 
-@dataclass(frozen=True, slots=True)
-class ServerInfo:
-    mode: str  # disaggregation_mode as it is now: null, prefill or decode
-    bootstrap_port: int | None
-    transfer_backend: str
-    tp_size: int
-    page_size: int | None
-    model_path: str
-    served_model_name: str
-    version: str
-
-
-def fetch(url: str, timeout: float = 2.0) -> ServerInfo | None:
-    """None when nothing at `url` answers as an engine does."""
-    for path in PATHS:
-        answer = http_client.get(url + path, timeout)
-        body = answer.json() if answer.ok else None
-        if isinstance(body, dict):
-            return _read({str(key): value for key, value in body.items()})
-        if answer.status != 404:
-            return None
-    return None
-
-
-def _read(body: dict[str, object]) -> ServerInfo:
-    return ServerInfo(
-        mode=peer_json.role(body) or "null",
-        bootstrap_port=peer_json.integer(body.get("disaggregation_bootstrap_port")),
-        transfer_backend=str(body.get("disaggregation_transfer_backend") or ""),
-        tp_size=peer_json.integer(body.get("tp_size")) or 1,
-        page_size=peer_json.integer(body.get("page_size")),
-        model_path=str(body.get("model_path") or ""),
-        served_model_name=str(body.get("served_model_name") or ""),
-        version=str(body.get("version") or ""),
-    )
-
-
 class Look(NamedTuple):
     """A reply and what it was made of."""
 
@@ -82,6 +44,18 @@ def probe_engines(
     whole = Deadline(deadline)
     probing = Prober(whole, patience, key)
     return each(lambda endpoint: _probe(endpoint, probing, generate), endpoints, at_once, whole)
+
+
+def mode(url: str, timeout: float = 2.0) -> str | None:
+    """The role an engine has now: null, prefill or decode; None when nothing at `url` answers as an engine does."""
+    for path in PATHS:
+        answer = http_client.get(url + path, timeout)
+        body = answer.json() if answer.ok else None
+        if isinstance(body, dict):
+            return peer_json.role(body) or "null"
+        if answer.status != 404:
+            return None
+    return None
 
 
 def _probe(endpoint: Endpoint, probing: Prober, generate: bool) -> Engine:

@@ -118,7 +118,7 @@ def _told(info: Object, role: str) -> RouterWorker:
     """A worker by its own server info; what bootstrap port mini_lb holds for it, it tells nobody."""
     host = peer_json.text(info.get("host"))
     return RouterWorker(
-        url=f"http://{f'[{host}]' if ':' in host else host}:{peer_json.integer(info.get('port')) or 0}",
+        url=join(host, peer_json.integer(info.get("port")) or 0),
         role=role,
         healthy=True,
         bootstrap_port=None,
@@ -215,7 +215,7 @@ def _engine_info(base: str, probing: Prober, summary: Reply) -> Mapping[str, obj
 def _not_recognised(mode: str, replies: Mapping[str, Reply], answers: Mapping[str, Answer]) -> str:
     if mode and not answers[WORKERS].ok:
         return f"this is an engine (disaggregation_mode {mode}), not a router"
-    if answers[WORKERS].status in (401, 403):
+    if answers[WORKERS].status in UNAUTHORIZED:
         return f"{answers[WORKERS].status} on {WORKERS}: the router asks for an API key"
     if answers[WORKERS].ok:
         return f"{WORKERS} {unlisted(replies[WORKERS].body) or 'lists no workers'}"

@@ -127,7 +127,7 @@ class _Said:
 
     health: http_client.Answer
     registered: int | None = None
-    info: engine_probe.ServerInfo | None = None
+    mode: str | None = None
 
 
 def _ask(run: Run, spec: Spec, key: str) -> _Said | None:
@@ -137,8 +137,8 @@ def _ask(run: Run, spec: Spec, key: str) -> _Said | None:
     health = http_client.get(spec.url + spec.health_path, PROBE, key=key)
     if not health.reached:
         return _Said(health, 0 if spec.bootstrap_port is not None and spec.ranks else None)
-    info = engine_probe.fetch(spec.url, PROBE) if health.ok and not spec.node else None
-    return _Said(health, _registered(spec), info)
+    mode = engine_probe.mode(spec.url, PROBE) if health.ok and not spec.node else None
+    return _Said(health, _registered(spec), mode)
 
 
 def _instance(
@@ -223,13 +223,13 @@ def _silent(run: Run, process: Process, reason: str) -> str:
 
 
 def _lacks(spec: Spec, said: _Said, state: router_probe.RouterState, routed: bool) -> str:
-    answer, registered, info = said.health, said.registered, said.info
+    answer, registered = said.health, said.registered
     if not answer.ok:
         return f"{spec.health_path}: {answer.status if answer.reached else answer.reason}"
     if spec.node:
         return ""
-    if info is not None and info.mode != spec.role.value:
-        return f"it runs with --disaggregation-mode {info.mode}"
+    if said.mode is not None and said.mode != spec.role.value:
+        return f"it runs with --disaggregation-mode {said.mode}"
     if registered is not None and registered < spec.ranks:
         return f"bootstrap registered {registered}/{spec.ranks}"
     if routed and state.reached and not state.lists(spec.url):

@@ -115,8 +115,7 @@ class Switch:
         except KeyboardInterrupt:
             raise Interrupted(self._end(Stopped("interrupted"))) from None
         except (Stopped, PdctlError) as stop:
-            fix = stop.fix
-            return self._end(Stopped(str(stop), fix))
+            return self._end(Stopped(str(stop), stop.fix))
         return self._result(Standing.SWITCHED)
 
     def _steps(self) -> None:
@@ -132,8 +131,6 @@ class Switch:
             words = work()
             self._durations[step.value] = seconds = time.monotonic() - began
             self._told(Note(step, words, seconds))
-
-    # --- the steps
 
     def _remove(self) -> str:
         gone: list[str] = []
@@ -231,9 +228,7 @@ class Switch:
 
     def _ask(self, own: Side, peers: list[Side], left: float, patience: float) -> tuple[Canary, ...]:
         prefills, decodes = ([own], peers) if self._new == PREFILL else (peers, [own])
-        return canary_probe.matrix(
-            prefills, decodes, left, prompt=PROMPT, patience=patience, key=self._order.key
-        )  # fmt: skip
+        return canary_probe.matrix(prefills, decodes, left, prompt=PROMPT, patience=patience, key=self._order.key)
 
     def _side(self, member: Member) -> Side:
         listed = next((entry.bootstrap_port for entry in member.listed if entry and entry.bootstrap_port), None)
@@ -267,8 +262,6 @@ class Switch:
             if time.monotonic() >= deadline:
                 raise Stopped(f"waited {seconds:g} s for {what}: {missing}")
             time.sleep(AGAIN)
-
-    # --- the end
 
     def _end(self, stop: Stopped) -> Result:
         order, again = self._order, "the same command again takes up where this one ended"

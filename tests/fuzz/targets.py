@@ -173,7 +173,7 @@ def engine(data: bytes) -> None:
     with wire.told(_engine(data)):
         (found,) = probe_engines([Endpoint("prefill-0", "prefill", ENGINE)], LONG, generate=True)
         queue_probe._held(ENGINE, Prober(Deadline(LONG), LONG))
-        engine_probe.fetch(ENGINE)
+        engine_probe.mode(ENGINE)
     json.dumps([dict(found.info), dict(found.model), [dict(load) for load in found.loads]], ensure_ascii=False).encode()
     assert found.reached == any(reply.status for reply in found.replies)
     assert found.reason or found.info

@@ -48,7 +48,6 @@ DOUBLE_CLASSES = frozenset(
         "Cut",
         "Descriptor",
         "Destination",
-        "Difference",
         "Engine",
         "Entry",
         "Exchange",

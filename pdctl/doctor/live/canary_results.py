@@ -189,7 +189,7 @@ def samples(facts: Facts) -> list[Finding] | Skipped | Unknown:
     ]
 
 
-def leftovers(facts: Facts) -> list[Finding] | Skipped | Unknown:
+def held_requests(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD613: what an idle engine still holds afterwards. One that served others before cannot be judged, nor one whose
     only word is a gauge in /metrics: that may be half a minute old."""
     if not facts.queues:
@@ -245,5 +245,5 @@ CHECKS = (
     Check("PD610", REAL, pairs),
     Check("PD611", REAL, answers),
     Check("PD612", REAL, slow_errors),
-    Check("PD613", (Needs.ENDPOINT, Needs.CANARY), leftovers),
+    Check("PD613", (Needs.ENDPOINT, Needs.CANARY), held_requests),
 )

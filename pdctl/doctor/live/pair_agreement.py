@@ -18,12 +18,12 @@ from pdctl.doctor.finding import few, names
 from pdctl.doctor.model_family import Family, family, recurrent
 from pdctl.doctor.server_info import HERE, KvType, Widths
 from pdctl.engines.sglang import behaviour
-from pdctl.engines.sglang.agreement import SETTINGS, Rule, Setting, common_page_size, setting
+from pdctl.engines.sglang.agreement import SETTINGS, Setting, common_page_size, setting
 from pdctl.engines.sglang.behaviour import KV_DTYPE_COMPARED_BY_WORD
 from pdctl.fleet import peer_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from pdctl.doctor.facts import Facts
     from pdctl.doctor.finding import Finding
@@ -54,10 +54,6 @@ class Row(NamedTuple):
     def why(self) -> str:
         return self.setting.why
 
-    @property
-    def rule(self) -> Rule:
-        return self.setting.rule
-
     def value(self, engine: Engine) -> Hashable:
         return self.read(engine) if self.read is not None else server_info.value(engine, self.key)
 
@@ -74,26 +70,6 @@ class ContextWidth(NamedTuple):
     architecture: str
 
 
-class Difference(NamedTuple):
-    """One row for one pair whose values are not the same."""
-
-    row: Row
-    prefill: Hashable
-    decode: Hashable
-
-
-def differences(prefill: Engine, decode: Engine) -> tuple[Difference, ...]:
-    """Every row on which the two differ, those that matter first."""
-    found = [Difference(row, row.value(prefill), row.value(decode)) for row in ROWS]
-    return tuple(sorted((one for one in found if one.prefill != one.decode), key=_weight))
-
-
-def _weight(one: Difference) -> int:
-    if one.row.clashes(one.prefill, one.decode):
-        return 0
-    return 1 if one.row.rule is Rule.MUST_EQUAL else 2
-
-
 def show(value: Hashable) -> str:
     if isinstance(value, Widths):
         return str(value.attn_tp)
@@ -106,9 +82,6 @@ def show(value: Hashable) -> str:
     if isinstance(value, server_info.Missing):
         return value.value
     return "null" if value is None else peer_json.excerpt(str(value))
-
-
-# Readers of derived values.
 
 
 def _speculation(engine: Engine) -> Hashable:
@@ -172,9 +145,6 @@ def _checksums(engine: Engine) -> Hashable:
 def _stages(engine: Engine) -> Hashable:
     pp = engine.number("pp_size")
     return HERE if pp is None else (pp, engine.number("attn_cp_size") or 1)
-
-
-# Whether two values clash.
 
 
 def _unequal_kv(prefill: KvType, decode: KvType) -> bool | None:
@@ -281,9 +251,8 @@ CLASH: dict[str, Callable[[Any, Any], bool | None]] = {
 ROWS: tuple[Row, ...] = tuple(Row(one, READ.get(one.key), CLASH.get(one.key)) for one in SETTINGS)
 
 
-def rows(codes: Iterable[str]) -> tuple[Row, ...]:
-    wanted = set(codes)
-    return tuple(row for row in ROWS if row.code in wanted)
+def _row(code: str) -> Row:
+    return next(row for row in ROWS if row.code == code)
 
 
 class Clash(NamedTuple):
@@ -371,8 +340,7 @@ def _names(engines: Sequence[Engine]) -> str:
 
 def versions(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD310: an error where the two releases are known not to understand each other, else a warning."""
-    (row,) = rows(("PD310",))
-    verdict = compare(row, facts)
+    verdict = compare(_row("PD310"), facts)
     if not isinstance(verdict, list):
         return verdict
     return [_graded(found, facts) for found in verdict]
@@ -395,8 +363,7 @@ def _graded(found: Finding, facts: Facts) -> Finding:
 
 def page_sizes(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD302, and what the release makes of it."""
-    (row,) = rows(("PD302",))
-    verdict = compare(row, facts)
+    verdict = compare(_row("PD302"), facts)
     if not isinstance(verdict, list):
         return verdict
     releases = [known for engine in facts.engines if (known := server_info.release(engine)) is not None]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
-from pdctl.engines.kinds import EMBEDDED, MINI_LB_FLAG, router_kind
+from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.sglang.agreement import common_page_size
 
 if TYPE_CHECKING:
@@ -125,12 +125,6 @@ class RouterLine:
     @property
     def discovers(self) -> bool:
         return self.flags.has("service-discovery")
-
-    @property
-    def pd(self) -> bool:
-        known = router_kind(self.kind)
-        always = known is not None and known.always_pd
-        return always or self.flags.has("pd-disaggregation", MINI_LB_FLAG) or bool(self.prefills)
 
     def policy(self, role: str) -> str:
         """The default of sglang_router 0.3.2 and smg 1.13.0 is cache_aware."""
