@@ -19,7 +19,7 @@ from pdctl.render import switch_steps as view
 from pdctl.render import term
 from pdctl.switch import switch_order, switch_refusals
 from pdctl.switch.perform import Interrupted, Switch, steps
-from pdctl.switch.switch_order import Order, Standing, lease
+from pdctl.switch.switch_order import Standing, SwitchOrder, lease
 from pdctl.switch.switch_refusals import refusals
 from pdctl.topology.suggest import one_of
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pdctl.launch.run import Run
-    from pdctl.switch.switch_order import Note, Result
+    from pdctl.switch.switch_order import Result, StepNote
 
 
 class To(str, Enum):
@@ -73,7 +73,7 @@ def command(
     """
     found, name, url = _where(instance, run, bool(router))
     routers = tuple(one.rstrip("/") for one in router or ()) or _routers(found)
-    order = Order(
+    order = SwitchOrder(
         name=name,
         url=url,
         to=to.value,
@@ -95,7 +95,7 @@ def command(
         _switch(order, output, dry_run, root, RunDir.of(root, found.name) if found is not None else None)
 
 
-def _switch(order: Order, output: Form, dry_run: bool, root: Path, directory: RunDir | None) -> None:
+def _switch(order: SwitchOrder, output: Form, dry_run: bool, root: Path, directory: RunDir | None) -> None:
     seen = switch_refusals.read(order)
     obstacles = refusals(order, seen)
     if obstacles:
@@ -114,7 +114,7 @@ def _switch(order: Order, output: Form, dry_run: bool, root: Path, directory: Ru
     if output is Form.TEXT:
         view.head(order, seen.target.role, term.err())
 
-    def told(note: Note) -> None:
+    def told(note: StepNote) -> None:
         if output is Form.TEXT:
             view.note(note, term.err())
 
@@ -130,14 +130,14 @@ def _switch(order: Order, output: Form, dry_run: bool, root: Path, directory: Ru
         raise typer.Exit(int(ExitCode.FINDINGS))
 
 
-def _show(order: Order, result: Result, output: Form) -> None:
+def _show(order: SwitchOrder, result: Result, output: Form) -> None:
     if output is Form.JSON:
         term.out().write(view.result_json(order, result))
     else:
         view.result(result, term.out() if result.standing is Standing.SWITCHED else term.err())
 
 
-def _keep(order: Order, result: Result, root: Path, directory: RunDir | None) -> None:
+def _keep(order: SwitchOrder, result: Result, root: Path, directory: RunDir | None) -> None:
     switch_order.append(directory.path if directory is not None else root, order, result)
     if directory is not None and result.standing is Standing.SWITCHED:
         ranks = result.ranks if result.new_role == ServerRole.PREFILL.value else 0

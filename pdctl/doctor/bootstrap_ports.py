@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.doctor import server_info
-from pdctl.doctor.finding import PortRow
+from pdctl.doctor.finding import BootstrapPortRow
 from pdctl.engines import numerals
 from pdctl.fleet.address import LOOPBACK, PORTS, host_and_port
 from pdctl.fleet.bootstrap_probe import Claim
@@ -162,12 +162,12 @@ def annotated(facts: Facts) -> Mapping[str, int]:
     return {name: port for name, port in found.items() if port is not None}
 
 
-def table(facts: Facts) -> tuple[PortRow, ...]:
+def table(facts: Facts) -> tuple[BootstrapPortRow, ...]:
     said = annotated(facts)
     return tuple(_row(claim, said.get(claim.prefill)) for claim in agreement(facts, True).claims)
 
 
-def _row(claim: Claims, annotation: int | None) -> PortRow:
+def _row(claim: Claims, annotation: int | None) -> BootstrapPortRow:
     truth = claim.truth
     answered = truth if truth in claim.answered else next(iter(claim.answered), None)
     said = {
@@ -178,7 +178,7 @@ def _row(claim: Claims, annotation: int | None) -> PortRow:
         "annotation": _text(annotation),
     }
     odd = next((place for place in ("router", "annotation", "flag", "bootstrap") if _differs(said[place], truth)), "")
-    return PortRow(claim.prefill, **said, odd=odd)
+    return BootstrapPortRow(claim.prefill, **said, odd=odd)
 
 
 def _differs(said: str | None, truth: int | None) -> bool:

@@ -36,8 +36,8 @@ from pdctl.doctor.secret_name import (
     TOKENS,
     URL,
     VARIABLE,
-    Found,
-    Span,
+    CleanText,
+    SecretSpan,
 )
 from pdctl.errors import UsageError
 
@@ -141,11 +141,11 @@ def redact(text: str) -> tuple[str, Counter[str]]:
     return found.text, found.taken
 
 
-def search(text: str, known: re.Pattern[str] | None = None) -> Found:
+def search(text: str, known: re.Pattern[str] | None = None) -> CleanText:
     """As `redact`; `known`: what is secret wherever it stands."""
     spans = [span for detector in DETECTORS for span in detector(text)]
     values = frozenset(text[span.start : span.end] for span in spans if span.rule in (FLAG, FIELD, AUTHORIZATION, URL))
-    spans += [Span(*match.span(), AGAIN) for match in (known.finditer(text) if known else ())]
+    spans += [SecretSpan(*match.span(), AGAIN) for match in (known.finditer(text) if known else ())]
     spans += [longer for span in spans if (longer := _wrapped(text, span)) is not None]
     order = {detector: at for at, detector in enumerate(ORDER)}
     spans.sort(key=lambda span: (span.start, order[span.rule]))
@@ -156,15 +156,17 @@ def search(text: str, known: re.Pattern[str] | None = None) -> Found:
         parts += (text[at : span.start], span.instead)
         taken[span.rule] += 1
         at = span.end
-    return Found("".join((*parts, text[at:])), taken, values)
+    return CleanText("".join((*parts, text[at:])), taken, values)
 
 
-def _merged(spans: list[Span]) -> Iterator[Span]:
-    held: Span | None = None
+def _merged(spans: list[SecretSpan]) -> Iterator[SecretSpan]:
+    held: SecretSpan | None = None
     for span in spans:
         if held is not None and span.start < held.end:
             if span.end > held.end:
-                held = Span(held.start, span.end, held.rule, held.instead if span.instead == GONE else span.instead)
+                held = SecretSpan(
+                    held.start, span.end, held.rule, held.instead if span.instead == GONE else span.instead
+                )
             continue
         if held is not None:
             yield held
@@ -193,7 +195,7 @@ def worth_finding_again(value: str) -> bool:
     return 8 <= len(value) <= 4096 and all(kinds) and not value.isspace()
 
 
-def _wrapped(text: str, span: Span) -> Span | None:
+def _wrapped(text: str, span: SecretSpan) -> SecretSpan | None:
     """Lines that a terminal made of one long word go together."""
     if span.rule in (PROMPT, TOKENS, PRIVATE) or span.end - span.start < 16:
         return None
@@ -204,19 +206,19 @@ def _wrapped(text: str, span: Span) -> Span | None:
         if found is None or end - line < _WRAPPED or " " in text[span.start : end].strip():
             break
         end = found.end()
-    return Span(span.start, end, span.rule, span.instead) if end > span.end else None
+    return SecretSpan(span.start, end, span.rule, span.instead) if end > span.end else None
 
 
-def prompts(text: str) -> Iterator[Span]:
+def prompts(text: str) -> Iterator[SecretSpan]:
     for match in _SAID.finditer(text):
         quoted = match["quote"]
         if match["value"] not in (f'"{GONE}"', f"'{GONE}'"):
-            yield Span(*match.span("value"), PROMPT, f"{quoted}{GONE}{quoted}" if quoted else GONE)
+            yield SecretSpan(*match.span("value"), PROMPT, f"{quoted}{GONE}{quoted}" if quoted else GONE)
     for match in _COUNTED.finditer(text):
-        yield Span(*match.span("value"), TOKENS)
+        yield SecretSpan(*match.span("value"), TOKENS)
 
 
-DETECTORS: tuple[Callable[[str], Iterator[Span]], ...] = (
+DETECTORS: tuple[Callable[[str], Iterator[SecretSpan]], ...] = (
     secret_look.private_keys, secret_look.headers, secret_look.patterned, secret_name.named_values,
     secret_document.environments, secret_look.encoded, prompts,
 )  # fmt: skip
@@ -237,7 +239,7 @@ def of_files(files: Mapping[str, str], known: Iterable[str] = ()) -> tuple[dict[
     return clean, taken
 
 
-def _clean(name: str, text: str, known: re.Pattern[str] | None) -> Found:
+def _clean(name: str, text: str, known: re.Pattern[str] | None) -> CleanText:
     """JSON and YAML by their structure, so that they stay what they are; everything else as text."""
     if name.endswith(".json"):
         with contextlib.suppress(ValueError, RecursionError):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pdctl.doctor.facts import Facts
     from pdctl.doctor.request import Request
-    from pdctl.fleet.observations import Canary, Engine, Queues
+    from pdctl.fleet.observations import Canary, Engine, HeldRequests
 
 WHOLE = 180.0  # seconds for all pairs together
 DRAIN = 10.0  # seconds the queues have to become empty
@@ -39,7 +39,7 @@ HARM: dict[str, tuple[str, ...]] = {
 PLAIN_IDS = tuple(range(5, 17))  # for engines without a tokenizer: any known ids will do
 
 
-def send(request: Request, facts: Facts) -> tuple[tuple[Canary, ...], tuple[Queues, ...]]:
+def send(request: Request, facts: Facts) -> tuple[tuple[Canary, ...], tuple[HeldRequests, ...]]:
     """One request per pair, then the extras on the first pair that works, then what is left in the queues."""
     prefills, decodes = sides(facts)
     if not prefills or not decodes:

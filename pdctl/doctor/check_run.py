@@ -13,7 +13,7 @@ from pdctl.doctor import bootstrap_ports
 from pdctl.doctor.check import EMBEDDED, Skipped, Unknown
 from pdctl.doctor.checks import CHECKS
 from pdctl.doctor.facts import Depth
-from pdctl.doctor.finding import Cell, Checked, Report, Status, names
+from pdctl.doctor.finding import CanaryCell, Checked, CheckStatus, Report, names
 from pdctl.doctor.selection import EVERYTHING, ORDER, failing, weigh
 from pdctl.errors import ExitCode
 
@@ -52,10 +52,10 @@ GONE = ("PD704", "PD705", "PD709", "PD710")
 NETWORK = ("PD401", "PD402", "PD403", "PD404", "PD405", "PD407", "PD408")
 
 
-class Outcome(NamedTuple):
+class CodeOutcome(NamedTuple):
     """What a code's checks come to."""
 
-    status: Status
+    status: CheckStatus
     reason: str
     findings: tuple[Finding, ...] = ()
 
@@ -111,7 +111,7 @@ def exit_code(report: Report, fail_on: Severity | None) -> ExitCode:
     return ExitCode.NOT_PROBED if all(one.code in excused for one in against) else ExitCode.FINDINGS
 
 
-def matrix(facts: Facts) -> tuple[Cell, ...]:
+def matrix(facts: Facts) -> tuple[CanaryCell, ...]:
     """Every prefill × decode pair, tried or not; empty when no canary was asked for."""
     if Needs.CANARY not in facts.asked:
         return ()
@@ -120,14 +120,14 @@ def matrix(facts: Facts) -> tuple[Cell, ...]:
     for endpoint in facts.endpoints:
         names.setdefault(endpoint.role, []).append(endpoint.name)
     pairs = dict.fromkeys([(one, two) for one in names["prefill"] for two in names["decode"]] + list(tried))
-    cells: list[Cell] = []
+    cells: list[CanaryCell] = []
     for prefill, decode in pairs:
         one = tried.get((prefill, decode))
         if one is None:
-            cells.append(Cell(prefill, decode, None, None, "not tried"))
+            cells.append(CanaryCell(prefill, decode, None, None, "not tried"))
         else:
             seconds = one.seconds if one.ok is not None else None
-            cells.append(Cell(prefill, decode, one.ok, seconds, one.reason, one.room))
+            cells.append(CanaryCell(prefill, decode, one.ok, seconds, one.reason, one.room))
     return tuple(cells)
 
 
@@ -139,30 +139,30 @@ def _by_code(checks: Iterable[Check]) -> dict[str, list[Check]]:
     return {code: sorted(some, key=lambda check: -len(check.needs)) for code, some in found.items()}
 
 
-def _outcome(entry: Entry, checks: Sequence[Check], facts: Facts, selection: Selection) -> Outcome:
+def _outcome(entry: Entry, checks: Sequence[Check], facts: Facts, selection: Selection) -> CodeOutcome:
     if not selection.wants(entry.code):
-        return Outcome(Status.SKIPPED, "not selected")
+        return CodeOutcome(CheckStatus.SKIPPED, "not selected")
     if entry.unseen:
-        return Outcome(Status.SKIPPED, entry.unseen)
+        return CodeOutcome(CheckStatus.SKIPPED, entry.unseen)
     if not checks:
-        return Outcome(Status.SKIPPED, "no check can see it; trace-room names it from the logs of one room")
+        return CodeOutcome(CheckStatus.SKIPPED, "no check can see it; trace-room names it from the logs of one room")
     return _together([_one(check, facts) for check in checks])
 
 
-def _one(check: Check, facts: Facts) -> Outcome:
+def _one(check: Check, facts: Facts) -> CodeOutcome:
     lacking = [need for need in check.needs if need not in facts.asked]
     if lacking:
-        return Outcome(Status.SKIPPED, LACKING[lacking[0]])
+        return CodeOutcome(CheckStatus.SKIPPED, LACKING[lacking[0]])
     verdict = check.judge(facts)
     if isinstance(verdict, Skipped):
-        return Outcome(Status.SKIPPED, verdict.reason)
+        return CodeOutcome(CheckStatus.SKIPPED, verdict.reason)
     if isinstance(verdict, Unknown):
-        return Outcome(Status.UNKNOWN, verdict.reason)
+        return CodeOutcome(CheckStatus.UNKNOWN, verdict.reason)
     found = tuple(verdict)
     if found:
-        return Outcome(Status.FINDING, "", found)
+        return CodeOutcome(CheckStatus.FINDING, "", found)
     unread = _unread(check, facts)
-    return Outcome(Status.UNKNOWN, unread) if unread else Outcome(Status.OK, "")
+    return CodeOutcome(CheckStatus.UNKNOWN, unread) if unread else CodeOutcome(CheckStatus.OK, "")
 
 
 def _unread(check: Check, facts: Facts) -> str:
@@ -174,14 +174,14 @@ def _unread(check: Check, facts: Facts) -> str:
     return f"{names(silent)} could not be read" if silent else "no SGLang engine was seen"
 
 
-def _together(outcomes: Sequence[Outcome]) -> Outcome:
-    for status in (Status.FINDING, Status.UNKNOWN, Status.OK, Status.SKIPPED):
+def _together(outcomes: Sequence[CodeOutcome]) -> CodeOutcome:
+    for status in (CheckStatus.FINDING, CheckStatus.UNKNOWN, CheckStatus.OK, CheckStatus.SKIPPED):
         some = [outcome for outcome in outcomes if outcome.status is status]
         if some:
             reasons = dict.fromkeys(outcome.reason for outcome in some if outcome.reason)
             first = sorted(reasons, key=lambda reason: reason != EMBEDDED.reason)  # no option would change that
-            return Outcome(status, "; ".join(first), _merged([outcome.findings for outcome in some]))
-    return Outcome(Status.SKIPPED, "nothing to look at")
+            return CodeOutcome(status, "; ".join(first), _merged([outcome.findings for outcome in some]))
+    return CodeOutcome(CheckStatus.SKIPPED, "nothing to look at")
 
 
 def _merged(found: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:
@@ -207,7 +207,7 @@ def _title(facts: Facts) -> str:
     return f"{len(facts.endpoints)} instances" if facts.endpoints else ""
 
 
-class Reach(str, Enum):
+class CauseReach(str, Enum):
     """Whom a cause must concern to explain a consequence."""
 
     SAME = "same"  # the same instance
@@ -215,47 +215,47 @@ class Reach(str, Enum):
     ANY = "any"
 
 
-class Row(NamedTuple):
+class ExplanationRow(NamedTuple):
     effect: str
     causes: tuple[str, ...]
-    reach: Reach
+    reach: CauseReach
 
 
-ROWS: tuple[Row, ...] = (
-    Row("PD610", (ROLE, DOWN, FAR, *ADDRESS, *UNLIKE, "PD217"), Reach.PAIR),
-    Row("PD610", ("PD409", *NETWORK, *GONE), Reach.ANY),
-    Row("PD611", (*UNLIKE, "PD711"), Reach.PAIR),
-    Row("PD613", (ROLE, DOWN, FAR, *ADDRESS, *UNLIKE), Reach.PAIR),
-    Row("PD613", ("PD710",), Reach.SAME),
-    Row("PD605", (*ADDRESS, *UNLIKE), Reach.PAIR),
-    Row("PD605", ("PD610",), Reach.PAIR),
-    Row("PD201", (ROLE,), Reach.SAME),
-    Row("PD202", (ROLE, "PD204"), Reach.SAME),
-    Row("PD205", (ROLE, DOWN, FAR, "PD204"), Reach.SAME),
-    Row("PD205", (DOWN, "PD202", "PD203", "PD206"), Reach.ANY),
-    Row("PD409", (DOWN, FAR), Reach.ANY),
-    Row("PD209", (ROLE, DOWN, FAR, "PD204", "PD212", "PD217"), Reach.SAME),
-    Row("PD210", (DOWN, FAR, "PD709"), Reach.SAME),
-    Row("PD211", (DOWN, FAR, "PD210"), Reach.SAME),
-    Row("PD216", (DOWN, FAR, "PD603"), Reach.ANY),
-    Row("PD601", (DOWN, FAR), Reach.SAME),
-    Row("PD601", (ROLE, *ADDRESS, *UNLIKE, "PD610"), Reach.ANY),
-    Row("PD602", (DOWN, FAR, "PD603", "PD216"), Reach.ANY),
-    Row("PD603", (DOWN, FAR), Reach.SAME),
-    Row("PD902", (FAR, "PD602", "PD903", "PD904"), Reach.ANY),
-    Row("PD205", ("PD903", "PD904"), Reach.SAME),
-    Row("PD903", ("PD218",), Reach.SAME),
-    Row("PD604", ("PD218",), Reach.SAME),
-    Row("PD701", ("PD201", "PD202", "PD203", "PD204", "PD206"), Reach.ANY),
-    Row("PD702", (*ADDRESS, *UNLIKE, "PD501"), Reach.ANY),
-    Row("PD703", (ROLE, DOWN, "PD601"), Reach.ANY),
-    Row("PD708", (*ADDRESS, *UNLIKE, "PD409", *NETWORK), Reach.ANY),
-    Row("PD709", UNLIKE, Reach.ANY),
-    Row("PD713", (ROLE,), Reach.ANY),
-    Row("PD714", (ROLE, "PD307", *ADDRESS), Reach.ANY),
-    Row("PD706", (*ADDRESS, *UNLIKE, *ROOMS), Reach.ANY),
-    Row("PD715", (DOWN, *ADDRESS, *UNLIKE, *ROOMS), Reach.ANY),
-    Row("PD604", ("PD704", "PD705", "PD709"), Reach.SAME),
+ROWS: tuple[ExplanationRow, ...] = (
+    ExplanationRow("PD610", (ROLE, DOWN, FAR, *ADDRESS, *UNLIKE, "PD217"), CauseReach.PAIR),
+    ExplanationRow("PD610", ("PD409", *NETWORK, *GONE), CauseReach.ANY),
+    ExplanationRow("PD611", (*UNLIKE, "PD711"), CauseReach.PAIR),
+    ExplanationRow("PD613", (ROLE, DOWN, FAR, *ADDRESS, *UNLIKE), CauseReach.PAIR),
+    ExplanationRow("PD613", ("PD710",), CauseReach.SAME),
+    ExplanationRow("PD605", (*ADDRESS, *UNLIKE), CauseReach.PAIR),
+    ExplanationRow("PD605", ("PD610",), CauseReach.PAIR),
+    ExplanationRow("PD201", (ROLE,), CauseReach.SAME),
+    ExplanationRow("PD202", (ROLE, "PD204"), CauseReach.SAME),
+    ExplanationRow("PD205", (ROLE, DOWN, FAR, "PD204"), CauseReach.SAME),
+    ExplanationRow("PD205", (DOWN, "PD202", "PD203", "PD206"), CauseReach.ANY),
+    ExplanationRow("PD409", (DOWN, FAR), CauseReach.ANY),
+    ExplanationRow("PD209", (ROLE, DOWN, FAR, "PD204", "PD212", "PD217"), CauseReach.SAME),
+    ExplanationRow("PD210", (DOWN, FAR, "PD709"), CauseReach.SAME),
+    ExplanationRow("PD211", (DOWN, FAR, "PD210"), CauseReach.SAME),
+    ExplanationRow("PD216", (DOWN, FAR, "PD603"), CauseReach.ANY),
+    ExplanationRow("PD601", (DOWN, FAR), CauseReach.SAME),
+    ExplanationRow("PD601", (ROLE, *ADDRESS, *UNLIKE, "PD610"), CauseReach.ANY),
+    ExplanationRow("PD602", (DOWN, FAR, "PD603", "PD216"), CauseReach.ANY),
+    ExplanationRow("PD603", (DOWN, FAR), CauseReach.SAME),
+    ExplanationRow("PD902", (FAR, "PD602", "PD903", "PD904"), CauseReach.ANY),
+    ExplanationRow("PD205", ("PD903", "PD904"), CauseReach.SAME),
+    ExplanationRow("PD903", ("PD218",), CauseReach.SAME),
+    ExplanationRow("PD604", ("PD218",), CauseReach.SAME),
+    ExplanationRow("PD701", ("PD201", "PD202", "PD203", "PD204", "PD206"), CauseReach.ANY),
+    ExplanationRow("PD702", (*ADDRESS, *UNLIKE, "PD501"), CauseReach.ANY),
+    ExplanationRow("PD703", (ROLE, DOWN, "PD601"), CauseReach.ANY),
+    ExplanationRow("PD708", (*ADDRESS, *UNLIKE, "PD409", *NETWORK), CauseReach.ANY),
+    ExplanationRow("PD709", UNLIKE, CauseReach.ANY),
+    ExplanationRow("PD713", (ROLE,), CauseReach.ANY),
+    ExplanationRow("PD714", (ROLE, "PD307", *ADDRESS), CauseReach.ANY),
+    ExplanationRow("PD706", (*ADDRESS, *UNLIKE, *ROOMS), CauseReach.ANY),
+    ExplanationRow("PD715", (DOWN, *ADDRESS, *UNLIKE, *ROOMS), CauseReach.ANY),
+    ExplanationRow("PD604", ("PD704", "PD705", "PD709"), CauseReach.SAME),
 )
 
 
@@ -295,11 +295,11 @@ def _causes(effect: Finding, all_: Sequence[Finding], peers: Mapping[str, frozen
     return list({id(one): one for one in found}.values())
 
 
-def _concerns(reach: Reach, cause: Finding, effect: Finding, peers: Mapping[str, frozenset[str]]) -> bool:
+def _concerns(reach: CauseReach, cause: Finding, effect: Finding, peers: Mapping[str, frozenset[str]]) -> bool:
     """A finding without an instance is about the whole deployment; one about "prefill" about every prefill-N."""
-    if reach is Reach.ANY or not cause.instance:
+    if reach is CauseReach.ANY or not cause.instance:
         return True
-    ends = {effect.instance} | (peers.get(effect.instance, frozenset()) if reach is Reach.PAIR else frozenset())
+    ends = {effect.instance} | (peers.get(effect.instance, frozenset()) if reach is CauseReach.PAIR else frozenset())
     return cause.instance in ends or any(end.startswith(f"{cause.instance}-") for end in ends)
 
 

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pdctl.catalogue.entry import Needs
-    from pdctl.fleet.observations import Bootstrap, Canary, Ended, Endpoint, Engine, Host, LogLine, Queues, Router
+    from pdctl.fleet.observations import (
+        Bootstrap,
+        Canary,
+        Ended,
+        Endpoint,
+        Engine,
+        HeldRequests,
+        Host,
+        Router,
+        SignatureLine,
+    )
     from pdctl.layout.instance_plan import Plan
     from pdctl.manifests.manifest import Manifest
     from pdctl.topology.model import Topology
@@ -42,8 +52,8 @@ class Facts:
     router: Router | None = None
     host: Host | None = None
     canaries: tuple[Canary, ...] = ()
-    queues: tuple[Queues, ...] = ()
-    logs: tuple[LogLine, ...] = ()
+    queues: tuple[HeldRequests, ...] = ()
+    logs: tuple[SignatureLine, ...] = ()
     logged: tuple[str, ...] = ()
     depth: Depth = Depth.STATIC
     asked: tuple[Needs, ...] = ()

@@ -21,7 +21,7 @@ PLURALS = {
 }  # fmt: skip
 
 
-class Status(str, Enum):
+class CheckStatus(str, Enum):
     OK = "ok"
     FINDING = "finding"
     SKIPPED = "skipped"  # not asked for, or nothing to look at
@@ -47,12 +47,12 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Checked:
     code: str
-    status: Status
+    status: CheckStatus
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class PortRow:
+class BootstrapPortRow:
     """One prefill's bootstrap port as each place has it; None: that place does not say, "null": it says null.
 
     odd: the column that disagrees with the others, "" when all that speak agree.
@@ -68,7 +68,7 @@ class PortRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class CanaryCell:
     """One prefill × decode pair of the canary matrix. `ok` None: not tried, `reason` says why; `room` 0: none sent."""
 
     prefill: str
@@ -90,13 +90,13 @@ class Report:
     depth: str
     findings: tuple[Finding, ...]
     checks: tuple[Checked, ...]
-    ports: tuple[PortRow, ...]
-    matrix: tuple[Cell, ...]
+    ports: tuple[BootstrapPortRow, ...]
+    matrix: tuple[CanaryCell, ...]
     seconds: float
     blind: bool = False
 
 
-class Key(NamedTuple):
+class FindingKey(NamedTuple):
     """What makes a finding the same one in the next report: its wording may carry numbers that move."""
 
     code: str
@@ -115,7 +115,7 @@ class Resolved:
 class Watched:
     """Open findings, since when each is open (monotonic seconds), and what the last report changed."""
 
-    open: Mapping[Key, tuple[Finding, float]]
+    open: Mapping[FindingKey, tuple[Finding, float]]
     opened: tuple[Finding, ...] = ()
     resolved: tuple[Resolved, ...] = ()
 
@@ -126,7 +126,7 @@ def begin() -> Watched:
 
 def advance(before: Watched, report: Report, now: float) -> Watched:
     """`report` was made at `now` (monotonic seconds). Suppressed findings are not watched."""
-    current = {Key(each.code, each.instance): each for each in report.findings if not each.suppressed}
+    current = {FindingKey(each.code, each.instance): each for each in report.findings if not each.suppressed}
     resolved = tuple(Resolved(found, now - since) for key, (found, since) in before.open.items() if key not in current)
     return Watched(
         {key: (found, before.open[key][1] if key in before.open else now) for key, found in current.items()},

@@ -13,7 +13,7 @@ from pdctl.doctor.facts import Depth, Facts
 from pdctl.doctor.request import Progress
 from pdctl.engines.sign import Sign
 from pdctl.fleet.deadline import Deadline
-from pdctl.fleet.observations import LogLine
+from pdctl.fleet.observations import SignatureLine
 from pdctl.logs.starts_and_ends import is_ordered_end
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _canaries(request: Request, facts: Facts) -> Facts:
     return replace(facts, canaries=sent, queues=left)
 
 
-def _logs(request: Request) -> tuple[tuple[LogLine, ...], tuple[str, ...]]:
+def _logs(request: Request) -> tuple[tuple[SignatureLine, ...], tuple[str, ...]]:
 
     return read(request.logs, request.names, request.progress, request.since)
 
@@ -166,7 +166,7 @@ def read(
     names: Mapping[str, str],
     progress: Callable[[Progress], None],
     since: float | None = None,
-) -> tuple[tuple[LogLine, ...], tuple[str, ...]]:
+) -> tuple[tuple[SignatureLine, ...], tuple[str, ...]]:
     """The lines since then that name a cause, and the instances whose logs were read.
 
     Raises UsageError for a path that cannot be read.
@@ -183,13 +183,13 @@ def read(
     return found, tuple(log.instance for log in logs)
 
 
-def counted(events: Iterable[Event]) -> tuple[LogLine, ...]:
+def counted(events: Iterable[Event]) -> tuple[SignatureLine, ...]:
     """One line per instance and code: the first, with how many there were.
 
     Echoes name effects and are left out; so are what doctor's own canaries left behind, and children that ended of the
     order to their parent.
     """
-    kept: dict[tuple[str, str], LogLine] = {}
+    kept: dict[tuple[str, str], SignatureLine] = {}
     orders: dict[str, Event] = {}
     for event in events:
         if event.proves(Sign.ORDERED_TO_END):
@@ -204,5 +204,5 @@ def counted(events: Iterable[Event]) -> tuple[LogLine, ...]:
             kept[key] = replace(first, count=first.count + 1, room=first.room if first.room is not None else event.room)
         else:
             text = event.text.strip()[:CUT]
-            kept[key] = LogLine(event.instance, event.row.cause, str(event.place), text, event.room)
+            kept[key] = SignatureLine(event.instance, event.row.cause, str(event.place), text, event.room)
     return tuple(kept.values())

@@ -55,7 +55,7 @@ def recurrent(architecture: str) -> bool:
     return architecture in RECURRENT
 
 
-class Model(NamedTuple):
+class CheckpointModel(NamedTuple):
     architecture: str
     family: Family
     longest: int | None  # max_position_embeddings
@@ -65,7 +65,7 @@ class Model(NamedTuple):
         return recurrent(self.architecture)
 
 
-def model(servers: Servers) -> Model | None:
+def model(servers: Servers) -> CheckpointModel | None:
     """None where there is no config.json, or one that names no architecture."""
     path = _path(servers)
     if path is None:
@@ -83,7 +83,7 @@ def model(servers: Servers) -> Model | None:
     if found is Family.GQA and said.get("kv_lora_rank"):
         found = Family.MLA
     longest = said.get("max_position_embeddings")
-    return Model(str(names[0]), found, longest if isinstance(longest, int) else None)
+    return CheckpointModel(str(names[0]), found, longest if isinstance(longest, int) else None)
 
 
 def _path(servers: Servers) -> Path | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.doctor.bootstrap_ports import address
 from pdctl.doctor.check import finding
-from pdctl.doctor.finding import Checked, Status
+from pdctl.doctor.finding import Checked, CheckStatus
 from pdctl.doctor.selection import EVERYTHING, weigh
 from pdctl.errors import NotProbedError
 from pdctl.fleet import from_host
@@ -80,7 +80,7 @@ def judged(report: Report, facts: Facts, seen: Elsewhere, selection: Selection =
     codes = {one.code for one in found}
     silent = _undialled(known, seen)
     checks = tuple(
-        Checked(each.code, Status.FINDING) if each.code in codes else _doubted(each, silent, seen.host)
+        Checked(each.code, CheckStatus.FINDING) if each.code in codes else _doubted(each, silent, seen.host)
         for each in report.checks
     )
     return replace(report, findings=(*found, *report.findings), checks=checks)
@@ -99,11 +99,11 @@ def _undialled(known: Mapping[tuple[str, int], Stake], seen: Elsewhere) -> Mappi
 def _doubted(checked: Checked, silent: Mapping[str, list[str]], host: str) -> Checked:
     """What was not dialled there decides nothing about there."""
     missing = silent.get(checked.code)
-    if not missing or checked.status is not Status.OK:
+    if not missing or checked.status is not CheckStatus.OK:
         return checked
     more = f" and {len(missing) - FEW} more" if len(missing) > FEW else ""
     reason = f"the output from {host} says nothing about {', '.join(missing[:FEW])}{more}; run the command again"
-    return Checked(checked.code, Status.UNKNOWN, reason)
+    return Checked(checked.code, CheckStatus.UNKNOWN, reason)
 
 
 def _finding(stake: Stake, reach: Reach, host: str, here: str) -> Finding:

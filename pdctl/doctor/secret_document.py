@@ -18,8 +18,8 @@ from pdctl.doctor.secret_name import (
     QUOTE,
     TOKENS,
     VARIABLE,
-    Found,
-    Span,
+    CleanText,
+    SecretSpan,
     block_scalar,
     closing,
     end_of_line,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Search = Callable[[str], Found]
+    Search = Callable[[str], CleanText]
 
 SAID, COUNTED = ("text", "prompt", "content"), ("input_ids", "output_ids")
 KUBERNETES = ("data", "stringData")
@@ -65,14 +65,14 @@ _DATA_JSON = re.compile(r"\"(?:data|stringData)\"\s{0,8}:\s{0,8}\{(?P<value>[^{}
 FEW = 3  # lines NAME=value in a row that make an environment
 
 
-def of_json(text: str, search: Search) -> Found:
+def of_json(text: str, search: Search) -> CleanText:
     """Raise ValueError or RecursionError if `text` is not JSON."""
     leaves = _Leaves(search)
     clean = leaves.clean(json.loads(text), "")
-    return Found(json.dumps(clean, indent=1, ensure_ascii=False), leaves.taken, frozenset(leaves.values))
+    return CleanText(json.dumps(clean, indent=1, ensure_ascii=False), leaves.taken, frozenset(leaves.values))
 
 
-def of_yaml(text: str, search: Search) -> Found | None:
+def of_yaml(text: str, search: Search) -> CleanText | None:
     """None where `text` is not YAML of plain values."""
     import yaml  # late: a bundle without a run has none
 
@@ -82,7 +82,7 @@ def of_yaml(text: str, search: Search) -> Found | None:
     except (yaml.YAMLError, ValueError, RecursionError):
         return None
     dumped = yaml.safe_dump(clean, sort_keys=False, allow_unicode=True, width=4096)
-    return Found(dumped, leaves.taken, frozenset(leaves.values))
+    return CleanText(dumped, leaves.taken, frozenset(leaves.values))
 
 
 class _Leaves:
@@ -181,7 +181,7 @@ def is_kept(name: str) -> bool:
     return name in shapes.KEPT or name.startswith(shapes.KEPT_FAMILIES)
 
 
-def environments(text: str) -> Iterator[Span]:
+def environments(text: str) -> Iterator[SecretSpan]:
     for start in _DUMPED.finditer(text):
         at = start.end()
         while (found := _MAPPED.match(text, at)) is not None:
@@ -212,22 +212,22 @@ def environments(text: str) -> Iterator[Span]:
     yield from _secret_objects(text)
 
 
-def _dumped(text: str, run: list[re.Match[str]]) -> Iterator[Span]:
+def _dumped(text: str, run: list[re.Match[str]]) -> Iterator[SecretSpan]:
     if len(run) >= FEW:
         for match in run:
             yield from _variable(text, match["name"], *match.span("value"))
 
 
-def _variable(text: str, name: str, start: int, end: int) -> Iterator[Span]:
+def _variable(text: str, name: str, start: int, end: int) -> Iterator[SecretSpan]:
     if not is_kept(name):
         bare = text[start:end].strip().strip("\"'")
         if bare and bare != GONE:
             lead = len(text[start:end]) - len(text[start:end].lstrip(" \t\"'"))
             trail = len(text[start:end]) - len(text[start:end].rstrip(" \t\r\"'"))
-            yield Span(start + lead, max(end - trail, start + lead), VARIABLE)
+            yield SecretSpan(start + lead, max(end - trail, start + lead), VARIABLE)
 
 
-def _secret_objects(text: str) -> Iterator[Span]:
+def _secret_objects(text: str) -> Iterator[SecretSpan]:
     """The data of Kubernetes Secrets, whatever their keys are called."""
     if _SECRET_KIND.search(text):
         at = 0
@@ -241,7 +241,7 @@ def _secret_objects(text: str) -> Iterator[Span]:
             yield from listed(text, match.start("value") - 1, FIELD)
 
 
-def _under(text: str, at: int, indent: int) -> Iterator[Span]:
+def _under(text: str, at: int, indent: int) -> Iterator[SecretSpan]:
     while at < len(text):
         stop = end_of_line(text, at)
         line = text[at:stop]

@@ -23,7 +23,7 @@ from pdctl.doctor.secret_name import (
     QUOTE,
     RANDOM,
     URL,
-    Span,
+    SecretSpan,
     closing,
     end_of_line,
     is_random,
@@ -63,7 +63,7 @@ _PUTTY = re.compile(r"Private-Lines: \d+\s+(?P<value>(?:[A-Za-z0-9+/=]{4,}\s{0,4
 _PGPASS = re.compile(r"(?m)^[^:\s#\[]{1,128}:(?:\d{2,5}|\*):[^:\s]{1,64}:[^:\s]{1,64}:(?P<value>[^:\s]{4,128})$")
 
 
-def headers(text: str) -> Iterator[Span]:
+def headers(text: str) -> Iterator[SecretSpan]:
     done = 0  # a name within another's value says nothing
     for match in _HEADER.finditer(text):
         if match.start() < done:
@@ -73,7 +73,7 @@ def headers(text: str) -> Iterator[Span]:
             yield span
 
 
-def _header(text: str, match: re.Match[str]) -> Iterator[Span]:
+def _header(text: str, match: re.Match[str]) -> Iterator[SecretSpan]:
     at = match.end()
     mark = match["mid"].strip(" \t:=,")
     before = text[match.start() - 1 : match.start()]
@@ -107,7 +107,7 @@ def _header(text: str, match: re.Match[str]) -> Iterator[Span]:
             )
 
 
-def patterned(text: str) -> Iterator[Span]:
+def patterned(text: str) -> Iterator[SecretSpan]:
     for pattern, rule in (
         (_BEARER, AUTHORIZATION), (_USER, URL), (_SLASHED, URL), (_BARE_USER, URL), (_QUERY, URL), (_ACCOUNT, FIELD),
         (_USER_FLAG, FLAG), (_SHORT_FLAG, FLAG), (_PUTTY, PRIVATE), (_PGPASS, FIELD),
@@ -116,19 +116,19 @@ def patterned(text: str) -> Iterator[Span]:
             yield from unless_harmless(text, *match.span("value"), rule, True, "")
     for pattern, rule in ((shapes.ISSUED, FORM), (shapes.HASHED, HASH)):
         for match in pattern.finditer(text):
-            yield Span(*match.span(), rule)
+            yield SecretSpan(*match.span(), rule)
     for match in shapes.WEBHOOK.finditer(text):
-        yield Span(*match.span(match.lastgroup or 0), URL)
+        yield SecretSpan(*match.span(match.lastgroup or 0), URL)
 
 
-def private_keys(text: str) -> Iterator[Span]:
+def private_keys(text: str) -> Iterator[SecretSpan]:
     for match in _PEM.finditer(text):
         close = text.find(f"-----END {match['kind']}-----", match.end(), match.end() + LONGEST)
         if close < 0:
             rest = _PEM_REST.match(text, match.end())
             close = rest.end() if rest else match.end()
         if text[match.end() : close].strip() not in ("", GONE):
-            yield Span(match.end(), close, PRIVATE)
+            yield SecretSpan(match.end(), close, PRIVATE)
 
 
 _RUN = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{12,}={0,2}(?![A-Za-z0-9+/=_-])")
@@ -150,7 +150,7 @@ def _random_parts(run: str) -> Iterator[tuple[int, int]]:
         at += len(part) + 1
 
 
-def encoded(text: str) -> Iterator[Span]:
+def encoded(text: str) -> Iterator[SecretSpan]:
     for match in _RUN.finditer(text):
         run = match.group()
         if run.islower() or run.isupper() or run.isdigit():
@@ -158,9 +158,9 @@ def encoded(text: str) -> Iterator[Span]:
         named = shapes.REQUEST.match(run) or shapes.REQUEST_NAME.search(text, max(0, match.start() - 40), match.start())
         random = [] if named else [*_random_parts(run)]
         if random:
-            yield from (Span(match.start() + first, match.start() + last, RANDOM) for first, last in random)
+            yield from (SecretSpan(match.start() + first, match.start() + last, RANDOM) for first, last in random)
         elif not named and _is_base64_text(run):
-            yield Span(*match.span(), ENCODED)
+            yield SecretSpan(*match.span(), ENCODED)
     done = 0
     for match in _PERCENT.finditer(text):
         if match.start() < done:
@@ -173,10 +173,10 @@ def encoded(text: str) -> Iterator[Span]:
         done = end
         plain = unquote(text[start:end])
         if plain != text[start:end] and GONE not in plain and any(_plain(plain)):
-            yield Span(start, end, ENCODED)
+            yield SecretSpan(start, end, ENCODED)
 
 
-def _plain(text: str) -> Iterator[Span]:
+def _plain(text: str) -> Iterator[SecretSpan]:
     for detector in (named_values, headers, patterned):
         yield from detector(text)
 

@@ -145,7 +145,7 @@ _SPACED = re.compile(
 )
 
 
-class Span(NamedTuple):
+class SecretSpan(NamedTuple):
     """text[start:end] goes, `instead` stands there afterwards; `rule` names why."""
 
     start: int
@@ -154,7 +154,7 @@ class Span(NamedTuple):
     instead: str = GONE
 
 
-class Found(NamedTuple):
+class CleanText(NamedTuple):
     """What was taken out: how often by rule, and the values that a name gave away."""
 
     text: str
@@ -177,7 +177,7 @@ def closing(text: str, begin: int, quote: str) -> int | None:
     return None
 
 
-def unless_harmless(text: str, start: int, end: int, rule: str, strong: bool, quote: str) -> Iterator[Span]:
+def unless_harmless(text: str, start: int, end: int, rule: str, strong: bool, quote: str) -> Iterator[SecretSpan]:
     value = text[start:end]
     bare = value.strip()
     if not bare or GONE in bare or _HARMLESS.fullmatch(bare) or (bare.startswith("$") and _HARMLESS.match(bare + "}")):
@@ -186,10 +186,10 @@ def unless_harmless(text: str, start: int, end: int, rule: str, strong: bool, qu
         return
     if not strong and bare.startswith(("/", "./", "~/")) and not looks_secret(bare):
         return
-    yield Span(start, end, rule, GONE + quote)
+    yield SecretSpan(start, end, rule, GONE + quote)
 
 
-def listed(text: str, at: int, rule: str) -> Iterator[Span]:
+def listed(text: str, at: int, rule: str) -> Iterator[SecretSpan]:
     """Every quoted text of a list or mapping behind a name, up to its closing bracket; none of a nested one's names."""
     depth, limit = 0, min(len(text), at + LONGEST)
     quoted = re.compile(r"[\"']|[\[\](){}]")
@@ -214,7 +214,7 @@ def listed(text: str, at: int, rule: str) -> Iterator[Span]:
             at = close + 1
 
 
-def block_scalar(text: str, line: int, at: int, rule: str) -> Iterator[Span]:
+def block_scalar(text: str, line: int, at: int, rule: str) -> Iterator[SecretSpan]:
     """A YAML block scalar: the lines deeper than the one that opens it."""
     opened = BLOCK.match(text, at)
     if opened is None:
@@ -233,7 +233,7 @@ def block_scalar(text: str, line: int, at: int, rule: str) -> Iterator[Span]:
     inner = text[first:last].rstrip()
     if inner and inner.strip() != GONE:
         lead = len(inner) - len(inner.lstrip(" \n"))
-        yield Span(first + lead, first + len(inner), rule)
+        yield SecretSpan(first + lead, first + len(inner), rule)
 
 
 def end_of_line(text: str, at: int) -> int:
@@ -261,7 +261,7 @@ def is_random(run: str) -> bool:
     return -sum(n / len(run) * math.log2(n / len(run)) for n in counts.values()) > 3.8
 
 
-def named_values(text: str) -> Iterator[Span]:
+def named_values(text: str) -> Iterator[SecretSpan]:
     done = 0  # a name within another's value says nothing
     for match in _STRONG.finditer(text):
         if match.start() < done:
@@ -302,7 +302,7 @@ def _identifier(text: str, at: int) -> str:
     return text[first:at]
 
 
-def _announced(text: str, start: int, end: int, strong: bool) -> Iterator[Span]:
+def _announced(text: str, start: int, end: int, strong: bool) -> Iterator[SecretSpan]:
     head = _identifier(text, start)
     head = head[max(head.rfind("--"), 0) :]
     begin = start - len(head)
@@ -353,7 +353,7 @@ def _announced(text: str, start: int, end: int, strong: bool) -> Iterator[Span]:
 
 def value_at(
     text: str, at: int, rule: str, *, strong: bool, words: re.Pattern[str], lenient: bool = False, flag: bool = False
-) -> Iterator[Span]:
+) -> Iterator[SecretSpan]:
     """The place of the value that begins at `at`. lenient: only what looks like a secret goes."""
     opened = QUOTE.match(text, at)
     if opened is not None:

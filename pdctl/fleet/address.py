@@ -25,14 +25,14 @@ class Unanswered(Exception):
     """Nobody answered, or not to the end; the text is the reason, in words."""
 
 
-class Place(NamedTuple):
+class SocketAddress(NamedTuple):
     """A socket address as the system wants it."""
 
     family: int
     address: tuple[str | int | bytes, ...]
 
 
-class Target(NamedTuple):
+class HttpTarget(NamedTuple):
     """`authority` is the Host header, `path` begins with / and holds the query."""
 
     secure: bool
@@ -42,7 +42,7 @@ class Target(NamedTuple):
     path: str
 
 
-def parse(url: str) -> Target:
+def parse(url: str) -> HttpTarget:
     found = URL.fullmatch(url)
     if found is None:
         raise Unanswered(f"{url!r:.200} is no http:// or https:// address")
@@ -52,7 +52,7 @@ def parse(url: str) -> Target:
         raise Unanswered(f"{url!r:.200}: a port is 1 to {LAST_PORT}")
     rest = found["rest"] or "/"
     authority = host if found["port"] is None else f"{host}:{port}"
-    return Target(secure, host.strip("[]"), port, authority, rest if rest[0] == "/" else "/" + rest)
+    return HttpTarget(secure, host.strip("[]"), port, authority, rest if rest[0] == "/" else "/" + rest)
 
 
 def host_and_port(url: str) -> tuple[str, int | None]:
@@ -73,13 +73,13 @@ def join(host: str, port: int) -> str:
     return f"http://{bracketed(host)}:{port}"
 
 
-def places(host: str, port: int, deadline: Deadline) -> tuple[Place, ...]:
+def places(host: str, port: int, deadline: Deadline) -> tuple[SocketAddress, ...]:
     """Every address of `host`. A name is looked up aside: the system's resolver knows no deadline."""
     try:
         return _ask(host, port, socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
         pass
-    found: list[tuple[Place, ...] | str] = []
+    found: list[tuple[SocketAddress, ...] | str] = []
 
     def resolve() -> None:
         try:
@@ -98,9 +98,9 @@ def places(host: str, port: int, deadline: Deadline) -> tuple[Place, ...]:
     return found[0]
 
 
-def _ask(host: str, port: int, flags: int) -> tuple[Place, ...]:
+def _ask(host: str, port: int, flags: int) -> tuple[SocketAddress, ...]:
     rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-    return tuple(dict.fromkeys(Place(family, address) for family, _, _, _, address in rows))
+    return tuple(dict.fromkeys(SocketAddress(family, address) for family, _, _, _, address in rows))
 
 
 def words(error: Exception) -> str:

@@ -74,7 +74,7 @@ QUERY, OLD_QUERY = NEW.query(), OLD.query()
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class RankRegistration:
     """`registered` is None where the server does not count (it is unreachable, or older than 0.5.13)."""
 
     reached: bool
@@ -83,17 +83,17 @@ class Registration:
     reason: str = ""
 
 
-def registration(host: str, port: int, ranks: int, timeout: float = 2.0) -> Registration:
+def registration(host: str, port: int, ranks: int, timeout: float = 2.0) -> RankRegistration:
     """Whether all `ranks` of the prefill whose bootstrap server is at host:port have registered."""
     base = address.join(host, port)
     answer = http_client.get(base + QUERY, timeout)
     if answer.status == 400:
         return _old(base, http_client.get(base + OLD_QUERY, timeout), ranks, timeout)
     if not answer.reached:
-        return Registration(False, False, reason=answer.reason)
+        return RankRegistration(False, False, reason=answer.reason)
     if answer.ok:
-        return Registration(True, True, ranks)
-    return Registration(True, False, counted(answer.text), peer_json.excerpt(answer.text))
+        return RankRegistration(True, True, ranks)
+    return RankRegistration(True, False, counted(answer.text), peer_json.excerpt(answer.text))
 
 
 def counted(text: str) -> int | None:
@@ -106,13 +106,13 @@ def ranks_of(layout: tuple[int, int, int, int]) -> int:
     return math.prod(layout)
 
 
-def _old(base: str, answer: http_client.Answer, ranks: int, timeout: float) -> Registration:
+def _old(base: str, answer: http_client.Answer, ranks: int, timeout: float) -> RankRegistration:
     """Before 0.5.13 the sizes are told from the first rank on, so the ranks are asked for one by one."""
     layout = OLD.layout(peer_json.mapping(answer.json())) if answer.ok else None
     if layout is None or ranks_of(layout) > MAX_RANKS:
-        return Registration(answer.reached, False, 0 if answer.ok else None, answer.reason)
+        return RankRegistration(answer.reached, False, 0 if answer.ok else None, answer.reason)
     named = sum(http_client.get(base + OLD.query(*rank), timeout).ok for rank in product(*map(range, layout)))
-    return Registration(True, named >= ranks, named)
+    return RankRegistration(True, named >= ranks, named)
 
 
 STYLES = {style.name: style for style in (NEW, OLD)}

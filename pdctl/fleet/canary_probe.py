@@ -61,7 +61,7 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class PairExchange:
     """What became of one room. A leg that was given up on has status 0; `spoke`: the decode sent a token."""
 
     room: int
@@ -85,7 +85,7 @@ def exchange(
     key: str = "",
     both: bool = False,
     leave: bool = False,
-) -> Exchange:
+) -> PairExchange:
     """`both`: wait for both answers even when one leg fails. `leave`: stream, and go once the decode has spoken."""
     room = fresh_room()
     rid = adapter.rid(room)
@@ -99,7 +99,7 @@ def exchange(
     }
     sides = (prefill, decode)
     calls = [Call("POST", side.url.rstrip("/") + GENERATE, sent, deadline, key=key) for side in sides]
-    spoken = Speech(calls[1])
+    spoken = StreamedTokens(calls[1])
 
     def enough() -> bool:
         return (not both and any(map(_failed, calls))) or (leave and spoken.begun())
@@ -112,10 +112,10 @@ def exchange(
             call.close()
         _abort(unfinished, rid, key)
     first, second = map(http_client.finish, calls)
-    return Exchange(room, first, second, max(call.seconds for call in calls), leave and spoken.begun())
+    return PairExchange(room, first, second, max(call.seconds for call in calls), leave and spoken.begun())
 
 
-class Speech:
+class StreamedTokens:
     """Whether a streamed answer holds a token yet."""
 
     def __init__(self, call: Call) -> None:
@@ -198,7 +198,7 @@ class Errand:
     patience: float
     key: str
 
-    def send(self, body: dict[str, object], *, both: bool = False, leave: bool = False) -> Exchange | None:
+    def send(self, body: dict[str, object], *, both: bool = False, leave: bool = False) -> PairExchange | None:
         """None when the time for all of them is over."""
         if self.whole.passed:
             return None
@@ -209,7 +209,7 @@ class Errand:
         reason = reason or f"the {self.whole.seconds:.3g} s for all of them were over"
         return Canary(self.kind, self.prefill.name, self.decode.name, 0, None, 0.0, reason=f"not sent: {reason}")
 
-    def result(self, done: Exchange, reason: str) -> Canary:
+    def result(self, done: PairExchange, reason: str) -> Canary:
         """ok without a reason."""
         given = outputs(done.decode.json()) if done.decode.ok else ()
         return Canary(
@@ -226,7 +226,7 @@ class Errand:
             reason=reason,
         )
 
-    def judged(self, done: Exchange | None) -> Canary:
+    def judged(self, done: PairExchange | None) -> Canary:
         """ok: both legs answered 200, and the decode's answer holds tokens that were not aborted."""
         if done is None:
             return self.unsent()

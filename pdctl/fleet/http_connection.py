@@ -17,7 +17,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pdctl.fleet.address import Target, Unanswered, parse, places, words
+from pdctl.fleet.address import HttpTarget, Unanswered, parse, places, words
 from pdctl.fleet.deadline import SLICE, Deadline
 
 if TYPE_CHECKING:
@@ -358,7 +358,7 @@ def wait(calls: Sequence[Call], until: Callable[[], bool] | None = None) -> None
 
 
 def _request(
-    reader: Reader, method: str, target: Target, body: object, key: str, secret: DeploymentSecret | None
+    reader: Reader, method: str, target: HttpTarget, body: object, key: str, secret: DeploymentSecret | None
 ) -> bytes:
     # A connection that is kept would hold up a draining server, or belong to one that was restarted.
     fields = [("host", target.authority), ("connection", "close"), ("accept", "*/*"), ("user-agent", "pdctl")]

@@ -298,7 +298,7 @@ class Canary:
 
 
 @dataclass(frozen=True, slots=True)
-class Queues:
+class HeldRequests:
     """Requests an engine still holds after the canaries: name → count, only those that are not zero.
 
     late: the numbers are gauges of /metrics, which an engine writes now and then: they may be half a minute old.
@@ -311,7 +311,7 @@ class Queues:
 
 
 @dataclass(frozen=True, slots=True)
-class LogLine:
+class SignatureLine:
     """A line of a run's log that a catalogue signature recognised."""
 
     instance: str

@@ -10,7 +10,7 @@ from pdctl.engines.sglang.http import paths
 from pdctl.engines.sglang.metrics import METRICS
 from pdctl.fleet import exposition, peer_json
 from pdctl.fleet.deadline import Deadline, each
-from pdctl.fleet.observations import Queues
+from pdctl.fleet.observations import HeldRequests
 from pdctl.fleet.prober import Prober
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ NOW, METRICS_PATH, OLD = paths("loads")[0], *paths("metrics"), paths("loads")[-1
 
 def queues(
     engines: Sequence[Endpoint], deadline: float, *, patience: float = PATIENCE, key: str = "", at_once: int = AT_ONCE
-) -> tuple[Queues, ...]:
+) -> tuple[HeldRequests, ...]:
     """What each engine holds when it holds nothing any more, or after `deadline` seconds and a last look; in order."""
     whole = Deadline(deadline + patience)
     until = whole.within(deadline)
@@ -53,12 +53,12 @@ def queues(
     return each(lambda engine: _drained(engine, probing, until), engines, at_once, whole)
 
 
-def _drained(engine: Endpoint, probing: Prober, until: Deadline) -> Queues:
+def _drained(engine: Endpoint, probing: Prober, until: Deadline) -> HeldRequests:
     pause = threading.Event()  # never set: a wait that ends with the deadline
-    last = Queues(engine.name, MappingProxyType({}), False)
+    last = HeldRequests(engine.name, MappingProxyType({}), False)
     while (found := _held(engine.url.rstrip("/"), probing)) is not None:
         held, late = found
-        last = Queues(engine.name, MappingProxyType(held), True, late)
+        last = HeldRequests(engine.name, MappingProxyType(held), True, late)
         if late or not held or until.passed:  # a gauge that is written every half minute does not empty in time
             break
         pause.wait(min(AGAIN, until.left))

@@ -12,29 +12,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pdctl.render.term import Term
-    from pdctl.switch.switch_order import Note, Order, Result
-    from pdctl.switch.switch_refusals import Refusal
+    from pdctl.switch.switch_order import Result, StepNote, SwitchOrder
+    from pdctl.switch.switch_refusals import SwitchRefusal
 
 
-def note(one: Note, term: Term) -> None:
+def note(one: StepNote, term: Term) -> None:
     """`  drain    idle (2.1 s)`; what is waited for has no time."""
     took = f" ({one.seconds:.1f} s)" if one.seconds is not None else " …"
     term.write(f"  {one.step.value:<8} {one.words}{took}")
 
 
-def head(order: Order, role: str, term: Term) -> None:
+def head(order: SwitchOrder, role: str, term: Term) -> None:
     where = "" if order.name == order.url else f" ({order.url})"
     words = f"a {role} already" if role == order.to else f"{role} -> {order.to}"
     term.write(f"{order.name}{where}: {words}")
 
 
-def plan(order: Order, role: str, notes: Iterable[Note], term: Term) -> None:
+def plan(order: SwitchOrder, role: str, notes: Iterable[StepNote], term: Term) -> None:
     head(order, role, term)
     for one in notes:
         term.write(f"  {one.step.value:<8} {one.words}")
 
 
-def refused(order: Order, found: Iterable[Refusal], term: Term) -> None:
+def refused(order: SwitchOrder, found: Iterable[SwitchRefusal], term: Term) -> None:
     term.write(term.style(f"{order.name} cannot become a {order.to} now; nothing was changed", "red"))
     for one in found:
         term.write(f"  {one.reason}")
@@ -53,17 +53,17 @@ def result(one: Result, term: Term) -> None:
         term.write(f"  fix: {one.fix}")
 
 
-def result_json(order: Order, one: Result) -> str:
+def result_json(order: SwitchOrder, one: Result) -> str:
     return json.dumps(switch_order.document(order, one), indent=2)
 
 
-def refused_json(order: Order, found: Iterable[Refusal]) -> str:
+def refused_json(order: SwitchOrder, found: Iterable[SwitchRefusal]) -> str:
     rows = [{"reason": one.reason, "fix": one.fix} for one in found]
     body = {"schema": switch_order.SCHEMA, "instance": order.name, "url": order.url, "to": order.to, "refused": rows}
     return json.dumps(body, indent=2)
 
 
-def plan_json(order: Order, role: str, notes: Iterable[Note]) -> str:
+def plan_json(order: SwitchOrder, role: str, notes: Iterable[StepNote]) -> str:
     rows = [{"step": one.step.value, "words": one.words} for one in notes]
     body = {"schema": switch_order.SCHEMA, "instance": order.name, "url": order.url, "from": role, "to": order.to}
     return json.dumps({**body, "steps": rows}, indent=2)

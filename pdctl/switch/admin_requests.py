@@ -43,7 +43,7 @@ class Turned:
         return self.known and not self.success and NOT_IDLE in self.message
 
 
-class Instance:
+class SwitchingInstance:
     """The HTTP side of one engine."""
 
     def __init__(self, name: str, url: str, key: str, secret: DeploymentSecret | None = None) -> None:
@@ -94,7 +94,7 @@ class Instance:
         return "" if known.complete else f"its ranks are not all at {host}:{port}{count}: {known.reason}"
 
 
-class Entry(NamedTuple):
+class WorkerEntry(NamedTuple):
     """`id` is what the router's own routes call it."""
 
     id: str
@@ -109,7 +109,7 @@ class Routing:
         self._key = key
         self._secret = secret
 
-    def entry(self, url: str) -> Entry | None:
+    def entry(self, url: str) -> WorkerEntry | None:
         """Raises NotProbedError when there is no list to be had."""
         return next((entry for entry in self._entries()[0] if entry.worker.url == url), None)
 
@@ -118,7 +118,7 @@ class Routing:
         leaving = peer_json.mappings(self._entries()[1].get("leaving"))
         return sum(peer_json.integer(one.get("in_flight")) or 0 for one in leaving if one.get("url") == url)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: WorkerEntry) -> None:
         answer = http_client.delete(f"{self.url}{WORKERS}/{entry.id}", PATIENCE, key=self._key, secret=self._secret)
         if answer.status not in (200, 202, 204, 404):
             raise PdctlError(f"router {self.url}: DELETE {WORKERS}/{entry.id}: {_words(answer)}")
@@ -132,7 +132,7 @@ class Routing:
         if answer.status not in (200, 201, 202, 409):  # 409: it is there already; the list tells as what
             raise PdctlError(f"router {self.url}: POST {WORKERS} {body}: {_words(answer)}")
 
-    def _entries(self) -> tuple[list[Entry], peer_json.Object]:
+    def _entries(self) -> tuple[list[WorkerEntry], peer_json.Object]:
         answer = http_client.get(self.url + WORKERS, PATIENCE, key=self._key)
         body = answer.json()
         found = router_probe.listed_workers(body) if answer.ok else None
@@ -141,7 +141,7 @@ class Routing:
             raise NotProbedError(f"router {self.url}: GET {WORKERS}: {why}")
         whole = peer_json.mapping(body)
         ids = [peer_json.text(entry.get("id")) for entry in peer_json.mappings(whole.get("workers"))]
-        return [Entry(name, worker) for name, worker in zip(ids, found, strict=True)], whole
+        return [WorkerEntry(name, worker) for name, worker in zip(ids, found, strict=True)], whole
 
 
 def _words(answer: http_client.Answer) -> str:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from pdctl.errors import PdctlError
 from pdctl.fleet import canary_probe
 from pdctl.fleet.canary_probe import Prompt, Side
-from pdctl.switch.admin_requests import WORKERS, Instance, Routing
-from pdctl.switch.switch_order import PREFILL, Note, Result, Standing, Step, other
+from pdctl.switch.admin_requests import WORKERS, Routing, SwitchingInstance
+from pdctl.switch.switch_order import PREFILL, Result, Standing, StepNote, SwitchStep, other
 from pdctl.switch.switch_refusals import graph_memory, has_graphs, port_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pdctl.fleet.observations import Canary
-    from pdctl.switch.switch_order import Order
+    from pdctl.switch.switch_order import SwitchOrder
     from pdctl.switch.switch_refusals import Fleet, Member
 
 CANARY = 60.0  # seconds
@@ -34,35 +34,41 @@ PAIR = 20.0  # seconds for the first canary of a pair; the next one may take wha
 PROMPT = Prompt("Hello", tokens=2)
 
 
-def canary_seconds(order: Order, fleet: Fleet) -> float:
+def canary_seconds(order: SwitchOrder, fleet: Fleet) -> float:
     if order.canary is not None:
         return order.canary
     return CANARY if order.to != PREFILL or fleet.target.embedded else CANARY_OF_RETURNED
 
 
-def steps(order: Order, fleet: Fleet) -> Iterator[Note]:
+def steps(order: SwitchOrder, fleet: Fleet) -> Iterator[StepNote]:
     """In order; those that have nothing to do are left out."""
     target, old, new = fleet.target, other(order.to), order.to
     for router, entry in zip(fleet.routers, target.listed, strict=True):
         if entry is not None:
-            yield Note(Step.REMOVE, f"DELETE {order.url} at {router.url} ({router.kind}), and wait until it is gone")
+            yield StepNote(
+                SwitchStep.REMOVE, f"DELETE {order.url} at {router.url} ({router.kind}), and wait until it is gone"
+            )
     if target.role != new:
-        yield Note(Step.DRAIN, f"wait up to {order.drain:g} s until it holds nothing in two looks")
+        yield StepNote(SwitchStep.DRAIN, f"wait up to {order.drain:g} s until it holds nothing in two looks")
         graphs = "" if target.embedded or new == PREFILL or has_graphs(target) else _graphs(order, fleet)
-        yield Note(Step.SWITCH, f"POST {order.url}/pd_role_switch: {old} -> {new}{graphs}; again while it is not idle")
-    yield Note(Step.VERIFY, f"its role reads {new}, /health answers 200" + _ranks(order, fleet))
+        yield StepNote(
+            SwitchStep.SWITCH, f"POST {order.url}/pd_role_switch: {old} -> {new}{graphs}; again while it is not idle"
+        )
+    yield StepNote(SwitchStep.VERIFY, f"its role reads {new}, /health answers 200" + _ranks(order, fleet))
     peers = [member.name for member in fleet.of(old) if member.healthy]
-    yield Note(Step.CANARY, f"one request with each of {', '.join(peers)}, within {canary_seconds(order, fleet):g} s")
+    yield StepNote(
+        SwitchStep.CANARY, f"one request with each of {', '.join(peers)}, within {canary_seconds(order, fleet):g} s"
+    )
     for router in fleet.routers:
         port = f" with bootstrap port {port_of(order, fleet)}" if new == PREFILL else ""
-        yield Note(Step.ADD, f"POST it at {router.url} as a {new}{port}, and wait until it is routed to")
+        yield StepNote(SwitchStep.ADD, f"POST it at {router.url} as a {new}{port}, and wait until it is routed to")
 
 
-def _graphs(order: Order, fleet: Fleet) -> str:
+def _graphs(order: SwitchOrder, fleet: Fleet) -> str:
     return f" with {graph_memory(order, fleet):g} GB for its CUDA graphs"
 
 
-def _ranks(order: Order, fleet: Fleet) -> str:
+def _ranks(order: SwitchOrder, fleet: Fleet) -> str:
     if order.to != PREFILL:
         return ""
     return f", {fleet.target.ranks} rank(s) at {fleet.target.host}:{port_of(order, fleet)}"
@@ -97,11 +103,11 @@ class Interrupted(KeyboardInterrupt):
 class Switch:
     """One instance, one time. `told` hears of every step as it ends."""
 
-    def __init__(self, order: Order, fleet: Fleet, told: Callable[[Note], None]) -> None:
+    def __init__(self, order: SwitchOrder, fleet: Fleet, told: Callable[[StepNote], None]) -> None:
         self._order, self._fleet, self._told = order, fleet, told
         self._target = fleet.target
         self._old, self._new = other(order.to), order.to
-        self._instance = Instance(order.name, order.url, order.key, order.secret)
+        self._instance = SwitchingInstance(order.name, order.url, order.key, order.secret)
         self._routings = [Routing(url, order.key, order.secret) for url in order.routers]
         self._removed: list[tuple[Routing, str, int | None]] = []  # with the role and port it had there
         self._left = Left.UNTOUCHED
@@ -120,17 +126,17 @@ class Switch:
 
     def _steps(self) -> None:
         turned = self._target.role == self._new  # by a run of this that did not come to its end
-        steps: list[tuple[Step, Callable[[], str]]] = [(Step.REMOVE, self._remove)]
+        steps: list[tuple[SwitchStep, Callable[[], str]]] = [(SwitchStep.REMOVE, self._remove)]
         if turned:
             self._left = Left.TURNED
         else:
-            steps += [(Step.DRAIN, self._drain), (Step.SWITCH, self._turn)]
-        steps += [(Step.VERIFY, self._verify), (Step.CANARY, self._canaries), (Step.ADD, self._add)]
+            steps += [(SwitchStep.DRAIN, self._drain), (SwitchStep.SWITCH, self._turn)]
+        steps += [(SwitchStep.VERIFY, self._verify), (SwitchStep.CANARY, self._canaries), (SwitchStep.ADD, self._add)]
         for step, work in steps:
             began = time.monotonic()
             words = work()
             self._durations[step.value] = seconds = time.monotonic() - began
-            self._told(Note(step, words, seconds))
+            self._told(StepNote(step, words, seconds))
 
     def _remove(self) -> str:
         gone: list[str] = []
@@ -166,7 +172,7 @@ class Switch:
                     "-d '{\"abort_all\": true}'",
                 )
             if holds != said:
-                self._told(Note(Step.DRAIN, holds))
+                self._told(StepNote(SwitchStep.DRAIN, holds))
             said = holds
         return "idle"
 
@@ -194,7 +200,7 @@ class Switch:
             self._left = Left.OUT if answer.safe_to_restore else Left.BROKEN
             if not answer.not_idle or time.monotonic() >= deadline:
                 raise Stopped(f"{order.name} does not switch: {answer.message}")
-            self._told(Note(Step.SWITCH, answer.message))
+            self._told(StepNote(SwitchStep.SWITCH, answer.message))
             time.sleep(BETWEEN_TURNS)
 
     def _verify(self) -> str:
@@ -221,7 +227,7 @@ class Switch:
             words = "; ".join(f"{cell.prefill} -> {cell.decode}: {cell.reason}" for cell in bad)
             if time.monotonic() >= deadline:
                 raise Stopped(f"canary after {seconds:g} s: {words}")
-            self._told(Note(Step.CANARY, words))
+            self._told(StepNote(SwitchStep.CANARY, words))
             names = {name for cell in bad for name in (cell.prefill, cell.decode)}
             waiting = [side for side in peers if side.name in names]
             time.sleep(AGAIN)
@@ -301,7 +307,7 @@ class Switch:
             )
             fix = f"curl -s {self._removed[-1][0].url}{WORKERS}; if it is not there, add it as a {self._old}"
             return self._result(Standing.OUT, problem, fix)
-        self._told(Note(Step.RESTORE, f"{self._old} as before", time.monotonic() - began))
+        self._told(StepNote(SwitchStep.RESTORE, f"{self._old} as before", time.monotonic() - began))
         return self._result(Standing.AS_BEFORE, stop.problem, stop.fix)
 
     def _result(self, standing: Standing, problem: str = "", fix: str = "") -> Result:

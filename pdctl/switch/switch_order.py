@@ -32,7 +32,7 @@ def other(role: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SwitchOrder:
     """`url` shall become a `to`. Every one of `routers` is told. `known`: engines whose names a run knows.
 
     Times in seconds: `drain` until it holds nothing, `turn` for its own switch, `canary` until every peer was served,
@@ -55,7 +55,7 @@ class Order:
     secret: DeploymentSecret | None = field(default=None, repr=False)
 
 
-class Step(str, Enum):
+class SwitchStep(str, Enum):
     """In the order in which they are taken."""
 
     READ = "read"
@@ -69,10 +69,10 @@ class Step(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class StepNote:
     """A step that was taken, or what it waits for (`seconds` None)."""
 
-    step: Step
+    step: SwitchStep
     words: str
     seconds: float | None = None
 
@@ -131,7 +131,7 @@ def _held(directory: Path, url: str) -> Iterator[None]:
         os.close(handle)
 
 
-def document(order: Order, result: Result) -> dict[str, object]:
+def document(order: SwitchOrder, result: Result) -> dict[str, object]:
     return {
         "schema": SCHEMA,
         "at": round(time.time(), 3),
@@ -148,6 +148,6 @@ def document(order: Order, result: Result) -> dict[str, object]:
     }
 
 
-def append(directory: Path, order: Order, result: Result) -> None:
+def append(directory: Path, order: SwitchOrder, result: Result) -> None:
     with (directory / FILE).open("a", encoding="utf-8") as lines:
         lines.write(json.dumps(document(order, result)) + "\n")

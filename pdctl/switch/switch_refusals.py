@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pdctl.fleet.observations import Engine, Router, RouterWorker
-    from pdctl.switch.switch_order import Order
+    from pdctl.switch.switch_order import SwitchOrder
 
 LOOK = 30.0  # seconds for the whole fleet
 EMBEDDED = "sglang_compat"  # only pdctl's own engine says so
@@ -102,7 +102,7 @@ class Fleet:
         )
 
 
-def read(order: Order) -> Fleet:
+def read(order: SwitchOrder) -> Fleet:
     """Never raises for what does not answer: the refusals say so."""
     routers = tuple(probe_router(url, LOOK, key=order.key) for url in order.routers)
     lists = [{worker.url: worker for worker in router.workers or ()} for router in routers]
@@ -116,54 +116,54 @@ def read(order: Order) -> Fleet:
     return Fleet(members[0]._replace(name=order.name), tuple(members[1:]), routers)
 
 
-class Refusal(NamedTuple):
+class SwitchRefusal(NamedTuple):
     """`reason` names what is wrong and where, `fix` what to do."""
 
     reason: str
     fix: str
 
 
-def refusals(order: Order, fleet: Fleet) -> tuple[Refusal, ...]:
+def refusals(order: SwitchOrder, fleet: Fleet) -> tuple[SwitchRefusal, ...]:
     """Empty when it may be tried."""
     target = fleet.target
     if not target.engine.reached or not target.role:
         reason = target.engine.reason or "it does not say what role it has"
-        return (Refusal(f"{target.name}: {reason}", f"curl -sS {target.url}/server_info"),)
+        return (SwitchRefusal(f"{target.name}: {reason}", f"curl -sS {target.url}/server_info"),)
     if target.role not in ROLES:
-        return (Refusal(f"{target.name} serves alone (disaggregation_mode {target.role}): it has no role", ""),)
+        return (SwitchRefusal(f"{target.name} serves alone (disaggregation_mode {target.role}): it has no role", ""),)
     found = (*_routers(order, fleet), *_able(target), *_peers(order, fleet), *_bootstrap(order, fleet))
     return (*found, *_cache(order, fleet), *_graphs(order, fleet)) if target.role != order.to else found
 
 
-def _routers(order: Order, fleet: Fleet) -> Iterator[Refusal]:
+def _routers(order: SwitchOrder, fleet: Fleet) -> Iterator[SwitchRefusal]:
     del order
     for router in fleet.routers:
         where = f"router {router.url}{f' ({router.kind})' if router.kind else ''}"
         if not router.reached:
-            yield Refusal(f"{where}: {router.reason}", f"curl -sS {router.url}/workers")
+            yield SwitchRefusal(f"{where}: {router.reason}", f"curl -sS {router.url}/workers")
         elif router.kind not in ROUTERS or not ROUTERS[router.kind].edits_workers:
             reason = router.reason or "its list of workers cannot be changed while it runs"
-            yield Refusal(f"{where}: {reason}", "use pdctl's own router, smg or sglang-router")
+            yield SwitchRefusal(f"{where}: {reason}", "use pdctl's own router, smg or sglang-router")
 
 
-def _able(target: Member) -> Iterator[Refusal]:
+def _able(target: Member) -> Iterator[SwitchRefusal]:
     info, name = target.engine.info, target.name
     if FLAG not in info:
         version = target.engine.version or "of this version"
-        yield Refusal(f"{name}: sglang {version} cannot switch its role", "sglang 0.5.21 or later")
+        yield SwitchRefusal(f"{name}: sglang {version} cannot switch its role", "sglang 0.5.21 or later")
     elif info[FLAG] is not True:
-        yield Refusal(f"{name} runs without --enable-pd-role-switch", "start it with --enable-pd-role-switch")
+        yield SwitchRefusal(f"{name} runs without --enable-pd-role-switch", "start it with --enable-pd-role-switch")
     backend = target.engine.text("disaggregation_transfer_backend") or ""
     if not target.embedded and backend not in SWITCHABLE:
         fix = f"--disaggregation-transfer-backend {' or '.join(sorted(SWITCHABLE - {'mooncake_tcp', 'ascend'}))}"
-        yield Refusal(f"{name}: transfer backend {backend!r} does not support runtime role switch", fix)
+        yield SwitchRefusal(f"{name}: transfer backend {backend!r} does not support runtime role switch", fix)
     if not target.healthy:
         health = target.engine.health
         said = f"{health.path} answered {health.status or health.reason}" if health is not None else "nobody asked"
-        yield Refusal(f"{name} is not healthy: {said}", f"curl -sS {target.url}/health; its log says why")
+        yield SwitchRefusal(f"{name} is not healthy: {said}", f"curl -sS {target.url}/health; its log says why")
 
 
-def _peers(order: Order, fleet: Fleet) -> Iterator[Refusal]:
+def _peers(order: SwitchOrder, fleet: Fleet) -> Iterator[SwitchRefusal]:
     """What the pools would be like: the old one without the target, the new one with it."""
     target = fleet.target
     if target.role != order.to:
@@ -174,44 +174,44 @@ def _peers(order: Order, fleet: Fleet) -> Iterator[Refusal]:
                 f"{target.name} is needed as a {target.role}: without it {len(left)} would be ready ({names}), "
                 f"and --min-ready is {order.min_ready}"
             )
-            yield Refusal(reason, f"start another {target.role} first, or lower --min-ready")
+            yield SwitchRefusal(reason, f"start another {target.role} first, or lower --min-ready")
     if not fleet.of(other(order.to)):
-        yield Refusal(f"{target.name} would be a {order.to} without any {other(order.to)} to work with", "")
+        yield SwitchRefusal(f"{target.name} would be a {order.to} without any {other(order.to)} to work with", "")
     for member in fleet.of(order.to):
         for key, what in ALIKE:
             ours, theirs = target.engine.info.get(key), member.engine.info.get(key)
             if key in target.engine.info and key in member.engine.info and ours != theirs:
                 reason = f"{target.name} is no {order.to} like the others: {what} {ours}, of {member.name} {theirs}"
-                yield Refusal(reason, f"start it with the {what} of the {order.to}s")
+                yield SwitchRefusal(reason, f"start it with the {what} of the {order.to}s")
 
 
-def _bootstrap(order: Order, fleet: Fleet) -> Iterator[Refusal]:
+def _bootstrap(order: SwitchOrder, fleet: Fleet) -> Iterator[SwitchRefusal]:
     """Only a prefill needs a port, and a router that is told none sends null to the decodes."""
     target = fleet.target
     if order.to != PREFILL:
         return
     port = port_of(order, fleet)
     if port is None:
-        yield Refusal(f"{target.name}: its bootstrap port is not known", "--bootstrap-port PORT")
+        yield SwitchRefusal(f"{target.name}: its bootstrap port is not known", "--bootstrap-port PORT")
         return
     told = target.bootstrap_port
     if told is not None and told != port:
-        yield Refusal(f"{target.name} says its bootstrap port is {told}, not {port}", f"--bootstrap-port {told}")
+        yield SwitchRefusal(f"{target.name} says its bootstrap port is {told}, not {port}", f"--bootstrap-port {told}")
     for member in fleet.others:
         if (member.host, member.bootstrap_port) == (target.host, port) and member.role == PREFILL:
             reason = f"bootstrap address {target.host}:{port} is already that of {member.name}"
-            yield Refusal(reason, "give every instance of a host its own --disaggregation-bootstrap-port")
+            yield SwitchRefusal(reason, "give every instance of a host its own --disaggregation-bootstrap-port")
     there = bootstrap_probe.registration(target.host, port, 1, BOOTSTRAP_WITHIN)
     if not there.reached:
         reason = f"nobody answers at the bootstrap address {target.host}:{port} of {target.name}: {there.reason}"
-        yield Refusal(reason, "an instance that may switch runs its bootstrap server from its start")
+        yield SwitchRefusal(reason, "an instance that may switch runs its bootstrap server from its start")
 
 
-def port_of(order: Order, fleet: Fleet) -> int | None:
+def port_of(order: SwitchOrder, fleet: Fleet) -> int | None:
     return order.bootstrap_port if order.bootstrap_port is not None else fleet.target.bootstrap_port
 
 
-def _cache(order: Order, fleet: Fleet) -> Iterator[Refusal]:
+def _cache(order: SwitchOrder, fleet: Fleet) -> Iterator[SwitchRefusal]:
     """Seen with sglang 0.5.23: such a decode answers its first requests, and dies when it is idle next."""
     target, info = fleet.target, fleet.target.engine.info
     kept = info.get("disable_radix_cache") is False and info.get(DECODE_CACHE) is not True
@@ -220,22 +220,24 @@ def _cache(order: Order, fleet: Fleet) -> Iterator[Refusal]:
             f"{target.name} keeps a prefix cache: as a decode, sglang takes the pages in it for a leak and ends its "
             'scheduler ("pool memory leak detected")'
         )
-        yield Refusal(reason, "start it with --disable-radix-cache, as decodes are")
+        yield SwitchRefusal(reason, "start it with --disable-radix-cache, as decodes are")
 
 
-def _graphs(order: Order, fleet: Fleet) -> Iterator[Refusal]:
+def _graphs(order: SwitchOrder, fleet: Fleet) -> Iterator[SwitchRefusal]:
     target = fleet.target
     if order.to == PREFILL or target.embedded or has_graphs(target) or graph_memory(order, fleet) is not None:
         return
     reason = f"{target.name} has captured no decode CUDA graphs, and no decode says how much memory they need"
-    yield Refusal(reason, "--graph-memory GB: decode_cuda_graph_memory_gb in /server_info of a decode of this shape")
+    yield SwitchRefusal(
+        reason, "--graph-memory GB: decode_cuda_graph_memory_gb in /server_info of a decode of this shape"
+    )
 
 
 def has_graphs(member: Member) -> bool:
     return any(state.get("decode_cuda_graph_bs") for state in member.states)
 
 
-def graph_memory(order: Order, fleet: Fleet) -> float | None:
+def graph_memory(order: SwitchOrder, fleet: Fleet) -> float | None:
     """GB that SGLang is told to find free: as asked for, or as the hungriest decode uses; 0 where decodes have none."""
     if order.graph_memory is not None:
         return order.graph_memory

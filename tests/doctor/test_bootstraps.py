@@ -9,7 +9,7 @@ import pytest
 
 from pdctl.doctor import check_run
 from pdctl.doctor.facts import Facts
-from pdctl.doctor.finding import Finding, Status
+from pdctl.doctor.finding import CheckStatus, Finding
 from pdctl.fleet.observations import RankAddress, Reply
 from tests.doctor.fixtures import recorded as real
 from tests.doctor.fixtures.live import WAITING, service, without
@@ -22,7 +22,7 @@ def found(facts: Facts, code: str) -> list[Finding]:
     return [one for one in check_run.run(facts).findings if one.code == code]
 
 
-def status(facts: Facts, code: str) -> Status:
+def status(facts: Facts, code: str) -> CheckStatus:
     return {one.code: one.status for one in check_run.run(facts).checks}[code]
 
 
@@ -55,7 +55,7 @@ def test_a_rank_the_server_refuses_to_name() -> None:
 def test_a_rank_that_was_not_named_in_time_is_no_fault(reason: str) -> None:
     facts = real.boot(healthy(), "prefill-0", unranked=(f"dp0 cp0 tp0 pp0: {reason}",), ranks=())
     assert found(facts, "PD209") == []
-    assert status(facts, "PD209") is Status.UNKNOWN
+    assert status(facts, "PD209") is CheckStatus.UNKNOWN
 
 
 def test_ranks_that_cannot_be_reached_are_one_finding_per_prefill() -> None:
@@ -68,7 +68,7 @@ def test_ranks_that_cannot_be_reached_are_one_finding_per_prefill() -> None:
 def test_a_rank_that_was_not_dialled_is_no_fault() -> None:
     facts = real.boot(healthy(), "prefill-0", ranks=(rank("no connection within 0 s"),))
     assert found(facts, "PD210") == []
-    assert status(facts, "PD210") is Status.UNKNOWN
+    assert status(facts, "PD210") is CheckStatus.UNKNOWN
 
 
 def test_one_rank_address_of_two_prefills() -> None:
@@ -129,7 +129,7 @@ def test_only_instances_of_this_host_are_judged_by_it() -> None:
     for number, name in enumerate(real.URLS):
         away = real.moved(away, name, f"http://10.9.0.{number}:30000")
     assert found(away, "PD406") == []
-    assert status(away, "PD406") is Status.SKIPPED
+    assert status(away, "PD406") is CheckStatus.SKIPPED
 
 
 def test_mixed_roles_by_the_engines_own_word() -> None:
@@ -152,7 +152,7 @@ def test_a_breaker_of_a_pair_is_named_by_its_ends() -> None:
 
 
 def test_breakers_nobody_can_read_are_unknown() -> None:
-    assert status(real.routed(healthy(), breakers_known=False), "PD601") is Status.UNKNOWN
+    assert status(real.routed(healthy(), breakers_known=False), "PD601") is CheckStatus.UNKNOWN
 
 
 def test_a_worker_the_router_holds_unhealthy() -> None:

@@ -11,11 +11,11 @@ from pdctl.doctor import check_run
 from pdctl.doctor import request as asking
 from pdctl.doctor.canary_requests import kinds
 from pdctl.doctor.facts import Depth, Facts
-from pdctl.doctor.finding import Cell, Status
+from pdctl.doctor.finding import CanaryCell, CheckStatus
 from pdctl.doctor.gather import gather
 from pdctl.doctor.request import Progress, Request
 from pdctl.fleet.canary_probe import EXTRAS
-from pdctl.fleet.observations import Canary, Queues
+from pdctl.fleet.observations import Canary, HeldRequests
 from tests.doctor.fixtures import recorded as real
 from tests.doctor.fixtures.live import extra, queued
 from tests.doctor.fixtures.recorded import canaried, healthy
@@ -28,7 +28,7 @@ def found(facts: Facts, code: str) -> list[tuple[str, str]]:
     return [(one.instance, one.observed) for one in check_run.run(facts).findings if one.code == code]
 
 
-def status(facts: Facts, code: str) -> Status:
+def status(facts: Facts, code: str) -> CheckStatus:
     return {one.code: one.status for one in check_run.run(facts).checks}[code]
 
 
@@ -63,8 +63,8 @@ def test_failed_pairs_are_told_by_what_they_share(reasons: dict[str, str], insta
 def test_a_pair_that_was_not_tried_is_unknown() -> None:
     unsent = dataclasses.replace(cell(0, 0), ok=None, text="", reason="not sent: the 180 s for all of them were over")
     facts = canaried(canaries=(unsent, cell(1, 0)))
-    assert status(facts, "PD610") is Status.UNKNOWN
-    assert Cell("prefill-0", "decode-0", None, None, unsent.reason, unsent.room) in check_run.run(facts).matrix
+    assert status(facts, "PD610") is CheckStatus.UNKNOWN
+    assert CanaryCell("prefill-0", "decode-0", None, None, unsent.reason, unsent.room) in check_run.run(facts).matrix
 
 
 def test_one_alone_works_and_eight_do_not() -> None:
@@ -87,7 +87,7 @@ def test_a_tie_blames_nobody() -> None:
 
 
 def test_one_answer_is_nothing_to_compare() -> None:
-    assert status(canaried(canaries=(cell(0, 0),)), "PD611") is Status.UNKNOWN
+    assert status(canaried(canaries=(cell(0, 0),)), "PD611") is CheckStatus.UNKNOWN
 
 
 def test_a_prompt_that_was_taken_is_not_called_slow() -> None:
@@ -103,8 +103,8 @@ def test_a_limit_nobody_knows_is_not_tried() -> None:
             Canary("over-length", "prefill-0", "decode-0", 0, None, 0.0, reason="not sent: no limit is known"),
         )
     )
-    assert status(facts, "PD505") is Status.UNKNOWN
-    assert status(facts, "PD319") is Status.SKIPPED
+    assert status(facts, "PD505") is CheckStatus.UNKNOWN
+    assert status(facts, "PD319") is CheckStatus.SKIPPED
 
 
 def test_an_engine_that_serves_others_cannot_be_said_to_leak() -> None:
@@ -112,12 +112,12 @@ def test_an_engine_that_serves_others_cannot_be_said_to_leak() -> None:
     assert found(facts, "PD613") == [("decode-0", "num_running_reqs 3")]
     busy = real.loads(facts, "decode-0", {}, num_running_reqs=5)
     assert found(busy, "PD613") == []
-    assert status(busy, "PD613") is Status.UNKNOWN
+    assert status(busy, "PD613") is CheckStatus.UNKNOWN
 
 
 def test_queues_nobody_could_read() -> None:
-    facts = canaried(queues=(Queues("decode-0", MappingProxyType({}), False),))
-    assert status(facts, "PD613") is Status.UNKNOWN
+    facts = canaried(queues=(HeldRequests("decode-0", MappingProxyType({}), False),))
+    assert status(facts, "PD613") is CheckStatus.UNKNOWN
 
 
 def test_without_canaries_there_is_no_matrix() -> None:

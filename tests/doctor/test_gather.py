@@ -10,7 +10,7 @@ from pdctl.catalogue.entry import Needs
 from pdctl.doctor import check_run, selection
 from pdctl.doctor import request as asking
 from pdctl.doctor.facts import Depth, Facts
-from pdctl.doctor.finding import Status
+from pdctl.doctor.finding import CheckStatus
 from pdctl.doctor.gather import gather
 from pdctl.doctor.request import Progress, Request
 from pdctl.errors import ExitCode, UsageError
@@ -48,7 +48,7 @@ def test_a_healthy_deployment_behind_its_router() -> None:
     report = check_run.run(facts)
     assert [one for one in report.findings if one.severity.value == "error"] == []
     assert [row.odd for row in report.ports] == ["", ""]
-    assert not [one for one in report.checks if one.status is Status.UNKNOWN]
+    assert not [one for one in report.checks if one.status is CheckStatus.UNKNOWN]
     assert check_run.exit_code(report, selection.EVERYTHING.fail_on) is ExitCode.OK
 
 
@@ -93,7 +93,7 @@ def test_addresses_given_by_hand() -> None:
         facts = gather(Request(endpoints=given))
         report = check_run.run(facts)
     assert [(row.flag, row.router, row.odd) for row in report.ports] == [(str(servers.port[8998]), None, "")]
-    assert {one.code: one.status for one in report.checks}["PD201"] is Status.SKIPPED
+    assert {one.code: one.status for one in report.checks}["PD201"] is CheckStatus.SKIPPED
     assert codes(facts) == []
 
 
@@ -112,7 +112,7 @@ def test_a_dead_instance_is_one_red_finding(gone: int) -> None:
         facts = gather(behind(servers))
     name = "decode-0" if gone == 30002 else "prefill-1"
     assert codes(facts) == [("PD604", name)]
-    unknown = [one.code for one in check_run.run(facts).checks if one.status is Status.UNKNOWN]
+    unknown = [one.code for one in check_run.run(facts).checks if one.status is CheckStatus.UNKNOWN]
     assert "PD302" in unknown, "what needs the dead side is unknown, not ok"
 
 

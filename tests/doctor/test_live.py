@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pdctl.doctor import check_run
 from pdctl.doctor.check import Skipped, Unknown
 from pdctl.doctor.checks import CHECKS
-from pdctl.doctor.finding import Status
+from pdctl.doctor.finding import CheckStatus
 from tests.cases import for_each
 from tests.doctor.fixtures import recorded
 from tests.doctor.fixtures.live import FIXTURES, LOGGED
@@ -46,7 +46,7 @@ def test_raises_and_stays_quiet(code: str, pair: Pair) -> None:
 def test_quiet_means_that_it_looked(code: str, pair: Pair) -> None:
     """The clean side is decided as well, not merely skipped; but for what only trace-room can tell, room by room."""
     status = {check.code: check for check in check_run.run(pair[1]()).checks}[code]
-    assert status.status is Status.OK or "pdctl trace-room decides it" in status.reason, status
+    assert status.status is CheckStatus.OK or "pdctl trace-room decides it" in status.reason, status
 
 
 def test_every_live_check_has_a_fixture() -> None:
@@ -105,13 +105,16 @@ def test_no_look_at_the_embedded_engine_ends_in_a_doubt_of_its_own() -> None:
     sglang, embedded = canaried(), recorded.info(canaried(), sglang_compat="0.5.23")
     status = {each.code: (each.status, each.reason) for each in check_run.run(sglang).checks}
     for each in check_run.run(embedded).checks:
-        assert each.status is not Status.UNKNOWN or status[each.code][0] is Status.UNKNOWN, each
+        assert each.status is not CheckStatus.UNKNOWN or status[each.code][0] is CheckStatus.UNKNOWN, each
     found = next(each for each in check_run.run(embedded).checks if each.code == "PD323")
-    assert (found.status, found.reason.partition("; ")[0]) == (Status.SKIPPED, "the embedded engine has no such fault")
+    assert (found.status, found.reason.partition("; ")[0]) == (
+        CheckStatus.SKIPPED,
+        "the embedded engine has no such fault",
+    )
 
 
 def test_a_release_that_nobody_told_is_unknown_by_the_instances_name() -> None:
     checks = check_run.run(recorded.info(healthy(), version="nightly")).checks
     told = next(each for each in checks if each.code == "PD323")
-    assert told.status is Status.UNKNOWN
+    assert told.status is CheckStatus.UNKNOWN
     assert "decode-0" in told.reason

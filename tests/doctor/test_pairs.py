@@ -11,7 +11,7 @@ import pytest
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor import check_run, server_info
 from pdctl.doctor.facts import Facts
-from pdctl.doctor.finding import Finding, Status
+from pdctl.doctor.finding import CheckStatus, Finding
 from pdctl.doctor.live.pair_agreement import ROWS
 from pdctl.engines.sglang import behaviour
 from pdctl.engines.sglang.agreement import Rule
@@ -26,7 +26,7 @@ def found(facts: Facts, code: str) -> list[Finding]:
     return [one for one in check_run.run(facts).findings if one.code == code]
 
 
-def status(facts: Facts, code: str) -> Status:
+def status(facts: Facts, code: str) -> CheckStatus:
     return {one.code: one.status for one in check_run.run(facts).checks}[code]
 
 
@@ -51,13 +51,13 @@ def test_one_prefill_that_differs_is_odd_itself() -> None:
 def test_a_side_that_could_not_be_read_is_unknown() -> None:
     facts = real.down(healthy(), "decode-0")
     assert found(facts, "PD302") == []
-    assert status(facts, "PD302") is Status.UNKNOWN
+    assert status(facts, "PD302") is CheckStatus.UNKNOWN
     without_key = real.on(
         healthy(),
         "decode-0",
         do=lambda one: dataclasses.replace(one, info={k: v for k, v in one.info.items() if k != "page_size"}),
     )
-    assert status(without_key, "PD302") is Status.UNKNOWN
+    assert status(without_key, "PD302") is CheckStatus.UNKNOWN
 
 
 def test_what_was_read_is_judged_though_another_side_was_not() -> None:
@@ -69,43 +69,43 @@ def test_what_was_read_is_judged_though_another_side_was_not() -> None:
 @pytest.mark.parametrize(
     ("prefill", "decode", "version", "expected"),
     [
-        ("auto", "auto", "0.5.23", Status.OK),
-        ("fp8_e4m3", "fp8_e4m3", "0.5.23", Status.OK),
-        ("auto", "fp8_e4m3", "0.5.23", Status.FINDING),
-        ("auto", "bfloat16", "0.5.23", Status.UNKNOWN),
-        ("auto", "bfloat16", "0.5.13", Status.FINDING),  # this release compares the words
+        ("auto", "auto", "0.5.23", CheckStatus.OK),
+        ("fp8_e4m3", "fp8_e4m3", "0.5.23", CheckStatus.OK),
+        ("auto", "fp8_e4m3", "0.5.23", CheckStatus.FINDING),
+        ("auto", "bfloat16", "0.5.23", CheckStatus.UNKNOWN),
+        ("auto", "bfloat16", "0.5.13", CheckStatus.FINDING),  # this release compares the words
     ],
 )
-def test_kv_types(prefill: str, decode: str, version: str, expected: Status) -> None:
+def test_kv_types(prefill: str, decode: str, version: str, expected: CheckStatus) -> None:
     facts = real.info(healthy(), version=version, kv_cache_dtype=prefill)
     assert status(real.info(facts, "decode-0", kv_cache_dtype=decode), "PD303") is expected
 
 
 def test_a_quantized_checkpoint_may_make_auto_the_same() -> None:
     facts = real.info(healthy(), quantization="fp8")
-    assert status(real.info(facts, "decode-0", kv_cache_dtype="fp8_e4m3"), "PD303") is Status.UNKNOWN
+    assert status(real.info(facts, "decode-0", kv_cache_dtype="fp8_e4m3"), "PD303") is CheckStatus.UNKNOWN
 
 
 @pytest.mark.parametrize(
     ("make", "code", "expected"),
     [
-        (lambda facts: facts, "PD305", Status.FINDING),
-        (mla, "PD305", Status.OK),
-        (hybrid, "PD306", Status.FINDING),
-        (hybrid, "PD305", Status.OK),
-        (lambda facts: real.model(facts, architectures=None), "PD305", Status.UNKNOWN),
+        (lambda facts: facts, "PD305", CheckStatus.FINDING),
+        (mla, "PD305", CheckStatus.OK),
+        (hybrid, "PD306", CheckStatus.FINDING),
+        (hybrid, "PD305", CheckStatus.OK),
+        (lambda facts: real.model(facts, architectures=None), "PD305", CheckStatus.UNKNOWN),
     ],
 )
-def test_unequal_widths_by_family(make: Any, code: str, expected: Status) -> None:
+def test_unequal_widths_by_family(make: Any, code: str, expected: CheckStatus) -> None:
     assert status(make(real.info(healthy(), "decode-0", tp_size=2)), code) is expected
 
 
 def test_the_width_that_counts_is_the_attentions_own() -> None:
     """tp 2 with attention DP 2 is as wide as tp 1, in the words of 0.5.23 and of the releases before it."""
-    assert status(dp_attention(healthy(), "decode-0"), "PD305") is Status.OK
+    assert status(dp_attention(healthy(), "decode-0"), "PD305") is CheckStatus.OK
     before = real.info(healthy(), "decode-0", tp_size=2, dp_size=2, enable_dp_attention=True, attn_dp_size=1)
-    assert status(before, "PD305") is Status.OK
-    assert status(real.info(healthy(), "decode-0", tp_size=2, dp_size=2), "PD305") is Status.FINDING
+    assert status(before, "PD305") is CheckStatus.OK
+    assert status(real.info(healthy(), "decode-0", tp_size=2, dp_size=2), "PD305") is CheckStatus.FINDING
 
 
 @pytest.mark.parametrize(
@@ -156,16 +156,16 @@ def test_mooncake_frames_break_where_nixl_does_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pp", "decode_pp", "expected"), [(4, 1, Status.OK), (4, 4, Status.OK), (4, 2, Status.FINDING)]
+    ("pp", "decode_pp", "expected"), [(4, 1, CheckStatus.OK), (4, 4, CheckStatus.OK), (4, 2, CheckStatus.FINDING)]
 )
-def test_stages(pp: int, decode_pp: int, expected: Status) -> None:
+def test_stages(pp: int, decode_pp: int, expected: CheckStatus) -> None:
     facts = real.info(healthy(), "prefill-0", "prefill-1", pp_size=pp)
     assert status(real.info(facts, "decode-0", pp_size=decode_pp), "PD315") is expected
 
 
 def test_a_context_length_that_is_the_checkpoints_own_may_be_the_same() -> None:
-    assert status(real.info(healthy(), "decode-0", context_length=None), "PD307") is Status.UNKNOWN
-    assert status(real.info(healthy(), context_length=None), "PD307") is Status.OK
+    assert status(real.info(healthy(), "decode-0", context_length=None), "PD307") is CheckStatus.UNKNOWN
+    assert status(real.info(healthy(), context_length=None), "PD307") is CheckStatus.OK
 
 
 def test_groups_not_pairs_are_compared() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from pdctl.doctor import bootstrap_ports, check_run
 from pdctl.doctor.facts import Facts
-from pdctl.doctor.finding import Status
+from pdctl.doctor.finding import CheckStatus
 from tests.doctor.fixtures import recorded as real
 from tests.doctor.fixtures.live import annotated, flagged, same_port, without
 from tests.doctor.fixtures.recorded import healthy
@@ -19,7 +19,7 @@ def found(facts: Facts, code: str) -> list[tuple[str, str, str]]:
     return [(one.instance, one.observed, one.expected) for one in check_run.run(facts).findings if one.code == code]
 
 
-def status(facts: Facts, code: str) -> Status:
+def status(facts: Facts, code: str) -> CheckStatus:
     return {one.code: one.status for one in check_run.run(facts).checks}[code]
 
 
@@ -91,8 +91,8 @@ def test_null_with_a_decode_that_says_nothing() -> None:
     assert instance == ""
     alone = real.down(real.null(without(healthy(), "prefill-1"), "prefill-0"), "decode-0")
     assert found(alone, "PD201") == []
-    assert status(alone, "PD201") is Status.UNKNOWN
-    assert status(alone, "PD207") is Status.UNKNOWN
+    assert status(alone, "PD201") is CheckStatus.UNKNOWN
+    assert status(alone, "PD207") is CheckStatus.UNKNOWN
 
 
 def test_from_0_5_18_on_the_server_says_whose_it_is() -> None:
@@ -133,5 +133,5 @@ def test_a_collision_names_both_and_a_free_port() -> None:
 
 def test_a_router_that_has_no_list_leaves_it_open() -> None:
     facts = real.routed(healthy(), kind="mini_lb", workers=None)
-    assert status(facts, "PD201") is Status.UNKNOWN
-    assert status(real.change(healthy(), router=None), "PD201") is Status.SKIPPED
+    assert status(facts, "PD201") is CheckStatus.UNKNOWN
+    assert status(real.change(healthy(), router=None), "PD201") is CheckStatus.SKIPPED

@@ -8,7 +8,7 @@ from pdctl.doctor import check_run
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.checks import CHECKS
 from pdctl.doctor.facts import Depth, Facts
-from pdctl.doctor.finding import Checked, Status
+from pdctl.doctor.finding import Checked, CheckStatus
 from pdctl.doctor.selection import EVERYTHING, read
 from tests.doctor.fixtures import recorded as real
 from tests.doctor.fixtures.live import FIXTURES
@@ -38,23 +38,23 @@ def test_every_code_appears_once_whatever_is_known() -> None:
 def test_a_reason_stands_with_everything_that_was_not_decided() -> None:
     for make, _ in FIXTURES.values():
         for one in check_run.run(make()).checks:
-            assert bool(one.reason) is (one.status in (Status.SKIPPED, Status.UNKNOWN)), one
+            assert bool(one.reason) is (one.status in (CheckStatus.SKIPPED, CheckStatus.UNKNOWN)), one
 
 
 def test_what_cannot_be_seen_says_why() -> None:
     checks = {one.code: one for one in check_run.run(canaried()).checks}
     for entry in ENTRIES:
         if entry.unseen:
-            assert checks[entry.code] == Checked(entry.code, Status.SKIPPED, entry.unseen)
+            assert checks[entry.code] == Checked(entry.code, CheckStatus.SKIPPED, entry.unseen)
 
 
 def test_several_checks_of_one_code() -> None:
     for checks, status in (
-        ([GOOD, BAD], Status.FINDING),
-        ([GOOD, UNKNOWN], Status.UNKNOWN),
-        ([UNKNOWN, BAD], Status.FINDING),
-        ([SKIPPED, GOOD], Status.OK),
-        ([SKIPPED], Status.SKIPPED),
+        ([GOOD, BAD], CheckStatus.FINDING),
+        ([GOOD, UNKNOWN], CheckStatus.UNKNOWN),
+        ([UNKNOWN, BAD], CheckStatus.FINDING),
+        ([SKIPPED, GOOD], CheckStatus.OK),
+        ([SKIPPED], CheckStatus.SKIPPED),
     ):
         assert verdict(*(says(said=one) for one in checks)).status is status
     assert verdict(says(said=UNKNOWN), says(said=GOOD)).reason == "decode-0 is down"
@@ -65,7 +65,7 @@ def test_what_was_not_asked_for_is_skipped_before_it_is_judged() -> None:
         raise AssertionError
 
     check = Check(PAGE, (Needs.CANARY,), never)  # type: ignore[arg-type]
-    assert verdict(check) == Checked(PAGE, Status.SKIPPED, "needs real requests: --canary")
+    assert verdict(check) == Checked(PAGE, CheckStatus.SKIPPED, "needs real requests: --canary")
 
 
 def test_one_instance_seen_twice_is_one_finding_with_both_as_evidence() -> None:

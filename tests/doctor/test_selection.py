@@ -11,7 +11,7 @@ from pdctl.catalogue.book import ENTRIES
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor import check_run, selection
 from pdctl.doctor.facts import Facts
-from pdctl.doctor.finding import Status
+from pdctl.doctor.finding import CheckStatus
 from pdctl.doctor.selection import Selection
 from pdctl.errors import ExitCode, UsageError
 from tests.doctor.fixtures import recorded as real
@@ -50,7 +50,7 @@ def test_what_is_not_selected_is_said_to_be_so() -> None:
     report = check_run.run(broken(), selection.read(["PD2"]))
     assert len(report.checks) == len(ENTRIES)
     (check,) = [one for one in report.checks if one.code == "PD302"]
-    assert (check.status, check.reason) == (Status.SKIPPED, "not selected")
+    assert (check.status, check.reason) == (CheckStatus.SKIPPED, "not selected")
 
 
 def test_an_unknown_code_is_a_usage_error_with_the_nearest() -> None:

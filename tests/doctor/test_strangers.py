@@ -20,7 +20,7 @@ from pdctl.catalogue import book
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor import check_run, selection
 from pdctl.doctor import request as asking
-from pdctl.doctor.finding import Finding, Report, Status
+from pdctl.doctor.finding import CheckStatus, Finding, Report
 from pdctl.doctor.gather import gather
 from pdctl.doctor.live.pair_agreement import ROWS
 from pdctl.doctor.request import Request
@@ -99,7 +99,7 @@ def errors(report: Report) -> list[Finding]:
 
 def nothing_is_called_well(report: Report) -> None:
     """What a check of SGLang's own says needs an SGLang; that somebody listens, or nobody does, needs none."""
-    well = {one.code for one in report.checks if one.status is Status.OK}
+    well = {one.code for one in report.checks if one.status is CheckStatus.OK}
     sglang = {Needs.ENDPOINT, Needs.ROUTER, Needs.CANARY}
     assert not [code for code in well - check_run.DIALLED if set(book.entry(code).needs) <= sglang]
 
@@ -149,7 +149,7 @@ def test_one_that_is_dead_beside_one_that_lives_is_a_finding() -> None:
 
     report = check_run.run(real.down(real.healthy(), "decode-0"))
     assert check_run.exit_code(report, selection.EVERYTHING.fail_on) is ExitCode.FINDINGS
-    well = {one.code for one in report.checks if one.status is Status.OK}
+    well = {one.code for one in report.checks if one.status is CheckStatus.OK}
     assert not [row.code for row in ROWS if row.code in well], "a pair was called equal of which one side was read"
     assert {"PD204", "PD209", "PD313", "PD314"} <= well, "what is about the prefills alone was seen"
 
@@ -199,4 +199,4 @@ def test_a_holder_that_cannot_be_seen_is_not_blamed(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(listeners, "PROC", tmp_path)
         report, _ = seen(planned(port, {}))
     assert "PD218" not in {one.code for one in report.findings}
-    assert next(one for one in report.checks if one.code == "PD218").status is Status.UNKNOWN
+    assert next(one for one in report.checks if one.code == "PD218").status is CheckStatus.UNKNOWN

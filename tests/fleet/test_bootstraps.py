@@ -134,11 +134,11 @@ def test_claims_come_back_in_order_with_who_claims_them(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("status", "body", "expected"),
     [
-        (200, "{}", bootstrap_probe.Registration(True, True, 4)),
-        (503, NOT_YET, bootstrap_probe.Registration(True, False, 3, NOT_YET)),
+        (200, "{}", bootstrap_probe.RankRegistration(True, True, 4)),
+        (503, NOT_YET, bootstrap_probe.RankRegistration(True, False, 3, NOT_YET)),
     ],
 )
-def test_registration(serve: Serve, status: int, body: str, expected: bootstrap_probe.Registration) -> None:
+def test_registration(serve: Serve, status: int, body: str, expected: bootstrap_probe.RankRegistration) -> None:
     port = port_of(serve({bootstrap_probe.QUERY: (status, body)}))
     assert bootstrap_probe.registration("127.0.0.1", port, 4) == expected
 
@@ -146,13 +146,13 @@ def test_registration(serve: Serve, status: int, body: str, expected: bootstrap_
 @pytest.mark.parametrize(
     ("size", "named", "expected"),
     [
-        (None, (), bootstrap_probe.Registration(True, False, 0)),
-        (2, (0,), bootstrap_probe.Registration(True, False, 1)),
-        (2, (0, 1), bootstrap_probe.Registration(True, True, 2)),
+        (None, (), bootstrap_probe.RankRegistration(True, False, 0)),
+        (2, (0,), bootstrap_probe.RankRegistration(True, False, 1)),
+        (2, (0, 1), bootstrap_probe.RankRegistration(True, True, 2)),
     ],
 )
 def test_registration_of_sglang_before_0_5_13_is_counted_rank_by_rank(
-    serve: Serve, size: int | None, named: tuple[int, ...], expected: bootstrap_probe.Registration
+    serve: Serve, size: int | None, named: tuple[int, ...], expected: bootstrap_probe.RankRegistration
 ) -> None:
     sizes = json.dumps({"prefill_attn_tp_size": size, "prefill_dp_size": 1, "prefill_pp_size": 1})
     answers = {

@@ -14,7 +14,7 @@ from unittest import mock
 
 from pdctl.doctor import canary_requests
 from pdctl.fleet import bootstrap_probe, canary_probe, http_client, http_connection, prober, queue_probe
-from pdctl.fleet.address import Place, Unanswered
+from pdctl.fleet.address import SocketAddress, Unanswered
 from pdctl.fleet.http_connection import READ, Call
 from tests.fuzz.edits import SEPARATOR
 
@@ -82,8 +82,8 @@ def _talk(listener: socket.socket, data: bytes) -> None:
         connection.sendall(data)
 
 
-def _nowhere(host: str, port: int, _: object) -> tuple[Place, ...]:
-    return (Place(socket.AF_INET, (host, port)),)
+def _nowhere(host: str, port: int, _: object) -> tuple[SocketAddress, ...]:
+    return (SocketAddress(socket.AF_INET, (host, port)),)
 
 
 def _dialled(host: str, port: int, _: object) -> str:

@@ -14,7 +14,7 @@ from pdctl.doctor.bootstrap_ports import address, machine
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.finding import names
 from pdctl.doctor.static import environment_checks
-from pdctl.doctor.static.servers import Server, Servers, Setting
+from pdctl.doctor.static.servers import Server, Servers, WrittenSetting
 from pdctl.engines import numerals
 from pdctl.engines.kinds import EMBEDDED, RELEASED
 from pdctl.fleet import peer_json
@@ -327,7 +327,7 @@ def _sides(host: Host, engines: Sequence[Engine]) -> tuple[Server, ...]:
         groups.setdefault((engine.endpoint.role, server_info.backend(engine), server_info.on_cpu(engine)), []).append(
             engine
         )
-    env = {name: Setting(name, value, PLACE) for name, value in host.environ.items()}
+    env = {name: WrittenSetting(name, value, PLACE) for name, value in host.environ.items()}
     found: list[Server] = []
     for (role, backend, cpu), some in groups.items():
         words = ["--disaggregation-transfer-backend", backend, *(["--device", "cpu"] if cpu else [])]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pdctl.catalogue.entry import Entry
     from pdctl.doctor.facts import Facts
     from pdctl.doctor.finding import Finding
-    from pdctl.fleet.observations import LogLine
+    from pdctl.fleet.observations import SignatureLine
 
 # Lines that tell of a moment, which may have passed: a worker that was not up yet, a health check during a restart.
 # What is so now, the live checks say with the catalogue's own severity.
@@ -46,7 +46,7 @@ def _signed() -> frozenset[str]:
     return frozenset(row.cause for row in speech().rows if row.cause and not row.echo)
 
 
-def _found(entry: Entry, line: LogLine) -> Finding:
+def _found(entry: Entry, line: SignatureLine) -> Finding:
     times = f"{line.count} times" if line.count > 1 else "once"
     seen = f"seen {times}" + (f", first for room {line.room}" if line.room is not None else "")
     found = finding(

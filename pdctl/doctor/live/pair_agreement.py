@@ -35,7 +35,7 @@ OWN = ("PD301", "PD302", "PD310")  # judged by more than their row
 LIVE = (Needs.ENDPOINT,)
 
 
-class Row(NamedTuple):
+class AgreementRow(NamedTuple):
     """One setting of the table, with how it is read from /server_info and when two values of it clash."""
 
     setting: Setting
@@ -248,10 +248,10 @@ CLASH: dict[str, Callable[[Any, Any], bool | None]] = {
     "mamba_ssm_dtype": _unequal_recurrent, "pp_size": _unequal_stages, "dcp_size": _unequal_context,
     "disaggregation_ib_device": _unequal_devices,
 }  # fmt: skip
-ROWS: tuple[Row, ...] = tuple(Row(one, READ.get(one.key), CLASH.get(one.key)) for one in SETTINGS)
+ROWS: tuple[AgreementRow, ...] = tuple(AgreementRow(one, READ.get(one.key), CLASH.get(one.key)) for one in SETTINGS)
 
 
-def _row(code: str) -> Row:
+def _row(code: str) -> AgreementRow:
     return next(row for row in ROWS if row.code == code)
 
 
@@ -264,7 +264,7 @@ class Clash(NamedTuple):
     decode: Hashable
 
 
-def compare(row: Row, facts: Facts) -> list[Finding] | Skipped | Unknown:
+def compare(row: AgreementRow, facts: Facts) -> list[Finding] | Skipped | Unknown:
     """One row over every pair. Engines with one value are one group, so 256 × 2 pairs cost as much as 1 × 1."""
     sides = [_groups(row, facts, role) for role in ("prefill", "decode")]
     if not all(sides):
@@ -281,7 +281,7 @@ def compare(row: Row, facts: Facts) -> list[Finding] | Skipped | Unknown:
     return _unsure(row, unsure[0]) if unsure else []
 
 
-def _groups(row: Row, facts: Facts, role: str) -> Groups:
+def _groups(row: AgreementRow, facts: Facts, role: str) -> Groups:
     groups: Groups = {}
     for engine in facts.engines:
         if engine.endpoint.role == role:
@@ -289,7 +289,7 @@ def _groups(row: Row, facts: Facts, role: str) -> Groups:
     return groups
 
 
-def _unsure(row: Row, clash: Clash) -> Unknown:
+def _unsure(row: AgreementRow, clash: Clash) -> Unknown:
     for engines, value in ((clash.prefills, clash.prefill), (clash.decodes, clash.decode)):
         if value is server_info.HERE:
             unread = [engine.endpoint.name for engine in engines]
@@ -302,7 +302,7 @@ def _unsure(row: Row, clash: Clash) -> Unknown:
     )
 
 
-def _found(row: Row, clash: Clash, sides: Sequence[Groups]) -> Finding:
+def _found(row: AgreementRow, clash: Clash, sides: Sequence[Groups]) -> Finding:
     decode_odd = _decode_odd(row, clash, sides)
     odd, other = (clash.decodes, clash.prefills) if decode_odd else (clash.prefills, clash.decodes)
     value, against = (clash.decode, clash.prefill) if decode_odd else (clash.prefill, clash.decode)
@@ -325,7 +325,7 @@ def _size(sides: Sequence[Groups]) -> int:
     return common_page_size(*(value for side in sides for value in side if isinstance(value, int)))
 
 
-def _decode_odd(row: Row, clash: Clash, sides: Sequence[Groups]) -> bool:
+def _decode_odd(row: AgreementRow, clash: Clash, sides: Sequence[Groups]) -> bool:
     """Whoever fits with somebody else is not the odd one; where that tells nothing, the smaller group is, or decode."""
     decode_fits = any(row.clashes(other, clash.decode) is False for other in sides[0])
     prefill_fits = any(row.clashes(clash.prefill, other) is False for other in sides[1])

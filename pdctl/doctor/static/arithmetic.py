@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pdctl.doctor.check import Verdict
     from pdctl.doctor.facts import Facts
     from pdctl.doctor.finding import Finding
-    from pdctl.doctor.model_family import Model
+    from pdctl.doctor.model_family import CheckpointModel
     from pdctl.doctor.static.servers import Server, Servers
     from pdctl.layout.shape import Problem
 
@@ -122,7 +122,9 @@ def widths(servers: Servers, prefill: Server, decode: Server) -> tuple[int, int]
     return None if one is None or other is None or one == other else (one, other)
 
 
-def unequal(judge: Callable[[Model, Server, Server, tuple[int, int]], Finding | None]) -> Callable[[Servers], Verdict]:
+def unequal(
+    judge: Callable[[CheckpointModel, Server, Server, tuple[int, int]], Finding | None],
+) -> Callable[[Servers], Verdict]:
     """Asks `judge` about each pair of different widths, if the model's family is known."""
 
     def ask(servers: Servers) -> Verdict:
@@ -139,7 +141,7 @@ def unequal(judge: Callable[[Model, Server, Server, tuple[int, int]], Finding | 
     return ask
 
 
-def heads(known: Model, prefill: Server, decode: Server, sizes: tuple[int, int]) -> Finding | None:
+def heads(known: CheckpointModel, prefill: Server, decode: Server, sizes: tuple[int, int]) -> Finding | None:
     if known.family is not Family.GQA:
         return None
     staged = prefill.on(STAGING_ENV) and decode.on(STAGING_ENV)
@@ -147,7 +149,7 @@ def heads(known: Model, prefill: Server, decode: Server, sizes: tuple[int, int])
     return _unequal("PD305", prefill, decode, sizes, Severity.INFO if staged and able else None)
 
 
-def hybrid(known: Model, prefill: Server, decode: Server, sizes: tuple[int, int]) -> Finding | None:
+def hybrid(known: CheckpointModel, prefill: Server, decode: Server, sizes: tuple[int, int]) -> Finding | None:
     """Some releases cut the state anew: Mamba's by backend, sliding windows without pipeline stages."""
     if known.family is not Family.HYBRID:
         return None

@@ -32,7 +32,7 @@ LOOPBACK_HOST = "127.0.0.1"  # sglang's default of --host
 WILDCARD = ("0.0.0.0", "::", "[::]")
 
 
-class Claim(NamedTuple):
+class ListedPort(NamedTuple):
     """What one router says of one prefill. `engine` None: the address leads to no engine of these files."""
 
     router: RouterLine
@@ -52,13 +52,13 @@ class Claim(NamedTuple):
 
 
 @lru_cache(maxsize=2)
-def claims(servers: Servers) -> tuple[Claim, ...]:
+def claims(servers: Servers) -> tuple[ListedPort, ...]:
     """Every prefill of every router's command line; a port that hangs on a variable is nobody's claim."""
     found = []
     for router in servers.routers:
         for listed in filter(lambda each: each.clear, router.prefills):
             engines = behind(servers, listed.url, router.network)
-            found.append(Claim(router, listed, engines[0] if engines else None))
+            found.append(ListedPort(router, listed, engines[0] if engines else None))
     return tuple(found)
 
 
@@ -81,13 +81,13 @@ def null(servers: Servers) -> Iterator[Finding]:
             )
 
 
-def _address(claim: Claim, port: int | None) -> str:
+def _address(claim: ListedPort, port: int | None) -> str:
     """The host comes from the prefill's URL, whatever the port is."""
     host = host_and_port(claim.listed.url)[0] or "HOST"
     return f"{f'[{host}]' if ':' in host else host}:{'?' if port is None else port}"
 
 
-def _dialled(servers: Servers, claim: Claim, port: int | None) -> str:
+def _dialled(servers: Servers, claim: ListedPort, port: int | None) -> str:
     """With the name of the prefill that listens there, if it is another one."""
     there = (
         each.name
@@ -105,7 +105,7 @@ def lucky(servers: Servers) -> Iterator[Finding]:
             yield finding("PD207", claim.name, "null", str(claim.true), evidence, url=claim.listed.url, port=claim.true)
 
 
-def _lucky(servers: Servers, claim: Claim) -> bool:
+def _lucky(servers: Servers, claim: ListedPort) -> bool:
     """Every decode's own port is the prefill's; the host is right already, for it comes from the URL."""
     decodes = servers.of("decode")
     return claim.true is not None and bool(decodes) and all(one.bootstrap_port == claim.true for one in decodes)
@@ -150,7 +150,7 @@ def swapped(servers: Servers) -> Iterator[Finding]:
             )
 
 
-def _differing(servers: Servers) -> Iterator[Claim]:
+def _differing(servers: Servers) -> Iterator[ListedPort]:
     """With the Rust server the port is judged by PD219."""
     for claim in claims(servers):
         known = claim.engine is not None and claim.true is not None and not claim.engine.on(RUST)
@@ -158,7 +158,7 @@ def _differing(servers: Servers) -> Iterator[Claim]:
             yield claim
 
 
-def _other(servers: Servers, claim: Claim) -> Claim | None:
+def _other(servers: Servers, claim: ListedPort) -> ListedPort | None:
     """The prefill on the same host whose port this one was given."""
     for other in claims(servers):
         here = other.engine is not None and claim.engine is not None and other.engine.network == claim.engine.network
@@ -167,7 +167,7 @@ def _other(servers: Servers, claim: Claim) -> Claim | None:
     return None
 
 
-def _said(code: str, claim: Claim) -> Finding:
+def _said(code: str, claim: ListedPort) -> Finding:
     evidence = [claim.listed.evidence, *_flag(claim.engine)]
     return finding(
         code, claim.name, str(claim.listed.port), str(claim.true), evidence, url=claim.listed.url, port=claim.true
@@ -350,7 +350,7 @@ def _exposed(servers: Servers, engine: Server) -> str:
     return ""
 
 
-class Bound(NamedTuple):
+class WantedPort(NamedTuple):
     """A port one engine is told to listen on. `place` says by what."""
 
     engine: Server
@@ -395,7 +395,7 @@ def _apart(one: Server, other: Server) -> bool:
     return first != second
 
 
-def _bound(engine: Server) -> Iterator[Bound]:
+def _bound(engine: Server) -> Iterator[WantedPort]:
     wanted = [("http", "port", engine.port)]
     if engine.role == "prefill":
         wanted.append(("bootstrap", "disaggregation-bootstrap-port", engine.bootstrap_port))
@@ -403,7 +403,7 @@ def _bound(engine: Server) -> Iterator[Bound]:
         said = engine.flags.find(name)
         if port is not None:
             place = said.evidence if said is not None else f"{engine.name}: no --{name}, so {port}"
-            yield Bound(engine, port, kind, place)
+            yield WantedPort(engine, port, kind, place)
 
 
 CHECKS = (

@@ -7,7 +7,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from pdctl.doctor.static.servers import HTTP, RouterLine, Server, Servers, Setting
+from pdctl.doctor.static.servers import HTTP, RouterLine, Server, Servers, WrittenSetting
 from pdctl.engines import numerals
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.versions import resolve
@@ -86,12 +86,12 @@ def _place(topology: Topology, *paths: str) -> str:
     return f"{span.file}:{span.line}" if span is not None else ""
 
 
-def _planned_env(topology: Topology, role: str, env: Mapping[str, str]) -> dict[str, Setting]:
+def _planned_env(topology: Topology, role: str, env: Mapping[str, str]) -> dict[str, WrittenSetting]:
     """The later layers overrule the earlier ones, as in the layout: role, transfer, engine."""
     found = {}
     for name, value in env.items():
         paths = (f"roles.{role}.env.{name}", f"transfer.env.{name}", f"engine.env.{name}")
-        found[name] = Setting(name, value, _place(topology, *paths))
+        found[name] = WrittenSetting(name, value, _place(topology, *paths))
     return found
 
 
@@ -234,8 +234,8 @@ def _deployed_flags(pod: ManifestPod, container: Container, started: ServerProgr
     return parse(words, full=in_full(started.kind, _release(container.image)[1]))
 
 
-def _deployed_env(pod: ManifestPod, container: Container) -> dict[str, Setting]:
-    return {said.name: Setting(said.name, said.value, pod.at(said.line)) for said in container.env}
+def _deployed_env(pod: ManifestPod, container: Container) -> dict[str, WrittenSetting]:
+    return {said.name: WrittenSetting(said.name, said.value, pod.at(said.line)) for said in container.env}
 
 
 def _network(pod: ManifestPod) -> str:

@@ -23,7 +23,7 @@ HTTP = 30000
 TRUE = ("1", "true", "yes", "on", "y", "t")
 
 
-class Setting(NamedTuple):
+class WrittenSetting(NamedTuple):
     """An environment variable. `value` None: it is set, to something that is not written there."""
 
     name: str
@@ -51,7 +51,7 @@ class Server:
     release: str
     version: Version | None
     flags: Flags
-    env: Mapping[str, Setting]
+    env: Mapping[str, WrittenSetting]
     network: str
     count: int | None
     url: str = ""

@@ -10,7 +10,7 @@ from pdctl import __version__
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor import check_run
-from pdctl.doctor.finding import Status
+from pdctl.doctor.finding import CheckStatus
 from pdctl.doctor.selection import failing
 from pdctl.errors import ExitCode
 from pdctl.render.trace.room_json import dumped
@@ -18,7 +18,7 @@ from pdctl.render.trace.room_json import dumped
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from pdctl.doctor.finding import Cell, Checked, Finding, Report
+    from pdctl.doctor.finding import CanaryCell, Checked, Finding, Report
 
 
 # `blue.yaml:12: …`, also behind the instance it is about: `decode-0: run.sh:3: …`
@@ -114,9 +114,9 @@ def _suite(name: str, cases: list[ElementTree.Element], seconds: float) -> Eleme
 
 def _check(checked: Checked, report: Report, against: Collection[Finding], tag: str) -> ElementTree.Element:
     case = ElementTree.Element("testcase", classname="pdctl.doctor", name=checked.code)
-    if checked.status is Status.SKIPPED:
+    if checked.status is CheckStatus.SKIPPED:
         ElementTree.SubElement(case, "skipped", message=_clean(checked.reason))
-    elif checked.status is Status.UNKNOWN:
+    elif checked.status is CheckStatus.UNKNOWN:
         ElementTree.SubElement(case, "skipped", message=_clean(f"unknown: {checked.reason}"))
     found = [one for one in report.findings if one.code == checked.code]
     for one in (one for one in found if one in against):
@@ -137,7 +137,7 @@ def _told(found: Finding) -> str:
     return "\n".join(([f"instance: {found.instance}"] if found.instance else []) + accepted + lines)
 
 
-def _cell(cell: Cell, counts: bool) -> ElementTree.Element:
+def _cell(cell: CanaryCell, counts: bool) -> ElementTree.Element:
     seconds = f"{cell.seconds or 0.0:.3f}"
     case = ElementTree.Element(
         "testcase", classname="pdctl.canary", name=_clean(f"{cell.prefill} to {cell.decode}"), time=seconds

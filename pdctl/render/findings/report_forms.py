@@ -12,7 +12,7 @@ from pdctl.render.trace.room_json import dumped
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pdctl.doctor.finding import Cell, Checked, Finding, PortRow, Report
+    from pdctl.doctor.finding import BootstrapPortRow, CanaryCell, Checked, Finding, Report
     from pdctl.render.term import Term
 
 
@@ -129,7 +129,7 @@ def check(checked: Checked) -> Value:
     return {"code": checked.code, "status": checked.status.value, "reason": checked.reason}
 
 
-def _port(row: PortRow) -> Value:
+def _port(row: BootstrapPortRow) -> Value:
     return {
         "prefill": row.prefill,
         "flag": row.flag,
@@ -141,7 +141,7 @@ def _port(row: PortRow) -> Value:
     }
 
 
-def _cell(cell: Cell) -> Value:
+def _cell(cell: CanaryCell) -> Value:
     return {
         "prefill": cell.prefill,
         "decode": cell.decode,

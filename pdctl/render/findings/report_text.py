@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import Severity
-from pdctl.doctor.finding import Status
+from pdctl.doctor.finding import CheckStatus
 from pdctl.render.columns import write_table
 from pdctl.render.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pdctl.doctor.finding import Cell, Checked, Finding, PortRow, Report
+    from pdctl.doctor.finding import BootstrapPortRow, CanaryCell, Checked, Finding, Report
     from pdctl.render.term import Term
 
 MARKS = {Severity.ERROR: ("✗", "x", "red"), Severity.WARNING: ("!", "!", "yellow"), Severity.INFO: ("·", "-", "cyan")}
@@ -105,21 +105,21 @@ def _fix(text: str, term: Term) -> None:
         term.write(" " * (2 + LABEL) + term.style(line, "bold"))
 
 
-def _ports(rows: Sequence[PortRow], columns: Sequence[str], term: Term) -> None:
+def _ports(rows: Sequence[BootstrapPortRow], columns: Sequence[str], term: Term) -> None:
     """`columns`: those somebody speaks in. The odd one is marked and coloured."""
     term.write(term.style("bootstrap ports", "bold"))
     cells = [(visible(row.prefill, term), *(_port(row, name, term) for name in columns)) for row in rows]
     write_table(("PREFILL", *(name.upper() for name in columns)), cells, term)
 
 
-def _port(row: PortRow, column: str, term: Term) -> str:
+def _port(row: BootstrapPortRow, column: str, term: Term) -> str:
     value = getattr(row, column)
     if value is None:
         return term.symbol("–", "-")
     return term.style(f"{value} {term.symbol('✗', 'x')}", "red", "bold") if row.odd == column else str(value)
 
 
-def _matrix(cells: Sequence[Cell], term: Term) -> None:
+def _matrix(cells: Sequence[CanaryCell], term: Term) -> None:
     term.write(term.style("canary: one real request per pair", "bold"))
     prefills = dict.fromkeys(cell.prefill for cell in cells)
     decodes = dict.fromkeys(cell.decode for cell in cells)
@@ -132,7 +132,7 @@ def _matrix(cells: Sequence[Cell], term: Term) -> None:
         _lines("", f"{count} × {reason}" if count > 1 else reason, term)
 
 
-def _cell(cell: Cell | None, term: Term) -> str:
+def _cell(cell: CanaryCell | None, term: Term) -> str:
     if cell is None or cell.ok is None:
         return term.symbol("–", "-")
     seconds = "" if cell.seconds is None else f" {cell.seconds:.2f} s"
@@ -144,38 +144,40 @@ def _cell(cell: Cell | None, term: Term) -> str:
 def _checks(report: Report, term: Term, verbose: bool) -> None:
     checks = report.checks
     worst = _worst(report.findings)
-    skipped = sorted(_by_reason(checks, Status.SKIPPED).items(), key=lambda group: -len(group[1]))
+    skipped = sorted(_by_reason(checks, CheckStatus.SKIPPED).items(), key=lambda group: -len(group[1]))
     if verbose:
         for each in checks:
-            if each.status is not Status.SKIPPED:
+            if each.status is not CheckStatus.SKIPPED:
                 slug = book.find(each.code).slug
                 reason = f"  {visible(each.reason, term)}" if each.reason else ""
                 term.write(f"  {_mark(each.status, term)} {each.code} {slug}{term.style(reason, 'dim')}")
         for reason, codes in skipped:
-            _lines("", f"{len(codes)} skipped: {reason}: {' '.join(codes)}", term, mark=_mark(Status.SKIPPED, term))
+            _lines(
+                "", f"{len(codes)} skipped: {reason}: {' '.join(codes)}", term, mark=_mark(CheckStatus.SKIPPED, term)
+            )
         return
     for prefix, name in FAMILIES.items():
         family = [each for each in checks if each.code.startswith(prefix)]
         if family:
             term.write(f"  {_family_mark(family, worst, term)} {name.ljust(24)}{term.style(_tally(family), 'dim')}")
-    for reason, codes in _by_reason(checks, Status.UNKNOWN).items():
-        _lines("", f"unknown {_few(codes)}: {reason}", term, mark=_mark(Status.UNKNOWN, term))
+    for reason, codes in _by_reason(checks, CheckStatus.UNKNOWN).items():
+        _lines("", f"unknown {_few(codes)}: {reason}", term, mark=_mark(CheckStatus.UNKNOWN, term))
     rest = 0
     for reason, codes in skipped:
         if reason.startswith(WAYS):
-            _lines("", f"{len(codes)} skipped: {reason}", term, mark=_mark(Status.SKIPPED, term))
+            _lines("", f"{len(codes)} skipped: {reason}", term, mark=_mark(CheckStatus.SKIPPED, term))
         else:
             rest += len(codes)
     if rest:
         what = "they do not apply" if rest > 1 else "it does not apply"
-        _lines("", f"{rest} skipped: {what} here (-v says why)", term, mark=_mark(Status.SKIPPED, term))
+        _lines("", f"{rest} skipped: {what} here (-v says why)", term, mark=_mark(CheckStatus.SKIPPED, term))
 
 
 def _few(codes: Sequence[str]) -> str:
     return ", ".join(codes[:FEW]) + (f" and {len(codes) - FEW} more" if len(codes) > FEW else "")
 
 
-def _by_reason(checks: Sequence[Checked], status: Status) -> dict[str, list[str]]:
+def _by_reason(checks: Sequence[Checked], status: CheckStatus) -> dict[str, list[str]]:
     """Codes by the first of their reasons; what nothing can ever see is one group."""
     grouped: dict[str, list[str]] = {}
     for each in checks:
@@ -201,24 +203,31 @@ def _family_mark(family: Sequence[Checked], worst: Mapping[str, Severity], term:
     for severity, (fancy, plain, color) in MARKS.items():
         if any(worst.get(each.code) is severity for each in family):
             return term.style(term.symbol(fancy, plain), color)
-    if Status.FINDING in seen:
-        seen.add(Status.OK)  # its findings are accepted
-    return _mark(next(status for status in (Status.UNKNOWN, Status.OK, Status.SKIPPED) if status in seen), term)
+    if CheckStatus.FINDING in seen:
+        seen.add(CheckStatus.OK)  # its findings are accepted
+    return _mark(
+        next(status for status in (CheckStatus.UNKNOWN, CheckStatus.OK, CheckStatus.SKIPPED) if status in seen), term
+    )
 
 
-def _mark(status: Status, term: Term) -> str:
+def _mark(status: CheckStatus, term: Term) -> str:
     fancy, plain, color = {
-        Status.OK: ("✓", "+", "green"),
-        Status.FINDING: ("✗", "x", "red"),
-        Status.SKIPPED: ("–", "-", "dim"),
-        Status.UNKNOWN: ("?", "?", "yellow"),
+        CheckStatus.OK: ("✓", "+", "green"),
+        CheckStatus.FINDING: ("✗", "x", "red"),
+        CheckStatus.SKIPPED: ("–", "-", "dim"),
+        CheckStatus.UNKNOWN: ("?", "?", "yellow"),
     }[status]
     return term.style(term.symbol(fancy, plain), color)
 
 
 def _tally(family: Sequence[Checked]) -> str:
     count = Counter(each.status for each in family)
-    words = {Status.FINDING: "with findings", Status.OK: "ok", Status.UNKNOWN: "unknown", Status.SKIPPED: "skipped"}
+    words = {
+        CheckStatus.FINDING: "with findings",
+        CheckStatus.OK: "ok",
+        CheckStatus.UNKNOWN: "unknown",
+        CheckStatus.SKIPPED: "skipped",
+    }
     return ", ".join(f"{count[status]} {word}" for status, word in words.items() if count[status])
 
 
@@ -230,8 +239,8 @@ def summary(report: Report, term: Term) -> str:
     ignored = len(report.findings) - len(active)
     parts += [f"{ignored} ignored"] if ignored else []
     status = Counter(each.status for each in report.checks)
-    done = f"{status[Status.OK] + status[Status.FINDING]} checks, {status[Status.SKIPPED]} skipped"
-    done += f", {status[Status.UNKNOWN]} unknown" if status[Status.UNKNOWN] else ""
+    done = f"{status[CheckStatus.OK] + status[CheckStatus.FINDING]} checks, {status[CheckStatus.SKIPPED]} skipped"
+    done += f", {status[CheckStatus.UNKNOWN]} unknown" if status[CheckStatus.UNKNOWN] else ""
     color = "red" if severity[Severity.ERROR] else "yellow" if severity[Severity.WARNING] else "green"
     head = ", ".join(parts) or "no problems found"
     return f"{term.style(head, color, 'bold')} ({done}, {report.seconds:.1f} s)"

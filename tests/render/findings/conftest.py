@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pdctl.catalogue.entry import Severity
-from pdctl.doctor.finding import Cell, Checked, Finding, PortRow, Report, Status
+from pdctl.doctor.finding import BootstrapPortRow, CanaryCell, Checked, CheckStatus, Finding, Report
 
 NULL = Finding(
     "PD201",
@@ -35,20 +35,20 @@ def report() -> Report:
         depth="canary",
         findings=(NULL, ACCEPTED, HOSTILE),
         checks=(
-            Checked("PD201", Status.FINDING),
-            Checked("PD202", Status.OK),
-            Checked("PD401", Status.SKIPPED, "no RDMA device on this host"),
-            Checked("PD410", Status.FINDING),
-            Checked("PD501", Status.UNKNOWN, "decode-0 did not answer"),
-            Checked("PD604", Status.FINDING),
+            Checked("PD201", CheckStatus.FINDING),
+            Checked("PD202", CheckStatus.OK),
+            Checked("PD401", CheckStatus.SKIPPED, "no RDMA device on this host"),
+            Checked("PD410", CheckStatus.FINDING),
+            Checked("PD501", CheckStatus.UNKNOWN, "decode-0 did not answer"),
+            Checked("PD604", CheckStatus.FINDING),
         ),
         ports=(
-            PortRow("prefill-0", "8998", "8998", "8998", "null", None, "router"),
-            PortRow("prefill-1", "8999", "8999", "8999", "null", None, "router"),
+            BootstrapPortRow("prefill-0", "8998", "8998", "8998", "null", None, "router"),
+            BootstrapPortRow("prefill-1", "8999", "8999", "8999", "null", None, "router"),
         ),
         matrix=(
-            Cell("prefill-0", "decode-0", True, 0.214, "", 17),
-            Cell("prefill-1", "decode-0", False, 5.0, "no answer within 5 s", 18),
+            CanaryCell("prefill-0", "decode-0", True, 0.214, "", 17),
+            CanaryCell("prefill-1", "decode-0", False, 5.0, "no answer within 5 s", 18),
         ),
         seconds=1.84,
     )

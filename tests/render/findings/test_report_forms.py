@@ -14,7 +14,7 @@ import pytest
 from pdctl.catalogue import book
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor import check_run
-from pdctl.doctor.finding import Checked, Finding, Report, Status
+from pdctl.doctor.finding import Checked, CheckStatus, Finding, Report
 from pdctl.errors import ExitCode
 from pdctl.render.findings import ci_forms, report_forms, report_text
 from pdctl.render.term import Term
@@ -192,8 +192,8 @@ def test_junit_and_sarif_agree_with_the_exit_code(
     report: Report, wanted: tuple[tuple[str, Severity, str], ...], fail_on: Severity | None
 ) -> None:
     """Red in a pipeline's test view if and only if the command fails; an unknown check and a failed pair included."""
-    checks = tuple(Checked(entry.code, Status.OK) for entry in book.ENTRIES)
-    unknown = Checked("PD501", Status.UNKNOWN, "not read")
+    checks = tuple(Checked(entry.code, CheckStatus.OK) for entry in book.ENTRIES)
+    unknown = Checked("PD501", CheckStatus.UNKNOWN, "not read")
     told = dataclasses.replace(report, findings=findings(*wanted), checks=(*checks, unknown))
     code = check_run.exit_code(told, fail_on)
     root = ElementTree.fromstring(ci_forms.to_xml(told, fail_on).partition("\n")[2])
@@ -238,7 +238,7 @@ def test_of_skipped_checks_only_what_helps_is_told(report: Report, verbose: bool
         "PD609": "no pods: this is no manifest",
         "PD320": "not checkable, because it is vLLM's",
     }
-    checks = tuple(Checked(code, Status.SKIPPED, reason) for code, reason in reasons.items())
+    checks = tuple(Checked(code, CheckStatus.SKIPPED, reason) for code, reason in reasons.items())
     out = Pipe()
     report_text.show(dataclasses.replace(report, findings=(), checks=checks), Term(out), verbose)
     told = [line.strip() for line in out.getvalue().splitlines() if " skipped: " in line]
