@@ -188,7 +188,7 @@ class Attempt:
         self._committed = True
         self.record.first_byte = time.monotonic()
         body = decode.parts[0] if len(decode.parts) == 1 else b"".join(decode.parts)
-        head = passed_on(decode.headers) + self._marks()
+        head = passed_on(decode.headers) + self._pair_headers()
         if decode.over:
             if self.keep_prefill and not decode.streams:
                 body = merge_logprobs(b"".join(self.prefill.parts), body)
@@ -204,10 +204,12 @@ class Attempt:
         """Hand on what a worker has against the request itself: another pair would say the same."""
         self._abandon(f"{leg.role.value} answered {status}")
         self.record.first_byte = time.monotonic()
-        self._exchange.respond(status, head + self._marks() + b"x-pd-leg: %b\r\n" % leg.role.value.encode(), body)
+        self._exchange.respond(
+            status, head + self._pair_headers() + b"x-pd-leg: %b\r\n" % leg.role.value.encode(), body
+        )
         self._resolve(AttemptOutcome.REFUSED)
 
-    def _marks(self) -> bytes:
+    def _pair_headers(self) -> bytes:
         """Which way the request went."""
         rooms = ",".join(map(str, self.record.rooms[:ROOMS_IN_HEADER])).encode()
         return b"%b%b\r\nx-pd-attempts: %d\r\nx-request-id: %b\r\n" % (

@@ -181,7 +181,7 @@ def _skip(text: str, at: int) -> int:
 
 
 class LargeGenerationBody(GenerationBody):
-    """The same as Body for `raw` of any size, but for the validity of what lies deep in it."""
+    """The same as GenerationBody for `raw` of any size, but for the validity of what lies deep in it."""
 
     __slots__ = ("_kept", "_values")
 

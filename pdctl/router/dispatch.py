@@ -101,7 +101,7 @@ class Dispatcher:
             if number > args.retries or time.monotonic() + pause >= give_up:
                 break
             self._stats.retries += 1
-            await self._settle(attempt, failure, pause)
+            await self._before_retry(attempt, failure, pause)
         self._give_up(call, failure, len(tried))
 
     def _open(self, call: ClientCall, pair: WorkerPair, number: int, give_up: float) -> Attempt:
@@ -182,7 +182,7 @@ class Dispatcher:
 
     # Ending what was begun on workers.
 
-    async def _settle(self, attempt: Attempt, failure: LegFailure, pause: float) -> None:
+    async def _before_retry(self, attempt: Attempt, failure: LegFailure, pause: float) -> None:
         """Before a retry: an abort still under way must not hit the next attempt, which carries the same rid."""
         if attempt.aborted and self._aborts and attempt.record.rids:
             await asyncio.wait(set(self._aborts), timeout=ABORT_TIMEOUT)

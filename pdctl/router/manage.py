@@ -130,7 +130,7 @@ class Management:
         exchange.json(200, documents.workers(self._registry))
 
     async def _add_worker(self, exchange: Exchange, rest: str) -> None:
-        if self._stranger(exchange):
+        if self._refuse_stranger(exchange):
             return
         try:
             role, origin, port = _worker_spec(bytes(exchange.body))
@@ -155,7 +155,7 @@ class Management:
             exchange.json(200, {"schema": documents.WORKERS, **documents.worker(worker, self._registry)})
 
     async def _remove_worker(self, exchange: Exchange, rest: str) -> None:
-        if self._stranger(exchange):
+        if self._refuse_stranger(exchange):
             return
         worker = self._find(rest)
         if worker is None:
@@ -164,7 +164,7 @@ class Management:
         self._registry.remove(worker)
         exchange.json(202, {"status": "accepted", "worker_id": worker.id, "url": worker.url, "in_flight": worker.load})
 
-    def _stranger(self, exchange: Exchange) -> bool:
+    def _refuse_stranger(self, exchange: Exchange) -> bool:
         """Whether a change of the workers was refused: with neither key nor secret, only this machine may make it."""
         if not self._gate.open or self._args.allow_unauthenticated_workers or exchange.from_this_machine:
             return False

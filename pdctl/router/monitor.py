@@ -65,12 +65,12 @@ class Monitor:
             pause = self._args.health_interval if worker.usable else self._args.probe_interval
             if worker.usable and worker.failed_checks:
                 pause = min(pause, self._args.probe_interval)
-            if not await self._woken(worker, pause):
+            if not await self._wait(worker, pause):
                 continue
             # Woken by a refused connection or a removal. Many requests may fail at once: one look serves them all.
             await asyncio.sleep(min(0.1, pause))
 
-    async def _woken(self, worker: Worker, pause: float) -> bool:
+    async def _wait(self, worker: Worker, pause: float) -> bool:
         """Wait for `pause` seconds, and see meanwhile that the worker is not gone; True when it was woken before."""
         loop = asyncio.get_running_loop()
         end = loop.time() + pause
@@ -102,7 +102,7 @@ class Monitor:
         try:
             found = await examine(worker, self._args)
             if not self._registry.misled:
-                self._check_twins(worker, found.bootstrap_port)
+                self._check_bootstrap_address(worker, found.bootstrap_port)
         except Rejected as error:
             worker.good_checks = 0
             if worker.id in self._registry.workers:
@@ -120,7 +120,7 @@ class Monitor:
         else:
             self._registry.set_usable(worker, False, f"{worker.good_checks} of {needed} good health checks")
 
-    def _check_twins(self, worker: Worker, port: int | None) -> None:
+    def _check_bootstrap_address(self, worker: Worker, port: int | None) -> None:
         """Two prefills cannot share a bootstrap server: decode would fetch both's KV cache from one of them."""
         for other in self._registry.of(WorkerRole.PREFILL):
             same = (other.host, other.bootstrap_port) == (worker.host, port)

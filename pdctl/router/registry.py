@@ -88,7 +88,7 @@ class Registry:
             pair.breaker.succeed()
         elif pair.breaker.fail(self._loop.time()):
             until = pair.breaker.open_until
-            self._loop.call_at(until, pair.breaker.ripen, until)  # a timer may fire a hair before its time
+            self._loop.call_at(until, pair.breaker.allow_trial, until)  # a timer may fire a hair before its time
             logger.warning(
                 "Breaker open for %g s after %d failures in a row: prefill=%s decode=%s",
                 self._args.cb_timeout, pair.breaker.failures, pair.prefill.url, pair.decode.url,
@@ -189,7 +189,7 @@ class Breaker:
     def allows(self) -> bool:
         return self.state is BreakerState.CLOSED or (self.state is BreakerState.HALF_OPEN and not self._trial)
 
-    def ripen(self, now: float) -> None:
+    def allow_trial(self, now: float) -> None:
         """Let a trial through once the time is up."""
         if self.state is BreakerState.OPEN and now >= self.open_until:
             self.state = BreakerState.HALF_OPEN

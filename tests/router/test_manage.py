@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.router.fleet import Fleet, fleet, until
 from tests.router.workers import Worker, hang, status
@@ -188,6 +189,39 @@ async def counters(made: Fleet) -> dict[str, float]:
     text = (await made.ask("GET", "/metrics")).body.decode()
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def test_the_text_is_what_prometheus_reads() -> None:
+    """Names, types and labels, by the parser of its own client library."""
+
+    async def scenario() -> None:
+        async with fleet(1, 1, cb_failure_threshold=9) as made:
+            assert (await made.generate()).status == 200
+            made.prefills[0].usual = status(500)
+            await made.generate()
+            text = (await made.ask("GET", "/metrics")).body.decode()
+            families = {one.name: one for one in text_string_to_metric_families(text)}
+            labels = {sample.name: set(sample.labels) for one in families.values() for sample in one.samples}
+            head, pair = "pdctl_router_", {"prefill", "decode"}
+            worker = {"worker", "role"}
+            assert labels == {
+                f"{head}requests_total": {"path", "status"}, f"{head}retries_total": set(),
+                f"{head}client_disconnects_total": set(), f"{head}rooms_in_flight": set(),
+                f"{head}client_connections": set(), f"{head}worker_usable": worker, f"{head}worker_in_flight": worker,
+                f"{head}worker_idle_connections": worker, f"{head}bootstrap_port": {"worker", "source"},
+                f"{head}attempts_total": {*pair, "outcome"}, f"{head}leg_failures_total": {*pair, "leg", "cause"},
+                f"{head}breaker_state": pair,
+                f"{head}first_byte_seconds_bucket": {*pair, "le"}, f"{head}first_byte_seconds_sum": pair,
+                f"{head}first_byte_seconds_count": pair,
+                f"{head}attempt_seconds_bucket": {*pair, "le"}, f"{head}attempt_seconds_sum": pair,
+                f"{head}attempt_seconds_count": pair,
+            }  # fmt: skip
+            kinds = {name.removeprefix(head): one.type for name, one in families.items() if one.type != "gauge"}
+            counters = ("requests", "retries", "client_disconnects", "attempts", "leg_failures")
+            histograms = ("first_byte_seconds", "attempt_seconds")
+            assert kinds == {**dict.fromkeys(counters, "counter"), **dict.fromkeys(histograms, "histogram")}
+
+    asyncio.run(scenario())
 
 
 def test_metrics_are_keyed_by_pair() -> None:

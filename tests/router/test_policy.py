@@ -157,9 +157,9 @@ def test_breaker_opens_after_failures_in_a_row_and_tries_once() -> None:
     assert [breaker.fail(1.0) for _ in range(3)] == [False, False, True]
     assert breaker.state is BreakerState.OPEN
     assert not breaker.allows
-    breaker.ripen(10.9)
+    breaker.allow_trial(10.9)
     assert not breaker.allows
-    breaker.ripen(11.0)
+    breaker.allow_trial(11.0)
     assert breaker.allows
     breaker.begin()
     assert not breaker.allows, "one trial at a time"
@@ -167,7 +167,7 @@ def test_breaker_opens_after_failures_in_a_row_and_tries_once() -> None:
     assert breaker.allows, "a trial that says nothing is repeated"
     breaker.begin()
     assert breaker.fail(12.0), "a failed trial opens it again at once"
-    breaker.ripen(22.0)
+    breaker.allow_trial(22.0)
     breaker.begin()
     breaker.succeed()
     assert breaker.state is BreakerState.CLOSED

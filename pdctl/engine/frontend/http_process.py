@@ -98,12 +98,12 @@ def listener(app: ASGIApp, args: ServerArgs) -> Listener:
         server_header=False,
     )
     configure_access(args)
-    # Its own lines about a socket say less than the one `Life` writes.
+    # Its own lines about a socket say less than the one `HttpProcess` writes.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     return Listener(config)
 
 
-def serve(args: ServerArgs, door: socket.socket, ranks: Ranks, ipc_dir: Path, keys: Keys) -> int:
+def serve(args: ServerArgs, listening: socket.socket, ranks: Ranks, ipc_dir: Path, keys: Keys) -> int:
     """The exit code: 0 after a shutdown asked for, 1 when a rank or the start failed, 128 + n for signal n twice."""
     try:
         checkpoint = CheckpointTexts.load(Path(args.model_path))
@@ -112,10 +112,10 @@ def serve(args: ServerArgs, door: socket.socket, ranks: Ranks, ipc_dir: Path, ke
         log.error("%s. %s", error.message, error.fix)
         return 1
     sys.setswitchinterval(SWITCH_INTERVAL)
-    return uvloop.run(Life(args, checkpoint, ranks, ipc_dir, spans, keys).run(door))
+    return uvloop.run(HttpProcess(args, checkpoint, ranks, ipc_dir, spans, keys).run(listening))
 
 
-class Life:
+class HttpProcess:
     """From the first 503 to the last answer."""
 
     def __init__(
@@ -155,14 +155,14 @@ class Life:
     def _tell_to_stop(self) -> None:
         self._told_to_stop.set()
 
-    async def run(self, door: socket.socket) -> int:
+    async def run(self, listening: socket.socket) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signal, number)
         self._ranks.attach(loop)
         guard_threads(lambda reason: loop.call_soon_threadsafe(self._ranks.lose, reason))
         self._manager.open(self._ipc_dir)
-        serving = loop.create_task(self._listener.serve(sockets=[door]))
+        serving = loop.create_task(self._listener.serve(sockets=[listening]))
         try:
             return await self._live(serving)
         finally:
@@ -223,7 +223,7 @@ class Life:
             await self._start_bootstrap()
         await self._ranks.ready()
         if self._nodes is not None:
-            await self._nodes.all_here.wait()  # `_miss` ends the wait
+            await self._nodes.all_here.wait()  # `_fail_absent` ends the wait
         self._take_facts()
         await self._warm_up()
         # Every socket in it is connected by now: without the directory, not even a SIGKILL leaves anything behind.
@@ -242,7 +242,7 @@ class Life:
         loop = asyncio.get_running_loop()
         channels = Channels.of(self._args, self._ipc_dir)
         await nodes.open(channels.nodes)
-        loop.call_later(self._args.dist_timeout, self._miss, nodes)
+        loop.call_later(self._args.dist_timeout, self._fail_absent, nodes)
         try:
             self._meeting = Meeting(channels.meeting, self._ranks.expected, SocketKeys.of(self._keys.secret))
         except zmq.ZMQError as error:
@@ -251,7 +251,7 @@ class Life:
             ) from None
         self._meeting.open(loop)
 
-    def _miss(self, nodes: Nodes) -> None:
+    def _fail_absent(self, nodes: Nodes) -> None:
         met = self._meeting.ranks if self._meeting is not None else {}
         if len(met) == self._ranks.expected and not nodes.absent:
             return

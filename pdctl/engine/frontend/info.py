@@ -72,7 +72,7 @@ async def ready(request: Request) -> Response:
 async def health(request: Request) -> Response:
     """Both run a real one-token request, as in sglang; through the fake KV path, so the other role is not tested."""
     manager = instance_of(request).manager
-    await manager.settled(HEALTH_WITHIN)
+    await manager.wait_for_role_switch(HEALTH_WITHIN)
     if manager.status is not EngineStatus.UP or not await manager.healthy(HEALTH_WITHIN):
         return Response(status_code=503)
     return Response(status_code=200)

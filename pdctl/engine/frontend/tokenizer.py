@@ -229,18 +229,18 @@ class Detokenizer:
         self._ids.extend(ids)
         fresh = self._fresh()
         if fresh and not fresh.endswith(UNFINISHED):
-            self._settle(fresh)
+            self._show(fresh)
 
     def flush(self) -> None:
         """No more tokens will come: an unfinished character stays visible as U+FFFD."""
-        self._settle(self._fresh())
+        self._show(self._fresh())
 
     def _fresh(self) -> str:
         window = self._tokenizer.decode(self._ids[self._context :], self._skip_special)
         known = self._tokenizer.decode(self._ids[self._context : self._done], self._skip_special)
         return window[len(known) :]
 
-    def _settle(self, fresh: str) -> None:
+    def _show(self, fresh: str) -> None:
         self.text += fresh
         self._context = self._done
         self._done = len(self._ids)

@@ -383,7 +383,7 @@ class TokenizerManager:
             return False
         return self.status is not EngineStatus.DEAD
 
-    async def settled(self, seconds: float) -> None:
+    async def wait_for_role_switch(self, seconds: float) -> None:
         """Until a role switch under way is over, or `seconds` have passed: a probe may not fall into it."""
         deadline = time.monotonic() + seconds
         while self.status is EngineStatus.SWITCHING and time.monotonic() < deadline:

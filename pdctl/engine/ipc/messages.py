@@ -225,7 +225,7 @@ class Stage(msgspec.Struct, frozen=True, tag="stage"):
 
 
 class Died(msgspec.Struct, frozen=True, tag="died"):
-    """A process's last words: it cannot go on and says why. `who`: where it is no rank."""
+    """Sent by a process that cannot go on: why. `who`: where it is no rank."""
 
     tp_rank: int
     dp_rank: int
