@@ -109,7 +109,7 @@ def test_sigterm_lets_running_requests_end(model: Path, tmp_path: Path) -> None:
         thread, answers = in_background(engine, f"!held {gate}")
         engine.process.send_signal(signal.SIGTERM)
         engine.wait_for("Shutting down: 1 request(s) running")
-        with pytest.raises(httpx.ConnectError):
+        with pytest.raises(httpx.NetworkError):  # refused, or reset: the line comes just before the socket is closed
             plain_http.get(f"{engine.url}/health")
         gate.touch()
         thread.join(30)
