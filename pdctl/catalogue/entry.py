@@ -1,4 +1,4 @@
-"""One failure mode of a PD deployment: its stable code, and everything pdctl says about it."""
+"""One failure mode of a PD deployment: its stable code, all pdctl says about it, the threads that report it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,37 @@ import re
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.errors import PdctlError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PLACEHOLDER = re.compile(r"\{([a-z_]+)(?:\|((?:[^{}]|\{[^{}]*\})*))?\}")  # {name} or {name|words without a value}
+REPOSITORIES = {
+    "sglang": "sgl-project/sglang",
+    "Mooncake": "kvcache-ai/Mooncake",
+    "nixl": "ai-dynamo/nixl",
+    "dynamo": "ai-dynamo/dynamo",
+    "vllm": "vllm-project/vllm",
+    "vllm-ascend": "vllm-project/vllm-ascend",
+    "llm-d": "llm-d/llm-d",
+    "llm-d-router": "llm-d/llm-d-router",
+    "smg": "smg-project/smg",
+    "aibrix": "vllm-project/aibrix",
+    "kthena": "volcano-sh/kthena",
+    "ray": "ray-project/ray",
+    "InferenceX": "SemiAnalysisAI/InferenceX",
+    "srt-slurm": "NVIDIA/srt-slurm",
+    "ishandhanani/srt-slurm": "ishandhanani/srt-slurm",
+    "DeepEP": "deepseek-ai/DeepEP",
+    "TensorRT-LLM": "NVIDIA/TensorRT-LLM",
+    "ATOM": "ROCm/ATOM",
+    "LightLLM": "ModelTC/LightLLM",
+    "LMCache": "LMCache/LMCache",
+    "miles": "radixark/miles",
+    "bytedance-iaas/sglang": "bytedance-iaas/sglang",
+    "vllm-backport": "wtdcode/vllm-backport",
+}
 
 
 class Severity(str, Enum):
@@ -36,7 +63,7 @@ class Entry(NamedTuple):
     there in a general explanation. explain: what happens, why, how it is recognised, and after "Next:" which side to
     look at then. fix: one command or edit to paste, may use the same placeholders.
     versions: the affected releases, in words. source: where it is known from.
-    reports: public threads it was reported in, as "sglang#14439" (references.py has the addresses).
+    reports: public threads it was reported in, as "sglang#14439" (`thread_address` has the addresses).
     unseen: "" when a check or log signature exists; otherwise why it cannot be checked.
     """
 
@@ -66,3 +93,11 @@ def fill(text: str, values: Mapping[str, object]) -> str:
         return str(values[name]) if name in values else words or name.upper().replace("_", "-")
 
     return PLACEHOLDER.sub(word, text)
+
+
+def thread_address(report: str) -> str:
+    """The thread's address; the site forwards pull requests from there."""
+    name, _, number = report.partition("#")
+    if name not in REPOSITORIES or not number.isdigit():
+        raise PdctlError(f"`{report}` is not a report pdctl can point to", f"known: {', '.join(REPOSITORIES)}")
+    return f"https://github.com/{REPOSITORIES[name]}/issues/{number}"

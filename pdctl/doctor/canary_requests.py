@@ -13,6 +13,7 @@ from pdctl.doctor.bootstrap_ports import agreement
 from pdctl.doctor.request import Progress
 from pdctl.engines.sglang.faults import Release, hits
 from pdctl.fleet import canary_probe, queue_probe
+from pdctl.fleet.address import bracketed
 from pdctl.fleet.canary_probe import Prompt, Side
 
 if TYPE_CHECKING:
@@ -102,15 +103,11 @@ class Counter:
 def sides(facts: Facts) -> tuple[list[Side], list[Side]]:
     """Prefills with the host and port a request to them would carry, and decodes."""
     prefills = [
-        Side(claim.prefill, claim.url, bracket(claim.host), claim.router if claim.routed else claim.truth)
+        Side(claim.prefill, claim.url, bracketed(claim.host), claim.router if claim.routed else claim.truth)
         for claim in agreement(facts, True).claims
     ]
     decodes = [Side(one.name, one.url) for one in facts.endpoints if one.role == "decode"]
     return prefills, decodes
-
-
-def bracket(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def too_long(engines: Sequence[Engine]) -> int | None:

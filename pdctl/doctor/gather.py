@@ -14,7 +14,6 @@ from pdctl.doctor.request import Progress
 from pdctl.engines.sign import Sign
 from pdctl.fleet.deadline import Deadline
 from pdctl.fleet.observations import SignatureLine
-from pdctl.logs.starts_and_ends import is_ordered_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,14 +25,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 EVERYTHING = frozenset(Needs)
+LIVE = frozenset({Needs.ENDPOINT, Needs.ROUTER, Needs.HOST, Needs.CANARY})
 SHARE = 0.6  # of what is left, for router and engines; the bootstrap servers get the rest
 LEAST = 1.0  # seconds left for the bootstrap servers in any case
 ROUNDS = 3  # a bootstrap server is asked, then its ranks, then those are dialled: one that is stuck must not use it all
 LONGEST = 3.0  # seconds for one answer of a bootstrap server
+CUT = 300  # characters of a line that are kept
+CANARY = "pdctl-canary-"  # begins the request ids of fleet/canary_probe.py
 
 
 def gather(request: Request, needs: frozenset[Needs] = EVERYTHING) -> Facts:
-    """`needs`: of the checks that will run (runner.needed). A server that is down raises nothing: that is a fact."""
+    """`needs`: of the checks that will run (check_run.needed). A server that is down raises nothing: that is a fact."""
     facts = Facts(
         topology=request.topology,
         plan=request.plan,
@@ -43,16 +45,15 @@ def gather(request: Request, needs: frozenset[Needs] = EVERYTHING) -> Facts:
         ended=request.ended,
     )
     with ThreadPoolExecutor(4, "doctor") as pool:
-        logs = pool.submit(_logs, request) if request.logs and Needs.LOG in needs else None
+        logs = None
+        if request.logs and Needs.LOG in needs:
+            logs = pool.submit(read_logs, request.logs, request.names, request.progress, request.since)
         if request.depth is not Depth.STATIC and not needs.isdisjoint(LIVE):
             facts = _live(request, needs, facts, pool)
         if logs is not None:
             lines, logged = logs.result()
             facts = replace(facts, logs=lines, logged=logged)
     return replace(facts, asked=_asked(request, needs))
-
-
-LIVE = frozenset({Needs.ENDPOINT, Needs.ROUTER, Needs.HOST, Needs.CANARY})
 
 
 def _asked(request: Request, needs: frozenset[Needs]) -> tuple[Needs, ...]:
@@ -152,16 +153,7 @@ def _canaries(request: Request, facts: Facts) -> Facts:
     return replace(facts, canaries=sent, queues=left)
 
 
-def _logs(request: Request) -> tuple[tuple[SignatureLine, ...], tuple[str, ...]]:
-
-    return read(request.logs, request.names, request.progress, request.since)
-
-
-CUT = 300  # characters of a line that are kept
-CANARY = "pdctl-canary-"  # begins the request ids of fleet/canary_probe.py
-
-
-def read(
+def read_logs(
     paths: Sequence[str],
     names: Mapping[str, str],
     progress: Callable[[Progress], None],
@@ -178,17 +170,19 @@ def read(
     progress(Progress("logs", 0, len(logs)))
     events = Library(logs, since=since).said(lambda row: bool(row.cause) or Sign.ORDERED_TO_END in row.proves)
     # A line without a time, of a traceback say, may be as old as any.
-    found = counted(event for event in events if since is None or event.t is not None)
+    found = count_signatures(event for event in events if since is None or event.t is not None)
     progress(Progress("logs", len(logs), len(logs)))
     return found, tuple(log.instance for log in logs)
 
 
-def counted(events: Iterable[Event]) -> tuple[SignatureLine, ...]:
+def count_signatures(events: Iterable[Event]) -> tuple[SignatureLine, ...]:
     """One line per instance and code: the first, with how many there were.
 
     Echoes name effects and are left out; so are what doctor's own canaries left behind, and children that ended of the
     order to their parent.
     """
+    from pdctl.logs.starts_and_ends import is_ordered_end  # late: a static run reads no log
+
     kept: dict[tuple[str, str], SignatureLine] = {}
     orders: dict[str, Event] = {}
     for event in events:

@@ -12,7 +12,6 @@ from pdctl.doctor.check import EMBEDDED, Check, Skipped, Unknown, finding
 from pdctl.doctor.finding import few, names
 from pdctl.doctor.static.written_check import written
 from pdctl.engines.kinds import RELEASED, RELEASED_ROUTER
-from pdctl.engines.sglang import faults
 from pdctl.engines.sglang.faults import ATTENTION_DP, ONE_RANK_BALANCE, SPECULATION, Release, hits
 from pdctl.engines.versions import NEWEST, OLDEST, parse, spell, unread
 from pdctl.errors import UsageError
@@ -31,15 +30,15 @@ READ = f"a release from {spell(OLDEST)} to {spell(NEWEST)} that pdctl has read"
 NUMBERS = re.compile(r"(?<!\d)\d{1,6}\.\d{1,6}\.\d{1,6}(?:\.post\d{1,6})?")
 
 
-def of(code: str, name: str, release: Release, evidence: list[str]) -> Iterator[Finding]:
-    """The faults as findings about `name`."""
+def fault_findings(name: str, release: Release, evidence: list[str]) -> Iterator[Finding]:
+    """PD317: the faults as findings about `name`."""
     called = release.program
     for fault, doubt in hits(release):
         observed = f"{called} {spell(release.version)}" + (f" ({doubt})" if doubt else "")
         severity = Severity.INFO if doubt else None
         expected = f"{called} {spell(fault.until)} or newer"
         yield finding(
-            code, name, observed, expected, evidence, severity, fault=fault.text, report=fault.report, fix=fault.fix
+            "PD317", name, observed, expected, evidence, severity, fault=fault.text, report=fault.report, fix=fault.fix
         )
 
 
@@ -48,7 +47,7 @@ def written_faults(servers: Servers) -> Verdict:
     found: list[Finding] = []
     for side in servers.sides:
         if side.release and side.role:
-            found += of("PD317", side.name, _of_side(side), [_evidence(servers, side)])
+            found += fault_findings(side.name, _of_side(side), [_evidence(servers, side)])
     found += _routers(servers)
     if unknown and not found:
         where = "engine.version" if servers.topology is not None else "a tag on its image"
@@ -82,8 +81,8 @@ def _routers(servers: Servers) -> Iterator[Finding]:
         version = numbers(image.rpartition(":")[2]) if router.kind == RELEASED_ROUTER else None
         if version is not None and router.pod is not None and router.container is not None:
             place = router.pod.at(router.container.image_line)
-            yield from of(
-                "PD317", router.name, Release(version, "", "", component="router"), [f"{place}: image: {image}"]
+            yield from fault_findings(
+                router.name, Release(version, "", "", component="router"), [f"{place}: image: {image}"]
             )
 
 
@@ -152,12 +151,12 @@ def _of_engine(engine: Engine) -> Release | None:
 def _features(engine: Engine) -> frozenset[str]:
     found: set[str] = set()
     if (server_info.width(engine) or 1) > 1:
-        found.add(faults.ATTENTION_DP)
+        found.add(ATTENTION_DP)
     if engine.text("speculative_algorithm"):
-        found.add(faults.SPECULATION)
+        found.add(SPECULATION)
     balance = engine.text("load_balance_method")
     if server_info.dp_ranks(engine) == 1 and balance not in (None, "auto", "follow_bootstrap_room"):
-        found.add(faults.ONE_RANK_BALANCE)
+        found.add(ONE_RANK_BALANCE)
     return frozenset(found)
 
 
@@ -165,7 +164,7 @@ def _found(release: Release, engines: list[Engine]) -> list[Finding]:
     who = [engine.endpoint.name for engine in engines]
     evidence = few([f"{one.endpoint.url}/server_info: version {one.version}" for one in engines])
     instance = who[0] if len(who) == 1 else ""
-    return [replace(one, instance=instance) for one in of("PD317", names(who), release, evidence)]
+    return [replace(one, instance=instance) for one in fault_findings(names(who), release, evidence)]
 
 
 def running_not_read(facts: Facts) -> list[Finding] | Skipped | Unknown:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from pdctl.catalogue.entry import Severity, fill
-from pdctl.catalogue.references import address
+from pdctl.catalogue.entry import Severity, fill, thread_address
 from pdctl.render.columns import table
 from pdctl.render.visible import as_json
 
@@ -129,7 +128,7 @@ def to_json(entries: Sequence[Entry]) -> str:
             "needs": [need.value for need in entry.needs],
             "versions": entry.versions,
             "source": entry.source,
-            "reports": [{"name": report, "url": address(report)} for report in entry.reports],
+            "reports": [{"name": report, "url": thread_address(report)} for report in entry.reports],
             "not_checked": entry.unseen,
         }
         for entry in entries
@@ -195,7 +194,7 @@ def _section(entry: Entry) -> Iterator[str]:
     yield ""
     for name, text in _facts(entry):
         if name == "reports":
-            text = ", ".join(f"[{report}]({address(report)})" for report in entry.reports)
+            text = ", ".join(f"[{report}]({thread_address(report)})" for report in entry.reports)
         elif name == "fix":
             text = f"`{text}`" if "`" not in text else text
         else:

@@ -7,8 +7,7 @@ import re
 import pytest
 
 from pdctl.catalogue import book
-from pdctl.catalogue.entry import PLACEHOLDER, Entry, fill
-from pdctl.catalogue.references import address
+from pdctl.catalogue.entry import PLACEHOLDER, Entry, fill, thread_address
 from pdctl.errors import PdctlError
 from tests.cases import for_each
 from tests.catalogue.survey import SYMPTOMS, Symptom
@@ -91,7 +90,7 @@ def test_what_cannot_be_seen_says_why(entry: Entry) -> None:
 def test_reports_are_public_threads(entry: Entry) -> None:
     assert len(set(entry.reports)) == len(entry.reports)
     for report in entry.reports:
-        assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/issues/\d+", address(report))
+        assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/issues/\d+", thread_address(report))
 
 
 @each
@@ -117,7 +116,7 @@ def test_at_least_forty_of_them_can_be_seen() -> None:
 
 def test_a_report_of_an_unknown_project_is_refused() -> None:
     with pytest.raises(PdctlError, match="elsewhere#1"):
-        address("elsewhere#1")
+        thread_address("elsewhere#1")
 
 
 def test_what_nobody_knows_becomes_its_words_or_stands_in_capitals() -> None:

@@ -293,7 +293,7 @@ def _fails(landing: Landing) -> bool:
 def _astray(facts: Facts, claim: Claims, landings: tuple[Landing, ...], lucky: list[str]) -> Finding:
     """`observed` is where the first decode that goes astray really asks."""
     failing = [each for each in landings if _fails(each)]
-    goes = list(dict.fromkeys(f"{claim.host}:{each.port} ({_whose(each)})" for each in failing))
+    goes = list(dict.fromkeys(f"{claim.host}:{each.port} ({each.reaches or 'nobody'})" for each in failing))
     found = finding(
         "PD201",
         claim.prefill,
@@ -304,12 +304,6 @@ def _astray(facts: Facts, claim: Claims, landings: tuple[Landing, ...], lucky: l
         port=port(claim),
     )
     return with_remedy(facts, found, claim)
-
-
-def _whose(landing: Landing) -> str:
-    if not landing.reaches:
-        return "nobody"
-    return landing.reaches
 
 
 def _crowded(nulls: Iterable[Null]) -> bool:

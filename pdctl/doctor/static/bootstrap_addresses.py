@@ -13,7 +13,7 @@ from pdctl.doctor.static.server_sources import behind, service_of
 from pdctl.doctor.static.written_check import written
 from pdctl.engines.kinds import router_kind
 from pdctl.engines.sglang.behaviour import WILDCARD_REGISTERS_ITSELF
-from pdctl.fleet.address import LOOPBACK, host_and_port
+from pdctl.fleet.address import LOOPBACK, bracketed, host_and_port
 from pdctl.manifests.manifest import COMPOSE, SCRIPT
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def null(servers: Servers) -> Iterator[Finding]:
 def _address(claim: ListedPort, port: int | None) -> str:
     """The host comes from the prefill's URL, whatever the port is."""
     host = host_and_port(claim.listed.url)[0] or "HOST"
-    return f"{f'[{host}]' if ':' in host else host}:{'?' if port is None else port}"
+    return f"{bracketed(host)}:{'?' if port is None else port}"
 
 
 def _dialled(servers: Servers, claim: ListedPort, port: int | None) -> str:
