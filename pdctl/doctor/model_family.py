@@ -1,5 +1,6 @@
 """Which attention a model architecture has, as far as handing its KV cache to another width is concerned.
 
+Of a topology or manifest it is told by the config.json of its model, where that can be read from here.
 Source: sglang 0.5.23 srt/configs/model_config.py (AttentionArch.MLA, is_hybrid_swa_model) and hybrid_arch.py
 (mambaish_config). An architecture in neither list keeps one KV head or more per rank: GQA.
 """

@@ -1,4 +1,7 @@
-"""Values behind a name that announces a secret, in the forms of shells, Python, JSON, YAML, TOML, XML and prose."""
+"""Values behind a name that announces a secret, in the forms of shells, Python, JSON, YAML, TOML, XML and prose.
+
+Also what every look for secrets knows: the shapes of issuers' tokens, names, quotes, and the place a secret leaves.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +108,6 @@ LWS_GROUP_SIZE LWS_WORKER_INDEX MODEL MODEL_PATH ROLE PORT HOST TP DP EP PP VIRT
 PROMETHEUS_MULTIPROC_DIR NUMEXPR_MAX_THREADS OPENBLAS_NUM_THREADS
 """
 KEPT = frozenset(_KEPT.split())
-
 
 GONE = "[redacted]"
 AUTHORIZATION, URL, FLAG, FIELD = "authorization header", "password in a URL", "key flag", "key variable or field"

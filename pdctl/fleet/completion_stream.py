@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Union
 
 from pdctl.errors import NotProbedError, PdctlError
 from pdctl.fleet import http_client, peer_json
+from pdctl.fleet.address import Unanswered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +65,7 @@ def stream(
                 fix = SMALLER if response.status in (400, 413, 422) else "pdctl status"
                 raise PdctlError(f"{path} answered {response.status}: {told}", fix)
             yield from _read(path, response, began)
-    except http_client.Unanswered as error:
+    except Unanswered as error:
         raise NotProbedError(f"{path}: {error}", "pdctl status") from None
 
 

@@ -16,13 +16,12 @@ from pdctl.fleet.deadline import Deadline
 from pdctl.fleet.http_connection import MAX_BODY, Call, wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pdctl.deployment_secret import DeploymentSecret
 
 CANCELLED = "cancelled"  # the reason of a call we gave up ourselves
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-__all__ = ["Answer", "Response", "Unanswered", "delete", "exchange", "finish", "get", "post"]
 DONE = b"[DONE]"  # how OpenAI's and sglang's streams end
 MAX_LINE = 8 * 1024 * 1024  # bytes; a stream without line ends is no event stream
 
@@ -122,16 +121,14 @@ class Response:
         """The body as it comes; raises Unanswered when it breaks off."""
         call = self._call
         while True:
-            yield from _taken(call)
+            while call.pieces:
+                yield call.pieces.pop(0)
             if call.over:
                 break
-            self.wait(lambda: bool(call.pieces))
+            call.grant(Deadline(self._patience))
+            wait([call], lambda: bool(call.pieces))
         if call.reason:
             raise Unanswered(call.reason)
-
-    def wait(self, until: Callable[[], bool]) -> None:
-        self._call.grant(Deadline(self._patience))
-        wait([self._call], until)
 
 
 @contextmanager
@@ -146,11 +143,6 @@ def exchange(method: str, url: str, body: object, timeout: float, key: str = "")
         yield response
     finally:
         call.close()
-
-
-def _taken(call: Call) -> Iterator[bytes]:
-    while call.pieces:
-        yield call.pieces.pop(0)
 
 
 def payloads(pieces: Iterable[bytes]) -> Iterator[bytes]:
