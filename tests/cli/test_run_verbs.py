@@ -15,6 +15,7 @@ import pytest
 
 from tests.cases import for_each
 from tests.cli.shell import Shell
+from tests.cli.verb import Verb
 from tests.launch.conftest import DEADLINE, eventually
 
 
@@ -132,11 +133,20 @@ def test_a_living_run_and_its_ports_are_in_the_way(detached: Shell) -> None:
         (("launch", "nowhere.yaml"), 2, "nowhere.yaml"),
     ],
 )
-def test_bad_input_is_told_on_stderr(detached: Shell, argv: tuple[str, ...], code: int, said: str) -> None:
-    done = detached.run(*argv)
-    assert done.returncode == code, done.stderr
-    assert said in done.stderr
-    assert done.stdout == ""
+def test_bad_input_is_told_on_stderr(
+    detached: Shell,
+    argv: tuple[str, ...],
+    code: int,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PDCTL_HOME", str(detached.folder / "state"))
+    monkeypatch.chdir(detached.folder)
+    pdctl = Verb(capsys)
+    assert pdctl(*argv) == code, pdctl.err
+    assert said in pdctl.err
+    assert pdctl.out == ""
 
 
 def test_dry_run_prints_what_the_plan_says(shell: Shell) -> None:

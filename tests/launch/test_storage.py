@@ -18,6 +18,7 @@ from pdctl.launch.run import EventKind, RunOutcome, State
 from pdctl.launch.run_opening import Opened, open_run
 from pdctl.launch.storage import CrashNotice, Notice
 from tests.cases import for_each
+from tests.cli.verb import Verb
 from tests.launch.conftest import QUICK, deploy
 
 ROOT = Path(__file__).parents[2]
@@ -126,24 +127,27 @@ def test_the_last_words_of_a_supervisor_reach_status(tmp_path: Path) -> None:
 
 @for_each("home", ["/proc/pdctl", "/dev/null/home", "/sys/pdctl"])
 @for_each("verb", [("launch", "2p1d", "--no-doctor"), ("ls",), ("status",), ("down",), ("logs",)])
-def test_a_home_that_cannot_be(home: str, verb: tuple[str, ...]) -> None:
-    env = {**os.environ, "PDCTL_HOME": home}
-    argv = [sys.executable, "-m", "pdctl", *verb]
-    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == (4 if verb[0] == "launch" else 0 if verb[0] in ("ls", "down") else 5), done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_home_that_cannot_be(
+    home: str, verb: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PDCTL_HOME", home)
+    pdctl = Verb(capsys)
+    code = pdctl(*verb)
+    assert code == (4 if verb[0] == "launch" else 0 if verb[0] in ("ls", "down") else 5), pdctl.err
+    assert "Traceback" not in pdctl.err
     if verb[0] == "launch":
-        assert home in done.stderr
+        assert home in pdctl.err
 
 
 @for_each("verb", [("launch", "2p1d", "--no-doctor"), ("ls",), ("status",), ("down",), ("logs",)])
 @for_each("home", ["~nobody-of-this-name/x", "~nobody-of-this-name"])
-def test_a_home_of_nobody(home: str, verb: tuple[str, ...]) -> None:
-    env = {**os.environ, "PDCTL_HOME": home}
-    argv = [sys.executable, "-m", "pdctl", *verb]
-    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {home}: there is no user `nobody-of-this-name` here\n  fix: ")
+def test_a_home_of_nobody(
+    home: str, verb: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PDCTL_HOME", home)
+    pdctl = Verb(capsys)
+    assert pdctl(*verb) == 2
+    assert pdctl.err.startswith(f"error: {home}: there is no user `nobody-of-this-name` here\n  fix: ")
 
 
 def test_an_opened_run_needs_space_for_its_logs(tmp_path: Path) -> None:

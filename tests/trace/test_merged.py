@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
     from pdctl.trace.diagnosis import Diagnosis
 
 FORMS = (*merged.NAMED, *merged.PASTED)
-# Each form over some recordings, each recording in some form; all pairs: `pytest -m heavy tests/trace/test_merged.py`.
+# Each form over some recordings, a recording of each course in some form; all pairs:
+# `pytest -m heavy tests/trace/test_merged.py`.
 BROAD = ("1p1d-decode-killed-debug-sgl058", "1p1d-page-size-debug-sgl0523")
 NAMELESS = (*BROAD, "2p1d-healthy-debug-sgl058", "2p1d-swapped-ports-info-log-requests-sgl0523")
 PAIRS = [(scenario, form) for scenario in BROAD for form in FORMS]
-PAIRS += [(scenario, FORMS[at % len(FORMS)]) for at, scenario in enumerate(SCENARIOS) if scenario not in BROAD]
+COURSES = {re.split("-(?:debug|info)", scenario)[0]: scenario for scenario in SCENARIOS if scenario not in BROAD}
+PAIRS += [(scenario, FORMS[at % len(FORMS)]) for at, scenario in enumerate(COURSES.values())]
 ALL = [(scenario, form) for scenario in SCENARIOS for form in FORMS if (scenario, form) not in PAIRS]
 
 
