@@ -13,6 +13,13 @@ from pdctl.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+WITH_OVERLAYS = ("plan", "launch", "render", "doctor", "topology")
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+EPILOG = (
+    "Exit codes: 0 fine, 1 findings or infeasible, 2 usage or bad topology, 3 a bug of pdctl, 4 could not probe, "
+    "5 not found, 8 still starting at the timeout, 130/143 the signal."
+)
+
 
 class Verb(NamedTuple):
     """`module` holds either `command` (one function) or `app` (a Typer with sub-verbs)."""
@@ -42,13 +49,6 @@ VERBS: tuple[Verb, ...] = (
     Verb("topology", "pdctl.cli.topology", "Check a topology file, show it resolved, export its schema."),
     Verb("self", "pdctl.cli.self_", "Say what this pdctl is, and what it can do here."),
     Verb("completion", "pdctl.cli.completion", "Print the shell completion script."),
-)
-
-WITH_OVERLAYS = ("plan", "launch", "render", "doctor", "topology")
-SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-EPILOG = (
-    "Exit codes: 0 fine, 1 findings or infeasible, 2 usage or bad topology, 3 a bug of pdctl, 4 could not probe, "
-    "5 not found, 8 still starting at the timeout, 130/143 the signal."
 )
 
 

@@ -15,6 +15,9 @@ from pdctl.render import term
 if TYPE_CHECKING:
     from pdctl.layout.instance_plan import Plan
 
+# These say something about a plan of a topology too; every other flag describes a bare shape.
+SHARED = ("topology", "overlays", "sets", "target", "output", "wide", "prefill_rate", "decode_batch")
+
 
 class PlanForm(str, Enum):
     TABLE = "table"
@@ -52,8 +55,6 @@ def _flag(name: str, text: str, metavar: str = "N") -> object:
 File = typer.Option("--file", "-F", metavar="FILE", help="Overlay merged over the file; repeatable.")
 Setting = typer.Option("--set", metavar="PATH=VALUE", help="One value of the topology; repeatable.")
 Name = typer.Argument(metavar="[FILE|NAME]", help="Topology file, or the name of a shipped one.")
-# These say something about a plan of a topology too; every other flag describes a bare shape.
-SHARED = ("topology", "overlays", "sets", "target", "output", "wide", "prefill_rate", "decode_batch")
 
 
 def command(

@@ -15,6 +15,9 @@ from pdctl.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+QUOTED = re.compile(r"'(.*?)'")
+EXTRA = re.compile(r"unexpected extra argument\S* \((.*)\)", re.DOTALL)
+
 
 class ParamKind(Protocol):
     @property
@@ -40,10 +43,6 @@ class ClickCommand(Protocol):
 
     @property
     def params(self) -> Sequence[Param]: ...
-
-
-QUOTED = re.compile(r"'(.*?)'")
-EXTRA = re.compile(r"unexpected extra argument\S* \((.*)\)", re.DOTALL)
 
 
 def error_of(refused: Exception, root: ClickCommand, argv: Sequence[str]) -> UsageError:

@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 STRIDE = 32
 SMALLEST = 1024  # ports below need privileges
 LABEL = re.compile(r"[^a-z0-9]+")
+KEPT = ("kubernetes", "slurm")  # a target that is there, with nothing to say
+FLAVOURS = {"LeaderWorkerSet": "lws", "RoleBasedGroup": "rbg", "DisaggregatedSet": "disaggregatedset"}
+USUAL = "disaggregatedset"
+DNS_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+SECRET = re.compile(rf"{DNS_NAME.pattern}/[-._a-zA-Z0-9]+")
+PLAIN = ("cpu", "memory", "ephemeral-storage")
+GPU = "nvidia.com/gpu"
 
 
 class Draft(NamedTuple):
@@ -107,9 +114,6 @@ def _pruned(value: Section) -> Section:
     return {
         name: inner for name, inner in found.items() if inner not in (None, {}, []) or (name in KEPT and inner == {})
     }
-
-
-KEPT = ("kubernetes", "slurm")  # a target that is there, with nothing to say
 
 
 def _label(name: str) -> str:
@@ -226,14 +230,6 @@ def _local(seats: Sequence[Seat], notes: Notes) -> Section:
             return {}
         shown += mine
     return {"gpus": shown} if shown and shown != list(range(len(shown))) else {}
-
-
-FLAVOURS = {"LeaderWorkerSet": "lws", "RoleBasedGroup": "rbg", "DisaggregatedSet": "disaggregatedset"}
-USUAL = "disaggregatedset"
-DNS_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-SECRET = re.compile(rf"{DNS_NAME.pattern}/[-._a-zA-Z0-9]+")
-PLAIN = ("cpu", "memory", "ephemeral-storage")
-GPU = "nvidia.com/gpu"
 
 
 def kubernetes(found: Found, router: Router | None, notes: Notes) -> dict[str, object]:

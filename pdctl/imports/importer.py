@@ -26,6 +26,18 @@ if TYPE_CHECKING:
     from pdctl.layout.instance_plan import InstancePlan, Plan
     from pdctl.topology.resolve import ResolvedTopology
 
+RECIPE, KUBERNETES = "recipe", "kubernetes"
+RELEASE = "flag-not-in-release"
+# Decided elsewhere, derived, or told of above.
+TOLD = (
+    "host", "port", "nnodes", "node-rank", "dist-init-addr", "nccl-port", "base-gpu-id", "gpu-id-step", "model-path",
+    "served-model-name", "disaggregation-bootstrap-port", "disaggregation-mode", "tp-size", "dp-size", "attn-dp-size",
+    "enable-dp-attention", "ep-size", "pp-size", "disable-overlap-schedule", "disaggregation-decode-tp",
+    "disaggregation-decode-dp", "disaggregation-prefill-pp", "dtype", "kv-cache-dtype", "context-length",
+    "disaggregation-transfer-backend", "disaggregation-ib-device", "page-size", "mem-fraction-static",
+)  # fmt: skip
+MOVABLE = (("ports", "dist-init"), ("ports", "bootstrap"), ("ports", "http"), ("router", "port"))
+
 
 class Import(NamedTuple):
     """`text` is a topology that can be checked. summary: what it holds, in one line. feasible: whether it can run."""
@@ -77,9 +89,6 @@ def _name(files: Sequence[str]) -> str:
     first = Path(files[0])
     shared = len(files) > 1 or first.stem in ("compose", "docker-compose")
     return (first.resolve().parent.name if shared else "") or first.stem
-
-
-RECIPE, KUBERNETES = "recipe", "kubernetes"
 
 
 def gather(texts: Sequence[tuple[str, str]], known: Mapping[str, str], notes: Notes) -> Found:
@@ -137,17 +146,6 @@ def _form_of_all(forms: Sequence[str]) -> str:
     return SCRIPT
 
 
-RELEASE = "flag-not-in-release"
-# Decided elsewhere, derived, or told of above.
-TOLD = (
-    "host", "port", "nnodes", "node-rank", "dist-init-addr", "nccl-port", "base-gpu-id", "gpu-id-step", "model-path",
-    "served-model-name", "disaggregation-bootstrap-port", "disaggregation-mode", "tp-size", "dp-size", "attn-dp-size",
-    "enable-dp-attention", "ep-size", "pp-size", "disable-overlap-schedule", "disaggregation-decode-tp",
-    "disaggregation-decode-dp", "disaggregation-prefill-pp", "dtype", "kv-cache-dtype", "context-length",
-    "disaggregation-transfer-backend", "disaggregation-ib-device", "page-size", "mem-fraction-static",
-)  # fmt: skip
-
-
 class Imported(NamedTuple):
     text: str
     plan: Plan | None
@@ -166,9 +164,6 @@ def verify(draft: Draft, head: Sequence[str], name: str, environ: Mapping[str, s
             notes.suspect("", f"no plan can run: {problem.message}{ways}")
         _compare(draft, plan, notes)
     return Imported(document.to_yaml(values, head), plan)
-
-
-MOVABLE = (("ports", "dist-init"), ("ports", "bootstrap"), ("ports", "http"), ("router", "port"))
 
 
 def _accepted(

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from pdctl.topology.model import FlagValue
 
 NODES = 1024  # more are a slip
+# What a pod is told about itself, which only flags of a node refer to.
+FIELDS = re.compile(r"(POD|NODE|HOST)_(IP|NAME)|(LWS|RBG_LWP)_(WORKER_INDEX|GROUP_SIZE|LEADER_ADDRESS)")
+FIELD = re.compile(rf"\$\(({FIELDS.pattern})\)")
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VARIABLE = "give it with --var NAME=VALUE"
 
 
 class Instance(NamedTuple):
@@ -123,13 +128,6 @@ def differences(one: Engine, two: Engine, besides: Iterable[str]) -> list[tuple[
 def said(engine: Engine, name: str) -> str:
     flag = engine.flags.find(name)
     return "" if flag is None else " ".join(flag.values) or "given"
-
-
-# What a pod is told about itself, which only flags of a node refer to.
-FIELDS = re.compile(r"(POD|NODE|HOST)_(IP|NAME)|(LWS|RBG_LWP)_(WORKER_INDEX|GROUP_SIZE|LEADER_ADDRESS)")
-FIELD = re.compile(rf"\$\(({FIELDS.pattern})\)")
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-VARIABLE = "give it with --var NAME=VALUE"
 
 
 class Settings(NamedTuple):

@@ -28,6 +28,7 @@ RESOURCES = (
     "gpu_type", "gpus_per_node", "prefill_nodes", "decode_nodes", "prefill_workers", "decode_workers",
     "gpus_per_prefill", "gpus_per_decode",
 )  # fmt: skip
+CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,6})(?::(\d{1,4}))?(?::(\d{1,4}))?")
 
 
 def read(body: str, name: str, known: Mapping[str, str], notes: Notes) -> Found:
@@ -143,9 +144,6 @@ def _sections(document: Node | None, file: str, notes: Notes) -> dict[str, objec
     if tries and pause:
         found["readiness"] = {"timeout": f"{min(tries * pause, 10**6)}s"}
     return found
-
-
-CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,6})(?::(\d{1,4}))?(?::(\d{1,4}))?")
 
 
 def duration(said: str) -> int | None:

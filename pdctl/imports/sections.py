@@ -37,6 +37,8 @@ DYNAMO = re.compile(r"dyn-.*|endpoint|migration-limit|store-kv|request-plane|eve
 TAG = re.compile(r":v?([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4})[^/@:]*(?:@|$)")
 PLACEHOLDER = "MODEL"
 NUMBERS = {"mem-fraction-static": "mem-fraction", "page-size": "page-size"}
+FLAG = re.compile(r"[a-z0-9][a-z0-9-]*")
+DISCOVERY = re.compile(r"service-discovery.*|(prefill|decode)-selector|selector|bootstrap-port-annotation")
 
 
 def model(both: Mapping[str, Settings], notes: Notes) -> Section:
@@ -154,9 +156,6 @@ def args(one: Settings, notes: Notes) -> dict[str, FlagValue]:
     return found
 
 
-FLAG = re.compile(r"[a-z0-9][a-z0-9-]*")
-
-
 def _whole_name(one: Settings, name: str, notes: Notes) -> str:
     """SGLang's argparse takes the beginning of a name for the name; a topology does not."""
     if one.engine.kind == EMBEDDED or name in arguments() or name in ENGINE_OWNED:
@@ -217,9 +216,6 @@ def release(both: Mapping[str, Settings]) -> str | None:
         if match is not None:
             return match[1]
     return None
-
-
-DISCOVERY = re.compile(r"service-discovery.*|(prefill|decode)-selector|selector|bootstrap-port-annotation")
 
 
 def router(one: Router | None, notes: Notes) -> Section:

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from pdctl.manifests.manifest import Container, Manifest, ManifestPod, PlacedWord
 
 EXPANSION = re.compile(r"\$\((\w+)\)")
-# What operators put into the environment of a group's pods; the address and the index differ by pod.
+# What operators put into the environment of a group's pods.
 SIZES = ("LWS_GROUP_SIZE", "RBG_LWP_GROUP_SIZE")
-INDEXES = ("LWS_WORKER_INDEX", "RBG_LWP_WORKER_INDEX")
 PYTHONS = ("python", "python3")
 PROMPTS = (["$"], ["#"], [">"])  # of a page that shows commands
 DOCKER = re.compile(r"--?(?:e|env)(?:=(.*))?", re.DOTALL)

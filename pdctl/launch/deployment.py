@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+REHEARSE = "--rehearse"  # of pdctl's own engine and router
+
 
 class ServerRole(str, Enum):
     PREFILL = "prefill"
@@ -25,9 +27,6 @@ class OnDeath(str, Enum):
     STOP = "stop"
     RESTART = "restart"  # the dead instance alone; the router takes it back by itself, its address stays
     RESTART_ALL = "restart-all"
-
-
-REHEARSE = "--rehearse"  # of pdctl's own engine and router
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,17 @@ ROUTER_PARTS = ("orjson", "httptools")
 ALSO = {"pdctl.engine": ("prometheus_client",), "pdctl.router": ()}
 PATIENCE = 20.0  # seconds for a Python to look for its packages
 ASK = "import sys, importlib.util as u; print('has', *[n for n in sys.argv[1:] if u.find_spec(n) is None])"
+# Module of a command → the package it comes with.
+PACKAGES = dict(MODULES.values())
+VERSION_PATIENCE = 60.0  # seconds for a Python to look at its own packages; one that takes longer is not asked again
+ASK_VERSION = """
+import sys, importlib.metadata as metadata, importlib.util as util
+package, module = sys.argv[1:]
+try:
+    print("version", metadata.version(package))
+except metadata.PackageNotFoundError:
+    print("version" if util.find_spec(module.partition(".")[0]) else "missing")
+"""
 
 
 class Interpreter(NamedTuple):
@@ -107,19 +118,6 @@ def equipped(deployment: Deployment) -> Deployment:
     roles = tuple(map(with_python, deployment.roles))
     router = with_python(deployment.router) if deployment.router else None
     return dataclasses.replace(deployment, roles=roles, router=router)
-
-
-# Module of a command → the package it comes with.
-PACKAGES = dict(MODULES.values())
-VERSION_PATIENCE = 60.0  # seconds for a Python to look at its own packages; one that takes longer is not asked again
-ASK_VERSION = """
-import sys, importlib.metadata as metadata, importlib.util as util
-package, module = sys.argv[1:]
-try:
-    print("version", metadata.version(package))
-except metadata.PackageNotFoundError:
-    print("version" if util.find_spec(module.partition(".")[0]) else "missing")
-"""
 
 
 class AskedPython(NamedTuple):

@@ -19,6 +19,22 @@ if TYPE_CHECKING:
 ORDER = ("prefill", "decode", "router")
 NUMBERS = ("leaderworkerset.sigs.k8s.io/group-index", "rbg.workloads.x-k8s.io/role-instance-index")
 NODES = ("leaderworkerset.sigs.k8s.io/worker-index", "rbg.workloads.x-k8s.io/component-index")
+PROGRAM = "kubectl"
+REQUEST = 30  # seconds for one request, and twice that for the whole call
+LONG = 600  # seconds for one log to arrive
+# Who serves a kind that a cluster does not have by itself.
+OPERATORS = {
+    "DisaggregatedSet": "install lws v0.9 or later (kubernetes-sigs/lws), or --set targets.kubernetes.flavour=lws",
+    "LeaderWorkerSet": "install lws (kubernetes-sigs/lws), or --set targets.kubernetes.flavour=rbg",
+    "RoleBasedGroup": "install rbg v0.7 or later (sgl-project/rbg), or --set targets.kubernetes.flavour=lws",
+}
+NOISE = re.compile(r"Warning: |[EWI]\d{4} ")  # the second is kubectl's own log, which says the same before
+NO_NAMESPACE = re.compile(r'namespaces? "([^"]+)" not found')
+NO_CONTEXT = re.compile(r'context "([^"]*)" does not exist|context was not found for specified context: (\S+)')
+UNREACHABLE = (
+    "connection refused", "Unable to connect to the server", "no such host", "i/o timeout", "server has asked for",
+    "certificate", "was refused",
+)  # fmt: skip
 
 
 class ClusterPod(NamedTuple):
@@ -99,24 +115,6 @@ def _why(status: Mapping[str, Any], containers: Sequence[Mapping[str, Any]]) -> 
 def _said(state: Mapping[str, Any]) -> str:
     message = state.get("message", "")
     return f"{state.get('reason', 'waiting')}: {message}" if message else str(state.get("reason", "waiting"))
-
-
-PROGRAM = "kubectl"
-REQUEST = 30  # seconds for one request, and twice that for the whole call
-LONG = 600  # seconds for one log to arrive
-# Who serves a kind that a cluster does not have by itself.
-OPERATORS = {
-    "DisaggregatedSet": "install lws v0.9 or later (kubernetes-sigs/lws), or --set targets.kubernetes.flavour=lws",
-    "LeaderWorkerSet": "install lws (kubernetes-sigs/lws), or --set targets.kubernetes.flavour=rbg",
-    "RoleBasedGroup": "install rbg v0.7 or later (sgl-project/rbg), or --set targets.kubernetes.flavour=lws",
-}
-NOISE = re.compile(r"Warning: |[EWI]\d{4} ")  # the second is kubectl's own log, which says the same before
-NO_NAMESPACE = re.compile(r'namespaces? "([^"]+)" not found')
-NO_CONTEXT = re.compile(r'context "([^"]*)" does not exist|context was not found for specified context: (\S+)')
-UNREACHABLE = (
-    "connection refused", "Unable to connect to the server", "no such host", "i/o timeout", "server has asked for",
-    "certificate", "was refused",
-)  # fmt: skip
 
 
 class Kubectl(NamedTuple):

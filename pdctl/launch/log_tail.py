@@ -23,6 +23,8 @@ ASKED = "health|route|readiness|workers|server_info|get_server_info|model_info|v
 PROBE = re.compile(rf'"GET /({ASKED})\b[^"]* HTTP/1')
 # Local time, as sglang ([…]) and sglang-router and smg (after a colour) write it.
 STAMP = re.compile(r"(?:\[|(?:\x1b\[\d{0,3}m)?(?=20))(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?)")
+# The line that process.close_generation adds: whoever shows last lines has said that already.
+EPITAPH = re.compile(rb"\] pdctl: \S+ generation \d+ (?:was killed by|was lost|left with)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +105,6 @@ class LogTail:
         """What stands after the last newline: the last words of a process that was cut off."""
         text, self._partial = _text(self._partial), b""
         return text
-
-
-# The line that process.close_generation adds: whoever shows last lines has said that already.
-EPITAPH = re.compile(rb"\] pdctl: \S+ generation \d+ (?:was killed by|was lost|left with)")
 
 
 def _text(line: bytes) -> str:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from pdctl.launch.deployment import Deployment, ServerPort, Spec
 
+PORT_TAKEN = "port-taken"
+
 
 def free_base(base: int, taken: Iterable[int], host: str = "", step: int = 100) -> int | None:
     """The nearest base above `base` at which every port of the block (given at the old base) is free."""
@@ -31,9 +33,6 @@ def free_base(base: int, taken: Iterable[int], host: str = "", step: int = 100) 
         if all(listeners.is_free(port + shift, host) for port in block):
             return base + shift
     return None
-
-
-PORT_TAKEN = "port-taken"
 
 
 def check(deployment: Deployment) -> tuple[Obstacle, ...]:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 PROMPT = Prompt("Hello", tokens=2)
 AT_ONCE = 8
+LISTENS_LINE, WEIGHTS_LINE, READY_LINE = map(start_lines.words, (Sign.LISTENS, Sign.WEIGHTS_LOADED, Sign.READY))
+EAGER = 0.1  # seconds between looks while a start is young
+EAGER_FOR = 20.0
+PROBE = 2.0  # seconds one probe may take
 
 
 def start(
@@ -47,12 +51,6 @@ def start(
 
 def _side(spec: Spec) -> Side:
     return Side(spec.name, spec.url, spec.host, spec.bootstrap_port)
-
-
-LISTENS_LINE, WEIGHTS_LINE, READY_LINE = map(start_lines.words, (Sign.LISTENS, Sign.WEIGHTS_LOADED, Sign.READY))
-EAGER = 0.1  # seconds between looks while a start is young
-EAGER_FOR = 20.0
-PROBE = 2.0  # seconds one probe may take
 
 
 def stages(spec: Spec) -> tuple[StartStage, ...]:

@@ -19,6 +19,10 @@ from pdctl.launch.deployment import (
 
 T = TypeVar("T")
 UNWRITTEN = types.MappingProxyType({"written": False})  # metadata of a field that stays out of the JSON
+SCHEMA = "pdctl.run/1"
+BIRTH = 10.0  # seconds
+# With what an Outcome's sentence goes on where it names the log of the process that died.
+MAY_TELL, NO_LINE = "What may tell why, in", "No line of"
 
 
 def encode(value: object) -> object:
@@ -122,12 +126,6 @@ class RunEvent:
     detail: str = ""
     seconds: float = 0.0
     generation: int = 1
-
-
-SCHEMA = "pdctl.run/1"
-BIRTH = 10.0  # seconds
-# With what an Outcome's sentence goes on where it names the log of the process that died.
-MAY_TELL, NO_LINE = "What may tell why, in", "No line of"
 
 
 class State(str, Enum):

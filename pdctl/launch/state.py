@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+ROLES_FILE = "roles.json"
+MODE, PORT = "--disaggregation-mode", "--disaggregation-bootstrap-port"
+
 
 def home(environ: Mapping[str, str]) -> Path:
     return user_files.state_directory(environ)
@@ -210,10 +213,6 @@ def check_name(name: str) -> str:
             f"run name `{name}` cannot be: use lower-case letters, digits and `-` (at most 63)", "--name my-run"
         )
     return name
-
-
-ROLES_FILE = "roles.json"
-MODE, PORT = "--disaggregation-mode", "--disaggregation-bootstrap-port"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from pdctl.launch.run import Exit, StartStage
 
+CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 @dataclass(frozen=True, slots=True)
 class Exited:
@@ -82,9 +84,6 @@ class Interrupt:
 Message = Union[Exited, Reached, Paired, Interrupt, Located, Told, ThreadEnded]  # noqa: UP007
 # SimpleQueue.put may be called from a signal handler that interrupted a get (documented as reentrant).
 Mailbox = SimpleQueue[Message]
-
-
-CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Signals:

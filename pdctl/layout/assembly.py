@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pdctl.layout.shape import Caution, Problem, RankPlace, Shape
     from pdctl.topology.model import Router
 
+LOOPBACK = "127.0.0.1"
+HANDSHAKE = 13  # the last number SGLang derives from D, since 0.5.8
+
 
 class PlannedRole(NamedTuple):
     """One role: what is laid out, and what is asked about it. `words` spell the changes proposed to the user."""
@@ -51,10 +54,6 @@ class PlannedDeployment(NamedTuple):
     problems: tuple[Problem, ...] = ()
     warnings: tuple[Caution, ...] = ()
     sites: Mapping[str, Site] = {}  # the hosts a target has given, by the plan's own names for them
-
-
-LOOPBACK = "127.0.0.1"
-HANDSHAKE = 13  # the last number SGLang derives from D, since 0.5.8
 
 
 class RoleSide(NamedTuple):

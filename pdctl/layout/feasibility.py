@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 SIZES = ("tp", "dp", "pp", "ep", "cp", "moe_dp", "replicas", "nnodes", "gpus_per_host")
 
 Finding = tuple[str, str]  # rule code, what is wrong in this shape's numbers
+AXES = ("dp", "ep", "cp", "moe_dp", "replicas", "pp", "tp", "nnodes")
+COST = {"tp": 2.0, "pp": 2.0, "replicas": 2.0, "nnodes": 1.5}  # axes that change the number of GPUs or hosts weigh more
+SHOWN = 3
+WIDEST = 256  # no axis is tried further than this
 
 
 def check(
@@ -141,12 +145,6 @@ def _model(shape: Shape, model: ModelShape, redundant: int) -> Iterator[Finding]
         yield "intermediate-divides", f"intermediate_size {model.intermediate} over tp_size {shape.tp}"
     if (model.experts + redundant) % shape.ep_size:
         yield "experts-divide", f"{model.experts + redundant} experts over ep_size {shape.ep_size}"
-
-
-AXES = ("dp", "ep", "cp", "moe_dp", "replicas", "pp", "tp", "nnodes")
-COST = {"tp": 2.0, "pp": 2.0, "replicas": 2.0, "nnodes": 1.5}  # axes that change the number of GPUs or hosts weigh more
-SHOWN = 3
-WIDEST = 256  # no axis is tried further than this
 
 
 def nearest(shape: Shape, works: Callable[[Shape], bool]) -> tuple[Shape, ...]:

@@ -25,6 +25,7 @@ TIGHT = 0.1  # a KV pool below this part of the budget is a warning
 KV_BYTES = {
     "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
 }  # fmt: skip
+SHOWN = 3
 
 
 class MemoryVerdict(str, Enum):
@@ -153,9 +154,6 @@ def remedies(model: ModelShape, shape: Shape, placement: Placement, budget: Budg
         shapes.insert(0, shape._replace(deepep=True))
     for other in shapes:
         yield Remedy(other, "", "", estimate(model, other, placement, budget, demand))
-
-
-SHOWN = 3
 
 
 class CapacityQuestion(NamedTuple):

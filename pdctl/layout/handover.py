@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pdctl.layout.workload import Ratio
     from pdctl.topology.model import Router
 
+EVERYWHERE = ("127.0.0.1", "localhost", "0.0.0.0", "::", "::1")  # bind addresses that are no address to call
+
 
 def check_pair(
     prefill: Shape,
@@ -107,9 +109,6 @@ def links(
             version=version,
         )
     )
-
-
-EVERYWHERE = ("127.0.0.1", "localhost", "0.0.0.0", "::", "::1")  # bind addresses that are no address to call
 
 
 def hand_over(deployment: PlannedDeployment, plan: Plan, sides: Sequence[RoleSide]) -> Plan:

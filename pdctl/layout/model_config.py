@@ -12,6 +12,18 @@ from pdctl.errors import UsageError
 Config = Mapping[str, Any]
 REQUIRED = ("num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads")
 COUNTS = (*REQUIRED, "num_key_value_heads", "head_dim", "intermediate_size")
+FAMILIES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3-moe",
+    "MixtralForCausalLM": "mixtral",
+    "DeepseekV2ForCausalLM": "deepseek",
+    "DeepseekV3ForCausalLM": "deepseek",
+    "GptOssForCausalLM": "gpt-oss",
+}
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class ModelShape(NamedTuple):
@@ -40,7 +52,6 @@ class ModelShape(NamedTuple):
     v_dim: int = 0
     # mixture of experts (experts 0: dense)
     experts: int = 0
-    active_experts: int = 0
     moe_intermediate: int = 0
     shared_experts: int = 0
     dense_layers: tuple[int, ...] = ()  # layers of a MoE model that are dense all the same
@@ -55,10 +66,6 @@ class ModelShape(NamedTuple):
     @property
     def mla(self) -> bool:
         return self.kv_lora_rank > 0
-
-    @property
-    def moe_layers(self) -> int:
-        return self.layers - len(self.dense_layers) if self.experts else 0
 
 
 def load(path: str | Path, dtype: str = "auto") -> ModelShape:
@@ -143,7 +150,6 @@ def _qwen3_moe(config: Config) -> dict[str, Any]:
     layers = range(config["num_hidden_layers"])
     return _qwen3(config) | {
         "experts": config.get("num_experts") or config["num_local_experts"],  # transformers 5 writes the latter
-        "active_experts": config["num_experts_per_tok"],
         "moe_intermediate": config["moe_intermediate_size"],
         "dense_layers": tuple(layer for layer in layers if layer in only_dense or (layer + 1) % step),
     }
@@ -152,7 +158,6 @@ def _qwen3_moe(config: Config) -> dict[str, Any]:
 def _mixtral(config: Config) -> dict[str, Any]:
     return {
         "experts": config["num_local_experts"],
-        "active_experts": config["num_experts_per_tok"],
         "moe_intermediate": config["intermediate_size"],
     }
 
@@ -170,7 +175,6 @@ def _deepseek(config: Config) -> dict[str, Any]:
         "nope_dim": config["qk_nope_head_dim"],
         "v_dim": config["v_head_dim"],
         "experts": experts,
-        "active_experts": config.get("num_experts_per_tok") or 0,
         "moe_intermediate": config.get("moe_intermediate_size", 0),
         "shared_experts": config.get("n_shared_experts") or 0,
         "dense_layers": tuple(layer for layer in layers if layer < first or layer % every) if experts else (),
@@ -186,7 +190,6 @@ def _gpt_oss(config: Config) -> dict[str, Any]:
         "o_bias": True,
         "sinks": True,
         "experts": config.get("num_local_experts") or config["num_experts"],
-        "active_experts": config.get("num_experts_per_tok") or config["experts_per_token"],
         "moe_intermediate": config["intermediate_size"],
         "gate_bias": True,
         "expert_bias": True,
@@ -205,18 +208,6 @@ _FEATURES = {
     "deepseek": _deepseek,
     "gpt-oss": _gpt_oss,
 }
-FAMILIES = {
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "mistral",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
-    "Qwen3MoeForCausalLM": "qwen3-moe",
-    "MixtralForCausalLM": "mixtral",
-    "DeepseekV2ForCausalLM": "deepseek",
-    "DeepseekV3ForCausalLM": "deepseek",
-    "GptOssForCausalLM": "gpt-oss",
-}
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def _storage(config: Config) -> dict[str, Any]:

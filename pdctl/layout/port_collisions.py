@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pdctl.layout.hosts import Site
     from pdctl.layout.instance_plan import InstancePlan, RouterPlan
 
+SHOWN = 3
+
 
 class PortClaim(NamedTuple):
     """A port somebody binds: `owner` is an instance's name or `router`."""
@@ -50,9 +52,6 @@ def collisions(claims: Iterable[PortClaim]) -> tuple[Problem, ...]:
                 Problem("port-collision", f"{name} on {claim.host} is also {other.owner}'s {other.purpose} port")
             )
     return tuple(problems)
-
-
-SHOWN = 3
 
 
 def moves(

@@ -34,6 +34,11 @@ SETTINGS = {
     "cp": "args.attn-cp-size",
     "moe_dp": "args.moe-dp-size",
 }
+FALLBACK = "null-port-fallback"  # of `--rehearse` (pdctl/engine/drill/rehearsed_mistakes.py)
+BOOTSTRAP = 8998  # of an engine that is given none (sglang 0.5.3 to 0.5.23, and pdctl's)
+TAKES = {"": "no value", "=": "one value", "=*": "a value", "=?": "at most one value"}
+WRITTEN = {"": "true", "=": "VALUE", "=*": "[VALUE, …]", "=?": "VALUE"}
+BACKEND = "disaggregation-transfer-backend"
 
 
 class RoleReading(NamedTuple):
@@ -124,10 +129,6 @@ def api_key(topology: Topology, target: str) -> tuple[tuple[str, str], ...]:
     return (("api-key-file", file),) if file and target != "kubernetes" else ()
 
 
-FALLBACK = "null-port-fallback"  # of `--rehearse` (pdctl/engine/drill/rehearsed_mistakes.py)
-BOOTSTRAP = 8998  # of an engine that is given none (sglang 0.5.3 to 0.5.23, and pdctl's)
-
-
 def _rehearsed(topology: Topology, role: Role, name: str, value: FlagValue) -> FlagValue:
     """A decode that rehearses null ports puts in the first prefill's, which is the default unless it was moved."""
     if role.name != "decode" or name != "rehearse" or topology.ports.bootstrap == BOOTSTRAP:
@@ -190,11 +191,6 @@ def _number(args: Mapping[str, FlagValue], names: tuple[str, ...], where: str) -
             return value
         raise UsageError(f"{where}.{name}: {value!r} is not a whole number", f"write {name}: 1, or leave it out")
     return None
-
-
-TAKES = {"": "no value", "=": "one value", "=*": "a value", "=?": "at most one value"}
-WRITTEN = {"": "true", "=": "VALUE", "=*": "[VALUE, …]", "=?": "VALUE"}
-BACKEND = "disaggregation-transfer-backend"
 
 
 def check(args: Mapping[str, FlagValue], where: str, release: Release) -> Iterator[Problem | Caution]:

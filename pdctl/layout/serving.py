@@ -25,6 +25,13 @@ ROLE_SWITCH = "enable-pd-role-switch"
 
 Pairs = tuple[tuple[str, str], ...]
 Flags = tuple[tuple[str, "FlagValue"], ...]
+BLOCK_WORDS = (
+    ("dist-init", "tcp"),
+    ("tokenizer", "zmq"),
+    ("rpc", "tcp"),
+    ("dp-controller", "zmq"),
+    ("worker-handshake", "zmq"),
+)
 
 
 class BoundPort(NamedTuple):
@@ -107,15 +114,6 @@ class PortBlock(NamedTuple):
     def of(cls, dist: int) -> PortBlock:
         base = base_port(dist, NEWEST)
         return cls(dist, base, base + 2, base + 4, dist + 13)
-
-
-BLOCK_WORDS = (
-    ("dist-init", "tcp"),
-    ("tokenizer", "zmq"),
-    ("rpc", "tcp"),
-    ("dp-controller", "zmq"),
-    ("worker-handshake", "zmq"),
-)
 
 
 def embedded(numbers: Numbers, nodes: int = 1) -> tuple[BoundPort, ...]:

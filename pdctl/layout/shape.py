@@ -5,6 +5,21 @@
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+# Field, flag of `pdctl plan`, and the value that needs no flag.
+_FLAGS: tuple[tuple[str, str, object], ...] = (
+    ("tp", "--tp", None),
+    ("dp", "--dp", 1),
+    ("pp", "--pp", 1),
+    ("ep", "--ep", 1),
+    ("cp", "--attn-cp", 1),
+    ("moe_dp", "--moe-dp", 1),
+    ("replicas", "--replicas", 1),
+    ("nnodes", "--nnodes", None),
+    ("gpus_per_host", "--gpus-per-host", 8),
+    ("base_gpu_id", "--base-gpu-id", 0),
+    ("gpu_id_step", "--gpu-id-step", 1),
+)
+
 
 class Problem(NamedTuple):
     """Why a plan cannot run: `nearest` are the closest shapes that can, each as words to paste."""
@@ -101,22 +116,6 @@ class ShapeWords(NamedTuple):
 
     shape: Callable[[Shape], str]
     setting: Callable[[str, str], str]
-
-
-# Field, flag of `pdctl plan`, and the value that needs no flag.
-_FLAGS: tuple[tuple[str, str, object], ...] = (
-    ("tp", "--tp", None),
-    ("dp", "--dp", 1),
-    ("pp", "--pp", 1),
-    ("ep", "--ep", 1),
-    ("cp", "--attn-cp", 1),
-    ("moe_dp", "--moe-dp", 1),
-    ("replicas", "--replicas", 1),
-    ("nnodes", "--nnodes", None),
-    ("gpus_per_host", "--gpus-per-host", 8),
-    ("base_gpu_id", "--base-gpu-id", 0),
-    ("gpu_id_step", "--gpu-id-step", 1),
-)
 
 
 def flags(shape: Shape, side: str = "") -> str:

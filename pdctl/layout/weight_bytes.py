@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from pdctl.layout.model_config import ModelShape
     from pdctl.layout.shape import Placement, Shape
 
+COMPONENTS = ("attention", "experts", "dense", "shared", "embedding", "head", "gate", "norm", "scales")
+MXFP4_BITS = 4.25  # 4 bits, and 8 bits of scale per 32 weights
+FP8_SCALE_BYTES = 4
+
 
 class Split(Enum):
     """Over how many ranks a tensor is cut."""
@@ -45,22 +49,8 @@ class Tensor(NamedTuple):
     storage: Storage
 
 
-COMPONENTS = ("attention", "experts", "dense", "shared", "embedding", "head", "gate", "norm", "scales")
-MXFP4_BITS = 4.25  # 4 bits, and 8 bits of scale per 32 weights
-FP8_SCALE_BYTES = 4
-
-
 def parameters(model: ModelShape) -> int:
     return sum(tensor.parameters for tensor in _tensors(model))
-
-
-def active_parameters(model: ModelShape) -> int:
-    """Those one token passes through: of the routed experts only the chosen ones."""
-    idle = 0
-    for tensor in _tensors(model):
-        if tensor.component == "experts":
-            idle += tensor.parameters * (model.experts - model.active_experts) // model.experts
-    return parameters(model) - idle
 
 
 def copy_bytes(model: ModelShape) -> int:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 MEM_FRACTION = 0.85  # assumed where none is given: SGLang derives its own from the GPU
 ISL = 4096  # prompt tokens the transfer bill is reckoned for where no workload is given
+PREFILL_USE = 0.9  # share of an instance's peak that a steady load can use
+DECODE_USE = 0.92
 
 
 class Budget(NamedTuple):
@@ -62,10 +64,6 @@ class Measured(NamedTuple):
 
 
 UNMEASURED = Measured()
-
-
-PREFILL_USE = 0.9  # share of an instance's peak that a steady load can use
-DECODE_USE = 0.92
 
 
 class Ratio(NamedTuple):

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pdctl.engines.versions import Version
     from pdctl.manifests.manifest import PlacedWord
 
+MOST = 10**18 - 1  # larger ones are no setting of any engine
+
 
 class ServerProgram(NamedTuple):
     """`kind` is an engine (sglang, dynamo, embedded) or a router (sglang-router, smg, mini-lb, pdctl).
@@ -40,7 +42,6 @@ def program(argv: Sequence[PlacedWord]) -> ServerProgram | None:
     return None
 
 
-MOST = 10**18 - 1  # larger ones are no setting of any engine
 # Spellings that mean the same to sglang 0.5.3 to 0.5.23 and to sglang_router 0.3.2.
 ALIASES = {
     "model": "model-path",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 DEEPEST = 100  # collections inside collections
+MERGES = 16  # maps merged into maps; deeper is a mistake
 
 
 def documents(text: str, file: str) -> Iterator[Node]:
@@ -87,9 +88,6 @@ def first_line(node: Node) -> int:
 
 def labels(node: Node | None) -> dict[str, str]:
     return {name: said for name, value in pairs(node) if (said := text(value)) is not None}
-
-
-MERGES = 16  # maps merged into maps; deeper is a mistake
 
 
 def _pairs(node: Node | None, depth: int) -> Iterator[tuple[str, Node]]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SCRIPT = "script"  # Pod.kind of a start script
 COMPOSE = "compose"  # of a service of a compose file; Service.kind of its name
 PLAIN = (SCRIPT, COMPOSE)  # without probes, times to end and fields that Kubernetes fills in
+PINNED = re.compile(r"@sha256:[0-9a-f]+$|:[\w][\w.-]{0,127}$")
 
 
 class PlacedWord(NamedTuple):
@@ -139,9 +140,6 @@ class Manifest(NamedTuple):
     pods: tuple[ManifestPod, ...]
     services: tuple[Service, ...]
     others: tuple[Mapping[str, str], ...] = ()
-
-
-PINNED = re.compile(r"@sha256:[0-9a-f]+$|:[\w][\w.-]{0,127}$")
 
 
 def pinned(image: str) -> bool:

@@ -19,21 +19,6 @@ Value = dict[str, Any]
 Path = tuple[str | int, ...]
 
 PLAIN = re.compile(r"[A-Za-z_$][\w$-]*")
-
-
-def spelt(path: Path) -> str:
-    """`spec.roles[0].name`; a key with dots or slashes in brackets: `metadata.labels["a.b/c"]`."""
-    text = ""
-    for step in path:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        elif PLAIN.fullmatch(step):
-            text += f".{step}" if text else step
-        else:
-            text += f'["{step}"]'
-    return text or "(the object)"
-
-
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?")
@@ -47,6 +32,24 @@ LAST_PORT = 65535
 LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-\w.]*[A-Za-z0-9])?")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-\w.]*[A-Za-z0-9])?)?")
 LONGEST = 63
+LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")  # RFC 1123
+SERVICE = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035
+STATEFULSET = 52  # its name and a hash of eleven characters make a label of every pod
+REVISION = 8  # characters of the hash that a DisaggregatedSet puts into the names it makes
+PATTERNS = ("standalonePattern", "leaderWorkerPattern", "customComponentsPattern")
+
+
+def spelt(path: Path) -> str:
+    """`spec.roles[0].name`; a key with dots or slashes in brackets: `metadata.labels["a.b/c"]`."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif PLAIN.fullmatch(step):
+            text += f".{step}" if text else step
+        else:
+            text += f'["{step}"]'
+    return text or "(the object)"
 
 
 def broken_pod_rules(path: Path, template: Value) -> Iterator[Found]:
@@ -167,12 +170,6 @@ def _bootstrap(path: Path, template: Value) -> Iterator[Found]:
 def _given(container: Value) -> str | None:
     words = [*container.get("command", ()), *container.get("args", ())]
     return next((after for word, after in pairwise(words) if word == BOOTSTRAP_FLAG), None)
-
-
-LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")  # RFC 1123
-SERVICE = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035
-STATEFULSET = 52  # its name and a hash of eleven characters make a label of every pod
-REVISION = 8  # characters of the hash that a DisaggregatedSet puts into the names it makes
 
 
 def broken(value: Value) -> Iterator[Found]:
@@ -339,9 +336,6 @@ def role_based_group(value: Value) -> Iterator[Found]:
         rolling = role.get("rolloutStrategy", {}).get("rollingUpdate")
         if rolling is not None:
             yield from _rolling((*path, "rolloutStrategy", "rollingUpdate"), rolling)
-
-
-PATTERNS = ("standalonePattern", "leaderWorkerPattern", "customComponentsPattern")
 
 
 def _pattern(path: Path, pattern: Value, shared: set[str]) -> Iterator[Found]:

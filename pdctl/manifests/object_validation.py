@@ -28,6 +28,23 @@ if TYPE_CHECKING:
 
 SCHEMAS = data("manifests/schemas")
 VERSIONS = tuple(f"1.{minor}" for minor in range(27, 38))
+CORE = {
+    ("v1", "Service"): "Service",
+    ("v1", "ServiceAccount"): "ServiceAccount",
+    ("apps/v1", "Deployment"): "Deployment",
+    ("rbac.authorization.k8s.io/v1", "Role"): "Role",
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"): "RoleBinding",
+}
+CUSTOM = {
+    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"): "leaderworkerset-v1.json",
+    ("disaggregatedset.x-k8s.io/v1", "DisaggregatedSet"): "disaggregatedset-v1.json",
+    ("workloads.x-k8s.io/v1alpha2", "RoleBasedGroup"): "rolebasedgroup-v1alpha2.json",
+}
+KINDS = {**CORE, **CUSTOM}
+WORDS = {
+    "integer": "an integer", "string": "a string", "object": "a map", "array": "a list", "boolean": "true or false",
+    "number": "a number",
+}  # fmt: skip
 
 
 class ObjectFault(NamedTuple):
@@ -87,25 +104,6 @@ def _faults(value: Object, versions: Sequence[str]) -> list[ObjectFault]:
 
 def _span(versions: tuple[str, ...]) -> str:
     return versions[0] if len(versions) == 1 else f"{versions[0]} to {versions[-1]}"
-
-
-CORE = {
-    ("v1", "Service"): "Service",
-    ("v1", "ServiceAccount"): "ServiceAccount",
-    ("apps/v1", "Deployment"): "Deployment",
-    ("rbac.authorization.k8s.io/v1", "Role"): "Role",
-    ("rbac.authorization.k8s.io/v1", "RoleBinding"): "RoleBinding",
-}
-CUSTOM = {
-    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"): "leaderworkerset-v1.json",
-    ("disaggregatedset.x-k8s.io/v1", "DisaggregatedSet"): "disaggregatedset-v1.json",
-    ("workloads.x-k8s.io/v1alpha2", "RoleBasedGroup"): "rolebasedgroup-v1alpha2.json",
-}
-KINDS = {**CORE, **CUSTOM}
-WORDS = {
-    "integer": "an integer", "string": "a string", "object": "a map", "array": "a list", "boolean": "true or false",
-    "number": "a number",
-}  # fmt: skip
 
 
 def faults(value: dict[str, Any], version: str) -> Iterator[tuple[Path, str]]:

@@ -25,6 +25,26 @@ SOURCES = (  # what templates are put together from
 )  # fmt: skip
 MAP, LIST = "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"
 GPU = "nvidia.com/gpu"
+SHELLS = ("sh", "bash", "dash", "ash", "zsh")
+PARTS = {"leaderTemplate": "leader", "workerTemplate": "worker"}
+PROBES = ("readiness", "liveness", "startup")
+# Labels that controllers put on the pods they make; {0} is the object's name, {1} the role's in it.
+ADDED: dict[str, dict[str, str]] = {
+    "LeaderWorkerSet": {"leaderworkerset.sigs.k8s.io/name": "{0}"},
+    "DisaggregatedSet": {
+        "disaggregatedset.x-k8s.io/name": "{0}",
+        "disaggregatedset.x-k8s.io/role": "{1}",
+        "disaggregatedset.x-k8s.io/slice": "0",
+    },
+    "RoleBasedGroup": {
+        "rolebasedgroup.workloads.x-k8s.io/name": "{0}",
+        "rolebasedgroup.workloads.x-k8s.io/role": "{1}",
+        "rbg.workloads.x-k8s.io/group-name": "{0}",
+        "rbg.workloads.x-k8s.io/role-name": "{1}",
+    },
+}
+GROUPS = ("LeaderWorkerSet", "DisaggregatedSet")  # of pods with an index; the leader's is 0
+INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
 
 
 def settled(document: Node) -> Node:
@@ -171,11 +191,6 @@ def _scalar(place: Node, value: str) -> ScalarNode:
     return ScalarNode("tag:yaml.org,2002:str", value, place.start_mark, place.end_mark)
 
 
-SHELLS = ("sh", "bash", "dash", "ash", "zsh")
-PARTS = {"leaderTemplate": "leader", "workerTemplate": "worker"}
-PROBES = ("readiness", "liveness", "startup")
-
-
 def pods(document: Node, file: str) -> Iterator[ManifestPod]:
     """Every template with a container that starts an engine or a router."""
     yield from _walk(settled(document), (), file, set())
@@ -277,25 +292,6 @@ def _pod(spec: Node, above: tuple[Step, ...], file: str) -> ManifestPod:
         shm=_shm(spec),
         tolerations=tuple(key for each in items(get(spec, "tolerations")) if (key := text(get(each, "key")))),
     )
-
-
-# Labels that controllers put on the pods they make; {0} is the object's name, {1} the role's in it.
-ADDED: dict[str, dict[str, str]] = {
-    "LeaderWorkerSet": {"leaderworkerset.sigs.k8s.io/name": "{0}"},
-    "DisaggregatedSet": {
-        "disaggregatedset.x-k8s.io/name": "{0}",
-        "disaggregatedset.x-k8s.io/role": "{1}",
-        "disaggregatedset.x-k8s.io/slice": "0",
-    },
-    "RoleBasedGroup": {
-        "rolebasedgroup.workloads.x-k8s.io/name": "{0}",
-        "rolebasedgroup.workloads.x-k8s.io/role": "{1}",
-        "rbg.workloads.x-k8s.io/group-name": "{0}",
-        "rbg.workloads.x-k8s.io/role-name": "{1}",
-    },
-}
-GROUPS = ("LeaderWorkerSet", "DisaggregatedSet")  # of pods with an index; the leader's is 0
-INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
 
 
 def _added(kind: str, name: str, part: str) -> dict[str, str]:

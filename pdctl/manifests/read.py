@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 LARGEST = 8 << 20  # a rendered chart is a few hundred KiB; more is a mistake (a log, a checkpoint)
 STDIN = "-"
 TOPOLOGY, MANIFEST = "topology", "manifest"
+NESTED = 2  # shells inside shells
+QUOTING = ("echo", "printf", "pkill", "pgrep", "grep", "trap")  # they say a command line, and start none
 
 
 def sort(path: str) -> str:
@@ -111,10 +113,6 @@ def _started(text: str, first: int, known: Mapping[str, str], depth: int = 0) ->
         for word in command.words[1:] if depth < NESTED and command.words[0].text not in QUOTING else ():
             if " -m " in word.text:
                 yield from _started(word.text, word.line - word.text.count("\n"), {}, depth + 1)
-
-
-NESTED = 2  # shells inside shells
-QUOTING = ("echo", "printf", "pkill", "pgrep", "grep", "trap")  # they say a command line, and start none
 
 
 def text_of(path: str) -> str:

@@ -20,6 +20,23 @@ ALL = re.compile(r"\$(?:\{(\w+|[@*])(?:\[[@*]\])?\}|([@*]))")  # "${ARGS[@]}", "
 ARRAY = re.compile(r"\$\{(\w+|[@*])\[[@*]\]\}|\$[@*]|\$\{[@*]\}")
 PASSED = re.compile(r"\$(\d|\{\d+\})")
 LONGEST = 1 << 16  # characters one word may grow to
+SUMS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+LARGEST = 10**9
+MOST = 64  # turns of one loop
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+RUNNERS = ("env", "exec", "nohup", "time", "command")
+LEADING = ("then", "do", "else", "elif", "if", "while", "until", "{", "!", "time")
+OPENING, CLOSING = ("if", "case", "while", "until"), ("fi", "esac", "done")
+LOOPS = ("for", "while", "until", "select")
+SETTERS = ("export", "declare", "readonly", "local", "typeset")
+MOST_COMMANDS = 4096  # of one text, every turn of its loops counted
 
 
 class ShellVariables:
@@ -137,17 +154,6 @@ class ShellVariables:
             return f"$(({text}))"
 
 
-SUMS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-LARGEST = 10**9
-
-
 def _reckoned(node: ast.expr, depth: int = 0) -> int:
     """Whole numbers, + - * / % and brackets; ValueError for anything else, and for numbers no port has."""
     if depth > 20:
@@ -180,18 +186,6 @@ def sequence(text: str) -> list[str] | None:
         return None
     first, last = (found[1], found[2]) if found[2] else ("1", found[1])
     return ranged(f"{{{first}..{last}}}") if int(first) <= int(last) else []
-
-
-MOST = 64  # turns of one loop
-
-
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
-RUNNERS = ("env", "exec", "nohup", "time", "command")
-LEADING = ("then", "do", "else", "elif", "if", "while", "until", "{", "!", "time")
-OPENING, CLOSING = ("if", "case", "while", "until"), ("fi", "esac", "done")
-LOOPS = ("for", "while", "until", "select")
-SETTERS = ("export", "declare", "readonly", "local", "typeset")
-MOST_COMMANDS = 4096  # of one text, every turn of its loops counted
 
 
 class ShellCommand(NamedTuple):

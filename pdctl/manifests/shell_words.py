@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
 ENDS = ";&|\n()"  # what ends a simple command; `&&` and `||` are two of them
 LITERAL, PLAIN, DOUBLE, SUM = "'", "", '"', "("  # how a piece is written; SUM is the inside of `$((…))`
+_ORDINARY = re.compile(r"[^\\'\"$`#<>() \t\r\n;&|]+")  # letters that mean nothing to a shell, as one step
+_BLANKS = re.compile(r"[ \t\r]+")
+CLOSING = {"(": ")", "{": "}"}
 
 
 class ShellPiece(NamedTuple):
@@ -66,10 +69,6 @@ class _Words:
     def take(self) -> list[RawCommand]:
         taken, self.done, self._drop = self.done, [], False
         return taken
-
-
-_ORDINARY = re.compile(r"[^\\'\"$`#<>() \t\r\n;&|]+")  # letters that mean nothing to a shell, as one step
-_BLANKS = re.compile(r"[ \t\r]+")
 
 
 def split(text: str, first: int) -> Iterator[list[RawCommand]]:
@@ -152,9 +151,6 @@ def _quoted(text: str, at: int) -> tuple[str, int]:
             inside += text[at]
             at += 1
     return inside, at + 1
-
-
-CLOSING = {"(": ")", "{": "}"}
 
 
 def _closed(text: str, at: int) -> int:

@@ -19,6 +19,7 @@ SCHEMA = "pdctl.diagnostics/1"
 LIMIT = 20  # problems shown as text; JSON has them all
 CONTEXT = 2  # lines around a marked one
 WIDEST = 160  # columns of a source line; longer ones are cut around the mark
+COLORS = {Sort.SUSPECT: "red", Sort.LEFT_OUT: "yellow", Sort.CHANGED: "cyan", Sort.ASSUMED: "blue"}
 
 
 def of(error: TopologyError) -> tuple[Diagnostic, ...]:
@@ -135,9 +136,6 @@ def _printable(text: str) -> str:
 
 def _replaced(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
-
-
-COLORS = {Sort.SUSPECT: "red", Sort.LEFT_OUT: "yellow", Sort.CHANGED: "cyan", Sort.ASSUMED: "blue"}
 
 
 def show_notes(notes: Sequence[Note], summary: str, file: str, term: Term) -> None:

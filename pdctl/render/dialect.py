@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ROWS, CHECK = "pdctl.dialect-rows/1", "pdctl.dialect-check/1"
 HEAD = ("ROW", "SPEAKER", "LEVEL", "ROLE", "RELEASES", "PROVES", "CODE", "NEEDS")
 SHOWN = 12  # rows of one log on a terminal; a pipe gets all
+KINDS = {"flags": ("flags", "flag", "--"), "env": ("environment", "name", "")}
 
 
 class CheckedLog(NamedTuple):
@@ -89,9 +90,6 @@ class Dated(NamedTuple):
 
     name: str
     span: Span
-
-
-KINDS = {"flags": ("flags", "flag", "--"), "env": ("environment", "name", "")}
 
 
 def items(kind: str, version: Version, package: str = RELEASED) -> list[Dated]:

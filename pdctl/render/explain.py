@@ -17,6 +17,20 @@ if TYPE_CHECKING:
 
 
 CHECKS_SCHEMA = "pdctl.checks/1"
+SCHEMA = "pdctl.catalogue/1"
+WIDEST = 100  # columns of running text, on a wider terminal too
+COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
+FAULTS = "PD317"
+FAMILIES = {
+    "2": "Bootstrap servers, ports and addresses",
+    "3": "What prefill and decode must share",
+    "4": "The network under the KV cache",
+    "5": "Capacity",
+    "6": "Routers, probes and upkeep",
+    "7": "Causes of one room's failure",
+    "8": "Logs, metrics and clocks",
+    "9": "Looking itself",
+}
 
 
 def show_checks(entries: Iterable[Entry], term: Term) -> None:
@@ -54,22 +68,6 @@ def checks_json(entries: Iterable[Entry]) -> str:
 
 def _needs(entry: Entry) -> str:
     return ", ".join(need.value for need in entry.needs)
-
-
-SCHEMA = "pdctl.catalogue/1"
-WIDEST = 100  # columns of running text, on a wider terminal too
-COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
-FAULTS = "PD317"
-FAMILIES = {
-    "2": "Bootstrap servers, ports and addresses",
-    "3": "What prefill and decode must share",
-    "4": "The network under the KV cache",
-    "5": "Capacity",
-    "6": "Routers, probes and upkeep",
-    "7": "Causes of one room's failure",
-    "8": "Logs, metrics and clocks",
-    "9": "Looking itself",
-}
 
 
 def show(entry: Entry, term: Term) -> None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # Lines and columns that the live view needs beside one row and one name per process.
 BESIDE_ROWS, BESIDE_NAME = 3, 66
+HINT = "the logs follow; Ctrl-C ends the run, and waits for the requests in flight"
+BLOCKED = 5.0  # seconds without a line taken after which the terminal counts as blocked
 
 
 class LaunchProgress(str, Enum):
@@ -53,10 +55,6 @@ def choose(progress: LaunchProgress, deployment: Deployment, term: Term, attache
     from pdctl.render.board import TerminalView  # late: rich's live display, which few terminals need
 
     return TerminalView(deployment, term, attached)
-
-
-HINT = "the logs follow; Ctrl-C ends the run, and waits for the requests in flight"
-BLOCKED = 5.0  # seconds without a line taken after which the terminal counts as blocked
 
 
 class LaunchDisplay:

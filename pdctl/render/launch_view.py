@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pdctl.render.term import Term
 
 HUES = {ServerRole.PREFILL: "blue", ServerRole.DECODE: "green", ServerRole.ROUTER: "magenta"}
+DRY_RUN = "pdctl.launch/1"
 
 
 class NamePrefix:
@@ -107,9 +108,6 @@ class PlainView(View):
             return f"{name} {'killed' if event.kind is EventKind.KILLED else 'stopped'}  {span(event.seconds)}"
         mark = self.term.style(self.term.symbol("✗", "x"), "red") if event.kind is EventKind.DIED else ""
         return f"{name} {mark}{' ' if mark else ''}{event.detail}"
-
-
-DRY_RUN = "pdctl.launch/1"
 
 
 def ending(deployment: Deployment | None, term: Term) -> View:

@@ -38,6 +38,15 @@ COLUMNS = (
     ("EP", "moe_ep_rank", True),
     ("MOE_DP", "moe_dp_rank", False),
 )
+GIB = 1 << 30
+MIB = 1 << 20
+COLORS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
+LEGEND = (
+    "each decode rank pulls KV from these ranks of its request's prefill DP group, dummies send nothing; "
+    "it is done after ANSWERS answers, and a prefill rank sends once WAITS FOR decode ranks have asked"
+)
+ROOM_FOR_VALUE = 16  # columns kept for what follows a flag before the line is broken
+NO_REPEAT = 2  # nodes of an instance whose commands are all printed on a terminal
 
 
 def rank_rows(instance: InstancePlan, full: bool) -> tuple[list[str], list[list[object]]]:
@@ -68,11 +77,6 @@ def _cell(rank: RankPlace, field: str) -> object:
 def _run(ranks: list[RankPlace], field: str) -> str:
     values = [getattr(rank, field) for rank in ranks]
     return "cpu" if None in values else spans(values)
-
-
-GIB = 1 << 30
-MIB = 1 << 20
-COLORS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
 
 
 def figure_lines(term: Term, plan: Plan) -> Iterator[list[str]]:
@@ -156,12 +160,6 @@ def _gbps(bits: float) -> str:
     return f"{bits / 1e9:,.1f} Gb/s"
 
 
-LEGEND = (
-    "each decode rank pulls KV from these ranks of its request's prefill DP group, dummies send nothing; "
-    "it is done after ANSWERS answers, and a prefill rank sends once WAITS FOR decode ranks have asked"
-)
-
-
 def link_lines(term: Term, plan: Plan) -> list[str]:
     """Rows are decode attention TP ranks: every DP group and every pair of instances pulls alike."""
     groups: dict[tuple[object, ...], list[KvLink]] = {}
@@ -232,10 +230,6 @@ def _listed(ranks: tuple[int, ...]) -> str:
         return "-"
     rising = ranks == tuple(range(ranks[0], ranks[0] + len(ranks)))
     return f"{ranks[0]}..{ranks[-1]}" if rising and len(ranks) > 8 else ",".join(map(str, ranks))
-
-
-ROOM_FOR_VALUE = 16  # columns kept for what follows a flag before the line is broken
-NO_REPEAT = 2  # nodes of an instance whose commands are all printed on a terminal
 
 
 def port_lines(term: Term, plan: Plan, full: bool) -> list[str]:

@@ -35,6 +35,8 @@ COLORS = {
     State.STALE: "red",
 }
 HEAD = ("NAME", "ROLE", "PID", "UPTIME", "PORT", "HEALTH", "BOOTSTRAP", "ROUTER", "RESTARTS", "MISSING")
+CLUSTER_STATUS = "pdctl.cluster-status/1"
+CLUSTER_HEAD = ("INSTANCE", "NODE", "POD", "READY", "RESTARTS", "HOST", "MISSING")
 
 
 def status(health: RunHealth | ClusterHealth, term: Term) -> None:
@@ -136,10 +138,6 @@ def runs_json(found: Sequence[Run], unreadable: Sequence[str], clusters: Sequenc
     ]
     document = {"schema": RUNS, "runs": rows, "clusters": list(clusters), "unreadable": list(unreadable)}
     return json.dumps(document, indent=2)
-
-
-CLUSTER_STATUS = "pdctl.cluster-status/1"
-CLUSTER_HEAD = ("INSTANCE", "NODE", "POD", "READY", "RESTARTS", "HOST", "MISSING")
 
 
 def cluster_waiting(missing: Sequence[str], term: Term) -> None:

@@ -31,6 +31,8 @@ from pdctl.topology.schema import POOL, RESTART
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+SHIPPED = ("tiny", "tiny-moe")  # they come with pdctl and go by their bare names
+
 
 def complete(values: Values, spans: Mapping[str, Span], source: str, environ: Mapping[str, str]) -> None:
     """Fill in what the schema's table leaves to other keys."""
@@ -96,9 +98,6 @@ def build(values: Values, spans: Mapping[str, Span], source: str) -> Topology:
         targets=Targets(Local(**targets["local"]), targets["slurm"] or {}, targets["kubernetes"] or {}),
         spans=spans,
     )
-
-
-SHIPPED = ("tiny", "tiny-moe")  # they come with pdctl and go by their bare names
 
 
 def _pool(name: str, values: Values) -> Pool:

@@ -26,6 +26,7 @@ PARSERS: Mapping[str, Callable[[str], float]] = {
     "rate": units.parse_rate,
     "duration": units.parse_duration,
 }
+TEXTUAL = ("text", "choice", "variable", "flag")
 
 
 def defaults(kind: ValueKind) -> Values:
@@ -246,9 +247,6 @@ class ValueReader:
 def _own(node: Map) -> list[tuple[str, KeyValue]]:
     """The entries that are not `x-` extensions."""
     return [(name, entry) for name, entry in node.entries.items() if not name.startswith("x-")]
-
-
-TEXTUAL = ("text", "choice", "variable", "flag")
 
 
 class Broken:

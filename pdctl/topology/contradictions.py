@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pdctl.topology.diagnostic import Mark
     from pdctl.topology.model import Flags, Role, Span, Topology
 
+LAST_PORT = 65535
+
 
 class WrittenTopology(NamedTuple):
     """`keys`: where each key path's key stands. `broken`: the paths already reported; their rules keep silent."""
@@ -34,9 +36,6 @@ class WrittenTopology(NamedTuple):
     def sound(self, *paths: str) -> bool:
         """Neither the paths nor anything around them was reported."""
         return not any(path == bad or path.startswith(f"{bad}.") for path in paths for bad in self.broken)
-
-
-LAST_PORT = 65535
 
 
 class PortRange(NamedTuple):

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 
 SUFFIXES = (".yaml", ".yml")
+MAX_BYTES = 1 << 20  # a topology is a page or two; a megabyte is a mistake (a log, a checkpoint)
+STDIN = "-"
+SITE = "PDCTL_TOPOLOGIES"  # a directory of the site's own topologies, looked at before the shipped ones
 
 
 class ResolvedTopology(NamedTuple):
@@ -117,10 +120,6 @@ def _map(path: Path, report: ProblemReport) -> Map | None:
     return None
 
 
-MAX_BYTES = 1 << 20  # a topology is a page or two; a megabyte is a mistake (a log, a checkpoint)
-STDIN = "-"
-
-
 def read_file(path: Path, report: ProblemReport) -> YamlText | None:
     """The text of a topology file (`-`: standard input), or None after reporting why there is none."""
     name = "<stdin>" if str(path) == STDIN else str(path)
@@ -182,9 +181,6 @@ def _neighbours(path: Path) -> str:
         beside = {}
     near = nearest(path.name, beside)
     return f"did you mean {beside[near]}?" if near else ""
-
-
-SITE = "PDCTL_TOPOLOGIES"  # a directory of the site's own topologies, looked at before the shipped ones
 
 
 def known_topologies(environ: Mapping[str, str]) -> dict[str, Path]:

@@ -17,6 +17,20 @@ if TYPE_CHECKING:
 
     from pdctl.topology.yaml_parser import Scalar
 
+WORDS = {"yes": True, "on": True, "y": True, "no": False, "off": False, "n": False}  # YAML 1.1's further booleans
+# One pattern rather than six: compiling it is most of what reading a small file costs.
+_DIGITS = re.compile(
+    r"(?P<integer>[-+]?(?:0|[1-9]\d*))|(?P<octal>[-+]?0[0-7]+)|(?P<padded>[-+]?0\d+)|(?P<octal12>[-+]?0o[0-7]+)"
+    r"|(?P<underscores>[-+]?\d[\d_]*_[\d_]*)|(?P<base60>\d+(?::[0-5]?\d)+)"
+    r"|(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)",
+    re.ASCII,
+)
+LONGEST = 64  # characters of anything that is meant as a number
+_BOOLEAN = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_OPENING = re.compile(r"\$(?:\$|\{)?")
+DEEPEST = 8
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
 
 class ScalarSort(Enum):
     TEXT = "text"
@@ -32,7 +46,6 @@ class YamlDoubt(NamedTuple):
     rewrite: str  # how to say it unambiguously: a value, or what `rewritten` makes of it
 
 
-WORDS = {"yes": True, "on": True, "y": True, "no": False, "off": False, "n": False}  # YAML 1.1's further booleans
 DOUBTS = {
     True: YamlDoubt("is true in YAML 1.1 and text in YAML 1.2", "true"),
     False: YamlDoubt("is false in YAML 1.1 and text in YAML 1.2", "false"),
@@ -42,15 +55,6 @@ DOUBTS = {
     "underscores": YamlDoubt("is a number in YAML 1.1 and text in YAML 1.2", "digits"),
     "base60": YamlDoubt("is {base60} in YAML 1.1 and text in YAML 1.2", "time"),
 }
-# One pattern rather than six: compiling it is most of what reading a small file costs.
-_DIGITS = re.compile(
-    r"(?P<integer>[-+]?(?:0|[1-9]\d*))|(?P<octal>[-+]?0[0-7]+)|(?P<padded>[-+]?0\d+)|(?P<octal12>[-+]?0o[0-7]+)"
-    r"|(?P<underscores>[-+]?\d[\d_]*_[\d_]*)|(?P<base60>\d+(?::[0-5]?\d)+)"
-    r"|(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)",
-    re.ASCII,
-)
-LONGEST = 64  # characters of anything that is meant as a number
-_BOOLEAN = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
 
 def sort(value: Scalar) -> ScalarSort:
@@ -109,12 +113,6 @@ def rewritten(row: YamlDoubt, text: str) -> str:
         units = ("h", "m", "s")[: text.count(":") + 1] if text.count(":") == 2 else ("m", "s")
         return "".join(f"{int(part)}{unit}" for part, unit in zip(text.split(":"), units, strict=False) if int(part))
     return row.rewrite
-
-
-_OPENING = re.compile(r"\$(?:\$|\{)?")
-DEEPEST = 8
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class BadVariable(NamedTuple):

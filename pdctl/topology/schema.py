@@ -10,6 +10,9 @@ from typing import NamedTuple
 from pdctl.engines.kinds import EMBEDDED, ENGINES, ROUTER_ALIASES, ROUTERS
 from pdctl.topology.model import VERSION
 
+LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"  # a DNS label: pool and run names become host and pod names
+AFTER_A_DEATH = ("keep-serving", "none", "instance", "all")
+
 
 class ValueKind(NamedTuple):
     """`name` picks the reader (read.py) and the JSON Schema (export.py); `expected` ends "expected …"."""
@@ -85,7 +88,6 @@ def either(*options: ValueKind) -> ValueKind:
     return ValueKind("either", " or ".join(option.expected for option in options), options=options)
 
 
-LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"  # a DNS label: pool and run names become host and pod names
 VARIABLE = text("a name of letters, digits and _", r"[A-Za-z_][A-Za-z0-9_]*")
 
 BOOLEAN = ValueKind("boolean", "`true` or `false`")
@@ -156,7 +158,6 @@ ROUTER = table(
     Key("decode-policy", POLICY, None, "policy for decode alone", "`policy`"),
     Key("args", FLAGS, None, "router flags, in kebab-case without dashes"),
 )
-AFTER_A_DEATH = ("keep-serving", "none", "instance", "all")
 RESTART = table(
     Key("policy", choice(*AFTER_A_DEATH), "keep-serving", "what to restart when a process dies"),
     Key("max", integer(0, 1000), 3, "restarts before giving up"),

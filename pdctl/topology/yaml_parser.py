@@ -24,6 +24,9 @@ from pdctl.topology.diagnostic import Code, ProblemReport, shown
 from pdctl.topology.model import Span
 
 BREAKS = ("\r\n", "\r", "\x85", "\u2028", "\u2029")  # libyaml's line breaks besides \n, so that its line numbers hold
+MAX_DEPTH = 32
+MAX_NODES = 20_000  # after expanding every alias, which is what an alias bomb multiplies
+_PROPERTIES = re.compile(r"(?:[&!]\S*\s+)+")  # an anchor or tag in front of a value
 
 
 class YamlText(NamedTuple):
@@ -100,12 +103,6 @@ if TYPE_CHECKING:
     from pdctl.errors import TopologyError
 
     Mark = yaml.Mark | CMark
-
-
-MAX_DEPTH = 32
-MAX_NODES = 20_000  # after expanding every alias, which is what an alias bomb multiplies
-
-_PROPERTIES = re.compile(r"(?:[&!]\S*\s+)+")  # an anchor or tag in front of a value
 
 
 def parse(source: YamlText, report: ProblemReport) -> Node | None:

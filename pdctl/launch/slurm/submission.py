@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 COMMANDS = ("sbatch", "srun", "squeue", "scontrol", "scancel")
+RUNS = "pdctl-runs"  # in the working directory, where no other place was given
+POLL = 1.0  # seconds between two questions to the queue
 
 
 def check(topology: Topology, folder: Path) -> tuple[Obstacle, ...]:
@@ -119,10 +121,6 @@ def _short(seconds: float) -> str:
     minutes, last = divmod(rest, 60)
     words = [f"{count}{unit}" for count, unit in ((hours, "h"), (minutes, "m"), (last, "s")) if count]
     return "".join(words) or "0s"
-
-
-RUNS = "pdctl-runs"  # in the working directory, where no other place was given
-POLL = 1.0  # seconds between two questions to the queue
 
 
 def folder(topology: Topology, name: str) -> Path:

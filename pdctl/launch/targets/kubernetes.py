@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 MANAGER = "pdctl"  # whose fields they are, for the API server
 PAUSE = 1.0  # seconds between two looks at pods at least: each starts a kubectl
 APPLY = ("apply", "--server-side", "--validate=strict", f"--field-manager={MANAGER}", "--filename=-")
+AT_ONCE = 200  # pods whose logs are followed: kubectl asks for the number beforehand
+NUMBERED = re.compile(r"(prefill|decode)-(\d+)")
 
 
 class KubernetesTarget:
@@ -72,10 +74,6 @@ class KubernetesTarget:
             display.say(f"{of.name} goes on without being waited for; pdctl status {of.name}, pdctl down {of.name}")
             raise
         display.cluster_serving(of, found)
-
-
-AT_ONCE = 200  # pods whose logs are followed: kubectl asks for the number beforehand
-NUMBERED = re.compile(r"(prefill|decode)-(\d+)")
 
 
 class LaunchedCluster:

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 
 HOST_IP = "SGLANG_HOST_IP"  # sglang 0.5.3 to 0.5.23, and the embedded engine
+GRACE = 300  # seconds for requests in flight: sglang finishes them after SIGTERM, and sglang-router waits 180
+HEALTH = "/health"  # what sglang's nodes other than the first answer too
+STARTUP = 10  # seconds between two questions while loading
+READINESS = {"periodSeconds": 10, "timeoutSeconds": 20, "failureThreshold": 3}  # sglang's /health may take 20 s
+LIVENESS = {"periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6}
 
 
 class PodVariables(NamedTuple):
@@ -82,13 +87,6 @@ def address() -> list[dict[str, object]]:
         {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": HOST_IP, "value": "$(POD_IP)"},
     ]
-
-
-GRACE = 300  # seconds for requests in flight: sglang finishes them after SIGTERM, and sglang-router waits 180
-HEALTH = "/health"  # what sglang's nodes other than the first answer too
-STARTUP = 10  # seconds between two questions while loading
-READINESS = {"periodSeconds": 10, "timeoutSeconds": 20, "failureThreshold": 3}  # sglang's /health may take 20 s
-LIVENESS = {"periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6}
 
 
 class PodPorts(NamedTuple):

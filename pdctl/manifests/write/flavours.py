@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from pdctl.layout.instance_plan import InstancePlan, Plan
     from pdctl.manifests.write.kubernetes_settings import KubernetesSettings
 
+LWS_VARIABLES = PodVariables("LWS_LEADER_ADDRESS", "LWS_WORKER_INDEX")
+LWS_LABELS = ("leaderworkerset.sigs.k8s.io/worker-index", "leaderworkerset.sigs.k8s.io/group-index")
+RBG_VARIABLES = PodVariables("RBG_LWP_LEADER_ADDRESS", "RBG_LWP_WORKER_INDEX")
+RBG_LABELS = ("rbg.workloads.x-k8s.io/component-index", "rbg.workloads.x-k8s.io/role-instance-index")
+
 
 class PodGroup(NamedTuple):
     """`name` is the role's, of one deployment. `worker` None: every pod is made like the leader."""
@@ -154,11 +159,6 @@ def _patch(leader: Object, worker: Object) -> Object:
     changed = {key: value for key, value in theirs.items() if value != ours.get(key)}
     return {"spec": {"containers": [{"name": ours["name"], **changed}]}}
 
-
-LWS_VARIABLES = PodVariables("LWS_LEADER_ADDRESS", "LWS_WORKER_INDEX")
-LWS_LABELS = ("leaderworkerset.sigs.k8s.io/worker-index", "leaderworkerset.sigs.k8s.io/group-index")
-RBG_VARIABLES = PodVariables("RBG_LWP_LEADER_ADDRESS", "RBG_LWP_WORKER_INDEX")
-RBG_LABELS = ("rbg.workloads.x-k8s.io/component-index", "rbg.workloads.x-k8s.io/role-instance-index")
 
 FLAVOURS = {
     "disaggregatedset": GroupFlavour(LWS_VARIABLES, *LWS_LABELS, disaggregatedset),

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pdctl.manifests.write.objects import Object
     from pdctl.topology.model import Topology
 
+RELEASE = re.compile(r":v?(\d+\.\d+\.\d+)")
+NO_RDMA = ("mooncake_tcp", "fake", "shm")
+
 
 def manifests(plan: Plan, settings: KubernetesSettings) -> tuple[Object, ...]:
     """Every object, in the order in which they are applied: what is referred to comes first.
@@ -41,10 +44,6 @@ def manifests(plan: Plan, settings: KubernetesSettings) -> tuple[Object, ...]:
         *router_objects.objects(plan, plan.router, groups, settings, flavour),
         *flavour.objects(groups, settings),
     )
-
-
-RELEASE = re.compile(r":v?(\d+\.\d+\.\d+)")
-NO_RDMA = ("mooncake_tcp", "fake", "shm")
 
 
 def cautions(topology: Topology, plan: Plan, settings: KubernetesSettings) -> Iterator[Caution]:

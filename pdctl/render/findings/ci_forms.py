@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 NAMED = re.compile(r"(?P<file>[^\s:]+):(?P<line>[1-9][0-9]{0,8})\b")
 # What else is written NAME:NUMBER is an address: `127.0.0.1:8998`, `prefill:30000`, `node.example.com:8998`.
 FILE = re.compile(r".*/.+|<stdin>|.+\.(?:ya?ml|json|sh|bash|log|txt|out|env|service|gz|zst)(?:\.\d{1,9})?")
+COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
+CANARY = "PD610"  # the finding that a failed cell of the matrix comes to
+UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML 1.0
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 
 
 class FindingPlace(NamedTuple):
@@ -49,9 +54,6 @@ def _named(line: str) -> FindingPlace | None:
     return None
 
 
-COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
-
-
 def to_commands(report: Report) -> str:
     return "\n".join(_command(found) for found in report.findings if not found.suppressed)
 
@@ -74,10 +76,6 @@ def _data(text: str) -> str:
 
 def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-CANARY = "PD610"  # the finding that a failed cell of the matrix comes to
-UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML 1.0
 
 
 def to_xml(report: Report, fail_on: Severity | None = Severity.ERROR) -> str:
@@ -153,10 +151,6 @@ def _cell(cell: CanaryCell, counts: bool) -> ElementTree.Element:
 
 def _clean(text: str) -> str:
     return UNPRINTABLE.sub("\ufffd", text)
-
-
-SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 
 
 def to_sarif(report: Report, fail_on: Severity | None = Severity.ERROR) -> str:

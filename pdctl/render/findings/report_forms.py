@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pdctl.doctor.finding import BootstrapPortRow, CanaryCell, Checked, Finding, Report
     from pdctl.render.term import Term
 
+SCHEMA = "pdctl.findings/1"
+
 
 class ReportForm(str, Enum):
     TEXT = "text"
@@ -69,7 +71,6 @@ def _ascii(form: ReportForm, text: str) -> str:
     return ascii_json(text)
 
 
-SCHEMA = "pdctl.findings/1"
 Value = dict[str, object]
 
 
