@@ -49,7 +49,7 @@ def resolve(args: ServerArgs) -> str:
 def chooser(method: str, groups: int) -> Choice:
     """A DP group for each request. A rank the router asked for wins; without a room the turn decides.
 
-    Only the engine's own health checks come without a room: the HTTP side refuses a client's (pairing.py).
+    Only the engine's own health checks come without a room: the HTTP side refuses a client's (frontend/intake.py).
     """
     turn = -1
 

@@ -37,7 +37,7 @@ TIMED_OUT = 0.9
 
 
 class DecodeRole(Role):
-    """A prefill may write once the prompt's pages, and room for the answer to begin, are set aside (admission.py)."""
+    """A prefill may write once the prompt's pages, and room for the answer to begin, are set aside (Admission)."""
 
     def __init__(self, resources: Resources, manager: DecodeManager) -> None:
         super().__init__(resources)

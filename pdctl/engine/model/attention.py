@@ -55,11 +55,11 @@ class Step:
         return torch.tensor([end - 1 for end in accumulate(self._counts)], device=self.positions.device)
 
     def past(self, layer: int) -> list[KeyValue]:
-        """Of each sequence, what its new tokens attend to in this layer (attention.py)."""
+        """Of each sequence, what its new tokens attend to in this layer (`Span`)."""
         return self._spans[layer].past(layer)
 
     def pieces(self, layer: int, query: torch.Tensor) -> list[tuple[torch.Tensor, KeyValue, torch.Tensor | None]]:
-        """Each sequence's rows of `query` [tokens, …], its K and V, and its mask (attention.py)."""
+        """Each sequence's rows of `query` [tokens, …], its K and V, and its mask (`Span`)."""
         span = self._spans[layer]
         return list(zip(torch.split(query, self._counts), span.past(layer), span.masks, strict=True))
 
@@ -116,7 +116,7 @@ class Span:
         One call of the kernel for each, or for those that were joined: the kernel reads K and V where they lie, which
         for many sequences is a third of a step. It computes one sequence and head after the other, each alike alone
         and among others, as long as one thread does it (linear.py) and each begins where the others do
-        (attention.py).
+        (`in_place`).
         """
         kv_heads, head_dim = self._heads
         # Query heads that share a KV head are the rows of one product: no K or V is repeated.

@@ -88,7 +88,7 @@ class GroupedQuery:
         return sinks.to(device=shard.device, dtype=torch.float32)
 
     def _stacked(self, shard: Shard, prefix: str, kind: str) -> torch.Tensor:
-        """q, k and v of this rank, one below the other; q and k in pair order (attention_layer.py)."""
+        """q, k and v of this rank, one below the other; q and k in pair order."""
         dim, rank = self._head_dim, shard.groups.attn_tp.rank
         order = pair_order(dim)
         first, count = self._first_kv_head * dim, self._kv_heads * dim
@@ -228,7 +228,7 @@ class LatentAttention:
         return torch.cat([self._paired(head, self._widths.nope_dim) for head in heads])
 
     def _paired(self, rows: torch.Tensor, first: int) -> torch.Tensor:
-        """Rows from `first` on in the order attention_layer.py wants them: pairs side by side."""
+        """Rows from `first` on in the order that the rotation wants: pairs side by side."""
         if self._widths.adjacent:
             return rows
         return torch.cat((rows[:first], rows[first:][pair_order(self._widths.rope_dim)]))

@@ -103,7 +103,7 @@ class ModelRunner:
 
 
 class Decoder:
-    """Holds one rank's rearranged weights (decoder.py); keeps no state between steps."""
+    """Holds one rank's rearranged weights; keeps no state between steps."""
 
     def __init__(
         self, config: ModelConfig, weights: ModelWeights, rotations: torch.Tensor, groups: Groups, dtype: torch.dtype

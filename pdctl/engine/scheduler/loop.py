@@ -41,7 +41,7 @@ from pdctl.engine.ipc.messages import (
     SwitchRole,
 )
 from pdctl.engine.model.forward_batch import Share
-from pdctl.engine.scheduler.role import live
+from pdctl.engine.scheduler.role import live_rooms
 from pdctl.engine.scheduler.schedule_batch import IDLE, Batch, Outcome, Pass, compute, conclude, prepare, run
 from pdctl.engine.scheduler.scheduler_log import BatchLog
 
@@ -150,7 +150,7 @@ class Scheduler:
         elif isinstance(request, Ask):
             self._answer(request)
         elif isinstance(request, AskRooms):
-            self._reply(Rooms(request.id, self._resources.dp_rank or 0, live(self._role)))
+            self._reply(Rooms(request.id, self._resources.dp_rank or 0, live_rooms(self._role)))
         elif isinstance(request, Stop):
             self._stopping = True
             if request.now:

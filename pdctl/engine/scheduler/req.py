@@ -71,7 +71,7 @@ class Req:
     retracted_output: int = 0
     computing: bool = False
     leaving: bool = False
-    early: bool = False  # let in before its decode was heard of (early.py)
+    early: bool = False  # let in before its decode was heard of (prefill_role.py EarlyStarts)
     attempts: int = 0
     held_turns: int = 0
     sender: Sender | None = None

@@ -242,25 +242,25 @@ def shared_failure(group: Group, own: Failure | None) -> Failure | None:
     """The failure of the lowest rank that has one, a cause before an echo. Every rank of `group` calls this."""
     if group.size == 1:
         return own
-    found = [unpack(numbers) for numbers in group.gather_ints(pack(own))]
+    found = [unpack_failure(numbers) for numbers in group.gather_ints(pack_failure(own))]
     told = [failure for failure in found if failure is not None]
     causes = [failure for failure in told if failure.code != FailureCode.ABORTED.value]
     return next(iter(causes or told), None)
 
 
-def pack(failure: Failure | None) -> tuple[int, ...]:
+def pack_failure(failure: Failure | None) -> tuple[int, ...]:
     """As many numbers whatever it is; a long message loses its end."""
     text = f"{failure.code}\n{failure.message}" if failure else ""
     return PACKED.unpack(text.encode()[: PACKED.size].ljust(PACKED.size, b"\0"))
 
 
-def unpack(numbers: tuple[int, ...]) -> Failure | None:
+def unpack_failure(numbers: tuple[int, ...]) -> Failure | None:
     text = PACKED.pack(*numbers).rstrip(b"\0").decode(errors="ignore")
     code, _, message = text.partition("\n")
     return Failure(code, message) if code else None
 
 
-def live(role: Role) -> list[LiveRoom]:
+def live_rooms(role: Role) -> list[LiveRoom]:
     """Oldest first."""
     rooms = [_live(queue, req) for queue, req in role.members()]
     return sorted(rooms, key=lambda room: -room.age)

@@ -21,7 +21,7 @@ from pdctl.engine.prefill.prefill_role import PrefillRole
 from pdctl.engine.prefill.sender import Sender
 from pdctl.engine.scheduler.req import Req
 from pdctl.engine.scheduler.resources import Resources
-from pdctl.engine.scheduler.role import pack, shared_failure, unpack
+from pdctl.engine.scheduler.role import pack_failure, shared_failure, unpack_failure
 from pdctl.layout.kv_links import KvModel
 from pdctl.layout.shape import Shape, place
 from tests.engine.kv_link.instances import PAGES, Grid, Instance, Pair, pair
@@ -63,7 +63,7 @@ class ThreadGroup(Group):
 
 def test_a_reason_survives_being_numbers() -> None:
     for failure in (Failure("transfer", "the wire is down"), Failure("mismatch", "ä" * 5000), None):
-        found = unpack(pack(failure))
+        found = unpack_failure(pack_failure(failure))
         if failure is None:
             assert found is None
         else:

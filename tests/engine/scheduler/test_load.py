@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pdctl.engine.scheduler.role import live
+from pdctl.engine.scheduler.role import live_rooms
 from tests.engine.scheduler.rig import Station, abort, ask, ids, pair, turns_until, unified
 
 PAGE = 4  # tokens, as the rig has it
@@ -38,7 +38,7 @@ def test_prompts_without_pages_are_pending() -> None:
         both.send(ask("second", ids(24, 2), tokens=200, room=2))
 
         def waits_for_memory() -> bool:
-            return any(row.rid == "second" and "free pages" in row.waiting_for for row in live(both.decode.role))
+            return any(row.rid == "second" and "free pages" in row.waiting_for for row in live_rooms(both.decode.role))
 
         both.until("the second to wait for memory", waits_for_memory)
         assert "first" not in both.decode.finish
