@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
+from pdctl.logs.follow import growing
 from pdctl.render.trace import wording
 from pdctl.render.trace.wording import harmless
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pdctl.render.term import Term
     from pdctl.trace.room import Room, RoomStep
 
-POLL = 0.2  # seconds between looks at files that do not grow
 OVER = frozenset({"ok", "failed", "aborted", "refused"})
 
 
@@ -30,30 +29,18 @@ class RoomFollower:
     ) -> None:
         self.room: Room | None = None
         self._open, self._read, self._term = open_, read, term
-        self._seen: tuple[tuple[object, ...], ...] | None = None
         self._shown: set[tuple[str, int]] = set()
 
-    def run(self, limit: float, clock: Callable[[], float] = time.monotonic) -> Room | None:
+    def run(self, limit: float) -> Room | None:
         """None when no line named the room within `limit` seconds."""
-        deadline = clock() + limit
-        while True:
-            logs = self._open()
-            if self._grown(logs):
-                self.room = self._read(logs) or self.room
-                self._show()
+        for logs in growing(self._open, limit):
+            self.room = self._read(logs) or self.room
+            self._show()
             if self.room is not None and self.room.outcome.value in OVER:
                 break
-            if clock() >= deadline:
-                break
-            time.sleep(max(0.0, min(POLL, deadline - clock())))
         if self._term is not None and self._shown:
             self._term.write()
         return self.room
-
-    def _grown(self, logs: tuple[Log, ...]) -> bool:
-        seen = tuple((part.path, part.device, part.inode, part.size) for log in logs for part in log.parts)
-        before, self._seen = self._seen, seen
-        return seen != before
 
     def _show(self) -> None:
         if self._term is None or self.room is None:
