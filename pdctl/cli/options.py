@@ -6,7 +6,6 @@ import os
 import re
 
 from pdctl.errors import UsageError
-from pdctl.http_auth import KEY_VARIABLE
 from pdctl.topology.units import UnitError, parse_duration
 
 
@@ -20,6 +19,8 @@ def seconds(flag: str, text: str) -> float:
 def key_of(variable: str) -> str:
     """What `--key-env VARIABLE` names, else $PDCTL_API_KEY. Raise UsageError if the named variable is not set."""
     if not variable:
+        from pdctl.http_auth import KEY_VARIABLE  # late: verbs that only read logs load no hashing
+
         return os.environ.get(KEY_VARIABLE, "")
     key = os.environ.get(variable, "")
     if not key:

@@ -94,7 +94,7 @@ def command(
     wanted = [*(filters or []), *(f"{key}={name}" for key, name in (("prefill", prefill), ("decode", decode)) if name)]
     keep = matcher(wanted, outcome or [], None if least is None else seconds("--min-duration", least))
     sources = log_sources.sources(paths or [], run)
-    known, hints = _read(sources, LogReading(since, until, tz, dialects, index), verbose, build)
+    known, notes = _read(sources, LogReading(since, until, tz, dialects, index), verbose, build)
     found = sorted((room for room in known if keep(room)), key=FIELDS[sort.value].key, reverse=reverse)  # type: ignore[arg-type]
     found = found[:limit]
     with to_file(output_file) as stream:
@@ -109,17 +109,17 @@ def command(
             stream.write(forms[output](found, stream))
     if output is RoomListForm.TEXT and term.out().tty:
         term.err().write(render.totals(found, len(known)))
-    for line in hints.lines(listed=bool(known)):
+    for line in notes.lines(listed=bool(known)):
         term.err().write(f"note: {visible(line, term.err())}")
     if not known:
-        raise typer.Exit(int(_nothing(hints)))
+        raise typer.Exit(int(_nothing(notes)))
 
 
-def _nothing(hints: ListNotes) -> ExitCode:
+def _nothing(notes: ListNotes) -> ExitCode:
     """An empty list is fine where healthy rooms leave no line, not where somebody died or nothing was understood."""
-    if hints.died:
+    if notes.died:
         return ExitCode.FINDINGS
-    return ExitCode.OK if hints.known else ExitCode.NOT_PROBED
+    return ExitCode.OK if notes.known else ExitCode.NOT_PROBED
 
 
 def _read(
@@ -135,9 +135,9 @@ def _read(
         if build and not library.build_index():
             term.err().write("warning: not every log can be indexed: stdin and files that cannot be read twice are not")
         found = summaries.room_summaries(library)
-        hints = ListNotes(library)
+        notes = ListNotes(library)
     finally:
         progress.close()
     if verbose:
         read_stats(library, time.monotonic() - began, term.err())
-    return found, hints
+    return found, notes

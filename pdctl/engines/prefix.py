@@ -172,6 +172,22 @@ def spell(raw: bytes, parts: Cut) -> Prefix:
 
 
 def _stamp(match: re.Match[bytes]) -> Stamp:
+    if match.re is not SGLANG:
+        return _stamp_of(match)
+    text = match[0]  # with the ranks: a few processes write many lines a second
+    stamp = _STAMPS.get(text)
+    if stamp is None:
+        if len(_STAMPS) >= _MOST_STAMPS:
+            _STAMPS.clear()
+        stamp = _STAMPS[text] = _stamp_of(match)
+    return stamp
+
+
+_STAMPS: dict[bytes, Stamp] = {}
+_MOST_STAMPS = 4096
+
+
+def _stamp_of(match: re.Match[bytes]) -> Stamp:
     found = match.groupdict()
     fraction = found["f"] or b""
     month = _MONTHS[found["mon"]] if found.get("mon") else int(found.get("mo") or 0)

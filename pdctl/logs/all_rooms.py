@@ -42,7 +42,7 @@ class RoomSeen(NamedTuple):
     first: float
     last: float
     lines: int
-    story: LineKinds
+    line_kinds: LineKinds
 
 
 class ScannedPart(NamedTuple):
@@ -155,9 +155,9 @@ class _Merge:
         self._order = {name: at for at, name in enumerate(self._rows)}
         self._roles = {source.instance: source.task.role for source in sources}
         self._nothing = LineKinds(())
-        # What a story becomes when the log of one source adds these kinds of lines to it.
+        # What kinds a room has when the log of one source adds these kinds of lines to it.
         self._steps: dict[tuple[LineKinds, int, int], LineKinds] = {}
-        self._stories: dict[tuple[tuple[str, frozenset[str]], ...], LineKinds] = {}
+        self._known: dict[tuple[tuple[str, frozenset[str]], ...], LineKinds] = {}
 
     def rooms(self) -> Iterator[RoomSeen]:
         for bucket in range(room_scan.BUCKETS):
@@ -181,31 +181,31 @@ class _Merge:
             if room not in merged:
                 merged[room] = (room, first, last, lines, alone[kinds])
             else:
-                _, begun, ended, before, story = merged[room]
-                whole = self._step(story, at, kinds)
+                _, begun, ended, before, line_kinds = merged[room]
+                whole = self._step(line_kinds, at, kinds)
                 merged[room] = (room, min(first, begun), max(last, ended), lines + before, whole)
 
     def _kinds(self, data: bytes) -> set[int]:
         return {kinds for _, _, _, kinds, _ in room_scan.RECORD.iter_unpack(data)}
 
-    def _step(self, story: LineKinds, at: int, kinds: int) -> LineKinds:
-        key = (story, at, kinds)
+    def _step(self, line_kinds: LineKinds, at: int, kinds: int) -> LineKinds:
+        key = (line_kinds, at, kinds)
         found = self._steps.get(key)
         if found is None:
-            found = self._steps[key] = self._with(story, at, kinds)
+            found = self._steps[key] = self._with(line_kinds, at, kinds)
         return found
 
-    def _with(self, story: LineKinds, at: int, kinds: int) -> LineKinds:
-        """`story` and these rows of this log; the same object however it came about."""
+    def _with(self, line_kinds: LineKinds, at: int, kinds: int) -> LineKinds:
+        """`line_kinds` and these rows of this log; the same object however it came about."""
         names = self._counted[at].kinds
-        known = {seen.instance: frozenset(row.id for row in seen.rows) for seen in story.seen}
+        known = {seen.instance: frozenset(row.id for row in seen.rows) for seen in line_kinds.seen}
         instance = self._sources[at].instance
         added = {name for bit, name in enumerate(names) if kinds >> min(bit, room_scan.KINDS) & 1}
         known[instance] = known.get(instance, frozenset()) | added
         key = tuple(sorted(known.items()))
-        if key not in self._stories:
-            self._stories[key] = LineKinds(tuple(self._seen(*each) for each in key))
-        return self._stories[key]
+        if key not in self._known:
+            self._known[key] = LineKinds(tuple(self._seen(*each) for each in key))
+        return self._known[key]
 
     def _seen(self, instance: str, names: frozenset[str]) -> RowsOfInstance:
         rows = tuple(self._rows[name] for name in sorted(names, key=self._order.__getitem__))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pdctl.logs.starts_and_ends import LogEnd
 
 WHOLE = 16 << 20  # bytes of logs up to which nothing is left out of a context, and every start is looked for
-TORN = 1 << 20  # bytes of a log's beginning in which lines that are not all there are looked for
+HEAD_BYTES = 1 << 20  # bytes of a log's beginning in which lines that are not all there are looked for
 HEAD = 200  # lines of a log's beginning in which its first time is looked for
 LIMIT = 3 << 15  # bytes of each log a context is read from when there are more
 
@@ -282,7 +282,7 @@ class Library:
     def has_incomplete_lines(self, log: Log) -> bool:
         """Whether a line of its first MiB, of its end or of two samples between is not all there."""
         if log.instance not in self._incomplete:
-            raws = rejoined_lists(window.head(log, TORN, self._lines))
+            raws = rejoined_lists(window.head(log, HEAD_BYTES, self._lines))
             seen = (*(raw.line for raw in raws), *self.sample(log).rest)
             self._incomplete[log.instance] = any(map(is_incomplete, seen))
         return self._incomplete[log.instance]

@@ -39,11 +39,11 @@ class LogSample:
 
     @cached_property
     def head(self) -> tuple[bytes, ...]:
-        short = tuple(raw.line for raw in rejoined_lists(window.head(self._log, SHORT_HEAD, self._numbers)))
-        literals = [row.literal for row in self._speech.rows if Sign.STARTED in row.proves]
-        if not any(literal in line for line in short for literal in literals):
-            return short
-        return tuple(raw.line for raw in rejoined_lists(window.head(self._log, LONG_HEAD, self._numbers)))
+        long = window.head(self._log, LONG_HEAD, self._numbers)
+        short = [raw for raw in long if raw.place.offset < SHORT_HEAD]
+        text = b"\n".join(raw.line for raw in short)
+        starts = any(row.literal in text for row in self._speech.rows if Sign.STARTED in row.proves)
+        return tuple(raw.line for raw in rejoined_lists(long if starts else short))
 
     @cached_property
     def rest(self) -> tuple[bytes, ...]:

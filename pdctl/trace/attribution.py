@@ -41,7 +41,7 @@ class Attribution:
 
 
 def attribute(
-    story: RoomEvents,
+    room_events: RoomEvents,
     deployment: ObservedDeployment,
     joined: Joined,
     around: Sequence[Event],
@@ -49,26 +49,32 @@ def attribute(
     settled: Conclusion | None,
 ) -> Attribution:
     """joined: the router's attempts that can be this room. settled: counting proves that its KV cache arrived."""
-    found = _named(story, deployment)
-    found = replace(found, url=_url(story, joined))
+    found = _named(room_events, deployment)
+    found = replace(found, url=_url(room_events, joined))
     if found.decode is None and "decode" not in found.several:
-        found = replace(found, decode=_routed(story, deployment, joined, "decode"))
+        found = replace(found, decode=_routed(room_events, deployment, joined, "decode"))
     if found.requested is None and "requested" not in found.several:
-        found = replace(found, requested=_routed(story, deployment, joined, "prefill"))
+        found = replace(found, requested=_routed(room_events, deployment, joined, "prefill"))
     if found.contacted is None and "contacted" not in found.several:
-        found = replace(found, contacted=Contact(story, deployment, around).find(found.requested, found.decode, joined))
+        found = replace(
+            found, contacted=Contact(room_events, deployment, around).find(found.requested, found.decode, joined)
+        )
     if found.requested is None and found.url is None and "requested" not in found.several:
-        found = replace(found, requested=request_given_up(story, found.contacted, around, rooms, deployment))
-    return _completed(replace(found, arrived=_arrived(story, found, joined, settled)))
+        found = replace(found, requested=request_given_up(room_events, found.contacted, around, rooms, deployment))
+    return _completed(replace(found, arrived=_arrived(room_events, found, joined, settled)))
 
 
-def _named(story: RoomEvents, deployment: ObservedDeployment) -> Attribution:
+def _named(room_events: RoomEvents, deployment: ObservedDeployment) -> Attribution:
     """What the room's own lines say outright."""
-    decodes = _where(story.by("decode"), "its own lines about the room stand here")
-    decodes = decodes or _agents(story, deployment)
+    decodes = _where(room_events.by("decode"), "its own lines about the room stand here")
+    decodes = decodes or _agents(room_events, deployment)
     wanted = {
-        "requested": _where(filter(shows_request, story.events), "only a prefill that has the request writes this"),
-        "contacted": _where(filter(shows_page_list, story.events), "only a prefill that got the page list writes this"),
+        "requested": _where(
+            filter(shows_request, room_events.events), "only a prefill that has the request writes this"
+        ),
+        "contacted": _where(
+            filter(shows_page_list, room_events.events), "only a prefill that got the page list writes this"
+        ),
         "decode": decodes,
     }
     several = tuple(name for name, known in wanted.items() if len(known) > 1)
@@ -84,10 +90,10 @@ def _where(events: Iterable[Event], why: str) -> list[Conclusion]:
     return [Conclusion(name, why, (event,)) for name, event in first.items()]
 
 
-def _agents(story: RoomEvents, deployment: ObservedDeployment) -> list[Conclusion]:
+def _agents(room_events: RoomEvents, deployment: ObservedDeployment) -> list[Conclusion]:
     """NIXL: the prefill names the decode's agent, the decode's own log says which agent it is."""
     found: dict[str, Conclusion] = {}
-    for event in story.by("prefill"):
+    for event in room_events.by("prefill"):
         owner = deployment.by_agent(event.values.get("agent", ""))
         if owner is not None:
             found.setdefault(
@@ -96,15 +102,15 @@ def _agents(story: RoomEvents, deployment: ObservedDeployment) -> list[Conclusio
     return list(found.values())
 
 
-def _url(story: RoomEvents, joined: Joined) -> str | None:
+def _url(room_events: RoomEvents, joined: Joined) -> str | None:
     """As pdctl's own router says it with the room, or as all attempts that can be the room agree."""
-    urls = {event.values["prefill"] for event in story.by("router") if event.values.get("prefill")}
+    urls = {event.values["prefill"] for event in room_events.by("router") if event.values.get("prefill")}
     return next(iter(urls)) if len(urls) == 1 else joined.prefill
 
 
-def _routed(story: RoomEvents, deployment: ObservedDeployment, joined: Joined, leg: str) -> Conclusion | None:
+def _routed(room_events: RoomEvents, deployment: ObservedDeployment, joined: Joined, leg: str) -> Conclusion | None:
     """The engine the router sent this leg to, if it was there to take it."""
-    lines = [event for event in story.by("router") if event.values.get(leg)]
+    lines = [event for event in room_events.by("router") if event.values.get(leg)]
     urls = {event.values[leg] for event in lines}
     if not urls:
         url = joined.prefill if leg == "prefill" else joined.decode
@@ -122,10 +128,12 @@ def _routed(story: RoomEvents, deployment: ObservedDeployment, joined: Joined, l
     return Conclusion(owner.name, "the router sent it there, and it was up", tuple(lines[:2]))
 
 
-def _arrived(story: RoomEvents, found: Attribution, joined: Joined, settled: Conclusion | None) -> Conclusion | None:
-    if found.crossed or first_failure(story.events, "decode") or first_failure(story.events, "prefill"):
+def _arrived(
+    room_events: RoomEvents, found: Attribution, joined: Joined, settled: Conclusion | None
+) -> Conclusion | None:
+    if found.crossed or first_failure(room_events.events, "decode") or first_failure(room_events.events, "prefill"):
         return None
-    for event in story.by("decode"):
+    for event in room_events.by("decode"):
         if event.proves(Sign.CACHE_ARRIVED) or is_answer(event):
             return Conclusion(event.instance, "its own line says so", (event,))
     if joined.closed and found.decode is not None:
@@ -150,9 +158,9 @@ def _completed(found: Attribution) -> Attribution:
 
 
 class Contact:
-    def __init__(self, story: RoomEvents, deployment: ObservedDeployment, around: Sequence[Event]) -> None:
-        self._lines = story.by("decode")
-        self._story = story
+    def __init__(self, room_events: RoomEvents, deployment: ObservedDeployment, around: Sequence[Event]) -> None:
+        self._lines = room_events.by("decode")
+        self._story = room_events
         self._deployment = deployment
         self._around = around
 
@@ -256,14 +264,14 @@ BESIDE = 3.0  # seconds
 
 
 def request_given_up(
-    story: RoomEvents,
+    room_events: RoomEvents,
     contacted: Conclusion | None,
     around: Sequence[Event],
     rooms: Mapping[int, JoinableRoom],
     deployment: ObservedDeployment,
 ) -> Conclusion | None:
     """None unless exactly one request fits this room, no other room fits it, and the router's list misleads it."""
-    failed = first_failure(story.events, "decode")
+    failed = first_failure(room_events.events, "decode")
     if contacted is None or failed is None or failed.t is None:
         return None
     if not (seconds_waited(failed) or failed.proves(Sign.GAVE_UP_WAITING)):
@@ -272,7 +280,10 @@ def request_given_up(
     others = [
         one
         for one in rooms.values()
-        if one.room != story.room and one.failed is not None and abs(one.failed - at) <= BESIDE and not one.requested
+        if one.room != room_events.room
+        and one.failed is not None
+        and abs(one.failed - at) <= BESIDE
+        and not one.requested
     ]
     taken = {event.rid for event in around if event.rid and event.room}
     found = {

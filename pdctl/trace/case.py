@@ -60,32 +60,32 @@ class Case:
 
     def __init__(
         self,
-        story: RoomEvents,
+        room_events: RoomEvents,
         who: Attribution,
         deployment: ObservedDeployment,
         around: Sequence[Event],
         joined: Joined,
-        glimpse: JoinableRoom | None = None,
+        joinable: JoinableRoom | None = None,
         doubts: Sequence[CutAnswer] = (),
     ) -> None:
-        self.story = story
+        self.room_events = room_events
         self.who = who
         self.deployment = deployment
         self.around = around
         self.joined = joined
-        self.warm_up = warm_up(story, deployment)
-        self.counted = glimpse is not None and glimpse.done
+        self.warm_up = warm_up(room_events, deployment)
+        self.counted = joinable is not None and joinable.done
         self._doubts = doubts
-        self.decode_failed = first_failure(story.events, "decode")
-        self.prefill_failed = first_failure(story.events, "prefill")
+        self.decode_failed = first_failure(room_events.events, "decode")
+        self.prefill_failed = first_failure(room_events.events, "prefill")
 
     @cached_property
     def done(self) -> Event | None:
         """The line that shows the answer was complete: the decode's or the router's, or the end of a count."""
-        said = next((event for event in self.story.by("router") if event.row.phase is Phase.FINISHED), None)
+        said = next((event for event in self.room_events.by("router") if event.row.phase is Phase.FINISHED), None)
         if said is not None or self.failed or self.who.crossed:
             return None if self.failed or self.who.crossed else said
-        decode = self.story.by("decode")
+        decode = self.room_events.by("decode")
         for event in decode:
             if event.proves(Sign.REQUEST_FINISHED):
                 return event if is_answer(event) else None
@@ -103,7 +103,7 @@ class Case:
     @property
     def _doubtful(self) -> bool:
         """Its answer had begun, and may be the one that was cut short."""
-        span, decode = self.story.span, self.who.decode
+        span, decode = self.room_events.span, self.who.decode
         if span is None or decode is None:
             return False
         mine = [doubt for doubt in self._doubts if doubt.decode == decode.value]
@@ -115,7 +115,7 @@ class Case:
 
     @cached_property
     def deaths(self) -> Mapping[str, DeathProof]:
-        return deaths_in(self.deployment, self.around, self.story.span[1] if self.story.span else None)
+        return deaths_in(self.deployment, self.around, self.room_events.span[1] if self.room_events.span else None)
 
     @cached_property
     def decode(self) -> ObservedInstance | None:
@@ -147,7 +147,7 @@ class Case:
     def with_requested(self, asked: Conclusion) -> Case:
         """The same room, its request with `asked`."""
         who = replace(self.who, requested=asked)
-        case = Case(self.story, who, self.deployment, self.around, self.joined, None, self._doubts)
+        case = Case(self.room_events, who, self.deployment, self.around, self.joined, None, self._doubts)
         case.counted = self.counted
         return case
 
@@ -171,7 +171,7 @@ class Case:
             return None  # a rank's own port, which the bootstrap server gave
         if own is not None:
             return own, failed
-        span = self.story.span
+        span = self.room_events.span
         since = (span[0] if span else failed.t) - NEAR
         lines = self.lines(failed.instance, (Sign.BOOTSTRAP_DIALLED,), since, failed.t)
         found: dict[HostPort, Event] = {}
@@ -194,16 +194,18 @@ class Case:
         return None if one is None or other is None or one == other else (one, other)
 
 
-def warm_up(story: RoomEvents, deployment: ObservedDeployment) -> bool:
+def warm_up(room_events: RoomEvents, deployment: ObservedDeployment) -> bool:
     """A request of the engines themselves or of a probe, with a peer that is not there; no line shows a real one."""
     hosts = {
-        event.values["host"] for event in story.events if event.proves(Sign.REQUEST_ARRIVED) and "host" in event.values
+        event.values["host"]
+        for event in room_events.events
+        if event.proves(Sign.REQUEST_ARRIVED) and "host" in event.values
     }
-    if story.room not in deployment.warm_ups and FAKE_HOST not in hosts:
+    if room_events.room not in deployment.warm_ups and FAKE_HOST not in hosts:
         return False
     real = (
         event.proves(Sign.PAGE_LIST_SENDS) or shows_page_list(event) or (is_failure(event) and event.room is not None)
-        for event in story.events
+        for event in room_events.events
     )
     return hosts <= {FAKE_HOST} and not any(real)
 

@@ -195,10 +195,10 @@ class Conclusion:
 LEFT_CODE = "PD706"
 
 
-def is_canary(story: RoomEvents) -> bool:
+def is_canary(room_events: RoomEvents) -> bool:
     """Its request ids begin as only those of canaries do, or the router's line calls it one."""
-    named = any(rid.startswith(PREFIX) for rids in story.rids.values() for rid in rids)
-    return named or any(event.proves(Sign.CANARY) for event in story.events)
+    named = any(rid.startswith(PREFIX) for rids in room_events.rids.values() for rid in rids)
+    return named or any(event.proves(Sign.CANARY) for event in room_events.events)
 
 
 def left_on_purpose(room: Room) -> bool:

@@ -24,7 +24,7 @@ def possible_attempts(
     around: Sequence[Event],
     deployment: ObservedDeployment,
     begins: Mapping[str, float | None],
-    torn: Container[str] = (),
+    incomplete: Container[str] = (),
     *,
     whole: bool,
 ) -> tuple[RouterAttempt, ...]:
@@ -37,7 +37,7 @@ def possible_attempts(
     routers = [one for one in deployment.instances.values() if one.role == "router"]
     found = logged_attempts(around, {one.name: one.last for one in routers})
     missing = [each for one in routers for each in _outside(one, begins.get(one.name))]
-    missing += [unlogged_attempt(one.name) for one in routers if one.name in torn]
+    missing += [unlogged_attempt(one.name) for one in routers if one.name in incomplete]
     if whole and not any(one.lost for one in found):
         missing += [unlogged_attempt(one.name) for one in routers if _outnumbered(one, found, around, deployment)]
     return tuple(sorted((*found, *missing), key=lambda attempt: attempt.start))
@@ -142,7 +142,7 @@ class _Request:
             self._open(self.came, 0)
         return self.attempts
 
-    def torn(self, last: float | None, *, came: bool, left: bool) -> bool:
+    def incomplete(self, last: float | None, *, came: bool, left: bool) -> bool:
         """Lines of it are missing: some always come together. `last`: the stamp of the router's last line.
 
         came, left: this router writes a line when a request comes, and one when it goes.
@@ -231,12 +231,12 @@ def logged_attempts(events: Iterable[Event], lasts: Mapping[str, float | None]) 
         found.extend(request.all())
     came = {request.router for request in requests.values() if request.noticed}
     left = {request.router for request in requests.values() if request.gone}
-    torn = {
+    incomplete = {
         request.router
         for request in requests.values()
-        if request.torn(lasts.get(request.router), came=request.router in came, left=request.router in left)
+        if request.incomplete(lasts.get(request.router), came=request.router in came, left=request.router in left)
     }
-    found.extend(unlogged_attempt(router) for router in sorted(torn))
+    found.extend(unlogged_attempt(router) for router in sorted(incomplete))
     return tuple(sorted(found, key=lambda attempt: attempt.start))
 
 

@@ -48,16 +48,16 @@ def room_summaries(library: Library) -> tuple[RoomSummary, ...]:
     most need it (those that broke, then the latest) are traced in full, so that a row says what `trace` says.
     """
     tracer = Tracer(library)
-    sketches: dict[
+    known_kinds: dict[
         int, tuple[all_rooms.LineKinds, KindsSummary]
-    ] = {}  # the story is kept, so that its id stays its own
+    ] = {}  # the object is kept, so that its id stays its own
     found: dict[int, RoomSummary] = {}
     for seen in library.rooms():
         if seen.room in tracer.deployment.warm_ups:
             continue
-        known = sketches.get(id(seen.story))
+        known = known_kinds.get(id(seen.line_kinds))
         if known is None:
-            known = sketches[id(seen.story)] = (seen.story, _known_of(seen.story, tracer))
+            known = known_kinds[id(seen.line_kinds)] = (seen.line_kinds, _known_of(seen.line_kinds, tracer))
         found[seen.room] = _listed(seen, known[1])
     if sum(log.size for log in library.logs) <= WHOLE:
         for summary in _urgent(found.values()):
@@ -89,15 +89,15 @@ def _urgent(found: Iterable[RoomSummary]) -> Iterator[RoomSummary]:
     return iter(ranked[:TRACED])
 
 
-def _traced(room: Room, sketched: RoomSummary) -> RoomSummary:
+def _traced(room: Room, listed: RoomSummary) -> RoomSummary:
     """seconds: what a time-out says it waited before the first line counts."""
-    seconds = sketched.seconds
+    seconds = listed.seconds
     if room.began is not None and room.ended is not None:
         waited = min((one.start for one in room.durations if one.start is not None), default=0.0)
         seconds = room.ended - room.began - min(0.0, waited)
     return RoomSummary(
         room.room, room.prefill_requested, room.decode, room.phase_reached, seconds, room.outcome,
-        room.cause.code if room.cause else "", room.began, sketched.lines, room.canary,
+        room.cause.code if room.cause else "", room.began, listed.lines, room.canary,
     )  # fmt: skip
 
 
@@ -116,20 +116,20 @@ class KindsSummary(NamedTuple):
 
 def summary_of_kinds(told: all_rooms.LineKinds, deployment: ObservedDeployment) -> KindsSummary:
     """None, "" and UNKNOWN where the kinds of lines alone do not tell; `trace` may know more, and nothing else."""
-    story = RoomEvents(1, tuple(_one_line_of_each(told)), {})
-    who = attribute(story, deployment, NO_ATTEMPT, (), {}, None)
-    case = Case(story, who, deployment, (), NO_ATTEMPT)
+    room_events = RoomEvents(1, tuple(_one_line_of_each(told)), {})
+    who = attribute(room_events, deployment, NO_ATTEMPT, (), {}, None)
+    case = Case(room_events, who, deployment, (), NO_ATTEMPT)
     ended, _ = outcome(case, {}, None)
     found = next((finding for check in CAUSES_BY_KINDS if (finding := check(case)) is not None), None)
     if found is None and ended is RoomOutcome.FAILED and client_requests.only_aborted(case):
         return KindsSummary(
             who.requested.value if who.requested else None, who.decode.value if who.decode else None,
-            phase_reached(case, RoomOutcome.ABORTED), RoomOutcome.ABORTED, CLIENT_LEFT, is_canary(story),
+            phase_reached(case, RoomOutcome.ABORTED), RoomOutcome.ABORTED, CLIENT_LEFT, is_canary(room_events),
         )  # fmt: skip
     return KindsSummary(
         who.requested.value if who.requested else None, who.decode.value if who.decode else None,
         phase_reached(case, ended), ended, found.code if found else "",
-        is_canary(story),
+        is_canary(room_events),
     )  # fmt: skip
 
 
@@ -193,12 +193,12 @@ def last_failed(library: Library) -> int:
 
 def _nothing_failed(library: Library) -> NotFoundError:
     """That no line names a room that failed is no good news where an instance died or no line was understood."""
-    hints = ListNotes(library)
-    if hints.died:
-        names = ", ".join(hints.died)
+    notes = ListNotes(library)
+    if notes.died:
+        names = ", ".join(notes.died)
         return NotFoundError(f"no line names a room that failed, but {names} died", DIAGNOSE)
-    if hints.strange:
-        return NotFoundError(f"no line names a room that failed; {'; '.join(hints.strange)}", DIAGNOSE)
+    if notes.strange:
+        return NotFoundError(f"no line names a room that failed; {'; '.join(notes.strange)}", DIAGNOSE)
     return NotFoundError("no room failed in these logs", LIST)
 
 

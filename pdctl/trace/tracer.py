@@ -59,29 +59,29 @@ class Tracer:
         self._torn = frozenset(log.instance for log in routers if library.has_incomplete_lines(log))
 
     def trace(self, room: int) -> Room:
-        story = gather_room_events(self._library, room)
-        around = self._surroundings(story)
+        room_events = gather_room_events(self._library, room)
+        around = self._surroundings(room_events)
         joined = around.joins.of(room) if room in around.rooms else NO_ATTEMPT
         settled = around.ledger.arrived(room) if around.ledger else None
-        deployment = self.deployment.at(story.span[0] if story.span else None)
+        deployment = self.deployment.at(room_events.span[0] if room_events.span else None)
         who = Attribution()
-        if not warm_up(story, deployment):
-            who = attribute(story, deployment, joined, around.lines, around.rooms, settled)
-        case = Case(story, who, deployment, around.lines, joined, around.rooms.get(room), around.cut_answers)
+        if not warm_up(room_events, deployment):
+            who = attribute(room_events, deployment, joined, around.lines, around.rooms, settled)
+        case = Case(room_events, who, deployment, around.lines, joined, around.rooms.get(room), around.cut_answers)
         verdict = judge(case)
         if verdict.finding is not None and verdict.finding.asked is not None:
             case = case.with_requested(verdict.finding.asked)
         ended, shown = outcome(case, around.rooms, verdict.finding)
         told = room_report(case, ended, shown, verdict, missing_evidence(case, ended, verdict.fix))
-        unnamed = any(event.instance in self.mixed for event in story.events)
+        unnamed = any(event.instance in self.mixed for event in room_events.events)
         return _without_verdict(told, self.mixed) if unnamed else told
 
-    def _surroundings(self, story: RoomEvents) -> Surroundings:
+    def _surroundings(self, room_events: RoomEvents) -> Surroundings:
         if sum(log.size for log in self._library.logs) <= WHOLE:
             if self._whole is None:
                 self._whole = self._study(self._library.context(float("-inf"), float("inf")), whole=True)
             return self._whole
-        span = story.span
+        span = room_events.span
         if span is None:
             return self._study(self._finals(), whole=False)
         lines = self._library.context(span[0] - PATIENCE, span[1] + AFTER, focus=span)
@@ -118,7 +118,7 @@ ROLES = ("router", "prefill", "decode", "")
 
 
 def room_report(
-    case: Case, ended: RoomOutcome, shown: Event | None, verdict: Verdict, lacking: tuple[MissingEvidence, ...]
+    case: Case, ended: RoomOutcome, shown: Event | None, verdict: Verdict, missing: tuple[MissingEvidence, ...]
 ) -> Room:
     who = case.who
     lines = _lines(case)
@@ -131,14 +131,14 @@ def room_report(
     since_began = common.since_began
 
     steps = tuple(_sorted(_step(event, since_began(event), common.step_s) for event in lines))
-    measured = durations(case.story.events, common.exactly)
+    measured = durations(case.room_events.events, common.exactly)
     if began is not None:
         measured += at_router(case.joined.attempts, began)
     measured = common.started(measured)
     code = verdict.cause.code if verdict.cause else ""
     return Room(
-        case.story.room,
-        {name: ", ".join(rids) for name, rids in case.story.rids.items()},
+        case.room_events.room,
+        {name: ", ".join(rids) for name, rids in case.room_events.rids.items()},
         ended,
         _value(who.requested),
         _value(who.contacted),
@@ -147,7 +147,7 @@ def room_report(
         verdict.cause,
         steps,
         _evidence(case, verdict, shown),
-        lacking,
+        missing,
         verdict.fix,
         began,
         ended_at,
@@ -161,13 +161,13 @@ def room_report(
         {name: known.why for name, known in _attributes(case) if known is not None},
         room_notes(case, verdict, ended),
         case.warm_up,
-        is_canary(case.story),
+        is_canary(case.room_events),
     )
 
 
 def _lines(case: Case) -> tuple[Event, ...]:
     """The room's own, and the router's of the one attempt it can have been."""
-    found = list(case.story.events)
+    found = list(case.room_events.events)
     listed = [attempt for attempt in case.joined.attempts if attempt.listed]
     if len(case.joined.attempts) == len(listed) == 1:
         seen = {(event.place.file, event.place.offset) for event in found}

@@ -91,11 +91,11 @@ def outcome(
     """The outcome, and the line that shows it where one does."""
     if case.warm_up:
         return RoomOutcome.UNKNOWN, None
-    turned_away = next((event for event in case.story.by("router") if event.row.phase is Phase.REFUSED), None)
+    turned_away = next((event for event in case.room_events.by("router") if event.row.phase is Phase.REFUSED), None)
     if turned_away is not None:
         return RoomOutcome.REFUSED, turned_away
     dead_processes = (Phase.FAILED, Phase.ABORTED)
-    refused = next((event for event in case.story.by("router") if event.row.phase in dead_processes), None)
+    refused = next((event for event in case.room_events.by("router") if event.row.phase in dead_processes), None)
     if refused is not None and refused.row.phase is Phase.ABORTED and case.done is not None:
         refused = None  # the client left when its answer was complete
     if finding is not None and finding.code == CLIENT_LEFT:
@@ -105,7 +105,7 @@ def outcome(
         return RoomOutcome.FAILED, broken
     if case.done is not None:
         return RoomOutcome.OK, case.done
-    if finding is not None and finding.code in FATAL and case.story.events:
+    if finding is not None and finding.code in FATAL and case.room_events.events:
         return RoomOutcome.FAILED, None
     pending = _pending(case, rooms)
     if pending is not None:
@@ -115,23 +115,23 @@ def outcome(
 
 def _pending(case: Case, rooms: Mapping[int, JoinableRoom]) -> Event | None:
     """A shutdown found the room's request still there: by its id, or because no other can be meant."""
-    for name in {event.instance for event in case.story.events if event.role in ("prefill", "decode")}:
+    for name in {event.instance for event in case.room_events.events if event.role in ("prefill", "decode")}:
         for event in case.around:
             if event.instance != name or not event.proves(Sign.DRAINED):
                 continue
             left = event.values.get("left", "0")
-            if any(rid in event.values.get("rids", "") for rid in case.story.rids.get(name, ())):
+            if any(rid in event.values.get("rids", "") for rid in case.room_events.rids.get(name, ())):
                 return event
             open_rooms = [one.room for one in rooms.values() if one.decode == name and not (one.done or one.failed)]
-            if left.isdigit() and left == str(len(open_rooms)) and case.story.room in open_rooms:
+            if left.isdigit() and left == str(len(open_rooms)) and case.room_events.room in open_rooms:
                 return event
     return None
 
 
 def _log_ends_early(case: Case) -> bool:
     """The log of its decode ends, untold, right behind the room's last line."""
-    span, decode = case.story.span, case.decode
-    if span is None or decode is None or decode.clean or not case.story.by("decode"):
+    span, decode = case.room_events.span, case.decode
+    if span is None or decode is None or decode.clean or not case.room_events.by("decode"):
         return False
     return decode.ends_behind(span[1])
 
@@ -140,7 +140,7 @@ def phase_reached(case: Case, ended: RoomOutcome) -> Phase | None:
     """The furthest step any line proves; an end is no step, but a good one is the last."""
     if ended is RoomOutcome.OK:
         return Phase.FINISHED
-    found = [phase for event in case.story.events if (phase := step_reached(event)) is not None]
+    found = [phase for event in case.room_events.events if (phase := step_reached(event)) is not None]
     if case.who.requested is not None:
         found.append(Phase.RECEIVED)
     if case.who.contacted is not None:
@@ -165,38 +165,38 @@ def missing_evidence(case: Case, outcome: RoomOutcome, fix: str) -> tuple[Missin
 
 
 def _missing_evidence(case: Case, outcome: RoomOutcome, fix: str) -> Iterator[MissingEvidence]:
-    who, house = case.who, case.deployment
-    for role, instances in (("prefill", house.prefills), ("decode", house.decodes)):
+    who, deployment = case.who, case.deployment
+    for role, instances in (("prefill", deployment.prefills), ("decode", deployment.decodes)):
         if not instances:
             yield MissingEvidence(f"no {role}'s log is here", NO_LOG)
     if who.requested is None or who.requested.by_elimination:
         yield from _missing_request(case)
     if who.contacted is None and not _nobody(case):
         yield MissingEvidence("which prefill got the decode's page list", _contact_flag(case))
-    if who.decode is None and house.decodes:
-        quiet = [one for one in house.decodes if not one.identity.log_requests]
+    if who.decode is None and deployment.decodes:
+        quiet = [one for one in deployment.decodes if not one.identity.log_requests]
         if quiet:
             yield MissingEvidence("which decode had the room", f"{LOG_REQUESTS} on {_names(quiet)}")
         else:
             yield MissingEvidence("which decode had the room: none of them logged it", "give the logs of all decodes")
-    timed = next((event for event in case.story.by("decode") if event.proves(Sign.DECODE_TIMES)), None)
+    timed = next((event for event in case.room_events.by("decode") if event.proves(Sign.DECODE_TIMES)), None)
     if PLACEHOLDER in fix:
         yield MissingEvidence("the bootstrap ports of the prefills", "give their logs from the start (server_args=…)")
     if outcome in (RoomOutcome.UNKNOWN, RoomOutcome.INCOMPLETE) and timed is not None:
         left = f"how the room ended: {timed.instance} had done its part and logged no answer, as for a client that left"
         yield MissingEvidence(left, "read the log of the router, or ask the client")
     elif outcome in (RoomOutcome.UNKNOWN, RoomOutcome.INCOMPLETE):
-        flag = f"{TIME_STATS} on {_names((*house.prefills, *house.decodes))}"
+        flag = f"{TIME_STATS} on {_names((*deployment.prefills, *deployment.decodes))}"
         yield MissingEvidence("how the room ended: a room that goes well leaves no line", flag)
 
 
 def _missing_request(case: Case) -> Iterator[MissingEvidence]:
-    house = case.deployment
-    if case.who.url is not None and house.at_url(case.who.url) is None:
+    deployment = case.deployment
+    if case.who.url is not None and deployment.at_url(case.who.url) is None:
         yield MissingEvidence(f"the router sent the request to {case.who.url}, which none of these logs is", NO_LOG)
         return
-    quiet = [one for one in house.prefills if not one.identity.log_requests]
-    if quiet or not house.prefills:
+    quiet = [one for one in deployment.prefills if not one.identity.log_requests]
+    if quiet or not deployment.prefills:
         flag = f"{LOG_REQUESTS} on {_names(quiet)}" if quiet else NO_LOG
         yield MissingEvidence("which prefill got the HTTP request", flag)
     elif case.prefill is not None:
@@ -235,7 +235,7 @@ def _names_every_room(one: ObservedInstance) -> bool:
 
 def _gone(case: Case) -> bool:
     """The only decode it can have been was dead before the room began."""
-    span, decode = case.story.span, case.decode
+    span, decode = case.room_events.span, case.decode
     death = case.deaths.get(decode.name) if decode is not None and case.who.decode is None else None
     return death is not None and span is not None and death.at <= span[0] + NEAR
 
@@ -268,17 +268,17 @@ def room_notes(case: Case, verdict: Verdict, ended: RoomOutcome) -> tuple[str, .
 def _room_notes(case: Case, verdict: Verdict, ended: RoomOutcome) -> Iterator[str]:
     if case.warm_up:
         yield (
-            f"PD716 room-zero: room {case.story.room} is no user's: engines and probes send it with a peer that is not "
-            "there, for warm-up and health; no KV cache moves, and it says nothing about any pair"
+            f"PD716 room-zero: room {case.room_events.room} is no user's: engines and probes send it with a peer that is "
+            "not there, for warm-up and health; no KV cache moves, and it says nothing about any pair"
         )
         return
-    if is_canary(case.story):
+    if is_canary(case.room_events):
         yield "the room is a canary, not a user's request: pdctl doctor or the router sent it to try the pair"
-    if not case.story.events:
-        yield f"no line of these logs names room {case.story.room}; it may have been sent elsewhere"
+    if not case.room_events.events:
+        yield f"no line of these logs names room {case.room_events.room}; it may have been sent elsewhere"
     for name in case.who.several:
         yield f"{SEVERAL[name]}: the room was sent twice, or used for two requests"
-    for name, rids in case.story.rids.items():
+    for name, rids in case.room_events.rids.items():
         if len(rids) > 1:
             yield f"{name} had the room for {len(rids)} requests: {', '.join(rids)}"
     url = case.who.url
@@ -309,7 +309,7 @@ def _nulls(case: Case, verdict: Verdict) -> Iterator[str]:
 
 def _given_up(case: Case) -> Iterator[str]:
     """Requests given up where they may have waited for this room's page list: no line says which room they had."""
-    asked, met, span = case.who.requested, case.who.contacted, case.story.span
+    asked, met, span = case.who.requested, case.who.contacted, case.room_events.span
     if met is None or span is None or (asked is not None and not asked.by_elimination):
         return
     named = {event.rid for event in case.around if event.rid and event.room}

@@ -24,7 +24,7 @@ UTC = dt.timezone.utc
 
 
 def told(room: all_rooms.RoomSeen) -> set[tuple[str, str]]:
-    return {(seen.instance, row.id) for seen in room.story.seen for row in seen.rows}
+    return {(seen.instance, row.id) for seen in room.line_kinds.seen for row in seen.rows}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -57,7 +57,7 @@ def test_rooms_with_the_same_story_share_it(tmp_path: Path, environ: dict[str, s
     (tmp_path / "p.log").write_text(lines)
     found = list(Library(open_logs([str(tmp_path)]), environ=environ).rooms())
     assert len(found) == 5000
-    assert len({room.story for room in found}) == 1
+    assert len({room.line_kinds for room in found}) == 1
     assert {room.lines for room in found} == {2}
 
 

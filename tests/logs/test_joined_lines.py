@@ -13,8 +13,8 @@ FORGED = b"[2026-11-21 02:02:26.124 TP0] Scheduler hit an exception: Traceback (
 
 
 def test_a_line_torn_by_another_process_is_two() -> None:
-    torn = HEAD + b"Load weight en"
-    assert split_joined_lines(torn + FORGED) == [(0, torn), (len(torn), FORGED)]
+    cut_off = HEAD + b"Load weight en"
+    assert split_joined_lines(cut_off + FORGED) == [(0, cut_off), (len(cut_off), FORGED)]
 
 
 @for_each(

@@ -71,11 +71,11 @@ def _misled(
 
 def _sent(case: Case, instance: ObservedInstance | None) -> tuple[str, tuple[Proof, ...]]:
     """The bootstrap port this prefill's requests carry: "null", digits, or "" when no line says."""
-    for event in case.story.events:
+    for event in case.room_events.events:
         if event.proves(Sign.REQUEST_ARRIVED) and event.values.get("port"):
             port = "null" if event.values["port"] == "None" else event.values["port"]
             return port, (Proof(f"the request carried bootstrap port {port}", event),)
-    own = [event for event in case.story.by("router") if "addr" in event.values]
+    own = [event for event in case.room_events.by("router") if "addr" in event.values]
     if own:
         address = parse_address(own[0].values["addr"])
         port = "null" if address is None or address.port is None else str(address.port)
@@ -265,7 +265,7 @@ def _by_elimination(
     Its silence counts where its own lines tell of the page list: at that level it would have told of the cache, too.
     Nothing follows where an attempt of the router that can be this room went to another prefill than the one left.
     """
-    if not any(event.instance == met.value and shows_page_list(event) for event in case.story.events):
+    if not any(event.instance == met.value and shows_page_list(event) for event in case.room_events.events):
         return None
     prefills = [one.name for one in case.deployment.prefills]
     others = [name for name in prefills if name != met.value]

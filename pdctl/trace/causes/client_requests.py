@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def client_left(case: Case) -> CauseFinding | None:
     """The request was aborted from outside, before anything else went wrong."""
-    events = case.story.events
+    events = case.room_events.events
     gone = [event for event in events if event.proves(Sign.CLIENT_LEFT) or phrases.client_closed(event.text)]
     at_router = any(event.role == "router" for event in gone)
     if case.done is not None or case.who.crossed or not (case.failed or at_router) or not _sound(case):
@@ -29,14 +29,16 @@ def client_left(case: Case) -> CauseFinding | None:
     others = [event for event in ends if event not in aborts and not is_abort_notice(event) and event not in gone]
     engines = [event for event in aborts if event.role != "router"]
     first = next(iter(engines or aborts), None)
-    told = at_router or (bool(gone) and is_canary(case.story))  # doctor leaves some, and asks at once what is there
+    told = at_router or (
+        bool(gone) and is_canary(case.room_events)
+    )  # doctor leaves some, and asks at once what is there
     if first is None or others or not _alive(case, first, told=told):
         return None
     left = after(case, gone, first)
     fills = {"observed": left, "instance": first.instance}
     proofs = [Proof("the client closed the connection", event) for event in gone[:2]]
     proofs += [Proof("the request was aborted here", event) for event in aborts[:2] if event not in gone]
-    if is_canary(case.story):
+    if is_canary(case.room_events):
         why = "the request was a canary of pdctl doctor, which cuts one short to check that both sides let go of it"
         return CauseFinding("PD706", "client", why, tuple(proofs), "", fills, "make no change: nothing is wrong")
     why = "the request was aborted from outside before anything failed: the client, or a router on its behalf, gave up"
@@ -47,7 +49,7 @@ def client_left(case: Case) -> CauseFinding | None:
 
 def only_aborted(case: Case) -> bool:
     """The router says that the client left, nothing failed, and the page list met the request, in whatever order."""
-    events = case.story.events
+    events = case.room_events.events
     told = any(event.role == "router" and event.proves(Sign.CLIENT_LEFT) for event in events)
     ends = [event for event in events if is_failure(event) and not is_abort_notice(event)]
     asked, met = case.who.requested, case.who.contacted
@@ -57,7 +59,7 @@ def only_aborted(case: Case) -> bool:
 
 def after(case: Case, gone: Iterable[Event], abort: Event) -> str:
     """How long after the request came the client left, as near as its lines tell."""
-    began = case.story.span[0] if case.story.span else None
+    began = case.room_events.span[0] if case.room_events.span else None
     for event in sorted(gone, key=lambda one: one.role != "router"):
         spent = numerals.real(event.values.get("total_ms"))
         if spent is not None:
@@ -97,7 +99,7 @@ def _sound(case: Case) -> bool:
     asked, met = case.who.requested, case.who.contacted
     if case.who.arrived is not None or (asked and met and asked.value == met.value):
         return True
-    ends = {(event.role, step_reached(event)) for event in case.story.events if is_failure(event)}
+    ends = {(event.role, step_reached(event)) for event in case.room_events.events if is_failure(event)}
     if ("decode", Phase.HANDSHAKE) in ends and ("prefill", Phase.BOOTSTRAP) in ends:
         return False  # the decode had sent a page list, and the prefill that waited for it had none
     router, decode = case.router, case.decode
@@ -116,7 +118,7 @@ LEG_CODES = {"prefill": "PD713", "decode": "PD714"}
 
 def turned_away(case: Case) -> CauseFinding | None:
     """The request itself was answered 4xx, which the router hands on: no other pair would have helped."""
-    event = next((event for event in case.story.by("router") if event.row.cause == "PD718"), None)
+    event = next((event for event in case.room_events.by("router") if event.row.cause == "PD718"), None)
     if event is None:
         return None
     status = event.values["status"]
@@ -129,7 +131,7 @@ def refused(case: Case) -> CauseFinding | None:
     """The last to be asked: everything that explains the refusal stands before it."""
     if case.failed:
         return None
-    for event in case.story.by("router"):
+    for event in case.room_events.by("router"):
         found = phrases.leg_answer(event.text)
         if found is not None:
             return _refused_leg(case, event, found)

@@ -24,9 +24,9 @@ AT_ONCE = 2.0  # seconds between a router's loss of one leg and the end of the o
 
 def reused(case: Case) -> CauseFinding | None:
     """One room, two requests: the second finds the tables of the first."""
-    keyed = next((event for event in case.story.events if event.proves(Sign.ROOM_USED_UP)), None)
-    twice = [name for name, rids in case.story.rids.items() if len(rids) > 1]
-    spoken = next((event for event in case.story.events if event.row.cause == "PD707"), None)
+    keyed = next((event for event in case.room_events.events if event.proves(Sign.ROOM_USED_UP)), None)
+    twice = [name for name, rids in case.room_events.rids.items() if len(rids) > 1]
+    spoken = next((event for event in case.room_events.events if event.row.cause == "PD707"), None)
     if keyed is None and spoken is None:
         return None
     proofs: list[Proof] = []
@@ -37,16 +37,16 @@ def reused(case: Case) -> CauseFinding | None:
     if spoken is not None:
         proofs.append(Proof("its own line says so", spoken))
     culprit = keyed or spoken or proofs[0].event
-    fills = {"room": str(case.story.room), "instance": culprit.instance}
+    fills = {"room": str(case.room_events.room), "instance": culprit.instance}
     why = "two requests shared the room: the second one looked for an entry that the first one had used up"
     return CauseFinding("PD707", "router", why, tuple(proofs), culprit.instance, fills)
 
 
 def zero(case: Case) -> CauseFinding | None:
     """A decode takes the 0 it finds for "nothing written yet", and waits."""
-    first = next((event for event in case.story.events if event.role == "decode"), None)
+    first = next((event for event in case.room_events.events if event.role == "decode"), None)
     decode = case.decode
-    if case.story.room != 0 or first is None or decode is None or case.done is not None:
+    if case.room_events.room != 0 or first is None or decode is None or case.done is not None:
         return None
     if decode.identity.since is None or not behaviour.ROOM_ZERO_IS_UNWRITTEN.holds(decode.identity.since):
         return None
@@ -58,23 +58,23 @@ def zero(case: Case) -> CauseFinding | None:
 
 def shared(case: Case) -> CauseFinding | None:
     """Two requests had the room at one engine at the same time, and it failed; nothing else explains it."""
-    twice = [name for name, rids in case.story.rids.items() if len(rids) > 1 and _overlap(case, name)]
+    twice = [name for name, rids in case.room_events.rids.items() if len(rids) > 1 and _overlap(case, name)]
     if not twice or not case.failed:
         return None
     proofs: list[Proof] = []
     for name in twice:
         proofs += _had_the_room(case, name, "request")
     name = twice[0]
-    fills = {"room": str(case.story.room), "instance": name}
+    fills = {"room": str(case.room_events.room), "instance": name}
     return CauseFinding("PD707", "router", "two requests had this room at once", tuple(proofs), name, fills)
 
 
 def _overlap(case: Case, name: str) -> bool:
     """One of the requests came while another was there; one without a line of its end is taken to go on."""
-    rids = case.story.rids[name]
+    rids = case.room_events.rids[name]
     first: dict[str, float] = {}
     last: dict[str, float] = {}
-    for event in case.story.events:
+    for event in case.room_events.events:
         rid = event.rid
         if event.instance != name or rid is None or event.t is None:
             continue
@@ -88,17 +88,19 @@ def _overlap(case: Case, name: str) -> bool:
 
 def _had_the_room(case: Case, name: str, what: str) -> list[Proof]:
     """The first line of each request that `name` had the room for."""
-    rids = frozenset(case.story.rids[name])
-    first = {rid: event for event in reversed(case.story.events) if (rid := event.rid or "") in rids}
+    rids = frozenset(case.room_events.rids[name])
+    first = {rid: event for event in reversed(case.room_events.events) if (rid := event.rid or "") in rids}
     return [Proof(f"{name} had the room for {what} {rid}", event) for rid, event in first.items()]
 
 
 def sampled(case: Case) -> CauseFinding | None:
     """One request with n > 1: every sample has the room, and an id of its own."""
-    for name, rids in case.story.rids.items():
-        came = [event for event in case.story.events if event.instance == name and event.proves(Sign.REQUEST_ARRIVED)]
+    for name, rids in case.room_events.rids.items():
+        came = [
+            event for event in case.room_events.events if event.instance == name and event.proves(Sign.REQUEST_ARRIVED)
+        ]
         asked = [event for event in came if phrases.several_samples(event.text)]
-        dispatched = [event for event in case.story.by("router") if event.row.phase is Phase.DISPATCHED]
+        dispatched = [event for event in case.room_events.by("router") if event.row.phase is Phase.DISPATCHED]
         one_request = len(came) == 1 or (not came and len(dispatched) == 1)
         if len(rids) < 2 or not case.failed or not (asked or (one_request and _overlap(case, name))):
             continue
@@ -150,7 +152,7 @@ def prefill_gone(case: Case) -> CauseFinding | None:
 def first_request(case: Case) -> CauseFinding | None:
     """No line names the room, but the only decode fell over the first request it ever had: any room ended there."""
     decode = case.decode
-    if case.story.events or decode is None or decode.name not in case.deaths:
+    if case.room_events.events or decode is None or decode.name not in case.deaths:
         return None
     death = case.deaths[decode.name]
     served = [event for event in case.around if event.instance == decode.name and event.proves(Sign.SERVES)]
@@ -197,8 +199,8 @@ def _dialled(case: Case, name: str) -> bool:
 
 
 def _in_time(case: Case, death: DeathProof) -> bool:
-    """It died before the room ended; a room that was over by then has another story."""
-    span = case.story.span
+    """It died before the room ended; a room that was over by then ended of something else."""
+    span = case.room_events.span
     if span is None or case.done is not None:
         return False
     ended = max((one.t for one in (case.decode_failed, case.prefill_failed) if one and one.t is not None), default=None)
@@ -217,7 +219,7 @@ def _legs_broken(case: Case) -> list[Event]:
 
 def _fell_on(case: Case, death: DeathProof) -> bool:
     """The decode crashed in the second of its last line about this room."""
-    last = max((event.t for event in case.story.by("decode") if event.t is not None), default=None)
+    last = max((event.t for event in case.room_events.by("decode") if event.t is not None), default=None)
     return death.of is not None and last is not None and abs(death.at - last) < 1.0
 
 
@@ -232,7 +234,7 @@ def _first_traceback(crash: Event) -> str:
 
 def crashed(case: Case) -> CauseFinding | None:
     """A scheduler crash that took the room, with no better name."""
-    for name in {event.instance for event in case.story.events}:
+    for name in {event.instance for event in case.room_events.events}:
         death = case.deaths.get(name)
         if death is None or not _in_time(case, death) or death.of is not None or not case.failed:
             continue
@@ -278,10 +280,10 @@ def _pair(case: Case) -> tuple[str, str]:
 
 def mismatch_logged(case: Case) -> CauseFinding | None:
     """A mismatch the decode or prefill wrote down while the room was with it."""
-    span = case.story.span
+    span = case.room_events.span
     if span is None or case.done is not None or case.who.arrived is not None:
         return None
-    names = {event.instance for event in case.story.events}
+    names = {event.instance for event in case.room_events.events}
     for line in case.around:
         near = line.t is not None and span[0] - NEAR <= line.t <= span[1] + NEAR
         if near and line.instance in names and is_mismatch(line):

@@ -20,8 +20,8 @@ LESS = "start the router with --max-concurrent-requests N, or add decode instanc
 
 def full(case: Case) -> CauseFinding | None:
     """The decode had the room in its prealloc queue and no pages to give."""
-    failed = next((event for event in case.story.by("prefill") if _bootstrapping(event)), None)
-    decode, span = case.decode, case.story.span
+    failed = next((event for event in case.room_events.by("prefill") if _bootstrapping(event)), None)
+    decode, span = case.decode, case.room_events.span
     if failed is None or decode is None or span is None:
         return None
     late = _queued(case, failed)
@@ -31,7 +31,7 @@ def full(case: Case) -> CauseFinding | None:
         return None
     batches = case.lines(decode.name, (Sign.RUNNING,), *span)
     held = [event for event in batches if event.values.get("prealloc", "0") != "0"]
-    mine = [event for event in case.story.by("decode") if step_reached(event) is Phase.PREALLOC]
+    mine = [event for event in case.room_events.by("decode") if step_reached(event) is Phase.PREALLOC]
     if not held or not (mine or case.who.decode is None):
         return None
     queued = held[-1].values["prealloc"]
@@ -48,7 +48,7 @@ def full(case: Case) -> CauseFinding | None:
 
 def _queued(case: Case, failed: Event) -> CauseFinding | None:
     """The decode's own line of how long the room stood in its prealloc queue: longer than the prefill waited."""
-    for event in case.story.by("decode"):
+    for event in case.room_events.by("decode"):
         seconds = numerals.real(event.values.get("seconds")) or 0.0
         if not event.proves(Sign.WAITED_FOR_PAGES) or not seconds > seconds_waited(failed) > 0:
             continue
@@ -72,14 +72,14 @@ def leg_missing(case: Case) -> CauseFinding | None:
     if case.who.arrived is not None or not case.failed:
         return None
     decodes, prefills = case.deployment.decodes, case.deployment.prefills
-    if case.prefill_failed and not case.story.by("decode") and _bootstrapping(case.prefill_failed):
-        lacking = _logging(decodes, case.prefill_failed)
-        if decodes and len(lacking) == len(decodes):
-            return _leg_missing(case, ", ".join(lacking), case.prefill_failed)
-    if case.decode_failed and not case.story.by("prefill") and case.deployment.complete():
-        lacking = _logging(prefills, case.decode_failed)
-        if prefills and len(lacking) == len(prefills):
-            return _leg_missing(case, ", ".join(lacking), case.decode_failed)
+    if case.prefill_failed and not case.room_events.by("decode") and _bootstrapping(case.prefill_failed):
+        missing = _logging(decodes, case.prefill_failed)
+        if decodes and len(missing) == len(decodes):
+            return _leg_missing(case, ", ".join(missing), case.prefill_failed)
+    if case.decode_failed and not case.room_events.by("prefill") and case.deployment.complete():
+        missing = _logging(prefills, case.decode_failed)
+        if prefills and len(missing) == len(prefills):
+            return _leg_missing(case, ", ".join(missing), case.decode_failed)
     return None
 
 

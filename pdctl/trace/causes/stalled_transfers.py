@@ -32,7 +32,7 @@ def cause_logged(case: Case) -> CauseFinding | None:
     """A line about this very room that names its cause."""
     if case.who.arrived is not None:
         return None
-    for event in case.story.events:
+    for event in case.room_events.events:
         if event.row.cause and not event.row.echo and event.row.cause not in ELSEWHERE:
             owner = event.instance
             if event.row.cause == UNREACHED:
@@ -58,7 +58,7 @@ def never_completed(case: Case) -> CauseFinding | None:
         return None
     if not (seconds_waited(failed) or failed.proves(Sign.GAVE_UP_WAITING)):
         return None
-    sent = next((event for event in case.story.by("prefill") if event.proves(Sign.CACHE_SENDS)), None)
+    sent = next((event for event in case.room_events.by("prefill") if event.proves(Sign.CACHE_SENDS)), None)
     seconds = seconds_waited(failed)
     fills = {
         "prefill": asked.value, "decode": failed.instance, "instance": asked.value,
@@ -74,7 +74,7 @@ def never_completed(case: Case) -> CauseFinding | None:
 def slow(case: Case) -> CauseFinding | None:
     """The cache moved at a crawl: it took seconds, at a speed no fabric has."""
     crawling = []
-    for event in case.story.events:
+    for event in case.room_events.events:
         size, seconds = moved(event) or (0.0, 0.0)
         if seconds >= LONG and size / seconds < SLOW * 1e9:
             crawling.append((seconds, size, event))
@@ -131,9 +131,9 @@ class Suspect(NamedTuple):
 
 def hung(case: Case) -> CauseFinding | None:
     """One of the two sides, of which others say that it did not answer, or which read this room's message too late."""
-    span = case.story.span
+    span = case.room_events.span
     ends = [case.decode_failed, case.prefill_failed]
-    ends += [event for event in case.story.by("router") if event.row.phase is Phase.FAILED][:1]
+    ends += [event for event in case.room_events.by("router") if event.row.phase is Phase.FAILED][:1]
     stamps = [event.t for event in ends if event is not None and event.t is not None]
     if span is None or not stamps or case.done is not None:
         return None
@@ -164,8 +164,8 @@ def _met(case: Case) -> Iterator[ObservedInstance]:
 
 def _handed_over(case: Case) -> bool:
     """The KV cache was on the decode before the room ended, and the router did not wait for the prefill's answer."""
-    arrived = any(event.proves(Sign.CACHE_ARRIVED) for event in case.story.by("decode"))
-    return arrived and not any(phrases.prefill_overdue(event.text) for event in case.story.by("router"))
+    arrived = any(event.proves(Sign.CACHE_ARRIVED) for event in case.room_events.by("decode"))
+    return arrived and not any(phrases.prefill_overdue(event.text) for event in case.room_events.by("router"))
 
 
 def _suspect(case: Case, one: ObservedInstance, began: float, ended: float) -> Suspect | None:
@@ -177,7 +177,7 @@ def _suspect(case: Case, one: ObservedInstance, began: float, ended: float) -> S
     late = silence is not None and _unread(case, one, silence, ended)
     overdue = _overdue(case, one, silence) if silence is not None else None
     if silence is not None:
-        missed += tuple(event for event in case.story.events if _unregistered(event, one, case))
+        missed += tuple(event for event in case.room_events.events if _unregistered(event, one, case))
     if not missed and not late and overdue is None:
         return None
     return Suspect(one, missed, silence, late, overdue)
@@ -251,18 +251,20 @@ def _unread(case: Case, one: ObservedInstance, silence: Silence, ended: float) -
     """
     if silence.before is None or silence.until < ended - 1.0:
         return False
-    lag, error = _lag(case.story.events, one, silence), _clock_error(case, one)
+    lag, error = _lag(case.room_events.events, one, silence), _clock_error(case, one)
     return lag is not None and error is not None and lag - error >= (BUSY if _ran(case, one) else STILL)
 
 
 def _ran(case: Case, one: ObservedInstance) -> bool:
     """The room was running there."""
-    return any(event.instance == one.name and event.proves(Sign.CACHE_ARRIVED) for event in case.story.by("decode"))
+    return any(
+        event.instance == one.name and event.proves(Sign.CACHE_ARRIVED) for event in case.room_events.by("decode")
+    )
 
 
 def _overdue(case: Case, one: ObservedInstance, silence: Silence) -> Event | None:
     """Its own time-out of this room, behind the silence: it came late, and it was awake for little of the limit."""
-    for event in case.story.events:
+    for event in case.room_events.events:
         spent = phrases.timed_out(event.text)
         if event.instance != one.name or event.t is None or event.t < silence.until or spent is None:
             continue
@@ -309,7 +311,7 @@ def _clock_error(case: Case, one: ObservedInstance) -> float | None:
         out: dict[int, float] = {}
         back: dict[int, float] = {}
         for event in case.around:
-            if event.room is None or event.t is None or event.room == case.story.room:
+            if event.room is None or event.t is None or event.room == case.room_events.room:
                 continue
             if event.instance != one.name and sent(event):
                 out.setdefault(event.room, event.t)
