@@ -268,8 +268,8 @@ def room_notes(case: Case, verdict: Verdict, ended: RoomOutcome) -> tuple[str, .
 def _room_notes(case: Case, verdict: Verdict, ended: RoomOutcome) -> Iterator[str]:
     if case.warm_up:
         yield (
-            f"PD716 room-zero: room {case.room_events.room} is no user's: engines and probes send it with a peer that is "
-            "not there, for warm-up and health; no KV cache moves, and it says nothing about any pair"
+            f"PD716 room-zero: room {case.room_events.room} is no user's: engines and probes send it with a peer that "
+            "is not there, for warm-up and health; no KV cache moves, and it says nothing about any pair"
         )
         return
     if is_canary(case.room_events):
