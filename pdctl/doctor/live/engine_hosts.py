@@ -69,20 +69,6 @@ def missing(facts: Facts) -> list[Finding] | Skipped | Unknown:
     ]
 
 
-def missing_planned(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD401 before anything runs: the devices a topology names, on the host it would run on."""
-    plan, host = facts.plan, facts.host
-    if plan is None or host is None or plan.target != "local":
-        return Skipped("no topology that runs on this host")
-    wanted = {device for one in plan.instances for device in one.serving.ib_devices}
-    return [
-        finding("PD401", name, observed=device, expected=", ".join(_names(facts)) or "none", evidence=())
-        for device in sorted(wanted)
-        if device not in _names(facts)
-        for name in [names([one.name for one in plan.instances if device in one.serving.ib_devices])]
-    ]
-
-
 def port_down(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD402: a device in use whose port is not active."""
     used = _used(facts)
@@ -298,7 +284,7 @@ def _used(facts: Facts) -> list[RdmaDevice] | Skipped | Unknown:
     seen = _asked(facts)
     if not isinstance(seen, list):
         return seen
-    host: Host | None = facts.host
+    host = facts.host
     rdma = [
         engine for engine in seen if server_info.backend(engine) in RDMA_BACKENDS and not server_info.on_cpu(engine)
     ]
@@ -310,23 +296,21 @@ def _used(facts: Facts) -> list[RdmaDevice] | Skipped | Unknown:
 
 def judged(judge: Callable[[Servers], Verdict], facts: Facts) -> list[Finding] | Skipped | Unknown:
     """A question for a command line, asked of this shell's environment beside what runs here."""
-    engines = here(facts)
-    if facts.host is None:
-        return Unknown("this host was not looked at")
-    if not engines:
-        return Skipped(NOT_HERE)
-    sides = _sides(facts.host, engines)
+    engines, host = _asked(facts), facts.host
+    if not isinstance(engines, list):
+        return engines
+    assert host is not None  # as above
+    sides = _sides(host, engines)
     verdict = judge(Servers(sides, sides, ()))
-    return verdict if isinstance(verdict, Skipped | Unknown) else [_at(one, facts.host) for one in verdict]
+    return verdict if isinstance(verdict, Skipped | Unknown) else [_at(one, host) for one in verdict]
 
 
 def _sides(host: Host, engines: Sequence[Engine]) -> tuple[Server, ...]:
     """One per role and backend: what differs between the others is not asked about."""
     groups: dict[tuple[str, str, bool], list[Engine]] = {}
     for engine in engines:
-        groups.setdefault((engine.endpoint.role, server_info.backend(engine), server_info.on_cpu(engine)), []).append(
-            engine
-        )
+        kind = (engine.endpoint.role, server_info.backend(engine), server_info.on_cpu(engine))
+        groups.setdefault(kind, []).append(engine)
     env = {name: WrittenSetting(name, value, PLACE) for name, value in host.environ.items()}
     found: list[Server] = []
     for (role, backend, cpu), some in groups.items():
@@ -354,11 +338,10 @@ def _at(found: Finding, host: Host) -> Finding:
 
 def files(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD804: fewer files than an engine needs that talks to every rank while all its slots are taken."""
-    host, engines = facts.host, here(facts)
-    if host is None:
-        return Unknown("this host was not looked at")
-    if not engines:
-        return Skipped(NOT_HERE)
+    engines, host = _asked(facts), facts.host
+    if not isinstance(engines, list):
+        return engines
+    assert host is not None  # as above
     ranks = sum(server_info.ranks(engine) or 1 for engine in facts.engines)
     slots = max((engine.number("max_running_requests") or 0 for engine in engines), default=0)
     needed = BASE + PER_RANK * ranks + 2 * slots
@@ -370,7 +353,6 @@ def files(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 CHECKS = (
     Check("PD401", LOCAL, missing),
-    Check("PD401", (Needs.TOPOLOGY, Needs.HOST), missing_planned),
     Check("PD402", LOCAL, port_down),
     Check("PD403", LOCAL, gids),
     Check("PD404", LOCAL, memlock),

@@ -1,4 +1,4 @@
-"""Could the planned deployment start on this host? PD218 and PD408."""
+"""Could the planned deployment start on this host? PD218, PD401 and PD408."""
 
 from __future__ import annotations
 
@@ -64,6 +64,23 @@ def _taken(name: str, port: BoundPort, holder: Holder) -> Finding:
     return replace(found, headline=f"port {port.port} ({name}, {port.purpose}) is taken by {holder}")
 
 
+def missing_devices(facts: Facts) -> list[Finding] | Skipped:
+    """PD401: an RDMA device that the topology names, and this host does not have."""
+    plan, host = facts.plan, facts.host
+    if plan is None or host is None or plan.target != "local":
+        return NOT_LOCAL
+    there = [device.name for device in host.rdma]
+    users: dict[str, list[str]] = {}
+    for one in plan.instances:
+        for device in dict.fromkeys(one.serving.ib_devices):
+            users.setdefault(device, []).append(one.name)
+    return [
+        finding("PD401", names(who), observed=device, expected=", ".join(there) or "none", evidence=())
+        for device, who in sorted(users.items())
+        if device not in there
+    ]
+
+
 def nixl(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD408: the transfer library is not there, or there twice in different builds."""
     plan, host = facts.plan, facts.host
@@ -95,5 +112,6 @@ def _nixl(host: Host, who: str) -> list[Finding]:
 LOCAL = (Needs.TOPOLOGY, Needs.HOST)
 CHECKS = (
     Check("PD218", (Needs.TOPOLOGY, Needs.ENDPOINT, Needs.HOST), taken),
+    Check("PD401", LOCAL, missing_devices),
     Check("PD408", LOCAL, nixl),
 )
