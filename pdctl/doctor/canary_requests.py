@@ -15,6 +15,7 @@ from pdctl.engines.sglang.faults import Release, hits
 from pdctl.fleet import canary_probe, queue_probe
 from pdctl.fleet.address import bracketed
 from pdctl.fleet.canary_probe import Prompt, Side
+from pdctl.fleet.observations import CANCEL, N2
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +35,8 @@ LONGEST = 1_000_000  # tokens of an over-long prompt; a limit above it is not tr
 # What must not be sent to a release with that fault (engines/sglang/faults.py): it ends a thread or a process of the
 # prefill.
 HARM: dict[str, tuple[str, ...]] = {
-    "abort-kills-bootstrap-thread": (canary_probe.CANCEL, canary_probe.N2),
-    "samples-end-prefill": (canary_probe.N2,),
+    "abort-kills-bootstrap-thread": (CANCEL, N2),
+    "samples-end-prefill": (N2,),
 }
 PLAIN_IDS = tuple(range(5, 17))  # for engines without a tokenizer: any known ids will do
 

@@ -16,6 +16,7 @@ from pdctl.doctor.facts import Depth
 from pdctl.doctor.finding import CanaryCell, Checked, CheckStatus, Report, names
 from pdctl.doctor.selection import EVERYTHING, ORDER, failing, weigh
 from pdctl.errors import ExitCode
+from pdctl.fleet.observations import PAIR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -115,7 +116,7 @@ def matrix(facts: Facts) -> tuple[CanaryCell, ...]:
     """Every prefill × decode pair, tried or not; empty when no canary was asked for."""
     if Needs.CANARY not in facts.asked:
         return ()
-    tried = {(one.prefill, one.decode): one for one in facts.canaries if one.kind == "pair"}
+    tried = {(one.prefill, one.decode): one for one in facts.canaries if one.kind == PAIR}
     names: dict[str, list[str]] = {"prefill": [], "decode": []}
     for endpoint in facts.endpoints:
         names.setdefault(endpoint.role, []).append(endpoint.name)
@@ -307,7 +308,7 @@ def _peers(facts: Facts) -> dict[str, frozenset[str]]:
     """Instance → the other ends of pairs that failed. Without canaries: everybody of the other role."""
     found: dict[str, set[str]] = {}
     for one in facts.canaries:
-        if one.kind == "pair" and one.ok is not True:
+        if one.kind == PAIR and one.ok is not True:
             found.setdefault(one.prefill, set()).add(one.decode)
             found.setdefault(one.decode, set()).add(one.prefill)
     if not found:

@@ -7,6 +7,7 @@ and come back. mini_lb has no such endpoint.
 from __future__ import annotations
 
 import ipaddress
+import json
 import shlex
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -63,13 +64,18 @@ def _literal(host: str) -> bool:
     return True
 
 
+def worker_body(url: str, role: str, bootstrap_port: int | None) -> str:
+    """What POST /workers takes."""
+    port = {} if bootstrap_port is None else {"bootstrap_port": bootstrap_port}
+    return json.dumps({"url": url, "worker_type": role, **port}, ensure_ascii=False)
+
+
 def at_run_time(router: Router, url: str, role: str, bootstrap_port: int | None) -> str:
     """DELETE and POST /workers for one worker; "" where the router has no such endpoint."""
     if router.workers is None:
         return ""
     base = plain(router.url)
-    body = f'{{"url": "{url}", "worker_type": "{role}"'
-    body += f', "bootstrap_port": {bootstrap_port}}}' if bootstrap_port is not None else "}"
+    body = worker_body(url, role, bootstrap_port)
     pick = f'.workers[]|select(.url=="{url}").id'
     return (
         f"curl -s {base}/workers | jq -r {shlex.quote(pick)} | xargs -I ID curl -s -X DELETE {base}/workers/ID"

@@ -11,7 +11,7 @@ from pdctl.fleet import http_client, peer_json
 from pdctl.fleet.address import Unanswered, bracketed, parse
 from pdctl.fleet.deadline import Deadline, each
 from pdctl.fleet.http_connection import Call, wait
-from pdctl.fleet.observations import Canary
+from pdctl.fleet.observations import BURST, CANCEL, N2, OVER_LENGTH, PAIR, Canary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,6 @@ GENERATE, ABORT = "/generate", "/abort_request"
 ABORT_WITHIN = 2.0  # seconds an engine has to take the abort of a request it should no longer hold
 MAX_ROOM = 2**53  # rooms of SGLang have 63 bits; below this every JSON tool can carry them
 _rooms = random.SystemRandom()
-PAIR, OVER_LENGTH, CANCEL, N2, BURST = "pair", "over-length", "cancel", "n2", "burst"
 EXTRAS = (OVER_LENGTH, CANCEL, N2, BURST)
 AT_ONCE = 16  # pairs of the matrix
 PATIENCE = 20.0  # seconds for one pair: on a wrong pairing real engines are silent for 300

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Json = object
+PAIR, OVER_LENGTH, CANCEL, N2, BURST = "pair", "over-length", "cancel", "n2", "burst"  # kinds of canary requests
 SHOWN = 80  # characters of a command line in a sentence
 EMPTY: Mapping[str, Json] = MappingProxyType({})
 NO_VALUES: Mapping[str, float] = MappingProxyType({})

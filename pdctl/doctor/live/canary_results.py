@@ -11,6 +11,7 @@ from pdctl.doctor import server_info
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.finding import few, names
 from pdctl.fleet import peer_json
+from pdctl.fleet.observations import BURST, N2, OVER_LENGTH, PAIR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from pdctl.doctor.finding import Finding
     from pdctl.fleet.observations import Canary, Engine
 
-PAIR, OVER_LENGTH, CANCEL, N2, BURST = "pair", "over-length", "cancel", "n2", "burst"
 PROMPT = 5.0  # seconds within which a bad request must be refused
 LOADS = ("num_running_reqs", "num_waiting_reqs")
 

@@ -14,6 +14,7 @@ from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.facts import Depth
 from pdctl.doctor.finding import few, names
 from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
+from pdctl.fleet.observations import PAIR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -248,7 +249,7 @@ def health_lies_canary(facts: Facts) -> list[Finding] | Skipped | Unknown:
     broken: dict[str, str] = {}
     rooms: dict[str, int] = {}
     for one in facts.canaries:
-        if one.kind == "pair" and one.ok is False:
+        if one.kind == PAIR and one.ok is False:
             pair = f"a real request through {one.prefill} → {one.decode} failed"
             broken.setdefault(one.prefill, pair)
             broken.setdefault(one.decode, pair)

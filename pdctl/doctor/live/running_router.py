@@ -10,7 +10,7 @@ from pdctl.doctor.bootstrap_ports import address, agreement, machine, plain, wor
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.finding import few, names
 from pdctl.doctor.live.router_ports import unread
-from pdctl.doctor.router_repair import at_run_time, router_command
+from pdctl.doctor.router_repair import at_run_time, router_command, worker_body
 from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _missing(router: Router, engine: Engine, worker: RouterWorker | None, port: 
         port=port if port is not None else "PORT",
     )
     if worker is None:
-        body = f'{{"url": "{url}", "worker_type": "{role}"' + (f', "bootstrap_port": {port}' if port else "") + "}"
+        body = worker_body(url, role, port)
         return replace(found, fix=f"curl {plain(router.url)}/workers -H 'content-type: application/json' -d '{body}'")
     if engine.health is not None and engine.health.status and not engine.health.ok:
         said = f"{engine.health.path} answers {engine.health.status}"
