@@ -96,8 +96,6 @@ class Attempt:
                 self.aborted.append(late.worker)
             self.leg_failed(late, LegCause.DEADLINE, 504, text)
 
-    # What the legs report.
-
     def advance(self) -> None:
         """Answer the client as soon as both legs allow it.
 
@@ -181,8 +179,6 @@ class Attempt:
                 leg, LegCause.STREAM, status, f"ended its stream with {error.status}: {error.message[:500]}"
             )
 
-    # The client.
-
     def _commit(self) -> None:
         decode, exchange = self.decode, self._exchange
         self._committed = True
@@ -229,8 +225,6 @@ class Attempt:
     def _gone(self) -> None:
         self._abandon("the client left")
         self._resolve(AttemptOutcome.GONE)
-
-    # Ends.
 
     def _abandon(self, why: str) -> None:
         for leg in (self.prefill, self.decode):

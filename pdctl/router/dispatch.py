@@ -180,8 +180,6 @@ class Dispatcher:
         if self._checking:
             self._loop.call_later(DEADLINE_CHECK, self._guarded_check)
 
-    # Ending what was begun on workers.
-
     async def _before_retry(self, attempt: Attempt, failure: LegFailure, pause: float) -> None:
         """Before a retry: an abort still under way must not hit the next attempt, which carries the same rid."""
         if attempt.aborted and self._aborts and attempt.record.rids:

@@ -118,8 +118,6 @@ class Leg:
         """The beginning of an error answer."""
         return b"".join(self.parts)[:500].decode("utf-8", "replace").strip()
 
-    # The answer, as the connection reads it.
-
     def on_head(self, status: int, headers: Headers) -> None:
         self.status = self.record.status = status
         self.record.answered = time.monotonic()

@@ -104,8 +104,6 @@ class Management:
             return
         await handler(exchange, unquote(path[len(route) :]))
 
-    # The router itself.
-
     async def _alive(self, exchange: Exchange, rest: str) -> None:
         exchange.respond(200, TEXT, b"OK")
 
@@ -123,8 +121,6 @@ class Management:
             for one in self._registry.workers.values()
         ]
         exchange.json(200, {"schema": "pdctl.router.loads/1", "workers": loads})
-
-    # Workers.
 
     async def _list_workers(self, exchange: Exchange, rest: str) -> None:
         exchange.json(200, documents.workers(self._registry))
@@ -177,8 +173,6 @@ class Management:
         known = self._registry.workers
         return known.get(name) or next((one for one in known.values() if one.url == name.rstrip("/")), None)
 
-    # Rooms.
-
     async def _list_rooms(self, exchange: Exchange, rest: str) -> None:
         """Newest first; `limit`, and any of `outcome`, `prefill`, `decode`, `rid`, `request_id` as filters."""
         query = {name: values[-1] for name, values in parse_qs(exchange.query.decode("utf-8", "replace")).items()}
@@ -206,8 +200,6 @@ class Management:
             exchange.refuse(404, text, "unknown_room")
         else:
             exchange.json(200, {"schema": ROOMS, **record.document(), "asked": room})
-
-    # What the workers know.
 
     async def _health_generate(self, exchange: Exchange, rest: str) -> None:
         """One token through one pair, or through each with `?pairs=all`."""

@@ -138,8 +138,6 @@ class RouterProcess:
         await self._monitor.close()
         logger.info("Router stopped")
 
-    # One request.
-
     def _handle(self, exchange: Exchange) -> None:
         path = exchange.path
         refusal = "" if path in ROUTES else self._unauthorized(exchange)

@@ -164,8 +164,6 @@ class ClientConnection(asyncio.Protocol):
         if self._current is not None and self._current.source is not None:
             self._current.source.resume()
 
-    # Called by the parser.
-
     def on_url(self, url: bytes) -> None:
         self._url += url
 
@@ -230,8 +228,6 @@ class ClientConnection(asyncio.Protocol):
             self._waiting.append(exchange)
         else:
             self.cut()
-
-    # Called by exchanges and by the server.
 
     def write(self, data: bytes) -> None:
         if self._transport is not None:

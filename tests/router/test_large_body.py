@@ -156,7 +156,7 @@ def test_only_so_many_large_bodies_wait_to_be_read() -> None:
 def test_the_memory_of_all_bodies_is_bounded_and_given_back() -> None:
     async def scenario() -> None:
         async with fleet(1, 1, max_payload_memory=4_000_000) as made:
-            made.decodes[0].behave = hang
+            made.decodes[0].usual = hang
             async with made.client() as first, made.client() as second:
                 first.send("POST", "/generate", {"text": "a" * 1_500_000})
                 await until(lambda: made.router._server.held.taken > 1_000_000, "the first body to be held")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from pdctl.engine.frontend.instance import EngineInstance
 
-NO_KEYS = Keys()
 log = logging.getLogger("pdctl.engine")
 MAX_SIGNED = 64 << 10  # bytes of a body that is read for its signature: orders are small
 NAMES = (b"authorization", SIGNATURE.encode())
@@ -35,7 +34,7 @@ LEVELS = {
 }  # every other route is a client's
 
 
-def build(instance: EngineInstance, keys: Keys = NO_KEYS) -> ASGIApp:
+def build(instance: EngineInstance, keys: Keys) -> ASGIApp:
     app = FastAPI(title="pdctl engine", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.instance = instance
     for module in (generate, openai, info):

@@ -37,7 +37,6 @@ from pdctl.engine.ipc.channels import Channels
 from pdctl.engine.ipc.http_protocol import BoundedProtocol
 from pdctl.engine.ipc.socket_keys import SocketKeys
 from pdctl.errors import PdctlError
-from pdctl.http_auth import Keys
 from pdctl.thread_death import guard_task, guard_threads
 
 if TYPE_CHECKING:
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from pdctl.engine.config.instance_args import ServerArgs
     from pdctl.engine.frontend.request_state import RequestGroup
     from pdctl.engine.prefill.bootstrap_server import BootstrapServer
+    from pdctl.http_auth import Keys
 
 log = logging.getLogger("pdctl.engine")
 access = logging.getLogger("uvicorn")
@@ -61,7 +61,6 @@ MAX_ROOMS = 1 << 63
 # Seconds for which a thread that reads a large body may keep the interpreter from the event loop. The loop asks for it
 # several times on the way to one answer, so Python's own 5 ms become 30.
 SWITCH_INTERVAL = 0.001
-NO_KEYS = Keys()
 
 
 class Listener(uvicorn.Server):
@@ -124,8 +123,8 @@ class HttpProcess:
         checkpoint: CheckpointTexts,
         ranks: Ranks,
         ipc_dir: Path,
-        spans: RequestSpans | None = None,
-        keys: Keys = NO_KEYS,
+        spans: RequestSpans | None,
+        keys: Keys,
     ) -> None:
         self._keys = keys
         self._args = args
