@@ -197,7 +197,7 @@ def _dist(seats: Sequence[Seat]) -> int | None:
 
 def _targets(found: Found, seats: Sequence[Seat], router: Router | None, notes: Notes) -> Section:
     if found.form == "kubernetes":
-        return {"kubernetes": kubernetes(found, router, notes)}
+        return {"kubernetes": _kubernetes(found, router, notes)}
     if found.form == "recipe":
         image = next((seat.instance.leader.image for seat in seats if seat.instance.leader.image), None)
         slurm = dict(found.sections.get("slurm") or {})  # type: ignore[call-overload]
@@ -232,7 +232,8 @@ def _local(seats: Sequence[Seat], notes: Notes) -> Section:
     return {"gpus": shown} if shown and shown != list(range(len(shown))) else {}
 
 
-def kubernetes(found: Found, router: Router | None, notes: Notes) -> dict[str, object]:
+def _kubernetes(found: Found, router: Router | None, notes: Notes) -> dict[str, object]:
+    """What manifests say besides the engines, as `targets.kubernetes`."""
     pods = [engine.pod for engine in found.engines if engine.pod is not None and engine.part != "worker"]
     made: dict[str, object] = {"flavour": _flavour(pods, notes)}
     if pods and DNS_NAME.fullmatch(pods[0].namespace) and pods[0].namespace != "default":

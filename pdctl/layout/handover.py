@@ -29,88 +29,6 @@ if TYPE_CHECKING:
 EVERYWHERE = ("127.0.0.1", "localhost", "0.0.0.0", "::", "::1")  # bind addresses that are no address to call
 
 
-def check_pair(
-    prefill: Shape,
-    decode: Shape,
-    version: Version,
-    pages: tuple[int | None, int | None] = (None, None),
-    engine: str = RELEASED,
-) -> tuple[Problem, ...]:
-    """Rules SGLang keeps, or should, between two instances. `pages` are the page sizes given for the two."""
-    return tuple(
-        Problem(code, explain(code, what, version, engine))
-        for code, what in _findings(prefill, decode, pages)
-        if rule(code, version) is not None
-    )
-
-
-def _findings(prefill: Shape, decode: Shape, pages: tuple[int | None, int | None]) -> Iterator[tuple[str, str]]:
-    if max(prefill.tp, decode.tp) % min(prefill.tp, decode.tp):
-        yield "pair-tp-divides", f"prefill tp_size {prefill.tp}, decode tp_size {decode.tp}"
-    widths = prefill.attn_tp_size, decode.attn_tp_size
-    if max(widths) % min(widths):
-        yield "pair-attn-tp-divides", f"prefill attn_tp_size {widths[0]}, decode attn_tp_size {widths[1]}"
-    if decode.pp not in (1, prefill.pp):
-        yield "pair-pp", f"prefill pp_size {prefill.pp}, decode pp_size {decode.pp}"
-    if decode.cp > 1:
-        yield "pair-decode-cp", f"decode attn_cp_size {decode.cp}"
-    if None not in pages and pages[0] != pages[1]:
-        yield "pair-page-size", f"prefill page_size {pages[0]}, decode page_size {pages[1]}"
-
-
-def cautions(
-    prefill: Shape,
-    decode: Shape,
-    version: Version,
-    mla: bool | None,
-    env: Mapping[str, str],
-    pages: tuple[int | None, int | None] = (None, None),
-    embedded: bool = False,
-) -> Iterator[Caution]:
-    """`mla` None: the model is not known. `env` is what both sides run with."""
-    if pages[0] != pages[1] and None in pages:
-        one, other = ("prefill", "decode") if pages[0] is not None else ("decode", "prefill")
-        said = f"page_size {pages[0] or pages[1]} is given for {one} only"
-        yield Caution("page-size-one-side", f"{said}; {other} resolves its own, which must come to the same")
-    widths = prefill.attn_tp_size, decode.attn_tp_size
-    if widths[0] == widths[1] or mla:
-        return
-    if embedded:
-        sizes = f"attn_tp_size {widths[0]} to {widths[1]}"
-        message = f"{sizes}: heads are cut out of each token of a page, which takes longer to move than whole pages"
-        yield Caution("gqa-different-tp", message)
-        return
-    unless = "" if mla is False else "if the model is not MLA, "
-    message = f"{unless}sglang warns: {HETEROGENEOUS_TP} (attn_tp_size {widths[0]} to {widths[1]})"
-    if STAGING_SPAN.holds(version):
-        staged = env.get(STAGING_ENV, "").lower() in ("1", "true", "yes")
-        message += f"; {STAGING_ENV} is set, which gathers the heads first" if staged else f"; set {STAGING_ENV}=1"
-    yield Caution("gqa-different-tp", message)
-
-
-def links(
-    instances: tuple[InstancePlan, ...], version: Version, mla: bool, kv_heads: int | None, all_cp_ranks: bool
-) -> tuple[KvLink, ...]:
-    """Every decode rank's pull from every prefill instance."""
-    prefills = [one for one in instances if one.role == "prefill"]
-    decodes = [one for one in instances if one.role == "decode"]
-    return tuple(
-        link
-        for prefill in prefills
-        for decode in decodes
-        for link in pull(
-            prefill.name,
-            decode.name,
-            prefill.shape,
-            decode.shape,
-            mla=mla,
-            kv_heads=kv_heads,
-            all_cp_ranks=all_cp_ranks,
-            version=version,
-        )
-    )
-
-
 def hand_over(deployment: PlannedDeployment, plan: Plan, sides: Sequence[RoleSide]) -> Plan:
     """The plan of two sides, completed; without links when the two cannot work together."""
     router = _router(deployment, deployment.router, plan.instances) if deployment.router is not None else None
@@ -142,12 +60,71 @@ def _pair_problems(deployment: PlannedDeployment) -> list[Problem]:
     return [Problem(problem.code, problem.message, ways(problem)) for problem in found]
 
 
+def check_pair(
+    prefill: Shape,
+    decode: Shape,
+    version: Version,
+    pages: tuple[int | None, int | None] = (None, None),
+    engine: str = RELEASED,
+) -> tuple[Problem, ...]:
+    """Rules SGLang keeps, or should, between two instances. `pages` are the page sizes given for the two."""
+    return tuple(
+        Problem(code, explain(code, what, version, engine))
+        for code, what in _findings(prefill, decode, pages)
+        if rule(code, version) is not None
+    )
+
+
+def _findings(prefill: Shape, decode: Shape, pages: tuple[int | None, int | None]) -> Iterator[tuple[str, str]]:
+    if max(prefill.tp, decode.tp) % min(prefill.tp, decode.tp):
+        yield "pair-tp-divides", f"prefill tp_size {prefill.tp}, decode tp_size {decode.tp}"
+    widths = prefill.attn_tp_size, decode.attn_tp_size
+    if max(widths) % min(widths):
+        yield "pair-attn-tp-divides", f"prefill attn_tp_size {widths[0]}, decode attn_tp_size {widths[1]}"
+    if decode.pp not in (1, prefill.pp):
+        yield "pair-pp", f"prefill pp_size {prefill.pp}, decode pp_size {decode.pp}"
+    if decode.cp > 1:
+        yield "pair-decode-cp", f"decode attn_cp_size {decode.cp}"
+    if None not in pages and pages[0] != pages[1]:
+        yield "pair-page-size", f"prefill page_size {pages[0]}, decode page_size {pages[1]}"
+
+
 def _cautions(deployment: PlannedDeployment) -> tuple[Caution, ...]:
     prefill, decode = (case.side for case in deployment.cases)
     mla = deployment.model.mla if deployment.model is not None else deployment.mla
     pages = prefill.serving.page_size, decode.serving.page_size
     embedded = deployment.engine == EMBEDDED
     return tuple(cautions(prefill.shape, decode.shape, deployment.release.known, mla, deployment.env, pages, embedded))
+
+
+def cautions(
+    prefill: Shape,
+    decode: Shape,
+    version: Version,
+    mla: bool | None,
+    env: Mapping[str, str],
+    pages: tuple[int | None, int | None] = (None, None),
+    embedded: bool = False,
+) -> Iterator[Caution]:
+    """`mla` None: the model is not known. `env` is what both sides run with."""
+    if pages[0] != pages[1] and None in pages:
+        one, other = ("prefill", "decode") if pages[0] is not None else ("decode", "prefill")
+        said = f"page_size {pages[0] or pages[1]} is given for {one} only"
+        yield Caution("page-size-one-side", f"{said}; {other} resolves its own, which must come to the same")
+    widths = prefill.attn_tp_size, decode.attn_tp_size
+    if widths[0] == widths[1] or mla:
+        return
+    if embedded:
+        sizes = f"attn_tp_size {widths[0]} to {widths[1]}"
+        message = f"{sizes}: heads are cut out of each token of a page, which takes longer to move than whole pages"
+        yield Caution("gqa-different-tp", message)
+        return
+    unless = "" if mla is False else "if the model is not MLA, "
+    message = f"{unless}sglang warns: {HETEROGENEOUS_TP} (attn_tp_size {widths[0]} to {widths[1]})"
+    if STAGING_SPAN.holds(version):
+        staged = env.get(STAGING_ENV, "").lower() in ("1", "true", "yes")
+        message += f"; {STAGING_ENV} is set, which gathers the heads first" if staged else f"; set {STAGING_ENV}=1"
+    yield Caution("gqa-different-tp", message)
 
 
 def _router(deployment: PlannedDeployment, spec: Router, instances: tuple[InstancePlan, ...]) -> RouterPlan:
@@ -196,6 +173,29 @@ def _with_traffic(deployment: PlannedDeployment, plan: Plan) -> Plan:
     return plan._replace(transfer=bill, ratio=ratio, warnings=plan.warnings + told)
 
 
+def links(
+    instances: tuple[InstancePlan, ...], version: Version, mla: bool, kv_heads: int | None, all_cp_ranks: bool
+) -> tuple[KvLink, ...]:
+    """Every decode rank's pull from every prefill instance."""
+    prefills = [one for one in instances if one.role == "prefill"]
+    decodes = [one for one in instances if one.role == "decode"]
+    return tuple(
+        link
+        for prefill in prefills
+        for decode in decodes
+        for link in pull(
+            prefill.name,
+            decode.name,
+            prefill.shape,
+            decode.shape,
+            mla=mla,
+            kv_heads=kv_heads,
+            all_cp_ranks=all_cp_ranks,
+            version=version,
+        )
+    )
+
+
 def transfer(deployment: PlannedDeployment, instances: tuple[InstancePlan, ...]) -> TransferBill:
     model, workload = deployment.model, deployment.workload
     assert model is not None
@@ -211,6 +211,13 @@ def transfer(deployment: PlannedDeployment, instances: tuple[InstancePlan, ...])
         rate=workload.rate,
         ttft=workload.ttft,
     )
+
+
+def _nics(case: PlannedRole, instances: tuple[InstancePlan, ...]) -> Nics | None:
+    if case.nic is None:
+        return None
+    hosts = {host for one in instances if one.role == case.side.role for host in one.host_names}
+    return Nics(case.nic.speed, case.nic.per_host, len(hosts))
 
 
 def shares(deployment: PlannedDeployment, instances: tuple[InstancePlan, ...]) -> Ratio | None:
@@ -245,10 +252,3 @@ def short(bill: TransferBill, ratio: Ratio | None, instances: tuple[InstancePlan
         planned = sum(one.role == role for one in instances)
         if needed is not None and needed > planned:
             yield Caution("ratio", f"the workload needs {needed} {role} instances, {planned} planned")
-
-
-def _nics(case: PlannedRole, instances: tuple[InstancePlan, ...]) -> Nics | None:
-    if case.nic is None:
-        return None
-    hosts = {host for one in instances if one.role == case.side.role for host in one.host_names}
-    return Nics(case.nic.speed, case.nic.per_host, len(hosts))

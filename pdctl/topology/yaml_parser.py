@@ -23,6 +23,16 @@ from yaml.reader import ReaderError
 from pdctl.topology.diagnostic import Code, ProblemReport, shown
 from pdctl.topology.model import Span
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from yaml import MarkedYAMLError
+    from yaml._yaml import Mark as CMark
+
+    from pdctl.errors import TopologyError
+
+    Mark = yaml.Mark | CMark
+
 BREAKS = ("\r\n", "\r", "\x85", "\u2028", "\u2029")  # libyaml's line breaks besides \n, so that its line numbers hold
 MAX_DEPTH = 32
 MAX_NODES = 20_000  # after expanding every alias, which is what an alias bomb multiplies
@@ -92,17 +102,6 @@ def shape(node: Node) -> str:
     if isinstance(node, Scalar):
         return "a single value"
     return "a list" if isinstance(node, List) else "a map"
-
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from yaml import MarkedYAMLError
-    from yaml._yaml import Mark as CMark
-
-    from pdctl.errors import TopologyError
-
-    Mark = yaml.Mark | CMark
 
 
 def parse(source: YamlText, report: ProblemReport) -> Node | None:
