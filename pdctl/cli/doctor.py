@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from pdctl.doctor.facts import Facts
     from pdctl.doctor.finding import Report
+    from pdctl.doctor.request import Subject
     from pdctl.doctor.selection import Selection
-    from pdctl.doctor.subject import Subject
     from pdctl.errors import ExitCode
 
 STDIN = "-"
@@ -146,15 +146,13 @@ def command(
     _refuse([flag for flag, value in flags.items() if value not in (None, False)])
     from pdctl.cli.options import key_of, seconds  # late, as below: what asks nobody pays for none of it
     from pdctl.doctor import request as asking
-    from pdctl.doctor.subject import Words
-    from pdctl.doctor.subject import subject as subject_of
 
-    words = Words(
+    words = asking.Words(
         tuple(what or ()), tuple(overlays or ()), tuple(sets or ()), run, router, tuple(prefills or ()),
         tuple(decodes or ()), static, canary,
     )  # fmt: skip
     try:
-        subject = subject_of(words, os.environ, _of_run)
+        subject = asking.subject(words, os.environ, _of_run)
         request = replace(
             subject.request,
             router_metrics=asking.url(router_metrics) if router_metrics else "",
@@ -185,8 +183,7 @@ def _refuse(given: Collection[str]) -> None:
 
 def _of_run(name: str | None, static: bool) -> Subject:
     """A run of `pdctl launch`: its processes where they really are, the topology it came from, its logs."""
-    from pdctl.doctor import subject
-    from pdctl.doctor.request import Request
+    from pdctl.doctor import request as asking
     from pdctl.launch import clusters, credentials, run_facts
     from pdctl.launch.run import State
     from pdctl.launch.state import RunDir, ended, home, pick
@@ -208,7 +205,7 @@ def _of_run(name: str | None, static: bool) -> Subject:
         raise NotProbedError(f"run {run.name} is over ({why}): nothing of it can be asked", f"pdctl logs {run.name}")
     directory, over = RunDir.of(root, run.name), run_facts.is_over(run)
     written = run_facts.planned(run, directory)
-    found = subject.of_plan(*written) if written is not None else subject.Subject(Request(), run.name)
+    found = asking.of_plan(*written) if written is not None else asking.Subject(asking.Request(), run.name)
     logs, router = run_facts.logs(run, directory), run.deployment.router
     request = replace(
         found.request,
@@ -224,7 +221,7 @@ def _of_run(name: str | None, static: bool) -> Subject:
         since=run.created,  # a run of the same name before it wrote into the same files
     )
     title = f"run {run.name} {ended(run)}" if over else f"run {run.name}"
-    return subject.Subject(request, title, found.suppressions, run.name, over)
+    return asking.Subject(request, title, found.suppressions, run.name, over)
 
 
 def _look(subject: Subject, chosen: Selection) -> tuple[Facts, Report]:
