@@ -22,29 +22,6 @@ SAMPLE = 1 << 16  # bytes of a file that tell its form
 LINES = 200  # lines of them that are looked at
 FEW = 8  # lines that rule most forms out
 SHARE = 2  # one in so many lines must have the form: others are what the tool itself says
-
-
-class CollectorLine(NamedTuple):
-    """A line as its process wrote it. group, part: whose it is, such as pod and container; pid: "" where none is named.
-
-    text: behind a stamp of the collector where it has one; may hold several lines. stamp: as the collector wrote it.
-    """
-
-    group: str
-    part: str
-    pid: str
-    text: bytes
-    stamp: str = ""
-
-
-class CollectorFormat(NamedTuple):
-    """`read` gives None for a line that is not in this form. peeled: the dialect takes it off a line by itself."""
-
-    name: str
-    read: Callable[[bytes], CollectorLine | None]
-    peeled: bool = False
-
-
 _POD = re.compile(rb"\[pod/(?P<group>[a-z0-9.-]{1,253})/(?P<part>[a-z0-9.-]{1,63})\] ")
 _NAMED = re.compile(rb"(?P<group>[A-Za-z0-9][A-Za-z0-9_.@-]{0,160}) {0,64}(?:\xe2\x94\x82|\|) ?")
 _SYSLOG = re.compile(
@@ -66,7 +43,6 @@ _TAGGED = re.compile(
     rb"(?P<group>[A-Za-z0-9][A-Za-z0-9_.@/-]{0,252})(?P<part>):? "
 )
 _ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?")
-
 # Where collectors put the line, and the names of its source; dots lead into objects. The first that is there counts.
 TEXT = ("log", "message", "MESSAGE", "line", "msg", "textPayload", "body")
 POD = (
@@ -88,6 +64,28 @@ HOST = ("_HOSTNAME", "labels.host", "host", "hostname", "node")
 PID = ("_PID",)
 STAMP = ("time", "timestamp", "@timestamp", "ts", "receiveTimestamp")
 MICROSECONDS = ("__REALTIME_TIMESTAMP",)
+_PLAIN = "-"  # JSON lines of one unnamed source, which the dialect does not unpack by itself
+
+
+class CollectorLine(NamedTuple):
+    """A line as its process wrote it. group, part: whose it is, such as pod and container; pid: "" where none is named.
+
+    text: behind a stamp of the collector where it has one; may hold several lines. stamp: as the collector wrote it.
+    """
+
+    group: str
+    part: str
+    pid: str
+    text: bytes
+    stamp: str = ""
+
+
+class CollectorFormat(NamedTuple):
+    """`read` gives None for a line that is not in this form. peeled: the dialect takes it off a line by itself."""
+
+    name: str
+    read: Callable[[bytes], CollectorLine | None]
+    peeled: bool = False
 
 
 def format_of(head: bytes) -> CollectorFormat | None:
@@ -195,9 +193,6 @@ def _record(line: bytes) -> CollectorLine | None:
     inner = text.rstrip("\r\n")
     data = (f"{stamp} {inner}" if stamp else inner).encode("utf-8", "replace")
     return CollectorLine(group, part, pid or ("" if group else _PLAIN), data, stamp)
-
-
-_PLAIN = "-"  # JSON lines of one unnamed source, which the dialect does not unpack by itself
 
 
 def _names(record: Mapping[str, object]) -> tuple[str, str, str]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pdctl.logs.scan import RawLine
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
+MOST_CACHED = 8192  # lines
 
 
 class EventReader:
@@ -66,9 +67,6 @@ class EventReader:
         return Event(
             self._instance, self._role or row.role, prefix.ranks, row, values, t, uncertainty, place, prefix.message
         )
-
-
-MOST_CACHED = 8192  # lines
 
 
 class CachedSpeech(Speech):

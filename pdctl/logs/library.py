@@ -89,8 +89,6 @@ class Library:
         self._noted: dict[str, None] = {}
         self._incomplete: dict[str, bool] = {}
 
-    # --- who
-
     def identity(self, log: Log) -> Identity:
         """Read from its head, its tail and a few windows between. Unknown is None, never guessed."""
         return self.sample(log).identity
@@ -130,8 +128,6 @@ class Library:
         streams = (note for log in self.logs for note in log.notes)
         return (*streams, *self._noted, *self._search.notes, *self._clocks.notes)
 
-    # --- by name
-
     def of_room(self, room: int) -> tuple[Event, ...]:
         """Every line that names the room, in decimal or hex, all logs, in file order per log.
 
@@ -167,8 +163,6 @@ class Library:
             raw = RawLine(Place(part.path, hit.line, hit.offset, part.origin), hit.text, part)
             events += self._reader(self._owners[part]).naming(raw, names)
         return tuple(filter(self._counts, events))
-
-    # --- by time
 
     def context(
         self,
@@ -294,8 +288,6 @@ class Library:
     def lines(self, log: Log) -> int:
         """How many lines the log has; a last one without a newline counts."""
         return sum(self._lines(part).total() for part in log.parts)
-
-    # --- within
 
     def _reader(self, log: Log) -> EventReader:
         found = self._readers.get(log.instance)

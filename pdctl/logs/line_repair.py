@@ -15,25 +15,6 @@ if TYPE_CHECKING:
 
     from pdctl.logs.scan import RawLine
 
-
-def rejoined_lists(raws: Iterable[RawLine]) -> Iterator[RawLine]:
-    """The same lines, but for those that go on with the list of the line above them."""
-    source = iter(raws)
-    ahead: deque[RawLine] = deque()  # lines behind an unfinished list that were looked at
-    while True:
-        raw = ahead.popleft() if ahead else next(source, None)
-        if raw is None:
-            return
-        if not worker_lists.opens(raw.line):
-            yield raw
-            continue
-        ahead.extend(islice(source, worker_lists.LINES - 1 - len(ahead)))
-        whole, taken = worker_lists.join([raw.line, *(one.line for one in ahead)])
-        for _ in range(taken - 1):
-            ahead.popleft()
-        yield raw._replace(line=whole)
-
-
 _SECOND = re.compile(rb"\[20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?(?: [A-Z_]{2,7}\d{1,6}){0,6}\] ")
 _MARK = b"\xef\xbb\xbf"
 APART = 5  # seconds at most between two lines that were written into each other
@@ -53,6 +34,29 @@ _CLIENTS = (
     rb"|obj|input_\w+|names?|messages?|templates?|schemas?|grammars?|regex|json|reasons?|got|received?|object"
     rb"|sessions?|keys?|values?|params?|parameters?|parsers?|parsing|images?|files?|warning|id)(?![a-z])(?!='')"
 )
+# The time a line begins with, as far as it was written: `20`, `2026-11`, `[2026-11-22 20:0`.
+_HEAD = re.compile(rb"\[?20(?:\d{1,2}(?:-(?:\d{1,2}(?:-(?:\d{1,2}(?:[T ][\d:.,]{0,15})?)?)?)?)?)?")
+_STYLE = re.compile(rb"\x1b\[([0-9;]{0,12})m")
+_CUT_STYLE = re.compile(rb"\x1b(?:\[[0-9;]{0,12})?$")
+_PAIRS = ((b"(", b")"), (b"[", b"]"), (b"{", b"}"))
+
+
+def rejoined_lists(raws: Iterable[RawLine]) -> Iterator[RawLine]:
+    """The same lines, but for those that go on with the list of the line above them."""
+    source = iter(raws)
+    ahead: deque[RawLine] = deque()  # lines behind an unfinished list that were looked at
+    while True:
+        raw = ahead.popleft() if ahead else next(source, None)
+        if raw is None:
+            return
+        if not worker_lists.opens(raw.line):
+            yield raw
+            continue
+        ahead.extend(islice(source, worker_lists.LINES - 1 - len(ahead)))
+        whole, taken = worker_lists.join([raw.line, *(one.line for one in ahead)])
+        for _ in range(taken - 1):
+            ahead.popleft()
+        yield raw._replace(line=whole)
 
 
 def split_joined_lines(line: bytes) -> list[tuple[int, bytes]]:
@@ -92,13 +96,6 @@ def _seconds(stamp: Stamp) -> float:
     """On a scale of its own, for stamps that are not far from each other: every month has 31 days."""
     days = (stamp.year * 12 + stamp.month) * 31 + stamp.day
     return ((days * 24 + stamp.hour) * 60 + stamp.minute) * 60 + stamp.second + stamp.micro / 1e6
-
-
-# The time a line begins with, as far as it was written: `20`, `2026-11`, `[2026-11-22 20:0`.
-_HEAD = re.compile(rb"\[?20(?:\d{1,2}(?:-(?:\d{1,2}(?:-(?:\d{1,2}(?:[T ][\d:.,]{0,15})?)?)?)?)?)?")
-_STYLE = re.compile(rb"\x1b\[([0-9;]{0,12})m")
-_CUT_STYLE = re.compile(rb"\x1b(?:\[[0-9;]{0,12})?$")
-_PAIRS = ((b"(", b")"), (b"[", b"]"), (b"{", b"}"))
 
 
 def is_incomplete(line: bytes) -> bool:

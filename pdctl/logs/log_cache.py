@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 
 MONTH = 30 * 86400.0  # seconds after which what nobody used is thrown away
 _LOOK = 512  # files from which on the directory is tidied
+DIGEST_SIZE = 16  # bytes of a digest
+_WHOLE = 1 << 17  # bytes up to which a file is digested whole
+_SAMPLES, _SAMPLE = 24, 1 << 12
+_BACK = 1 << 16  # bytes from the end in which the last newline is looked for, then sixteen times that
+MAGIC = b"PDASKED1"
+_PART = struct.Struct("<QQQqQ16s8sI")
+_HIT = struct.Struct("<QQI")
+_LARGEST = 8 << 20  # bytes of an answer beyond which asking again is cheaper than remembering
 
 
 def cache_directory(part: LogPart, environ: Mapping[str, str]) -> Path:
@@ -69,12 +77,6 @@ def _tidy(where: Path) -> None:
         for entry in entries:
             if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime < limit:
                 Path(entry.path).unlink(missing_ok=True)
-
-
-DIGEST_SIZE = 16  # bytes of a digest
-_WHOLE = 1 << 17  # bytes up to which a file is digested whole
-_SAMPLES, _SAMPLE = 24, 1 << 12
-_BACK = 1 << 16  # bytes from the end in which the last newline is looked for, then sixteen times that
 
 
 class Fingerprint(NamedTuple):
@@ -156,12 +158,6 @@ def _places(covered: int) -> list[tuple[int, int]]:
         return [(0, covered)]
     last = covered - _SAMPLE
     return [(last * k // (_SAMPLES - 1), _SAMPLE) for k in range(_SAMPLES)]
-
-
-MAGIC = b"PDASKED1"
-_PART = struct.Struct("<QQQqQ16s8sI")
-_HIT = struct.Struct("<QQI")
-_LARGEST = 8 << 20  # bytes of an answer beyond which asking again is cheaper than remembering
 
 
 class CachedAnswer(NamedTuple):

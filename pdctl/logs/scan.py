@@ -28,6 +28,15 @@ _WORD = _DIGITS + b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
 _LONG = 9  # digits from which a number is unlikely to mean anything but a room
 # `room=7`, `"bootstrap_room": 7`, `room 7`: what a short room must follow, beside what the dialect's rows say.
 _ANCHORS = (b"room=", b"room ", b"room: ", b'room":', b'room": ', b"room='")
+_LETTERS = 3  # fewer announce anything
+_ROOM_GROUP = re.compile(r"(?<!\?)((?:[A-Za-z_ :=\"']|\\[ .(=:])+)\(\?P<room>")
+SPAN = 1 << 24  # bytes of a plain part that one thread reads at a time
+_SEEK = 1 << 20  # bytes in which a line must end for a part to be split there
+PARALLEL = 1 << 29  # bytes below which starting more processes costs more than it brings
+_ALONE = 1 << 23  # bytes below which threads cost more than they bring
+_WORKERS = 8
+_AHEAD = 3  # spans a thread may be ahead of the one whose hits are wanted next
+ENDLESS = 1 << 62
 
 
 class SearchTerm(NamedTuple):
@@ -94,25 +103,12 @@ def request_terms(rid: str) -> tuple[SearchTerm, ...]:
     return (SearchTerm(text, _WORD + b"-"),)
 
 
-_LETTERS = 3  # fewer announce anything
-_ROOM_GROUP = re.compile(r"(?<!\?)((?:[A-Za-z_ :=\"']|\\[ .(=:])+)\(\?P<room>")
-
-
 @lru_cache(maxsize=4096)
 def words_before_room(pattern: str) -> bytes:
     """The words in front of a row's room: `Request ` of `Request (?P<room>\\d+) waiting_timeout`; empty without any."""
     found = _ROOM_GROUP.search(pattern) if "(?P<room>" in pattern else None
     text = found[1].replace("\\", "").encode()[-16:] if found else b""
     return text if sum(map(str.isalpha, text.decode())) >= _LETTERS else b""
-
-
-SPAN = 1 << 24  # bytes of a plain part that one thread reads at a time
-_SEEK = 1 << 20  # bytes in which a line must end for a part to be split there
-PARALLEL = 1 << 29  # bytes below which starting more processes costs more than it brings
-_ALONE = 1 << 23  # bytes below which threads cost more than they bring
-_WORKERS = 8
-_AHEAD = 3  # spans a thread may be ahead of the one whose hits are wanted next
-ENDLESS = 1 << 62
 
 
 class RawLine(NamedTuple):

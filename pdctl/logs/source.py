@@ -25,6 +25,17 @@ _COPY = 1 << 20  # bytes
 _HEAD = 1 << 16  # bytes of a stream in which a log has a line
 SPOOLED = 8 << 30  # bytes of a stream that are kept
 _NODE = re.compile(r"(?P<instance>(?:prefill|decode)-\d+)-node[1-9]\d*\.log")  # pdctl launch
+_COMPRESSED = re.compile(r"\.(?:gz|zst|zstd)$")
+_DAY = r"20\d\d-?(?:0[1-9]|1[0-2])-?(?:0[1-9]|[12]\d|3[01])(?:[-_T.]?\d[\d._-]*)?"
+_NUMBERED = re.compile(r"(?P<base>.+\.[A-Za-z][\w-]*)\.(?P<number>\d{1,4})")  # x.log.2
+_DATED_BEHIND = re.compile(
+    rf"(?P<base>.+?)[.-](?P<day>{_DAY})"
+)  # x.log-20261121, x.log.2026-11-21_04, 0.log.20261121-044619
+_DATED_INSIDE = re.compile(rf"(?P<stem>.+?)[._-](?P<day>{_DAY})(?P<ending>\.[A-Za-z]+)")  # x-20261121.log
+_LATER = re.compile(r"(?P<stem>.+)\.g(?P<number>\d{1,4})(?P<ending>\.log)")  # x.g2.log: the second start (pdctl launch)
+_OLD = re.compile(r"(?P<base>.+\.[A-Za-z][\w-]*)\.old")
+_ENDINGS = (".log", ".txt", ".out")
+_ARCHIVES = (".tar", ".cpio")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,19 +250,6 @@ def _spell(path: Path, depth: int) -> str:
     if depth > len(above):
         return str(path)
     return "/".join((*above[len(above) - depth :], stem(path.name)))
-
-
-_COMPRESSED = re.compile(r"\.(?:gz|zst|zstd)$")
-_DAY = r"20\d\d-?(?:0[1-9]|1[0-2])-?(?:0[1-9]|[12]\d|3[01])(?:[-_T.]?\d[\d._-]*)?"
-_NUMBERED = re.compile(r"(?P<base>.+\.[A-Za-z][\w-]*)\.(?P<number>\d{1,4})")  # x.log.2
-_DATED_BEHIND = re.compile(
-    rf"(?P<base>.+?)[.-](?P<day>{_DAY})"
-)  # x.log-20261121, x.log.2026-11-21_04, 0.log.20261121-044619
-_DATED_INSIDE = re.compile(rf"(?P<stem>.+?)[._-](?P<day>{_DAY})(?P<ending>\.[A-Za-z]+)")  # x-20261121.log
-_LATER = re.compile(r"(?P<stem>.+)\.g(?P<number>\d{1,4})(?P<ending>\.log)")  # x.g2.log: the second start (pdctl launch)
-_OLD = re.compile(r"(?P<base>.+\.[A-Za-z][\w-]*)\.old")
-_ENDINGS = (".log", ".txt", ".out")
-_ARCHIVES = (".tar", ".cpio")
 
 
 class Generation(NamedTuple):

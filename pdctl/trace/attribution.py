@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pdctl.trace.observed_deployment import ObservedDeployment
     from pdctl.trace.room_events import RoomEvents
 
+BESIDE = 3.0  # seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
@@ -258,9 +260,6 @@ class Contact:
     def _bootstrap(self, address: HostPort, events: tuple[Event, ...]) -> Conclusion | None:
         owner = self._deployment.bootstrap_owner(address)
         return Conclusion(owner.name, f"the bootstrap server at {address} is {owner.name}'s", events) if owner else None
-
-
-BESIDE = 3.0  # seconds
 
 
 def request_given_up(

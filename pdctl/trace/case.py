@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from pdctl.trace.room_events import Conclusion, RoomEvents
 
 NEAR = 2.0  # seconds: lines of one failure on one host, each second rounded down
+# Codes of a process that ended itself, and of what it can have fallen over: its line stands in the traceback.
+CRASH = "PD709"
+MISMATCH = frozenset({"PD302", "PD303", "PD304", "PD306", "PD308", "PD325", "PD712"})
+# Lines of others that say this one does not answer any more, by the value that holds its address.
+MISSED = {Sign.DECODE_LEG_BROKE: "decode", Sign.PREFILL_LEG_BROKE: "prefill", Sign.WORKER_MISSED: "url"}
+TRACEBACK = 1 << 16  # bytes
+QUIET = 3.0  # seconds others must have gone on for a log to have stopped before them
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,15 +215,6 @@ def warm_up(room_events: RoomEvents, deployment: ObservedDeployment) -> bool:
         for event in room_events.events
     )
     return hosts <= {FAKE_HOST} and not any(real)
-
-
-# Codes of a process that ended itself, and of what it can have fallen over: its line stands in the traceback.
-CRASH = "PD709"
-MISMATCH = frozenset({"PD302", "PD303", "PD304", "PD306", "PD308", "PD325", "PD712"})
-# Lines of others that say this one does not answer any more, by the value that holds its address.
-MISSED = {Sign.DECODE_LEG_BROKE: "decode", Sign.PREFILL_LEG_BROKE: "prefill", Sign.WORKER_MISSED: "url"}
-TRACEBACK = 1 << 16  # bytes
-QUIET = 3.0  # seconds others must have gone on for a log to have stopped before them
 
 
 class DeathProof(NamedTuple):

@@ -54,6 +54,8 @@ STANDING = frozenset(
 LOUD = (Level.ERROR, Level.CRITICAL)
 # What a room's own failure line and its death already say; a room's cause takes them up.
 OF_ROOMS = frozenset({"PD706", "PD707", "PD709", "PD715"})
+SHOWN = 12  # unknowns that are listed
+GIVE = "give its log as well"
 
 
 def diagnose(library: Library) -> Diagnosis:
@@ -269,10 +271,6 @@ def _swapped(
 ) -> bool:
     """The router sends this one's port for the other one, too."""
     return any(deployment.at_url(each.url) is other and each.port == owner.bootstrap_port for each in router.prefills)
-
-
-SHOWN = 12  # unknowns that are listed
-GIVE = "give its log as well"
 
 
 def unknowns(

@@ -24,6 +24,19 @@ if TYPE_CHECKING:
 
 RANKS = 4096  # more data parallel ranks than that nobody has
 GRACE = 30.0  # seconds of log behind a line from which silence after it is not the log's end
+_QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
+_HOST = re.compile(r"[\w.:-]*\w[\w.:-]*")
+PLACEHOLDER = "<bootstrap port of "  # a port no log tells
+POLICIES = {
+    "RoundRobin": "round_robin", "Random": "random", "CacheAware": "cache_aware", "PowerOfTwo": "power_of_two",
+    "Manual": "manual", "Bucket": "bucket",
+}  # fmt: skip
+WILDCARDS = frozenset({"", "0.0.0.0", "::", "*"})
+LOOPBACKS = frozenset({"127.0.0.1", "localhost", "::1"})
+SEPARATE = (
+    "give each process's log by itself, or let the collector name the source: kubectl logs --prefix, stern, docker "
+    "compose logs (without --no-log-prefix), journalctl -o json"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,17 +296,6 @@ def on_hosts_of_their_own(prefills: Iterable[Target]) -> bool | None:
     return len({"loopback" if host in LOOPBACKS else host for host in hosts}) == len(hosts)
 
 
-_QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
-_HOST = re.compile(r"[\w.:-]*\w[\w.:-]*")
-
-
-PLACEHOLDER = "<bootstrap port of "  # a port no log tells
-POLICIES = {
-    "RoundRobin": "round_robin", "Random": "random", "CacheAware": "cache_aware", "PowerOfTwo": "power_of_two",
-    "Manual": "manual", "Bucket": "bucket",
-}  # fmt: skip
-
-
 def router_command(deployment: ObservedDeployment) -> str:
     """One line to paste, "" when no router's start line is known. A port no log tells stands as a placeholder."""
     if len(deployment.routers) != 1:
@@ -329,10 +331,6 @@ def _rest(router: RouterWorkers) -> list[str]:
     return parts
 
 
-WILDCARDS = frozenset({"", "0.0.0.0", "::", "*"})
-LOOPBACKS = frozenset({"127.0.0.1", "localhost", "::1"})
-
-
 class HostPort(NamedTuple):
     """`port` None: null, or not written."""
 
@@ -359,12 +357,6 @@ def parse_address(text: str) -> HostPort | None:
 
 def same_host(one: str, other: str) -> bool:
     return one == other or (one in LOOPBACKS and other in LOOPBACKS)
-
-
-SEPARATE = (
-    "give each process's log by itself, or let the collector name the source: kubectl logs --prefix, stern, docker "
-    "compose logs (without --no-log-prefix), journalctl -o json"
-)
 
 
 def is_mixed(log: Log, identity: Identity) -> bool:

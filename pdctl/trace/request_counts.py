@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from pdctl.trace.joins import JoinableRoom
     from pdctl.trace.observed_deployment import ObservedInstance
 
+LONGEST = 330.0  # seconds an answer is taken to stream for at most
+ANSWERS = frozenset({Sign.REQUEST_ANSWERED, Sign.REQUEST_LEFT})
+COUNTED = ANSWERS | {Sign.STARTED, Sign.READY}
+
 
 class RequestCounts:
     """around: all known lines of all logs from their starts on. Rooms found well are marked in `rooms`."""
@@ -122,9 +126,6 @@ def _nothing_pending(event: Event) -> bool:
     return event.proves(Sign.RUNNING) and event.values.get("prealloc") == event.values.get("transfer") == "0"
 
 
-LONGEST = 330.0  # seconds an answer is taken to stream for at most
-
-
 class CutAnswer(NamedTuple):
     """An answer of a room of `decode` whose lines reach into [since, until] may be the one that was cut."""
 
@@ -160,10 +161,6 @@ def _stopped_running(lines: Sequence[Event], decode: ObservedInstance) -> bool:
     took = sum(requests_taken(event) for event in lines[begun:last])
     answered = sum(counts_as_answer(event) for event in lines[begun:last])
     return (numerals.whole(batch.values["running"]) or 0) > max(0, took - answered)
-
-
-ANSWERS = frozenset({Sign.REQUEST_ANSWERED, Sign.REQUEST_LEFT})
-COUNTED = ANSWERS | {Sign.STARTED, Sign.READY}
 
 
 class AnsweredRequests:

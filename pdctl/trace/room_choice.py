@@ -21,6 +21,7 @@ RID = re.compile(
     r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
     r"|(?:chatcmpl|cmpl|gnt|resp|req|pdctl-canary)[-_][\w.-]{4,128}"
 )
+FILTERS = ("room", "prefill", "decode", "phase", "outcome", "cause")
 
 
 class WantedRoom(NamedTuple):
@@ -104,7 +105,6 @@ FIELDS: dict[str, Field] = {
     "outcome": Field(lambda room: room.outcome.value, lambda room: room.outcome.value),
     "cause": Field(lambda room: room.code, lambda room: room.code),
 }
-FILTERS = ("room", "prefill", "decode", "phase", "outcome", "cause")
 
 
 def matcher(filters: Sequence[str], outcomes: Sequence[str], least: float | None) -> Callable[[RoomSummary], bool]:

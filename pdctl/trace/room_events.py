@@ -23,6 +23,9 @@ LONG_ROOMS = 6  # digits; a shorter number stands for other things in most lines
 
 GENERATES = ("/generate", "/v1/completions", "/v1/chat/completions", "/v1/responses")
 ANSWERED_PATHS = ("/generate", "/v1/completions", "/v1/chat/completions")
+# What a prefill calls finished is its own half.
+HALF = {Phase.FINISHED: Phase.TRANSFER}
+LEFT_CODE = "PD706"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +103,6 @@ def in_time_order(events: Iterable[Event]) -> tuple[Event, ...]:
 def in_file_order(events: Iterable[Event]) -> tuple[Event, ...]:
     """Each file's lines in their order, one file behind the other."""
     return tuple(sorted(events, key=lambda event: (event.place.file, event.place.offset)))
-
-
-# What a prefill calls finished is its own half.
-HALF = {Phase.FINISHED: Phase.TRANSFER}
 
 
 def rooms_of(event: Event) -> tuple[int, ...]:
@@ -190,9 +189,6 @@ class Conclusion:
     why: str
     events: tuple[Event, ...] = ()
     by_elimination: bool = False
-
-
-LEFT_CODE = "PD706"
 
 
 def is_canary(room_events: RoomEvents) -> bool:

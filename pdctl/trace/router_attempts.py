@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pdctl.trace.observed_deployment import ObservedDeployment, ObservedInstance
 
 HEAD_LINES = 200  # lines in which the first stamp of a log is looked for
+ANSWERING = 600.0  # seconds an answer is taken to stream for at most
+MOST_ATTEMPTS = 100  # attempts of one request; no router is told to try so often
 
 
 def possible_attempts(
@@ -77,10 +79,6 @@ def _outnumbered(
         if answered.get(engine.name, 0) > sent:
             return True
     return False
-
-
-ANSWERING = 600.0  # seconds an answer is taken to stream for at most
-MOST_ATTEMPTS = 100  # attempts of one request; no router is told to try so often
 
 
 @dataclass(slots=True)

@@ -39,6 +39,13 @@ URGENT = (
     RoomOutcome.FAILED, RoomOutcome.HUNG, RoomOutcome.INCOMPLETE, RoomOutcome.UNKNOWN, RoomOutcome.ABORTED,
     RoomOutcome.REFUSED, RoomOutcome.OK,
 )  # fmt: skip
+# Causes that need no more than the room's own lines and the start lines; the others hang on what happened around it.
+CAUSES_BY_KINDS = (reused, bootstrap_lookups.crossed)
+LIST = "`pdctl rooms` with the same paths lists the rooms there are"
+BROKEN = (RoomOutcome.FAILED, RoomOutcome.HUNG)
+NO_ROOM = "PD712"
+SEARCHED_FOR_DEATHS = 1 << 28  # bytes of logs up to which they are searched for deaths once more
+DIAGNOSE = "`pdctl diagnose` with the same paths says what happened"
 
 
 def room_summaries(library: Library) -> tuple[RoomSummary, ...]:
@@ -101,10 +108,6 @@ def _traced(room: Room, listed: RoomSummary) -> RoomSummary:
     )  # fmt: skip
 
 
-# Causes that need no more than the room's own lines and the start lines; the others hang on what happened around it.
-CAUSES_BY_KINDS = (reused, bootstrap_lookups.crossed)
-
-
 class KindsSummary(NamedTuple):
     prefill: str | None
     decode: str | None
@@ -148,11 +151,6 @@ def _values(row: Row) -> MappingProxyType[str, str]:
     if Sign.REQUEST_FINISHED in row.proves:
         values["finish"] = "'length'"  # a request that was cut short has a row of its own
     return MappingProxyType(values)
-
-
-LIST = "`pdctl rooms` with the same paths lists the rooms there are"
-BROKEN = (RoomOutcome.FAILED, RoomOutcome.HUNG)
-NO_ROOM = "PD712"
 
 
 def by_rid(library: Library, rid: str) -> int:
@@ -223,10 +221,6 @@ def _rooms_of_request(event: Event, rid: str) -> Iterable[int]:
 def _when(event: Event) -> tuple[float, str, int]:
     """Later lines win; where a line has no time, the place in its file counts."""
     return (event.t if event.t is not None else float("-inf"), event.place.file, event.place.offset)
-
-
-SEARCHED_FOR_DEATHS = 1 << 28  # bytes of logs up to which they are searched for deaths once more
-DIAGNOSE = "`pdctl diagnose` with the same paths says what happened"
 
 
 class ListNotes:

@@ -27,6 +27,8 @@ MESSAGES = (
 )
 WHOLE_SECOND = 1.0  # seconds: the step of SGLang's stamps
 SAME_CLOCK = 2.0  # seconds: what two stamps of whole seconds and a short way can differ by on one clock
+SHORTEST = 2.0  # seconds; less than that two clocks of whole seconds cannot show
+GAP_TEXT = 60  # letters of a line that name it
 
 
 class RoomClock:
@@ -212,10 +214,6 @@ def at_router(attempts: Iterable[RouterAttempt], began: float) -> tuple[Duration
     one = only[0]
     assert one.end is not None
     return (Duration("attempt", one.router, one.start - began, one.end - one.start, 1.0),)
-
-
-SHORTEST = 2.0  # seconds; less than that two clocks of whole seconds cannot show
-GAP_TEXT = 60  # letters of a line that name it
 
 
 def longest_gap(steps: Sequence[RoomStep], measured: Sequence[Duration], code: str) -> LongestGap | None:

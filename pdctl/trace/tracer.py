@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 WHOLE = 8 << 20  # bytes of logs that are looked at from end to end; of more, only what lies around the room
 AFTER = 90.0  # seconds behind a room's last line: a router's health check misses a dead worker within a minute
 CLOCKS_APART = 2.0  # seconds the clocks of different hosts are taken to differ by at most
+ROLES = ("router", "prefill", "decode", "")
 
 
 def trace(library: Library, room: int) -> Room:
@@ -112,9 +113,6 @@ class Tracer:
 
     def _finals(self) -> tuple[Event, ...]:
         return tuple(event for one in self.deployment.instances.values() for event in one.final)
-
-
-ROLES = ("router", "prefill", "decode", "")
 
 
 def room_report(

@@ -51,6 +51,19 @@ ORDER: tuple[Callable[[Case], CauseFinding | None], ...] = (
     dead_processes.first_request,
     client_requests.refused,
 )
+# Whoever had the room was gone before it ended.
+FATAL = frozenset({"PD704", "PD705", "PD707", "PD709", "PD302", "PD303", "PD304", "PD306", "PD308"})
+CLIENT_LEFT = "PD706"
+LOG_REQUESTS = "--log-requests --log-requests-level 0"
+TIME_STATS = "--enable-request-time-stats-logging"
+DEBUG = "--log-level debug"
+NO_LOG = "give its log to trace-room as well"
+GIVEN_UP_WITHIN = 330.0  # seconds after the page list in which a prefill may give up the request that waits for it
+SEVERAL = {
+    "requested": "lines of several prefills say they had the request",
+    "contacted": "the page list went to several prefills",
+    "decode": "lines of several decodes name the room",
+}
 
 
 class Verdict(NamedTuple):
@@ -78,11 +91,6 @@ def judge(case: Case) -> Verdict:
         first.code, known.slug, fill(known.headline, first.fills), first.why, first.side, first.instance
     )  # fmt: skip
     return Verdict(cause, first, tuple(consequences), first.fix or fill(known.fix, first.fills))
-
-
-# Whoever had the room was gone before it ended.
-FATAL = frozenset({"PD704", "PD705", "PD707", "PD709", "PD302", "PD303", "PD304", "PD306", "PD308"})
-CLIENT_LEFT = "PD706"
 
 
 def outcome(
@@ -151,12 +159,6 @@ def phase_reached(case: Case, ended: RoomOutcome) -> Phase | None:
         found.append(Phase.DISPATCHED)
     steps = [phase for phase in found if not phase.ends]
     return max(steps, key=lambda phase: phase.order, default=None)
-
-
-LOG_REQUESTS = "--log-requests --log-requests-level 0"
-TIME_STATS = "--enable-request-time-stats-logging"
-DEBUG = "--log-level debug"
-NO_LOG = "give its log to trace-room as well"
 
 
 def missing_evidence(case: Case, outcome: RoomOutcome, fix: str) -> tuple[MissingEvidence, ...]:
@@ -250,15 +252,6 @@ def _contact_flag(case: Case) -> str:
 
 def _names(instances: Iterable[ObservedInstance]) -> str:
     return ", ".join(one.name for one in instances) or "every engine"
-
-
-GIVEN_UP_WITHIN = 330.0  # seconds after the page list in which a prefill may give up the request that waits for it
-
-SEVERAL = {
-    "requested": "lines of several prefills say they had the request",
-    "contacted": "the page list went to several prefills",
-    "decode": "lines of several decodes name the room",
-}
 
 
 def room_notes(case: Case, verdict: Verdict, ended: RoomOutcome) -> tuple[str, ...]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
     from pdctl.trace.observed_deployment import ObservedInstance, RouterWorkers
 
+MOST_NAMED = 4  # prefills named in one sentence
+
 
 def crossed(case: Case) -> CauseFinding | None:
     """The request went to one prefill, the page list to another."""
@@ -138,9 +140,6 @@ def _silent(case: Case, owner: ObservedInstance, address: HostPort, proofs: tupl
     fills = {"instance": owner.name, "prefill": owner.name, "observed": str(address), "expected": str(address)}
     why = f"{owner.name} is up and owns {address}, but the decode cannot reach it"
     return CauseFinding("PD205", "prefill", why, proofs, owner.name, fills, f"curl -sS http://{address}/health")
-
-
-MOST_NAMED = 4  # prefills named in one sentence
 
 
 class Destination(NamedTuple):

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pdctl.logs.event import Event
     from pdctl.trace.observed_deployment import ObservedInstance
 
+LEG_CODES = {"prefill": "PD713", "decode": "PD714"}
+
 
 def client_left(case: Case) -> CauseFinding | None:
     """The request was aborted from outside, before anything else went wrong."""
@@ -111,9 +113,6 @@ def _sound(case: Case) -> bool:
         if owner is None or owner is not case.deployment.at_url(one.url):
             return False
     return True
-
-
-LEG_CODES = {"prefill": "PD713", "decode": "PD714"}
 
 
 def turned_away(case: Case) -> CauseFinding | None:

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from pdctl.trace.case import DeathProof
 
 AT_ONCE = 2.0  # seconds between a router's loss of one leg and the end of the other it drops for that
+# Code → (value of the prefill, value of the decode, the flag both must give).
+COMPARED = {
+    "PD302": ("prefill_page_size", "decode_page_size", "--page-size"),
+    "PD303": ("prefill_dtype", "decode_dtype", "--kv-cache-dtype"),
+    "PD304": ("prefill_layout", "decode_layout", "--attention-backend"),
+    "PD325": ("prefill_policy", "decode_policy", "--disaggregation-decode-allocation-policy"),
+}
+KERNEL = "sudo dmesg -T | grep -iE 'out of memory|killed process'"
 
 
 def reused(case: Case) -> CauseFinding | None:
@@ -247,15 +255,6 @@ def crashed(case: Case) -> CauseFinding | None:
     return None
 
 
-# Code → (value of the prefill, value of the decode, the flag both must give).
-COMPARED = {
-    "PD302": ("prefill_page_size", "decode_page_size", "--page-size"),
-    "PD303": ("prefill_dtype", "decode_dtype", "--kv-cache-dtype"),
-    "PD304": ("prefill_layout", "decode_layout", "--attention-backend"),
-    "PD325": ("prefill_policy", "decode_policy", "--disaggregation-decode-allocation-policy"),
-}
-
-
 def described(line: Event, case: Case, proofs: tuple[Proof, ...], how: str) -> CauseFinding:
     """The finding a mismatch line stands for."""
     prefill, decode, flag = COMPARED.get(line.row.cause, ("", "", ""))
@@ -317,9 +316,6 @@ def attention_tp(case: Case) -> CauseFinding | None:
     proofs.append(Proof("no cache came until the decode gave up", failed))
     fix = f"start {names[0]} and {names[1]} with the same --tp-size and --dp-size"
     return CauseFinding("PD305", "prefill", why, tuple(proofs), names[0], fills, fix)
-
-
-KERNEL = "sudo dmesg -T | grep -iE 'out of memory|killed process'"
 
 
 def launchers_line(death: DeathProof) -> Event | None:

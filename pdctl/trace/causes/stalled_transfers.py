@@ -26,6 +26,13 @@ ELSEWHERE = frozenset(
 UNREACHED = "PD210"  # written by the decode, about an address that the prefill gave
 SLOW = 1.0  # GB/s; a healthy transfer on any fabric is above it
 LONG = 2.0  # seconds; shorter ones nobody waits for
+STILL = 4.0  # seconds without any line of an instance in which a message to it lay unread
+BUSY = 1.0  # the same of an instance that had work to do
+STOPPED = (
+    "ps -eo pid,stat,etime,args | grep -E '^ *[0-9]+ +T'   # on the host of {}: a process in state T is stopped, "
+    "kill -CONT PID continues it"
+)
+CUT_OFF = "ip -s link   # on the host of {} and on those of its peers: errors and drops"
 
 
 def cause_logged(case: Case) -> CauseFinding | None:
@@ -91,15 +98,6 @@ def slow(case: Case) -> CauseFinding | None:
 
 def _reason(event: Event) -> str:
     return (event.values.get("reason") or event.text).strip()[:200]
-
-
-STILL = 4.0  # seconds without any line of an instance in which a message to it lay unread
-BUSY = 1.0  # the same of an instance that had work to do
-STOPPED = (
-    "ps -eo pid,stat,etime,args | grep -E '^ *[0-9]+ +T'   # on the host of {}: a process in state T is stopped, "
-    "kill -CONT PID continues it"
-)
-CUT_OFF = "ip -s link   # on the host of {} and on those of its peers: errors and drops"
 
 
 class Silence(NamedTuple):
