@@ -108,11 +108,13 @@ def split(raw: bytes) -> Prefix:
 def cut(raw: bytes) -> Cut:
     """The cheap half of `split`."""
     line = raw.rstrip(b"\r\n")
-    if line[:1] == b"[":  # by far the commonest: SGLang's own, neither wrapped nor coloured in front
+    if b"\x1b" in line:
+        line = wrapping.COLOUR.sub(b"", line)
+    if line[:1] == b"[":  # by far the commonest: SGLang's own, not wrapped
         layout = SGLANG.match(line)
-        if layout is not None and b"\x1b" not in line:
+        if layout is not None:
             return _behind(wrapping.Peeled(line, None, 0), layout)
-    elif line[:2] == b"20" and b"\x1b" not in line:
+    elif line[:2] == b"20":
         # A level and a target behind the time: tracing's own, whatever else a collector's stamp may look like.
         layout = TRACING.match(line)
         if layout is not None and line[layout.end() : layout.end() + 1].islower():

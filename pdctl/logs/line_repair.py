@@ -107,8 +107,11 @@ def is_incomplete(line: bytes) -> bool:
     if b"\x00" in line or b"\xef\xbf\xbd" in line or not _is_text(line):
         return True
     if b"\x1b" in line:
-        styles = _STYLE.findall(line)
-        if _CUT_STYLE.search(line) or (styles and styles[-1].strip(b"0")):
+        last = _STYLE.match(line, line.rfind(b"\x1b"))
+        if last is None and _CUT_STYLE.search(line):
+            return True
+        style = last[1] if last is not None else next(iter(_STYLE.findall(line)[-1:]), b"")
+        if style.strip(b"0"):
             return True
     parts = cut(line)
     if parts.layout is None:
