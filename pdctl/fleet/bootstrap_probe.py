@@ -120,7 +120,7 @@ STYLES = {style.name: style for style in (NEW, OLD)}
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Where a prefill's bootstrap server is said to be, and who says so (see facts.Bootstrap).
+    """Where a prefill's bootstrap server is said to be, and who says so (see observations.Bootstrap).
 
     ranks: how many registrations it owes, None: only it knows.
     """

@@ -311,7 +311,7 @@ def _not_refused(name: str, answer: Answer, length: int) -> str:
 def _cancel(errand: Errand, prompt: Prompt) -> Canary:
     """Good is that the decode had begun to speak when both legs were left; what remains of it, the queues show.
 
-    Not for sglang 0.5.13 with NIXL: there a decode's abort ends the prefill's bootstrap thread (quirks of the dialect).
+    Not for sglang 0.5.13 with NIXL: there a decode's abort ends the prefill's bootstrap thread (sglang/faults.py).
     """
     done = errand.send(Prompt(prompt.text, prompt.ids, LONG_ANSWER).body(), leave=True)
     return errand.result(done, "") if done is not None and done.spoke else errand.judged(done)

@@ -36,7 +36,7 @@ class SwitchOrder:
     """`url` shall become a `to`. Every one of `routers` is told. `known`: engines whose names a run knows.
 
     Times in seconds: `drain` until it holds nothing, `turn` for its own switch, `canary` until every peer was served,
-    None: as long as that may take (steps.canary_seconds).
+    None: as long as that may take (perform.canary_seconds).
     `min_ready`: how many ready instances its old role must keep. `graph_memory`: GB for a decode's CUDA graphs.
     """
 
