@@ -13,7 +13,7 @@ import pytest
 from pdctl.engine.kv_link.room_state import FailureCode, KVPoll
 from pdctl.engine.kvcache.pool_geometry import Layout
 from tests.engine.kv_link.rig import HOST, Woken, bootstrap, decode_side, geometry, pages, prefill_side
-from tests.engine.kv_link.rooms import announced, failed, open_room, run_room
+from tests.engine.kv_link.rooms import announced, failed, finish, open_room, run_room
 from tests.ports import free_port
 
 # --- deadlines
@@ -283,7 +283,14 @@ def test_an_abort_before_the_request_arrives_takes_the_page_list_back_and_is_tol
         decode.until_drained(receiver)
         sender = prefill.manager.sender(1, "too late")
         failed(prefill, sender, FailureCode.ABORTED, "Aborted by decode-side abort notification.")
-        run_room(prefill, decode, 1, server.port)
+        # A page list that overtakes the request of its own room is told how the room ended the last time.
+        again = prefill.manager.sender(1, "again")
+        prefill.woken.wait("the request", lambda: prefill.manager.stats().rooms == 1)
+        receiver = decode.manager.receiver(1, "again", HOST, server.port)
+        decode.until(receiver, KVPoll.WAITING_FOR_INPUT)
+        receiver.send_metadata(pages(2, 3))
+        again.send(pages(5, 6), last=True, metadata=b"m")
+        finish(prefill, decode, again, receiver, b"m")
 
 
 def test_clearing_an_unfinished_room_aborts_it() -> None:
