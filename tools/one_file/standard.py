@@ -18,7 +18,7 @@ NAMED = (
     "multiprocessing.popen_spawn_posix",
     "multiprocessing.resource_tracker", "multiprocessing.spawn", "multiprocessing.synchronize",
     "multiprocessing.queues",
-    "runpy", "sre_compile", "traceback", "warnings", "zipimport", "_sysconfigdata__linux_x86_64-linux-gnu",
+    "runpy", "sre_compile", "traceback", "warnings", "zipimport",
 )  # fmt: skip
 # Imported by a module that is needed, in a function that pdctl does not reach.
 UNREACHED = (

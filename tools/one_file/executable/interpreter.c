@@ -6,16 +6,27 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
+#include <zstd.h>
 
-/* A static program can load nothing; ctypes asks for functions of the C library all the same. */
+/* A static program can load nothing; ctypes asks for functions of the C library and of libzstd (zstandard.py) all the
+   same. */
 static char loaded;
+static const struct { const char *name; void *function; } FUNCTIONS[] = {
+    {"memmem", (void *)memmem},
+    {"prctl", (void *)prctl},
+    {"ZSTD_createDStream", (void *)ZSTD_createDStream},
+    {"ZSTD_freeDStream", (void *)ZSTD_freeDStream},
+    {"ZSTD_decompressStream", (void *)ZSTD_decompressStream},
+    {"ZSTD_isError", (void *)ZSTD_isError},
+    {"ZSTD_getFrameContentSize", (void *)ZSTD_getFrameContentSize},
+};
 void *__wrap_dlopen(const char *name, int flags) { (void)flags; return name == NULL ? &loaded : NULL; }
 int __wrap_dlclose(void *handle) { (void)handle; return 0; }
 char *__wrap_dlerror(void) { return "a static program loads no libraries"; }
 void *__wrap_dlsym(void *handle, const char *name) {
     (void)handle;
-    if (strcmp(name, "memmem") == 0) return (void *)memmem;
-    if (strcmp(name, "prctl") == 0) return (void *)prctl;
+    for (size_t at = 0; at < sizeof FUNCTIONS / sizeof *FUNCTIONS; at++)
+        if (strcmp(name, FUNCTIONS[at].name) == 0) return FUNCTIONS[at].function;
     return NULL;
 }
 
