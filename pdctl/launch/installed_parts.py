@@ -225,8 +225,6 @@ def _zstd() -> InstalledPart:
     if find_spec("zstandard"):
         return InstalledPart("zstd", True, ".zst logs are read")
     fix = f"{sys.executable} -m pip install zstandard"
-    if _own_python():
-        fix = "zstd -dc FILE.zst > FILE"
     return InstalledPart("zstd", False, ".zst logs cannot be read", fix)
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.build_executable import TARGETS, lacking
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -37,7 +39,19 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """pdctl without Python. It takes minutes; $PDCTL_BUILD_WORK keeps the interpreter's objects for the next time."""
-    out = tmp_path_factory.mktemp("one-file") / "pdctl"
-    kept = ["--work", os.environ["PDCTL_BUILD_WORK"]] if os.environ.get("PDCTL_BUILD_WORK") else []
-    built("build_executable", *kept, str(out), timeout=5400)
+    return built_executable("x86_64", tmp_path_factory.mktemp("one-file") / "pdctl")
+
+
+@pytest.fixture(scope="session")
+def executable_for_arm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built_executable("aarch64", tmp_path_factory.mktemp("one-file") / "pdctl-aarch64")
+
+
+def built_executable(target: str, out: Path) -> Path:
+    """Skip where the tools of the build are not installed, and say which."""
+    if absent := lacking(TARGETS[target]):
+        pytest.skip(f"the build needs what is not here: {', '.join(absent)}")
+    kept = os.environ.get("PDCTL_BUILD_WORK")
+    work = ["--work", str(Path(kept) / target)] if kept else []
+    built("build_executable", "--target", target, *work, str(out), timeout=5400)
     return out
