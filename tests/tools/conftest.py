@@ -42,11 +42,6 @@ def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built_executable("x86_64", tmp_path_factory.mktemp("one-file") / "pdctl")
 
 
-@pytest.fixture(scope="session")
-def executable_for_arm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built_executable("aarch64", tmp_path_factory.mktemp("one-file") / "pdctl-aarch64")
-
-
 def built_executable(target: str, out: Path) -> Path:
     """Skip where the tools of the build are not installed, and say which."""
     if absent := lacking(TARGETS[target]):

@@ -7,7 +7,6 @@ the executable its build, which takes several; `PDCTL_BUILD_WORK=DIR` keeps the 
 from __future__ import annotations
 
 import gzip
-import os
 import re
 import shutil
 import subprocess
@@ -15,23 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.snapshots.cases import CASES, ROOMS, ROOT, Case
+from tests.snapshots.cases import CASES, ROOMS, ROOT
 from tests.snapshots.said import FOLDER, TOOK, outputs
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(7200)]
-# Emulated: half a second a verb becomes ten.
-SOME = ("plan_2p1d.yaml", "doctor_--list-checks", "explain_PD201", "topology_schema")
-ROOM = "pdctl-missing-bootstrap-port"
 
 
-def differing(command: list[str], shown: tuple[str, ...], folder: Path, cases: tuple[Case, ...] = CASES) -> list[str]:
+def differing(command: list[str], shown: tuple[str, ...], folder: Path) -> list[str]:
     """Names of the snapshots it does not print. shown: how its own command lines begin, word by word."""
     cache = folder / "cache"
-    texts = outputs(cases, folder / "home", command, {"XDG_CACHE_HOME": str(cache), "HOME": str(folder / "empty")})
+    texts = outputs(CASES, folder / "home", command, {"XDG_CACHE_HOME": str(cache), "HOME": str(folder / "empty")})
     unpacked = re.compile(rf"{re.escape(str(cache))}/pdctl/[^/\s]+/")
     words = re.compile(r'[",]*\s+(?:- |")?'.join(map(re.escape, shown)))  # in a line, a JSON list, a YAML list
     found = []
-    for case, text in zip(cases, texts, strict=True):
+    for case, text in zip(CASES, texts, strict=True):
         told = unpacked.sub("$ROOT/pdctl/", words.sub("$PYTHON", text))
         if told != (FOLDER / f"{case.name}.txt").read_text(encoding="utf-8"):
             found.append(case.name)
@@ -68,13 +64,3 @@ def test_the_executable_reads_zst_logs(executable: Path, tmp_path: Path) -> None
     kept = (FOLDER / "rooms_2p1d-missing-ports-info-sgl0522_-o_json.txt").read_text(encoding="utf-8")
     said = kept.partition("--- stdout\n")[2].partition("--- stderr\n")[0]
     assert TOOK.sub("TIME", told) == said
-
-
-def test_the_executable_for_arm_prints_the_same(executable_for_arm: Path, tmp_path: Path) -> None:
-    """Through qemu where this is another processor; the few verbs that stand for all take minutes there."""
-    runner = [] if os.uname().machine == "aarch64" else ["qemu-aarch64-static"]
-    if runner and not shutil.which(runner[0]):
-        pytest.skip("apt-get install qemu-user-static")
-    cases = tuple(case for case in CASES if case.name in SOME or (ROOM in case.name and case.argv[0] == "trace-room"))
-    assert len(cases) > len(SOME)
-    assert differing([*runner, str(executable_for_arm)], ("python3", str(executable_for_arm)), tmp_path, cases) == []
