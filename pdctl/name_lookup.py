@@ -66,10 +66,10 @@ def look_up(
     except (TimeoutError, NotYet) as error:
         if isinstance(error, OSError) and error.strerror:
             raise  # the answer itself
-        raise late(host, seconds) from None
+        raise lookup_timeout(host, seconds) from None
 
 
-def late(host: str, seconds: float) -> OSError:
+def lookup_timeout(host: str, seconds: float) -> OSError:
     """What to raise where the answer of `begin` did not come."""
     return _error(
         errno.ETIMEDOUT, f"the name {host!r:.100} was not looked up within {seconds:.2g} s: its DNS server is silent"

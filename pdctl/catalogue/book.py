@@ -82,12 +82,12 @@ def _means(pattern: str, each: Entry) -> bool:
 
 
 def _unknown(word: str) -> UsageError:
-    near = [f"{each.code} ({each.slug})" for each in _near(word.strip())]
+    near = [f"{each.code} ({each.slug})" for each in _similar_entries(word.strip())]
     meant = f"did you mean {' or '.join(near)}?" if near else "`pdctl explain --all` lists them"
     return UsageError(f"no code or slug `{word}`", meant)
 
 
-def _near(typed: str) -> list[Entry]:
+def _similar_entries(typed: str) -> list[Entry]:
     """Names that have the word in them, or else the code or name a few letters away."""
     import difflib  # late: only a mistake needs it
 

@@ -15,7 +15,7 @@ from pdctl.errors import NotFoundError, UsageError
 from pdctl.fleet import completion_stream
 from pdctl.launch import credentials
 from pdctl.launch.run import State
-from pdctl.launch.state import ended, home, pick
+from pdctl.launch.state import describe_ended, find_run, home
 from pdctl.render import answer, term
 
 if TYPE_CHECKING:
@@ -74,8 +74,10 @@ def _source(name: str | None, url: str | None, key_env: str) -> tuple[AnswerSour
             raise UsageError(f"--url {url}: not an address", "write it as http://127.0.0.1:8000")
         base = url.rstrip("/")
         return answer.AnswerSource("", base, completion_stream.first_model(base, key=key)), key
-    run = pick(home(os.environ), name)
+    run = find_run(home(os.environ), name)
     if run.state in (State.FAILED, State.STOPPED):  # it was named, or none would have been found
-        raise NotFoundError(f"run `{run.name}` {ended(run)}: nobody is left to ask", f"pdctl diagnose --run {run.name}")
+        raise NotFoundError(
+            f"run `{run.name}` {describe_ended(run)}: nobody is left to ask", f"pdctl diagnose --run {run.name}"
+        )
     source = answer.AnswerSource(run.name, run.deployment.url, run.deployment.served_name)
     return source, key or credentials.api_key(run.deployment)

@@ -186,7 +186,7 @@ def _of_run(name: str | None, static: bool) -> Subject:
     from pdctl.doctor import request as asking
     from pdctl.launch import clusters, credentials, run_facts
     from pdctl.launch.run import State
-    from pdctl.launch.state import RunDir, ended, home, pick
+    from pdctl.launch.state import RunDir, describe_ended, find_run, home
 
     root = home(os.environ)
     cluster = clusters.meant(root, name)
@@ -195,7 +195,7 @@ def _of_run(name: str | None, static: bool) -> Subject:
         fix = f"{forward}, and then pdctl doctor --router http://127.0.0.1:{cluster.port} --canary"
         raise UsageError(f"{cluster.name} runs in Kubernetes, whose network is not this machine's", fix)
     try:
-        run = pick(root, name, (State.FAILED, State.STALE))
+        run = find_run(root, name, (State.FAILED, State.STALE))
     except NotFoundError as error:
         if name is not None:
             raise
@@ -220,7 +220,7 @@ def _of_run(name: str | None, static: bool) -> Subject:
         key=credentials.api_key(run.deployment),
         since=run.created,  # a run of the same name before it wrote into the same files
     )
-    title = f"run {run.name} {ended(run)}" if over else f"run {run.name}"
+    title = f"run {run.name} {describe_ended(run)}" if over else f"run {run.name}"
     return asking.Subject(request, title, found.suppressions, run.name, over)
 
 

@@ -119,7 +119,7 @@ def command(
 def _of_topology(
     ctx: typer.Context, name: str, overlays: list[str], sets: list[str], target: PlanTarget | None, measured: Measured
 ) -> "Plan":
-    for flag in _given(ctx):
+    for flag in _given_parameters(ctx):
         if flag.name not in SHARED:
             role = "decode" if (flag.name or "").startswith("decode") else "prefill"
             hint = f"the topology says it; change it with --set, such as --set roles.{role}.tp=8"
@@ -132,7 +132,7 @@ def _of_topology(
 
 
 def _of_flags(ctx: typer.Context, shape: Shape, decode: Shape, about: About) -> "Plan":
-    named = [flag.name for flag in _given(ctx)]
+    named = [flag.name for flag in _given_parameters(ctx)]
     if "tp" not in named:
         fix = "name a topology (`pdctl plan 2p1d`) or give a shape (`pdctl plan --tp 16 --dp 8`)"
         raise UsageError("no topology and no --tp: nothing to plan", fix)
@@ -158,7 +158,7 @@ def _of_flags(ctx: typer.Context, shape: Shape, decode: Shape, about: About) -> 
     )
 
 
-def _given(ctx: typer.Context) -> list[Any]:
+def _given_parameters(ctx: typer.Context) -> list[Any]:
     """The parameters that stand on the command line."""
     found = []
     for parameter in ctx.command.params:

@@ -61,7 +61,7 @@ def kubernetes(
     from pdctl.manifests.write import rendering
     from pdctl.topology import resolve
 
-    versions = object_validation.VERSIONS if version is None else (object_validation.known(version),)
+    versions = object_validation.VERSIONS if version is None else (object_validation.schema_version(version),)
     read = resolve.load([resolve.find(each) for each in (topology, *(overlays or []))], sets or [])
     made = rendering.render(read, flavour.value if flavour is not None else None, versions)
     for caution in made.cautions:

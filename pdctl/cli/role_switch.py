@@ -14,7 +14,7 @@ from pdctl.errors import ExitCode, NotFoundError, UsageError
 from pdctl.fleet.observations import Endpoint
 from pdctl.launch import credentials, state
 from pdctl.launch.deployment import ServerRole
-from pdctl.launch.state import RunDir, home, pick
+from pdctl.launch.state import RunDir, find_run, home
 from pdctl.render import switch_steps as view
 from pdctl.render import term
 from pdctl.switch import switch_order, switch_refusals
@@ -78,7 +78,7 @@ def command(
         url=url,
         to=to.value,
         routers=routers,
-        known=_known(found),
+        known=_endpoints_of_run(found),
         bootstrap_port=bootstrap_port,
         graph_memory=graph_memory,
         min_ready=min_ready,
@@ -121,10 +121,10 @@ def _switch(order: SwitchOrder, output: Form, dry_run: bool, root: Path, directo
     try:
         result = Switch(order, seen, told).run()
     except Interrupted as interrupted:
-        _keep(order, interrupted.result, root, directory)
+        _record_result(order, interrupted.result, root, directory)
         _show(order, interrupted.result, output)
         raise
-    _keep(order, result, root, directory)
+    _record_result(order, result, root, directory)
     _show(order, result, output)
     if result.standing is not Standing.SWITCHED:
         raise typer.Exit(int(ExitCode.FINDINGS))
@@ -137,7 +137,7 @@ def _show(order: SwitchOrder, result: Result, output: Form) -> None:
         view.result(result, term.out() if result.standing is Standing.SWITCHED else term.err())
 
 
-def _keep(order: SwitchOrder, result: Result, root: Path, directory: RunDir | None) -> None:
+def _record_result(order: SwitchOrder, result: Result, root: Path, directory: RunDir | None) -> None:
     switch_order.append(directory.path if directory is not None else root, order, result)
     if directory is not None and result.standing is Standing.SWITCHED:
         ranks = result.ranks if result.new_role == ServerRole.PREFILL.value else 0
@@ -153,10 +153,10 @@ def _where(instance: str, run: str | None, routed: bool) -> tuple[Run | None, st
             if not routed:
                 raise UsageError(f"{url}: who routes to it?", "--router URL, or --run NAME for an instance of a run")
             return None, url, url
-        found = pick(root, run)
+        found = find_run(root, run)
         known = next((spec.name for spec in found.deployment.servers if spec.url == url), url)
         return found, known, url
-    found = pick(root, run)
+    found = find_run(root, run)
     servers = found.deployment.servers
     spec = next((one for one in servers if one.name == instance), None)
     if spec is None:
@@ -170,6 +170,6 @@ def _routers(found: Run | None) -> tuple[str, ...]:
     return (router.url,) if router is not None else ()
 
 
-def _known(found: Run | None) -> tuple[Endpoint, ...]:
+def _endpoints_of_run(found: Run | None) -> tuple[Endpoint, ...]:
     servers = found.deployment.servers if found is not None else ()
     return tuple(Endpoint(spec.name, spec.role.value, spec.url, spec.bootstrap_port) for spec in servers)

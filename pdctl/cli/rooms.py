@@ -112,10 +112,10 @@ def command(
     for line in notes.lines(listed=bool(known)):
         term.err().write(f"note: {visible(line, term.err())}")
     if not known:
-        raise typer.Exit(int(_nothing(notes)))
+        raise typer.Exit(int(_explain_empty_list(notes)))
 
 
-def _nothing(notes: ListNotes) -> ExitCode:
+def _explain_empty_list(notes: ListNotes) -> ExitCode:
     """An empty list is fine where healthy rooms leave no line, not where somebody died or nothing was understood."""
     if notes.died:
         return ExitCode.FINDINGS

@@ -51,7 +51,7 @@ def error_of(refused: Exception, root: ClickCommand, argv: Sequence[str]) -> Usa
     context = getattr(refused, "ctx", None)
     if context is not None:
         path, command = context.command_path, context.command
-    told = _told(refused)
+    told = _message_of(refused)
     option, param = getattr(refused, "option_name", None), getattr(refused, "param", None)
     if hasattr(refused, "possibilities") and option is not None:
         return _no_option(path, command, option)
@@ -87,7 +87,7 @@ def _below(command: ClickCommand) -> Mapping[str, ClickCommand]:
     return found
 
 
-def _told(refused: Exception) -> str:
+def _message_of(refused: Exception) -> str:
     words = getattr(refused, "format_message", None)
     return str(words()) if words is not None else str(refused)
 
@@ -97,7 +97,7 @@ def _no_option(path: str, command: ClickCommand, option: str) -> UsageError:
     options = [each for each in command.params if each.param_type_name == "option"]
     forms = {f"--{choice}": f"{each.opts[0]} {choice}" for each in options for choice in _choices(each)}
     forms.update({name: name for each in options for name in (*each.opts, *each.secondary_opts)})
-    near = _near(option, forms)
+    near = _similar_word(option, forms)
     return UsageError(f"{path} has no option `{option}`", f"did you mean `{forms[near]}`?" if near else _help(path))
 
 
@@ -115,7 +115,7 @@ def _no_value(param: Param, message: str) -> UsageError:
     quoted = QUOTED.match(message)
     value = quoted[1] if quoted else message.split(" ")[0]
     if choices := _choices(param):
-        near = _near(value, choices)
+        near = _similar_word(value, choices)
         hint = f"did you mean `{near}`? " if near else ""
         return UsageError(f"{name} `{value}`: there is no such choice", f"{hint}choose one of {', '.join(choices)}")
     if not kind.startswith(("int", "float")):
@@ -128,11 +128,11 @@ def _no_value(param: Param, message: str) -> UsageError:
 
 
 def _no_verb(path: str, known: list[str], word: str) -> UsageError:
-    near = _near(word, known)
+    near = _similar_word(word, known)
     return UsageError(f"{path} has no verb `{word}`", f"did you mean `{path} {near}`?" if near else _help(path))
 
 
-def _near(word: str, known: Iterable[str]) -> str | None:
+def _similar_word(word: str, known: Iterable[str]) -> str | None:
     folded = {each.lower(): each for each in known}
     folded.update({each: each for each in known})
     near = difflib.get_close_matches(word.lower(), folded, n=1)

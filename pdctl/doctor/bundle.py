@@ -69,7 +69,7 @@ def pack(path: Path, facts: Facts, reports: Mapping[str, str], run: Path | None,
     kept = [name for name in KEPT if (run / name).is_file()] if run is not None else []
     files = {
         **reports,
-        "facts.json": seen(facts),
+        "facts.json": facts_json(facts),
         "versions.txt": f"pdctl {__version__}\npython {platform.python_version()}\n{platform.platform()}\n",
         "log-lines.txt": "".join(f"{line.code} {line.place} ×{line.count}: {line.text}\n" for line in facts.logs),
         **{f"run/{name}": (run / name).read_text("utf-8", errors="replace") for name in kept if run is not None},
@@ -77,7 +77,7 @@ def pack(path: Path, facts: Facts, reports: Mapping[str, str], run: Path | None,
     return write(path, files, (*known, *(value for name, value in os.environ.items() if is_secret(name, value))))
 
 
-def seen(facts: Facts) -> str:
+def facts_json(facts: Facts) -> str:
     """Everything that was looked at, as JSON."""
     names = ("endpoints", "engines", "bootstraps", "router", "host", "canaries", "queues")
     return json.dumps(_plain({name: getattr(facts, name) for name in names}), indent=1, ensure_ascii=False)
@@ -152,14 +152,14 @@ def search(text: str, known: re.Pattern[str] | None = None) -> CleanText:
     parts: list[str] = []
     taken: Counter[str] = Counter()
     at = 0
-    for span in _merged(spans):
+    for span in _merge_spans(spans):
         parts += (text[at : span.start], span.instead)
         taken[span.rule] += 1
         at = span.end
     return CleanText("".join((*parts, text[at:])), taken, values)
 
 
-def _merged(spans: list[SecretSpan]) -> Iterator[SecretSpan]:
+def _merge_spans(spans: list[SecretSpan]) -> Iterator[SecretSpan]:
     held: SecretSpan | None = None
     for span in spans:
         if held is not None and span.start < held.end:

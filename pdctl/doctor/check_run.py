@@ -82,11 +82,11 @@ def run(
         ports=bootstrap_ports.table(facts),
         matrix=matrix(facts),
         seconds=seconds + time.monotonic() - began,
-        blind=_blind(facts),
+        blind=_found_no_engine(facts),
     )
 
 
-def _blind(facts: Facts) -> bool:
+def _found_no_engine(facts: Facts) -> bool:
     """Whether an SGLang was looked for and none was seen, nor any trace of one."""
     seen = any(engine.info for engine in facts.engines) or bool(facts.ended)
     return Needs.ENDPOINT in facts.asked and not seen and not (facts.host is not None and facts.host.stopped)
@@ -181,11 +181,11 @@ def _together(outcomes: Sequence[CodeOutcome]) -> CodeOutcome:
         if some:
             reasons = dict.fromkeys(outcome.reason for outcome in some if outcome.reason)
             first = sorted(reasons, key=lambda reason: reason != EMBEDDED.reason)  # no option would change that
-            return CodeOutcome(status, "; ".join(first), _merged([outcome.findings for outcome in some]))
+            return CodeOutcome(status, "; ".join(first), _merge_findings([outcome.findings for outcome in some]))
     return CodeOutcome(CheckStatus.SKIPPED, "nothing to look at")
 
 
-def _merged(found: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:
+def _merge_findings(found: Sequence[Sequence[Finding]]) -> tuple[Finding, ...]:
     """What a second check says about an instance the first one named is evidence, not another finding."""
     kept = list(found[0])
     for more in found[1:]:

@@ -135,7 +135,7 @@ def advance(before: Watched, report: Report, now: float) -> Watched:
     )
 
 
-def few(lines: list[str], shown: int = SHOWN) -> list[str]:
+def shorten_lines(lines: list[str], shown: int = SHOWN) -> list[str]:
     return lines if len(lines) <= shown else [*lines[:shown], f"and {len(lines) - shown} more"]
 
 

@@ -53,10 +53,10 @@ def gather(request: Request, needs: frozenset[Needs] = EVERYTHING) -> Facts:
         if logs is not None:
             lines, logged = logs.result()
             facts = replace(facts, logs=lines, logged=logged)
-    return replace(facts, asked=_asked(request, needs))
+    return replace(facts, asked=_needs_to_probe(request, needs))
 
 
-def _asked(request: Request, needs: frozenset[Needs]) -> tuple[Needs, ...]:
+def _needs_to_probe(request: Request, needs: frozenset[Needs]) -> tuple[Needs, ...]:
     live = request.depth is not Depth.STATIC
     reachable = live and bool(request.endpoints or request.router or request.plan)
     there = {
@@ -82,16 +82,16 @@ def _live(request: Request, needs: frozenset[Needs], facts: Facts, pool: ThreadP
     wanted = Needs.ROUTER in needs or not facts.endpoints
     routing = pool.submit(_router, request, address, watch.left * SHARE) if address and wanted else None
     if not facts.endpoints and routing is not None:
-        facts = replace(facts, endpoints=asking.listed(routing.result()))
+        facts = replace(facts, endpoints=asking.listed_endpoints(routing.result()))
     engines = _engines(request, facts.endpoints, max(LEAST, watch.left * SHARE))
     looking = pool.submit(_host, request, facts, engines) if request.host and Needs.HOST in needs else None
-    facts = replace(facts, engines=engines, router=_done(routing))
+    facts = replace(facts, engines=engines, router=_result_of(routing))
     facts = replace(facts, bootstraps=_bootstraps(request, facts, max(LEAST, watch.left)))
-    facts = replace(facts, host=_done(looking))
+    facts = replace(facts, host=_result_of(looking))
     return _canaries(request, facts) if Needs.CANARY in needs and request.depth is Depth.CANARY else facts
 
 
-def _done(future: Future[T] | None) -> T | None:
+def _result_of(future: Future[T] | None) -> T | None:
     return None if future is None else future.result()
 
 
@@ -131,12 +131,12 @@ def _bootstraps(request: Request, facts: Facts, seconds: float) -> tuple[Bootstr
 
 
 def _host(request: Request, facts: Facts, engines: tuple[Engine, ...]) -> Host:
-    from pdctl.fleet.host_probe import look  # late, as above
+    from pdctl.fleet.host_probe import probe_host  # late, as above
 
     local = facts.plan is not None and facts.plan.target == "local"
     ports = {port.port for one in (facts.plan.instances if facts.plan and local else ()) for port in one.ports}
     ports |= {address(one.endpoint.url)[1] for one in engines if not one.info and _loopback(one.endpoint.url)} - {0}
-    found = look(ports, request.environ, engines=engines, packages=True, own=request.own)
+    found = probe_host(ports, request.environ, engines=engines, packages=True, own=request.own)
     request.progress(Progress("this host", 1, 1))
     return found
 

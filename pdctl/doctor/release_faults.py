@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor import server_info
 from pdctl.doctor.check import EMBEDDED, Check, Skipped, Unknown, finding
-from pdctl.doctor.finding import few, names
+from pdctl.doctor.finding import names, shorten_lines
 from pdctl.doctor.static.written_check import written
 from pdctl.engines.kinds import RELEASED, RELEASED_ROUTER
 from pdctl.engines.sglang.faults import ATTENTION_DP, ONE_RANK_BALANCE, SPECULATION, Release, hits
@@ -134,7 +134,7 @@ def running_faults(facts: Facts) -> list[Finding] | Skipped | Unknown:
             dark.append(engine.endpoint.name)
         else:
             groups.setdefault(release, []).append(engine)
-    found = [one for release, some in groups.items() for one in _found(release, some)]
+    found = [one for release, some in groups.items() for one in _findings_of_release(release, some)]
     if found or not dark:
         return found or ([] if groups else EMBEDDED if facts.engines else Skipped("no SGLang engine was given"))
     return Unknown(f"the release of {names(dark)} could not be read")
@@ -160,9 +160,9 @@ def _features(engine: Engine) -> frozenset[str]:
     return frozenset(found)
 
 
-def _found(release: Release, engines: list[Engine]) -> list[Finding]:
+def _findings_of_release(release: Release, engines: list[Engine]) -> list[Finding]:
     who = [engine.endpoint.name for engine in engines]
-    evidence = few([f"{one.endpoint.url}/server_info: version {one.version}" for one in engines])
+    evidence = shorten_lines([f"{one.endpoint.url}/server_info: version {one.version}" for one in engines])
     instance = who[0] if len(who) == 1 else ""
     return [replace(one, instance=instance) for one in fault_findings(names(who), release, evidence)]
 
@@ -185,7 +185,7 @@ def running_not_read(facts: Facts) -> list[Finding] | Skipped | Unknown:
     for observed, some in groups.items():
         if observed:
             who = [one.endpoint.name for one in some]
-            evidence = few([f"{one.endpoint.url}/server_info: version {one.version}" for one in some])
+            evidence = shorten_lines([f"{one.endpoint.url}/server_info: version {one.version}" for one in some])
             found.append(finding("PD323", who[0] if len(who) == 1 else names(who), observed, "", evidence))
     return found
 

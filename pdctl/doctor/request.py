@@ -114,7 +114,7 @@ def subject(words: Words, environ: Mapping[str, str], of_run: Callable[[str | No
     UsageError for words that contradict each other, NotFoundError when there is nothing to look at.
     """
     topologies, kept = _sorted(words.files)
-    endpoints = given(words.prefills, words.decodes)
+    endpoints = given_endpoints(words.prefills, words.decodes)
     router = url(words.router) if words.router else ""
     _check(words, topologies, kept, bool(endpoints or router))
     if topologies:
@@ -206,7 +206,7 @@ def planned_metrics(plan: Plan) -> str:
     return "" if router is None or router.metrics is None else join(router.address, router.metrics)
 
 
-def listed(router: Router) -> tuple[Endpoint, ...]:
+def listed_endpoints(router: Router) -> tuple[Endpoint, ...]:
     """The router's own workers, named by role and counted in the order of their addresses: the same each time."""
     found: list[Endpoint] = []
     for role in ("prefill", "decode"):
@@ -215,7 +215,7 @@ def listed(router: Router) -> tuple[Endpoint, ...]:
     return tuple(found)
 
 
-def given(prefills: tuple[str, ...], decodes: tuple[str, ...]) -> tuple[Endpoint, ...]:
+def given_endpoints(prefills: tuple[str, ...], decodes: tuple[str, ...]) -> tuple[Endpoint, ...]:
     """From `--prefill URL[,PORT]` and `--decode URL`; UsageError names what cannot be read."""
     found = [_prefill(f"prefill-{number}", text) for number, text in enumerate(prefills)]
     found += [Endpoint(f"decode-{number}", "decode", url(text)) for number, text in enumerate(decodes)]

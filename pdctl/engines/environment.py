@@ -266,13 +266,13 @@ def lint(env: Mapping[str, str], version: Version) -> Iterator[Remark]:
     yield from _contradictions(sound, version)
 
 
-def known(name: str, version: Version) -> Variable | None:
+def row_of_release(name: str, version: Version) -> Variable | None:
     """The row of this variable in this release."""
     return next((row for row in VARIABLES if row.name == name and row.span.holds(version)), None)
 
 
 def _variable(name: str, value: str, version: Version) -> Iterator[Remark]:
-    row = known(name, version)
+    row = row_of_release(name, version)
     if row is not None:
         yield from _value(row, value)
         return
@@ -285,13 +285,13 @@ def _variable(name: str, value: str, version: Version) -> Iterator[Remark]:
         fix = f"update SGLang to {spell(later.since)}, or remove {name}" if later else f"remove {name}"
         yield Remark(name, f"sglang {spell(version)} does not read {name} ({when})", READ, fix)
     elif name.startswith(FAMILIES):
-        near = _near(name, version)
+        near = _similar_name(name, version)
         if near or name.startswith(CLOSED):
             fix = f"rename {name} to {near}" if near else f"remove {name}"
             yield Remark(name, f"nothing reads {name}", near or READ, fix)
 
 
-def _near(name: str, version: Version) -> str:
+def _similar_name(name: str, version: Version) -> str:
     """The known name a person most likely had in mind, of the same family."""
     from difflib import get_close_matches  # late: only a mistake needs it
 
@@ -367,5 +367,5 @@ def _contradictions(env: Mapping[str, str], version: Version) -> Iterator[Remark
 
 def _number(env: Mapping[str, str], name: str, version: Version) -> float | None:
     """What is set, else the default; None where this release has no such variable, or the value is no number."""
-    row = known(name, version)
+    row = row_of_release(name, version)
     return numerals.real(env.get(name, row.default).strip()) if row is not None else None

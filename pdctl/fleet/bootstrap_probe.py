@@ -12,7 +12,7 @@ from pdctl.engines import numerals
 from pdctl.engines.sglang import bootstrap as rows
 from pdctl.fleet import address, http_client, peer_json, prober
 from pdctl.fleet.address import LAST_PORT, dial, join
-from pdctl.fleet.deadline import Deadline, each
+from pdctl.fleet.deadline import Deadline, map_within
 from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
 from pdctl.fleet.listeners import is_listening
 from pdctl.fleet.observations import Bootstrap, RankAddress, Reply
@@ -138,9 +138,9 @@ def probe_bootstraps(
     """One Bootstrap per claim, in order, within `deadline` seconds."""
     whole = Deadline(deadline)
     probing = Prober(whole, patience)
-    servers = each(lambda claim: _server(claim, probing), claims, at_once, whole)
+    servers = map_within(lambda claim: _server(claim, probing), claims, at_once, whole)
     todo = [(number, ranks) for number, server in enumerate(servers) for ranks in _ranks(server)]
-    named = each(lambda one: _rank(servers[one[0]], one[1], probing, patience), todo, at_once, whole)
+    named = map_within(lambda one: _rank(servers[one[0]], one[1], probing, patience), todo, at_once, whole)
     found: list[list[RankAddress | str]] = [[] for _ in servers]
     for (number, _), place in zip(todo, named, strict=True):
         found[number].append(place)

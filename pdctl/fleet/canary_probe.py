@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pdctl.engines.pdctl import adapter
 from pdctl.fleet import http_client, peer_json
 from pdctl.fleet.address import Unanswered, bracketed, parse
-from pdctl.fleet.deadline import Deadline, each
+from pdctl.fleet.deadline import Deadline, map_within
 from pdctl.fleet.http_connection import Call, wait
 from pdctl.fleet.observations import BURST, CANCEL, N2, OVER_LENGTH, PAIR, Canary
 
@@ -110,7 +110,7 @@ def exchange(
         for call in calls:
             call.close()
         _abort(unfinished, rid, key)
-    first, second = map(http_client.finish, calls)
+    first, second = map(http_client.answer_of, calls)
     return PairExchange(room, first, second, max(call.seconds for call in calls), leave and spoken.begun())
 
 
@@ -261,7 +261,7 @@ def matrix(
     width = len(decodes)
     order = [(i, (i + shift) % width) for shift in range(width) for i in range(len(prefills))]
     errands = [Errand(PAIR, prefills[i], decodes[j], whole, patience, key) for i, j in order]
-    placed = zip(order, each(attempt, errands, at_once, whole), strict=True)
+    placed = zip(order, map_within(attempt, errands, at_once, whole), strict=True)
     return tuple(cell for _, cell in sorted(placed, key=lambda one: one[0]))
 
 
@@ -330,7 +330,7 @@ def _n2(errand: Errand, prompt: Prompt) -> Canary:
 
 def _burst(errand: Errand, prompt: Prompt) -> tuple[Canary, ...]:
     body = prompt.body()
-    return each(lambda one: one.judged(one.send(body)), (errand,) * TOGETHER, TOGETHER, errand.whole)
+    return map_within(lambda one: one.judged(one.send(body)), (errand,) * TOGETHER, TOGETHER, errand.whole)
 
 
 def _problem(name: str, answer: Answer) -> str:

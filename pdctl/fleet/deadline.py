@@ -43,7 +43,7 @@ class Deadline:
         self._at = 0.0
 
 
-def each(work: Callable[[T], R], todo: Iterable[T], at_once: int, deadline: Deadline) -> tuple[R, ...]:
+def map_within(work: Callable[[T], R], todo: Iterable[T], at_once: int, deadline: Deadline) -> tuple[R, ...]:
     """Results in the order of `todo`. `work` must keep to `deadline`, which is called off when we are interrupted."""
     items = tuple(todo)
     if len(items) < 2:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.engines.sglang.http import paths
 from pdctl.engines.surface import Surface, surfaces
 from pdctl.fleet import exposition, http_client, peer_json, prober
-from pdctl.fleet.deadline import Deadline, each
+from pdctl.fleet.deadline import Deadline, map_within
 from pdctl.fleet.observations import Engine, Reply
 from pdctl.fleet.prober import Prober
 
@@ -43,7 +43,7 @@ def probe_engines(
     """One Engine per endpoint, in order, within `deadline` seconds. `generate`: ask /health_generate too."""
     whole = Deadline(deadline)
     probing = Prober(whole, patience, key)
-    return each(lambda endpoint: _probe(endpoint, probing, generate), endpoints, at_once, whole)
+    return map_within(lambda endpoint: _probe(endpoint, probing, generate), endpoints, at_once, whole)
 
 
 def mode(url: str, timeout: float = 2.0) -> str | None:
@@ -67,10 +67,10 @@ def _probe(endpoint: Endpoint, probing: Prober, generate: bool) -> Engine:
     asked = [model, surface.loads, surface.metrics, surface.health, *([surface.health_generate] if generate else [])]
     paths = list(filter(None, asked))
     answers = zip(paths, probing.ask_all(url, paths), strict=True)
-    looks = {path: _look(path, answer, surface) for path, answer in answers}
+    looks = {path: _read_answer(path, answer, surface) for path, answer in answers}
     if other and looks[model].reply.status == 404:
         model = other
-        looks[model] = _look(model, probing.ask(url, model), surface)
+        looks[model] = _read_answer(model, probing.ask(url, model), surface)
     every = (*first, *looks.values())
     info = surface.read(_object(first[-1]))
     loads, metrics = looks.get(surface.loads), looks.get(surface.metrics)
@@ -94,13 +94,13 @@ def _introduced(url: str, probing: Prober) -> tuple[Surface, tuple[Look, ...]]:
     known, looks = surfaces(), list[Look]()
     for surface in known:
         for path in surface.info:
-            looks.append(_look(path, probing.ask(url, path), surface))
+            looks.append(_read_answer(path, probing.ask(url, path), surface))
             if looks[-1].reply.status != 404:
                 return surface, tuple(looks)
     return known[0], tuple(looks)
 
 
-def _look(path: str, answer: Answer, surface: Surface) -> Look:
+def _read_answer(path: str, answer: Answer, surface: Surface) -> Look:
     if path == surface.metrics and answer.ok:  # read for its numbers; nobody wants 80 KiB of text per engine
         return Look(Reply(path, answer.status, answer.seconds), answer)
     return Look(prober.reply(path, answer), answer)

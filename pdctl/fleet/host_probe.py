@@ -49,7 +49,7 @@ READ = 64 * 1024
 PATIENCE = 1.0  # seconds
 
 
-def look(
+def probe_host(
     ports: Collection[int],
     environ: Mapping[str, str],
     *,
@@ -72,7 +72,7 @@ def look(
         peermem=any((root / "sys/module" / name).is_dir() for name in PEERMEM),
         gpus=_gpus(root),
         packages=_packages() if packages else (),
-        environ=MappingProxyType(_known(environ)),
+        environ=MappingProxyType(_without_secrets(environ)),
         clock_offset=_clock_offset(engines),
         dma_buf=_dma_buf(root),
         stopped=listeners.stopped(own),
@@ -116,7 +116,7 @@ def _packages() -> tuple[Package, ...]:
     return tuple(found)
 
 
-def _known(environ: Mapping[str, str]) -> dict[str, str]:
+def _without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     """Values of secrets stay out: facts end up in reports."""
     names = sorted(name for name in environ if name.startswith(PREFIXES))
     return {name: "(hidden)" if any(word in name for word in SECRET) else environ[name] for name in names}

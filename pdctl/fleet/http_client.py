@@ -89,10 +89,10 @@ def _request(
         wait([call])
     finally:
         call.close()
-    return finish(call)
+    return answer_of(call)
 
 
-def finish(call: Call) -> Answer:
+def answer_of(call: Call) -> Answer:
     """What became of a call that is over; one that was cancelled half-way has no status."""
     if call.reason or not call.reader.complete:
         return Answer(0, b"", call.reason or CANCELLED, call.seconds, call.ended, call.connected)

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from pdctl.fleet import peer_json
-from pdctl.fleet.http_client import Answer, finish
+from pdctl.fleet.http_client import Answer, answer_of
 from pdctl.fleet.http_connection import Call, wait
 from pdctl.fleet.observations import Reply
 
@@ -43,7 +43,7 @@ class Prober:
         finally:
             for call in calls:
                 call.close()
-        return tuple(map(finish, calls))
+        return tuple(map(answer_of, calls))
 
     def look(self, base: str, path: str) -> Reply:
         return reply(path, self.ask(base, path))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pdctl.engines.sglang.http import paths
 from pdctl.engines.sglang.metrics import METRICS
 from pdctl.fleet import exposition, peer_json
-from pdctl.fleet.deadline import Deadline, each
+from pdctl.fleet.deadline import Deadline, map_within
 from pdctl.fleet.observations import HeldRequests
 from pdctl.fleet.prober import Prober
 
@@ -50,13 +50,13 @@ def queues(
     whole = Deadline(deadline + patience)
     until = whole.within(deadline)
     probing = Prober(whole, patience, key)
-    return each(lambda engine: _drained(engine, probing, until), engines, at_once, whole)
+    return map_within(lambda engine: _drained(engine, probing, until), engines, at_once, whole)
 
 
 def _drained(engine: Endpoint, probing: Prober, until: Deadline) -> HeldRequests:
     pause = threading.Event()  # never set: a wait that ends with the deadline
     last = HeldRequests(engine.name, MappingProxyType({}), False)
-    while (found := _held(engine.url.rstrip("/"), probing)) is not None:
+    while (found := _held_requests(engine.url.rstrip("/"), probing)) is not None:
         held, late = found
         last = HeldRequests(engine.name, MappingProxyType(held), True, late)
         if late or not held or until.passed:  # a gauge that is written every half minute does not empty in time
@@ -65,23 +65,23 @@ def _drained(engine: Endpoint, probing: Prober, until: Deadline) -> HeldRequests
     return last
 
 
-def _held(url: str, probing: Prober) -> tuple[dict[str, float], bool] | None:
+def _held_requests(url: str, probing: Prober) -> tuple[dict[str, float], bool] | None:
     """What it holds, and whether that may be old; None when it could not be read. Names are those of its place."""
     loads = probing.look(url, NOW)
     entries = peer_json.mappings(peer_json.mapping(loads.body).get("loads"))
     if loads.ok and entries:
-        return _counted(entries, LOADS), False
+        return _sum_over_ranks(entries, LOADS), False
     old = probing.look(url, OLD)
     entries = peer_json.mappings(old.body)
     if old.ok and entries:
-        return _counted(entries, OLD_LOADS), False
+        return _sum_over_ranks(entries, OLD_LOADS), False
     metrics = probing.ask(url, METRICS_PATH)
     if metrics.ok and (found := exposition.totals(metrics.text)).keys() & set(GAUGES):
         return {name: found[name] for name in GAUGES if found.get(name)}, True
     return None
 
 
-def _counted(entries: Iterable[Object], keys: Iterable[tuple[str, str]]) -> dict[str, float]:
+def _sum_over_ranks(entries: Iterable[Object], keys: Iterable[tuple[str, str]]) -> dict[str, float]:
     """Summed over the DP ranks; those that are not zero."""
     held: dict[str, float] = {}
     for entry in entries:

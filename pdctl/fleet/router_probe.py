@@ -81,10 +81,10 @@ def fetch(url: str, timeout: float = 2.0, key: str = "") -> RouterState:
     if crowded(told):
         return RouterState(True, False, reason=f"/workers {unlisted(told)}")
     listed = listed_workers(told) or ()
-    return RouterState(True, readiness.ok, listed, "" if readiness.ok else _why(readiness))
+    return RouterState(True, readiness.ok, listed, "" if readiness.ok else _reason_not_ready(readiness))
 
 
-def _why(readiness: http_client.Answer) -> str:
+def _reason_not_ready(readiness: http_client.Answer) -> str:
     """Why it is not ready: `reasons` (pdctl's own), `reason` (sglang_router, smg), `status`; else what came, cut."""
     told = peer_json.mapping(readiness.json())
     listed = told.get("reasons")
@@ -108,13 +108,13 @@ def _mini_lb(url: str, timeout: float, key: str) -> RouterState:
     entries = [(entry, role) for role in ("prefill", "decode") for entry in peer_json.mappings(body.get(role))]
     if crowd := _crowd(len(entries)):
         return RouterState(True, False, reason=f"/get_server_info {crowd}")
-    listed = tuple(_told(entry, role) for entry, role in entries)
+    listed = tuple(_worker_of_info(entry, role) for entry, role in entries)
     if not answer.ok or not listed:
         return RouterState(True, False, reason=f"/readiness: 404, /get_server_info: {answer.status or answer.reason}")
     return RouterState(True, True, listed)
 
 
-def _told(info: Object, role: str) -> RouterWorker:
+def _worker_of_info(info: Object, role: str) -> RouterWorker:
     """A worker by its own server info; what bootstrap port mini_lb holds for it, it tells nobody."""
     host = peer_json.text(info.get("host"))
     return RouterWorker(

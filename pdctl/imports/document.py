@@ -58,7 +58,9 @@ def draft(found: Found, name: str, notes: Notes) -> Draft:
             each for router in found.routers for each in router.listed["prefill"] if each.port is None and each.clear
         ]
         if nulls:
-            what += "".join(f"\n  {escaped(placement.null(each, 'PD201 bootstrap-port-null: '))}" for each in nulls)
+            what += "".join(
+                f"\n  {escaped(placement.describe_null_port(each, 'PD201 bootstrap-port-null: '))}" for each in nulls
+            )
             given = " ".join(f"--prefill {escaped(each.url)} PORT" for each in nulls)
             fix = f"give the router the bootstrap port of every prefill: {given}; and to import them, {fix}"
         raise UsageError(what, fix)
@@ -79,8 +81,8 @@ def draft(found: Found, name: str, notes: Notes) -> Draft:
         engine["version"] = sections.release(both)
         engine["traceable"] = None if sections.traceable(flags, notes) else False
     engine["command"] = list(both[ROLES[0]].engine.command) or None
-    common, own = sections.shared(flags)
-    env_common, env_own = sections.shared({role: one.env for role, one in both.items()})
+    common, own = sections.split_common(flags)
+    env_common, env_own = sections.split_common({role: one.env for role, one in both.items()})
     values["engine"] = engine | {"args": common, "env": env_common}
     roles = {role: sections.role(one, _count(seats, role), notes) for role, one in both.items()}
     values["pools"] = _pools(found, seats, roles, notes)
@@ -142,7 +144,7 @@ def _pools(found: Found, seats: Sequence[Seat], roles: dict[str, Section], notes
             if len(set(widths.values())) > 1
             else {"default": widths}
         )
-    elif placement.elsewhere(seats):
+    elif placement.spans_hosts(seats):
         used = {name: dict(each) for name, each in placement.pools(seats).items()}
     else:
         total = sum(placement.gpus(seat.instance) * seat.instance.nodes for seat in seats)
@@ -205,7 +207,7 @@ def _targets(found: Found, seats: Sequence[Seat], router: Router | None, notes: 
     images = {seat.instance.leader.image: seat.instance.leader.place for seat in seats if seat.instance.leader.image}
     for image, place in images.items():
         notes.left_out(place, f"image {image}: on this machine pdctl starts the SGLang that is installed")
-    return {} if placement.elsewhere(seats) else {"local": _local(seats, notes)}
+    return {} if placement.spans_hosts(seats) else {"local": _local(seats, notes)}
 
 
 def _local(seats: Sequence[Seat], notes: Notes) -> Section:

@@ -54,12 +54,12 @@ def seats(found: Sequence[Instance], routers: Sequence[Router], form: str, notes
                 placed += [Seat(one, "")] * _copies(one, notes)
             _missed(role, mine, urls, notes)
             for each in urls if role == ROLES[0] else ():
-                _told(each, mine[0].leader if mine else None, notes)
+                _note_bootstrap_port(each, mine[0].leader if mine else None, notes)
     named = any(router.listed.get(role) for router in routers for role in ROLES)
-    return tuple(_apart(placed, notes) if form == "script" and not named else placed)
+    return tuple(_on_hosts_of_their_own(placed, notes) if form == "script" and not named else placed)
 
 
-def _apart(placed: list[Seat], notes: Notes) -> list[Seat]:
+def _on_hosts_of_their_own(placed: list[Seat], notes: Notes) -> list[Seat]:
     """Scripts that say no host may be for several: two servers of one machine have two ports, and share its GPUs."""
     leaders = [seat.instance.leader for seat in placed]
     if any(seat.host for seat in placed) or any(_shares(leader) for leader in leaders):
@@ -81,7 +81,7 @@ def _shares(leader: Engine) -> bool:
     return leader.kind == EMBEDDED or bool(leader.number("base-gpu-id")) or (shown or "0")[0] != "0"
 
 
-def _told(each: Listed, leader: Engine | None, notes: Notes) -> None:
+def _note_bootstrap_port(each: Listed, leader: Engine | None, notes: Notes) -> None:
     """What the router is told of a prefill's bootstrap port: pdctl tells it anew, so a mistake ends here."""
     place = each.evidence.partition(": ")[0]
     own = leader.number(BOOTSTRAP_FLAG) if leader is not None else None
@@ -93,7 +93,7 @@ def _told(each: Listed, leader: Engine | None, notes: Notes) -> None:
         notes.suspect(place, f"bootstrap port {each.port} for {each.url}, which listens on {own}; pdctl gives that one")
 
 
-def null(each: Listed, code: str) -> str:
+def describe_null_port(each: Listed, code: str) -> str:
     """What is wrong with a prefill that the router is told no bootstrap port of, with its place."""
     return f"{each.evidence.partition(': ')[0]}: {code}{_null(each)}"
 
@@ -127,7 +127,7 @@ def _by_address(role: str, mine: list[Instance], urls: list[Listed], notes: Note
         if chosen is not None:
             left.remove(chosen)
             if role == ROLES[0]:
-                _told(chosen, one.leader, notes)
+                _note_bootstrap_port(chosen, one.leader, notes)
         host = address(chosen.url)[0] if chosen is not None else _own(one.leader)
         hosts[index] = f"{role}: {host}" if "[" in host else host  # an element of a list: of which, nobody knows
         yield Seat(one, hosts[index])
@@ -140,7 +140,7 @@ def _by_address(role: str, mine: list[Instance], urls: list[Listed], notes: Note
         place = each.evidence.partition(": ")[0]
         notes.assumed(place, f"one more {role} at {each.url}, started like the one at {like.leader.place}")
         if role == ROLES[0]:
-            _told(each, like.leader, notes)
+            _note_bootstrap_port(each, like.leader, notes)
         yield Seat(like, address(each.url)[0])
 
 
@@ -164,7 +164,7 @@ def gpus(one: Instance) -> int:
     return min(max(-(-widths[0] * widths[1] * copies // one.nodes), 1), 4096)
 
 
-def elsewhere(placed: Sequence[Seat]) -> bool:
+def spans_hosts(placed: Sequence[Seat]) -> bool:
     """Not all on one machine."""
     return len({seat.host for seat in placed}) > 1 or any(
         seat.instance.nodes > 1 and seat.instance.leader.kind != EMBEDDED for seat in placed

@@ -167,7 +167,7 @@ def _whole_name(one: Settings, name: str, notes: Notes) -> str:
     return meant[0]
 
 
-def shared(both: Mapping[str, Mapping[str, object]]) -> tuple[Section, dict[str, Section]]:
+def split_common(both: Mapping[str, Mapping[str, object]]) -> tuple[Section, dict[str, Section]]:
     """What both roles have alike, and what each has besides."""
     first, *others = both.values()
     common = {name: value for name, value in first.items() if all(_alike(each, name, value) for each in others)}

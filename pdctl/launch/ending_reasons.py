@@ -40,7 +40,7 @@ SIGNALS = {
 }
 
 
-def hopeless(name: str, detail: str) -> RunOutcome:
+def never_ready(name: str, detail: str) -> RunOutcome:
     """It runs, and will never be ready as it was started."""
     return RunOutcome(
         f"{name}: {detail}", code=int(ExitCode.NOT_READY), fix="pdctl launch … --set security.api-key-file=FILE"
@@ -66,7 +66,7 @@ def stopped(number: int) -> RunOutcome:
     return RunOutcome(f"stopped by {signal.Signals(number).name}", signal=number)
 
 
-def blind(thread: str, reason: str) -> RunOutcome:
+def watcher_ended(thread: str, reason: str) -> RunOutcome:
     """A thread that watches for the supervisor has ended: what it would have told stays unknown."""
     message = f"the supervisor's thread {thread} ended on {reason}: what it watched is watched no more"
     fix = "launch again, and report the traceback: a detached run has it in logs/supervisor.log"
@@ -86,11 +86,15 @@ def died(directory: RunDir, process: Process, exit: Exit, ready_at: float | None
     tries = f" It had been restarted {'once' if restarts == 1 else f'{restarts} times'} before." if restarts else ""
     lines = reasons(directory, process, TAIL)
     shown = "".join(f"\n  {process.name} | {line}" for line in lines)
-    told = f"{MAY_TELL} {directory.current_log(process.name)}:{shown}" if lines else untold(directory, process, exit)
+    told = (
+        f"{MAY_TELL} {directory.current_log(process.name)}:{shown}"
+        if lines
+        else no_last_lines(directory, process, exit)
+    )
     return RunOutcome(f"{process.name} {in_words(exit)} {moment}.{tries} {told}", code=int(ExitCode.FINDINGS))
 
 
-def late(
+def start_timed_out(
     directory: RunDir,
     waiting: tuple[tuple[Spec, Process], ...],
     reached: Mapping[str, Mapping[StartStage, float]],
@@ -105,7 +109,7 @@ def late(
         missing = next(stage for stage in stages(spec) if stage not in reached.get(spec.name, {}))
         lines = telling_lines(directory, process, 1)
         last = f"; last line: {lines[-1]}" if lines else ""
-        rows.append(f"{spec.name}: {lacking(spec, missing, details.get(spec.name, ''))}{last}")
+        rows.append(f"{spec.name}: {missing_stage(spec, missing, details.get(spec.name, ''))}{last}")
     message = f"not ready after {span(timeout)}\n  " + "\n  ".join(rows)
     fix = "raise --timeout, or read the logs in " + str(directory.logs)
     return RunOutcome(message, code=int(ExitCode.NOT_READY), fix=fix)
@@ -133,7 +137,7 @@ def _routine(line: str) -> bool:
     return row.level in (Level.DEBUG, Level.INFO) and not row.cause and ENDING.isdisjoint(row.proves)
 
 
-def untold(directory: RunDir, process: Process, exit: Exit) -> str:
+def no_last_lines(directory: RunDir, process: Process, exit: Exit) -> str:
     """In place of such lines: that there are none, and where to look."""
     none = f"{NO_LINE} {directory.current_log(process.name)} tells why"
     if exit.ours or exit.asked or exit.lost or exit.signal != signal.SIGKILL:
@@ -153,7 +157,7 @@ def own_reason(directory: RunDir, process: Process) -> str:
     return ""
 
 
-def lacking(spec: Spec, stage: StartStage, detail: str) -> str:
+def missing_stage(spec: Spec, stage: StartStage, detail: str) -> str:
     if stage is StartStage.BOUND:
         return f"port {spec.port} not bound"
     if stage is StartStage.WEIGHTS:
@@ -162,7 +166,7 @@ def lacking(spec: Spec, stage: StartStage, detail: str) -> str:
     return detail or fallback.get(stage, f"{spec.health_path} does not answer 200")
 
 
-def unpaired(results: tuple[Paired, ...]) -> RunOutcome:
+def pairs_failed(results: tuple[Paired, ...]) -> RunOutcome:
     failed = [result for result in results if result.problem]
     rows = "".join(f"\n  {result.prefill} → {result.decode}: {result.problem}" for result in failed)
     message = f"{len(failed)} of {len(results)} prefill and decode pairs do not answer a request{rows}"

@@ -30,13 +30,13 @@ SWEEP = 2.0  # seconds to go on killing a tree that keeps forking
 
 def main(argv: list[str]) -> NoReturn:
     if argv[:1] == ["--exec"] and argv[2:3] == ["--"] and argv[3:]:
-        become(argv[3:], int(argv[1]))
+        exec_tied_to_parent(argv[3:], int(argv[1]))
     if argv[:1] == ["--"] and argv[1:]:
         keep(argv[1:])
     sys.exit("usage: python -m pdctl.launch.keeper [--exec PARENT] -- COMMAND [ARGUMENT…]")
 
 
-def become(command: list[str], parent: int) -> NoReturn:
+def exec_tied_to_parent(command: list[str], parent: int) -> NoReturn:
     """Replace this process by `command`, which the kernel kills as soon as `parent` is gone (Linux)."""
     procfs.die_with_parent()
     if os.getppid() != parent:  # it went before the kernel was asked
@@ -73,7 +73,7 @@ def keep(command: list[str], *, ended: Callable[[int], None] | None = None, apar
         os.environ.pop(
             ENV, None
         )  # the descriptor ends here, and one of our own programs would take its end for a death
-        become(command, me)
+        exec_tied_to_parent(command, me)
     while True:
         ready = select.select([wakes, *lifelines], [], [])[0]
         if any(fd in ready for fd in lifelines):
@@ -85,7 +85,7 @@ def keep(command: list[str], *, ended: Callable[[int], None] | None = None, apar
             if caught != signal.SIGCHLD:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, caught)
-        status = reap(child)
+        status = collect_children(child)
         if status is not None:
             sweep()
             if ended is not None:
@@ -93,7 +93,7 @@ def keep(command: list[str], *, ended: Callable[[int], None] | None = None, apar
             leave(status)
 
 
-def reap(child: int) -> int | None:
+def collect_children(child: int) -> int | None:
     """Collect every finished child (adopted ones too); the wait status of `child` once it is among them."""
     found = None
     with contextlib.suppress(ChildProcessError):
@@ -116,7 +116,7 @@ def sweep() -> None:
         for pid in below:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        reap(0)
+        collect_children(0)
         time.sleep(0.005)
 
 

@@ -12,7 +12,7 @@ from pdctl.launch import clusters
 from pdctl.launch.log_tail import POLL as LOG_POLL
 from pdctl.launch.log_tail import LogFiles, history, parts
 from pdctl.launch.run import OVER, State
-from pdctl.launch.state import RunDir, load_all, pick
+from pdctl.launch.state import RunDir, find_run, load_all
 from pdctl.topology.suggest import one_of
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Launched(Protocol):
 def find(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Launched:
     """The named one, or the only one alive; `also` as of `state.pick`. Raises NotFoundError, UsageError."""
     cluster = clusters.meant(root, name)
-    return _of_cluster(root, cluster) if cluster is not None else LaunchedRun(root, pick(root, name, also))
+    return _of_cluster(root, cluster) if cluster is not None else LaunchedRun(root, find_run(root, name, also))
 
 
 def find_by(root: Path, words: Sequence[str]) -> tuple[Launched, Sequence[str]]:
@@ -67,7 +67,7 @@ def find_by(root: Path, words: Sequence[str]) -> tuple[Launched, Sequence[str]]:
     named = bool(words) and (RunDir.of(root, words[0]).path / "run.json").exists()
     if words and not named:
         return LaunchedRun(root, _with_instance(root, words[0])), words
-    return LaunchedRun(root, pick(root, words[0] if named else None, OVER)), words[1:]
+    return LaunchedRun(root, find_run(root, words[0] if named else None, OVER)), words[1:]
 
 
 def _of_cluster(root: Path, cluster: clusters.Cluster) -> Launched:
@@ -79,14 +79,14 @@ def _of_cluster(root: Path, cluster: clusters.Cluster) -> Launched:
 def _with_instance(root: Path, word: str) -> Run:
     """The single run, if it has an instance called `word`; otherwise `word` was meant to be a run."""
     try:
-        run = pick(root, None, OVER)
+        run = find_run(root, None, OVER)
     except (UsageError, NotFoundError):
-        return pick(root, word)
+        return find_run(root, word)
     names = [process.name for process in run.processes]
     if word in names:
         return run
     try:
-        return pick(root, word)
+        return find_run(root, word)
     except PdctlError as error:
         what = f"`{word}` is no run, and no instance of {run.name}"
         known = ", ".join(each.name for each in load_all(root)[0])
@@ -129,7 +129,7 @@ class LaunchedRun:
                 missing = "".join(f"\n  {each.name}: {each.missing}" for each in found.instances if each.missing)
                 raise NotReadyError(f"{found.name} is not ready after {limit:g} s{missing or ': still verifying'}")
             time.sleep(POLL)
-            self._run = pick(self._root, self.name)
+            self._run = find_run(self._root, self.name)
         return found
 
     def stop(self, force: bool, limit: float, emit: Callable[[RunEvent], None]) -> str:

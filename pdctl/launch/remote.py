@@ -122,7 +122,7 @@ def _crashed(directory: RunDir, run: Run) -> LaunchError:
     if run.allocation is not None:
         from pdctl.launch.slurm import submission  # late: a run of this machine asks no cluster
 
-        what = submission.gone(run).message
+        what = submission.outcome_of_ended_job(run).message
     return LaunchError(f"{what}; last lines of {log}:{lines or ' (empty)'}")
 
 
@@ -144,10 +144,10 @@ def stop(directory: RunDir, run: Run, force: bool, timeout: float, emit: Callabl
         fix = f"pdctl down {run.name} --force"
         raise NotReadyError(f"{run.name} is still stopping after {ending_reasons.span(timeout)}", fix)
     reader.read()
-    return _bury(directory, reader)
+    return _record_death(directory, reader)
 
 
-def _bury(directory: RunDir, reader: _Reader) -> Run:
+def _record_death(directory: RunDir, reader: _Reader) -> Run:
     """End what a vanished (or deaf) supervisor left, and write down that the run is over."""
     run = reader.run
     _signal(run, signal.SIGKILL)

@@ -33,7 +33,7 @@ def planned(run: Run, directory: RunDir) -> tuple[Topology, Plan] | None:
         return topology, plan_topology(topology)
     from pdctl.launch.slurm import host_placement  # late: a run of this machine asks no cluster
 
-    return topology, host_placement.given(topology, run.allocation.seats)
+    return topology, host_placement.plan_on_allocation(topology, run.allocation.seats)
 
 
 def as_running(topology: Topology, run: Run) -> Topology:
@@ -74,7 +74,7 @@ def ended(run: Run, directory: RunDir) -> tuple[Ended, ...]:
             ours=one.exit.ours or one.exit.asked,
             log=str(directory.current_log(one.name)),
             lines=(lines := ending_reasons.reasons(directory, one, ending_reasons.TAIL)),
-            untold="" if lines else ending_reasons.untold(directory, one, one.exit),
+            untold="" if lines else ending_reasons.no_last_lines(directory, one, one.exit),
         )
         for one in run.processes
         if one.exit is not None

@@ -87,7 +87,9 @@ def probe(run: Run, directory: RunDir) -> RunHealth:
         in_flight=state.in_flight,
         instances=instances,
         note=_note(run, directory),
-        logs_lost=storage.found(directory.path, directory.logs) if run.alive and run.allocation is None else "",
+        logs_lost=storage.storage_trouble(directory.path, directory.logs)
+        if run.alive and run.allocation is None
+        else "",
         job=run.allocation.job if run.allocation is not None else "",
         queued=_queued(run),
         ends_at=run.allocation.ends_at if run.allocation is not None else 0.0,
@@ -99,7 +101,7 @@ def _queued(run: Run) -> str:
         return ""
     from pdctl.launch.slurm import queue, submission  # late: a run of this machine asks no cluster
 
-    return submission.why(queue.leader(run.allocation.job))
+    return submission.pending_reason(queue.leader(run.allocation.job))
 
 
 def _note(run: Run, directory: RunDir) -> str:
@@ -107,7 +109,7 @@ def _note(run: Run, directory: RunDir) -> str:
     if run.condition is State.STALE and run.allocation is not None:
         from pdctl.launch.slurm import submission  # late, as above
 
-        return submission.gone(run).message
+        return submission.outcome_of_ended_job(run).message
     if run.condition is State.STALE:
         left = ", ".join(f"{process.name} (pid {process.pid})" for process in run.survivors)
         rest = f"still alive: {left}" if left else "no process is left"
@@ -186,7 +188,9 @@ def _instance(
         place=process.place,
         died=died,
         tail=tail,
-        untold=ending_reasons.untold(directory, process, process.exit) if dead and not tail and process.exit else "",
+        untold=ending_reasons.no_last_lines(directory, process, process.exit)
+        if dead and not tail and process.exit
+        else "",
     )
 
 

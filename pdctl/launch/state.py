@@ -157,7 +157,7 @@ def _try_load(directory: RunDir) -> Run | str:
         return error.message
 
 
-def pick(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Run:
+def find_run(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Run:
     """The named run, or the only one alive. Where none is: the latest run, if it is `also` in one of these states, or
     with STALE among them the latest stale one."""
     if name is not None:
@@ -181,10 +181,10 @@ def pick(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Run:
         raise NotFoundError("no run is alive", "pdctl launch 2p1d")
     latest = runs[0]
     fix = f"pdctl diagnose --run {latest.name}" if latest.state is State.FAILED else "pdctl launch 2p1d"
-    raise NotFoundError(f"no run is alive; the latest, `{latest.name}`, {ended(latest)}", fix)
+    raise NotFoundError(f"no run is alive; the latest, `{latest.name}`, {describe_ended(latest)}", fix)
 
 
-def ended(run: Run) -> str:
+def describe_ended(run: Run) -> str:
     """That a run is over, and why, in one line: its outcome without the tail of a log."""
     what = "failed" if run.state is State.FAILED else "was stopped"
     why = run.outcome.message.partition("\n")[0] if run.outcome is not None else ""

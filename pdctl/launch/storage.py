@@ -107,7 +107,7 @@ def try_out(folder: Path) -> None:
         file.write_bytes(b"\n" * TRIAL)
 
 
-def trial(folder: Path) -> OSError | None:
+def write_error(folder: Path) -> OSError | None:
     """The error of `try_out`."""
     try:
         try_out(folder)
@@ -116,10 +116,10 @@ def trial(folder: Path) -> OSError | None:
     return None
 
 
-def found(directory: Path, logs: Path) -> str:
+def storage_trouble(directory: Path, logs: Path) -> str:
     """Whether the logs of a living run are being lost, in words: as its supervisor says, or by a trial from here."""
     notice = read(directory)
-    error = trial(logs)
+    error = write_error(logs)
     if error is None or error.errno not in LOST:
         return sentence(notice) if notice.lost else ""
     if notice.lost:
@@ -183,7 +183,7 @@ class DiskWatch:
         if unsaved is None and time.monotonic() < self._next:
             return ""
         self._next = time.monotonic() + EVERY
-        error = trial(self._logs)
+        error = write_error(self._logs)
         where = self._logs if error is not None else self._directory
         error = error or unsaved
         before = self.notice

@@ -160,7 +160,7 @@ class Supervisor:
         readiness.start(prefills, decodes, patience, whole, self._mailbox.put, self._credentials.key)
         self._until(lambda: len(self._results) == pairs, time.monotonic() + whole)
         if any(result.problem for result in self._results):
-            raise Ending(ending_reasons.unpaired(tuple(self._results)))
+            raise Ending(ending_reasons.pairs_failed(tuple(self._results)))
 
     def _start(self, instance: str) -> None:
         """Every node of it, or the router, as its next generation."""
@@ -221,7 +221,7 @@ class Supervisor:
             for spec in self._deployment.specs
             if StartStage.READY not in self._reached.get(spec.name, {})
         )
-        return ending_reasons.late(
+        return ending_reasons.start_timed_out(
             self._journal.directory, waiting, self._reached, self._details, self._options.timeout
         )
 
@@ -273,7 +273,7 @@ class Supervisor:
             return
         if isinstance(message, ThreadEnded):
             if message.thread.startswith(WATCHES):
-                raise Ending(ending_reasons.blind(message.thread, message.reason))
+                raise Ending(ending_reasons.watcher_ended(message.thread, message.reason))
             if message.thread.startswith(ROUTING):
                 self._journal.note(EventKind.ROUTED, message.thread.partition(" ")[2], f"not told: {message.reason}")
             return
@@ -296,7 +296,7 @@ class Supervisor:
         self._details[name] = message.detail
         if message.stage is None:
             if message.hopeless and not self._served:
-                raise Ending(ending_reasons.hopeless(name, message.detail))
+                raise Ending(ending_reasons.never_ready(name, message.detail))
             return
         seconds = message.at - max(self._reached[name].values())
         self._reached[name][message.stage] = message.at

@@ -88,7 +88,7 @@ def lay_out(
     wishes = [HostWish(side.role, side.pool, side.shape, side.spread) for side in sides for _ in range(side.instances)]
     seats = iter(_seats(wishes, target, sites))
     laid = tuple(_instance(side, index, next(seats), bases) for side in sides for index in range(side.instances))
-    return tuple(_placed(one, sites) for one in laid) if sites else laid
+    return tuple(_place_instance(one, sites) for one in laid) if sites else laid
 
 
 def _seats(wishes: Sequence[HostWish], target: str, sites: Mapping[str, Site]) -> tuple[HostSeat, ...]:
@@ -112,14 +112,14 @@ def _instance(side: RoleSide, index: int, seat: HostSeat, bases: Bases) -> Insta
         host_names=seat.hosts,
         address=address(seat.hosts[0]),
         shape=shape,
-        ranks=tuple(_seen(rank, side.devices) for rank in place(shape, on_cpu=side.on_cpu)),
+        ranks=tuple(_renumber_gpus(rank, side.devices) for rank in place(shape, on_cpu=side.on_cpu)),
         numbers=numbers,
         serving=side.serving,
         memory=side.memory,
     )
 
 
-def _placed(instance: InstancePlan, sites: Mapping[str, Site]) -> InstancePlan:
+def _place_instance(instance: InstancePlan, sites: Mapping[str, Site]) -> InstancePlan:
     """On the hosts a target gave. There an instance is shown its own GPUs only, which it counts from 0."""
     given = [sites[name] for name in instance.host_names]
     serving, shape = instance.serving, instance.shape
@@ -137,7 +137,7 @@ def _placed(instance: InstancePlan, sites: Mapping[str, Site]) -> InstancePlan:
     )
 
 
-def _seen(rank: RankPlace, devices: tuple[int, ...]) -> RankPlace:
+def _renumber_gpus(rank: RankPlace, devices: tuple[int, ...]) -> RankPlace:
     """The engine counts GPUs among those CUDA_VISIBLE_DEVICES names; a plan names the machine's own."""
     if rank.gpu is None or rank.gpu >= len(devices):
         return rank

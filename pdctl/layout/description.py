@@ -45,7 +45,7 @@ def describe(
     if release.note:
         warnings.append(Caution("release", release.note))
     if embedded:
-        warnings += _unused(topology)
+        warnings += _unused_keys(topology)
     told = list(role_settings.router(topology.router.args, topology.router.kind))
     if not embedded:
         told += _sglang(topology, readings, release)
@@ -80,7 +80,7 @@ def _target(topology: Topology, readings: dict[str, RoleReading]) -> str:
     if topology.targets.kubernetes and not topology.targets.slurm:
         return "kubernetes"
     clustered = topology.targets.slurm or topology.targets.kubernetes
-    return "pools" if clustered or _wanted(topology, readings) > _offered(topology) else "local"
+    return "pools" if clustered or _gpus_wanted(topology, readings) > _gpus_offered(topology) else "local"
 
 
 def in_pod(router: Router) -> Router:
@@ -88,11 +88,11 @@ def in_pod(router: Router) -> Router:
     return router._replace(host="0.0.0.0") if router.host in ("127.0.0.1", "localhost", "::1") else router
 
 
-def _wanted(topology: Topology, readings: dict[str, RoleReading]) -> int:
+def _gpus_wanted(topology: Topology, readings: dict[str, RoleReading]) -> int:
     return sum(role.instances * readings[role.name].shape.gpus for role in topology.roles)
 
 
-def _offered(topology: Topology) -> int:
+def _gpus_offered(topology: Topology) -> int:
     """GPUs of this machine as far as the topology says."""
     gpus = topology.targets.local.gpus
     if isinstance(gpus, tuple):
@@ -103,7 +103,7 @@ def _offered(topology: Topology) -> int:
 def _local_problems(topology: Topology, readings: dict[str, RoleReading]) -> list[Problem]:
     if all(reading.on_cpu for reading in readings.values()):
         return []
-    wanted, offered = _wanted(topology, readings), _offered(topology)
+    wanted, offered = _gpus_wanted(topology, readings), _gpus_offered(topology)
     if wanted <= offered:
         return []
     ways = ("--set targets.local.gpus=none", "--target pools")
@@ -191,7 +191,7 @@ def _sglang(topology: Topology, readings: dict[str, RoleReading], release: Relea
         yield Caution("environment", f"{' and '.join(roles)}: {message}")
 
 
-def _unused(topology: Topology) -> list[Caution]:
+def _unused_keys(topology: Topology) -> list[Caution]:
     """Keys the embedded engine has no use for."""
     found = [f"roles.{role.name}.mem-fraction" for role in topology.roles if role.mem_fraction is not None]
     if topology.model.kv_dtype != "auto":

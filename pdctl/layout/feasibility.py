@@ -155,7 +155,7 @@ def nearest(shape: Shape, works: Callable[[Shape], bool]) -> tuple[Shape, ...]:
         if shape.replicas > 1 and works(as_groups):
             found[as_groups] = 0.0  # SGLang's own advice for replicas that do not fit one node: attention DP
         for axes in combinations(_axes(shape), changes):
-            for candidate, cost in _moved(shape, axes):
+            for candidate, cost in _neighbours(shape, axes):
                 if candidate not in found and _uses_hosts_well(candidate, shape) and works(candidate):
                     found[candidate] = cost
         if found:
@@ -170,7 +170,7 @@ def _axes(shape: Shape) -> tuple[str, ...]:
     return tuple(name for name in AXES if name in used or name == "tp")
 
 
-def _moved(shape: Shape, axes: tuple[str, ...]) -> Iterator[tuple[Shape, float]]:
+def _neighbours(shape: Shape, axes: tuple[str, ...]) -> Iterator[tuple[Shape, float]]:
     """Every shape that differs on exactly these axes, with its distance; the last axis varies fastest."""
     first, rest = axes[0], axes[1:]
     value = getattr(shape, first)
@@ -183,7 +183,7 @@ def _moved(shape: Shape, axes: tuple[str, ...]) -> Iterator[tuple[Shape, float]]
         if not rest:
             yield moved, cost
         else:
-            for further, more in _moved(moved, rest):
+            for further, more in _neighbours(moved, rest):
                 yield further, cost + more
 
 

@@ -169,7 +169,7 @@ def _with_traffic(deployment: PlannedDeployment, plan: Plan) -> Plan:
     if model is None:
         return plan
     bill, ratio = transfer(deployment, plan.instances), shares(deployment, plan.instances)
-    told = tuple(short(bill, ratio, plan.instances))
+    told = tuple(capacity_shortfalls(bill, ratio, plan.instances))
     return plan._replace(transfer=bill, ratio=ratio, warnings=plan.warnings + told)
 
 
@@ -239,7 +239,9 @@ def shares(deployment: PlannedDeployment, instances: tuple[InstancePlan, ...]) -
     )
 
 
-def short(bill: TransferBill, ratio: Ratio | None, instances: tuple[InstancePlan, ...]) -> Iterator[Caution]:
+def capacity_shortfalls(
+    bill: TransferBill, ratio: Ratio | None, instances: tuple[InstancePlan, ...]
+) -> Iterator[Caution]:
     """Where the workload asks for more than is planned."""
     need, have = bill.required_bits_per_second, bill.available_bits_per_second
     if need is not None and have is not None and need > have:

@@ -59,21 +59,21 @@ def assign(wishes: Sequence[HostWish], sites: Mapping[str, Site] = NOWHERE) -> t
     seats: list[HostSeat] = []
     for wish in wishes:
         hosts = pools.setdefault(wish.pool, [])
-        chosen = _pick(wish, hosts)
+        chosen = _choose_hosts(wish, hosts)
         while len(chosen) < wish.shape.nodes:
             name = f"{wish.pool}-{len(hosts)}"
             address = sites[name].address if name in sites else name
             host = _Host(name, shared.setdefault(address, []))
             hosts.append(host)
             chosen.append(host)
-        seats.append(_sit(wish, chosen))
+        seats.append(_take_seat(wish, chosen))
     return tuple(seats)
 
 
 def local(wishes: Sequence[HostWish]) -> tuple[HostSeat, ...]:
     """Everything on this machine, GPU after GPU."""
     host = _Host(LOCAL, [])
-    return tuple(_sit(wish, [host] * wish.shape.nodes) for wish in wishes)
+    return tuple(_take_seat(wish, [host] * wish.shape.nodes) for wish in wishes)
 
 
 def pods(wishes: Sequence[HostWish]) -> tuple[HostSeat, ...]:
@@ -87,7 +87,7 @@ def pods(wishes: Sequence[HostWish]) -> tuple[HostSeat, ...]:
     return tuple(seats)
 
 
-def _pick(wish: HostWish, hosts: list[_Host]) -> list[_Host]:
+def _choose_hosts(wish: HostWish, hosts: list[_Host]) -> list[_Host]:
     if wish.shape.nodes > 1:
         return []
     room = [host for host in hosts if host.next_gpu + _span(wish.shape) <= wish.shape.gpus_per_host]
@@ -96,7 +96,7 @@ def _pick(wish: HostWish, hosts: list[_Host]) -> list[_Host]:
     return room[:1]
 
 
-def _sit(wish: HostWish, hosts: list[_Host]) -> HostSeat:
+def _take_seat(wish: HostWish, hosts: list[_Host]) -> HostSeat:
     base = max(host.next_gpu for host in hosts)
     before = max(len(host.neighbours) for host in hosts)
     kin = max(host.neighbours.count(wish.role) for host in hosts)

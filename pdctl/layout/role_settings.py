@@ -231,7 +231,7 @@ def router(args: Mapping[str, FlagValue], kind: str) -> Iterator[Problem | Cauti
             continue
         takes = known.get(name)
         if takes is None:
-            near, last = routers.near(name, kind), routers.last_release_with(name, kind)
+            near, last = routers.similar_flag(name, kind), routers.last_release_with(name, kind)
             message = f"router.args.{name}: {routers.release(kind)} has no --{name}"
             message += f" (the last release with it was {last})" if last else ""
             message += f"; did you mean --{near}?" if near else ""

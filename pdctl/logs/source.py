@@ -85,14 +85,14 @@ def open_logs(
         files += _expand(path)
     found: dict[tuple[int, int], _Found] = {}
     for file in files:
-        each = _look(file, stdin)
+        each = _find_files(file, stdin)
         found.setdefault((each.part.device, each.part.inode), each)
     chosen = names or {}
-    apart = [one for each in found.values() for one in ([each] if each.part.path in chosen else _apart(each))]
+    apart = [one for each in found.values() for one in ([each] if each.part.path in chosen else _split_merged(each))]
     return _named(_sets(apart), chosen)
 
 
-def _apart(found: _Found) -> Sequence[_Found]:
+def _split_merged(found: _Found) -> Sequence[_Found]:
     """The sources of a merged stream, by the names its lines carry or by who speaks; the log itself where it is one."""
     why = lineless(found.part)
     if why:
@@ -135,7 +135,7 @@ def _expand(path: str) -> list[str]:
         if matches:
             return [file for match in matches for file in (_walk(match) if match.is_dir() else [str(match)])]
         raise UsageError(f"no file matches {path}", "see what `ls` makes of the pattern")
-    raise UsageError(f"{path}: no such file or directory", _near(Path(path)))
+    raise UsageError(f"{path}: no such file or directory", _similar_names(Path(path)))
 
 
 def _walk(directory: Path) -> list[str]:
@@ -146,7 +146,7 @@ def _walk(directory: Path) -> list[str]:
     return [str(path) for path in inside if path.is_file()]
 
 
-def _near(wanted: Path) -> str:
+def _similar_names(wanted: Path) -> str:
     """Names beside the one that is missing; beside the first directory on the way that is missing, if one is."""
     import difflib  # late: only a mistake needs it
 
@@ -159,7 +159,7 @@ def _near(wanted: Path) -> str:
     return f"{wanted.parent} has no such name; give files, directories, globs or `-`"
 
 
-def _look(path: str, stdin: BinaryIO | None) -> _Found:
+def _find_files(path: str, stdin: BinaryIO | None) -> _Found:
     if path == STDIN:
         if stdin is None:
             raise UsageError("`-` means standard input, and there is none", "pipe a log into it, or give a path")
@@ -207,8 +207,8 @@ def _sets(found: Iterable[_Found]) -> dict[Path, list[_Found]]:
 
 
 def _named(sets: Mapping[Path, list[_Found]], names: Mapping[str, str]) -> tuple[Log, ...]:
-    chosen = {path: name for path, parts in sets.items() if (name := _given(path, parts, names))}
-    wholes = {path: _whole(path) for path in sets if path not in chosen}
+    chosen = {path: name for path, parts in sets.items() if (name := _given_name(path, parts, names))}
+    wholes = {path: _log_of_node_0(path) for path in sets if path not in chosen}
     shared = {path: whole for path, whole in wholes.items() if whole is not None and whole in sets}
     unnamed = [path for path in sets if path not in chosen and path not in shared]
     depth = 0
@@ -232,13 +232,13 @@ def _named(sets: Mapping[Path, list[_Found]], names: Mapping[str, str]) -> tuple
     )
 
 
-def _whole(path: Path) -> Path | None:
+def _log_of_node_0(path: Path) -> Path | None:
     """The log of node 0 of the instance that `path` is another node of."""
     node = _NODE.fullmatch(path.name)
     return path.with_name(node["instance"] + ".log") if node is not None else None
 
 
-def _given(path: Path, parts: Sequence[_Found], names: Mapping[str, str]) -> str:
+def _given_name(path: Path, parts: Sequence[_Found], names: Mapping[str, str]) -> str:
     """The name somebody gave the log, by its own path or that of one of its generations."""
     paths = (str(path), *(each.part.path for each in parts))
     return next((names[each] for each in paths if each in names), "")

@@ -233,7 +233,7 @@ def service(value: Value) -> Iterator[Found]:
         yield from numbered(("spec", "ports", at, "port"), port["port"])
         if len(ports) > 1 and not port.get("name"):
             yield ("spec", "ports", at, "name"), "missing: a Service with several ports names them"
-    yield from twice(("spec", "ports"), "name", ports)
+    yield from repeated_entries(("spec", "ports"), "name", ports)
     for key, said in spec.get("selector", {}).items():
         yield from label(("spec", "selector", key), key, said)
     if spec.get("clusterIP") == "None" and spec.get("type", "ClusterIP") != "ClusterIP":
@@ -295,7 +295,7 @@ def _rolling(path: Path, rolling: Value) -> Iterator[Found]:
 
 def disaggregated_set(value: Value) -> Iterator[Found]:
     roles, name = value["spec"]["roles"], value["metadata"]["name"]
-    yield from twice(("spec", "roles"), "name", roles)
+    yield from repeated_entries(("spec", "roles"), "name", roles)
     counts = [role["spec"].get("replicas", 0) for role in roles]
     if any(counts) and not all(counts):
         at = counts.index(0)
@@ -320,7 +320,7 @@ def _made(name: str, roles: Iterable[Value]) -> Iterator[Found]:
 def role_based_group(value: Value) -> Iterator[Found]:
     spec = value["spec"]
     roles = spec["roles"]
-    yield from twice(("spec", "roles"), "name", roles)
+    yield from repeated_entries(("spec", "roles"), "name", roles)
     names = {role["name"] for role in roles}
     shared = {each["name"] for each in spec.get("roleTemplates", ())}
     for at, role in enumerate(roles):
@@ -352,7 +352,7 @@ def _pattern(path: Path, pattern: Value, shared: set[str]) -> Iterator[Found]:
         yield (*path, "restartPolicyConfig", "maxDelaySeconds"), f"{most} is less than baseDelaySeconds {base}"
 
 
-def twice(path: Path, key: str, items: Iterable[Value]) -> Iterator[Found]:
+def repeated_entries(path: Path, key: str, items: Iterable[Value]) -> Iterator[Found]:
     """Entries of a list that Kubernetes tells apart by `key`."""
     found = [each.get(key) for each in items]
     counts = Counter(found)

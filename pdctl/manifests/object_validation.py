@@ -73,7 +73,7 @@ def check(objects: Sequence[Object], versions: Sequence[str] = VERSIONS) -> None
         raise UsageError("a cluster would refuse this:\n" + "\n".join(f"  {fault}" for fault in found))
 
 
-def known(version: str) -> str:
+def schema_version(version: str) -> str:
     """A version as the schemas have it: `v1.30.4` is 1.30. Raises UsageError for one there is no schema for."""
     short = ".".join(version.removeprefix("v").split(".")[:2])
     if short not in VERSIONS:
@@ -113,25 +113,25 @@ def faults(value: dict[str, Any], version: str) -> Iterator[tuple[Path, str]]:
         yield from _unknown(*kind)
         return
     for error in _validator(kind, version).iter_errors(value):
-        yield from _told(error)
+        yield from _lines_of_error(error)
 
 
 def _unknown(api: str, kind: str) -> Iterator[tuple[Path, str]]:
-    apis = [known for known, of in KINDS if of == kind]
+    apis = [version for version, of in KINDS if of == kind]
     if apis:
         yield ("apiVersion",), f"'{api}' has no {kind}: {' or '.join(apis)}"
     else:
         yield ("kind",), f"no schema for {kind} of {api}; known are {', '.join(of for _, of in KINDS)}"
 
 
-def _told(error: ValidationError) -> Iterator[tuple[Path, str]]:
+def _lines_of_error(error: ValidationError) -> Iterator[tuple[Path, str]]:
     """One line for each thing to mend: an unknown field and a missing one have places of their own."""
     path: Path = tuple(error.absolute_path)
     value, wanted = error.instance, error.validator_value
     if error.validator == "additionalProperties":
-        known = error.schema.get("properties", {})
-        for name in sorted(set(value) - set(known)):
-            near = difflib.get_close_matches(name, known, n=1)
+        fields = error.schema.get("properties", {})
+        for name in sorted(set(value) - set(fields)):
+            near = difflib.get_close_matches(name, fields, n=1)
             yield (*path, name), "no such field" + (f": did you mean `{near[0]}`?" if near else "")
     elif error.validator == "required":
         for name in wanted:

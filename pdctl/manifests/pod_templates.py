@@ -47,7 +47,7 @@ GROUPS = ("LeaderWorkerSet", "DisaggregatedSet")  # of pods with an index; the l
 INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
 
 
-def settled(document: Node) -> Node:
+def expand_roles(document: Node) -> Node:
     """The object with its roles as an operator would start them; any other object as it is."""
     kind = text(get(document, "kind"))
     spec = get(document, "spec")
@@ -135,10 +135,10 @@ def _component(node: Node, everywhere: list[Node]) -> Node:
 
 
 def _merged(base: Node | None, patch: Node | None) -> Node | None:
-    return base if patch is None else _over(base, patch, {}, 0)
+    return base if patch is None else _merge_patch(base, patch, {}, 0)
 
 
-def _over(base: Node | None, patch: Node, done: dict[tuple[int, int], Node], depth: int) -> Node:
+def _merge_patch(base: Node | None, patch: Node, done: dict[tuple[int, int], Node], depth: int) -> Node:
     """A strategic merge, as far as templates need one: maps by key, the NAMED lists by name, all else replaced."""
     if base is None or depth > DEEPEST or not isinstance(base, MappingNode) or not isinstance(patch, MappingNode):
         return patch
@@ -151,7 +151,7 @@ def _over(base: Node | None, patch: Node, done: dict[tuple[int, int], Node], dep
         if name in NAMED and isinstance(old, SequenceNode) and isinstance(value, SequenceNode):
             values[name] = _list(old, _by_name(items(old), items(value), done, depth))
         else:
-            values[name] = _over(old, value, done, depth + 1)
+            values[name] = _merge_patch(old, value, done, depth + 1)
     done[id(base), id(patch)] = found = _map(base, values)
     return found
 
@@ -160,7 +160,7 @@ def _by_name(base: Iterable[Node], patch: Iterable[Node], done: dict[tuple[int, 
     found: dict[object, Node] = {text(get(each, "name")) or id(each): each for each in base}
     for each in patch:
         name: object = text(get(each, "name")) or id(each)
-        found[name] = _over(found.get(name), each, done, depth + 1)
+        found[name] = _merge_patch(found.get(name), each, done, depth + 1)
     return list(found.values())
 
 
@@ -193,12 +193,12 @@ def _scalar(place: Node, value: str) -> ScalarNode:
 
 def pods(document: Node, file: str) -> Iterator[ManifestPod]:
     """Every template with a container that starts an engine or a router."""
-    yield from _walk(settled(document), (), file, set())
+    yield from _walk(expand_roles(document), (), file, set())
 
 
 def others(document: Node) -> Iterator[Mapping[str, str]]:
     """The labels of every template that starts neither an engine nor a router."""
-    yield from _others(settled(document), None, 0, set())
+    yield from _others(expand_roles(document), None, 0, set())
 
 
 def _others(node: Node, template: Node | None, depth: int, seen: set[int]) -> Iterator[Mapping[str, str]]:

@@ -230,7 +230,7 @@ class _Script:
             while words and words[0].bare and words[0].text in LEADING and len(words) > 1:
                 words = words[1:]
             if words[0].text == "for" and len(words) > 2 and words[2].text == "in":
-                last = _done(raws, at, end)
+                last = _end_of_loop(raws, at, end)
                 name = words[1].text
                 for value in self._values(words[3:]):
                     self.variables.set(name, value, words[1].line)
@@ -300,7 +300,7 @@ class _Script:
         )
 
 
-def _done(raws: list[list[RawCommand]], at: int, end: int) -> int:
+def _end_of_loop(raws: list[list[RawCommand]], at: int, end: int) -> int:
     """The command that closes the loop which begins at `at`; the last one where none does."""
     depth = 0
     for index in range(at, end):

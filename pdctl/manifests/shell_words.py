@@ -88,7 +88,7 @@ def split(text: str, first: int) -> Iterator[list[RawCommand]]:
             inside, after = _quoted(text, at)
             words.add(inside, LITERAL if letter == "'" else DOUBLE)
         elif letter == "$" and text[after : after + 1] in ("(", "{"):
-            after = _closed(text, after)
+            after = _closing_bracket(text, after)
             whole = text[at:after]
             total = whole.startswith("$((") and whole.endswith("))")
             words.add(*((whole[3:-2], SUM) if total else (whole, PLAIN if whole[1] == "{" else LITERAL)))
@@ -144,7 +144,7 @@ def _quoted(text: str, at: int) -> tuple[str, int]:
             inside += "" if text[at + 1] == "\n" else text[at + 1]
             at += 2
         elif mark == '"' and text.startswith(("$(", "${"), at):
-            end = _closed(text, at + 1)
+            end = _closing_bracket(text, at + 1)
             inside += text[at:end]
             at = end
         else:
@@ -153,7 +153,7 @@ def _quoted(text: str, at: int) -> tuple[str, int]:
     return inside, at + 1
 
 
-def _closed(text: str, at: int) -> int:
+def _closing_bracket(text: str, at: int) -> int:
     """Behind the bracket that closes the one at `at`, quotes inside left alone; the end of the text if none does."""
     opening, closing, depth = text[at], CLOSING[text[at]], 0
     while at < len(text):

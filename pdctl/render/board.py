@@ -94,7 +94,7 @@ class TerminalView(PlainView):
         # A log without the line (another engine, another format) must not look as if work were left.
         lacking = self.term.symbol("–", "-") if last else todo
         for stage in columns:
-            took = _took(reached[stage], slowest) if stage in reached else Text(lacking, "dim")
+            took = _stage_time(reached[stage], slowest) if stage in reached else Text(lacking, "dim")
             yield took if stage in stages(spec) else Text()
 
     def _pair(self, event: RunEvent) -> Text:
@@ -104,7 +104,7 @@ class TerminalView(PlainView):
         return Text(self.term.symbol("✓", "+"), "green") if good else Text(self.term.symbol("✗", "x"), "red")
 
 
-def _took(event: RunEvent, slowest: float) -> Text:
+def _stage_time(event: RunEvent, slowest: float) -> Text:
     """The time of a stage, after the ranks registered or the workers listed: "2/2 0.11 s"."""
     counts = [word for word in event.detail.split() if "/" in word]
     return Text(" ".join([*counts, span(event.seconds)]), "bold" if event.seconds == slowest else "")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pdctl.render.columns import prose, table
 from pdctl.render.trace import wording
 from pdctl.render.trace.room_json import ascii_json, dumped
-from pdctl.render.trace.wording import MARKS, Places, harmless
+from pdctl.render.trace.wording import MARKS, Places, escape_all
 from pdctl.render.visible import fitted
 from pdctl.trace.diagnosis import SourceKind
 
@@ -27,7 +27,7 @@ LINES = 4  # lines of evidence of each
 def show(found: Diagnosis, term: Term, zone: dt.tzinfo | None = None) -> None:
     """`zone`: the clock the times are shown on; None is this machine's."""
     first = True
-    for block in _blocks(harmless(found, term), term, zone):
+    for block in _blocks(escape_all(found, term), term, zone):
         if not block:
             continue
         if not first:

@@ -137,7 +137,7 @@ def _summary(found: Sequence[CheckedLog], term: Term) -> None:
     known = sum(each.survey.known for each in found)
     logs = "1 log" if len(found) == 1 else f"{len(found)} logs"
     term.write(
-        f"{logs}, {total} lines, {known} of them known: " + ", ".join(_counted(n, who) for who, n in count.items())
+        f"{logs}, {total} lines, {known} of them known: " + ", ".join(_plural(n, who) for who, n in count.items())
     )
 
 
@@ -149,7 +149,7 @@ def _kind(identity: Identity) -> str:
     return f"{identity.speaker.value}{version}{role}"
 
 
-def _counted(number: int, what: str) -> str:
+def _plural(number: int, what: str) -> str:
     return what if number == 1 else f"{number} × {what}"
 
 

@@ -342,7 +342,7 @@ def _blocks(term: Term, plan: Plan, full: bool) -> Iterator[list[str]]:
         yield _headline(term, plan)
         if plan.instances:
             yield _overview(term, plan)
-    for alike in _alike(plan):
+    for alike in _group_alike(plan):
         yield [*_summary(term, plan, alike), *_ranks(term, alike[0], full)]
     if plan.links:
         yield link_lines(term, plan)
@@ -381,7 +381,7 @@ def _overview(term: Term, plan: Plan) -> list[str]:
     return table(term, ["INSTANCE", "HOSTS", "URL", "BOOTSTRAP", "RANKS"], rows)
 
 
-def _alike(plan: Plan) -> list[list[InstancePlan]]:
+def _group_alike(plan: Plan) -> list[list[InstancePlan]]:
     """Instances whose rank tables are the same, together."""
     groups: dict[object, list[InstancePlan]] = {}
     for instance in plan.instances:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import httptools
 import orjson
 
-from pdctl.name_lookup import begin, late
+from pdctl.name_lookup import begin, lookup_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -264,7 +264,9 @@ class ConnectionPool:
         except asyncio.TimeoutError:
             looked_up = addresses.done()
             why = f"no connection within {self._connect_timeout:g} s"
-            raise UpstreamError(why if looked_up else str(late(host, self._connect_timeout).strerror)) from None
+            raise UpstreamError(
+                why if looked_up else str(lookup_timeout(host, self._connect_timeout).strerror)
+            ) from None
         except OSError as error:
             raise Unreachable(f"no connection: {error.strerror or error}") from None
 

@@ -107,12 +107,12 @@ def lease(directory: Path, urls: Iterable[str]) -> Iterator[None]:
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     with ExitStack() as stack:
         for url in sorted(set(urls)):
-            stack.enter_context(_held(directory, url))
+            stack.enter_context(_lock_of_instance(directory, url))
         yield
 
 
 @contextmanager
-def _held(directory: Path, url: str) -> Iterator[None]:
+def _lock_of_instance(directory: Path, url: str) -> Iterator[None]:
     file = directory / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock"
     handle = os.open(file, os.O_CREAT | os.O_RDWR, 0o600)
     try:

@@ -82,7 +82,7 @@ class ValueReader:
 
     def _keys(self, kind: ValueKind, node: Map, path: str) -> Values:
         names = [key.name for key in kind.keys]
-        unknown = [(name, entry) for name, entry in _own(node) if name not in names]
+        unknown = [(name, entry) for name, entry in _entries(node) if name not in names]
         meant = {self.mistakes.unknown_key(name, entry, path, names) for name, entry in unknown}
         values: Values = {}
         for key in kind.keys:
@@ -105,7 +105,7 @@ class ValueReader:
         if not isinstance(node, Map) or kind.item is None:
             return self.mistakes.wrong_type(kind, node, path)
         values = {}
-        for name, entry in _own(node):
+        for name, entry in _entries(node):
             if isinstance(entry.value, Scalar) and entry.value.null:
                 continue
             if kind.name_kind and not re.fullmatch(kind.name_kind.pattern, name):
@@ -244,7 +244,7 @@ class ValueReader:
         return self.mistakes.wrong_type(kind, value, path) if truth else value.text
 
 
-def _own(node: Map) -> list[tuple[str, KeyValue]]:
+def _entries(node: Map) -> list[tuple[str, KeyValue]]:
     """The entries that are not `x-` extensions."""
     return [(name, entry) for name, entry in node.entries.items() if not name.startswith("x-")]
 
@@ -270,7 +270,7 @@ class Mistakes:
         return Broken
 
     def wrong_type(self, kind: ValueKind, node: Node, path: str, got: str = "") -> type[Broken]:
-        message = f"{path} expects {kind.expected}, got {got or _what(node)}"
+        message = f"{path} expects {kind.expected}, got {got or _kind_in_words(node)}"
         return self.fail(Code.WRONG_TYPE, node, path, message, _retype(kind, node))
 
     def unknown_key(self, name: str, entry: KeyValue, path: str, names: list[str]) -> str:
@@ -337,7 +337,7 @@ def _homes(kind: ValueKind, name: str, path: str) -> list[str]:
     return found
 
 
-def _what(node: Node) -> str:
+def _kind_in_words(node: Node) -> str:
     if not isinstance(node, Scalar):
         return shape(node)
     if node.blank or node.null:

@@ -69,7 +69,7 @@ def diagnose(library: Library) -> Diagnosis:
     found = tuple(one for one in found if one.room not in left)
     broken = [one for one in broken if one.room not in left]
     served = AnsweredRequests()
-    lines = tuple(_few(served.passing(library.said(_wanted))))
+    lines = tuple(_first_and_last(served.passing(library.said(_wanted))))
     gone = list(proven_deaths(library, tracer.deployment, [event for event in lines if shows_death(event.row)]))
     died, others = _deaths(gone, lines, traced)
     findings = _findings(others)
@@ -99,7 +99,7 @@ def _wanted(row: Row) -> bool:
     return bool(row.cause) or shows_death(row) or counted(row)
 
 
-def _few(lines: Iterable[Event]) -> Iterable[Event]:
+def _first_and_last(lines: Iterable[Event]) -> Iterable[Event]:
     """Of each kind of line of an instance the first and last KEPT // 2: memory does not grow with the logs."""
     first: Counter[tuple[str, str]] = Counter()
     last: dict[tuple[str, str], list[Event]] = {}
@@ -198,13 +198,13 @@ def _standing(lines: Sequence[Event], known: Iterable[str]) -> tuple[list[Deploy
         code, instance = key
         slug = entry(code).slug
         if code in STANDING and key in loud:
-            findings.append(_said(event))
+            findings.append(_finding_of_line(event))
         else:
             remarks.append(EffectLines(code, slug, instance, count[key], as_evidence(event, "")))
     return findings, tuple(remarks)
 
 
-def _said(event: Event) -> DeploymentFinding:
+def _finding_of_line(event: Event) -> DeploymentFinding:
     known = entry(event.row.cause)
     fills = {"instance": event.instance, "observed": event.text.strip()[:120], "prefill": event.instance}
     return DeploymentFinding(
@@ -306,7 +306,7 @@ def _unknowns(
             yield MissingEvidence(f"no {role}'s log is here", "give the logs of all instances")
     if not any(source.kind is SourceKind.ROUTER for source in sources) and engines:
         yield MissingEvidence("which bootstrap ports the router sends: no router's log is here", GIVE)
-    yield from _elsewhere(deployment, lines)
+    yield from _missing_logs(deployment, lines)
     for room in unexplained:
         yield from room.missing_evidence
     quiet = [one.name for one in engines if not (one.identity.log_requests or one.identity.time_stats)]
@@ -315,7 +315,7 @@ def _unknowns(
         yield MissingEvidence(what, f"{LOG_REQUESTS} (or {TIME_STATS}) on {', '.join(quiet)}")
 
 
-def _elsewhere(deployment: ObservedDeployment, lines: Sequence[Event]) -> Iterator[MissingEvidence]:
+def _missing_logs(deployment: ObservedDeployment, lines: Sequence[Event]) -> Iterator[MissingEvidence]:
     """Workers and bootstrap servers that others look for and whose log is not here."""
     for router in deployment.routers:
         for url in (*(target.url for target in router.prefills), *router.decodes):

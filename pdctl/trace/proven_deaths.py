@@ -105,7 +105,7 @@ def reported_death(each: ProvenDeath, rooms: tuple[int, ...], running: int | Non
     death, one = each.death, each.death.instance
     code = _code(death)
     known = entry(code)
-    why = _why(each)
+    why = _mixed_log_note(each)
     fills = {
         "instance": one.name, "decode": one.name, "prefill": one.name, "room": str(rooms[0]) if rooms else "its room",
         "observed": each.reason.text if each.reason else why, "expected": "the same on both sides",
@@ -150,13 +150,13 @@ def codes_of(death: DeathProof) -> frozenset[str]:
     return frozenset({_code(death), CRASH, GONE.get(death.instance.role, CRASH)})
 
 
-def _why(each: ProvenDeath) -> str:
+def _mixed_log_note(each: ProvenDeath) -> str:
     """Of a log that holds several processes' lines: that it was one of them, and not which."""
-    told = _told(each)
+    told = _describe_death(each)
     return f"one of the processes whose lines alternate in it: {told}" if each.mixed else told
 
 
-def _told(each: ProvenDeath) -> str:
+def _describe_death(each: ProvenDeath) -> str:
     death, name = each.death, each.death.instance.name
     if death.of is not None and death.of.proves(Sign.ROOM_USED_UP):
         return f"its scheduler looked for a room that was used up: {death.of.text.strip()[:SAID]}; two requests had it"

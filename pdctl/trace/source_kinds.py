@@ -55,7 +55,7 @@ def kind_of(library: Library, log: Log) -> FoundKind:
     kind = _kind(log, sample.identity, lines, known)
     # Lines are counted only where the sentence needs their number: that reads the whole log.
     looked_at = min(len(lines), library.lines(log)) if kind is SourceKind.FOREIGN else len(lines)
-    return FoundKind(kind, lines, known, _said(kind, sample.identity, lines, known, looked_at, log.size))
+    return FoundKind(kind, lines, known, _describe_kind(kind, sample.identity, lines, known, looked_at, log.size))
 
 
 def _kind(log: Log, identity: Identity, lines: Sequence[bytes], known: int) -> SourceKind:
@@ -88,7 +88,9 @@ def release(identity: Identity) -> str:
     return f"before {spell(until)}" if until is not None else ""
 
 
-def _said(kind: SourceKind, identity: Identity, lines: Sequence[bytes], known: int, looked_at: int, size: int) -> str:
+def _describe_kind(
+    kind: SourceKind, identity: Identity, lines: Sequence[bytes], known: int, looked_at: int, size: int
+) -> str:
     if kind is SourceKind.EMPTY and size:
         return f"no line of text in its {size} bytes: it is no log"
     if kind is SourceKind.EMPTY:

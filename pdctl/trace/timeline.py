@@ -148,10 +148,10 @@ def durations(events: Iterable[Event], since_began: Callable[[Event], float | No
             seconds = numerals.real(event.values.get(measure.value))
             if seconds is not None:
                 found.append(_duration(event, measure.stretch, seconds * measure.unit, at))
-    return _once(found)
+    return _without_repeats(found)
 
 
-def _once(found: Iterable[Duration]) -> tuple[Duration, ...]:
+def _without_repeats(found: Iterable[Duration]) -> tuple[Duration, ...]:
     """Several lines measure the same stretch: the one that also tells bytes is kept, else the first."""
     kept: list[Duration] = []
     for one in found:
@@ -168,7 +168,7 @@ def _alike(one: Duration, other: Duration) -> bool:
     return (one.name, one.instance) == (other.name, other.instance) and apart <= max(0.001, 0.01 * one.seconds)
 
 
-def moved(event: Event) -> tuple[float, float] | None:
+def transfer_measured(event: Event) -> tuple[float, float] | None:
     """Bytes and seconds of the transfer a line of the room measures, from its first byte to its last."""
     if event.proves(Sign.PREFILL_TIMES):
         times = time_stats.read(event.values.get("times", ""), "prefill")
@@ -185,8 +185,8 @@ def _times(event: Event, at: float | None) -> Iterator[Duration]:
     start = None if times.entry is None or at is None or event.t is None else at + (times.entry - event.t)
     size = None if times.bytes is None else int(times.bytes)
     for name, seconds in times.parts:
-        moved = name == time_stats.TRANSFER and event.role == "prefill" and size is not None
-        told = (size, times.speed) if moved else (None, None)
+        measured = name == time_stats.TRANSFER and event.role == "prefill" and size is not None
+        told = (size, times.speed) if measured else (None, None)
         yield Duration(name, event.instance, start, seconds, 0.0, *told)
         start = None if start is None else start + seconds
     if times.transfer_seconds and time_stats.TRANSFER not in dict(times.parts):

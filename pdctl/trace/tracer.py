@@ -155,7 +155,7 @@ def room_report(
         clocks,
         _wrong(who.requested, who.contacted),
         verdict.consequences,
-        tuple(_shown(event, "an effect, not the cause") for event in lines if event.row.echo),
+        tuple(_evidence_of(event, "an effect, not the cause") for event in lines if event.row.echo),
         {name: known.why for name, known in _attributes(case) if known is not None},
         room_notes(case, verdict, ended),
         case.warm_up,
@@ -202,11 +202,11 @@ def _evidence(case: Case, verdict: Verdict, shown: Event | None) -> tuple[Eviden
     if shown is not None:
         said.append(("how it ended", shown))
     for says, event in said:
-        found.setdefault((event.place.file, event.place.offset), _shown(event, says))
+        found.setdefault((event.place.file, event.place.offset), _evidence_of(event, says))
     return tuple(found.values())
 
 
-def _shown(event: Event, says: str) -> Evidence:
+def _evidence_of(event: Event, says: str) -> Evidence:
     return Evidence(event.instance, event.place.path, event.place.line, event.text, says)
 
 

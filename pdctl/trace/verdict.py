@@ -227,7 +227,7 @@ def _nobody(case: Case) -> bool:
         return True
     prefills = case.deployment.prefills
     told = bool(prefills) and all(_names_every_room(one) for one in prefills)
-    return told or _gone(case)
+    return told or _decode_was_dead(case)
 
 
 def _names_every_room(one: ObservedInstance) -> bool:
@@ -235,7 +235,7 @@ def _names_every_room(one: ObservedInstance) -> bool:
     return known is not None and known.names_every_room
 
 
-def _gone(case: Case) -> bool:
+def _decode_was_dead(case: Case) -> bool:
     """The only decode it can have been was dead before the room began."""
     span, decode = case.room_events.span, case.decode
     death = case.deaths.get(decode.name) if decode is not None and case.who.decode is None else None

@@ -156,7 +156,7 @@ def engine(chance: random.Random, body: bytes) -> None:
         Endpoint("e", "prefill", "http://h:1"), Told(body, chance.choice((200, 404, 500))), True
     )
     assert isinstance(found.version, str)
-    queue_probe._held("http://h:1", Told(body, 200))
+    queue_probe._held_requests("http://h:1", Told(body, 200))
 
 
 def documents(chance: random.Random, body: bytes) -> None:

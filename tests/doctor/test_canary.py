@@ -159,7 +159,7 @@ def test_null_is_sent_as_null() -> None:
 
 def test_without_a_router_it_is_the_prefills_own_port() -> None:
     with replay(SGL23) as servers:
-        given = asking.given((servers.url(30001),), (servers.url(30002),))
+        given = asking.given_endpoints((servers.url(30001),), (servers.url(30002),))
         facts = gather(Request(depth=Depth.CANARY, endpoints=given, extras=False))
     assert [body["bootstrap_port"] for body in sent(servers, 30001)] == [servers.port[8999]]
     assert {one.kind for one in facts.canaries} == {"pair"}

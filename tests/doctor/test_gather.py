@@ -78,7 +78,7 @@ def test_each_place_is_asked_once() -> None:
 
 def test_only_what_is_needed_is_asked() -> None:
     with replay(SGL23) as servers:
-        given = asking.given((f"{servers.url(30000)},{servers.port[8998]}",), (servers.url(30002),))
+        given = asking.given_endpoints((f"{servers.url(30000)},{servers.port[8998]}",), (servers.url(30002),))
         wanted = check_run.needed(selection.read(select=["PD302"]), Depth.LIVE)
         facts = gather(Request(endpoints=given, router=servers.url(ROUTER)), wanted)
     assert facts.asked == (Needs.ENDPOINT,)
@@ -89,7 +89,7 @@ def test_only_what_is_needed_is_asked() -> None:
 
 def test_addresses_given_by_hand() -> None:
     with replay(SGL23) as servers:
-        given = asking.given((f"{servers.url(30000)},{servers.port[8998]}",), (servers.url(30002),))
+        given = asking.given_endpoints((f"{servers.url(30000)},{servers.port[8998]}",), (servers.url(30002),))
         facts = gather(Request(endpoints=given))
         report = check_run.run(facts)
     assert [(row.flag, row.router, row.odd) for row in report.ports] == [(str(servers.port[8998]), None, "")]
@@ -99,7 +99,7 @@ def test_addresses_given_by_hand() -> None:
 
 def test_a_port_that_was_given_wrong() -> None:
     with replay(SGL23) as servers:
-        given = asking.given((f"{servers.url(30000)},{servers.port[8999]}",), (servers.url(30002),))
+        given = asking.given_endpoints((f"{servers.url(30000)},{servers.port[8999]}",), (servers.url(30002),))
         facts = gather(Request(endpoints=given))
     assert codes(facts) == [("PD202", "prefill-0")]
     (found,) = [one for one in check_run.run(facts).findings if one.code == "PD202"]
@@ -169,7 +169,7 @@ def test_progress_is_told() -> None:
 @pytest.mark.parametrize("text", ["http://h:30000,", "http://h:30000,99999", "http://h:30000,x"])
 def test_a_bootstrap_port_that_is_none(text: str) -> None:
     with pytest.raises(UsageError, match="is no bootstrap port"):
-        asking.given((text,), ())
+        asking.given_endpoints((text,), ())
 
 
 @pytest.mark.parametrize("text", ["", "ftp://h:1", "http://", "h:99999"])
@@ -180,4 +180,4 @@ def test_an_address_that_is_none(text: str) -> None:
 
 def test_an_address_without_a_scheme() -> None:
     assert asking.url("10.0.0.1:30000/") == "http://10.0.0.1:30000"
-    assert asking.given(("10.0.0.1:30000,8998",), ())[0].bootstrap_port == 8998
+    assert asking.given_endpoints(("10.0.0.1:30000,8998",), ())[0].bootstrap_port == 8998

@@ -85,7 +85,7 @@ def listener(*words: str, port: int = 0, stopped: bool = False) -> Iterator[tupl
 
 
 def pair(url: str) -> Request:
-    return Request(endpoints=asking.given((url,), (url,)))
+    return Request(endpoints=asking.given_endpoints((url,), (url,)))
 
 
 def seen(request: Request) -> tuple[Report, ExitCode]:

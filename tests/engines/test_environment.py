@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pdctl.engines.environment import BOOL, FLOAT, INT, VARIABLES, Variable, known, lint
+from pdctl.engines.environment import BOOL, FLOAT, INT, VARIABLES, Variable, lint, row_of_release
 from pdctl.engines.versions import NEWEST, SGLANG, V0_5_3, V0_5_8, V0_5_13, V0_5_18, V0_5_23, Span, Version, spell
 from tests.cases import for_each
 
@@ -132,7 +132,7 @@ def test_a_variable_has_one_row_per_release_and_bounds_that_make_sense() -> None
     for version in SGLANG:
         names = [row.name for row in VARIABLES if row.span.holds(version)]
         assert len(names) == len(set(names))
-    assert known(WAITING, V0_5_3) is not None
+    assert row_of_release(WAITING, V0_5_3) is not None
 
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sglang.md"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pdctl.fleet import http_client
-from pdctl.fleet.deadline import Deadline, each
+from pdctl.fleet.deadline import Deadline, map_within
 from tests.fleet.conftest import Peer
 
 
@@ -22,8 +22,8 @@ def test_a_narrower_deadline_ends_with_the_one_it_came_from() -> None:
 
 
 def test_results_come_in_order_whoever_is_first() -> None:
-    assert each(lambda number: number * number, range(100), 7, Deadline(10.0)) == tuple(n * n for n in range(100))
-    assert each(lambda number: number, (), 7, Deadline(10.0)) == ()
+    assert map_within(lambda number: number * number, range(100), 7, Deadline(10.0)) == tuple(n * n for n in range(100))
+    assert map_within(lambda number: number, (), 7, Deadline(10.0)) == ()
 
 
 def test_an_interrupt_calls_off_what_is_under_way(peer: Callable[..., Peer]) -> None:
@@ -37,5 +37,5 @@ def test_an_interrupt_calls_off_what_is_under_way(peer: Callable[..., Peer]) -> 
         return http_client.get(url, whole.within(600.0)).reason
 
     with pytest.raises(KeyboardInterrupt):
-        each(work, range(8), 4, whole)
+        map_within(work, range(8), 4, whole)
     assert whole.passed

@@ -75,21 +75,21 @@ def test_rdma_devices_of_a_tree(tree: Path) -> None:
 
 
 def test_a_host_with_that_hardware(tree: Path) -> None:
-    found = host_probe.look((), {}, root=tree)
+    found = host_probe.probe_host((), {}, root=tree)
     assert (len(found.rdma), found.peermem, found.dma_buf) == (2, True, True)
     assert found.gpus == ("NVIDIA H200", "NVIDIA H200")
     write(tree, {"proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15\n"})
-    assert host_probe.look((), {}, root=tree).dma_buf is False
+    assert host_probe.probe_host((), {}, root=tree).dma_buf is False
 
 
 def test_a_host_without_any_of_it(tmp_path: Path) -> None:
-    found = host_probe.look((), {}, root=tmp_path)
+    found = host_probe.probe_host((), {}, root=tmp_path)
     assert (found.rdma, found.peermem) == ((), False)
     assert (found.gpus, found.dma_buf, found.packages) == ((), None, ())
 
 
 def test_this_host() -> None:
-    found = host_probe.look((), {"UCX_TLS": "tcp", "SGLANG_API_KEY": "k", "HOME": "/"})
+    found = host_probe.probe_host((), {"UCX_TLS": "tcp", "SGLANG_API_KEY": "k", "HOME": "/"})
     assert found.name == socket.gethostname()
     assert "127.0.0.1" in found.addresses
     assert found.nofile == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -99,7 +99,7 @@ def test_this_host() -> None:
 def test_versions_of_what_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {"sglang-0.5.23.dist-info/METADATA": "Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.23\n"})
     monkeypatch.syspath_prepend(tmp_path)
-    assert Package("sglang", "0.5.23") in host_probe.look((), {}, packages=True).packages
+    assert Package("sglang", "0.5.23") in host_probe.probe_host((), {}, packages=True).packages
 
 
 def test_addresses_are_those_the_kernel_gives() -> None:
@@ -111,7 +111,7 @@ def test_addresses_are_those_the_kernel_gives() -> None:
 
 def test_limits_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    found = host_probe.look((), {})
+    found = host_probe.probe_host((), {})
     assert (found.memlock, found.nofile) == (None, host_probe.UNLIMITED_FILES)
 
 
@@ -121,7 +121,7 @@ def test_ports_and_who_holds_them() -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         taken, free = int(holder.stdout.readline()), closed_port()
-        found = host_probe.look((free, taken, taken), os.environ)
+        found = host_probe.probe_host((free, taken, taken), os.environ)
         holder.communicate()
     assert list(found.busy) == [taken]
     assert (found.busy[taken].pid, found.busy[taken].stopped) == (holder.pid, False)
@@ -152,5 +152,5 @@ def test_the_clock_that_differs_most() -> None:
     def engine(offset: float | None) -> Engine:
         return Engine(Endpoint("e", "decode", "http://h"), True, "", clock_offset=offset)
 
-    assert host_probe.look((), {}, engines=map(engine, (0.5, None, -3.0))).clock_offset == -3.0
-    assert host_probe.look((), {}, engines=[engine(None)]).clock_offset is None
+    assert host_probe.probe_host((), {}, engines=map(engine, (0.5, None, -3.0))).clock_offset == -3.0
+    assert host_probe.probe_host((), {}, engines=[engine(None)]).clock_offset is None

@@ -216,9 +216,9 @@ def _connected(rank: Rank) -> None:
     if "s" in manager._by_session and manager._active:
         return
     for known in list(manager._by_session.values()):
-        known.end(failure.of(FailureCode.PREFILL_LOST, "another case"))
+        known.end(failure.failure_of(FailureCode.PREFILL_LOST, "another case"))
     for room in list(manager._active.values()):
-        room.fail(failure.of(FailureCode.PREFILL_LOST, "another case"))
+        room.fail(failure.failure_of(FailureCode.PREFILL_LOST, "another case"))
     manager._prefills._addresses.clear()
     manager._rooms.clear()
     manager._generations = itertools.count(1)

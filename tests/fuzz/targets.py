@@ -172,7 +172,7 @@ def engine(data: bytes) -> None:
     """/server_info and what else an engine says of itself."""
     with wire.told(_engine(data)):
         (found,) = probe_engines([Endpoint("prefill-0", "prefill", ENGINE)], LONG, generate=True)
-        queue_probe._held(ENGINE, Prober(Deadline(LONG), LONG))
+        queue_probe._held_requests(ENGINE, Prober(Deadline(LONG), LONG))
         engine_probe.mode(ENGINE)
     json.dumps([dict(found.info), dict(found.model), [dict(load) for load in found.loads]], ensure_ascii=False).encode()
     assert found.reached == any(reply.status for reply in found.replies)
@@ -234,7 +234,7 @@ def routers(data: bytes) -> None:
             completion_stream.first_model("http://127.0.0.1:8000").encode()
     assert found.reached or found.reason
     assert all(state in (0, 1, 2) for state in found.breakers.values())
-    for endpoint in asking.listed(found):
+    for endpoint in asking.listed_endpoints(found):
         endpoint.url.encode()
 
 
@@ -321,11 +321,13 @@ REQUEST = Request(Depth.CANARY, router="http://127.0.0.1:8000", deadline=LONG, h
 def doctor(data: bytes) -> None:
     """A whole deployment behind a router, all of it as the case says: facts, checks, canaries, every form of report."""
     with wire.told(_deployment(data)):
-        given = asking.given(("http://127.0.0.1:30000,8998", "http://127.0.0.1:30001"), ("http://127.0.0.1:30002",))
+        given = asking.given_endpoints(
+            ("http://127.0.0.1:30000,8998", "http://127.0.0.1:30001"), ("http://127.0.0.1:30002",)
+        )
         for endpoints in ((), given):
             facts = gather(replace(REQUEST, endpoints=endpoints))
             shown(check_run.run(facts))
-            json.loads(bundle.seen(facts), parse_constant=_no_json)
+            json.loads(bundle.facts_json(facts), parse_constant=_no_json)
 
 
 def _deployment(data: bytes) -> wire.Says:

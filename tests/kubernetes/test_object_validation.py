@@ -10,7 +10,7 @@ import pytest
 
 from pdctl.errors import UsageError
 from pdctl.manifests import object_validation
-from pdctl.manifests.object_validation import VERSIONS, known, validate
+from pdctl.manifests.object_validation import VERSIONS, schema_version, validate
 from tests.kubernetes import upstream_schemas
 from tests.kubernetes.conftest import FLAVOURS, NAMES, Render
 
@@ -26,9 +26,9 @@ def test_three_flavours_of_three_topologies(rendered: Render, version: str) -> N
 
 def test_the_versions() -> None:
     assert VERSIONS == upstream_schemas.VERSIONS == tuple(f"1.{minor}" for minor in range(27, 38))
-    assert known("v1.30.4") == known("1.30") == "1.30"
+    assert schema_version("v1.30.4") == schema_version("1.30") == "1.30"
     with pytest.raises(UsageError, match=r"no schemas of Kubernetes 1\.26"):
-        known("1.26")
+        schema_version("1.26")
 
 
 def test_a_definition_reads_as_in_its_release() -> None:

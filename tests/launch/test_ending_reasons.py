@@ -108,13 +108,13 @@ def test_only_lines_that_may_tell_why_are_shown(
     assert ("Prefill batch" in said, "POST /v1" in said) == (False, False)
     assert told in said
     ended = dataclasses.replace(run, state=State.FAILED, outcome=RunOutcome(said, 1))
-    assert state.ended(ended) == f"failed: decode-0 {ending_reasons.in_words(exit)} before it was ready"
+    assert state.describe_ended(ended) == f"failed: decode-0 {ending_reasons.in_words(exit)} before it was ready"
 
 
 def test_on_a_cluster_the_host_is_named_where_the_kernel_is_asked(tmp_path: Path) -> None:
     directory, run, lock = open_run(tmp_path, "blue", deploy(), QUICK, check=preflight.check, argv=())
     os.close(lock)
     process = dataclasses.replace(run.process("decode-0"), place="n3")
-    said = ending_reasons.untold(directory, process, KILLED)
+    said = ending_reasons.no_last_lines(directory, process, KILLED)
     assert "Ask on n3: sudo dmesg -T" in said
     assert said.endswith("or sacct -o JobID,State,MaxRSS")

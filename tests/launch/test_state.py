@@ -73,15 +73,15 @@ def living(root: Path, name: str) -> Run:
 
 def test_the_only_living_run_need_not_be_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no run is alive"):
-        state.pick(tmp_path, None)
+        state.find_run(tmp_path, None)
     living(tmp_path, "blue")
-    assert state.pick(tmp_path, None).name == "blue"
+    assert state.find_run(tmp_path, None).name == "blue"
     living(tmp_path, "green")
     with pytest.raises(UsageError, match="2 runs are alive"):
-        state.pick(tmp_path, None)
-    assert state.pick(tmp_path, "blue").name == "blue"
+        state.find_run(tmp_path, None)
+    assert state.find_run(tmp_path, "blue").name == "blue"
     with pytest.raises(NotFoundError, match="no run `red`") as missing:
-        state.pick(tmp_path, "red")
+        state.find_run(tmp_path, "red")
     assert "blue" in missing.value.fix
 
 
@@ -95,12 +95,12 @@ def stale(root: Path, name: str, **changes: object) -> Run:
 def test_a_stale_run_is_not_alive(tmp_path: Path) -> None:
     stale(tmp_path, "cc")
     with pytest.raises(NotFoundError, match="`cc` is stale: its supervisor died") as caught:
-        state.pick(tmp_path, None)
+        state.find_run(tmp_path, None)
     assert caught.value.fix == "pdctl down cc"
-    assert state.pick(tmp_path, None, (State.STALE,)).name == "cc"
+    assert state.find_run(tmp_path, None, (State.STALE,)).name == "cc"
     living(tmp_path, "blue")
-    assert state.pick(tmp_path, None).name == "blue"
-    assert state.pick(tmp_path, None, (State.STALE,)).name == "blue"
+    assert state.find_run(tmp_path, None).name == "blue"
+    assert state.find_run(tmp_path, None, (State.STALE,)).name == "blue"
 
 
 def test_a_run_that_failed_is_meant_only_while_it_is_the_latest(tmp_path: Path) -> None:
@@ -109,12 +109,12 @@ def test_a_run_that_failed_is_meant_only_while_it_is_the_latest(tmp_path: Path) 
     state.RunDir.of(tmp_path, "green").save(
         dataclasses.replace(state.RunDir.of(tmp_path, "green").load(), state=State.FAILED)
     )
-    assert state.pick(tmp_path, None, (State.FAILED,)).name == "green"
+    assert state.find_run(tmp_path, None, (State.FAILED,)).name == "green"
     state.RunDir.of(tmp_path, "green").save(
         dataclasses.replace(state.RunDir.of(tmp_path, "green").load(), state=State.STOPPED)
     )
     with pytest.raises(NotFoundError, match="no run is alive"):
-        state.pick(tmp_path, None, (State.FAILED,))
+        state.find_run(tmp_path, None, (State.FAILED,))
 
 
 def test_a_later_process_with_the_same_number_is_not_taken_for_it(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_an_unreadable_run_is_named_and_the_others_still_listed(tmp_path: Path) 
     assert [run.name for run in runs] == ["blue"]
     assert "runs/red/run.json cannot be read" in unreadable[0]
     with pytest.raises(PdctlError, match="cannot be read"):
-        state.pick(tmp_path, "red")
+        state.find_run(tmp_path, "red")
 
 
 def test_what_a_vanished_supervisor_left_is_ended_and_written_down(tmp_path: Path) -> None:
@@ -194,11 +194,11 @@ def test_a_run_that_ends_in_order_while_it_is_looked_at_is_not_stale(
     directory = state.RunDir.of(tmp_path, "blue")
     directory.save(run)
     ends_when_asked(monkeypatch, directory, run)
-    assert state.pick(tmp_path, "blue").condition is State.STOPPED
+    assert state.find_run(tmp_path, "blue").condition is State.STOPPED
     directory.save(run)
     assert [one.condition for one in state.load_all(tmp_path)[0]] == [State.STOPPED]
     directory.save(run)
-    assert state.pick(tmp_path, None, (State.STOPPED,)).condition is State.STOPPED
+    assert state.find_run(tmp_path, None, (State.STOPPED,)).condition is State.STOPPED
 
 
 def test_a_run_that_was_looked_at_keeps_its_condition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor.bootstrap_ports import WILDCARD, address, agreement, machine, plain, workers
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
-from pdctl.doctor.finding import few, names
+from pdctl.doctor.finding import names, shorten_lines
 from pdctl.doctor.live.router_ports import undecided, unread
 from pdctl.doctor.server_info import ranks, release
 from pdctl.engines.sglang.behaviour import STALE_RANKS_KEPT_BEHIND_A_SERVICE, WILDCARD_REGISTERS_ITSELF
@@ -31,7 +31,7 @@ def unreachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
     engines = {engine.endpoint.name: engine for engine in facts.engines}
     found: list[Finding] = []
     unseen: list[str] = []
-    for claim, seen in _own(facts):
+    for claim, seen in _with_own_server(facts):
         if seen is None:
             unseen.append(claim.prefill)
         elif not seen.style:
@@ -41,7 +41,7 @@ def unreachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return Unknown(f"the bootstrap server of {names(unseen)} was not looked at: its port is not known")
 
 
-def _own(facts: Facts) -> Iterator[tuple[Claims, Bootstrap | None]]:
+def _with_own_server(facts: Facts) -> Iterator[tuple[Claims, Bootstrap | None]]:
     """Each prefill with what stands at its own port."""
     ports = agreement(facts)
     for claim in ports.claims:
@@ -87,7 +87,7 @@ def _loopback(facts: Facts, roles: Mapping[str, str]) -> list[Finding] | Skipped
             named.get(url, url),
             observed=url,
             expected="an address of the prefill's host that every decode reaches",
-            evidence=few([f"{named.get(other, other)} is at {other}" for other in elsewhere]),
+            evidence=shorten_lines([f"{named.get(other, other)} is at {other}" for other in elsewhere]),
             host=f"<address of {named.get(url, url)}>",
             port=address(url)[1],
         )
@@ -99,15 +99,19 @@ def unregistered(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD209: the bootstrap server waits for ranks, or will not name one."""
     engines = {engine.endpoint.name: engine for engine in facts.engines}
     found: list[Finding] = []
-    for claim, seen in _own(facts):
+    for claim, seen in _with_own_server(facts):
         if seen is None or not seen.style:
             continue
         owed = seen.expected or ranks(engines[claim.prefill])
         have = seen.registered
         short = owed is not None and have is not None and have < owed
-        if short or _refused(seen) or _waits(seen):
+        if short or _refused(seen) or _gave_no_topology(seen):
             found.append(_unregistered(claim, seen, have, owed))
-    dark = [claim.prefill for claim, seen in _own(facts) if seen is not None and seen.unranked and not _refused(seen)]
+    dark = [
+        claim.prefill
+        for claim, seen in _with_own_server(facts)
+        if seen is not None and seen.unranked and not _refused(seen)
+    ]
     return found or (Unknown(f"ranks of {names(dark)} were not named in time") if dark else _seen_all(facts))
 
 
@@ -116,7 +120,7 @@ def _refused(seen: Bootstrap) -> list[str]:
     return [line for line in seen.unranked if ANSWERED.search(line)]
 
 
-def _waits(seen: Bootstrap) -> bool:
+def _gave_no_topology(seen: Bootstrap) -> bool:
     """It answered the topology query with something else than a topology."""
     return seen.route is not None and not _sized(seen)
 
@@ -137,13 +141,13 @@ def _unregistered(claim: Claims, seen: Bootstrap, have: int | None, owed: int | 
         claim.prefill,
         observed="an unknown number" if have is None else str(have),
         expected="all" if owed is None else str(owed),
-        evidence=(*status, *([said] if said else []), *few(refused)),
+        evidence=(*status, *([said] if said else []), *shorten_lines(refused)),
     )
 
 
 def _seen_all(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """No finding is all well only where each server was there to ask."""
-    missing = [claim.prefill for claim, seen in _own(facts) if seen is None or not seen.style]
+    missing = [claim.prefill for claim, seen in _with_own_server(facts) if seen is None or not seen.style]
     if missing:
         return Unknown(f"the bootstrap server of {names(missing)} did not answer")
     return [] if facts.engines else Skipped("no prefill was given")
@@ -152,13 +156,18 @@ def _seen_all(facts: Facts) -> list[Finding] | Skipped | Unknown:
 def rank_unreachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD210: a rank's registered address takes no connection from here."""
     found = [
-        _lost(claim, lost)
-        for claim, seen in _own(facts)
+        _unreachable_ranks(claim, lost)
+        for claim, seen in _with_own_server(facts)
         if (lost := [one for one in (seen.ranks if seen else ()) if one.reached is False and not _untried(one)])
     ]
     if found:
         return found
-    untried = [claim.prefill for claim, seen in _own(facts) for one in (seen.ranks if seen else ()) if _untried(one)]
+    untried = [
+        claim.prefill
+        for claim, seen in _with_own_server(facts)
+        for one in (seen.ranks if seen else ())
+        if _untried(one)
+    ]
     if untried:
         return Unknown(f"ranks of {names(list(dict.fromkeys(untried)))} were not dialled")
     return _seen_all(facts)
@@ -169,10 +178,10 @@ def _untried(one: RankAddress) -> bool:
     return one.reached is None or (one.reached is False and one.reason.endswith("within 0 s"))
 
 
-def _lost(claim: Claims, lost: list[RankAddress]) -> Finding:
+def _unreachable_ranks(claim: Claims, lost: list[RankAddress]) -> Finding:
     first = lost[0]
     each = [f"rank dp{one.dp} cp{one.cp} tp{one.tp} pp{one.pp} at {one.ip}:{one.port}: {one.reason}" for one in lost]
-    said = few(each)
+    said = shorten_lines(each)
     if any("refused" in one.reason for one in lost):
         said.append("a host that refuses is there, and nobody listens: the process that registered is gone")
     more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
@@ -191,16 +200,16 @@ def stale(facts: Facts) -> list[Finding] | Skipped | Unknown:
     owners: dict[tuple[str, int], str] = {}
     servers: set[tuple[str, int]] = set()
     engines = {engine.endpoint.name: engine for engine in facts.engines}
-    for claim, seen in _own(facts):
+    for claim, seen in _with_own_server(facts):
         if seen is None or not seen.style or (seen.host, seen.port) in servers:
             continue
         servers.add((seen.host, seen.port))
-        found += _twice(claim, seen, owners)
+        found += _shared_rank_addresses(claim, seen, owners)
         found += _replaced(claim, seen, engines[claim.prefill])
     return found or _seen_all(facts)
 
 
-def _twice(claim: Claims, seen: Bootstrap, owners: dict[tuple[str, int], str]) -> Iterator[Finding]:
+def _shared_rank_addresses(claim: Claims, seen: Bootstrap, owners: dict[tuple[str, int], str]) -> Iterator[Finding]:
     """Two prefills that list one rank address: one of the two lists is old."""
     for one in seen.ranks:
         at = f"{machine(claim.host)} {one.ip}" if one.ip in LOOPBACK else one.ip
@@ -230,13 +239,13 @@ def _replaced(claim: Claims, seen: Bootstrap, engine: Engine) -> Iterator[Findin
         claim.prefill,
         observed=claim.host,
         expected="an address that changes with the process",
-        evidence=(why, *few([f"rank at {one.ip}:{one.port}" for one in seen.ranks])),
+        evidence=(why, *shorten_lines([f"rank at {one.ip}:{one.port}" for one in seen.ranks])),
     )
 
 
 def wildcard(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD212: listens on a wildcard in a release that registers there, and is not complete."""
-    owned = {claim.prefill: seen for claim, seen in _own(facts)}
+    owned = {claim.prefill: seen for claim, seen in _with_own_server(facts)}
     found: list[Finding] = []
     unknown: list[str] = []
     for engine in facts.engines:

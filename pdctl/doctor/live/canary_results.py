@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor import server_info
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
-from pdctl.doctor.finding import few, names
+from pdctl.doctor.finding import names, shorten_lines
 from pdctl.fleet import peer_json
 from pdctl.fleet.observations import BURST, N2, OVER_LENGTH, PAIR
 
@@ -65,7 +65,7 @@ def _failed(instance: str, cells: Sequence[Canary]) -> Finding:
         instance,
         observed=first.reason or "no answer",
         expected="an answer through every pair",
-        evidence=few([_line(cell) for cell in cells]),
+        evidence=shorten_lines([_line(cell) for cell in cells]),
         prefill=names(prefills),
         decode=names(decodes),
         room=first.room,
@@ -79,7 +79,7 @@ def _crowd(failed: Sequence[Canary]) -> Finding:
         first.prefill,
         observed=f"{len(failed)} of several requests at once failed: {first.reason}",
         expected="all of them, as one alone did",
-        evidence=few([_line(one) for one in failed]),
+        evidence=shorten_lines([_line(one) for one in failed]),
         prefill=first.prefill,
         decode=first.decode,
         room=first.room,
@@ -114,7 +114,9 @@ def answers(facts: Facts) -> list[Finding] | Skipped | Unknown:
         instance,
         observed=f"{first.text!r:.80}",
         expected=f"{counted[0][0]!r:.80}",
-        evidence=few([f"{cell.prefill} → {cell.decode}: {cell.text!r:.60} (room {cell.room})" for cell in cells], 8),
+        evidence=shorten_lines(
+            [f"{cell.prefill} → {cell.decode}: {cell.text!r:.60} (room {cell.room})" for cell in cells], 8
+        ),
         prefill=names(_unique(cell.prefill for cell in odd)),
         decode=names(_unique(cell.decode for cell in odd)),
     )

@@ -52,7 +52,7 @@ def here(facts: Facts) -> list[Engine]:
 
 def missing(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD401: a named device that this host does not have."""
-    seen = _asked(facts)
+    seen = _engines_of_host(facts)
     if not isinstance(seen, list):
         return seen
     return [
@@ -64,7 +64,7 @@ def missing(facts: Facts) -> list[Finding] | Skipped | Unknown:
             evidence=(f"{engine.endpoint.url}/server_info: disaggregation_ib_device {name}",),
         )
         for engine in seen
-        for name in _named(engine)
+        for name in _named_devices(engine)
         if name not in _names(facts)
     ]
 
@@ -173,7 +173,7 @@ def gpudirect(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 def tcp(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD406: mooncake, and no device that works."""
-    seen = _asked(facts)
+    seen = _engines_of_host(facts)
     if not isinstance(seen, list):
         return seen
     host = facts.host
@@ -262,7 +262,7 @@ def _rate(device: RdmaDevice) -> float:
     return (numerals.real(found[1]) or 0.0) / 8 if found else 0.0
 
 
-def _named(engine: Engine) -> tuple[str, ...]:
+def _named_devices(engine: Engine) -> tuple[str, ...]:
     """Devices it was told to use. A map or a file is read by the engine alone."""
     said = server_info.ib_devices(engine)
     return tuple(str(one) for one in said if re.fullmatch(r"\w+", str(one))) if isinstance(said, tuple) else ()
@@ -272,7 +272,7 @@ def _names(facts: Facts) -> Sequence[str]:
     return [device.name for device in facts.host.rdma] if facts.host is not None else []
 
 
-def _asked(facts: Facts) -> list[Engine] | Skipped | Unknown:
+def _engines_of_host(facts: Facts) -> list[Engine] | Skipped | Unknown:
     """The engines of this host, if any can be judged."""
     if facts.host is None:
         return Unknown("this host was not looked at")
@@ -281,7 +281,7 @@ def _asked(facts: Facts) -> list[Engine] | Skipped | Unknown:
 
 def _used(facts: Facts) -> list[RdmaDevice] | Skipped | Unknown:
     """The devices that carry KV cache here: those named, else every active one."""
-    seen = _asked(facts)
+    seen = _engines_of_host(facts)
     if not isinstance(seen, list):
         return seen
     host = facts.host
@@ -290,13 +290,13 @@ def _used(facts: Facts) -> list[RdmaDevice] | Skipped | Unknown:
     ]
     if host is None or not rdma or not host.rdma:
         return Skipped("no instance that moves KV cache over RDMA runs on this host")
-    wanted = {name for engine in rdma for name in _named(engine)}
+    wanted = {name for engine in rdma for name in _named_devices(engine)}
     return [device for device in host.rdma if device.name in wanted or (not wanted and device.state == ACTIVE)]
 
 
 def judged(judge: Callable[[Servers], Verdict], facts: Facts) -> list[Finding] | Skipped | Unknown:
     """A question for a command line, asked of this shell's environment beside what runs here."""
-    engines, host = _asked(facts), facts.host
+    engines, host = _engines_of_host(facts), facts.host
     if not isinstance(engines, list):
         return engines
     assert host is not None  # as above
@@ -338,7 +338,7 @@ def _at(found: Finding, host: Host) -> Finding:
 
 def files(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD804: fewer files than an engine needs that talks to every rank while all its slots are taken."""
-    engines, host = _asked(facts), facts.host
+    engines, host = _engines_of_host(facts), facts.host
     if not isinstance(engines, list):
         return engines
     assert host is not None  # as above

@@ -56,7 +56,7 @@ def decode_full(facts: Facts) -> list[Finding] | Skipped | Unknown:
                 observed=f"{waiting:g} rooms wait, KV pool {usage:.0%} full",
                 expected="no room waits for pages",
                 short=f"{waiting:g} rooms wait while the KV pool of {engine.endpoint.name} is {usage:.0%} full",
-                evidence=(_said(engine, "decode_prealloc_queue_reqs", waiting, usage),),
+                evidence=(_describe_load(engine, "decode_prealloc_queue_reqs", waiting, usage),),
                 needed=sum(one.endpoint.role == "decode" for one in facts.engines) + 1,
             )
         )
@@ -77,14 +77,14 @@ def prefill_full(facts: Facts) -> list[Finding] | Skipped | Unknown:
                 observed=f"{moving:g} rooms in transfer, KV pool {usage:.0%} full",
                 expected=f"fewer than {MANY} rooms in transfer",
                 short=f"{moving:g} rooms are in transfer, the KV pool of {engine.endpoint.name} is {usage:.0%} full",
-                evidence=(_said(engine, "prefill_inflight_queue_reqs", moving, usage),),
+                evidence=(_describe_load(engine, "prefill_inflight_queue_reqs", moving, usage),),
                 needed=sum(one.endpoint.role == "prefill" for one in facts.engines) + 1,
             )
         )
     return found or _loaded(facts, "prefill")
 
 
-def _said(engine: Engine, queue: str, held: float, usage: float) -> str:
+def _describe_load(engine: Engine, queue: str, held: float, usage: float) -> str:
     return f"{engine.endpoint.url}: {queue} {held:g}, token_usage {usage:.2f}"
 
 
@@ -101,18 +101,20 @@ def _slots(engine: Engine) -> list[Finding]:
         return []
     if limit < ranks:
         what = f"max_running_requests {limit} is divided by {ranks} DP ranks"
-        return [_short(engine, what, "that leaves no slot on a rank", f"set --max-running-requests to {ranks} or more")]
+        return [
+            _shortage(engine, what, "that leaves no slot on a rank", f"set --max-running-requests to {ranks} or more")
+        ]
     usable = pool // keep if pool and keep else None
     each = max(1, limit // ranks)
     if usable is None or usable * SHARE >= each:
         return []
     what = f"{each} slots of a rank reserve {keep} tokens each"
     return [
-        _short(engine, what, f"its KV pool holds {pool}", f"set --max-running-requests to {max(1, usable) * ranks}")
+        _shortage(engine, what, f"its KV pool holds {pool}", f"set --max-running-requests to {max(1, usable) * ranks}")
     ]
 
 
-def _short(engine: Engine, observed: str, limit: str, fix: str) -> Finding:
+def _shortage(engine: Engine, observed: str, limit: str, fix: str) -> Finding:
     evidence = (f"{engine.endpoint.url}/server_info: {observed}",)
     expected = "slots whose reserve fits into the KV pool"
     name = engine.endpoint.name

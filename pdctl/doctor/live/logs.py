@@ -32,7 +32,7 @@ ROOMS = Skipped("no single line names it: pdctl trace-room decides it room by ro
 
 def signature(entry: Entry, facts: Facts) -> list[Finding] | Skipped | Unknown:
     """Silence is an answer only where a line would have been written: a code with a signature that logs decide."""
-    found = [_found(entry, line) for line in facts.logs if line.code == entry.code]
+    found = [_finding_of_line(entry, line) for line in facts.logs if line.code == entry.code]
     if found or (Needs.LOG in entry.needs and entry.code in _signed()):
         return found
     return ROOMS if Needs.LOG in entry.needs else UNSEEN
@@ -46,7 +46,7 @@ def _signed() -> frozenset[str]:
     return frozenset(row.cause for row in speech().rows if row.cause and not row.echo)
 
 
-def _found(entry: Entry, line: SignatureLine) -> Finding:
+def _finding_of_line(entry: Entry, line: SignatureLine) -> Finding:
     times = f"{line.count} times" if line.count > 1 else "once"
     seen = f"seen {times}" + (f", first for room {line.room}" if line.room is not None else "")
     found = finding(

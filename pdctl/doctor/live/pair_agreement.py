@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor import server_info
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
-from pdctl.doctor.finding import few, names
+from pdctl.doctor.finding import names, shorten_lines
 from pdctl.doctor.model_family import Family, family, recurrent
 from pdctl.doctor.server_info import HERE, KvType, Widths
 from pdctl.engines.sglang import behaviour
@@ -312,7 +312,7 @@ def _found(row: AgreementRow, clash: Clash, sides: Sequence[Groups]) -> Finding:
         _names(odd),
         observed=show(value),
         expected=show(against),
-        evidence=(*few(evidence), row.why),
+        evidence=(*shorten_lines(evidence), row.why),
         other=_names(other),
         model=server_info.architecture(odd[0]) or "its model",
         size=_size(sides),

@@ -21,7 +21,7 @@ NIXL = ("nixl", "nixl-cu12", "nixl-cu13")
 NOT_LOCAL = Skipped("no topology that runs on this host")
 
 
-def taken(facts: Facts) -> list[Finding] | Skipped | Unknown:
+def ports_taken(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD218: a process of somebody else listens on a port of an instance that does not serve.
 
     A server that hangs holds its own ports. It is known by its pid, where a run recorded it, and else by its --port.
@@ -42,7 +42,7 @@ def taken(facts: Facts) -> list[Finding] | Skipped | Unknown:
             if holder is not None and holder.pid is None:
                 hidden.append(port.port)
             elif holder is not None and not holder.instance:
-                found.append(_taken(one.name, port, holder))
+                found.append(_port_taken(one.name, port, holder))
     if hidden and not found:
         return Unknown(f"who listens on {names([str(port) for port in hidden])}: a process that this user cannot see")
     return found
@@ -52,7 +52,7 @@ def _its_own(holder: Holder | None, port: int) -> bool:
     return holder is not None and (bool(holder.instance) or bool(re.search(rf"--port[ =]{port}\b", holder.command)))
 
 
-def _taken(name: str, port: BoundPort, holder: Holder) -> Finding:
+def _port_taken(name: str, port: BoundPort, holder: Holder) -> Finding:
     found = finding(
         "PD218",
         name,
@@ -111,7 +111,7 @@ def _nixl(host: Host, who: str) -> list[Finding]:
 
 LOCAL = (Needs.TOPOLOGY, Needs.HOST)
 CHECKS = (
-    Check("PD218", (Needs.TOPOLOGY, Needs.ENDPOINT, Needs.HOST), taken),
+    Check("PD218", (Needs.TOPOLOGY, Needs.ENDPOINT, Needs.HOST), ports_taken),
     Check("PD401", LOCAL, missing_devices),
     Check("PD408", LOCAL, nixl),
 )

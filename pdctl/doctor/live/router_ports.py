@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor.bootstrap_ports import STRANGER, agreement, annotated, machine
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
-from pdctl.doctor.finding import few, names
+from pdctl.doctor.finding import names, shorten_lines
 from pdctl.doctor.router_repair import at_run_time, router_command
 
 if TYPE_CHECKING:
@@ -96,9 +96,9 @@ def swapped(facts: Facts) -> list[Finding] | Skipped | Unknown:
     found = finding(
         "PD203",
         mixed[0].prefill,
-        observed=", ".join(few([f"{claim.prefill} {claim.router}" for claim in mixed])),
-        expected=", ".join(few([f"{claim.prefill} {claim.truth}" for claim in mixed])),
-        evidence=few(said),
+        observed=", ".join(shorten_lines([f"{claim.prefill} {claim.router}" for claim in mixed])),
+        expected=", ".join(shorten_lines([f"{claim.prefill} {claim.truth}" for claim in mixed])),
+        evidence=shorten_lines(said),
         other=names([claim.prefill for claim in mixed[1:]]),
     )
     return [replace(found, fix=router_command(facts))]
@@ -240,7 +240,7 @@ def with_remedy(facts: Facts, found: Finding, claim: Claims) -> Finding:
     return replace(found, fix=router_command(facts), evidence=evidence)
 
 
-def null(facts: Facts) -> list[Finding] | Skipped | Unknown:
+def null_ports(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD201: the router sends null for a prefill, and at least one decode takes its rooms elsewhere."""
     nulls = _nulls(facts)
     lucky = [f"{_pair(each)} works by luck" for _, landings in nulls for each in landings if each.lucky]
@@ -269,7 +269,7 @@ def works_by_luck(facts: Facts) -> list[Finding] | Skipped | Unknown:
                 claim.prefill,
                 observed="null",
                 expected=port(claim),
-                evidence=(NULL, *few([_way(claim, each) for each in landings])),
+                evidence=(NULL, *shorten_lines([_way(claim, each) for each in landings])),
                 url=claim.url,
                 port=port(claim),
             ),
@@ -297,9 +297,9 @@ def _astray(facts: Facts, claim: Claims, landings: tuple[Landing, ...], lucky: l
     found = finding(
         "PD201",
         claim.prefill,
-        observed=" or ".join(few(goes)),
+        observed=" or ".join(shorten_lines(goes)),
         expected=f"{claim.host}:{port(claim)}",
-        evidence=(NULL, *few([_way(claim, each) for each in failing]), *few(lucky)),
+        evidence=(NULL, *shorten_lines([_way(claim, each) for each in failing]), *shorten_lines(lucky)),
         url=claim.url,
         port=port(claim),
     )
@@ -359,7 +359,7 @@ def _pair(landing: Landing) -> str:
 
 
 CHECKS = (
-    Check("PD201", ROUTED, null),
+    Check("PD201", ROUTED, null_ports),
     Check("PD207", ROUTED, works_by_luck),
     Check("PD202", LIVE, by_flag),
     Check("PD202", ROUTED, by_router),

@@ -12,7 +12,7 @@ from pdctl.doctor import server_info
 from pdctl.doctor.bootstrap_ports import WILDCARD, address, agreement, machine
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.facts import Depth
-from pdctl.doctor.finding import few, names
+from pdctl.doctor.finding import names, shorten_lines
 from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
 from pdctl.fleet.observations import PAIR
 
@@ -63,17 +63,19 @@ def down(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD604: its host answers and it does not, or it listens and is silent; and how it ended, where that is known."""
     ended = {one.instance: one for one in facts.ended}
     return [
-        _ended(engine.endpoint.name, ended[engine.endpoint.name]) if engine.endpoint.name in ended else _down(engine)
+        _ended_instance(engine.endpoint.name, ended[engine.endpoint.name])
+        if engine.endpoint.name in ended
+        else _down(engine)
         for engine in facts.engines
         if not engine.reached and not _elsewhere(engine)
-    ] or _asked(facts)
+    ] or _read_each(facts)
 
 
 def recorded(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD604: the run is over, and its supervisor recorded how each of its processes ended. Nobody is left to ask."""
     if facts.depth is not Depth.STATIC or not facts.ended:
         return Skipped("no run that ended")
-    return [_ended(one.instance, one) for one in facts.ended]
+    return [_ended_instance(one.instance, one) for one in facts.ended]
 
 
 def _down(engine: Engine) -> Finding:
@@ -83,11 +85,11 @@ def _down(engine: Engine) -> Finding:
         observed=engine.reason or "no answer",
         expected="an answer on /server_info",
         look=f"curl -sS {engine.endpoint.url}/health",
-        evidence=few([_line(engine, one) for one in engine.replies if not one.reason.startswith(UNASKED)]),
+        evidence=shorten_lines([_line(engine, one) for one in engine.replies if not one.reason.startswith(UNASKED)]),
     )
 
 
-def _ended(name: str, ended: Ended) -> Finding:
+def _ended_instance(name: str, ended: Ended) -> Finding:
     """What its supervisor recorded. A process that pdctl ended is no fault of its own."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.at))
     tail = [f"{name} | {line}" for line in ended.lines]
@@ -110,7 +112,7 @@ def stopped(facts: Facts) -> list[Finding] | Skipped | Unknown:
         return Unknown("this host was not looked at")
     return [
         _stopped(engine, who) for engine in facts.engines if not engine.info and (who := _held_up(facts.host, engine))
-    ] or _asked(facts)
+    ] or _read_each(facts)
 
 
 def _held_up(host: Host, engine: Engine) -> list[Holder]:
@@ -129,7 +131,7 @@ def _stopped(engine: Engine, who: list[Holder]) -> Finding:
         name,
         observed=engine.reason or "no answer",
         expected="an answer on /server_info",
-        evidence=few([f"/proc/{one.pid}/stat: state T (stopped); {one}" for one in who]),
+        evidence=shorten_lines([f"/proc/{one.pid}/stat: state T (stopped); {one}" for one in who]),
         look=f"kill -CONT {' '.join(pids)}",
     )
     subject = f"its processes (pids {names(pids)}) are" if several else f"its process (pid {pids[0]}) is"
@@ -144,13 +146,13 @@ def foreign(facts: Facts) -> list[Finding] | Skipped | Unknown:
             engine.endpoint.name,
             observed=_no_info(engine),
             expected="a JSON object at /server_info",
-            evidence=few([_line(engine, one) for one in engine.replies if not one.ok]),
+            evidence=shorten_lines([_line(engine, one) for one in engine.replies if not one.ok]),
             url=engine.endpoint.url,
             what="SGLang engine",
         )
         for engine in facts.engines
         if _answers(engine) and not _locked(engine)
-    ] or _asked(facts)
+    ] or _read_each(facts)
 
 
 def locked(facts: Facts) -> list[Finding] | Skipped | Unknown:
@@ -161,12 +163,12 @@ def locked(facts: Facts) -> list[Finding] | Skipped | Unknown:
             engine.endpoint.name,
             observed=f"{engine.replies[0].status} on {engine.replies[0].path}",
             expected="200",
-            evidence=few([_line(engine, one) for one in engine.replies if one.status in LOCKED]),
+            evidence=shorten_lines([_line(engine, one) for one in engine.replies if one.status in LOCKED]),
             url=engine.endpoint.url,
         )
         for engine in facts.engines
         if _answers(engine) and _locked(engine)
-    ] or _asked(facts)
+    ] or _read_each(facts)
 
 
 def _answers(engine: Engine) -> bool:
@@ -203,7 +205,7 @@ def not_reachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
         )
         for engine in facts.engines
         if not engine.reached and _elsewhere(engine)
-    ] or _asked(facts)
+    ] or _read_each(facts)
 
 
 FEW = 16  # endpoints a command line can still be read with
@@ -284,7 +286,7 @@ def public(facts: Facts) -> list[Finding] | Skipped | Unknown:
         _public(engine, address(engine.endpoint.url)[0])
         for engine in facts.engines
         if engine.reached and _global(address(engine.endpoint.url)[0])
-    ] or _asked(facts)
+    ] or _read_each(facts)
 
 
 def public_here(facts: Facts) -> list[Finding] | Skipped | Unknown:
@@ -327,7 +329,7 @@ def trace_blind(facts: Facts) -> list[Finding] | Skipped | Unknown:
     found = _together("PD801", blind, f"{' and '.join(TALKATIVE)} false", "one of them true on every engine", evidence)
     if not found and silent:
         return Unknown(f"{names([one.endpoint.name for one in silent])}: its /server_info does not tell what it logs")
-    return found or _asked(facts)
+    return found or _read_each(facts)
 
 
 def _speaks(engine: Engine) -> bool:
@@ -339,7 +341,7 @@ def metrics_off(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD802: /metrics is not served."""
     off = [engine for engine in facts.engines if engine.info and engine.info.get("enable_metrics") is False]
     evidence = [f"{one.endpoint.url}/server_info: enable_metrics false" for one in off]
-    return _together("PD802", off, "enable_metrics false", "enable_metrics true", evidence) or _asked(facts)
+    return _together("PD802", off, "enable_metrics false", "enable_metrics true", evidence) or _read_each(facts)
 
 
 def clocks(facts: Facts) -> list[Finding] | Skipped | Unknown:
@@ -364,11 +366,11 @@ def _together(code: str, engines: list[Engine], observed: str, expected: str, ev
     if not engines:
         return []
     who = [engine.endpoint.name for engine in engines]
-    found = finding(code, names(who), observed=observed, expected=expected, evidence=few(evidence))
+    found = finding(code, names(who), observed=observed, expected=expected, evidence=shorten_lines(evidence))
     return [replace(found, instance=who[0] if len(who) == 1 else "")]
 
 
-def _asked(facts: Facts) -> list[Finding] | Skipped | Unknown:
+def _read_each(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """All is well only where each engine was read."""
     if not facts.engines:
         return Skipped("no instance was given")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor.bootstrap_ports import address, agreement, machine, plain, workers
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
-from pdctl.doctor.finding import few, names
+from pdctl.doctor.finding import names, shorten_lines
 from pdctl.doctor.live.router_ports import unread
 from pdctl.doctor.router_repair import at_run_time, router_command, worker_body
 from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
@@ -39,7 +39,7 @@ def misses(facts: Facts) -> list[Finding] | Skipped | Unknown:
             "PD216",
             observed=str(listed.count(role)),
             expected=str(wanted[role]),
-            evidence=few([worker.url for worker in workers(facts.router) if worker.role == role]),
+            evidence=shorten_lines([worker.url for worker in workers(facts.router) if worker.role == role]),
             role=role,
         )
         for role in ROLES
@@ -111,7 +111,7 @@ def not_ready(facts: Facts) -> list[Finding] | Skipped | Unknown:
         return Unknown(f"{router.url} does not say whether it is ready")
     if _foreign(router) or _locked(router):
         return Unknown(f"{router.url} is not a router that can be read: {router.reason}")
-    said = (router.reason if not router.reached else _said(router)) or "no answer"
+    said = (router.reason if not router.reached else _describe_router(router)) or "no answer"
     found = finding(
         "PD602",
         "router",
@@ -205,7 +205,7 @@ def _locked(router: Router) -> list[Finding]:
     ]
 
 
-def _said(router: Router) -> str:
+def _describe_router(router: Router) -> str:
     reply = router.readiness
     if reply is None:
         return ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding
-from pdctl.doctor.static.server_sources import behind, service_of
+from pdctl.doctor.static.server_sources import engines_behind, service_of
 from pdctl.doctor.static.written_check import written
 from pdctl.engines.kinds import router_kind
 from pdctl.engines.sglang.behaviour import WILDCARD_REGISTERS_ITSELF
@@ -57,12 +57,12 @@ def claims(servers: Servers) -> tuple[ListedPort, ...]:
     found = []
     for router in servers.routers:
         for listed in filter(lambda each: each.clear, router.prefills):
-            engines = behind(servers, listed.url, router.network)
+            engines = engines_behind(servers, listed.url, router.network)
             found.append(ListedPort(router, listed, engines[0] if engines else None))
     return tuple(found)
 
 
-def null(servers: Servers) -> Iterator[Finding]:
+def null_ports(servers: Servers) -> Iterator[Finding]:
     """A null is replaced by the decode's own port: wrong, unless that happens to be the prefill's."""
     for claim in claims(servers):
         if claim.listed.port is None and not _lucky(servers, claim):
@@ -122,14 +122,14 @@ def wrong(servers: Servers) -> Iterator[Finding]:
     for claim in _differing(servers):
         assert claim.engine is not None
         if claim.listed.port != claim.engine.port and _other(servers, claim) is None:
-            yield _said("PD202", claim)
+            yield _claim_finding("PD202", claim)
 
 
 def is_http(servers: Servers) -> Iterator[Finding]:
     for claim in _differing(servers):
         assert claim.engine is not None
         if claim.listed.port == claim.engine.port and not claim.engine.on(RUST):
-            yield _said("PD206", claim)
+            yield _claim_finding("PD206", claim)
 
 
 def swapped(servers: Servers) -> Iterator[Finding]:
@@ -167,7 +167,7 @@ def _other(servers: Servers, claim: ListedPort) -> ListedPort | None:
     return None
 
 
-def _said(code: str, claim: ListedPort) -> Finding:
+def _claim_finding(code: str, claim: ListedPort) -> Finding:
     evidence = [claim.listed.evidence, *_flag(claim.engine)]
     return finding(
         code, claim.name, str(claim.listed.port), str(claim.true), evidence, url=claim.listed.url, port=claim.true
@@ -200,7 +200,7 @@ def loopback(servers: Servers) -> Iterator[Finding]:
                 host, port = host_and_port(each.url)
                 if host not in LOOPBACK or not any(one.role in (role, "decode") for one in elsewhere):
                     continue
-                found = behind(servers, each.url, router.network)
+                found = engines_behind(servers, each.url, router.network)
                 name = found[0].name if found else f"the {role}s"
                 yield finding("PD208", name, each.url, "a routable address", [each.evidence], port=port or "PORT")
 
@@ -286,7 +286,7 @@ def missed(servers: Servers) -> Iterator[Finding]:
         if router.discovers:
             continue
         for role, listed in (("prefill", router.prefills), ("decode", router.decodes)):
-            found = [behind(servers, each.url, router.network) for each in listed]
+            found = [engines_behind(servers, each.url, router.network) for each in listed]
             have = sum(one.count or 0 for one in servers.sides if one.role == role)
             if listed and all(found) and have > len(listed):
                 evidence = [each.evidence for each in listed]
@@ -370,7 +370,7 @@ def collisions(servers: Servers, code: str) -> Iterator[Finding]:
         both_bootstrap = one.kind == other.kind == "bootstrap"
         if one.engine.network != other.engine.network or one.port != other.port:
             continue
-        if one.engine is not other.engine and _apart(one.engine, other.engine):
+        if one.engine is not other.engine and _are_two_addresses(one.engine, other.engine):
             continue
         if both_bootstrap is (code == "PD204"):
             free = one.port + 1 if both_bootstrap else max(one.engine.port or 0, other.engine.port or 0, one.port) + 1
@@ -386,7 +386,7 @@ def collisions(servers: Servers, code: str) -> Iterator[Finding]:
             yield finding(code, other.engine.name, str(one.port), expected, evidence, None, **values)
 
 
-def _apart(one: Server, other: Server) -> bool:
+def _are_two_addresses(one: Server, other: Server) -> bool:
     """Two addresses of one host: each may have the port. A wildcard takes them all; a variable may be anything."""
     hosts = [engine.flags.text("host") if engine.flags.has("host") else LOOPBACK_HOST for engine in (one, other)]
     if None in hosts or any(host in WILDCARD for host in hosts):
@@ -407,7 +407,7 @@ def _bound(engine: Server) -> Iterator[WantedPort]:
 
 
 CHECKS = (
-    written("PD201", null),
+    written("PD201", null_ports),
     written("PD202", wrong),
     written("PD203", swapped),
     written("PD206", is_http),

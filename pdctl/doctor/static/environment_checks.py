@@ -83,7 +83,7 @@ def hasty(servers: Servers) -> Iterator[Finding]:
             yield finding("PD617", side.name, observed, f"{SHORTEST:g} s or more", said)
 
 
-def blind(servers: Servers) -> Iterator[Finding]:
+def without_logging(servers: Servers) -> Iterator[Finding]:
     return _without(servers, "PD801", "enable-request-time-stats-logging")
 
 
@@ -318,6 +318,6 @@ CHECKS = (
     written("PD615", gap),
     written("PD617", hasty),
     written("PD618", unservable),
-    written("PD801", blind, embedded=False),
+    written("PD801", without_logging, embedded=False),
     written("PD802", unmeasured, embedded=False),
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding
 from pdctl.doctor.finding import names
-from pdctl.doctor.static.server_sources import behind, service_of, templates
+from pdctl.doctor.static.server_sources import engines_behind, service_of, templates
 from pdctl.doctor.static.written_check import written
 from pdctl.fleet.address import LOOPBACK, host_and_port
 from pdctl.manifests.command_lines import program
@@ -46,12 +46,12 @@ def of_pods(judge: Callable[[Manifest], Iterator[Finding]]) -> Callable[[Servers
     def ask(servers: Servers) -> Verdict:
         if servers.manifest is None or all(pod.kind in PLAIN for pod in servers.manifest.pods):
             return NO_PODS
-        return _once(judge(servers.manifest))
+        return _without_repeats(judge(servers.manifest))
 
     return ask
 
 
-def _once(found: Iterator[Finding]) -> list[Finding]:
+def _without_repeats(found: Iterator[Finding]) -> list[Finding]:
     """Two pods may share a template: what is said of one line is said once."""
     return list({one.evidence: one for one in reversed(list(found))}.values())[::-1]
 
@@ -98,7 +98,7 @@ def _probe(probe: Probe, role: str) -> tuple[str, str, str] | None:
 
 
 def images(servers: Servers) -> list[Finding]:
-    return _once(_images(servers))
+    return _without_repeats(_images(servers))
 
 
 def _images(servers: Servers) -> Iterator[Finding]:
@@ -176,7 +176,7 @@ def dns(servers: Servers) -> Verdict:
     found = []
     for name, pod, _, started in _started(servers.manifest):
         if pod.host_network and pod.dns_policy != "ClusterFirstWithHostNet":
-            called = [word for word in started.flags if _named(word.text)]
+            called = [word for word in started.flags if _has_name(word.text)]
             if called:
                 evidence = [f"{pod.at(called[0].line)}: {called[0].text}", f"{pod.at(0)}: hostNetwork: true"]
                 observed = pod.dns_policy or "ClusterFirst (unset)"
@@ -184,7 +184,7 @@ def dns(servers: Servers) -> Verdict:
     return found
 
 
-def _named(text: str) -> bool:
+def _has_name(text: str) -> bool:
     """An address with a name in it: a URL, or host:port with a variable or a letter."""
     host, port = host_and_port(text.split("$(")[0] + "name" + text.rpartition(")")[2] if "$(" in text else text)
     return port is not None and host not in LOOPBACK and not re.fullmatch(r"[\d.]+|[0-9a-f:]*:[0-9a-f:]*", host)
@@ -232,7 +232,9 @@ def selects_nothing(servers: Servers) -> Verdict:
 
 
 def _selects_nothing(servers: Servers, manifest: Manifest) -> Iterator[Finding]:
-    called = {host_and_port(each.url)[0].split(".")[0] for router in servers.routers for each in _listed(router)}
+    called = {
+        host_and_port(each.url)[0].split(".")[0] for router in servers.routers for each in _listed_workers(router)
+    }
     for service in manifest.services:
         if service.kind == COMPOSE or not service.selector or not _can_tell(manifest, service):
             continue
@@ -240,8 +242,8 @@ def _selects_nothing(servers: Servers, manifest: Manifest) -> Iterator[Finding]:
             continue
         if any(service.selector.items() <= labels.items() for labels in manifest.others):
             continue
-        nearest = max(manifest.pods, key=lambda pod: _alike(_labels(pod), service.selector))
-        if service.name not in called and not _alike(_labels(nearest), service.selector):
+        nearest = max(manifest.pods, key=lambda pod: _label_likeness(_labels(pod), service.selector))
+        if service.name not in called and not _label_likeness(_labels(nearest), service.selector):
             continue  # of something that these files do not have
         yield finding(
             "PD221",
@@ -266,7 +268,7 @@ def _labels(pod: ManifestPod) -> Mapping[str, str]:
     return {**pod.added, **pod.labels}
 
 
-def _alike(labels: Mapping[str, str], selector: Mapping[str, str]) -> int:
+def _label_likeness(labels: Mapping[str, str], selector: Mapping[str, str]) -> int:
     """How much of the selector the labels have: a pair counts most, then a value that begins alike."""
     import difflib  # late: only a mistake needs it
 
@@ -294,11 +296,11 @@ def target_ports(servers: Servers) -> Verdict:
         for each in service.exposed if pods and not service.headless else ():
             closed = [pod for pod in pods if not _opens(pod, each)]
             if len(closed) == len(pods):
-                found.append(_closed(service, each, closed[0]))
+                found.append(_closed_port(service, each, closed[0]))
     return found
 
 
-def _closed(service: Service, each: Exposed, pod: ManifestPod) -> Finding:
+def _closed_port(service: Service, each: Exposed, pod: ManifestPod) -> Finding:
     target = each.target or str(each.port)
     opened = list(dict.fromkeys(port for container in pod.containers for port in _ports(container)))
     right = each.port if each.port in opened else opened[0] if opened else "PORT"
@@ -386,7 +388,7 @@ def _unpublished(
         return _dials(each, port, there, published[0], evidence)
     if manifest is None:
         return None
-    engines = behind(servers, each.url, router.network)
+    engines = engines_behind(servers, each.url, router.network)
     if host in LOOPBACK and not engines:
         engines = near
     ports = [one.port for one in engines]
@@ -410,7 +412,7 @@ def _port_of(engine: Server) -> Iterator[str]:
     yield said.evidence if said is not None else f"{engine.place()}: no --port, so {engine.port}"
 
 
-def _listed(router: RouterLine) -> tuple[Listed, ...]:
+def _listed_workers(router: RouterLine) -> tuple[Listed, ...]:
     return (*router.prefills, *router.decodes)
 
 

@@ -47,7 +47,7 @@ def holds(server: Server, term: str) -> bool:
 
 def refused(servers: Servers) -> Verdict:
     """Combinations the release refuses, and flags that no parser takes (those of a topology the plan finds itself)."""
-    found = [*_combinations(servers), *_lacking(servers), *_unknown_to_routers(servers)]
+    found = [*_combinations(servers), *_unknown_flags(servers), *_unknown_to_routers(servers)]
     if not found and servers.sides and not any(side.release for side in servers.sides):
         return Unknown("nobody says which release runs, and what is refused differs by release")
     return found
@@ -71,7 +71,7 @@ FLAG = re.compile(r"[a-z0-9][a-z0-9_-]*")  # what hangs on a variable or a templ
 SERVE = ("model-type",)  # of `sglang serve` alone, beside the engine's own
 
 
-def _lacking(servers: Servers) -> Iterator[Finding]:
+def _unknown_flags(servers: Servers) -> Iterator[Finding]:
     """Flags the release does not have; where nobody says which it is, those that none has.
 
     Every engine is asked, for a worker may have what its leader has not. Dynamo takes flags of its own, and of an image
@@ -152,7 +152,7 @@ def _unknown_to_routers(servers: Servers) -> Iterator[Finding]:
                 yield from _underscores(router.name, said)
                 yield from _values(router.name, said, routers.any_choices(said.name, router.kind), Severity.ERROR)
                 continue
-            several, near = routers.beginning_so(said.name, router.kind), routers.near(said.name, router.kind)
+            several, near = routers.beginning_so(said.name, router.kind), routers.similar_flag(said.name, router.kind)
             package = routers.PACKAGES.get(router.kind)
             written = f"--{said.written or said.name}"
             observed = f"no release of {package} has {written}" if package else f"pdctl's router has no {written}"

@@ -144,7 +144,7 @@ def from_manifest(manifest: Manifest) -> Servers:
     return Servers(tuple(engines), leading, tuple(routers), manifest=manifest)
 
 
-def behind(found: Servers, url: str, network: str) -> tuple[Server, ...]:
+def engines_behind(found: Servers, url: str, network: str) -> tuple[Server, ...]:
     """The engines a URL leads to when it is called from `network`; () when that cannot be told."""
     if found.manifest is None:
         one = _by_url(found).get(url)

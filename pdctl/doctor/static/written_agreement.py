@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Skipped, finding
-from pdctl.doctor.static.server_sources import behind
+from pdctl.doctor.static.server_sources import engines_behind
 from pdctl.doctor.static.written_check import written
 from pdctl.engines.kinds import EMBEDDED
 from pdctl.engines.sglang import agreement
@@ -135,10 +135,10 @@ def _compared(term: Setting, page: int, prefill: Server, decode: Server) -> Iter
     if one.text is None or other.text is None or one.text == other.text:
         return
     doubt = None if one.given and other.given else DOUBT.get(term.key)
-    yield _said(term.code, prefill, decode, one, other, doubt, page)
+    yield _clash_finding(term.code, prefill, decode, one, other, doubt, page)
 
 
-def _said(
+def _clash_finding(
     code: str,
     prefill: Server,
     decode: Server,
@@ -162,7 +162,7 @@ def kv_types(servers: Servers) -> Iterator[Finding]:
         version = decode.version
         by_word = version is not None and KV_DTYPE_COMPARED_BY_WORD.holds(version)
         maybe = "auto" in (one.text, other.text) and not by_word
-        yield _said("PD303", prefill, decode, one, other, Severity.WARNING if maybe else None)
+        yield _clash_finding("PD303", prefill, decode, one, other, Severity.WARNING if maybe else None)
 
 
 def decode_context(servers: Servers) -> Iterator[Finding]:
@@ -172,7 +172,7 @@ def decode_context(servers: Servers) -> Iterator[Finding]:
         if one.text is None or other.text is None or one.text == other.text:
             continue
         spread = one.text == "1"
-        yield _said("PD324", prefill, decode, one, other, Severity.WARNING if spread else None)
+        yield _clash_finding("PD324", prefill, decode, one, other, Severity.WARNING if spread else None)
 
 
 def roles(servers: Servers) -> Iterator[Finding]:
@@ -180,7 +180,7 @@ def roles(servers: Servers) -> Iterator[Finding]:
     for router in servers.routers:
         for role, listed in (("prefill", router.prefills), ("decode", router.decodes)):
             for each in listed:
-                for engine in behind(servers, each.url, router.network):
+                for engine in engines_behind(servers, each.url, router.network):
                     mode = engine.flags.find("disaggregation-mode")
                     if engine.role and engine.role != role and mode is not None:
                         evidence = [each.evidence, mode.evidence]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
 from pdctl.doctor.check import EMBEDDED, Check, Skipped, Unknown
-from pdctl.doctor.finding import agreeing, few, names
+from pdctl.doctor.finding import agreeing, names, shorten_lines
 from pdctl.doctor.static import server_sources
 from pdctl.doctor.static.servers import Servers
 
@@ -44,10 +44,10 @@ def together(found: Iterable[Finding]) -> list[Finding]:
     for one in found:
         words = tuple(text.replace(one.instance, "\0", 1) if one.instance else text for text in (one.headline, one.fix))
         groups.setdefault((one.code, one.severity.value, one.observed, one.expected, *words), []).append(one)
-    return [_joined(group) if len(group) > 1 else group[0] for group in groups.values()]
+    return [_join_findings(group) if len(group) > 1 else group[0] for group in groups.values()]
 
 
-def _joined(group: list[Finding]) -> Finding:
+def _join_findings(group: list[Finding]) -> Finding:
     first, who = group[0], list(dict.fromkeys(one.instance for one in group))
     if len(who) == 1:
         return first
@@ -58,7 +58,7 @@ def _joined(group: list[Finding]) -> Finding:
         instance="",
         headline=agreeing(first.headline.replace(first.instance, several, 1), several),
         fix=_for_all(first.fix, who, several),
-        evidence=tuple(few(list(evidence))),
+        evidence=tuple(shorten_lines(list(evidence))),
     )
 
 

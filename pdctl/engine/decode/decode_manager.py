@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pdctl.engine")
 
 
-def joined(host: str, port: int) -> str:
+def join_host_port(host: str, port: int) -> str:
     """`host:port`, an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
@@ -59,7 +59,7 @@ class DecodeManager(KvManager):
         """`dp_rank`: the prefill's, when the request names it."""
         if self.config.is_fake(bootstrap_host):
             return FakeReceiver(room, rid)
-        address, generation = joined(bootstrap_host, bootstrap_port), next(self._generations) % (2**31)
+        address, generation = join_host_port(bootstrap_host, bootstrap_port), next(self._generations) % (2**31)
         receiver = KvReceiver(room, rid, address, dp_rank, generation, self.context, self, self._prefills)
         if not self.loop.call(lambda: self._open(receiver)):
             receiver.fail(self._end_of_service())
@@ -75,7 +75,7 @@ class DecodeManager(KvManager):
         room = receiver.room
         if room in self._active:
             text = f"room {room} is already in use on this decode rank ({self.endpoint}); rooms must be unique"
-            receiver.fail(failures.of(FailureCode.DUPLICATE_ROOM, text))
+            receiver.fail(failures.failure_of(FailureCode.DUPLICATE_ROOM, text))
             return
         self._active[room] = receiver
         self._rooms[receiver.generation] = receiver
@@ -123,7 +123,7 @@ class DecodeManager(KvManager):
         connection = self._by_session.get(message.session)
         if connection is not None:
             text = f"a {type(message).__name__} frame of prefill {connection.endpoint} cannot be used: {why}"
-            connection.end(failures.of(FailureCode.TRANSFER, text))
+            connection.end(failures.failure_of(FailureCode.TRANSFER, text))
 
     def _dispatch(self, connection: RankConnection, message: Status | AbortAck) -> None:
         receiver = self._rooms.get(message.generation)
@@ -165,4 +165,4 @@ class DecodeManager(KvManager):
             receiver.fail(self._end_of_service())
 
     def _end_of_service(self) -> Failure:
-        return failures.of(FailureCode.MANAGER_DIED, f"the KV manager of decode rank {self.endpoint} has ended")
+        return failures.failure_of(FailureCode.MANAGER_DIED, f"the KV manager of decode rank {self.endpoint} has ended")

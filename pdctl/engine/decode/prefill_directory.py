@@ -214,7 +214,7 @@ class PrefillAddress:
             targets = check(self._context.shape, answer)
         except MismatchError as error:
             log_mismatch(self.name, str(error))
-            return failures.of(FailureCode.MISMATCH, f"{error} (bootstrap_addr: {self.name})")
+            return failures.failure_of(FailureCode.MISMATCH, f"{error} (bootstrap_addr: {self.name})")
         self._shape = KnownShape(answer, targets)
         if self._heartbeat is None:
             self._heartbeat = self._context.loop.spawn(
@@ -259,7 +259,7 @@ class PrefillAddress:
             return await self._ask_dp_rank(seeker, self._context.config.bootstrap_timeout)
         if computed >= info.dp_size:
             text = f"disagg_prefill_dp_rank={computed} out of range [0, {info.dp_size}) of prefill {self.name}"
-            raise RoomFailedError(failures.of(FailureCode.NO_DP_RANK, text))
+            raise RoomFailedError(failures.failure_of(FailureCode.NO_DP_RANK, text))
         return computed
 
     async def _ask_dp_rank(self, seeker: Seeker, patience: float) -> int:
@@ -274,7 +274,7 @@ class PrefillAddress:
                 return answer
             if seeker.age > patience:
                 text = f"Could not fetch the prefill dp rank of room {seeker.room} from {self.name}: {detail}"
-                raise RoomFailedError(failures.of(FailureCode.BOOTSTRAP_UNREACHABLE, text))
+                raise RoomFailedError(failures.failure_of(FailureCode.BOOTSTRAP_UNREACHABLE, text))
             await asyncio.sleep(RETRY)
 
     def _connect(self, key: RankKey) -> RankConnection:

@@ -105,7 +105,7 @@ class RankConnection:
             self.end(error.failure)
 
     def _spoilt(self, why: str) -> None:
-        self.end(failures.of(FailureCode.BOOTSTRAP_UNREACHABLE, f"{self._instance.name}: its answer: {why}"))
+        self.end(failures.failure_of(FailureCode.BOOTSTRAP_UNREACHABLE, f"{self._instance.name}: its answer: {why}"))
 
     async def _fetch(self) -> RankEndpoint:
         began, key, address = time.monotonic(), self.key, self._instance.name
@@ -118,7 +118,7 @@ class RankConnection:
                         f"Could not fetch bootstrap info for: prefill_dp_rank: {key.dp} prefill_cp_rank: {key.cp} "
                         f"target_tp_rank: {key.tp} and target_pp_rank {key.pp}: {error.message}"
                     )
-                    raise RoomFailedError(failures.of(FailureCode.BOOTSTRAP_UNREACHABLE, text)) from None
+                    raise RoomFailedError(failures.failure_of(FailureCode.BOOTSTRAP_UNREACHABLE, text)) from None
                 await asyncio.sleep(RETRY)
             else:
                 log.debug(
@@ -135,7 +135,7 @@ class RankConnection:
             self._link = context.loop.connect(endpoint)
         except LinkError as error:
             text = f"prefill {self._instance.name} announced {error}"
-            raise RoomFailedError(failures.of(FailureCode.RANK_UNREACHABLE, text)) from None
+            raise RoomFailedError(failures.failure_of(FailureCode.RANK_UNREACHABLE, text)) from None
         self._links.linked(self._link, self)
         self._ack = asyncio.get_running_loop().create_future()
         self.send(
@@ -158,7 +158,7 @@ class RankConnection:
                 f"{context.config.connect_timeout:.1f}s (the rank announced itself there to bootstrap_addr: "
                 f"{self._instance.name})"
             )
-            raise RoomFailedError(failures.of(FailureCode.RANK_UNREACHABLE, text)) from None
+            raise RoomFailedError(failures.failure_of(FailureCode.RANK_UNREACHABLE, text)) from None
 
     def on_ack(self, ack: RegisterAck) -> None:
         if self._ack is not None and not self._ack.done():
@@ -189,7 +189,7 @@ class RankConnection:
         log.log(level, "Prefill rank %s (bootstrap_addr: %s): %s", self.endpoint, name, event.value)
         if event == LinkEvent.STRANGER:
             text = f"prefill rank {self.endpoint} (bootstrap_addr: {name}): {event.value}"
-            self.end(failures.of(FailureCode.MISMATCH, text))
+            self.end(failures.failure_of(FailureCode.MISMATCH, text))
             return
         self._instance.forget_shape()  # whoever answers there next may have another shape
         failure = failures.prefill_lost(name, f"rank {self.endpoint}: {event.value}")

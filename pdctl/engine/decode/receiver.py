@@ -211,7 +211,7 @@ class KvReceiver:
             log.info("Sending to prefill server with bootstrap room %d is_dummy=%s", self.room, dummy)
             if not connection.send(info):
                 text = f"send_metadata to prefill {connection.endpoint} failed: it has stopped reading"
-                self.fail(failures.of(FailureCode.RANK_UNREACHABLE, text))
+                self.fail(failures.failure_of(FailureCode.RANK_UNREACHABLE, text))
                 return
         to = ",".join(connection.endpoint for connection in self.connections)
         log.info("room=%d rid='%s' announced pages=%d to=%s", self.room, self.rid, len(self._pages), to)
@@ -258,7 +258,7 @@ class KvReceiver:
                 self._check_drained()
             elif state == KVPoll.SUCCESS and (wrong := self._unbelievable(connection, status)):
                 text = f"prefill {connection.endpoint} says that it has written room {self.room}: {wrong}"
-                self.fail(failures.of(FailureCode.TRANSFER, text))
+                self.fail(failures.failure_of(FailureCode.TRANSFER, text))
             elif state == KVPoll.SUCCESS:
                 self._verify(connection, status)
             else:
@@ -287,13 +287,15 @@ class KvReceiver:
             # Nobody is known to write any more, and yet somebody did: nothing else may use these pages for a while.
             self._suspect = True
             text = f"{wrong} (room {self.room}, from {connection.endpoint})"
-            self.fail(failures.of(FailureCode.CHECKSUM, text))
+            self.fail(failures.failure_of(FailureCode.CHECKSUM, text))
         else:
             self._arrive(connection, status)
 
     def _unverified(self, why: str) -> None:
         self._suspect = True
-        self.fail(failures.of(FailureCode.CHECKSUM, f"the checksums of room {self.room} cannot be compared: {why}"))
+        self.fail(
+            failures.failure_of(FailureCode.CHECKSUM, f"the checksums of room {self.room} cannot be compared: {why}")
+        )
 
     def _arrive(self, connection: RankConnection, status: Status) -> None:
         self._arrived[connection] = status

@@ -67,11 +67,11 @@ def _prompts(body: GenerateBody) -> tuple[list[PromptInput], bool]:
         raise HttpRefusal(400, "Either text or input_ids should be provided, not both.")
     if body.text is not None:
         texts = [body.text] if isinstance(body.text, str) else body.text
-        return [PromptInput(text=text) for text in _some(texts, "text")], isinstance(body.text, list)
+        return [PromptInput(text=text) for text in _refuse_empty(texts, "text")], isinstance(body.text, list)
     if body.input_ids is None:
         raise HttpRefusal(400, "Either text or input_ids should be provided.")
     rows, batch = id_rows(body.input_ids)
-    return [PromptInput(ids=row) for row in _some(rows, "input_ids")], batch
+    return [PromptInput(ids=row) for row in _refuse_empty(rows, "input_ids")], batch
 
 
 def id_rows(ids: TokenIds | list[TokenIds]) -> tuple[list[TokenIds], bool]:
@@ -81,7 +81,7 @@ def id_rows(ids: TokenIds | list[TokenIds]) -> tuple[list[TokenIds], bool]:
     return [cast("TokenIds", ids)], False
 
 
-def _some(rows: list[T], name: str) -> list[T]:
+def _refuse_empty(rows: list[T], name: str) -> list[T]:
     if not rows or not all(rows):
         raise HttpRefusal(400, f"{name} cannot be empty.")
     return rows

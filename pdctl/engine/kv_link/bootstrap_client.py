@@ -251,7 +251,7 @@ async def _look_up(host: str, port: int, timeout: float) -> list[name_lookup.Add
     except asyncio.TimeoutError as error:
         if getattr(error, "strerror", None):
             raise  # the answer itself
-        raise name_lookup.late(host, timeout) from None
+        raise name_lookup.lookup_timeout(host, timeout) from None
 
 
 async def _ask(addresses: list[name_lookup.Address], head: h11.Request, body: bytes) -> tuple[int, bytes]:

@@ -194,7 +194,7 @@ def check(decode: RankShape, info: ParallelInfo) -> PullTargets:
         try:
             return find_targets(decode.kv_model, PoolSeat(info.attn_tp_size, 0, info.pp_size, 0), decode.seat)
         except ValueError as error:
-            reason = _unpaired(info.attn_tp_size, info.pp_size, decode, error)
+            reason = _describe_unpaired(info.attn_tp_size, info.pp_size, decode, error)
     theirs = served(info.attn_tp_size, info.pp_size, info.dp_size, info.page_size, info.kv_cache_dtype)
     raise MismatchError(both(reason, theirs, decode))
 
@@ -206,7 +206,7 @@ def mismatch(prefill: RankShape, decode: RankShape) -> str:
         try:
             find_targets(prefill.kv_model, prefill.seat, decode.seat)
         except ValueError as error:
-            reason = _unpaired(prefill.attn_tp_size, prefill.pp_size, decode, error)
+            reason = _describe_unpaired(prefill.attn_tp_size, prefill.pp_size, decode, error)
     return both(reason, prefill.words, decode) if reason else ""
 
 
@@ -236,7 +236,7 @@ def _models(prefill: RankShape, decode: RankShape) -> str:
     return ""
 
 
-def _unpaired(attn_tp: int, pp: int, decode: RankShape, error: ValueError) -> str:
+def _describe_unpaired(attn_tp: int, pp: int, decode: RankShape, error: ValueError) -> str:
     if pp != decode.pp_size and decode.pp_size != 1:
         return (
             f"Pipeline mismatch: prefill has pp_size={pp}, decode has pp_size={decode.pp_size}. "

@@ -163,7 +163,7 @@ def decode_lost(session: str, endpoint: str, detail: str) -> Failure:
     return Failure(FailureCode.DECODE_LOST.value, message)
 
 
-def of(code: FailureCode, message: str) -> Failure:
+def failure_of(code: FailureCode, message: str) -> Failure:
     return Failure(code.value, message)
 
 

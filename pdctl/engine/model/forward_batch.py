@@ -188,7 +188,7 @@ class PageReader:
     def _places(self, parts: Sequence[Stretch]) -> list[Place]:
         size = self._pool.geometry.page_size
         pages = [part.pages for part in parts]
-        broken = _broken(pages) if self._pool.tokens is not None else set(range(len(parts)))
+        broken = _scattered_lists(pages) if self._pool.tokens is not None else set(range(len(parts)))
         self._strips = self._plan_gather([pages[index] for index in sorted(broken)]) if broken else ()
         places, copied = [], 0
         for index, part in enumerate(parts):
@@ -228,7 +228,7 @@ def _joined(places: Sequence[Place]) -> list[Place]:
     return found
 
 
-def _broken(pages: Sequence[npt.NDArray[np.int32]]) -> set[int]:
+def _scattered_lists(pages: Sequence[npt.NDArray[np.int32]]) -> set[int]:
     """Which of the page lists are not one ascending run."""
     breaks = np.diff(np.concatenate(pages)) != 1
     ends = np.cumsum([len(own) for own in pages])

@@ -81,7 +81,7 @@ class CheckedLinear:
             if size == count:
                 return self._linear.product(rows)
             # A copy of each piece: a BLAS may add in another order where memory begins elsewhere.
-            pieces = [self._linear.product(_filled(rows[at : at + size], size)) for at in range(0, count, size)]
+            pieces = [self._linear.product(_padded(rows[at : at + size], size)) for at in range(0, count, size)]
         return torch.cat(pieces)[:count]
 
     def add_product(self, residual: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -125,7 +125,7 @@ Fitting = tuple[int, int]  # rows at a time, threads
 _FITTING: dict[tuple[type, int, int, torch.dtype, int, int], Fitting] = {}  # by kind of weight, rows and threads
 
 
-def _filled(rows: torch.Tensor, size: int) -> torch.Tensor:
+def _padded(rows: torch.Tensor, size: int) -> torch.Tensor:
     missing = size - rows.shape[0]
     return torch.constant_pad_nd(rows, (0, 0, 0, missing)) if missing else rows.clone()
 

@@ -119,7 +119,7 @@ class PrefillManager(KvManager):
         room = sender.room
         if room in self._rooms:
             text = f"room {room} is already in use on this prefill rank ({self.endpoint}); rooms must be unique"
-            sender.fail(failures.of(FailureCode.DUPLICATE_ROOM, text))
+            sender.fail(failures.failure_of(FailureCode.DUPLICATE_ROOM, text))
             return
         self._rooms[room] = sender
         given_up = self._ended.reopen(room)
@@ -148,7 +148,7 @@ class PrefillManager(KvManager):
         if due == config.dp_group:
             return None
         text = f"follow_bootstrap_room conflict: dispatched to dp_rank {config.dp_group} but {why}"
-        failure = failures.of(FailureCode.DP_CONFLICT, text)
+        failure = failures.failure_of(FailureCode.DP_CONFLICT, text)
         # The page list goes to the other DP rank, which would wait for a request that is here.
         notice = Abort(room, self.instance, self.endpoint, 0, text, failure.code, notice=True)
         self._notices.give(leader_key(due), notice)
@@ -253,14 +253,16 @@ class PrefillManager(KvManager):
         session = self._sessions.use(info.session)
         if session is None:
             text = f"decode session {info.session} is not registered with prefill rank {self.endpoint}"
-            self.refuse(info, failures.of(FailureCode.UNKNOWN_SESSION, text))
+            self.refuse(info, failures.failure_of(FailureCode.UNKNOWN_SESSION, text))
             return
         if len(info.pages) % 4:
-            self.refuse(info, failures.of(FailureCode.BAD_PAGES, f"{len(info.pages)} bytes are not whole page ids"))
+            self.refuse(
+                info, failures.failure_of(FailureCode.BAD_PAGES, f"{len(info.pages)} bytes are not whole page ids")
+            )
             return
         if len(info.pages) // 4 > session.num_pages:
             text = f"{len(info.pages) // 4} pages are more than the decode's pool of {session.num_pages} has"
-            self.refuse(info, failures.of(FailureCode.BAD_PAGES, text))
+            self.refuse(info, failures.failure_of(FailureCode.BAD_PAGES, text))
             return
         sender = self._rooms.get(info.room)
         if sender is not None:
@@ -296,7 +298,7 @@ class PrefillManager(KvManager):
         )
         log.warning("room=%d no request for it came here: %s", info.room, text)
         if self.config.tell_unclaimed:
-            self.refuse(info, failures.of(FailureCode.UNKNOWN_ROOM, text))
+            self.refuse(info, failures.failure_of(FailureCode.UNKNOWN_ROOM, text))
 
     def refuse(self, info: TransferInfo, failure: Failure) -> None:
         rank, reason = self.prefill_rank, clipped(failure.message)
@@ -380,7 +382,9 @@ class PrefillManager(KvManager):
             sender.fail_now(self._end_of_service())
 
     def _end_of_service(self) -> Failure:
-        return failures.of(FailureCode.MANAGER_DIED, f"the KV manager of prefill rank {self.endpoint} has ended")
+        return failures.failure_of(
+            FailureCode.MANAGER_DIED, f"the KV manager of prefill rank {self.endpoint} has ended"
+        )
 
 
 def _not_announced(room: int, why: str) -> None:

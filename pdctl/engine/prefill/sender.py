@@ -151,7 +151,7 @@ class KvSender:
             log.warning("room=%d duplicate page list from %s ignored", self.room, session.endpoint)
             return
         if self._state >= KVPoll.WAITING_FOR_INPUT:  # chunks may have left: it would get the rest, and call it whole
-            self._rooms.refuse(info, failures.of(FailureCode.DUPLICATE_ROOM, self._claimed(session)))
+            self._rooms.refuse(info, failures.failure_of(FailureCode.DUPLICATE_ROOM, self._claimed(session)))
             return
         if not said:
             note_page_list(info)
@@ -159,7 +159,7 @@ class KvSender:
         session.join(self.room)
         wrong = destination.check()
         if wrong:
-            self.fail(failures.of(FailureCode.BAD_PAGES, wrong))
+            self.fail(failures.failure_of(FailureCode.BAD_PAGES, wrong))
             return
         if len(self._destinations) >= info.required_dst_info_num:
             self.stats = TransferStats(handshake=self.age)
@@ -226,12 +226,12 @@ class KvSender:
                 f"prefill has {self._sent} pages of room {self.room}, decode {session.endpoint} reserved "
                 f"{destination.expected}"
             )
-            self.fail(failures.of(FailureCode.BAD_PAGES, text))
+            self.fail(failures.failure_of(FailureCode.BAD_PAGES, text))
             return
         try:
             op = destination.post(self._context.transport, chunk.pages, first)
         except TransferError as error:
-            self.fail(failures.of(FailureCode.TRANSFER, str(error)))
+            self.fail(failures.failure_of(FailureCode.TRANSFER, str(error)))
             return
         part.ops.append(op)
         self._watch(session, op)
@@ -278,7 +278,7 @@ class KvSender:
         now = time.monotonic()
         if left and now > self._stuck_at:
             text = f"a write into {left[0].peer} did not end within {self._context.config.waiting_timeout:.1f}s"
-            self.fail(failures.of(FailureCode.TRANSFER, text))
+            self.fail(failures.failure_of(FailureCode.TRANSFER, text))
         if left and self._failing and now > self._deadline:
             self._cut_off()
         self._conclude()

@@ -82,7 +82,7 @@ def beginning_so(name: str, kind: str) -> list[str]:
     return [known for known in arguments(kind) if known.startswith(name)]
 
 
-def near(name: str, kind: str) -> str:
+def similar_flag(name: str, kind: str) -> str:
     """The known flag a person most likely had in mind, "" for none."""
     from difflib import get_close_matches  # late: only a mistake needs it
 

@@ -204,9 +204,9 @@ def any_choices(name: str) -> tuple[str, ...]:
 def gap(name: str, release: Release | None) -> Gap | None:
     """None for a flag the release has; `release` None: for one that any release has."""
     if release is None:
-        return None if any(_taken(name, version) for version in SGLANG) else _never(name, SGLANG, True)
+        return None if any(_exists_in(name, version) for version in SGLANG) else _never(name, SGLANG, True)
     version, exact = release.known, not release.note
-    if _taken(name, version):
+    if _exists_in(name, version):
         return None
     rows = arguments().get(name)
     if rows is None:
@@ -233,7 +233,7 @@ def full_name(name: str, version: Version | None) -> str:
     return name
 
 
-def _taken(name: str, version: Version) -> bool:
+def _exists_in(name: str, version: Version) -> bool:
     return name in ALWAYS or argument(name, version) is not None or len(_abbreviated(name, version)) == 1
 
 

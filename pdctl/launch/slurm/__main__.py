@@ -41,7 +41,7 @@ def _seated(run: Run, topology: Topology, directory: RunDir) -> tuple[Run, Slurm
     wanted = host_placement.components(topology, host_placement.planned(topology))
     assert run.allocation is not None
     allocation = host_placement.allocation(wanted, run.allocation, host_placement.interfaces(topology), os.environ)
-    plan = host_placement.given(topology, allocation.seats)
+    plan = host_placement.plan_on_allocation(topology, allocation.seats)
     deployment = deployment_plan.deployment(topology, plan)
     run = dataclasses.replace(run, deployment=deployment, allocation=allocation, state=State.STARTING)
     return run, SlurmRuntime(run.name, directory, topology, plan, allocation)

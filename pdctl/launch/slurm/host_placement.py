@@ -49,7 +49,7 @@ def planned(topology: Topology) -> Plan:
     return _feasible(plan)
 
 
-def given(topology: Topology, seats: tuple[RunSeat, ...]) -> Plan:
+def plan_on_allocation(topology: Topology, seats: tuple[RunSeat, ...]) -> Plan:
     """On the hosts of an allocation."""
     sites = {seat.planned: Site(seat.node, seat.address) for seat in seats}
     return _feasible(plan_topology(clustered(topology), "pools", sites=sites))
@@ -61,14 +61,14 @@ def _feasible(plan: Plan) -> Plan:
     return plan
 
 
-def apart(topology: Topology) -> bool:
+def needs_several_jobs(topology: Topology) -> bool:
     """Whether each group of hosts is a job of its own."""
     return topology.targets.slurm.get("layout") == "job-per-instance"
 
 
 def components(topology: Topology, plan: Plan) -> tuple[Component, ...]:
     """What the hosts are asked for together, the router's first. `plan`: with its own host names."""
-    return _groups(topology, plan) if apart(topology) else pools(topology, plan)
+    return _groups(topology, plan) if needs_several_jobs(topology) else pools(topology, plan)
 
 
 def pools(topology: Topology, plan: Plan) -> tuple[Component, ...]:

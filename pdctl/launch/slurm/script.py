@@ -28,7 +28,7 @@ JOB = "job.sh"  # the supervisor's
 def scripts(topology: Topology, plan: Plan, name: str, folder: Path) -> dict[str, str]:
     """By file: the supervisor's job, and those that only have hosts."""
     parts = host_placement.components(topology, plan)
-    if not host_placement.apart(topology):
+    if not host_placement.needs_several_jobs(topology):
         return {JOB: batch(topology, parts, name, folder)}
     held = {f"hold-{at:03}.sh": holder(topology, part, name, folder) for at, part in enumerate(parts[1:], 1)}
     return {JOB: batch(topology, parts[:1], name, folder), **held}
@@ -111,7 +111,9 @@ def planned_step(topology: Topology, components: Sequence[Component], plan: Plan
     hosts = [spec.place for spec in specs]
     number = next(at for at, component in enumerate(components) if hosts[0] in component.hosts)
     instance = next((one for one in plan.instances if one.name == specs[0].instance), None)
-    others = tuple(f"JOB{at}" for at in range(1, len(components))) if host_placement.apart(topology) else ()
+    others = (
+        tuple(f"JOB{at}" for at in range(1, len(components))) if host_placement.needs_several_jobs(topology) else ()
+    )
     part = host_placement.part(Allocation("slurm", "JOB0", others=others), len(components), number)
     return step(hosts, part, gres(topology, instance))
 

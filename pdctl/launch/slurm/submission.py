@@ -193,15 +193,15 @@ def await_start(given: Allocation, patience: float, emit: Callable[[RunEvent], N
     said = ""
     while time.monotonic() < deadline:
         parts = [part for job in given.jobs for part in queue.components(job) or (queue.SlurmJob(job),)]
-        gone = [part for part in parts if not part.state]
-        if gone:
-            job = gone[0].id
+        vanished = [part for part in parts if not part.state]
+        if vanished:
+            job = vanished[0].id
             cancel(given)
             raise LaunchError(f"job {job} is gone from the queue before it started", f"scontrol show job {job}")
         pending = [part for part in parts if part.pending]
         if not pending:
             return
-        reason = f"job {pending[0].id} waits: {why(pending[0])}"
+        reason = f"job {pending[0].id} waits: {pending_reason(pending[0])}"
         if reason != said:
             said = reason
             emit(RunEvent(time.time(), EventKind.QUEUED, detail=reason))
@@ -212,13 +212,13 @@ def await_start(given: Allocation, patience: float, emit: Callable[[RunEvent], N
     raise NotReadyError(message, "--queue-timeout waits longer; squeue --start tells when Slurm expects to start it")
 
 
-def why(part: queue.SlurmJob) -> str:
+def pending_reason(part: queue.SlurmJob) -> str:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(part.starts_at)) if part.starts_at else ""
     reason = "Slurm has not looked at it yet" if part.reason in ("", "None") else part.reason
     return f"{reason}{f', expected to start at {when}' if when else ''}"
 
 
-def gone(run: Run) -> RunOutcome:
+def outcome_of_ended_job(run: Run) -> RunOutcome:
     """What became of a job that ended without its supervisor's word."""
     assert run.allocation is not None
     job = queue.leader(run.allocation.job)

@@ -80,7 +80,7 @@ class SlurmTarget:
         except KeyboardInterrupt:
             remote.stop(directory, directory.load(), force=False, timeout=remote.patience(run), emit=display.event)
             raise
-        outcome = ended.outcome or submission.gone(ended)
+        outcome = ended.outcome or submission.outcome_of_ended_job(ended)
         # A signal ended the job, not the process that watched it.
         return dataclasses.replace(outcome, code=outcome.code or int(ExitCode.FINDINGS), signal=0)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.logs.follow import growing
 from pdctl.render.trace import wording
-from pdctl.render.trace.wording import harmless
+from pdctl.render.trace.wording import escape_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,7 @@ class RoomFollower:
     def _show(self) -> None:
         if self._term is None or self.room is None:
             return
-        for step in harmless(self.room, self._term).events:
+        for step in escape_all(self.room, self._term).events:
             if (step.file, step.line) not in self._shown:
                 self._shown.add((step.file, step.line))
                 self._term.write(_line(step, self._term))

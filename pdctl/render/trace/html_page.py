@@ -13,7 +13,7 @@ from pdctl import __version__
 from pdctl.package_data import data
 from pdctl.render.trace import wording
 from pdctl.render.trace.steps import ORDER, StepRow, collapsed, gap_name, gap_row, lanes, named
-from pdctl.render.trace.wording import BROKEN, MARKS, STRAY, shortest, waits
+from pdctl.render.trace.wording import BROKEN, MARKS, STRAY, describe_wrong_prefill, shortest
 from pdctl.render.visible import visible
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pdctl.trace.room import Evidence, Room
 
 
-def safe(text: str) -> str:
+def escaped(text: str) -> str:
     """As text and as the value of a quoted attribute; control and bidirectional characters are shown as escapes."""
     return html.escape(visible(text), quote=True)
 
@@ -152,7 +152,7 @@ def chart(room: Room, prefix: str) -> Iterator[str]:
         deep, low = (1 + max((each.level for each in found), default=-1) for found in (boxes, bars))
         height = TOP + MARK * max(deep, 1) + BAR * low + 4
         role = role_class(lane.role)
-        yield f'<div class="lane-name {role}"><b>{safe(lane.instance)}</b><span>{safe(lane.why)}</span></div>'
+        yield f'<div class="lane-name {role}"><b>{escaped(lane.instance)}</b><span>{escaped(lane.why)}</span></div>'
         yield f'<div class="track {role}" style="min-height:{height}px"><div class="rail"></div>'
         yield from _gap(room, axis)
         yield from (_drawn_box(box, prefix) for box in boxes)
@@ -219,7 +219,7 @@ def _gap_name(room: Room, rows: Sequence[StepRow], axis: Axis) -> Iterator[str]:
         return
     left, right = axis.place(room.gap.start), axis.place(room.gap.end)
     side = f"margin-left:{left:.2f}%" if left <= 100 - right else f"margin-right:{100 - right:.2f}%;text-align:right"
-    yield f'<div></div><div class="gap-name{_calm(room)}" style="{side}">{safe(gap_name(room, rows))}</div>'
+    yield f'<div></div><div class="gap-name{_calm(room)}" style="{side}">{escaped(gap_name(room, rows))}</div>'
 
 
 def _calm(room: Room) -> str:
@@ -238,16 +238,16 @@ def _drawn_mark(mark: ChartMark, prefix: str) -> str:
     kind = " echo" if step.echo else f" end {phase}" if step.phase and step.phase.ends else ""
     when = " ".join((wording.exact(step.delta_s, step.uncertainty_s), wording.doubt(step.uncertainty_s))).strip()
     who = f"{step.instance} {named(mark.row.ranks)}".strip()
-    head = safe(f"{when}  {who}  {phase.replace('_', ' ')}  {step.file}:{step.line}")
+    head = escaped(f"{when}  {who}  {phase.replace('_', ' ')}  {step.file}:{step.line}")
     return (
         f'<a class="mark{kind}" href="#{prefix}{mark.at}" data-at="{mark.at}" data-head="{head}" '
-        f'data-text="{safe(step.text)}" title="{head}" aria-label="{head}: {safe(step.text)}"></a>'
+        f'data-text="{escaped(step.text)}" title="{head}" aria-label="{head}: {escaped(step.text)}"></a>'
     )
 
 
 def _drawn_bar(bar: ChartBar, top: int) -> str:
     place = f"left:{bar.left:.2f}%;width:{bar.width:.2f}%;top:{top + BAR * bar.level}px"
-    return f'<div class="bar" style="{place}" title="{safe(bar.told)}">{safe(bar.name)}</div>'
+    return f'<div class="bar" style="{place}" title="{escaped(bar.told)}">{escaped(bar.name)}</div>'
 
 
 def event_rows(room: Room, prefix: str) -> Iterator[str]:
@@ -264,8 +264,9 @@ def event_rows(room: Room, prefix: str) -> Iterator[str]:
         phase = step.phase.value.replace("_", " ") if step.phase else ""
         kind = role_class(step.role) + (" echo" if step.echo else "")
         yield f'<tr id="{prefix}{at}" class="{kind}"><td class="num">{when.strip()}</td>'
-        yield f'<td class="who">{safe(f"{step.instance} {named(row.ranks)}".strip())}</td><td>{phase}</td>'
-        yield f'<td class="place">{safe(f"{step.file}:{step.line}")}</td><td class="text">{safe(step.text)}</td></tr>'
+        yield f'<td class="who">{escaped(f"{step.instance} {named(row.ranks)}".strip())}</td><td>{phase}</td>'
+        place = escaped(f"{step.file}:{step.line}")
+        yield f'<td class="place">{place}</td><td class="text">{escaped(step.text)}</td></tr>'
     if gap == len(rows):
         yield _gap_line(room, rows)
     yield "</tbody></table></div>"
@@ -275,10 +276,10 @@ def lines(found: Sequence[Evidence], room: Room) -> Iterator[str]:
     roles = {lane.instance: lane.role for lane in lanes(room)}
     yield '<div class="scroll"><table><tbody>'
     for line in found:
-        yield f'<tr class="{role_class(roles.get(line.instance, ""))}"><td class="who">{safe(line.instance)}</td>'
-        yield f'<td class="place">{safe(f"{line.file}:{line.line}")}</td>'
-        says = f'<span class="says">{safe(line.says)}</span>' if line.says else ""
-        yield f'<td class="text">{says}{safe(line.text)}</td></tr>'
+        yield f'<tr class="{role_class(roles.get(line.instance, ""))}"><td class="who">{escaped(line.instance)}</td>'
+        yield f'<td class="place">{escaped(f"{line.file}:{line.line}")}</td>'
+        says = f'<span class="says">{escaped(line.says)}</span>' if line.says else ""
+        yield f'<td class="text">{says}{escaped(line.text)}</td></tr>'
     yield "</tbody></table></div>"
 
 
@@ -292,8 +293,8 @@ def durations(room: Room) -> Iterator[str]:
         took = f"{wording.took(each.seconds, each.uncertainty_s)} {wording.doubt(each.uncertainty_s)}".strip()
         moved = "" if each.bytes is None else wording.size(each.bytes)
         speed = "" if each.gb_s is None else wording.speed(each.gb_s)
-        yield f'<tr class="{role_class(roles.get(each.instance, ""))}"><td>{safe(each.name)}</td>'
-        yield f'<td class="who">{safe(each.instance)}</td>'
+        yield f'<tr class="{role_class(roles.get(each.instance, ""))}"><td>{escaped(each.name)}</td>'
+        yield f'<td class="who">{escaped(each.instance)}</td>'
         yield "".join(f'<td class="num">{cell}</td>' for cell in (began, took, moved, speed)) + "</tr>"
     yield "</tbody></table></div>"
 
@@ -302,7 +303,7 @@ def _gap_line(room: Room, rows: Sequence[StepRow]) -> str:
     if room.gap is None:
         return ""
     calm = "" if room.outcome.value in BROKEN else " calm"
-    return f'<tr class="gap-row{calm}"><td colspan="5">{safe(gap_name(room, rows))}</td></tr>'
+    return f'<tr class="gap-row{calm}"><td colspan="5">{escaped(gap_name(room, rows))}</td></tr>'
 
 
 HERE = data("render/trace")
@@ -320,7 +321,7 @@ def _page(rooms: Sequence[Room], zone: dt.tzinfo | None) -> Iterator[str]:
     yield '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
     yield f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    yield f"<title>{safe(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>"
+    yield f"<title>{escaped(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>"
     for number, room in enumerate(rooms):
         yield from _section(room, f"r{number}-", zone)
     yield f"<footer>pdctl {__version__} trace-room</footer>\n</main>"
@@ -348,7 +349,7 @@ def _section(told: Room, prefix: str, zone: dt.tzinfo | None) -> Iterator[str]:
     if room.missing_evidence:
         yield "<h2>Missing evidence</h2><ul>"
         for missing in room.missing_evidence:
-            yield f"<li>{safe(missing.what)} → <code>{safe(missing.enable_with)}</code></li>"
+            yield f"<li>{escaped(missing.what)} → <code>{escaped(missing.enable_with)}</code></li>"
         yield "</ul>"
     if room.durations:
         yield "<h2>Phases</h2>"
@@ -387,10 +388,10 @@ def _head(room: Room, zone: dt.tzinfo | None) -> Iterator[str]:
         doubt = max((step.uncertainty_s for step in room.events), default=0.0)
         when = f", began {wording.moment(room.began, zone, doubt).isoformat(sep=' ')}"
         when += ", clocks tell whole seconds" if doubt >= wording.COARSE else ""
-    yield f'<p class="sub">{safe(pair + when)}</p>'
+    yield f'<p class="sub">{escaped(pair + when)}</p>'
     rids = ", ".join(f"{instance} {rid}" for instance, rid in room.rids.items())
     if rids:
-        yield f'<p class="sub">rid <span class="mono">{safe(rids)}</span></p>'
+        yield f'<p class="sub">rid <span class="mono">{escaped(rids)}</span></p>'
 
 
 def _verdict(room: Room) -> Iterator[str]:
@@ -399,19 +400,19 @@ def _verdict(room: Room) -> Iterator[str]:
     yield f'<div class="verdict" style="--tone: var(--{tone})">'
     cause = room.cause
     if cause is not None:
-        yield f'<p class="head">{safe(f"{cause.code} {cause.slug}: {cause.headline}")}</p>'
-        yield f"<p>{safe(cause.why)}</p>" if cause.why else ""
+        yield f'<p class="head">{escaped(f"{cause.code} {cause.slug}: {cause.headline}")}</p>'
+        yield f"<p>{escaped(cause.why)}</p>" if cause.why else ""
     else:
-        yield f'<p class="head">{safe(f"{room.outcome.value}: {mark.said}")}</p>'
+        yield f'<p class="head">{escaped(f"{room.outcome.value}: {mark.said}")}</p>'
     wrong = room.wrong_prefill
     if wrong is not None:
         yield '<div class="contact">'
-        yield f'<span>POST</span><span class="to">→ {safe(wrong.requested)}</span>'
-        yield f'<span class="said">{safe(waits(wrong))}</span>'
-        yield f'<span>TransferInfo</span><span class="to wrong">→ {safe(wrong.contacted)}</span>'
-        yield f'<span class="said">{safe(STRAY)}</span></div>'
+        yield f'<span>POST</span><span class="to">→ {escaped(wrong.requested)}</span>'
+        yield f'<span class="said">{escaped(describe_wrong_prefill(wrong))}</span>'
+        yield f'<span>TransferInfo</span><span class="to wrong">→ {escaped(wrong.contacted)}</span>'
+        yield f'<span class="said">{escaped(STRAY)}</span></div>'
     if room.fix:
-        yield f'<div class="fix"><pre>{safe(room.fix)}</pre>'
+        yield f'<div class="fix"><pre>{escaped(room.fix)}</pre>'
         yield '<button class="copy" type="button" hidden>Copy</button></div>'
     yield "</div>"
 
@@ -419,5 +420,5 @@ def _verdict(room: Room) -> Iterator[str]:
 def _listed(title: str, sentences: Sequence[str]) -> Iterator[str]:
     if sentences:
         yield f"<h2>{title}</h2><ul>"
-        yield from (f"<li>{safe(sentence)}</li>" for sentence in sentences)
+        yield from (f"<li>{escaped(sentence)}</li>" for sentence in sentences)
         yield "</ul>"

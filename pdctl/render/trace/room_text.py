@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pdctl.render.columns import prose, table
 from pdctl.render.trace import wording
 from pdctl.render.trace.steps import Lanes, collapsed, gap_name, gap_row, named
-from pdctl.render.trace.wording import BROKEN, MARKS, STRAY, Places, harmless, waits
+from pdctl.render.trace.wording import BROKEN, MARKS, STRAY, Places, describe_wrong_prefill, escape_all
 from pdctl.render.visible import cells, fitted, padded, wrapped
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _contact(room: Room, term: Term) -> list[str]:
         return []
     router = next((lane.instance for lane in room.lanes if lane.role == "router"), "router")
     legs = (
-        VerdictLeg(router, "POST", wrong.requested, waits(wrong)),
+        VerdictLeg(router, "POST", wrong.requested, describe_wrong_prefill(wrong)),
         VerdictLeg(room.decode or "decode", "TransferInfo", wrong.contacted, STRAY, ("red",)),
     )
     line, head = term.symbol("─", "-"), term.symbol("▶", ">")
@@ -245,7 +245,7 @@ def _missing(room: Room, term: Term) -> list[str]:
 def show(room: Room, term: Term, zone: dt.tzinfo | None = None, told: bool = False) -> None:
     """`zone`: the clock the times are shown on; None is this machine's. `told`: its lines stand above already."""
     first = True
-    for block in _blocks(harmless(room, term), term, zone, told):
+    for block in _blocks(escape_all(room, term), term, zone, told):
         if not block:
             continue
         if not first:

@@ -122,7 +122,7 @@ STRAY = "has TransferInfo, never got the request"
 BROKEN = frozenset({"failed", "hung"})
 
 
-def waits(wrong: WrongPrefill) -> str:
+def describe_wrong_prefill(wrong: WrongPrefill) -> str:
     """What is to be said of the prefill that had the request."""
     return f"has the request{' by elimination' if wrong.by_elimination else ''}, waits for TransferInfo"
 
@@ -162,7 +162,7 @@ def shortest(files: Iterable[str]) -> dict[str, str]:
 Told = TypeVar("Told", "Room", "Diagnosis")
 
 
-def harmless(room: Told, term: Term | None = None) -> Told:
+def escape_all(room: Told, term: Term | None = None) -> Told:
     """`term`: the stream the texts are for; None takes every letter."""
     shown = _shown(room, term)
     assert isinstance(shown, type(room))

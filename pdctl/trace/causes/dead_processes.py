@@ -178,11 +178,11 @@ def _prefills(case: Case) -> Iterable[DeathProof]:
     if not names:
         names |= {name for name in case.deaths if _dialled(case, name)}
     if not names:
-        names |= _lost(case)
+        names |= _dropped_prefills(case)
     return [case.deaths[name] for name in sorted(names) if name in case.deaths]
 
 
-def _lost(case: Case) -> set[str]:
+def _dropped_prefills(case: Case) -> set[str]:
     """The prefill a router lost when the decode's leg was aborted: it drops the one when the other breaks.
 
     Nobody there names a room: it is this prefill only if the router lost as many legs as rooms were aborted.

@@ -11,7 +11,7 @@ from pdctl.engines import phrases
 from pdctl.engines.sign import Phase, Sign
 from pdctl.trace.case import NEAR, Case, CauseFinding, Proof, misses
 from pdctl.trace.room_events import seconds_waited
-from pdctl.trace.timeline import moved
+from pdctl.trace.timeline import transfer_measured
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -82,7 +82,7 @@ def slow(case: Case) -> CauseFinding | None:
     """The cache moved at a crawl: it took seconds, at a speed no fabric has."""
     crawling = []
     for event in case.room_events.events:
-        size, seconds = moved(event) or (0.0, 0.0)
+        size, seconds = transfer_measured(event) or (0.0, 0.0)
         if seconds >= LONG and size / seconds < SLOW * 1e9:
             crawling.append((seconds, size, event))
     if not crawling:
@@ -340,7 +340,7 @@ MESSAGES: tuple[tuple[Callable[[Event], bool], Callable[[Event], bool]], ...] = 
 def _finding(found: Suspect, failed: Event) -> CauseFinding:
     name, silence = found.instance.name, found.silence
     proofs = [Proof(f"{name} did not answer", event) for event in found.missed[:2]]
-    told = [_said(found.missed[0])] if found.missed else []
+    told = [_describe_missed(found.missed[0])] if found.missed else []
     if silence is not None:
         seconds = silence.until - silence.since
         told.append(f"no line of its log for {seconds:.0f} s")
@@ -359,7 +359,7 @@ def _finding(found: Suspect, failed: Event) -> CauseFinding:
     return CauseFinding("PD717", found.instance.role, why, tuple(proofs), name, fills, fix)
 
 
-def _said(event: Event) -> str:
+def _describe_missed(event: Event) -> str:
     counted = phrases.failed_heartbeats(event.text)
     if counted is not None:
         return f"{counted} heartbeats of {event.instance} failed"

@@ -142,7 +142,7 @@ def test_a_generation_moves_every_port_past_those_of_its_neighbours(tmp_path: Pa
     mixed = topology(tmp_path, MIXED)
     hosts = ("cheap-0", "cheap-1", "big-0", "big-1")
     seats = tuple(RunSeat(host, f"n{at}", f"10.0.0.{at}", at // 2) for at, host in enumerate(hosts))
-    plan = host_placement.given(mixed, seats)
+    plan = host_placement.plan_on_allocation(mixed, seats)
     runtime = SlurmRuntime("blue", RunDir(tmp_path), mixed, plan, Allocation("slurm", "12", seats))
     first = tuple(spec for spec in deployment_plan.deployment(mixed, plan).specs if spec.instance == "prefill-0")
     ports = [runtime.moved(first, generation)[0].port for generation in range(1, 6)]

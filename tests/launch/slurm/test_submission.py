@@ -42,7 +42,7 @@ def test_where_the_directory_is(given: str, expected: str, tmp_path: Path, monke
 def test_the_reason_of_a_wait_comes_with_the_expected_start() -> None:
     at = time.mktime((2026, 11, 22, 4, 0, 0, 0, 0, -1))
     assert (
-        submission.why(queue.SlurmJob("12", "PENDING", "Resources", at))
+        submission.pending_reason(queue.SlurmJob("12", "PENDING", "Resources", at))
         == "Resources, expected to start at 2026-11-22 04:00:00"
     )
-    assert submission.why(queue.SlurmJob("12", "PENDING", "Priority")) == "Priority"
+    assert submission.pending_reason(queue.SlurmJob("12", "PENDING", "Priority")) == "Priority"
