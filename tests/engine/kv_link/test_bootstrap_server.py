@@ -302,13 +302,15 @@ def test_a_host_that_is_not_ours_is_an_error_too() -> None:
 def test_bytes_that_are_no_request_cost_one_connection(sent: bytes, first_line: bytes) -> None:
     with bootstrap() as server:
         with socket.create_connection((HOST, server.port), timeout=10) as client:
-            client.sendall(sent)
-            client.shutdown(socket.SHUT_WR)
-            answer = b""
-            with contextlib.suppress(ConnectionResetError):
+            answer, reset = b"", False
+            try:
+                client.sendall(sent)
+                client.shutdown(socket.SHUT_WR)
                 while data := client.recv(4096):
                     answer += data
-        assert answer.startswith(first_line) if first_line else b"200" not in answer
+            except OSError:
+                reset = True  # it was answered, and closed, before all was read: an answer may be lost by that
+        assert answer.startswith(first_line) or (reset and len(sent) > 65_536) if first_line else b"200" not in answer
         assert call(server.port, STORY[0])[0] == 200
 
 
