@@ -75,7 +75,7 @@ class Landing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class PortClaims:
     """Every prefill's claims, and who stands at which (host, port). Read once for one Facts: see `agreement`."""
 
     claims: tuple[Claims, ...]
@@ -108,7 +108,7 @@ class Agreement:
 
 
 @lru_cache(maxsize=4)
-def agreement(facts: Facts, routed: bool = False) -> Agreement:
+def port_claims(facts: Facts, routed: bool = False) -> PortClaims:
     """From engines and bootstrap servers alone; `routed`: with what the router holds as well."""
     listed = {plain(one.url): one for one in workers(facts.router) if one.role == "prefill"} if routed else {}
     answered: dict[str, list[int]] = {}
@@ -124,7 +124,7 @@ def agreement(facts: Facts, routed: bool = False) -> Agreement:
     )
     told = {(machine(claim.host), claim.truth): claim.prefill for claim in reversed(found) if claim.truth is not None}
     http = {(machine(claim.host), claim.http_port): claim.prefill for claim in reversed(found)}
-    return Agreement(found, told, http, seen)
+    return PortClaims(found, told, http, seen)
 
 
 def _claims(engine: Engine, worker: RouterWorker | None, answered: tuple[int, ...]) -> Claims:
@@ -164,7 +164,7 @@ def annotated(facts: Facts) -> Mapping[str, int]:
 
 def table(facts: Facts) -> tuple[BootstrapPortRow, ...]:
     said = annotated(facts)
-    return tuple(_row(claim, said.get(claim.prefill)) for claim in agreement(facts, True).claims)
+    return tuple(_row(claim, said.get(claim.prefill)) for claim in port_claims(facts, True).claims)
 
 
 def _row(claim: Claims, annotation: int | None) -> BootstrapPortRow:
@@ -232,7 +232,7 @@ def _claimed(facts: Facts) -> Iterator[tuple[str, str, int, str]]:
         for engine in facts.engines
         if engine.endpoint.role == "decode" and (port := engine.number("disaggregation_bootstrap_port")) is not None
     }
-    for claim in agreement(facts, True).claims:
+    for claim in port_claims(facts, True).claims:
         for place, port in _named(claim, annotations.get(claim.prefill)):
             if port is not None and claim.host:
                 yield claim.prefill, claim.host, port, place

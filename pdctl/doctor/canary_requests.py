@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pdctl.doctor import server_info
-from pdctl.doctor.bootstrap_ports import agreement
+from pdctl.doctor.bootstrap_ports import port_claims
 from pdctl.doctor.request import Progress
 from pdctl.engines.sglang.faults import Release, hits
 from pdctl.fleet import canary_probe, queue_probe
@@ -77,7 +77,7 @@ def send(request: Request, facts: Facts) -> tuple[tuple[Canary, ...], tuple[Held
 
 
 def kinds(engines: Sequence[Engine]) -> tuple[str, ...]:
-    """Without those that would harm a release that is known to take harm."""
+    """The kinds of canary to send; one that breaks the release of any of `engines` is left out."""
     harmful: set[str] = set()
     for engine in engines:
         release = None if server_info.embedded(engine) else server_info.release(engine)
@@ -105,7 +105,7 @@ def sides(facts: Facts) -> tuple[list[Side], list[Side]]:
     """Prefills with the host and port a request to them would carry, and decodes."""
     prefills = [
         Side(claim.prefill, claim.url, bracketed(claim.host), claim.router if claim.routed else claim.truth)
-        for claim in agreement(facts, True).claims
+        for claim in port_claims(facts, True).claims
     ]
     decodes = [Side(one.name, one.url) for one in facts.endpoints if one.role == "decode"]
     return prefills, decodes

@@ -52,7 +52,7 @@ def stakes(facts: Facts) -> Mapping[tuple[str, int], Stake]:
 
 
 def _stakes(facts: Facts) -> Iterator[tuple[tuple[str, int], Stake]]:
-    """The first named for an address stands."""
+    """Each address to dial, with what stands behind it; of several for one address the first counts."""
     for server in facts.bootstraps:
         if "decode-default" not in server.claimed_by or server.style:
             yield (server.host, server.port), Stake("PD205", server.prefill, "bootstrap server")

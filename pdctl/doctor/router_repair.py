@@ -12,7 +12,7 @@ import shlex
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from pdctl.doctor.bootstrap_ports import address, agreement, plain
+from pdctl.doctor.bootstrap_ports import address, plain, port_claims
 from pdctl.engines.kinds import RELEASED_ROUTER, ROUTERS, router_kind
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @lru_cache(maxsize=2)
 def router_command(facts: Facts) -> str:
     """The router's command line with every prefill's real port and every decode, each in the role it says it has."""
-    truth = {claim.prefill: claim.truth for claim in agreement(facts, True).claims}
+    truth = {claim.prefill: claim.truth for claim in port_claims(facts, True).claims}
     prefills: list[tuple[str, int | None]] = []
     decodes: list[str] = []
     for engine in facts.engines:
@@ -38,7 +38,7 @@ def router_command(facts: Facts) -> str:
 
 
 def role(engine: Engine) -> str:
-    """By its own word, else as it was given."""
+    """The engine's role: what it reports, else what the user said."""
     return engine.mode if engine.mode in ("prefill", "decode") else engine.endpoint.role
 
 

@@ -89,7 +89,7 @@ class Deployment:
     release: str = ""
 
     def moved(self, specs: Iterable[Spec]) -> Deployment:
-        """The same with those of the same names replaced."""
+        """A copy in which each of `specs` replaces the one of its name."""
         new = {spec.name: spec for spec in specs}
         roles = tuple(new.get(spec.name, spec) for spec in self.roles)
         return dataclasses.replace(self, roles=roles, router=self.router and new.get(self.router.name, self.router))

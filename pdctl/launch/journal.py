@@ -1,4 +1,4 @@
-"""The run as it is written down: every change goes to run.json first and then to whoever watches."""
+"""The run as it is written down: what is noted goes to run.json first and then to whoever watches."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ EAGER_FOR = 20.0
 PROBE = 2.0  # seconds one probe may take
 
 
-def start(
+def verify_pairs(
     prefills: tuple[Spec, ...],
     decodes: tuple[Spec, ...],
     timeout: float,
@@ -188,7 +188,7 @@ class ReadinessWatch:
             self._wait_for(state.reason or "/readiness does not answer 200")
 
     def _refuse(self, reason: str) -> None:
-        """Waiting longer gives nobody a key."""
+        """Report that the process will never be ready, because its key is missing or wrong."""
         self._post(Reached(self._spec.name, self._generation, None, reason, time.time(), hopeless=True))
         self._closing.set()
 

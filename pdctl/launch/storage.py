@@ -37,7 +37,9 @@ LOST = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # nobody can write;
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What run.json may not tell. `since`: when writing began to fail, 0: it works; `error` says why, `path` where.
+    """What the supervisor records where run.json cannot be written.
+
+    `since`: when writing began to fail, 0: it works; `error` says why, `path` where.
 
     `crash`: how the supervisor itself failed. `state`, `outcome`: how the run ended, if run.json could not be written.
     """
@@ -107,7 +109,7 @@ def try_out(folder: Path) -> None:
         file.write_bytes(b"\n" * TRIAL)
 
 
-def write_error(folder: Path) -> OSError | None:
+def error_of_trial(folder: Path) -> OSError | None:
     """The error of `try_out`."""
     try:
         try_out(folder)
@@ -119,7 +121,7 @@ def write_error(folder: Path) -> OSError | None:
 def storage_trouble(directory: Path, logs: Path) -> str:
     """Whether the logs of a living run are being lost, in words: as its supervisor says, or by a trial from here."""
     notice = read(directory)
-    error = write_error(logs)
+    error = error_of_trial(logs)
     if error is None or error.errno not in LOST:
         return sentence(notice) if notice.lost else ""
     if notice.lost:
@@ -183,7 +185,7 @@ class DiskWatch:
         if unsaved is None and time.monotonic() < self._next:
             return ""
         self._next = time.monotonic() + EVERY
-        error = write_error(self._logs)
+        error = error_of_trial(self._logs)
         where = self._logs if error is not None else self._directory
         error = error or unsaved
         before = self.notice

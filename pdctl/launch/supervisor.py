@@ -136,10 +136,10 @@ class Supervisor:
 
     def _bring_up(self) -> None:
         deadline = time.monotonic() + self._options.timeout
-        state = tuple(spec.name for spec in self._deployment.roles)
+        names = tuple(spec.name for spec in self._deployment.roles)
         for spec in self._deployment.servers:
             self._start(spec.instance)
-        self._until(lambda: all(map(self._is_ready, state)), deadline)
+        self._until(lambda: all(map(self._is_ready, names)), deadline)
         router = self._deployment.router
         if router:
             self._start(router.name)
@@ -157,7 +157,7 @@ class Supervisor:
         whole = rounds * (PAIR_TIMEOUT + 1.0)
         self._results.clear()
         patience = min(PAIR_TIMEOUT, max(1.0, deadline - time.monotonic()))
-        readiness.start(prefills, decodes, patience, whole, self._mailbox.put, self._credentials.key)
+        readiness.verify_pairs(prefills, decodes, patience, whole, self._mailbox.put, self._credentials.key)
         self._until(lambda: len(self._results) == pairs, time.monotonic() + whole)
         if any(result.problem for result in self._results):
             raise Ending(ending_reasons.pairs_failed(tuple(self._results)))

@@ -33,7 +33,7 @@ def check(
     redundant_experts: int = 0,
     engine: str = RELEASED,
 ) -> tuple[Problem, ...]:
-    """Every rule the shape breaks in this release; `nearest` stays empty (see `neighbours.nearest`)."""
+    """Every rule the shape breaks in this release; `nearest` stays empty (see `nearest`)."""
     found = list(_findings(shape, version, model, redundant_experts))
     if not found:
         return ()

@@ -1,4 +1,4 @@
-"""The door to this room: a topology in, or a bare shape, and everything that follows from it out."""
+"""Plan a topology, or a bare shape: what this package is called by; everything that follows from it comes out."""
 
 from __future__ import annotations
 

@@ -43,7 +43,10 @@ LIMIT = 3 << 15  # bytes of each log a context is read from when there are more
 
 
 class Behind(NamedTuple):
-    """A line behind another. text: without its prefix; stamped: it has a time of its own, so it begins a message."""
+    """A line that comes after an event in the same file.
+
+    text: without its prefix; stamped: it has a time of its own, so it begins a message.
+    """
 
     place: Place
     text: str

@@ -118,7 +118,7 @@ class SourceLines:
                 yield int.from_bytes(numbers.read(8), sys.byteorder), line.rstrip(b"\n")
 
     def turn(self) -> None:
-        """The last line first: Loki and cloud consoles begin with the newest."""
+        """Reverse the lines: Loki and cloud consoles print the newest first."""
         self.flush()
         text, numbers = self._text, self._numbers
         if not os.fstat(text.fileno()).st_size:

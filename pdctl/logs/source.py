@@ -85,7 +85,7 @@ def open_logs(
         files += _expand(path)
     found: dict[tuple[int, int], _Found] = {}
     for file in files:
-        each = _find_files(file, stdin)
+        each = _open_given(file, stdin)
         found.setdefault((each.part.device, each.part.inode), each)
     chosen = names or {}
     apart = [one for each in found.values() for one in ([each] if each.part.path in chosen else _split_merged(each))]
@@ -159,7 +159,7 @@ def _similar_names(wanted: Path) -> str:
     return f"{wanted.parent} has no such name; give files, directories, globs or `-`"
 
 
-def _find_files(path: str, stdin: BinaryIO | None) -> _Found:
+def _open_given(path: str, stdin: BinaryIO | None) -> _Found:
     if path == STDIN:
         if stdin is None:
             raise UsageError("`-` means standard input, and there is none", "pipe a log into it, or give a path")

@@ -1,4 +1,4 @@
-"""The door to this room: files in, one Manifest out."""
+"""Read files into one Manifest: what this package is called by."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import numerals
 from pdctl.manifests.manifest import PlacedWord, SaidSetting
-from pdctl.manifests.shell_words import DOUBLE, LITERAL, SUM, RawCommand, split
+from pdctl.manifests.shell_words import DOUBLE, LITERAL, SUM, RawWord, split
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -56,7 +56,7 @@ class ShellVariables:
         before = old.value or "" if more and old is not None else ""
         self.known[name] = SaidSetting(name, (before + value)[:LONGEST], line)
 
-    def words(self, raw: RawCommand) -> list[str]:
+    def words(self, raw: RawWord) -> list[str]:
         """What a word becomes: nothing, itself, or several where an unquoted variable holds several."""
         fields, begun = [""], False
         for piece in raw.pieces:
@@ -74,7 +74,7 @@ class ShellVariables:
                 fields[-1] = fields[-1][:LONGEST]
         return fields if begun or len(fields) > 1 else []
 
-    def joined(self, raw: RawCommand) -> str:
+    def joined(self, raw: RawWord) -> str:
         """As one word, the way an assignment takes it."""
         return " ".join(self.words(raw))
 
@@ -221,7 +221,7 @@ class _Script:
         self._left = MOST_COMMANDS
         self._branches = 0  # of if, case and while that are open: what is set there may never be
 
-    def run(self, raws: list[list[RawCommand]], at: int, end: int) -> Iterator[ShellCommand]:
+    def run(self, raws: list[list[RawWord]], at: int, end: int) -> Iterator[ShellCommand]:
         while at < end and self._left > 0:
             self._left -= 1
             words = raws[at]
@@ -240,14 +240,14 @@ class _Script:
                 yield from self._command(words)
             at += 1
 
-    def _values(self, words: list[RawCommand]) -> list[str]:
+    def _values(self, words: list[RawWord]) -> list[str]:
         found: list[str] = []
         for raw in words:
             for each in self.variables.words(raw):
                 found += sequence(each) or ranged(each)
         return found[:MOST]
 
-    def _command(self, words: list[RawCommand]) -> Iterator[ShellCommand]:
+    def _command(self, words: list[RawWord]) -> Iterator[ShellCommand]:
         if len(words) > 1 and words[0].bare and words[0].text.endswith("=(") and words[-1].text == ")":
             self._fill(words)
             return
@@ -260,27 +260,27 @@ class _Script:
         else:
             yield self._made(plain, own)
 
-    def _fill(self, words: list[RawCommand]) -> None:
+    def _fill(self, words: list[RawWord]) -> None:
         """`NAME=(a b)` and `NAME+=(a b)`."""
         name = words[0].text[:-2]
         values = [each for raw in words[1:-1] for each in self.variables.words(raw)]
         old = self.variables.arrays.get(name.removesuffix("+"), []) if name.endswith("+") else []
         self.variables.arrays[name.removesuffix("+")] = (old + values)[:MOST_COMMANDS]
 
-    def _export(self, plain: list[RawCommand]) -> None:
+    def _export(self, plain: list[RawWord]) -> None:
         _, own = self._assigned([raw for raw in plain[1:] if ASSIGNMENT.fullmatch(raw.text)])
         for name, (value, more, line) in own.items():
             self.variables.set(name, value, line, more)
         if plain[0].text == "export" or any(raw.text.startswith("-") and "x" in raw.text for raw in plain[1:]):
             self._exported |= {raw.text.partition("=")[0].removesuffix("+") for raw in plain[1:]}
 
-    def _made(self, plain: list[RawCommand], own: dict[str, tuple[str, bool, int]]) -> ShellCommand:
+    def _made(self, plain: list[RawWord], own: dict[str, tuple[str, bool, int]]) -> ShellCommand:
         env = {name: said for name, said in self.variables.known.items() if name in self._exported}
         env |= {name: SaidSetting(name, value, line) for name, (value, _, line) in own.items()}
         filled = tuple(PlacedWord(text, raw.line) for raw in plain for text in self.variables.words(raw))
         return ShellCommand(filled or (PlacedWord("", plain[0].line),), tuple(env.values()))
 
-    def _assigned(self, words: list[RawCommand]) -> tuple[list[RawCommand], dict[str, tuple[str, bool, int]]]:
+    def _assigned(self, words: list[RawWord]) -> tuple[list[RawWord], dict[str, tuple[str, bool, int]]]:
         """The words after the leading NAME=value ones (and `env`), and those: value, whether it is added, line."""
         found: dict[str, tuple[str, bool, int]] = {}
         for at, raw in enumerate(words):
@@ -289,18 +289,18 @@ class _Script:
             if match is None and raw.text not in RUNNERS:
                 return words[at:], found
             if match is not None and first is not None:
-                rest = RawCommand((first._replace(text=match[3]), *raw.pieces[1:]), raw.line)
+                rest = RawWord((first._replace(text=match[3]), *raw.pieces[1:]), raw.line)
                 found[match[1]] = (self._whole(rest), bool(match[2]), raw.line)
         return [], found
 
-    def _whole(self, raw: RawCommand) -> str:
+    def _whole(self, raw: RawWord) -> str:
         """An assignment splits nothing."""
         return self.variables.joined(
-            RawCommand(tuple(each._replace(how=each.how or '"') for each in raw.pieces), raw.line)
+            RawWord(tuple(each._replace(how=each.how or '"') for each in raw.pieces), raw.line)
         )
 
 
-def _end_of_loop(raws: list[list[RawCommand]], at: int, end: int) -> int:
+def _end_of_loop(raws: list[list[RawWord]], at: int, end: int) -> int:
     """The command that closes the loop which begins at `at`; the last one where none does."""
     depth = 0
     for index in range(at, end):

@@ -20,8 +20,8 @@ class ShellPiece(NamedTuple):
     how: str
 
 
-class RawCommand(NamedTuple):
-    """One word as it is written. `line` is where it ends or, of one that runs over lines, where it begins to."""
+class RawWord(NamedTuple):
+    """One word as it is written. `line`: on which it ends; of a word that spans lines, its first."""
 
     pieces: tuple[ShellPiece, ...]
     line: int
@@ -40,7 +40,7 @@ class _Words:
     """The words of the command being read; the target of a redirection (`2> log`) is none of them."""
 
     def __init__(self) -> None:
-        self.done: list[RawCommand] = []
+        self.done: list[RawWord] = []
         self.pieces: list[ShellPiece] = []
         self._drop = False
 
@@ -56,7 +56,7 @@ class _Words:
 
     def end(self, line: int) -> None:
         if self.begun and not self._drop:
-            self.done.append(RawCommand(tuple(self.pieces), line))
+            self.done.append(RawWord(tuple(self.pieces), line))
         self._drop = self._drop and not self.begun
         self.pieces = []
 
@@ -66,12 +66,12 @@ class _Words:
         self.end(line)
         self._drop = True
 
-    def take(self) -> list[RawCommand]:
+    def take(self) -> list[RawWord]:
         taken, self.done, self._drop = self.done, [], False
         return taken
 
 
-def split(text: str, first: int) -> Iterator[list[RawCommand]]:
+def split(text: str, first: int) -> Iterator[list[RawWord]]:
     """Words of each command; quotes, escapes, comments, here-documents and continued lines as a POSIX shell has them.
 
     The words of an array (`NAME=(a b)`) are one command that begins with `NAME=(`, and ends with `)`.

@@ -1,4 +1,4 @@
-"""The door to this room: files, overlays and `--set` in, one checked Topology out, or every problem at once."""
+"""Read files, overlays and `--set` into one checked Topology, or tell every problem at once."""
 
 from __future__ import annotations
 

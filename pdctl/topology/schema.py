@@ -15,7 +15,7 @@ AFTER_A_DEATH = ("keep-serving", "none", "instance", "all")
 
 
 class ValueKind(NamedTuple):
-    """`name` picks the reader (read.py) and the JSON Schema (export.py); `expected` ends "expected …"."""
+    """`name` picks the reader (checked_values.py) and the JSON Schema (export.py); `expected` ends "expected …"."""
 
     name: str
     expected: str

@@ -24,7 +24,9 @@ BESIDE = 3.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """arrived: the KV cache reached the decode it names. url: where the router sent the request.
+    """requested: the prefill that got the HTTP request; contacted: the one that got the page list.
+
+    arrived: the KV cache reached the decode it names. url: where the router sent the request.
 
     several: what lines give more than one instance for, so that none is reported.
     """
@@ -162,7 +164,7 @@ def _completed(found: Attribution) -> Attribution:
 class Contact:
     def __init__(self, room_events: RoomEvents, deployment: ObservedDeployment, around: Sequence[Event]) -> None:
         self._lines = room_events.by("decode")
-        self._story = room_events
+        self._room_events = room_events
         self._deployment = deployment
         self._around = around
 

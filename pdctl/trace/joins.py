@@ -37,7 +37,7 @@ NO_ATTEMPT = Joined((), None, None, False)
 
 
 class Joins:
-    """`slack`: seconds two clocks may differ, 0 on one host."""
+    """Which router attempts can be which room. `slack`: seconds by which two clocks may differ, 0 on one host."""
 
     def __init__(
         self,

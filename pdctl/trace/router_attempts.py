@@ -32,7 +32,7 @@ def possible_attempts(
 ) -> tuple[RouterAttempt, ...]:
     """All attempts in `around`, and those that may be missing. begins: router → the stamp of its log's first line.
 
-    torn: routers in whose logs lines are not all there, so that others may be missing.
+    incomplete: routers in whose logs lines are not all there, so that others may be missing.
 
     whole: `around` is all there is of the logs, so that what the engines answered can be counted against it.
     """

@@ -43,7 +43,7 @@ class Surroundings(NamedTuple):
     lines: tuple[Event, ...]
     rooms: Mapping[int, JoinableRoom]
     joins: Joins
-    ledger: RequestCounts | None
+    counts: RequestCounts | None
     cut_answers: tuple[CutAnswer, ...]
 
 
@@ -57,13 +57,13 @@ class Tracer:
         self._whole: Surroundings | None = None
         routers = [log for log in library.logs if library.identity(log).role == "router"]
         self._begins = {log.instance: first_stamp(library, log) for log in routers}
-        self._torn = frozenset(log.instance for log in routers if library.has_incomplete_lines(log))
+        self._incomplete = frozenset(log.instance for log in routers if library.has_incomplete_lines(log))
 
     def trace(self, room: int) -> Room:
         room_events = gather_room_events(self._library, room)
         around = self._surroundings(room_events)
         joined = around.joins.of(room) if room in around.rooms else NO_ATTEMPT
-        settled = around.ledger.arrived(room) if around.ledger else None
+        settled = around.counts.arrived(room) if around.counts else None
         deployment = self.deployment.at(room_events.span[0] if room_events.span else None)
         who = Attribution()
         if not warm_up(room_events, deployment):
@@ -98,10 +98,12 @@ class Tracer:
         found = in_file_order({(line.place.file, line.place.offset, line.row.id): line for line in lines}.values())
         rooms = joinable_rooms(found, self.deployment)
         # Counting needs the logs from their starts on.
-        ledger = RequestCounts(found, rooms, (one.name for one in self.deployment.decodes)) if whole else None
-        tried = possible_attempts(found, self.deployment, self._begins, self._torn, whole=whole) if complete else ()
+        counts = RequestCounts(found, rooms, (one.name for one in self.deployment.decodes)) if whole else None
+        tried = (
+            possible_attempts(found, self.deployment, self._begins, self._incomplete, whole=whole) if complete else ()
+        )
         joins = Joins(rooms, tried, self.deployment, self._slack())
-        return Surroundings(found, rooms, joins, ledger, cut_answers(found, self.deployment.decodes))
+        return Surroundings(found, rooms, joins, counts, cut_answers(found, self.deployment.decodes))
 
     def _slack(self) -> float:
         urls = [one.url for starts in self.deployment.history for router in starts for one in router.prefills]

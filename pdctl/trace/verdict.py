@@ -102,8 +102,8 @@ def outcome(
     turned_away = next((event for event in case.room_events.by("router") if event.row.phase is Phase.REFUSED), None)
     if turned_away is not None:
         return RoomOutcome.REFUSED, turned_away
-    dead_processes = (Phase.FAILED, Phase.ABORTED)
-    refused = next((event for event in case.room_events.by("router") if event.row.phase in dead_processes), None)
+    ends_badly = (Phase.FAILED, Phase.ABORTED)
+    refused = next((event for event in case.room_events.by("router") if event.row.phase in ends_badly), None)
     if refused is not None and refused.row.phase is Phase.ABORTED and case.done is not None:
         refused = None  # the client left when its answer was complete
     if finding is not None and finding.code == CLIENT_LEFT:
@@ -322,10 +322,10 @@ def _given_up(case: Case) -> Iterator[str]:
 
 
 def _retries(case: Case) -> Iterator[str]:
-    bootstrap_ports = [attempt for attempt in case.joined.attempts if attempt.listed]
-    if len(case.joined.attempts) != 1 or not bootstrap_ports:
+    listed = [attempt for attempt in case.joined.attempts if attempt.listed]
+    if len(case.joined.attempts) != 1 or not listed:
         return
-    one = bootstrap_ports[0]
+    one = listed[0]
     if one.number:
         yield f"PD715 router-retried: this was attempt {one.number} of {one.request}, under a room of its own"
     elif any(event.proves(Sign.RETRIED) for event in one.lines):

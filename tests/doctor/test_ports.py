@@ -99,7 +99,7 @@ def test_from_0_5_18_on_the_server_says_whose_it_is() -> None:
     """prefill-0 claims 8998, and what answers there names prefill-1's HTTP port: that settles it against the claim."""
     other = MappingProxyType(dict(healthy().bootstraps[1].topology))
     facts = real.null(real.boot(healthy(), "prefill-0", topology=other), "prefill-0", "prefill-1")
-    assert bootstrap_ports.agreement(facts, True).listener("127.0.0.1", 8998) == "prefill-1"
+    assert bootstrap_ports.port_claims(facts, True).listener("127.0.0.1", 8998) == "prefill-1"
     assert found(facts, "PD201") == [("prefill-0", "127.0.0.1:8998 (prefill-1)", "127.0.0.1:8998")]
 
 

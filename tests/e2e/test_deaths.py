@@ -110,7 +110,7 @@ def test_kill_under_load(two_prefills: Deployment, name: str, rank: bool) -> Non
 
 @pytest.mark.heavy
 def test_sigkill_of_the_launcher_leaves_nothing(tmp_path: Path) -> None:
-    """By default: of stand-ins (tests/launch/test_supervisor.py), of a server (tests/engine/http/test_lifecycle.py)."""
+    """By default: of stand-ins (launch/test_supervisor.py), of a server (engine/frontend/test_lifecycle.py)."""
     router, http, bootstrap = free_block(1), free_block(2), free_block(1)
     sets = [f"router.port={router}", f"ports.http={http}", f"ports.bootstrap={bootstrap}"]
     log = (tmp_path / "launch.log").open("w")

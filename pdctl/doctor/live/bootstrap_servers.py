@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
-from pdctl.doctor.bootstrap_ports import WILDCARD, address, agreement, machine, plain, workers
+from pdctl.doctor.bootstrap_ports import WILDCARD, address, machine, plain, port_claims, workers
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.finding import names, shorten_lines
 from pdctl.doctor.live.router_ports import undecided, unread
@@ -37,13 +37,13 @@ def unreachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
         elif not seen.style:
             found.append(_unreachable(claim, seen, engines[claim.prefill]))
     if found or not unseen:
-        return found or undecided(agreement(facts))
+        return found or undecided(port_claims(facts))
     return Unknown(f"the bootstrap server of {names(unseen)} was not looked at: its port is not known")
 
 
 def _with_own_server(facts: Facts) -> Iterator[tuple[Claims, Bootstrap | None]]:
     """Each prefill with what stands at its own port."""
-    ports = agreement(facts)
+    ports = port_claims(facts)
     for claim in ports.claims:
         yield claim, None if claim.truth is None else ports.seen.get((machine(claim.host), claim.truth))
 

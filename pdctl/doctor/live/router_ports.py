@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
-from pdctl.doctor.bootstrap_ports import STRANGER, agreement, annotated, machine
+from pdctl.doctor.bootstrap_ports import STRANGER, annotated, machine, port_claims
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.finding import names, shorten_lines
 from pdctl.doctor.router_repair import at_run_time, router_command
@@ -14,7 +14,7 @@ from pdctl.doctor.router_repair import at_run_time, router_command
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pdctl.doctor.bootstrap_ports import Agreement, Claims, Landing
+    from pdctl.doctor.bootstrap_ports import Claims, Landing, PortClaims
     from pdctl.doctor.facts import Facts
     from pdctl.doctor.finding import Finding
 
@@ -26,7 +26,7 @@ NULL = "the router's GET /workers has no bootstrap_port for it: it sends null, a
 
 def by_flag(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD202: the user (or the topology) wrote another port than the one the running prefill names."""
-    ports = agreement(facts)
+    ports = port_claims(facts)
     found = [
         replace(
             _wrong("PD202", ports, claim, "given", claim.flag),
@@ -50,7 +50,7 @@ def rust_server(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def _by_router(facts: Facts, code: str) -> list[Finding] | Skipped | Unknown:
-    ports = agreement(facts, True)
+    ports = port_claims(facts, True)
     exchanged = {claim.prefill for claim in _exchanged(ports)}
     found = [
         with_remedy(facts, _wrong(code, ports, claim, "router", claim.router), claim)
@@ -68,7 +68,7 @@ def _is_wrong(claim: Claims, said: int | None) -> bool:
     return said is not None and claim.server_info not in (None, said) and said != claim.http_port
 
 
-def _wrong(code: str, ports: Agreement, claim: Claims, place: str, said: int | None) -> Finding:
+def _wrong(code: str, ports: PortClaims, claim: Claims, place: str, said: int | None) -> Finding:
     assert said is not None
     reaches = ports.listener(claim.host, said)
     there = "who listens there was not looked at" if reaches is None else f"{reaches or 'nobody'} listens there"
@@ -88,7 +88,7 @@ def _wrong(code: str, ports: Agreement, claim: Claims, place: str, said: int | N
 
 def swapped(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD203: the router has the right ports, at the wrong prefills."""
-    ports = agreement(facts, True)
+    ports = port_claims(facts, True)
     mixed = _exchanged(ports)
     if not mixed:
         return unread(facts) or undecided(ports)
@@ -104,7 +104,7 @@ def swapped(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return [replace(found, fix=router_command(facts))]
 
 
-def _exchanged(ports: Agreement) -> list[Claims]:
+def _exchanged(ports: PortClaims) -> list[Claims]:
     """The prefills whose ports the router holds exchanged among themselves, if any."""
     off = [claim for claim in ports.claims if claim.server_info and claim.router and claim.router != claim.server_info]
     while off:
@@ -118,7 +118,7 @@ def _exchanged(ports: Agreement) -> list[Claims]:
 
 def collisions(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD204: two prefills of one host with one bootstrap port; the second could not bind, and goes on without."""
-    ports = agreement(facts)
+    ports = port_claims(facts)
     first: dict[tuple[str, int], Claims] = {}
     found: list[Finding] = []
     for claim in ports.claims:
@@ -130,7 +130,7 @@ def collisions(facts: Facts) -> list[Finding] | Skipped | Unknown:
     return found or undecided(ports)
 
 
-def _collision(ports: Agreement, holder: Claims, claim: Claims, number: int) -> Finding:
+def _collision(ports: PortClaims, holder: Claims, claim: Claims, number: int) -> Finding:
     winner = ports.listener(claim.host, number)
     answers = [f"{claim.host}:{number} is answered by {winner}"] if winner else []
     taken = {each.truth for each in ports.claims} | {each.http_port for each in ports.claims}
@@ -148,7 +148,7 @@ def _collision(ports: Agreement, holder: Claims, claim: Claims, number: int) -> 
 
 def http_by_flag(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD206: the port written is the prefill's HTTP port. The Rust server is right to have both in one."""
-    ports = agreement(facts)
+    ports = port_claims(facts)
     found = [
         replace(
             _http(claim, "given"),
@@ -163,7 +163,7 @@ def http_by_flag(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def http_by_router(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    ports = agreement(facts, True)
+    ports = port_claims(facts, True)
     found = [
         with_remedy(facts, _http(claim, "router"), claim) for claim in ports.claims if _is_http(claim, claim.router)
     ]
@@ -192,7 +192,7 @@ def _http(claim: Claims, place: str) -> Finding:
 def by_annotation(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD215: the pod annotation that the router's discovery reads is not what the running prefill says."""
     said = annotated(facts)
-    claims = [claim for claim in agreement(facts).claims if claim.prefill in said]
+    claims = [claim for claim in port_claims(facts).claims if claim.prefill in said]
     if not claims:
         return Skipped("no manifest with annotated prefill pods was given")
     return [
@@ -221,7 +221,7 @@ def unread(facts: Facts) -> Skipped | Unknown | None:
     return None
 
 
-def undecided(ports: Agreement) -> list[Finding] | Skipped | Unknown:
+def undecided(ports: PortClaims) -> list[Finding] | Skipped | Unknown:
     """All is well only where every prefill said where it listens."""
     if not ports.claims:
         return Skipped("no prefill was given")
@@ -281,7 +281,7 @@ def works_by_luck(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 
 def _nulls(facts: Facts) -> list[Null]:
-    ports = agreement(facts, True)
+    ports = port_claims(facts, True)
     decodes = [engine for engine in facts.engines if engine.endpoint.role == "decode"]
     return [(claim, ports.landings(claim, decodes)) for claim in ports.claims if claim.sends_null]
 

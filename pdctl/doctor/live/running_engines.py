@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs, Severity
 from pdctl.doctor import server_info
-from pdctl.doctor.bootstrap_ports import WILDCARD, address, agreement, machine
+from pdctl.doctor.bootstrap_ports import WILDCARD, address, machine, port_claims
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.facts import Depth
 from pdctl.doctor.finding import names, shorten_lines
@@ -235,7 +235,7 @@ def nobody(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 def health_lies(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD605: health is green on a prefill whose bootstrap server cannot be used."""
-    ports = agreement(facts)
+    ports = port_claims(facts)
     broken = {
         claim.prefill: f"its bootstrap port {claim.truth} does not answer"
         for claim in ports.claims

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
-from pdctl.doctor.bootstrap_ports import address, agreement, machine, plain, workers
+from pdctl.doctor.bootstrap_ports import address, machine, plain, port_claims, workers
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.finding import names, shorten_lines
 from pdctl.doctor.live.router_ports import unread
@@ -54,7 +54,7 @@ def missing(facts: Facts) -> list[Finding] | Skipped | Unknown:
         return problem
     assert facts.router is not None
     listed = {_key(worker.url): worker for worker in workers(facts.router)}
-    truth = {claim.prefill: claim.truth for claim in agreement(facts).claims}
+    truth = {claim.prefill: claim.truth for claim in port_claims(facts).claims}
     found: list[Finding] = []
     for engine in facts.engines:
         worker = listed.get(_key(engine.endpoint.url))

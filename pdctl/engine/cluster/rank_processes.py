@@ -253,7 +253,10 @@ def _dist_init(args: ServerArgs, replica: int) -> str:
 
 
 class EndReason:
-    """The starter's end. `env` and `fds` go to `subprocess.Popen(env=…, pass_fds=…)`; then `started`."""
+    """A pipe on which a child tells its parent why it ended.
+
+    Pass `env` and `fds` to subprocess.Popen, then call `started`; call `read` after the child has ended.
+    """
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()

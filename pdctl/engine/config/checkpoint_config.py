@@ -84,7 +84,7 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
     dtype: str
-    windows: tuple[int, ...]  # of each layer, in tokens; 0 reads everything (window.py)
+    windows: tuple[int, ...]  # of each layer, in tokens; 0 reads everything
     latent: Latent | None = None  # MLA; then `head_dim` is the rotated part of a head, and `kv_heads` say nothing
     mixture: Mixture | None = None
     out_bias: bool = False  # of attention's last projection

@@ -11,7 +11,7 @@ from pdctl.engine.drill.fault_points import arm
 from pdctl.engine.ipc.codec import FrameError
 from pdctl.engine.kv_link.kv_frames import Link, codec
 from pdctl.engine.transfer.checksum import ChecksumTransport
-from pdctl.engine.transfer.transport import Around, Op, OpState, find
+from pdctl.engine.transfer.transport import Op, OpState, TransportWrapper, find
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +94,7 @@ def _forget(_: bool) -> None:
     return
 
 
-class FaultyTransport(Around):
+class FaultyTransport(TransportWrapper):
     def __init__(self, inner: Transport, armed: Armed) -> None:
         super().__init__(inner)
         self.caps = dataclasses.replace(inner.caps, prompt=False)  # a stall must never be the KV manager's

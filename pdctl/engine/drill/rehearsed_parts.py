@@ -18,7 +18,7 @@ from pdctl.engine.decode.decode_role import DecodeRole
 from pdctl.engine.drill.modelled_link import LinkOp, Stage, Wire
 from pdctl.engine.kv_link.room_state import FailureCode
 from pdctl.engine.transfer.pages import pieces
-from pdctl.engine.transfer.transport import Around, Op, OpState
+from pdctl.engine.transfer.transport import Op, OpState, TransportWrapper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ class Held:
     link_op: LinkOp
 
 
-class ShapedTransport(Around):
+class ShapedTransport(TransportWrapper):
     """`Op.due` says when an operation is worth another look, so that nobody needs to poll in between."""
 
     def __init__(self, inner: Transport, link: Link, clock: Callable[[], float] = time.monotonic) -> None:

@@ -193,7 +193,7 @@ def _rids(given: str | list[str] | None, prompts: int, samples: int) -> list[str
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """`room` 0 with the fake host is a health check: no KV cache moves."""
+    """The prefill's address and the room that a request carries. Room 0 with the fake host is a health check."""
 
     host: str | None = None
     port: int | None = None

@@ -30,7 +30,7 @@ class FirstError(FailFast):
 
 Items = Annotated[list[T], FirstError()]
 if TYPE_CHECKING:
-    TokenIds = Sequence[int]  # a list; an array where the body was read piece by piece (frontend/large_request.py)
+    TokenIds = Sequence[int]  # a list; an array where the body was read piece by piece (frontend/body_reader.py)
 else:
     TokenIds = Items[int]
 Rank = Annotated[int, Field(ge=0)]

@@ -1,7 +1,7 @@
 """Where the processes of one instance listen: private ipc:// sockets on one node, TCP ports of the plan on several.
 
 sglang 0.5.23 `PortArgs`: the block D, B … of the port plan. What has no number in the plan (every rank's own sockets)
-is bound to a free port and told to the others at the meeting (meeting.py).
+is bound to a free port and told to the others at the meeting (engine/cluster/rendezvous.py).
 """
 
 from __future__ import annotations

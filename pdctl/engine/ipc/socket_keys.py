@@ -54,7 +54,7 @@ class SocketKeys:
         return cls(zmq.curve_public(private), private)
 
     def listen(self, socket: Socket) -> None:
-        """Before `bind`."""
+        """Make `socket` require CURVE keys. Call it before `bind`."""
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, self.private)
 

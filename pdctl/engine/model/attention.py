@@ -36,7 +36,7 @@ class Step:
     """What every layer of one forward step shares: page arithmetic and masks, computed once."""
 
     def __init__(self, pool: KVPool, seqs: Sequence[SeqSlice], dtype: torch.dtype, windows: Sequence[int]) -> None:
-        """`windows` has an entry for each layer of the pool (window.py)."""
+        """`windows` has an entry for each layer of the pool."""
         self._counts = [seq.extend_len for seq in seqs]
         self.decode_only = max(self._counts) == 1
         where = positions(seqs)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pdctl.engine.transfer.transport import Around, TransferError
+from pdctl.engine.transfer.transport import TransferError, TransportWrapper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,7 @@ class Difference(NamedTuple):
     found: int
 
 
-class ChecksumTransport(Around):
+class ChecksumTransport(TransportWrapper):
     """`Op.sums` holds the checksums of a post's pages, in their order, as little-endian 32-bit numbers."""
 
     def __init__(self, inner: Transport) -> None:

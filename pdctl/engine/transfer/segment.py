@@ -3,7 +3,7 @@
 Linux: an anonymous file (memfd) that peers open as /proc/<pid>/fd/<n>; nothing stays in /dev/shm. Elsewhere: POSIX
 shared memory, which the standard library's resource tracker unlinks even after a SIGKILL of the owner.
 
-A handle comes from a peer, and what it leads to is written into. So it holds no path: a peer builds the name itself,
+A handle comes from a peer, and what it leads to is written into. So it carries no path: a peer builds the name itself,
 around a random token that only those know whom the owner gave the handle, and looks at what it has opened before it
 maps it.
 """
@@ -48,7 +48,7 @@ class Handle(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """Of a memfd."""
+        """Where a peer opens this segment when it is a memfd."""
         return f"/proc/{self.pid}/fd/{self.fd}"
 
 

@@ -193,7 +193,7 @@ def require_compatible(local: PoolGeometry, remote: PoolGeometry, cut: Cut | Non
     return cut
 
 
-class Around:
+class TransportWrapper:
     def __init__(self, inner: Transport) -> None:
         self.name = inner.name
         self.caps = inner.caps
@@ -236,7 +236,7 @@ class Around:
 def find(transport: object, kind: type[T]) -> T | None:
     """The first transport of `kind` from this one inwards."""
     while not isinstance(transport, kind):
-        if not isinstance(transport, Around):
+        if not isinstance(transport, TransportWrapper):
             return None
         transport = transport._inner
     return transport

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pdctl.engine.drill import fault_points
 from pdctl.engine.transfer.pages import require_pairs
-from pdctl.engine.transfer.transport import Around, Op, OpState, TransferError
+from pdctl.engine.transfer.transport import Op, OpState, TransferError, TransportWrapper
 from pdctl.thread_death import ThreadEndedError, in_words
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Shard:
     watched: bool = False  # the loop will look whether the running call returns
 
 
-class Workers(Around):
+class Workers(TransportWrapper):
     """A transport whose posts return at once: the op is RUNNING, and the loop is called when there is news of it.
 
     Every method belongs to the loop's thread; `allocate`, `register` and `close` come before its start and after its

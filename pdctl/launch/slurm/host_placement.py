@@ -124,7 +124,7 @@ def allocation(
 
 
 def numeric(name: str, address: str) -> str:
-    """Slurm may know a host by a name; engines tell their peers a number."""
+    """The IP address of a host that Slurm may know by a name: engines tell their peers a number."""
     try:
         found = look_up(address, 0)
     except OSError as error:

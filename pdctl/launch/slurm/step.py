@@ -27,7 +27,7 @@ LAG = 3.0  # seconds a record may take to be seen on a shared file system
 DEAF = 5.0  # seconds for a killed step to be gone
 
 
-class StepRank:
+class StepTask:
     """One node's part of a step. Asking one to end asks the step: its nodes live and die together."""
 
     started = ""  # no process of this machine
@@ -55,7 +55,10 @@ class StepRank:
 
 
 class SlurmStep:
-    """Of `job`, on the hosts of `specs`; files named after the instance and generation go to `folder`."""
+    """The srun step that runs one instance of `job` on the hosts of `specs`.
+
+    Files named after the instance and generation go to `folder`.
+    """
 
     def __init__(
         self, run: str, job: str, folder: Path, specs: Sequence[Spec], generation: int, logs: Sequence[Path]
@@ -70,7 +73,7 @@ class SlurmStep:
         self._asked = self._killed = 0.0
         self._guard = threading.Lock()
         self.ranks = tuple(
-            StepRank(self, spec, generation, log, folder / f"{spec.name}.g{generation}")
+            StepTask(self, spec, generation, log, folder / f"{spec.name}.g{generation}")
             for spec, log in zip(specs, logs, strict=True)
         )
         for rank in self.ranks:
@@ -102,7 +105,7 @@ class SlurmStep:
                 self._killed = time.monotonic()
                 self._signal("KILL")
 
-    def lose(self, rank: StepRank, why: str, post: Callable[[Exited | Located], None]) -> None:
+    def lose(self, rank: StepTask, why: str, post: Callable[[Exited | Located], None]) -> None:
         """Its host is gone: what ran there may go on running, but nobody can reach it."""
         self._end(rank, Exit(1, 0, time.time(), lost=why), post)
 
@@ -154,7 +157,7 @@ class SlurmStep:
         return False
 
     def _look(self, post: Callable[[Exited | Located], None]) -> None:
-        ends: list[tuple[float, StepRank, Exit]] = []
+        ends: list[tuple[float, StepTask, Exit]] = []
         for rank in self.ranks:
             if not rank.pid:
                 start = _read(_start(rank))
@@ -180,7 +183,7 @@ class SlurmStep:
             if rank.spec.place in gone:
                 self.lose(rank, lost_with(gone[rank.spec.place]), post)
 
-    def _end(self, rank: StepRank, exit: Exit, post: Callable[[Exited | Located], None]) -> None:
+    def _end(self, rank: StepTask, exit: Exit, post: Callable[[Exited | Located], None]) -> None:
         with self._guard:
             if rank.exit is not None:
                 return
@@ -189,7 +192,7 @@ class SlurmStep:
             close_generation(rank.log, rank.spec, rank.generation, exit)
         post(Exited(rank.spec.name, rank.generation, exit))
 
-    def _why(self, lost: Sequence[StepRank]) -> dict[str, str]:
+    def _why(self, lost: Sequence[StepTask]) -> dict[str, str]:
         """By spec: its node, if that is down, else what srun said."""
         states = {node.name: node for node in queue.nodes(",".join(rank.spec.place for rank in lost))}
         said = self.said()
@@ -212,7 +215,7 @@ class SlurmStep:
         return lines[-1] if lines else ""
 
 
-def _entry(rank: StepRank) -> dict[str, object]:
+def _entry(rank: StepTask) -> dict[str, object]:
     return {
         "node": rank.spec.place,
         "argv": list(rank.spec.argv),
@@ -222,11 +225,11 @@ def _entry(rank: StepRank) -> dict[str, object]:
     }
 
 
-def _start(rank: StepRank) -> Path:
+def _start(rank: StepTask) -> Path:
     return rank.record.with_name(f"{rank.record.name}.start")
 
 
-def _exit(rank: StepRank) -> Path:
+def _exit(rank: StepTask) -> Path:
     return rank.record.with_name(f"{rank.record.name}.exit")
 
 

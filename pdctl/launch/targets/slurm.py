@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pdctl.launch.deployment import Deployment, Spec
     from pdctl.launch.run import Allocation, RunOutcome
-    from pdctl.launch.slurm.step import StepRank
+    from pdctl.launch.slurm.step import StepTask
     from pdctl.launch.supervisor_mailbox import Exited, Located
     from pdctl.launch.targets.target import Display, LaunchOrder
     from pdctl.layout.instance_plan import InstancePlan, Plan
@@ -148,7 +148,7 @@ class SlurmRuntime:
 
     def start(
         self, specs: tuple[Spec, ...], generation: int, logs: Sequence[Path], post: Callable[[Exited | Located], None]
-    ) -> tuple[StepRank, ...]:
+    ) -> tuple[StepTask, ...]:
         hosts = [spec.place for spec in specs]
         parts = len(set(self._components.values()))
         part = host_placement.part(self._allocation, parts, self._components[hosts[0]])

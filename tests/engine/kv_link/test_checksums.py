@@ -8,7 +8,7 @@ import pytest
 from pdctl.engine.kv_link.room_state import FailureCode, KVPoll
 from pdctl.engine.kvcache.pool_geometry import Layout
 from pdctl.engine.transfer.checksum import ChecksumTransport
-from pdctl.engine.transfer.transport import Around, Op, TransferPlan, Transport
+from pdctl.engine.transfer.transport import Op, TransferPlan, Transport, TransportWrapper
 from tests.cases import for_each
 from tests.engine.kv_link.rig import bootstrap, decode_side, geometry, pages, prefill_side
 from tests.engine.kv_link.rooms import failed, open_room, run_room
@@ -17,7 +17,7 @@ from tests.engine.transfer.backends import BACKENDS
 SRC, DST = pages(1, 2, 5, 7), pages(4, 9, 8, 3)
 
 
-class Spoilt(Around):
+class Spoilt(TransportWrapper):
     """Behind every write comes one of a wrong page over `victim`."""
 
     def __init__(self, inner: Transport, victim: int) -> None:

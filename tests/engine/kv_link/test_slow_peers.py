@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from pdctl.engine.kv_link.room_state import FailureCode, KVPoll
-from pdctl.engine.transfer.transport import Around, Op, TransferPlan, Transport
+from pdctl.engine.transfer.transport import Op, TransferPlan, Transport, TransportWrapper
 from tests.engine.kv_link.rig import PATIENCE, bootstrap, decode_side, pages, prefill_side
 from tests.engine.kv_link.rooms import failed, open_room, run_room
 
 
-class Mired(Around):
+class Mired(TransportWrapper):
     """The first peer that is written to takes nothing until `free`."""
 
     def __init__(self, inner: Transport) -> None:

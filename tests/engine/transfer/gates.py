@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from pdctl.engine.kvcache.pool_geometry import Layout
-from pdctl.engine.transfer.transport import Around, Op, OpState, TransferPlan, Transport
+from pdctl.engine.transfer.transport import Op, OpState, TransferPlan, Transport, TransportWrapper
 from pdctl.engine.transfer.workers import Workers
 from tests.engine.transfer.backends import expected_after
 from tests.engine.transfer.far import PATIENCE, FarPool, geometry, open_pool
@@ -57,7 +57,7 @@ class Turns:
         return [op.state for op in ops]
 
 
-class Gate(Around):
+class Gate(TransportWrapper):
     """Posts and polls to some peers do not return before they are let through; nothing is copied in place."""
 
     def __init__(self, inner: Transport) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from pdctl.engine.drill.modelled_link import Link, Window
 from pdctl.engine.drill.rehearsed_parts import CLOSED, DOWN, GIVEN_UP, GONE, ShapedTransport
-from pdctl.engine.transfer.transport import Around, Op, OpState, TransferError, TransferPlan
+from pdctl.engine.transfer.transport import Op, OpState, TransferError, TransferPlan, TransportWrapper
 from tests.engine.transfer.backends import BACKENDS
 from tests.engine.transfer.far import FarPool, geometry, item, pair
 
@@ -26,7 +26,7 @@ class Clock:
         return self.now
 
 
-class Slow(Around):
+class Slow(TransportWrapper):
     """Its operations run until the test says how they ended, as those of a transport over TCP do."""
 
     refuses = ""
