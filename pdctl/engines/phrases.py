@@ -27,6 +27,7 @@ _TIMED_OUT = re.compile(
     r" timed out after (?P<seconds>[\d.]+)s in KVPoll\.(?P<state>\w+)(?: \(limit (?P<limit>[\d.]+)s\))?"
 )
 _PREFILL_OVERDUE = re.compile(r"total_ms=\S*: prefill \S+ did not finish within ")
+_LEG_LOST = re.compile(r"\b(?P<leg>prefill|decode) https?://\S+ (?:closed the connection|no connection)")
 _LEG_ANSWERED = re.compile(r"\b(?P<leg>prefill|decode) (?P<url>https?://\S+) answered (?P<status>[45]\d\d)\b")
 _LATENCY = re.compile(r"'e2e_latency': (\d+(?:\.\d+)?)")
 _SEVERAL_SAMPLES = re.compile(r"""['"]n['"]: ?(?:[2-9]|[1-9]\d)\b|\bn=(?:[2-9]|[1-9]\d)\b""")
@@ -70,6 +71,12 @@ def timed_out(text: str) -> TimedOut | None:
 def prefill_overdue(text: str) -> bool:
     """The router ended the room because the prefill had not finished in time."""
     return _PREFILL_OVERDUE.search(text) is not None
+
+
+def lost_leg(text: str) -> str:
+    """ "prefill" or "decode", where pdctl's router says that it lost the connection to it; else ""."""
+    found = _LEG_LOST.search(text)
+    return found["leg"] if found else ""
 
 
 def leg_answer(text: str) -> LegAnswer | None:

@@ -79,6 +79,8 @@ class Speech:
                 message = line[at:].decode("utf-8", "replace")
             found = entry.read(message)
             if found is not None:
+                if b" HTTP/" in line and "HTTP/" not in entry.row.pattern and _ACCESS_END.search(line, at):
+                    return None  # an access line, whatever its client wrote into a header that uvicorn believes
                 values = {name: value for name, value in found.groupdict().items() if value is not None}
                 if "room" in values and numerals.whole(values["room"]) is None:
                     return None  # no room has such a number: the line is somebody's garbage
@@ -103,6 +105,8 @@ def lead(pattern: str) -> bytes:
     return re.sub(r"\\(.)", r"\1", found[0], flags=re.DOTALL).encode()
 
 
+# What uvicorn writes behind the client's address, which X-Forwarded-For may have set.
+_ACCESS_END = re.compile(rb' - "[A-Z]{3,10} [^\s"]* HTTP/\d(?:\.\d)?" \d{3}(?: [A-Za-z -]{1,40})?$')
 # Characters that stand for themselves, none that a quantifier behind it lets be missing.
 _LITERAL = re.compile(r"(?:(?:[^\\.^$*+?{}\[\]|()]|\\[^0-9A-Za-z])(?![*?{]))*", re.DOTALL)
 # `(?:Prefill|Decode) batch`: words alone, nothing that repeats.

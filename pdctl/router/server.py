@@ -227,7 +227,7 @@ class ClientConnection(asyncio.Protocol):
         elif len(self._waiting) < MAX_PIPELINED:
             self._waiting.append(exchange)
         else:
-            self.cut()
+            self._end_behind()
 
     def write(self, data: bytes) -> None:
         if self._transport is not None:
@@ -307,8 +307,17 @@ class ClientConnection(asyncio.Protocol):
             if self._transport.can_write_eof():
                 self._transport.write_eof()
             self.deadline = self._server.now() + LINGER
+        elif self._current is not None:
+            self._end_behind()
         else:
             self.cut()
+
+    def _end_behind(self) -> None:
+        """Answer what was asked before, then close: what follows is no request, or one too many."""
+        self._refused = True
+        last = self._waiting[-1] if self._waiting else self._current
+        if last is not None:
+            last.keep_alive = False
 
 
 class ClientServer:

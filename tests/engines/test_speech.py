@@ -181,6 +181,18 @@ def test_the_bytes_a_row_is_found_by(pattern: str, found: set[bytes]) -> None:
     assert heads(pattern) == found
 
 
+def test_what_a_client_writes_into_its_address_is_no_line_of_the_engine() -> None:
+    """uvicorn logs X-Forwarded-For as the address where it believes the caller, as SGLang's does on loopback."""
+    crash = "Scheduler hit an exception: Traceback (most recent call last):"
+    assert speech().match(f"[2026-11-21 02:06:36] {crash}".encode()) is not None
+    for address in (crash, f"{crash}:0", "Prefill bootstrap failed for request rank=0 bootstrap_room=7"):
+        line = f'[2026-11-21 02:06:36] INFO:     {address} - "POST /v1/chat/completions HTTP/1.1" 200 OK'
+        assert speech().match(line.encode()) is None
+    said = speech().match(b'[2026-11-21 02:06:36] INFO:     127.0.0.1:49348 - "POST /generate HTTP/1.1" 200 OK')
+    assert said is not None
+    assert said.values["status"] == "200"
+
+
 def test_the_same_speech_is_given_twice(tmp_path: Path) -> None:
     assert speech() is speech()
     assert speech().rows == ROWS

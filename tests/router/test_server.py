@@ -46,6 +46,27 @@ def test_pipelined_requests_are_answered_in_order() -> None:
     asyncio.run(scenario())
 
 
+def test_what_follows_a_request_does_not_cost_it_its_answer() -> None:
+    """Bytes that are no request, and more requests than may wait: what was asked before is answered, then it closes."""
+
+    async def scenario() -> None:
+        async with fleet() as made:
+            for junk in (b"X", b"\0", b"JUNK\r\n\r\n"):
+                async with made.client() as client:
+                    made.decodes[0].script = [after(0.05, fine)]
+                    client.writer.write(request() + junk)
+                    assert (await client.answer()).status == 200
+                    assert await closed(client) == b""
+            async with made.client() as client:
+                made.decodes[0].script = [after(0.05, fine)]
+                client.writer.write(request() + b"GET /nowhere HTTP/1.1\r\nHost: a\r\n\r\n" * 40)
+                answers = [await client.answer() for _ in range(17)]
+                assert [one.status for one in answers] == [200] + [404] * 16
+                assert await closed(client) == b""
+
+    asyncio.run(scenario())
+
+
 def test_a_body_may_come_in_chunks_and_drops() -> None:
     async def scenario() -> None:
         async with fleet() as made, made.client() as client:

@@ -401,3 +401,22 @@ def test_a_rank_that_does_not_answer_is_the_prefills(tmp_path: Path, silent: boo
     assert code(room) == wanted
     assert room.cause is not None
     assert (room.cause.side, room.cause.instance) == ("prefill", "p0")
+
+
+def test_a_decode_that_was_killed_while_it_answered(tmp_path: Path) -> None:
+    """Our router names the room and which of its connections broke; the launcher writes the end a moment later."""
+    where = f"room={ROOM} rid=r request_id=r attempt=1 prefill={P0} decode={D0}"
+    router = [
+        f"{at(10)} Dispatch {where} bootstrap=127.0.0.1:8998 path=/generate",
+        f"{at(14)} WARNING Finish {where} status=200 outcome=broken prefill_ms=12.2 first_byte_ms=12.1 "
+        f"total_ms=4000.5: decode {D0} closed the connection in the middle of its answer",
+    ]
+    decode = [
+        *d0(sending(11, ROOM), f"{at(12)} room={ROOM} KV cache arrived rid='x' pages=1 bytes=32768 seconds=0.007810 "
+            "from=127.0.0.1:8998", until=13),
+        f"{at(14)} pdctl: d0 generation 1 was killed by SIGKILL (from outside, or OOM-killed: see dmesg)",
+    ]  # fmt: skip
+    room = pasted.room(tmp_path, ROOM, router=router, p0=p0(*got_info(11, ROOM)), d0=decode)
+    assert code(room) == "PD704"
+    assert room.cause is not None
+    assert "killed by SIGKILL" in room.cause.why

@@ -91,6 +91,7 @@ class Follower:
         guard_threads(lambda reason: loop.call_soon_threadsafe(self._ranks.lose, reason))
         config = uvicorn.Config(
             self._health, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False,
+            proxy_headers=False,
             timeout_graceful_shutdown=GOODBYE_WITHIN,
         )  # fmt: skip
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

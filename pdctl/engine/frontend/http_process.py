@@ -95,6 +95,7 @@ def listener(app: ASGIApp, args: ServerArgs) -> Listener:
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=GOODBYE_WITHIN,
         server_header=False,
+        proxy_headers=False,  # who calls is who connected: a header of a client's would stand in the log as its address
     )
     configure_access(args)
     # Its own lines about a socket say less than the one `HttpProcess` writes.

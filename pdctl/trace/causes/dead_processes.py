@@ -221,6 +221,9 @@ def _in_time(case: Case, death: DeathProof) -> bool:
 
 def _legs_broken(case: Case) -> list[Event]:
     """The lines in which the router lost the decode, when that is how every attempt this room can be ended."""
+    own = [event for event in case.room_events.by("router") if is_failure(event)]
+    if own and all(phrases.lost_leg(event.text) == "decode" for event in own):
+        return own  # it names the room, which was one attempt
     lost = [[event for event in one.lines if event.proves(Sign.DECODE_LEG_BROKE)] for one in case.joined.attempts]
     return [events[0] for events in lost] if lost and all(lost) else []
 
