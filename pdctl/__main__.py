@@ -27,7 +27,11 @@ def main() -> None:
     if argv in (["--version"], ["-V"]):
         from pdctl import __version__
 
-        sys.stdout.write(f"pdctl {__version__}\n")
+        try:
+            print(f"pdctl {__version__}", flush=True)  # noqa: T201
+        except OSError as error:  # a full disk, or a reader that left
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            sys.exit(0 if isinstance(error, BrokenPipeError) else f"error: standard output: {error.strerror}")
         return
     if argv[:1] == ["-m"]:  # how a one-file build starts its own modules
         from pdctl.program import run_module

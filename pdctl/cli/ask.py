@@ -48,7 +48,9 @@ def command(
     echo "The capital of France" | pdctl ask --raw --max-tokens 8
     pdctl ask --url http://127.0.0.1:8000 Hello -v
     """
-    text = sys.stdin.read() if prompt in (None, [], ["-"]) else " ".join(prompt or ())  # a sentence without quotes too
+    text = _of_stdin() if prompt in (None, [], ["-"]) else " ".join(prompt or ())  # a sentence without quotes too
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise UsageError("the prompt is not UTF-8", "type it in a UTF-8 locale (LC_ALL=C.UTF-8), or pipe UTF-8 text in")
     if not text:
         raise UsageError("the prompt is empty", 'pdctl ask "Repeat: the red fox"')
     source, key = _source(run, url, key_env)
@@ -63,6 +65,11 @@ def command(
     except KeyboardInterrupt:
         term.out().write()
         reraise(signal.SIGINT)
+
+
+def _of_stdin() -> str:
+    """As UTF-8, whatever the locale says of this terminal."""
+    return sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
 
 
 def _source(name: str | None, url: str | None, key_env: str) -> tuple[AnswerSource, str]:

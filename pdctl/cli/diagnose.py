@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path  # noqa: TC003 - Typer evaluates the annotations
 from typing import TYPE_CHECKING, Annotated
@@ -80,4 +81,4 @@ def _read(sources: log_sources.Sources, reading: LogReading, verbose: bool) -> D
         progress.close()
     if verbose:
         read_stats(library, time.monotonic() - began, term.err())
-    return found
+    return replace(found, lost=sources.lost)

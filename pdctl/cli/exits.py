@@ -16,7 +16,7 @@ from pdctl import __version__, program
 from pdctl.errors import ExitCode, MissingExtraError, PdctlError, StorageError, TopologyError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import NoReturn, TextIO
 
 
@@ -124,7 +124,13 @@ def plain(error: UnicodeError) -> tuple[str, int]:
 def _plain(letter: str) -> str:
     if "\udc80" <= letter <= "\udcff":  # a byte of a name that is not text in this locale (PEP 383)
         return f"\\x{ord(letter) - 0xDC00:02x}"
-    return PLAIN.get(letter) or letter.encode("ascii", "backslashreplace").decode()
+    # As JSON escapes a letter: what goes through here may be a document.
+    return PLAIN.get(letter) or "".join(f"\\u{unit:04x}" for unit in _utf16(letter))
+
+
+def _utf16(letter: str) -> Iterator[int]:
+    data = letter.encode("utf-16-be", "surrogatepass")
+    return (int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2))
 
 
 def _silence(stream: TextIO | None = None) -> None:

@@ -47,7 +47,7 @@ def command(
         raise UsageError(f"{output} exists already", "add --force to overwrite it, or name another file")
     made = import_files(files, _variables(variables or []), name, os.environ)
     if output is None:
-        term.out().write(made.text.rstrip())
+        term.document().write(made.text.rstrip())
     else:
         try:
             output.write_text(made.text, encoding="utf-8")

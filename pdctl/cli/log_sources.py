@@ -49,11 +49,13 @@ class Sources(NamedTuple):
     """`names`: the lane of each path whose name a run's topology gives; other files are named by their stem.
 
     shown: what a path is called in answers where nobody typed it: a run's logs as `RUN/logs/router.log`.
+    lost: that lines of the run were not written, since when and why; "": all were, or nobody knows.
     """
 
     paths: tuple[str, ...]
     names: Mapping[str, str]
     shown: Mapping[str, str] = MappingProxyType({})
+    lost: str = ""
 
 
 class LogReading(NamedTuple):
@@ -79,7 +81,7 @@ def sources(paths: Sequence[str], run: str | None) -> Sources:
     from pdctl.launch.state import home
 
     files = launched.find(home(os.environ), run, OVER).log_files()
-    return Sources(tuple(files.names), files.names, files.shown)
+    return Sources(tuple(files.names), files.names, files.shown, files.lost)
 
 
 def opened(chosen: Sources) -> tuple[Log, ...]:
@@ -87,6 +89,8 @@ def opened(chosen: Sources) -> tuple[Log, ...]:
 
     stdin = sys.stdin.buffer if "-" in chosen.paths else None
     logs = open_logs(chosen.paths, names=chosen.names, stdin=stdin)
+    if chosen.lost and logs:
+        logs = (replace(logs[0], notes=(*logs[0].notes, chosen.lost)), *logs[1:])
     if not chosen.shown:
         return logs
     return tuple(replace(log, parts=tuple(_called(part, chosen.shown) for part in log.parts)) for log in logs)

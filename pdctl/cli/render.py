@@ -75,7 +75,7 @@ def kubernetes(
 def write_stream(objects: Sequence[Object]) -> None:
     from pdctl.manifests.write.objects import stream
 
-    term.out().write(stream(objects).rstrip())
+    term.document().write(stream(objects).rstrip())
 
 
 def _keep(objects: Sequence[Object], directory: Path) -> None:

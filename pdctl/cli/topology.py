@@ -93,7 +93,7 @@ def show(
         text = to_yaml(values).rstrip()
     else:
         text = as_json({"schema": "pdctl.topology/1", "topology": document(values)})
-    term.out().write(text)
+    term.document().write(text)
 
 
 @app.command(epilog=EPILOG)

@@ -8,11 +8,11 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from pdctl.errors import NotFoundError, NotReadyError, PdctlError, UsageError
-from pdctl.launch import clusters
+from pdctl.launch import clusters, storage
 from pdctl.launch.log_tail import POLL as LOG_POLL
 from pdctl.launch.log_tail import LogFiles, history, parts
 from pdctl.launch.run import OVER, State
-from pdctl.launch.state import RunDir, find_run, load_all
+from pdctl.launch.state import RunDir, describe_ended, find_run, load_all
 from pdctl.topology.suggest import one_of
 
 if TYPE_CHECKING:
@@ -146,7 +146,11 @@ class LaunchedRun:
         if not names:
             message = f"run `{self.name}` has no logs in {self._directory.logs}"
             raise UsageError(message, "give the paths of the logs instead")
-        return LogFiles(names, {path: os.path.relpath(path, self._directory.path.parent) for path in names})
+        shown = {path: os.path.relpath(path, self._directory.path.parent) for path in names}
+        lost = storage.storage_trouble(self._directory.path, self._directory.logs)
+        if lost and not self._run.alive:
+            lost += f"; {self.name} {describe_ended(self._run)}"
+        return LogFiles(names, shown, lost)
 
     def lines(self, asked: LogQuestion) -> Iterator[Iterable[LogLine]]:
         known = [process.name for process in self._run.processes]

@@ -34,10 +34,14 @@ class LogLine:
 
 
 class LogFiles(NamedTuple):
-    """`names`: path → instance. `shown`: what a path is called in answers, as `RUN/logs/router.log`."""
+    """`names`: path → instance. `shown`: what a path is called in answers, as `RUN/logs/router.log`.
+
+    lost: that lines were not written, since when and why; "": all were, or nobody knows.
+    """
 
     names: Mapping[str, str]
     shown: Mapping[str, str]
+    lost: str = ""
 
 
 class LogQuestion(NamedTuple):

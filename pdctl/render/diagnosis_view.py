@@ -68,6 +68,8 @@ def _headline(found: Diagnosis, term: Term, zone: dt.tzinfo | None) -> list[str]
         mark, said = MARKS["unknown"], f"these logs do not tell what happened: {why}"
     elif not found.wrong and not found.served:
         mark, said = MARKS["unknown"], f"nothing wrong was found, and nothing shows that it serves: {_unserved(found)}"
+    elif found.lost and not found.wrong:
+        mark, said = MARKS["unknown"], "nothing wrong was found in what was written: lines were lost (see the note)"
     elif not found.wrong:
         mark, said = MARKS["ok"], "nothing wrong was found"
         if found.unread:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 CHECKS_SCHEMA = "pdctl.checks/1"
 SCHEMA = "pdctl.catalogue/1"
 WIDEST = 100  # columns of running text, on a wider terminal too
+NARROWEST = 40  # columns; a narrower terminal breaks the lines itself
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
 FAULTS = "PD317"
 FAMILIES = {
@@ -76,11 +77,15 @@ def show(entry: Entry, term: Term) -> None:
     term.write(f"{head}  {term.style(entry.severity.value, COLOURS[entry.severity])}")
     for paragraph in (headline(entry), story(entry)[0]):
         term.write()
-        for line in textwrap.wrap(paragraph, min(term.width, WIDEST), break_on_hyphens=False, break_long_words=False):
+        for line in textwrap.wrap(
+            paragraph, max(NARROWEST, min(term.width, WIDEST)), break_on_hyphens=False, break_long_words=False
+        ):
             term.write(line)
     term.write()
     for name, text in _facts(entry):
-        lines = textwrap.wrap(text, min(term.width, WIDEST) - 12, break_on_hyphens=False, break_long_words=False)
+        lines = textwrap.wrap(
+            text, max(NARROWEST, min(term.width, WIDEST)) - 12, break_on_hyphens=False, break_long_words=False
+        )
         for at, line in enumerate(lines):
             term.write(f"{term.style(name.ljust(11), 'dim') if at == 0 else ' ' * 11} {line}")
     rows = faults() if entry.code == FAULTS else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import sys
@@ -54,6 +55,13 @@ class Term:
 
 def out() -> Term:
     """Answers."""
+    return Term(sys.stdout)
+
+
+def document() -> Term:
+    """A YAML document: UTF-8 whatever the locale says, for another encoding would write other values."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     return Term(sys.stdout)
 
 

@@ -128,6 +128,7 @@ class Diagnosis:
     notes: tuple[str, ...]
     window: tuple[float, float] | None = None  # lines outside do not count, epoch; ±inf where an end was not given
     empty: bool = False  # no line was written in it
+    lost: str = ""  # that lines were not written, since when and why
 
     @property
     def wrong(self) -> bool:
@@ -154,7 +155,7 @@ class Diagnosis:
 
     @property
     def fine(self) -> bool:
-        return self.told and self.served and not self.wrong
+        return self.told and self.served and not self.wrong and not self.lost
 
     @property
     def unread(self) -> tuple[str, ...]:
