@@ -63,7 +63,7 @@ import runpy, sys
 class Told:
     def __init__(self, given): self.given = given
     def __getattr__(self, name):
-        if name.startswith("read"):
+        if name == "buffer":
             print("reading", flush=True)
         return getattr(self.given, name)
 sys.stdin = Told(sys.stdin)
