@@ -124,6 +124,8 @@ def plain(error: UnicodeError) -> tuple[str, int]:
 def _plain(letter: str) -> str:
     if "\udc80" <= letter <= "\udcff":  # a byte of a name that is not text in this locale (PEP 383)
         return f"\\x{ord(letter) - 0xDC00:02x}"
+    if letter.isascii():
+        return letter
     # As JSON escapes a letter: what goes through here may be a document.
     return PLAIN.get(letter) or "".join(f"\\u{unit:04x}" for unit in _utf16(letter))
 
