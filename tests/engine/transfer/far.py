@@ -74,7 +74,8 @@ class FarPool:
 
     def kill(self) -> None:
         if self.process.pid is not None and self.process.is_alive():
-            os.kill(self.process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it may have ended since, and another process reaps it
+                os.kill(self.process.pid, signal.SIGKILL)
         self.process.join(PATIENCE)
 
     def close(self) -> None:
