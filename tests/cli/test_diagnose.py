@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import jsonschema
 import pytest
 
-from pdctl.launch import preflight
+from pdctl.launch import preflight, storage
 from pdctl.launch.run import State
 from pdctl.launch.run_opening import open_run
 from pdctl.logs.collector_format import without_colour
@@ -179,3 +179,17 @@ def test_a_run_is_diagnosed_by_name_or_as_the_latest(verb: Verb, tmp_path: Path)
         assert [(death["instance"], death["code"], len(death["room_ids"])) for death in told["deaths"]] == [
             ("decode-0", "PD704", 2)
         ]
+
+
+def test_nothing_is_called_fine_where_lines_of_the_run_were_lost(verb: Verb, tmp_path: Path) -> None:
+    """The supervisor's notice says so: what was written looks healthy."""
+    opened = open_run(tmp_path / "home", "blue", deploy(), QUICK, check=preflight.check, argv=("pdctl", "launch"))
+    os.close(opened.lock)
+    for log, name in (("prefill0", "prefill-0"), ("decode0", "decode-0")):
+        shutil.copy(HEALTHY / f"{log}.log", opened.directory.log(name))
+    opened.directory.save(replace(opened.run, state=State.STOPPED))
+    assert verb("diagnose", "--run", "blue") == 0
+    storage.write(opened.directory.path, storage.Notice(1.0, "No space left on device", "/var/log/pdctl"))
+    assert verb("diagnose", "--run", "blue") == 4
+    assert "nothing wrong was found in what was written" in verb.out
+    assert "No space left on device (/var/log/pdctl)" in without_colour(verb.out.encode()).decode()

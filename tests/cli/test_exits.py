@@ -184,3 +184,41 @@ def test_a_report_that_cannot_be_written_is_printed(
     assert error.startswith("error: this is a bug in pdctl: ZeroDivisionError")
     assert "report: above, because it could not be written" in error
     assert "test_exits.py" in error
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_version_that_cannot_be_written_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pdctl", "--version"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+            check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "error: standard output: No space left on device\n")
+
+
+def test_a_prompt_is_utf_8_whatever_the_locale_says() -> None:
+    """Nobody listens at the URL: what matters is that the prompt was read, and what is no text is refused before."""
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    for prompt, code, said in (("grün".encode(), 4, "connection refused"), (b"gr\xfcn", 2, "the prompt is not UTF-8")):
+        done = subprocess.run(
+            [sys.executable, "-m", "pdctl", "ask", "--url", "http://127.0.0.1:9", "-"], input=prompt, env=ascii_only,
+            capture_output=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert said in done.stderr.decode(), done
+        assert done.returncode == code
+
+
+def test_a_yaml_document_is_utf_8_whatever_the_locale_says(tmp_path: Path) -> None:
+    server = "python3 -m sglang.launch_server --model-path /models/Größe --disaggregation-mode"
+    script = tmp_path / "start.sh"
+    script.write_text(
+        f"{server} prefill --port 30000\n{server} decode --port 30001\npython3 -m sglang_router.launch_router "
+        "--pd-disaggregation --prefill http://127.0.0.1:30000 8998 --decode http://127.0.0.1:30001\n",
+        encoding="utf-8",
+    )
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pdctl", "import", str(script)], env=ascii_only, capture_output=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert "path: /models/Größe" in done.stdout.decode()

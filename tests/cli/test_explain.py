@@ -68,3 +68,11 @@ def test_a_mistake_is_answered_with_the_way_out(argv: tuple[str, ...], said: str
     assert done.returncode == 2
     assert said in done.stderr
     assert not done.stdout
+
+
+@pytest.mark.parametrize("columns", ["1", "10", "400"])
+def test_any_width_of_a_terminal_will_do(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    done = explain("PD201")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "bootstrap-port-null" in done.stdout

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pdctl.catalogue.entry import Severity
 from pdctl.doctor.check import Unknown, finding
 from pdctl.doctor.static.written_check import written
-from pdctl.engines.kinds import MINI_LB_FLAG, RELEASED
+from pdctl.engines.kinds import MINI_LB_FLAG, RELEASED, router_kind
 from pdctl.engines.routers import arguments as routers
 from pdctl.engines.sglang.arguments import any_choices, choices, gap
 from pdctl.engines.sglang.behaviour import ONLY_ROUND_ROBIN_FOLLOWS_ROOM, RANK_OF_ROOM_CHECKED
@@ -164,7 +164,9 @@ def _unknown_to_routers(servers: Servers) -> Iterator[Finding]:
 
 def _old_mini_lb(router: RouterLine) -> bool:
     """`python -m sglang.srt.disaggregation.mini_lb` of releases before 0.5.3 took flags of its own."""
-    return router.kind == MINI_LB_FLAG and not router.flags.has(MINI_LB_FLAG)
+    known = router_kind(router.kind)
+    wants_flag = known is not None and f"--{MINI_LB_FLAG}" in known.flags
+    return wants_flag and not router.flags.has(MINI_LB_FLAG)
 
 
 FORCE = "SGLANG_DISAGGREGATION_FORCE_QUERY_PREFILL_DP_RANK"

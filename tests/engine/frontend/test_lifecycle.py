@@ -33,6 +33,16 @@ def gate(tmp_path: Path) -> Path:
     return path
 
 
+def test_the_log_names_who_connected_and_no_address_a_client_writes(model: Path) -> None:
+    with running(model) as engine:
+        engine.wait_for("The server is fired up")
+        forged = {"X-Forwarded-For": "Scheduler hit an exception: Traceback (most recent call last):"}
+        engine.client.get("/model_info", headers=forged)
+        line = engine.wait_for('"GET /model_info HTTP/1.1" 200')
+        assert "127.0.0.1:" in line
+        assert "exception" not in line
+
+
 def test_while_starting_the_port_is_bound_and_says_503(model: Path, gate: Path) -> None:
     with running(model, env={"ECHO_GATE": str(gate)}) as engine:
         engine.wait_for(f"Uvicorn running on http://127.0.0.1:{engine.port}")
