@@ -13,9 +13,10 @@ import orjson
 
 from pdctl.errors import UsageError
 from pdctl.router import documents
+from pdctl.router.attempt import passed_on
 from pdctl.router.body import GenerationBody
 from pdctl.router.documents import CONTENT_TYPE, exposition
-from pdctl.router.exchange import JSON, Exchange
+from pdctl.router.exchange import Exchange
 from pdctl.router.log import logger
 from pdctl.router.registry import PortSource, Registry, Worker, WorkerPair, WorkerRole
 from pdctl.router.room_ledger import SCHEMA as ROOMS
@@ -216,27 +217,30 @@ class Management:
         """The first worker's answer; a worker of sglang 0.5.3 knows only the get_ spelling."""
         target = exchange.path.decode()
         answer = await self._fanout.first(target)
-        if (answer is None or not answer.ok) and target == "/model_info":
+        if target == "/model_info" and answer is not None and answer.reply is not None and answer.reply.status == 404:
             answer = await self._fanout.first("/get_model_info")
         if answer is None or answer.reply is None:
             reason = "no worker is registered" if answer is None else f"{answer.worker.url} {answer.error}"
             exchange.refuse(503, reason, "no_worker")
         else:
-            exchange.respond(answer.reply.status, JSON, answer.reply.body)
+            exchange.respond(answer.reply.status, passed_on(answer.reply.headers), answer.reply.body)
 
     async def _server_info(self, exchange: Exchange, rest: str) -> None:
         """Every worker's own, by role (the shape of mini_lb, which benchmark clients read)."""
         found: dict[str, list[Any]] = {}
+        every: list[WorkerAnswer] = []
         for role in WorkerRole:
             answers = await self._fanout.every("GET", "/server_info", role=role)
             if any(one.reply is not None and one.reply.status == 404 for one in answers):
                 answers = await self._fanout.every("GET", "/get_server_info", role=role)
             found[role.value] = [one.value() for one in answers]
+            every += answers
         states = [
             state for one in found["decode"] if isinstance(one, dict) for state in one.get("internal_states") or ()
         ]
         head = {"schema": "pdctl.router.server_info/1", **documents.rehearsal(self._registry)}
-        exchange.json(200, {**head, **found, "internal_states": states})
+        status = 200 if not every or any(one.ok for one in every) else _failure(every)
+        exchange.json(status, {**head, **found, "internal_states": states})
 
     async def _flush_cache(self, exchange: Exchange, rest: str) -> None:
         query = "?" + quote(exchange.query, safe=QUERY) if exchange.query else ""
@@ -259,7 +263,14 @@ def _report(exchange: Exchange, answers: list[WorkerAnswer]) -> None:
         for one in answers
     ]
     good = bool(answers) and all(one.ok for one in answers)
-    exchange.json(200 if good else 502, {"schema": "pdctl.router.manage/1", "success": good, "workers": results})
+    body = {"schema": "pdctl.router.manage/1", "success": good, "workers": results}
+    exchange.json(200 if good else _failure(answers), body)
+
+
+def _failure(answers: list[WorkerAnswer]) -> int:
+    """The status for what failed at some worker: what the workers said where that is a 4xx, as for a generation."""
+    failed = [one.reply.status if one.reply else 502 for one in answers if not one.ok]
+    return failed[0] if failed and all(400 <= status < 500 for status in failed) else 502
 
 
 def _worker_spec(raw: bytes) -> tuple[WorkerRole, Origin, int | None]:
@@ -309,16 +320,18 @@ class Fanout:
         return list(await asyncio.gather(*(self._one(worker, method, target, body, admin) for worker in chosen)))
 
     async def first(self, target: str) -> WorkerAnswer | None:
-        """The first usable worker that answers 200; prefills before decodes."""
+        """The first worker that answers 200, prefills before decodes and usable ones first; else the first answer."""
         workers = sorted(
             self._registry.workers.values(), key=lambda one: (not one.usable, one.role is WorkerRole.DECODE)
         )
-        answer = None
+        best = None
         for worker in workers:
             answer = await self._one(worker, "GET", target, b"")
             if answer.ok:
-                break
-        return answer
+                return answer
+            if best is None or best.reply is None:
+                best = answer
+        return best
 
     async def _one(self, worker: Worker, method: str, target: str, body: bytes, admin: bool = True) -> WorkerAnswer:
         headers = self._args.signed(method, target, body) if admin else self._args.bearer

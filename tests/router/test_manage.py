@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.router.fleet import Fleet, fleet, until
-from tests.router.workers import Worker, hang, status
+from tests.router.workers import Way, Worker, close, hang, status
 
 
 def test_workers_have_sglang_routers_shape() -> None:
@@ -292,5 +292,50 @@ def test_what_the_workers_know_is_asked_of_them() -> None:
             answer = await made.ask("POST", "/flush_cache")
             assert answer.status == 502
             assert not answer.json()["success"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("code", [400, 401, 403])
+def test_what_workers_refuse_is_passed_on(code: int) -> None:
+    async def scenario() -> None:
+        async with fleet(1, 1) as made:
+            paths = ("/abort_request", "/flush_cache", "/v1/models", "/model_info", "/server_info")
+            for worker in made.workers:
+                worker.others = dict.fromkeys((*paths, "/get_server_info"), status(code, "not like this"))
+            for path in paths:
+                method = "POST" if path in ("/abort_request", "/flush_cache") else "GET"
+                answer = await made.ask(method, path, {"rid": "x"} if method == "POST" else b"")
+                assert answer.status == code, path
+                assert b"not like this" in answer.body, path
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_fails_is_told_apart_from_one_that_refuses() -> None:
+    async def scenario() -> None:
+        async with fleet(1, 1) as made:
+            made.prefills[0].others["/flush_cache"] = status(400, "requests are running")
+            answer = await made.ask("POST", "/flush_cache")
+            assert (answer.status, answer.json()["success"]) == (400, False)
+            assert sorted(one["status"] for one in answer.json()["workers"]) == [200, 400]
+            made.decodes[0].others["/flush_cache"] = status(500)
+            assert (await made.ask("POST", "/flush_cache")).status == 502
+            made.prefills[0].others["/server_info"] = status(500)
+            assert (await made.ask("GET", "/server_info")).status == 200  # the decode answered
+
+    asyncio.run(scenario())
+
+
+def test_the_first_answer_counts_where_no_worker_has_a_good_one() -> None:
+    async def text(way: Way) -> None:
+        await way.send(b"HTTP/1.1 401 X\r\ncontent-type: text/plain\r\ncontent-length: 3\r\n\r\nkey")
+
+    async def scenario() -> None:
+        async with fleet(1, 1) as made:
+            made.prefills[0].others["/v1/models"] = text
+            made.decodes[0].others["/v1/models"] = close
+            answer = await made.ask("GET", "/v1/models")
+            assert (answer.status, answer.headers["content-type"], answer.body) == (401, "text/plain", b"key")
 
     asyncio.run(scenario())

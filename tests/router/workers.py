@@ -126,7 +126,10 @@ def after(delay: float, then: Behaviour) -> Behaviour:
 
 
 class Worker:
-    """`script` holds the behaviours of the next generations, `usual` the one after them; `info` is /server_info."""
+    """`script` holds the behaviours of the next generations, `usual` the one after them; `info` is /server_info.
+
+    `others` has the behaviours of other paths.
+    """
 
     def __init__(self, role: str) -> None:
         self.role = role
@@ -134,6 +137,7 @@ class Worker:
         self.aborts: list[str] = []
         self.script: list[Behaviour] = []
         self.usual: Behaviour = fine
+        self.others: dict[str, Behaviour] = {}  # by path: what is answered there instead
         self.healthy = 200
         self.info_paths = ("/server_info",)
         self.ready = 0
@@ -194,6 +198,8 @@ class Worker:
         if path in GENERATION:
             behaviour = self.script.pop(0) if self.script else self.usual
             await behaviour(way)
+        elif path in self.others:
+            await self.others[path](way)
         elif path in self.info_paths:
             await way.json(200, self.info)
         elif path == "/health":
