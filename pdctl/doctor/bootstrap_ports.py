@@ -27,7 +27,7 @@ WILDCARD = frozenset({"0.0.0.0", "::"})
 DECODE_DEFAULT = "decode-default"
 ANNOTATION = "sglang.ai/bootstrap-port"
 NULL = "null"
-STRANGER = "a bootstrap server of no prefill given"
+STRANGER, NO_SERVER = "a bootstrap server of no prefill given", "no bootstrap server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,11 @@ class PortClaims:
 
     claims: tuple[Claims, ...]
     told: Mapping[tuple[str, int], str]  # where a prefill says its bootstrap server is
-    http: Mapping[tuple[str, int], str]  # where its HTTP server is
+    http: Mapping[tuple[str, int], str]  # where the HTTP server of an engine or of the router is
     seen: Mapping[tuple[str, int], Bootstrap]
 
     def listener(self, host: str, port: int) -> str | None:
-        """The prefill whose bootstrap server stands at host:port; "" for nobody, None when it was not looked at.
+        """The prefill whose bootstrap server stands at host:port, or what else; "" for nobody, None: not looked at.
 
         From 0.5.18 on the server names its prefill's HTTP port, which settles it; before, the prefill's own word does.
         """
@@ -93,9 +93,18 @@ class PortClaims:
         if seen is not None and isinstance(named := seen.topology.get("prefill_http_port"), int):
             return self.http.get((at, named), STRANGER)
         told = self.told.get((at, port))
-        if told is not None or seen is None:
+        if told is not None or seen is None or not seen.asked:
             return told
-        return STRANGER if seen.reached else ""
+        return STRANGER if seen.style else NO_SERVER if seen.reached else ""
+
+    def said_of(self, host: str, port: int) -> str:
+        """Who stands at host:port, as a clause."""
+        who, seen = self.listener(host, port), self.seen.get((machine(host), port))
+        if who is None:
+            return "who listens there was not looked at"
+        if seen is None or seen.style or seen.serves not in ("engine", "http"):
+            return f"{who or 'nobody'} listens there"
+        return answers_http(seen, self.http.get((machine(host), port), ""))
 
     def landings(self, claim: Claims, decodes: Iterable[Engine]) -> tuple[Landing, ...]:
         """Where each decode would take the rooms of a prefill whose port is null."""
@@ -123,7 +132,15 @@ def port_claims(facts: Facts, routed: bool = False) -> PortClaims:
         if engine.endpoint.role == "prefill"
     )
     told = {(machine(claim.host), claim.truth): claim.prefill for claim in reversed(found) if claim.truth is not None}
-    http = {(machine(claim.host), claim.http_port): claim.prefill for claim in reversed(found)}
+    http = {
+        (machine(host), port): engine.endpoint.name
+        for engine in reversed(facts.engines)
+        for host, port in (address(engine.endpoint.url),)
+    }
+    http |= {(machine(claim.host), claim.http_port): claim.prefill for claim in reversed(found)}
+    if routed and facts.router is not None:
+        host, port = address(facts.router.url)
+        http.setdefault((machine(host), port), "the router")
     return PortClaims(found, told, http, seen)
 
 
@@ -141,6 +158,13 @@ def _claims(engine: Engine, worker: RouterWorker | None, answered: tuple[int, ..
         routed=worker is not None,
         router=worker.bootstrap_port if worker is not None and worker.bootstrap_known else None,
     )
+
+
+def answers_http(seen: Bootstrap, name: str) -> str:
+    """What an HTTP server says that stands where a bootstrap server should; `name`: whose it is, if known."""
+    whose = name or ("an engine" if seen.serves == "engine" else "another server")
+    status = f" (GET /route: {seen.route.status})" if seen.route is not None and seen.route.status else ""
+    return f"port {seen.port} answers HTTP as {whose}, not as a bootstrap server{status}"
 
 
 def annotated(facts: Facts) -> Mapping[str, int]:
@@ -197,6 +221,7 @@ def plain(url: str) -> str:
     return url.rstrip("/")
 
 
+@lru_cache(maxsize=8192)
 def address(url: str) -> tuple[str, int]:
     """Host (without brackets) and port of a URL; port 0 where it has none that can be read."""
     host, port = host_and_port(url)

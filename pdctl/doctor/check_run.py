@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.catalogue import book
@@ -49,6 +50,7 @@ UNLIKE = ("PD302", "PD303", "PD304", "PD305", "PD306", "PD308", "PD309", "PD310"
           "PD316")  # fmt: skip
 ROLE, DOWN, FAR = "PD301", "PD604", "PD901"
 ROOMS = ("PD701", "PD702", "PD703", "PD708", "PD409")
+NOBODY: frozenset[str] = frozenset()
 GONE = ("PD704", "PD705", "PD709", "PD710")
 NETWORK = ("PD401", "PD402", "PD403", "PD404", "PD405", "PD407", "PD408")
 
@@ -259,15 +261,18 @@ ROWS: tuple[ExplanationRow, ...] = (
     ExplanationRow("PD604", ("PD704", "PD705", "PD709"), CauseReach.SAME),
 )
 
+ROWS_OF = {row.effect: [other for other in ROWS if other.effect == row.effect] for row in ROWS}
+
 
 def fold(findings: Iterable[Finding], facts: Facts) -> tuple[Finding, ...]:
     """Causes first, the severest on top, in the catalogue's order; then what they explain."""
     ordered = sorted(_crowds(list(findings)), key=lambda one: (ORDER.index(one.severity), one.code))
-    peers = _peers(facts)
-    causes = {id(one): _causes(one, ordered, peers) for one in ordered}
-    roots = [one for one in ordered if not causes[id(one)]]
-    rest = [_explained(one, _roots(one, causes)) for one in ordered if causes[id(one)]]
-    return (*roots, *rest)
+    web = Explanations(ordered, _peers(facts))
+    causes = [web.causes(one) for one in ordered]
+    return (
+        *(one for one, found in zip(ordered, causes, strict=True) if not found),
+        *(_explained(one, found) for one, found in zip(ordered, causes, strict=True) if found),
+    )
 
 
 def _crowds(findings: Sequence[Finding]) -> Iterator[Finding]:
@@ -285,23 +290,80 @@ def _crowds(findings: Sequence[Finding]) -> Iterator[Finding]:
         yield replace(first, instance="", headline=headline, evidence=evidence)
 
 
-def _causes(effect: Finding, all_: Sequence[Finding], peers: Mapping[str, frozenset[str]]) -> list[Finding]:
-    found = [
-        cause
-        for row in ROWS
-        if row.effect == effect.code
-        for cause in all_
-        if cause.code in row.causes and not cause.suppressed and _concerns(row.reach, cause, effect, peers)
-    ]
-    return list({id(one): one for one in found}.values())
+@dataclass(frozen=True, slots=True)
+class RootCauses:
+    """The causes at the ends of the chains that lead to a finding: at its own instance, and elsewhere. By identity."""
+
+    own: Mapping[int, Finding]
+    shared: Mapping[int, Finding]
+
+    def __len__(self) -> int:
+        return len(self.shared) + sum(key not in self.shared for key in self.own)
+
+    def __iter__(self) -> Iterator[Finding]:
+        yield from self.own.values()
+        yield from (one for key, one in self.shared.items() if key not in self.own)
 
 
-def _concerns(reach: CauseReach, cause: Finding, effect: Finding, peers: Mapping[str, frozenset[str]]) -> bool:
-    """A finding without an instance is about the whole deployment; one about "prefill" about every prefill-N."""
-    if reach is CauseReach.ANY or not cause.instance:
-        return True
-    ends = {effect.instance} | (peers.get(effect.instance, frozenset()) if reach is CauseReach.PAIR else frozenset())
-    return cause.instance in ends or any(end.startswith(f"{cause.instance}-") for end in ends)
+class Explanations:
+    """Which findings explain which. Causes that all findings of a code have in common are sought once for all of them:
+    where thousands of instances are down, each pair of a cause and an effect would be millions.
+    """
+
+    def __init__(self, findings: Iterable[Finding], peers: Mapping[str, frozenset[str]]) -> None:
+        self._peers = peers
+        self._by_code: dict[str, list[Finding]] = {}
+        self._by_place: dict[tuple[str, str], list[Finding]] = {}
+        self._shared: dict[tuple[str, frozenset[str]], Mapping[int, Finding]] = {}
+        for one in findings:
+            if not one.suppressed:
+                self._by_code.setdefault(one.code, []).append(one)
+                self._by_place.setdefault((one.code, one.instance), []).append(one)
+
+    def causes(self, effect: Finding) -> RootCauses:
+        rows = ROWS_OF.get(effect.code, ())
+        near = [row for row in rows if row.reach is not CauseReach.ANY]
+        return RootCauses(self._roots(self._at((effect.instance,), near)), self._elsewhere(effect, rows))
+
+    def _elsewhere(self, effect: Finding, rows: Sequence[ExplanationRow]) -> Mapping[int, Finding]:
+        """At the other ends of its instance's pairs, of the whole deployment, or anywhere."""
+        pairs = [row for row in rows if row.reach is CauseReach.PAIR]
+        peers = self._peers.get(effect.instance, NOBODY) if pairs else NOBODY
+        key = (effect.code, peers)
+        if key not in self._shared:
+            found = [*self._at(peers, pairs)]
+            for row in rows:
+                anywhere = row.reach is CauseReach.ANY
+                for code in row.causes:
+                    found += self._by_code.get(code, ()) if anywhere else self._by_place.get((code, ""), ())
+            self._shared[key] = self._roots(found)
+        return self._shared[key]
+
+    def _at(self, instances: Iterable[str], rows: Sequence[ExplanationRow]) -> Iterator[Finding]:
+        """What concerns one of `instances`: a finding about "prefill" is about every prefill-N."""
+        for place in dict.fromkeys(place for name in instances for place in _name_and_groups(name)):
+            for code in (code for row in rows for code in row.causes):
+                yield from self._by_place.get((code, place), ())
+
+    def _roots(self, causes: Iterable[Finding]) -> Mapping[int, Finding]:
+        """Those of `causes` that nothing explains, then what explains the others. ROWS hold no circle."""
+        roots: dict[int, Finding] = {}
+        behind: dict[int, Mapping[int, Finding]] = {}
+        for one in causes:
+            found = self.causes(one)
+            if not found:
+                roots[id(one)] = one
+            behind.update((id(some), some) for some in (found.own, found.shared))
+        for some in behind.values():
+            roots.update(some)
+        return roots
+
+
+def _name_and_groups(instance: str) -> Iterator[str]:
+    """prefill-0: prefill-0 and prefill."""
+    while instance:
+        yield instance
+        instance = instance.rpartition("-")[0]
 
 
 def _peers(facts: Facts) -> dict[str, frozenset[str]]:
@@ -311,31 +373,16 @@ def _peers(facts: Facts) -> dict[str, frozenset[str]]:
         if one.kind == PAIR and one.ok is not True:
             found.setdefault(one.prefill, set()).add(one.decode)
             found.setdefault(one.decode, set()).add(one.prefill)
-    if not found:
-        by_role: dict[str, set[str]] = {"prefill": set(), "decode": set()}
-        for engine in facts.engines:
-            by_role.setdefault(engine.endpoint.role, set()).add(engine.endpoint.name)
-        found = dict.fromkeys(by_role["prefill"], by_role["decode"])
-        found |= dict.fromkeys(by_role["decode"], by_role["prefill"])
-    return {name: frozenset(others) for name, others in found.items()}
+    if found:
+        return {name: frozenset(others) for name, others in found.items()}
+    by_role: dict[str, list[str]] = {}
+    for engine in facts.engines:
+        by_role.setdefault(engine.endpoint.role, []).append(engine.endpoint.name)
+    prefills, decodes = (frozenset(by_role.get(role, ())) for role in ("prefill", "decode"))
+    return dict.fromkeys(prefills, decodes) | dict.fromkeys(decodes, prefills)
 
 
-def _roots(effect: Finding, causes: Mapping[int, Sequence[Finding]]) -> list[Finding]:
-    """The causes at the end of the chain."""
-    seen: set[int] = {id(effect)}
-    todo, ends = list(causes[id(effect)]), []
-    while todo:
-        one = todo.pop(0)
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        todo += causes[id(one)]
-        if not causes[id(one)]:
-            ends.append(one)
-    return ends
-
-
-def _explained(effect: Finding, roots: Sequence[Finding]) -> Finding:
-    said = [f"{one.code} {one.slug}" + (f" at {one.instance}" if one.instance else "") for one in roots]
-    shown = ", ".join(said[:SHOWN]) + (f" and {len(said) - SHOWN} more" if len(said) > SHOWN else "")
+def _explained(effect: Finding, causes: RootCauses) -> Finding:
+    said = [f"{one.code} {one.slug}" + (f" at {one.instance}" if one.instance else "") for one in islice(causes, SHOWN)]
+    shown = ", ".join(said) + (f" and {len(causes) - SHOWN} more" if len(causes) > SHOWN else "")
     return replace(effect, evidence=(EXPLAINED + shown, *effect.evidence))

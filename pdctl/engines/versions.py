@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from pdctl.engines import tables
@@ -39,6 +40,7 @@ def spell(version: Version) -> str:
     return ".".join(map(str, version[:3])) + "".join(f".post{number}" for number in version[3:])
 
 
+@lru_cache(maxsize=16)
 def released(package: str) -> tuple[Version, ...]:
     """The releases of a package whose sources were read, the oldest first."""
     return tuple(parse(source.version) for source in tables.sources(package))

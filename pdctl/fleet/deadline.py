@@ -31,6 +31,11 @@ class Deadline:
         return mine if self._whole is None or not mine else min(mine, self._whole.left)
 
     @property
+    def granted(self) -> float:
+        """Seconds of the widest one, which everybody who works towards it shares."""
+        return self.seconds if self._whole is None else self._whole.granted
+
+    @property
     def passed(self) -> bool:
         return self.left == 0.0
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.fleet.address import HttpTarget, Unanswered, parse, places, words
 from pdctl.fleet.deadline import SLICE, Deadline
+from pdctl.fleet.observations import UNASKED
 
 if TYPE_CHECKING:
     import ssl
@@ -30,7 +31,7 @@ MAX_HEAD = 64 * 1024  # bytes of status line and headers
 MAX_INTERIM = 8  # answers of the 1xx kind before the real one
 STEP = 4 * 1024  # bytes that h11 gets at a time; a chunk's size line or a trailer is shorter than two of them
 PLAIN = ("", "identity")
-UNASKED = "a plain one was asked for"  # nothing is unpacked: a few KiB could become gigabytes
+PLAIN_WANTED = "a plain one was asked for"  # nothing is unpacked: a few KiB could become gigabytes
 HEAD_ENDS = re.compile(rb"\n\r?\n")
 # h11 takes quadratic time to refuse a line of blanks with one of these behind (0.16: 14 s for 64 KiB).
 STRAY = re.compile(rb"[\0\v\f]|\r(?!\n)")
@@ -126,7 +127,7 @@ class Reader:
                     told = {name.decode("ascii"): value.decode("latin-1") for name, value in event.headers}
                     coding = told.get("content-encoding", "").strip().lower()
                     if coding not in PLAIN:
-                        raise Unanswered(f"its answer is compressed (content-encoding: {coding!a:.40}); {UNASKED}")
+                        raise Unanswered(f"its answer is compressed (content-encoding: {coding!a:.40}); {PLAIN_WANTED}")
                     self.status, self.headers = event.status_code, MappingProxyType(told)
                 else:
                     self.complete = True
@@ -173,7 +174,7 @@ class Call:
         self.grant(deadline)
         try:
             if deadline.passed:
-                raise Unanswered("not asked: the time for it was over")
+                raise Unanswered(f"{UNASKED} within the {deadline.granted:.3g} s granted")
             self._target = parse(url)
             self._places = list(places(self._target.host, self._target.port, deadline))
             self._unsent = memoryview(_request(self.reader, method, self._target, body, key, secret))

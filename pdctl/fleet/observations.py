@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Json = object
 PAIR, OVER_LENGTH, CANCEL, N2, BURST = "pair", "over-length", "cancel", "n2", "burst"  # kinds of canary requests
+UNASKED = "not asked"  # begins the reason why there is no answer of somebody whose turn never came
 SHOWN = 80  # characters of a command line in a sentence
 EMPTY: Mapping[str, Json] = MappingProxyType({})
 NO_VALUES: Mapping[str, float] = MappingProxyType({})
@@ -85,6 +86,11 @@ class Engine:
     clock_offset: float | None = None
 
     @property
+    def asked(self) -> bool:
+        """Whether its turn came before the time was over."""
+        return self.reached or not self.reason.startswith(UNASKED)
+
+    @property
     def version(self) -> str:
         """The SGLang release whose rules hold: `sglang_compat` of pdctl's own engine, else `version`."""
         return str(self.info.get("sglang_compat") or self.info.get("version") or "")
@@ -141,6 +147,11 @@ class Bootstrap:
     topology: Mapping[str, Json] = field(default_factory=_empty)
     ranks: tuple[RankAddress, ...] = ()
     unranked: tuple[str, ...] = ()  # "dp0 cp0 tp1 pp0: 404 …": ranks the server would not name
+
+    @property
+    def asked(self) -> bool:
+        """As of an engine."""
+        return self.reached or not self.reason.startswith(UNASKED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,13 +89,23 @@ def test_a_wildcard_that_registered_all_the_same() -> None:
     assert found(real.info(healthy(), "prefill-0", host="0.0.0.0", version="0.5.13"), "PD212") == []
 
 
-@pytest.mark.parametrize(
-    ("serves", "words"), [("engine", "an engine's HTTP server answers there"), ("http", "another HTTP server")]
-)
+@pytest.mark.parametrize(("serves", "words"), [("engine", "an engine"), ("http", "another server")])
 def test_what_answers_instead_is_named(serves: str, words: str) -> None:
     facts = real.boot(healthy(), "prefill-0", reached=True, style="", serves=serves, topology=NOTHING, ranks=())
     (one,) = found(facts, "PD205")
-    assert words in one.observed
+    assert f"port 8998 answers HTTP as {words}, not as a bootstrap server" in one.observed
+    assert one.headline.startswith("no bootstrap server answers ")
+
+
+def test_who_was_not_asked_in_time_is_neither_down_nor_unreachable() -> None:
+    late = "not asked within the 4.8 s granted"
+    facts = real.down(real.boot(healthy(), "prefill-0", reached=False, reason=late, style=""), "decode-0", late)
+    assert found(facts, "PD604") == found(facts, "PD205") == []
+    (one,) = found(facts, "PD901")
+    assert one.headline == f"1 of 3 instances were {late}"
+    assert "--timeout" in one.fix
+    status = {check.code: (check.status.value, check.reason) for check in check_run.run(facts).checks}
+    assert status["PD205"] == ("unknown", f"bootstrap servers of prefill-0: {late}")
 
 
 @pytest.mark.parametrize(

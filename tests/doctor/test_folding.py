@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from graphlib import TopologicalSorter
 
 from pdctl.catalogue.book import ENTRIES
 from pdctl.doctor import check_run
+from pdctl.doctor.check import finding
 from pdctl.doctor.facts import Facts
 from pdctl.doctor.finding import Finding
 from tests.doctor.fixtures import recorded as real
@@ -99,6 +101,35 @@ def test_a_crowd_with_one_fix_is_one_finding_that_names_them() -> None:
     assert "prefill-0, prefill-1, " in told.evidence[0]
     assert "prefill-19" in told.evidence[0]
     assert len(check_run.fold(many[:8], facts)) == 8
+
+
+def test_thousands_of_servers_that_are_down_are_told_in_time_that_grows_with_their_number() -> None:
+    """Counted in calls: a pair of a cause and an effect each would be four times as many for twice the servers."""
+
+    def calls(servers: int) -> int:
+        facts, found = healthy(), []
+        for number in range(servers):
+            name = f"prefill-{number}"
+            found += [
+                finding(code, name, observed="refused", host=name, port=1, look=name) for code in ("PD604", "PD205")
+            ]
+        count = 0
+
+        def counted(_frame: object, event: str, _arg: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(counted)
+        try:
+            told = check_run.fold(found, facts)
+        finally:
+            sys.setprofile(None)
+        assert len(told) == 2 * servers
+        named = "explained by PD604 instance-down at prefill-1, PD604 instance-down at prefill-0 and"
+        assert told[servers + 1].evidence[0] == f"{named} {servers - 2} more"
+        return count
+
+    assert calls(400) < 3 * calls(200)
 
 
 def test_rows_name_known_codes_and_go_round_in_no_circle() -> None:

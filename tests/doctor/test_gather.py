@@ -106,6 +106,24 @@ def test_a_port_that_was_given_wrong() -> None:
     assert "a bootstrap server of no prefill given listens there" in found.evidence[1]
 
 
+def test_a_bootstrap_port_that_is_the_decodes_http_port() -> None:
+    with replay(SGL23) as servers:
+        given = asking.given_endpoints((f"{servers.url(30000)},{servers.port[30002]}",), (servers.url(30002),))
+        facts = gather(Request(endpoints=given))
+    (found,) = [one for one in check_run.run(facts).findings if one.code == "PD202"]
+    said = f"port {servers.port[30002]} answers HTTP as decode-0, not as a bootstrap server"
+    assert said in found.evidence[1]
+
+
+def test_an_http_port_as_bootstrap_port_of_a_server_that_tells_nothing() -> None:
+    with replay(SGL23, without=(30000,)) as servers:
+        given = asking.given_endpoints((f"{servers.url(30000)},{servers.port[30000]}",), (servers.url(30002),))
+        facts = gather(Request(endpoints=given))
+    (found,) = [one for one in check_run.run(facts).findings if one.code == "PD206"]
+    assert found.headline.endswith("that is its HTTP port, the bootstrap server listens on another one")
+    assert found.fix.endswith(",PORT")
+
+
 @pytest.mark.parametrize("gone", [30002, 30001])
 def test_a_dead_instance_is_one_red_finding(gone: int) -> None:
     with replay(SGL23, without=(gone, *((8999,) if gone == 30001 else ()))) as servers:

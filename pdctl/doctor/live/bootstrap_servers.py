@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
-from pdctl.doctor.bootstrap_ports import WILDCARD, address, machine, plain, port_claims, workers
+from pdctl.doctor.bootstrap_ports import WILDCARD, address, answers_http, machine, plain, port_claims, workers
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.finding import names, shorten_lines
 from pdctl.doctor.live.router_ports import undecided, unread
@@ -29,15 +29,22 @@ SERVICE = (".svc", ".svc.cluster.local")  # a Kubernetes Service name, which out
 def unreachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD205: nothing that speaks as a bootstrap server answers where the prefill's own should be."""
     engines = {engine.endpoint.name: engine for engine in facts.engines}
+    ports = port_claims(facts)
     found: list[Finding] = []
     unseen: list[str] = []
+    late: dict[str, list[str]] = {}
     for claim, seen in _with_own_server(facts):
         if seen is None:
             unseen.append(claim.prefill)
+        elif not seen.asked:
+            late.setdefault(seen.reason, []).append(claim.prefill)
         elif not seen.style:
-            found.append(_unreachable(claim, seen, engines[claim.prefill]))
-    if found or not unseen:
-        return found or undecided(port_claims(facts))
+            name = ports.http.get((machine(claim.host), seen.port), "")
+            found.append(_unreachable(claim, seen, engines[claim.prefill], name))
+    if found or not (unseen or late):
+        return found or undecided(ports)
+    if late:
+        return Unknown("; ".join(f"bootstrap servers of {names(who)}: {why}" for why, who in late.items()))
     return Unknown(f"the bootstrap server of {names(unseen)} was not looked at: its port is not known")
 
 
@@ -48,9 +55,10 @@ def _with_own_server(facts: Facts) -> Iterator[tuple[Claims, Bootstrap | None]]:
         yield claim, None if claim.truth is None else ports.seen.get((machine(claim.host), claim.truth))
 
 
-def _unreachable(claim: Claims, seen: Bootstrap, engine: Engine) -> Finding:
-    what = {"engine": "an engine's HTTP server answers there", "http": "another HTTP server answers there"}
-    why = what.get(seen.serves, "something listens there that is no bootstrap server") if seen.reached else seen.reason
+def _unreachable(claim: Claims, seen: Bootstrap, engine: Engine, name: str) -> Finding:
+    """`name`: whose HTTP port it is, "" where that is not known."""
+    strange = seen.serves in ("engine", "http")
+    why = answers_http(seen, name) if strange else "no bootstrap server" if seen.reached else seen.reason
     http = "answers" if engine.reached else f"does not answer either: {engine.reason}"
     return finding(
         "PD205",

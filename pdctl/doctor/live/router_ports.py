@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pdctl.catalogue.entry import Needs
-from pdctl.doctor.bootstrap_ports import STRANGER, annotated, machine, port_claims
+from pdctl.doctor.bootstrap_ports import NO_SERVER, STRANGER, annotated, machine, port_claims
 from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.finding import names, shorten_lines
 from pdctl.doctor.router_repair import at_run_time, router_command
@@ -70,8 +70,6 @@ def _is_wrong(claim: Claims, said: int | None) -> bool:
 
 def _wrong(code: str, ports: PortClaims, claim: Claims, place: str, said: int | None) -> Finding:
     assert said is not None
-    reaches = ports.listener(claim.host, said)
-    there = "who listens there was not looked at" if reaches is None else f"{reaches or 'nobody'} listens there"
     return finding(
         code,
         claim.prefill,
@@ -79,7 +77,7 @@ def _wrong(code: str, ports: PortClaims, claim: Claims, place: str, said: int | 
         expected=port(claim),
         evidence=(
             f"{claim.url}/server_info: disaggregation_bootstrap_port {claim.server_info}",
-            f"{place}: {said}, that is {claim.host}:{said}; {there}",
+            f"{place}: {said}, that is {claim.host}:{said}; {ports.said_of(claim.host, said)}",
         ),
         url=claim.url,
         port=port(claim),
@@ -132,7 +130,7 @@ def collisions(facts: Facts) -> list[Finding] | Skipped | Unknown:
 
 def _collision(ports: PortClaims, holder: Claims, claim: Claims, number: int) -> Finding:
     winner = ports.listener(claim.host, number)
-    answers = [f"{claim.host}:{number} is answered by {winner}"] if winner else []
+    answers = [f"{claim.host}:{number} is answered by {winner}"] if winner and winner != NO_SERVER else []
     taken = {each.truth for each in ports.claims} | {each.http_port for each in ports.claims}
     free = next(candidate for candidate in range(number + 1, number + 2 + len(taken)) if candidate not in taken)
     return finding(
@@ -153,8 +151,8 @@ def http_by_flag(facts: Facts) -> list[Finding] | Skipped | Unknown:
         replace(
             _http(claim, "given"),
             headline=f"bootstrap port {claim.flag} was given for {claim.prefill}: that is its HTTP port, "
-            f"the bootstrap server listens on {port(claim)}",
-            fix=f"give the port it listens on: --prefill {claim.url},{port(claim)}",
+            f"the bootstrap server listens on {_beside_http(claim) or 'another one'}",
+            fix=f"give the port it listens on: --prefill {claim.url},{_beside_http(claim) or 'PORT'}",
         )
         for claim in ports.claims
         if _is_http(claim, claim.flag)
@@ -174,18 +172,23 @@ def _is_http(claim: Claims, said: int | None) -> bool:
     return said == claim.http_port and claim.server_info != said and said not in claim.answered
 
 
+def _beside_http(claim: Claims) -> str:
+    """The port of its bootstrap server; "" where all that is known is that it is not the HTTP port."""
+    return "" if claim.truth in (None, claim.http_port) else str(claim.truth)
+
+
 def _http(claim: Claims, place: str) -> Finding:
     return finding(
         "PD206",
         claim.prefill,
         observed=str(claim.http_port),
-        expected=port(claim),
+        expected=_beside_http(claim) or "another port",
         evidence=(
             f"{place}: {claim.http_port}, and {claim.url} is its HTTP address",
             f"{claim.url}/server_info: disaggregation_bootstrap_port {claim.server_info or 'not read'}",
         ),
         url=claim.url,
-        port=port(claim),
+        port=_beside_http(claim) or "PORT",
     )
 
 
@@ -351,6 +354,8 @@ def _way(claim: Claims, landing: Landing) -> str:
 def _who(reaches: str) -> str:
     if not reaches:
         return "where nobody listens"
+    if reaches == NO_SERVER:
+        return "which is no bootstrap server"
     return f"which is {reaches}" if reaches == STRANGER else f"which is {reaches}'s"
 
 

@@ -14,7 +14,7 @@ from pdctl.doctor.check import Check, Skipped, Unknown, finding
 from pdctl.doctor.facts import Depth
 from pdctl.doctor.finding import names, shorten_lines
 from pdctl.fleet.engine_probe import PATHS as INFO_PATHS
-from pdctl.fleet.observations import PAIR
+from pdctl.fleet.observations import PAIR, UNASKED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pdctl.fleet.observations import Ended, Engine, Holder, Host, Reply
 
 ELSEWHERE = ("not resolved", "no connection within", "unreachable", "no route", "name or service", "resolution")
-UNASKED = "not asked"  # the time was over before
 LOCKED = (401, 403)
 BROKEN = 500  # statuses from here on are a server's own trouble
 SKEW = 2.0  # seconds by which clocks must differ before a log of one-second stamps misleads
@@ -67,7 +66,7 @@ def down(facts: Facts) -> list[Finding] | Skipped | Unknown:
         if engine.endpoint.name in ended
         else _down(engine)
         for engine in facts.engines
-        if not engine.reached and not _elsewhere(engine)
+        if not engine.reached and engine.asked and not _elsewhere(engine)
     ] or _read_each(facts)
 
 
@@ -208,6 +207,22 @@ def not_reachable(facts: Facts) -> list[Finding] | Skipped | Unknown:
     ] or _read_each(facts)
 
 
+def too_late(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD901: the time was over before all were asked, which says nothing about those whose turn never came."""
+    missed = [engine for engine in facts.engines if not engine.asked]
+    if not missed:
+        return _read_each(facts)
+    who, many = names([engine.endpoint.name for engine in missed]), len(facts.engines)
+    found = finding(
+        "PD901",
+        observed=missed[0].reason,
+        expected="an answer of each",
+        evidence=(f"{len(missed)} of {many} were not asked: {who}",),
+    )
+    headline = f"{len(missed)} of {many} instances were {missed[0].reason}"
+    return [replace(found, headline=headline, fix="give the same command more time, with --timeout 60s or more")]
+
+
 FEW = 16  # endpoints a command line can still be read with
 
 
@@ -241,6 +256,7 @@ def health_lies(facts: Facts) -> list[Finding] | Skipped | Unknown:
         for claim in ports.claims
         if claim.truth is not None
         and (seen := ports.seen.get((machine(claim.host), claim.truth))) is not None
+        and seen.asked
         and not seen.style
     }
     return _lies(facts, broken, {})
@@ -374,7 +390,9 @@ def _read_each(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """All is well only where each engine was read."""
     if not facts.engines:
         return Skipped("no instance was given")
-    silent = [engine.endpoint.name for engine in facts.engines if engine.reached and not engine.info]
+    silent = [
+        engine.endpoint.name for engine in facts.engines if not engine.info and (engine.reached or not engine.asked)
+    ]
     return Unknown(f"{names(silent)}: no /server_info that can be read") if silent else []
 
 
@@ -392,6 +410,7 @@ CHECKS = (
     Check("PD802", LIVE, metrics_off),
     Check("PD803", LIVE, clocks),
     Check("PD901", LIVE, not_reachable),
+    Check("PD901", LIVE, too_late),
     Check("PD902", LIVE, nobody),
     Check("PD903", LIVE, foreign),
     Check("PD904", LIVE, locked),
