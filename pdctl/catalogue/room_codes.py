@@ -277,4 +277,18 @@ ENTRIES: tuple[Entry, ...] = (
         "pdctl's router",
         "pdctl router source; observed",
     ),
+    Entry(
+        "PD719",
+        "router-deadline",
+        Severity.ERROR,
+        "the router gave up after {observed|its limit} while {decode|the decode} was still writing the answer",
+        "The KV cache had arrived and decode was writing tokens when the router's own limit was over: it cut the "
+        "answer, and both engines aborted the request. Nothing had failed. Either the limit is shorter than a long "
+        "answer takes, or decode is slower than it was when the limit was chosen: more rooms at once, a preempted "
+        "batch, a busy host. Next: the tokens it had written by then, against the seconds it had.",
+        "raise {flag|--request-timeout} of the router above the slowest answer, or ask for fewer tokens",
+        (Needs.LOG,),
+        "pdctl's router",
+        "pdctl router source; observed",
+    ),
 )

@@ -26,9 +26,12 @@ _CHECKS = re.compile(r"\bHealth check (\d{1,3}) failed\b")
 _TIMED_OUT = re.compile(
     r" timed out after (?P<seconds>[\d.]+)s in KVPoll\.(?P<state>\w+)(?: \(limit (?P<limit>[\d.]+)s\))?"
 )
-_PREFILL_OVERDUE = re.compile(r"total_ms=\S*: prefill \S+ did not finish within ")
+_OVERDUE = re.compile(
+    r"total_ms=\S*: (?P<leg>prefill|decode) \S+ (?:did not finish|sent no byte) within (?P<flag>--[a-z-]{1,40})"
+)
 _LEG_LOST = re.compile(r"\b(?P<leg>prefill|decode) https?://\S+ (?:closed the connection|no connection)")
 _LEG_ANSWERED = re.compile(r"\b(?P<leg>prefill|decode) (?P<url>https?://\S+) answered (?P<status>[45]\d\d)\b")
+_TOKENS_WRITTEN = re.compile(r"'completion_tokens': (\d{1,9})\b")
 _LATENCY = re.compile(r"'e2e_latency': (\d+(?:\.\d+)?)")
 _SEVERAL_SAMPLES = re.compile(r"""['"]n['"]: ?(?:[2-9]|[1-9]\d)\b|\bn=(?:[2-9]|[1-9]\d)\b""")
 _LOST_NODE = re.compile(r"\bits node (\S+)")
@@ -40,6 +43,13 @@ class TimedOut(NamedTuple):
     seconds: float
     state: str
     limit: float | None
+
+
+class OverdueLeg(NamedTuple):
+    """leg: "prefill" or "decode". flag: the router's limit that it exceeded."""
+
+    leg: str
+    flag: str
 
 
 class LegAnswer(NamedTuple):
@@ -68,9 +78,16 @@ def timed_out(text: str) -> TimedOut | None:
     return TimedOut(seconds or 0.0, found["state"], numerals.real(found["limit"]))
 
 
-def prefill_overdue(text: str) -> bool:
-    """The router ended the room because the prefill had not finished in time."""
-    return _PREFILL_OVERDUE.search(text) is not None
+def overdue_leg(text: str) -> OverdueLeg | None:
+    """The leg for which pdctl's router ended the room; the published ones name no room in such a line."""
+    found = _OVERDUE.search(text)
+    return OverdueLeg(found["leg"], found["flag"]) if found else None
+
+
+def tokens_written(text: str) -> int | None:
+    """How many tokens of its answer an engine had written, as the answer's line tells it."""
+    found = _TOKENS_WRITTEN.search(text)
+    return numerals.whole(found[1]) if found else None
 
 
 def lost_leg(text: str) -> str:

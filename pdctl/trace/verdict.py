@@ -49,6 +49,7 @@ ORDER: tuple[Callable[[Case], CauseFinding | None], ...] = (
     stalled_transfers.never_completed,
     missing_legs.unannounced,
     dead_processes.first_request,
+    client_requests.outlasted,
     client_requests.refused,
 )
 # Whoever had the room was gone before it ended.

@@ -40,6 +40,7 @@ PATIENCE = 6  # seconds both sides wait for each other
 HELD = 12.0  # seconds a fault lasts: longer than time-out and heartbeats
 DEADLINE = 40.0  # seconds in which a request must end: the fault, the time-outs, and what a long answer takes
 REQUESTS = 16
+SLOW = "PD719"  # the router's limit was over while the decode wrote
 ENOUGH = 4  # rooms that stand in the state at prefill-0 when the fault begins
 
 pytestmark = [
@@ -255,6 +256,8 @@ def test_the_peer_that_hangs_is_named_in_every_state(fleet: tuple[str, Fleet], f
             fleet_, Path(os.environ["PDCTL_TEST_RECORD"]) / f"{name} {fault}".replace("'s", "").replace(" ", "-"), asked
         )
     named = verdicts(fleet_, asked)
+    if fault in state.finish:
+        named.pop(SLOW, None)  # a room that needs nothing that is lost, on a machine too slow for the router's limit
     right = {source, target} - {""}
     rightly = sum(count for who, count in named.items() if who in right)
     others = sum(count for who, count in named.items() if who and who not in right)
@@ -270,7 +273,7 @@ def test_the_peer_that_hangs_is_named_in_every_state(fleet: tuple[str, Fleet], f
 
 
 def verdicts(fleet: Fleet, since: float) -> Counter[str]:
-    """Instance the verdict names → how many of the rooms that failed or hung and were asked for since `since`."""
+    """How many rooms asked for since `since` failed or hung, by the instance, else the code, that is named."""
     paths = sorted(str(path) for path in fleet.folder.glob("*.log"))
     library = Library(open_logs(paths), tz=dt.datetime.now().astimezone().tzinfo, index=False)
     tracer = Tracer(library)
@@ -279,7 +282,7 @@ def verdicts(fleet: Fleet, since: float) -> Counter[str]:
         if one.outcome in (RoomOutcome.FAILED, RoomOutcome.HUNG) and (one.first_seen or 0.0) >= since
     ]  # fmt: skip
     traced = [tracer.trace(room) for room in failed]
-    return Counter(one.cause.instance if one.cause else "" for one in traced)
+    return Counter(one.cause.instance or one.cause.code if one.cause else "" for one in traced)
 
 
 START = re.compile(r"ready to roll|Router listening")  # the last line of a start

@@ -189,6 +189,33 @@ def test_a_request_that_was_refused_is_nobodys_failure(tmp_path: Path) -> None:
         summaries.last_failed(library)
 
 
+OVERDUE = (
+    f"{at(60)} WARNING Finish room={ROOM} rid={'b' * 32} request_id={'b' * 32} {PAIR} status=- outcome=failed "
+    "prefill_ms=177.1 first_byte_ms=- total_ms=10242.4: decode http://127.0.0.1:30002 did not finish within "
+    "--request-timeout"
+)
+
+
+def test_an_answer_that_took_longer_than_the_router_waits_is_no_instances_failure(tmp_path: Path) -> None:
+    prefill, decode = began(50)
+    library = pasted.library(tmp_path, router=router(OVERDUE), p0=p0(*prefill), d0=d0(*decode, closed(60)))
+    found = trace(library, ROOM)
+    assert (found.outcome, code(found)) == (RoomOutcome.FAILED, "PD719")
+    assert found.cause is not None
+    assert found.cause.instance == ""
+    assert "10.2 s" in found.cause.headline
+    assert "28 tokens" in found.cause.why
+    assert [one.code for one in diagnose(library).findings] == ["PD719"]
+
+
+@pytest.mark.parametrize("until", [60, 1800], ids=["its log ends there", "no token is told"])
+def test_the_routers_limit_is_no_cause_where_nothing_shows_a_decode_at_work(tmp_path: Path, until: int) -> None:
+    prefill, decode = began(50)
+    ends = [closed(60)] if until == 60 else []
+    logs = {"router": router(OVERDUE), "p0": p0(*prefill), "d0": d0(*decode, *ends, until=until)}
+    assert code(trace(pasted.library(tmp_path, **logs), ROOM)) != "PD719"
+
+
 def test_a_canary_that_hung_is_what_failed_where_no_user_has(tmp_path: Path) -> None:
     prefill, decode = left_on_purpose(100, ROOM + 2)
     mine = [received(40, ROOM, adapter.rid(ROOM)), *got_info(40, ROOM)]

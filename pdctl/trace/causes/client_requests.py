@@ -1,4 +1,4 @@
-"""The request itself: its client left, or an engine answered one of its legs with an error."""
+"""The request itself: its client left, the router's limit was over first, or an engine answered a leg with an error."""
 
 from __future__ import annotations
 
@@ -113,6 +113,31 @@ def _sound(case: Case) -> bool:
         if owner is None or owner is not case.deployment.at_url(one.url):
             return False
     return True
+
+
+def outlasted(case: Case) -> CauseFinding | None:
+    """The router's own limit was over while the decode went on writing the answer."""
+    decode = case.decode
+    written = [
+        (tokens, line) for line in case.room_events.by("decode") if (tokens := phrases.tokens_written(line.text))
+    ]
+    for event in case.room_events.by("router"):
+        overdue = phrases.overdue_leg(event.text)
+        if overdue is None or overdue.leg != "decode" or event.t is None or decode is None or not written:
+            continue
+        if not decode.lived_past(event.t) or decode.name in case.deaths:
+            continue
+        tokens, line = written[-1]
+        spent = numerals.real(event.values.get("total_ms"))
+        fills = {"decode": decode.name, "flag": overdue.flag}
+        if spent is not None:
+            fills["observed"] = f"{spent / 1000:.3g} s"
+        why = (
+            f"{decode.name} was alive and had written {tokens} tokens when {overdue.flag} was over; nothing had failed"
+        )
+        proofs = (Proof(f"the router's {overdue.flag} was over", event), Proof(f"{tokens} tokens were written", line))
+        return CauseFinding("PD719", "router", why, proofs, "", fills)
+    return None
 
 
 def turned_away(case: Case) -> CauseFinding | None:

@@ -163,7 +163,8 @@ def _met(case: Case) -> Iterator[ObservedInstance]:
 def _handed_over(case: Case) -> bool:
     """The KV cache was on the decode before the room ended, and the router did not wait for the prefill's answer."""
     arrived = any(event.proves(Sign.CACHE_ARRIVED) for event in case.room_events.by("decode"))
-    return arrived and not any(phrases.prefill_overdue(event.text) for event in case.room_events.by("router"))
+    overdue = [leg for event in case.room_events.by("router") if (leg := phrases.overdue_leg(event.text))]
+    return arrived and not any(one.leg == "prefill" for one in overdue)
 
 
 def _suspect(case: Case, one: ObservedInstance, began: float, ended: float) -> Suspect | None:
