@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pdctl import user_files
 from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,10 +69,8 @@ class DeploymentSecret:
 
     def write(self, path: Path) -> None:
         """Create `path` with mode 0600; replace what was there."""
-        path.unlink(missing_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(self.key + b"\n")
+        path.unlink(missing_ok=True)  # with whatever mode it had
+        user_files.write_whole(path, self.key + b"\n", 0o600)
 
     def mac(self, purpose: str, *parts: bytes | memoryview) -> bytes:
         """A MAC of 32 bytes over `parts`, valid for `purpose` only. Lengths are part of what is signed."""

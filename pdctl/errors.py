@@ -7,6 +7,7 @@
     ├── MissingExtraError           exit 2   an optional part is not installed
     ├── NotProbedError              exit 4   too little could be reached to decide
     ├── StorageError                exit 4   a directory of pdctl's own cannot be read or written
+    ├── LimitError                  exit 4   a limit of this machine, shell or container: memory, threads, open files
     ├── NotFoundError               exit 5   a run, room or instance that does not exist
     ├── NotReadyError               exit 8   still starting when the deadline passed
     └── LaunchError                 exit 1   a process could not be started, or died
@@ -16,6 +17,8 @@ Whoever raises names the place and the fix: `message` says what is wrong and whe
 
 from __future__ import annotations
 
+import errno
+import os
 from enum import IntEnum
 
 
@@ -72,6 +75,10 @@ class StorageError(PdctlError):
     exit_code = ExitCode.NOT_PROBED
 
 
+class LimitError(PdctlError):
+    exit_code = ExitCode.NOT_PROBED
+
+
 class NotFoundError(PdctlError):
     exit_code = ExitCode.NOT_FOUND
 
@@ -82,3 +89,35 @@ class NotReadyError(PdctlError):
 
 class LaunchError(PdctlError):
     exit_code = ExitCode.FINDINGS
+
+
+def limit_reached(error: BaseException) -> LimitError | None:
+    """The limit of this machine, shell or container that `error` means; None for every other error.
+
+    Such a limit is nobody's bug, and says nothing of the server, file or run that was asked for.
+    """
+    if isinstance(error, LimitError):
+        return error
+    number = error.errno if isinstance(error, OSError) else 0
+    if number in _LIMITS:
+        return LimitError(*_LIMITS[number])
+    # A write that would block has the same number and other words.
+    no_fork = number == errno.EAGAIN and isinstance(error, OSError) and error.strerror == os.strerror(errno.EAGAIN)
+    if no_fork or (isinstance(error, RuntimeError) and str(error) == "can't start new thread"):
+        return LimitError(
+            "no more threads or processes can be started",
+            "raise the limit of this shell (ulimit -u, or ulimit -v, which stacks of threads count against) or of this "
+            "container (pids.max)",
+        )
+    no_map = isinstance(error, ImportError) and "failed to map segment" in str(error)
+    return LimitError(*_LIMITS[errno.ENOMEM]) if no_map or isinstance(error, MemoryError) else None
+
+
+_LIMITS = {
+    errno.EMFILE: ("too many open files in this process", "raise the limit of this shell: ulimit -n 65536"),
+    errno.ENFILE: ("too many open files on this machine", "raise the limit: sysctl fs.file-max"),
+    errno.ENOMEM: (
+        "out of memory",
+        "free memory, or raise the limit of this shell (ulimit -v unlimited) or of this container (memory.max)",
+    ),
+}

@@ -6,11 +6,10 @@ and shutil on the way, which costs a tenth of what `pdctl plan` takes.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from pdctl import program
+from pdctl import program, user_files
 from pdctl.errors import StorageError
 
 if TYPE_CHECKING:
@@ -105,6 +104,4 @@ def _write(archive: ZipFile, name: str, target: Path) -> None:
     if target.exists():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    draft.write_bytes(archive.read(f"{PACKAGE.relative_to(program.FILE).as_posix()}/{name}"))
-    draft.replace(target)
+    user_files.write_whole(target, archive.read(f"{PACKAGE.relative_to(program.FILE).as_posix()}/{name}"))

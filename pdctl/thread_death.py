@@ -64,14 +64,14 @@ def guard_threads(tell: Tell) -> None:
 
 
 @contextlib.contextmanager
-def told_threads(tell: Callable[[str, str], object]) -> Iterator[None]:
+def told_threads(tell: Callable[[str, BaseException], object]) -> Iterator[None]:
     """Within, an error that ends a thread is told with the thread's name; its traceback goes where it went before."""
     before = threading.excepthook
 
     def ended(args: threading.ExceptHookArgs) -> None:
         before(args)
         if args.thread is not None and args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
-            tell(args.thread.name, in_words(args.exc_value))
+            tell(args.thread.name, args.exc_value)
 
     threading.excepthook = ended
     try:

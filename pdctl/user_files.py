@@ -1,17 +1,20 @@
-"""Paths that a user wrote, where pdctl keeps its runs, and files that somebody names: read up to a limit."""
+"""Paths users wrote, where pdctl keeps its runs, and files that somebody names: read up to a limit, written whole."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pdctl.errors import UsageError
+from pdctl.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from typing import BinaryIO
 
 
 def expanded(path: str) -> Path:
@@ -64,3 +67,60 @@ def chunks(path: str | Path) -> Iterator[bytes]:
             yield data
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A file beside `path` that takes its place once all is written; after an error `path` is as it was. Raise OSError.
+
+    Half a file would take the place of the whole one, and the space that others need. A link stays a link, a file
+    keeps its mode (a new one gets `mode`, less the umask), and what is no file (a pipe, /dev/null) is written to.
+    """
+    path = path.resolve()
+    found = path.stat().st_mode if path.exists() else 0
+    if found and not stat.S_ISREG(found):
+        with path.open("wb") as out:
+            yield out
+        return
+    draft = path.with_name(f".{path.name[:200]}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "w+b") as out:
+            if found:
+                os.fchmod(out.fileno(), stat.S_IMODE(found))
+            yield out
+        draft.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, data: bytes | str, mode: int = 0o666) -> None:
+    """Replace `path` by `data`, or leave it as it was and raise OSError. Text is UTF-8."""
+    with replacing(path, mode) as out:
+        out.write(data.encode() if isinstance(data, str) else data)
+
+
+def unreadable(path: Path | str, error: OSError) -> StorageError:
+    """What to say where reading `path` was refused: whose it is, if that is another user's."""
+    what = f"cannot read {path}: {(error.strerror or str(error)).lower()}"
+    if error.errno not in (errno.EACCES, errno.EPERM):
+        return StorageError(what, "check that the disk it is on can be read")
+    owner = other_owner(path)
+    who = f"run as its owner, {owner} (sudo -u {owner} pdctl …)," if owner else "run as its owner"
+    return StorageError(what, f"{who} or have it opened to you: chmod -R a+rX")
+
+
+def other_owner(path: Path | str) -> str:
+    """The user who owns the nearest part of `path` that can be seen, if that is not the one who asks."""
+    import pwd  # late: only a refusal needs it
+
+    for each in (Path(path), *Path(path).parents):
+        with contextlib.suppress(OSError):
+            uid = each.stat().st_uid
+            if uid == os.geteuid():
+                return ""
+            with contextlib.suppress(KeyError):
+                return pwd.getpwuid(uid).pw_name
+            return f"#{uid}"
+    return ""

@@ -1,10 +1,12 @@
-"""Files that somebody names: silent pipes, devices without end, sockets, loops, directories."""
+"""Files that somebody names: silent pipes, devices without end, sockets, loops, directories; full disks."""
 
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -68,3 +70,43 @@ def test_every_reader_gives_a_silent_pipe_up(fifo: Path) -> None:
 def test_a_stream_without_lines_is_no_log() -> None:
     with pytest.raises(UsageError, match="/dev/zero is not a log: 64 KiB without a line"):
         open_logs(["/dev/zero"])
+
+
+@pytest.fixture
+def full() -> Iterator[None]:
+    """No file can grow beyond ten bytes: what a full disk does, with another number (EFBIG)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("before", [None, b"old"])
+def test_a_file_that_cannot_be_written_whole_is_as_it_was(tmp_path: Path, full: None, before: bytes | None) -> None:
+    file = tmp_path / "topology.yaml"
+    if before is not None:
+        file.write_bytes(before)
+    with pytest.raises(OSError, match="File too large"):
+        user_files.write_whole(file, b"x" * 100)
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == ([] if before is None else [before])
+
+
+def test_what_is_replaced_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_bytes(b"old")
+    file.chmod(0o604)
+    link.symlink_to(file)
+    user_files.write_whole(link, "größer")
+    assert file.read_text(encoding="utf-8") == "größer"
+    assert file.stat().st_mode & 0o777 == 0o604
+    assert link.is_symlink()
+
+
+def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=user_files.write_whole, args=(pipe, "text"))
+    writer.start()
+    assert user_files.read(pipe, 10) == b"text"
+    writer.join()
+    assert pipe.is_fifo()

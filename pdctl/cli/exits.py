@@ -13,18 +13,17 @@ import sys
 from typing import TYPE_CHECKING
 
 from pdctl import __version__, program
-from pdctl.errors import ExitCode, MissingExtraError, PdctlError, StorageError, TopologyError
+from pdctl.errors import ExitCode, MissingExtraError, PdctlError, StorageError, TopologyError, limit_reached
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import NoReturn, TextIO
 
 
-# Errors of what is around pdctl: full, read-only, broken or forbidden places, limits of this process.
+# Errors of what is around pdctl: full, read-only, broken or forbidden places.
 SURROUNDINGS = frozenset({
-    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE,
-    errno.ENOMEM, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ESTALE, errno.ENXIO, errno.ENODEV,
-    errno.EFBIG, errno.ETXTBSY,
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG,
+    errno.ENOTDIR, errno.EISDIR, errno.ESTALE, errno.ENXIO, errno.ENODEV, errno.EFBIG, errno.ETXTBSY,
 })  # fmt: skip
 
 YOUNG = 50_000  # objects between two collections; with Python's 700 they cost a tenth of a small verb
@@ -71,12 +70,13 @@ def run(argv: Sequence[str]) -> None:
         _silence()
         _leave(ExitCode.OK)
     except OSError as error:
-        if error.errno not in SURROUNDINGS:
-            _report()
-            _leave(ExitCode.BUG)
-        _say(_refused(error))
-        _silence()
-        _leave(ExitCode.NOT_PROBED)
+        reached = limit_reached(error) or (_refused(error) if error.errno in SURROUNDINGS else None)
+        if reached is not None:
+            _say(reached)
+            _silence()
+            _leave(reached.exit_code)
+        _report()
+        _leave(ExitCode.BUG)
     except KeyboardInterrupt:
         reraise(signal.SIGINT)
     except ModuleNotFoundError as error:
@@ -90,7 +90,11 @@ def run(argv: Sequence[str]) -> None:
         )
         _say(refusal)
         _leave(refusal.exit_code)
-    except Exception:  # noqa: BLE001 - the exit policy is the one blanket handler: a bug becomes a report
+    except Exception as error:  # noqa: BLE001 - the exit policy is the one blanket handler: a bug becomes a report
+        reached = limit_reached(error)
+        if reached is not None:
+            _say(reached)
+            _leave(reached.exit_code)
         _report()
         _leave(ExitCode.BUG)
 
@@ -147,9 +151,12 @@ def _refused(error: OSError) -> StorageError:
     fix = {
         errno.ENOSPC: "free space there",
         errno.EDQUOT: "free space there, or raise the quota",
-        errno.EMFILE: "raise the limit: ulimit -n 65536",
-        errno.ENFILE: "raise the limit: sysctl fs.file-max",
     }.get(error.errno or 0, "check the path and its permissions")
+    if isinstance(error.filename, str) and error.errno in (errno.EACCES, errno.EPERM):
+        from pdctl import user_files  # late: only a refusal needs it
+
+        owner = user_files.other_owner(error.filename)
+        fix = f"run as its owner, {owner}, or {fix}" if owner else fix
     return StorageError(f"{where}{error.strerror or error}", fix)
 
 

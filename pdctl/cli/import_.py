@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from pdctl import user_files
 from pdctl.errors import ExitCode, UsageError
 from pdctl.render import term
 
@@ -50,7 +51,7 @@ def command(
         term.document().write(made.text.rstrip())
     else:
         try:
-            output.write_text(made.text, encoding="utf-8")
+            user_files.write_whole(output, made.text)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise UsageError(f"{output} cannot be written: {reason}", "name a file that can be") from None

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pdctl.launch import clusters
-from pdctl.launch.state import home, load_all
+from pdctl.launch.state import home, load_all, runs_of_others
 from pdctl.render import run_tables, term
 
 
@@ -37,6 +37,9 @@ def command(
         for each in elsewhere:
             term.out().write(f"{each.name}: in Kubernetes ({each.place}), {each.url}; pdctl status {each.name}")
         if not (found or elsewhere):
-            term.err().write("no run was ever launched here")
+            if not unreadable:
+                term.err().write("no run was ever launched here")
+            for sentence in runs_of_others():
+                term.err().write(f"note: {sentence}")
         for sentence in unreadable:
             term.err().write(f"warning: {sentence}")

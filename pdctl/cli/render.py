@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pdctl import user_files
 from pdctl.cli.app import EPILOG, SETTINGS
 from pdctl.errors import UsageError
 from pdctl.render import term
@@ -84,7 +85,7 @@ def _keep(objects: Sequence[Object], directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for each in objects:
-            (directory / file_name(each)).write_text(document(each), encoding="utf-8")
+            user_files.write_whole(directory / file_name(each), document(each))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UsageError(

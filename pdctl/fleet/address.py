@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
+from pdctl.errors import limit_reached
 from pdctl.fleet.deadline import SLICE
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ def dial(host: str, port: int, deadline: Deadline) -> str:
         except TimeoutError:
             reason = f"no connection within {deadline.seconds:.3g} s"
         except OSError as error:
+            if reached := limit_reached(error):
+                raise reached from None
             reason = words(error)
         else:
             return ""

@@ -17,6 +17,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from pdctl.errors import limit_reached
 from pdctl.fleet.address import HttpTarget, Unanswered, parse, places, words
 from pdctl.fleet.deadline import SLICE, Deadline
 from pdctl.fleet.observations import UNASKED
@@ -238,7 +239,9 @@ class Call:
             self._socket = socket.socket(place.family, socket.SOCK_STREAM)
             self._socket.setblocking(False)
             code = self._socket.connect_ex(place.address)
-        except OSError as error:  # no such family here, no socket left
+        except OSError as error:  # no such family here
+            if reached := limit_reached(error):
+                raise reached from None
             self.reason = words(error)
             return 0
         if code in (errno.EINPROGRESS, errno.EWOULDBLOCK):

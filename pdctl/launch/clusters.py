@@ -6,10 +6,10 @@ $PDCTL_HOME/clusters/NAME.json, schema pdctl.cluster/1
 from __future__ import annotations
 
 import json
-import os
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pdctl import user_files
 from pdctl.errors import PdctlError
 from pdctl.launch.state import check_name
 from pdctl.launch.state import load_all as load_runs
@@ -80,9 +80,7 @@ def meant_by(root: Path, words: Sequence[str]) -> tuple[Cluster | None, Sequence
 def save(root: Path, cluster: Cluster) -> None:
     file = _file(root, cluster.name)
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = file.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps({"schema": SCHEMA, **cluster._asdict()}, indent=1) + "\n", encoding="utf-8")
-    draft.replace(file)
+    user_files.write_whole(file, json.dumps({"schema": SCHEMA, **cluster._asdict()}, indent=1) + "\n")
 
 
 def forget(root: Path, name: str) -> None:

@@ -7,9 +7,10 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from pdctl import thread_death
 from pdctl.engines.row import Level
 from pdctl.engines.sign import Sign
-from pdctl.errors import ExitCode
+from pdctl.errors import ExitCode, limit_reached
 from pdctl.launch.log_tail import PROBE, last_lines
 from pdctl.launch.readiness import stages
 from pdctl.launch.run import MAY_TELL, NO_LINE, Exit, Process, RunOutcome, StartStage
@@ -66,9 +67,15 @@ def stopped(number: int) -> RunOutcome:
     return RunOutcome(f"stopped by {signal.Signals(number).name}", signal=number)
 
 
-def watcher_ended(thread: str, reason: str) -> RunOutcome:
+def watcher_ended(thread: str, error: BaseException) -> RunOutcome:
     """A thread that watches for the supervisor has ended: what it would have told stays unknown."""
-    message = f"the supervisor's thread {thread} ended on {reason}: what it watched is watched no more"
+    reached = limit_reached(error)
+    if reached is not None:
+        message = f"{reached.message}: nothing watches what thread {thread} watched"
+        return RunOutcome(message, code=int(reached.exit_code), fix=reached.fix)
+    message = (
+        f"the supervisor's thread {thread} ended on {thread_death.in_words(error)}: what it watched is watched no more"
+    )
     fix = "launch again, and report the traceback: a detached run has it in logs/supervisor.log"
     return RunOutcome(message, code=int(ExitCode.BUG), fix=fix)
 

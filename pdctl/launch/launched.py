@@ -64,7 +64,7 @@ def find_by(root: Path, words: Sequence[str]) -> tuple[Launched, Sequence[str]]:
     cluster, instances = clusters.meant_by(root, words)
     if cluster is not None:
         return _of_cluster(root, cluster), instances
-    named = bool(words) and (RunDir.of(root, words[0]).path / "run.json").exists()
+    named = bool(words) and os.path.lexists(RunDir.of(root, words[0]).path)
     if words and not named:
         return LaunchedRun(root, _with_instance(root, words[0])), words
     return LaunchedRun(root, find_run(root, words[0] if named else None, OVER)), words[1:]
@@ -140,6 +140,7 @@ class LaunchedRun:
 
     def log_files(self) -> LogFiles:
         """The nodes of an instance tell one story, under its name."""
+        self._directory.look_into_logs()
         specs = self._run.deployment.specs
         names = {str(path): spec.instance for spec in specs for path in parts(self._directory.log(spec.name))}
         names = {path: name for path, name in names.items() if os.path.exists(path)}  # noqa: PTH110
@@ -157,6 +158,7 @@ class LaunchedRun:
         for name in asked.instances:
             if name not in known:
                 raise NotFoundError(f"{self.name} has no instance `{name}`", one_of(name, known))
+        self._directory.look_into_logs()
         wanted = set(asked.instances or known)
         files = {name: file for name, file in self._directory.tails(self._run).items() if name in wanted}
         since = "" if asked.since is None else dt.datetime.fromtimestamp(asked.since).isoformat(" ", "milliseconds")

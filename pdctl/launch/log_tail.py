@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from heapq import merge
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.user_files import unreadable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
@@ -96,6 +98,8 @@ class LogTail:
             stream = self.path.open("rb")
         except FileNotFoundError:
             return
+        except PermissionError as error:
+            raise unreadable(self.path, error) from None
         with stream:
             stream.seek(self.offset)
             while chunk := stream.read(CHUNK):
@@ -125,6 +129,8 @@ def last_lines(path: Path, count: int, start: int = 0) -> tuple[str, ...]:
             data = stream.read(end - begin)
     except FileNotFoundError:
         return ()
+    except PermissionError as error:
+        raise unreadable(path, error) from None
     lines = [_text(line) for line in data.split(b"\n") if line.strip() and not EPITAPH.search(line)]
     if begin > start and len(lines) > count:
         del lines[0]  # most likely cut in the middle

@@ -5,10 +5,14 @@ Only the standard library's light half is imported here: the keeper, one per for
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PROC = Path("/proc")
 LINUX = sys.platform == "linux"
@@ -95,6 +99,14 @@ def zombies(leader: int) -> tuple[int, ...]:
         return ()
     found = (_stat(int(entry)) for entry in os.listdir(PROC) if entry.isdigit())  # noqa: PTH208
     return tuple(entry.pid for entry in found if entry and entry.session == leader and entry.state in ENDED)
+
+
+def commands() -> Iterator[tuple[int, int, list[str]]]:
+    """Pid, user and words of every process that this user can see; nothing where there is no /proc."""
+    for entry in processes():
+        with contextlib.suppress(OSError):  # it has just left
+            owner, raw = (PROC / str(entry.pid)).stat().st_uid, (PROC / str(entry.pid) / "cmdline").read_bytes()
+            yield entry.pid, owner, raw.decode("utf-8", errors="replace").split("\0")
 
 
 def command_line(pid: int) -> str:

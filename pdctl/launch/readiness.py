@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import start_lines
 from pdctl.engines.sign import Sign
+from pdctl.errors import LimitError
 from pdctl.fleet import bootstrap_probe, canary_probe, http_client, router_probe
 from pdctl.fleet.canary_probe import Prompt, Side
 from pdctl.launch.deployment import ServerRole, Spec
@@ -102,7 +103,10 @@ class ReadinessWatch:
             said_ready = self._read_log()
             now = time.monotonic()
             if said_ready or now >= due:
-                self._probe()
+                try:
+                    self._probe()
+                except LimitError as error:  # of the supervisor's own, which may pass
+                    self._wait_for(f"cannot be asked: {error.message}")
                 # An engine logs every request: once it answers, its own word is waited for, and it is asked rarely.
                 rarely = StartStage.BOUND in self._reached and self._spec.role is not ServerRole.ROUTER
                 due = now + (self._interval if rarely else 0.0)

@@ -14,6 +14,7 @@ from pdctl.errors import ExitCode, LaunchError, NotReadyError
 from pdctl.launch import credentials, ending_reasons, procfs, storage
 from pdctl.launch.log_tail import last_lines
 from pdctl.launch.run import OVER, Run, RunOutcome, State
+from pdctl.launch.state import SUPERVISOR
 from pdctl.program import command
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def detach(directory: RunDir, lock: int) -> subprocess.Popen[bytes]:
     """Start the supervisor of a prepared run in a session of its own; it inherits the run's lock."""
     with directory.log(SUPERVISOR_LOG).open("ab") as output:
         return subprocess.Popen(
-            [*command("pdctl.launch"), str(directory.path), str(lock)],
+            [*command(SUPERVISOR), str(directory.path), str(lock)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -9,6 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl.errors import LimitError
 from pdctl.fleet import http_client, router_probe
 from pdctl.launch.deployment import ServerRole
 from pdctl.launch.supervisor_mailbox import Told
@@ -73,7 +74,12 @@ def _announce(router_url: str, spec: Spec, old: tuple[str, ...], credentials: Cr
     deadline = time.monotonic() + PATIENCE
     problem = "it was not asked"
     while time.monotonic() < deadline:
-        state = router_probe.fetch(router_url, ASK, credentials.key)
+        try:
+            state = router_probe.fetch(router_url, ASK, credentials.key)
+        except LimitError as error:  # of the supervisor's own, which may pass
+            problem = error.message
+            time.sleep(POLL)
+            continue
         known = {worker.url for worker in state.workers}
         for url in known.intersection(old):
             _remove(router_url, url, credentials)

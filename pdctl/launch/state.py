@@ -13,6 +13,7 @@ $PDCTL_HOME | $XDG_STATE_HOME/pdctl | ~/.local/state/pdctl
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import json
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from pdctl import user_files
 from pdctl.errors import NotFoundError, PdctlError, StorageError, UsageError
-from pdctl.launch import log_tail, storage
+from pdctl.launch import log_tail, procfs, storage
 from pdctl.launch.deployment import Deployment, ServerRole, Spec
 from pdctl.launch.log_tail import LogTail
 from pdctl.launch.run import MAY_TELL, NO_LINE, OVER, SCHEMA, Run, State, decode, encode
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROLES_FILE = "roles.json"
+SUPERVISOR = "pdctl.launch"  # the module of a detached run's supervisor; the run's directory follows it
 MODE, PORT = "--disaggregation-mode", "--disaggregation-bootstrap-port"
 
 
@@ -52,6 +54,16 @@ class RunDir:
 
     def log(self, name: str) -> Path:
         return self.logs / f"{name}.log"
+
+    def look_into_logs(self) -> None:
+        """Raise StorageError where this user may not: every file of such a folder seems to be missing."""
+        try:
+            with os.scandir(self.logs):
+                pass
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise user_files.unreadable(self.logs.resolve(), error) from None
 
     def current_log(self, name: str) -> Path:
         """Where the latest generation writes."""
@@ -97,10 +109,10 @@ class RunDir:
             value = json.loads(file.read_bytes())
             run = storage.applied(decode(Run, value), storage.read(self.path))
             return dataclasses.replace(run, deployment=with_roles(run.deployment, read_roles(self.path)))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise NotFoundError(f"no run.json in {self.path}", "pdctl ls") from None
         except OSError as error:
-            raise StorageError(f"cannot read {file}: {error.strerror}", "check who owns it: ls -l") from None
+            raise user_files.unreadable(file, error) from None
         except (ValueError, RecursionError) as error:
             raise PdctlError(
                 f"{file} cannot be read: {error}", f"if nothing of that run is left: rm -r {self.path}"
@@ -138,23 +150,50 @@ def as_document(value: object) -> dict[str, object]:
 
 
 def load_all(root: Path) -> tuple[tuple[Run, ...], tuple[str, ...]]:
-    """Every run, newest first, and a sentence for each directory that could not be read."""
+    """Every run, newest first, and a sentence for each directory that could not be read.
+
+    Raise StorageError where nobody can say which runs there are.
+    """
     runs: list[Run] = []
     unreadable: list[str] = []
-    for file in sorted((root / "runs").glob("*/run.json")):
-        found = _try_load(RunDir(file.parent))
+    try:
+        names = sorted(os.listdir(root / "runs"))  # noqa: PTH208 - names are all we need
+    except (FileNotFoundError, NotADirectoryError):
+        return (), ()
+    except OSError as error:
+        raise user_files.unreadable(root / "runs", error) from None
+    for name in names:
+        found = _try_load(RunDir.of(root, name))
         if isinstance(found, Run):
             runs.append(found)
-        else:
+        elif found:
             unreadable.append(found)
     return tuple(sorted(runs, key=lambda run: -run.created)), tuple(unreadable)
 
 
 def _try_load(directory: RunDir) -> Run | str:
+    """The run, or why it cannot be read; empty where there is none, or one that is just being opened."""
     try:
         return directory.look()
+    except NotFoundError:
+        return ""
     except PdctlError as error:
-        return error.message
+        return f"{error.message}; {error.fix}"
+
+
+def runs_of_others() -> tuple[str, ...]:
+    """A sentence for each supervisor that another user runs on this machine: its run is in that user's home."""
+    import pwd  # late: only who finds no run asks
+
+    found: dict[str, str] = {}
+    for pid, uid, words in procfs.commands():
+        if uid == os.geteuid():
+            continue
+        with contextlib.suppress(KeyError, ValueError, IndexError):
+            owner = pwd.getpwuid(uid).pw_name
+            run = words[words.index(SUPERVISOR) + 1]
+            found[run] = f"{owner} runs {run} (pid {pid}): ask as its owner (sudo -u {owner} pdctl …)"
+    return tuple(found.values())
 
 
 def find_run(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Run:
@@ -162,7 +201,7 @@ def find_run(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Run:
     with STALE among them the latest stale one."""
     if name is not None:
         return _named(root, name)
-    runs = load_all(root)[0]
+    runs, unreadable = load_all(root)
     conditions = [(run, run.condition) for run in runs]
     alive = [run for run, condition in conditions if condition not in OVER]
     if len(alive) > 1:
@@ -178,7 +217,10 @@ def find_run(root: Path, name: str | None, also: tuple[State, ...] = ()) -> Run:
         what = f"no run is alive; `{stale[0].name}` is stale: its supervisor died"
         raise NotFoundError(what, f"pdctl down {stale[0].name}")
     if not runs:
-        raise NotFoundError("no run is alive", "pdctl launch 2p1d")
+        if unreadable:
+            what, _, fix = unreadable[0].partition("; ")
+            raise StorageError(what, fix)
+        raise NotFoundError("; ".join(("no run is alive", *runs_of_others())), "pdctl launch 2p1d")
     latest = runs[0]
     fix = f"pdctl diagnose --run {latest.name}" if latest.state is State.FAILED else "pdctl launch 2p1d"
     raise NotFoundError(f"no run is alive; the latest, `{latest.name}`, {describe_ended(latest)}", fix)
@@ -196,12 +238,11 @@ def describe_ended(run: Run) -> str:
 
 def _named(root: Path, name: str) -> Run:
     directory = RunDir.of(root, check_name(name))
-    if (directory.path / "run.json").exists():
+    with contextlib.suppress(NotFoundError):
         return directory.look()
     known = [run.name for run in load_all(root)[0]]
-    hint = (
-        f"known runs: {', '.join(known)}" if known else "no run was ever launched here; `pdctl launch FILE` starts one"
-    )
+    nothing = "; ".join(("no run was ever launched here", *runs_of_others()))
+    hint = f"known runs: {', '.join(known)}" if known else f"{nothing}; `pdctl launch FILE` starts one"
     raise NotFoundError(f"no run `{name}` in {root / 'runs'}", hint)
 
 

@@ -17,6 +17,7 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pdctl import user_files
 from pdctl.errors import StorageError
 from pdctl.launch import run
 from pdctl.launch.run import Run, RunOutcome, State  # noqa: TC001 - record.decode evaluates the annotations
@@ -58,10 +59,7 @@ class Notice:
 
 def prepare(directory: Path) -> None:
     """Reserve the space. Raise OSError if there is none."""
-    draft = directory / f".{FILE}.{os.getpid()}"
-    with removed_unless_moved(draft):
-        _create(draft, _encoded(Notice()))
-        draft.replace(directory / FILE)
+    save_whole(directory / FILE, _encoded(Notice()))
 
 
 def write(directory: Path, notice: Notice) -> bool:
@@ -105,8 +103,11 @@ def applied(run: Run, notice: Notice) -> Run:
 def try_out(folder: Path) -> None:
     """Write a few bytes to `folder` and remove them again. Raise OSError if that fails."""
     file = folder / f".trial.{os.getpid()}"
-    with removed_unless_moved(file):
+    try:
         file.write_bytes(b"\n" * TRIAL)
+    finally:
+        with contextlib.suppress(OSError):
+            file.unlink(missing_ok=True)
 
 
 def error_of_trial(folder: Path) -> OSError | None:
@@ -131,28 +132,9 @@ def storage_trouble(directory: Path, logs: Path) -> str:
     return f"logs are being lost (last line written at {last}): {error.strerror} ({logs.resolve()})"
 
 
-@contextlib.contextmanager
-def removed_unless_moved(draft: Path) -> Iterator[None]:
-    """Half a file takes the space that the rest of the run needs."""
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
-
-
-def save_whole(file: Path, text: str) -> None:
+def save_whole(file: Path, data: bytes | str) -> None:
     """Replace `file`, or leave it as it was and raise OSError. Only its user may read it: it may hold keys."""
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    with removed_unless_moved(draft):
-        _create(draft, text.encode())
-        draft.replace(file)
-
-
-def _create(draft: Path, data: bytes) -> None:
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as out:
-        out.write(data)
+    user_files.write_whole(file, data, 0o600)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import time
 from queue import Empty
 from typing import TYPE_CHECKING
 
-from pdctl.errors import PdctlError
+from pdctl.errors import PdctlError, limit_reached
 from pdctl.launch import credentials, ending_reasons, readiness, router_list, state
 from pdctl.launch.deployment import OnDeath, ServerRole
 from pdctl.launch.journal import Journal
@@ -29,7 +29,7 @@ from pdctl.launch.supervisor_mailbox import (
     Told,
 )
 from pdctl.launch.winddown import AFTER_KILL, WindDown
-from pdctl.thread_death import told_threads
+from pdctl.thread_death import in_words, told_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,17 +106,19 @@ class Supervisor:
                 outcome = ending.outcome
             except PdctlError as error:
                 outcome = RunOutcome(error.message, code=int(error.exit_code), fix=error.fix)
-            except OSError as error:
-                problem = refused(directory, error)
+            except (OSError, MemoryError, RuntimeError) as error:
+                problem = limit_reached(error) or (refused(directory, error) if isinstance(error, OSError) else None)
+                if problem is None:
+                    raise
                 outcome = RunOutcome(problem.message, code=int(problem.exit_code), fix=problem.fix)
             self._wind_down(outcome)
             with contextlib.suppress(OSError):  # read-only by now
                 credentials.forget(directory)
         return outcome
 
-    def _thread_ended(self, thread: str, reason: str) -> None:
+    def _thread_ended(self, thread: str, error: BaseException) -> None:
         """On that thread."""
-        self._mailbox.put(ThreadEnded(thread, reason))
+        self._mailbox.put(ThreadEnded(thread, error))
 
     def _work(self) -> None:
         while self._serve_until_a_death():
@@ -273,9 +275,10 @@ class Supervisor:
             return
         if isinstance(message, ThreadEnded):
             if message.thread.startswith(WATCHES):
-                raise Ending(ending_reasons.watcher_ended(message.thread, message.reason))
+                raise Ending(ending_reasons.watcher_ended(message.thread, message.error))
             if message.thread.startswith(ROUTING):
-                self._journal.note(EventKind.ROUTED, message.thread.partition(" ")[2], f"not told: {message.reason}")
+                detail = f"not told: {in_words(message.error)}"
+                self._journal.note(EventKind.ROUTED, message.thread.partition(" ")[2], detail)
             return
         handle = self._handles[message.name]
         if message.generation != handle.generation:

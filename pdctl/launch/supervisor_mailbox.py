@@ -69,10 +69,10 @@ class Paired:
 
 @dataclass(frozen=True, slots=True)
 class ThreadEnded:
-    """A thread of the supervisor's process ended on an error that nobody foresaw."""
+    """A thread of the supervisor's process ended on an error that nobody foresaw, or at a limit of this machine."""
 
     thread: str
-    reason: str
+    error: BaseException
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from pdctl import user_files
 from pdctl.errors import UsageError
 from pdctl.logs.part import open_part
 from pdctl.logs.scan import LineHit
-from pdctl.user_files import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +39,7 @@ def cache_directory(part: LogPart, environ: Mapping[str, str]) -> Path:
         return beside / "index"
     cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
-        return expanded(cache) / "pdctl" / "logs"
+        return user_files.expanded(cache) / "pdctl" / "logs"
     except UsageError:  # no home directory: nothing is kept
         return Path(os.devnull) / "pdctl"
 
@@ -54,14 +54,10 @@ def read_file(file: Path) -> bytes | None:
 
 def replace_file(file: Path, data: bytes) -> bool:
     """Whole or not at all: readers in other shells never see half of it. False when it cannot be written."""
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft.write_bytes(data)
-        draft.replace(file)
+        user_files.write_whole(file, data)
     except OSError:
-        with contextlib.suppress(OSError):
-            draft.unlink()
         return False
     _tidy(file.parent)
     return True

@@ -76,14 +76,12 @@ def to_file(path: Path | None) -> Iterator[Term]:
     if path is None:
         yield out()
         return
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    from pdctl import user_files  # late: most answers go to a terminal or a pipe
+
     try:
-        with draft.open("w", encoding="utf-8") as stream:
+        with user_files.replacing(path) as file, io.TextIOWrapper(file, encoding="utf-8") as stream:
             yield Term(stream)
-        draft.replace(path)
     except OSError as error:
         raise UsageError(
             f"--output-file {path}: {error.strerror}", "name a file in a directory that can be written"
         ) from None
-    finally:
-        draft.unlink(missing_ok=True)

@@ -45,6 +45,25 @@ def test_a_terminal_without_the_letters() -> None:
     assert done.stdout.isascii()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS does not limit address space")
+@for_each(
+    ("kibibytes", "argv", "said"),
+    [
+        (60_000, "doctor --router http://localhost:9", "no more threads or processes can be started"),
+        (20_000, "plan 1p1d", "out of memory"),
+    ],
+)
+def test_limits_of_the_shell_are_no_bug_of_pdctl(kibibytes: int, argv: str, said: str) -> None:
+    """How much is too little differs from machine to machine, so the first limit that lets pdctl speak counts."""
+    for more in range(0, 200_000, 4_000):
+        words = f"ulimit -v {kibibytes + more}; exec {shlex.quote(sys.executable)} -m pdctl {argv}"
+        done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, timeout=60, check=False)
+        if done.stderr.startswith("error: "):
+            break
+    assert done.returncode == 4, done.stderr
+    assert done.stderr.startswith((f"error: {said}\n  fix: ", "error: out of memory\n  fix: "))
+
+
 # pdctl as `-m pdctl` runs it, which stops at the first import of typer until somebody ends it.
 HALF_IMPORTED = """
 import runpy, sys, time

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.cli.verb import Verb
 
 PAIR = """\
 python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --disaggregation-mode prefill --port 30000 --tp $TP &
@@ -105,3 +108,16 @@ def test_what_cannot_be_is_refused_with_its_place(argv: tuple[str, ...], said: s
     assert done.returncode == 2
     assert said in done.stderr
     assert "fix: " in done.stderr
+
+
+def test_a_full_disk_leaves_no_empty_file(folder: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file can grow: what a full disk does, with another number (EFBIG)."""
+    monkeypatch.chdir(folder)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        code = verb("import", "run.sh", "-o", "made.yaml")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (code, "made.yaml cannot be written: file too large" in verb.err) == (2, True), verb.err
+    assert [each.name for each in folder.glob("*made*")] == []

@@ -6,7 +6,9 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +56,18 @@ def test_status_asks_every_process(detached: Shell) -> None:
     assert document["ready"] is True
     assert document["instances"][0]["registered"] == 1
     assert detached.run("status", "blue", "--wait", "--timeout", "5s").returncode == 0
+
+
+def test_a_limit_of_the_shell_that_asks_is_not_blamed_on_the_run(detached: Shell) -> None:
+    """`ulimit -n`: no socket is left to ask with. (Without the limit the same run is fine.)"""
+    words = f"ulimit -n 5; exec {shlex.quote(sys.executable)} -m pdctl status blue"
+    asked = subprocess.run(
+        ["sh", "-c", words], env=detached.env, capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    assert (asked.returncode, asked.stdout) == (4, ""), asked.stderr
+    assert asked.stderr == (
+        "error: too many open files in this process\n  fix: raise the limit of this shell: ulimit -n 65536\n"
+    )
 
 
 def test_logs_are_prefixed_filtered_and_followed(detached: Shell) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import pwd
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -229,3 +231,53 @@ def test_what_a_supervisor_wrote_before_it_was_killed_is_kept(tmp_path: Path, mo
 
     monkeypatch.setattr(remote, "_signal", write_and_die)
     assert remote.stop(directory, run, force=True, timeout=0.0, emit=lambda event: None).outcome == over.outcome
+
+
+# What reads as a user does who owns nothing here: root may read everything, unless it has given that up.
+OTHER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+
+
+def closed_to_others(folder: Path) -> str:
+    """Take the right to read it; the name of whoever has it then."""
+    folder.chmod(0)
+    if os.geteuid() == 0:
+        os.chown(folder, 65534, 65534)
+        return f"run as its owner, {pwd.getpwuid(65534).pw_name} (sudo -u"
+    return "run as its owner or have it opened to you: chmod"
+
+
+@pytest.mark.parametrize(
+    ("closed", "argv", "code"),
+    [("runs", "status", 4), ("runs/blue", "ls", 0), ("runs/blue", "logs blue", 4), ("runs/blue/logs", "logs blue", 4)],
+)
+def test_what_another_user_owns_is_not_called_missing(tmp_path: Path, closed: str, argv: str, code: int) -> None:
+    os.close(opened(tmp_path).lock)
+    folder = tmp_path / closed
+    (tmp_path / "runs/blue/logs/decode-0.log").write_text("[2026-01-01 00:00:00] a line\n")
+    owner = closed_to_others(folder)
+    env = {**os.environ, "PDCTL_HOME": str(tmp_path)}
+    command = [*OTHER, sys.executable, "-m", "pdctl", *argv.split()]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert f"cannot read {folder}" in done.stderr, done
+    assert "permission denied" in done.stderr
+    assert owner in done.stderr
+    assert done.returncode == code
+    assert "no run was ever launched" not in done.stderr
+    assert "no logs" not in done.stderr
+    folder.chmod(0o700)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not procfs.LINUX, reason="starts a process of another user")
+def test_runs_that_other_users_supervise_are_named(tmp_path: Path) -> None:
+    """Their directory cannot be read, but whose it is and where stands in the process table."""
+    words = ["setpriv", "--reuid", "65534", "sh", "-c", "echo; read line", state.SUPERVISOR, "/home/n/runs/green", "3"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as supervisor:
+        assert supervisor.stdout is not None
+        supervisor.stdout.readline()
+        owner = pwd.getpwuid(65534).pw_name
+        said = f"{owner} runs /home/n/runs/green (pid {supervisor.pid}): ask as its owner (sudo -u {owner} pdctl …)"
+        assert said in state.runs_of_others()
+        with pytest.raises(NotFoundError) as missing:
+            state.find_run(tmp_path, None)
+        assert said in missing.value.message
+        supervisor.communicate()

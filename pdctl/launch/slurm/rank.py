@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
+from pdctl import user_files
 from pdctl.launch import keeper
 
 
@@ -45,10 +46,7 @@ def main(argv: list[str]) -> NoReturn:
 
 
 def write(path: Path, value: dict[str, object]) -> None:
-    """Whole or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(value), encoding="utf-8")
-    draft.replace(path)
+    user_files.write_whole(path, json.dumps(value))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from pdctl import user_files
 from pdctl.launch.process import close_generation, open_generation
 from pdctl.launch.run import Exit
 from pdctl.launch.slurm import queue
@@ -79,7 +80,8 @@ class SlurmStep:
         for rank in self.ranks:
             for old in (_start(rank), _exit(rank)):
                 old.unlink(missing_ok=True)
-        self.file.write_text(json.dumps({"run": run, "ranks": [_entry(rank) for rank in self.ranks]}), encoding="utf-8")
+        document = {"run": run, "ranks": [_entry(rank) for rank in self.ranks]}
+        user_files.write_whole(self.file, json.dumps(document))
 
     def start(self, words: Sequence[str], post: Callable[[Exited | Located], None]) -> None:
         """`words`: srun and its flags."""
