@@ -291,4 +291,18 @@ ENTRIES: tuple[Entry, ...] = (
         "pdctl's router",
         "pdctl router source; observed",
     ),
+    Entry(
+        "PD720",
+        "router-died",
+        Severity.ERROR,
+        "{router|the router} died while it had the room",
+        "The router's process ended, crashed or was killed. Every client's connection breaks at that moment, and the "
+        "engines abort what they had in hand for it, as for a client that left; nothing of theirs failed. Until it is "
+        "back nobody is served, however well the engines are. Next: the last lines of its log, then the kernel's (OOM) "
+        "at that time.",
+        "pdctl logs {router} --tail 50",
+        (Needs.LOG,),
+        "every router",
+        "observed",
+    ),
 )

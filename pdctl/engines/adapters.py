@@ -10,17 +10,18 @@ from pdctl.engines import base
 from pdctl.engines.base import Adapter
 from pdctl.engines.pdctl import adapter as own
 from pdctl.engines.routers import adapters as routers
+from pdctl.engines.row import Speaker
 from pdctl.engines.sglang import adapter as sglang
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pdctl.engines.base import Hint
-    from pdctl.engines.row import Row, Speaker
+    from pdctl.engines.row import Row
 
 # In the order in which their rows are tried: among rows that begin alike, the narrower first.
 SHIPPED: tuple[Adapter, ...] = (
-    own.ROUTER, own.ENGINE, sglang.ENGINE, routers.SMG, routers.SGLANG_ROUTER, routers.MINI_LB,
+    own.ROUTER, own.ENGINE, own.LAUNCHER, sglang.ENGINE, routers.SMG, routers.SGLANG_ROUTER, routers.MINI_LB,
 )  # fmt: skip
 ROWS: tuple[Row, ...] = tuple(row for one in SHIPPED for row in one.rows)
 
@@ -44,9 +45,9 @@ def hints(speaker: Speaker, row: str) -> tuple[Hint, ...]:
 
 
 def speaks(speaker: Speaker, other: Speaker) -> bool:
-    """Whether `speaker` writes lines of `other`: its own, and those of the one it shares the words of."""
+    """Whether a log of `speaker` has lines of `other`: its own, its launcher's, and those whose words it shares."""
     known = adapter(speaker)
-    return speaker is other or (known is not None and known.shares is other)
+    return other in (speaker, Speaker.LAUNCHER) or (known is not None and known.shares is other)
 
 
 @lru_cache(maxsize=4)

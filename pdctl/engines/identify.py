@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import logged_arguments, numerals
 from pdctl.engines.adapters import adapter, adapters, hints
-from pdctl.engines.pdctl.engine import LAUNCHER_ROWS as LAUNCHER
 from pdctl.engines.row import Level, Speaker
 from pdctl.engines.sign import Sign
 from pdctl.engines.versions import V0_5_3, Span, Version, spell
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from pdctl.engines.speech import Said, Speech
 
 DEBUG_FLAG = "--log-level debug"
-# Lines `pdctl launch` adds to any log, and whose they look like.
-LAUNCHERS, LAUNCHED_AS = frozenset(row.id for row in LAUNCHER), LAUNCHER[0].speaker
 _LEVELS = tuple(Level)
 
 
@@ -99,7 +96,6 @@ class _Notes:
 
     def __init__(self) -> None:
         self.speakers: Counter[Speaker] = Counter()
-        self.launchers = 0  # lines `pdctl launch` added to the log, whoever wrote the others
         self.roles: dict[str, str] = {}
         self.levels: set[Level] = set()
         self.debug_shared: set[str] = set()  # rows of one at DEBUG that another writes at INFO
@@ -114,8 +110,8 @@ class _Notes:
 
     def take(self, said: Said) -> None:
         row, values = said.row, said.values
-        self.speakers[row.speaker] += 1
-        self.launchers += row.id in LAUNCHERS
+        if row.speaker is not Speaker.LAUNCHER:  # `pdctl launch` adds its lines to any log
+            self.speakers[row.speaker] += 1
         if row.id in self._told:
             return
         why = f"`{said.prefix.message[:72]}` ({row.id})"
@@ -228,8 +224,6 @@ class _Notes:
 
     def _speaker(self) -> tuple[Speaker | None, str]:
         seen = dict(self.speakers)
-        if len(seen) > 1 and seen.get(LAUNCHED_AS, 0) == self.launchers:
-            seen.pop(LAUNCHED_AS, None)
         for one in adapters():
             if one.speaker in seen and one.shares is not None:
                 seen[one.speaker] += seen.pop(one.shares, 0)

@@ -23,6 +23,7 @@ class Speaker(str):
     MINI_LB: ClassVar[Speaker]
     PDCTL_ENGINE: ClassVar[Speaker]
     PDCTL_ROUTER: ClassVar[Speaker]
+    LAUNCHER: ClassVar[Speaker]
 
     def __new__(cls, name: str) -> Speaker:
         return cls._known.setdefault(name, str.__new__(cls, name))
@@ -41,6 +42,7 @@ Speaker.SMG = Speaker("smg")
 Speaker.MINI_LB = Speaker("mini_lb")
 Speaker.PDCTL_ENGINE = Speaker("pdctl-engine")
 Speaker.PDCTL_ROUTER = Speaker("pdctl-router")
+Speaker.LAUNCHER = Speaker("pdctl-launch")
 
 
 class Level(str, Enum):

@@ -218,12 +218,16 @@ def warm_up(room_events: RoomEvents, deployment: ObservedDeployment) -> bool:
 
 
 class DeathProof(NamedTuple):
-    """at: the last sign of life. of: the line that tells why, when one does. evidence: the lines that show it."""
+    """at: when the line that proves it was written. of: the line that tells why, when one does.
+
+    evidence: the lines that show it. since: its last sign of life, behind which it can have died.
+    """
 
     instance: ObservedInstance
     at: float
     of: Event | None
     evidence: tuple[Event, ...]
+    since: float
 
 
 def death_of(
@@ -238,13 +242,15 @@ def death_of(
     if killed:
         first = before[-1] if before else killed[0]
         at = first.t if first.t is not None else instance.last
-        return None if at is None else DeathProof(instance, at, None, (first,))
+        return None if at is None else DeathProof(instance, at, None, (first,), at)
     crash = crash_lines(instance.final)
     if crash:
         first = crash[0]
         reasons = [event for event in (*instance.final, *around) if names_reason_of(event, first)]
         at = first.t if first.t is not None else instance.last
-        return None if at is None else DeathProof(instance, at, reasons[0] if reasons else None, (*reasons[:1], first))
+        if at is None:
+            return None
+        return DeathProof(instance, at, reasons[0] if reasons else None, (*reasons[:1], first), at)
     if instance.clean or instance.last is None:
         return None
     others = [one.last for one in deployment.instances.values() if one is not instance and one.last is not None]
@@ -256,7 +262,8 @@ def death_of(
         return None
     if not missed:
         return None
-    return DeathProof(instance, instance.last, None, (*instance.final[-1:], missed[0]))
+    first = min(missed, key=lambda event: event.t or 0.0)
+    return DeathProof(instance, first.t or instance.last, None, (*instance.final[-1:], first), instance.last)
 
 
 def what_it_shows(event: Event, death: DeathProof) -> str:
@@ -336,11 +343,7 @@ def deaths_in(
     deployment: ObservedDeployment, around: Iterable[Event], until: float | None = None
 ) -> dict[str, DeathProof]:
     lines = tuple(around)
-    found = {
-        name: death_of(one, deployment, lines, until)
-        for name, one in deployment.instances.items()
-        if one.role != "router"
-    }
+    found = {name: death_of(one, deployment, lines, until) for name, one in deployment.instances.items()}
     return {name: one for name, one in found.items() if one is not None}
 
 

@@ -152,8 +152,8 @@ def _owner(room: Room, gone: Sequence[ProvenDeath]) -> int | None:
         if each.death.instance.name == room.cause.instance and room.cause.code in codes_of(each.death)
     ]
     ended = room.ended
-    before = [at for at in mine if ended is None or gone[at].death.at <= ended + 1.0]
-    return max(before or mine, key=lambda at: gone[at].death.at, default=None)
+    before = [at for at in mine if ended is None or gone[at].death.since <= ended + 1.0]
+    return max(before or mine, key=lambda at: gone[at].death.since, default=None)
 
 
 def _findings(rooms: Sequence[Room]) -> list[DeploymentFinding]:

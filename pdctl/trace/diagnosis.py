@@ -49,10 +49,10 @@ class LogSource:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """An instance that ended without being told to. at: its last sign of life, epoch. why: one sentence.
+    """An instance that ended without being told to. why: one sentence.
 
-    rooms: those that failed or hung because of it; running: requests its last batch line counted, None without one.
-    untold: what no log can say of its end.
+    at: when the line that proves it was written, epoch. rooms: those that failed or hung because of it.
+    running: requests its last batch line counted, None without one. untold: what no log can say of its end.
     """
 
     instance: str

@@ -21,7 +21,8 @@ from pdctl.trace.case import (
     names_reason_of,
     what_it_shows,
 )
-from pdctl.trace.causes.dead_processes import COMPARED, fix_of_death, unknown_of_death
+from pdctl.trace.causes.dead_processes import fix_of_death, unknown_of_death
+from pdctl.trace.causes.mismatches import COMPARED
 from pdctl.trace.diagnosis import Death
 from pdctl.trace.observed_deployment import mixed_logs
 from pdctl.trace.room import Evidence
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pdctl.logs.library import Library
     from pdctl.trace.observed_deployment import ObservedDeployment, ObservedInstance
 
-GONE = {"prefill": "PD705", "decode": "PD704", "router": "PD602"}  # by role: it ended, and no line says of what
+GONE = {"prefill": "PD705", "decode": "PD704", "router": "PD720"}  # by role: it ended, and no line says of what
 SIGNS_OF_DEATH = frozenset(
     {
         Sign.DIED, Sign.REHEARSED, Sign.ORDERED_TO_END, Sign.RUNNING, Sign.BOOTSTRAP_MISSED, Sign.BOOTSTRAP_REFUSED,
@@ -65,8 +66,6 @@ def proven_deaths(library: Library, deployment: ObservedDeployment, lines: Seque
     """`lines`: those of `wanted` rows. The last end of each instance, and every crash of an earlier start."""
     last, several = deaths_in(deployment, lines), mixed_logs(library)
     for name, one in deployment.instances.items():
-        if one.role == "router":
-            continue
         found = [
             *_earlier(one, lines, last.get(name)),
             *(_killed(one, lines) or ([last[name]] if name in last else [])),
@@ -78,7 +77,7 @@ def proven_deaths(library: Library, deployment: ObservedDeployment, lines: Seque
 def _killed(one: ObservedInstance, lines: Sequence[Event]) -> list[DeathProof]:
     """Every end of a start that its launcher wrote down."""
     died = [event for event in lines if event.instance == one.name and event.proves(Sign.DIED)]
-    return [DeathProof(one, event.t, None, (event,)) for event in died if event.t is not None]
+    return [DeathProof(one, event.t, None, (event,), event.t) for event in died if event.t is not None]
 
 
 def _earlier(one: ObservedInstance, lines: Sequence[Event], last: DeathProof | None) -> list[DeathProof]:
@@ -96,7 +95,7 @@ def _earlier(one: ObservedInstance, lines: Sequence[Event], last: DeathProof | N
         if last is not None and abs(last.at - event.t) < 1.0:
             continue
         reasons = [line for line in lines if names_reason_of(line, event)]
-        found.append(DeathProof(one, event.t, reasons[0] if reasons else None, (*reasons[:1], event)))
+        found.append(DeathProof(one, event.t, reasons[0] if reasons else None, (*reasons[:1], event), event.t))
     return found
 
 
@@ -107,7 +106,8 @@ def reported_death(each: ProvenDeath, rooms: tuple[int, ...], running: int | Non
     known = entry(code)
     why = _mixed_log_note(each)
     fills = {
-        "instance": one.name, "decode": one.name, "prefill": one.name, "room": str(rooms[0]) if rooms else "its room",
+        "instance": one.name, "decode": one.name, "prefill": one.name, "router": one.name,
+        "room": str(rooms[0]) if rooms else "its room",
         "observed": each.reason.text if each.reason else why, "expected": "the same on both sides",
         "other": "its peers",        "model": "the model",
     }  # fmt: skip
@@ -207,7 +207,7 @@ def requests_running(death: DeathProof, lines: Iterable[Event]) -> int | None:
     """Requests a batch line counted right before the end: they ended with it."""
     name, last = death.instance.name, None
     for event in lines:
-        near = event.t is not None and death.at - NEAR <= event.t <= death.at
+        near = event.t is not None and death.since - NEAR <= event.t <= death.since
         if near and event.instance == name and event.proves(Sign.RUNNING):
             last = event
     return numerals.whole(last.values.get("running")) if last is not None else None

@@ -13,7 +13,6 @@ from pdctl.logs.event import Event, Place
 from pdctl.trace.attribution import attribute
 from pdctl.trace.case import Case
 from pdctl.trace.causes import bootstrap_lookups, client_requests
-from pdctl.trace.causes.dead_processes import reused
 from pdctl.trace.diagnosis import SourceKind
 from pdctl.trace.joins import NO_ATTEMPT
 from pdctl.trace.observed_deployment import ObservedDeployment
@@ -40,7 +39,7 @@ URGENT = (
     RoomOutcome.REFUSED, RoomOutcome.OK,
 )  # fmt: skip
 # Causes that need no more than the room's own lines and the start lines; the others hang on what happened around it.
-CAUSES_BY_KINDS = (reused, bootstrap_lookups.crossed)
+CAUSES_BY_KINDS = (client_requests.reused, bootstrap_lookups.crossed)
 LIST = "`pdctl rooms` with the same paths lists the rooms there are"
 BROKEN = (RoomOutcome.FAILED, RoomOutcome.HUNG)
 NO_ROOM = "PD712"

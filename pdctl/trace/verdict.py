@@ -10,7 +10,14 @@ from pdctl.engines.adapters import adapter
 from pdctl.engines.row import Level
 from pdctl.engines.sign import Phase, Sign
 from pdctl.trace.case import NEAR
-from pdctl.trace.causes import bootstrap_lookups, client_requests, dead_processes, missing_legs, stalled_transfers
+from pdctl.trace.causes import (
+    bootstrap_lookups,
+    client_requests,
+    dead_processes,
+    mismatches,
+    missing_legs,
+    stalled_transfers,
+)
 from pdctl.trace.causes.bootstrap_lookups import MOST_NAMED, destinations
 from pdctl.trace.observed_deployment import PLACEHOLDER, on_hosts_of_their_own
 from pdctl.trace.room import Cause, MissingEvidence, RoomOutcome
@@ -27,23 +34,24 @@ if TYPE_CHECKING:
 # In causal order: what stands earlier brings about what stands later. The first that fits is the cause.
 ORDER: tuple[Callable[[Case], CauseFinding | None], ...] = (
     client_requests.turned_away,
-    dead_processes.sampled,
-    dead_processes.reused,
-    dead_processes.zero,
+    client_requests.sampled,
+    client_requests.reused,
+    client_requests.zero,
     bootstrap_lookups.crossed,
     bootstrap_lookups.unreachable,
-    dead_processes.mismatch_logged,
+    mismatches.mismatch_logged,
     stalled_transfers.cause_logged,
+    dead_processes.router_gone,
     dead_processes.decode_gone,
     dead_processes.prefill_gone,
     stalled_transfers.hung,
     bootstrap_lookups.misdirected,
     bootstrap_lookups.null_ports,
     dead_processes.crashed,
-    dead_processes.attention_tp,
+    mismatches.attention_tp,
     missing_legs.full,
     missing_legs.leg_missing,
-    dead_processes.shared,
+    client_requests.shared,
     client_requests.client_left,
     stalled_transfers.slow,
     stalled_transfers.never_completed,
@@ -53,7 +61,7 @@ ORDER: tuple[Callable[[Case], CauseFinding | None], ...] = (
     client_requests.refused,
 )
 # Whoever had the room was gone before it ended.
-FATAL = frozenset({"PD704", "PD705", "PD707", "PD709", "PD302", "PD303", "PD304", "PD306", "PD308"})
+FATAL = frozenset({"PD704", "PD705", "PD720", "PD707", "PD709", "PD302", "PD303", "PD304", "PD306", "PD308"})
 CLIENT_LEFT = "PD706"
 LOG_REQUESTS = "--log-requests --log-requests-level 0"
 TIME_STATS = "--enable-request-time-stats-logging"
@@ -240,7 +248,7 @@ def _decode_was_dead(case: Case) -> bool:
     """The only decode it can have been was dead before the room began."""
     span, decode = case.room_events.span, case.decode
     death = case.deaths.get(decode.name) if decode is not None and case.who.decode is None else None
-    return death is not None and span is not None and death.at <= span[0] + NEAR
+    return death is not None and span is not None and death.since <= span[0] + NEAR
 
 
 def _contact_flag(case: Case) -> str:

@@ -62,7 +62,7 @@ def test_a_word_that_is_nothing_is_told_where_the_list_is(word: str) -> None:
         (["PD9"], ["PD901", "PD902", "PD903", "PD904"]),
         (["PD90[12]"], ["PD901", "PD902"]),
         (["bootstrap-port-*"], ["PD201", "PD202", "PD204", "PD206"]),
-        (["*-DIED", "PD801"], ["PD704", "PD705", "PD710", "PD801"]),
+        (["*-DIED", "PD801"], ["PD704", "PD705", "PD710", "PD720", "PD801"]),
         (["roles-swapped", "PD301", "PD30[1]"], ["PD301"]),
     ],
 )

@@ -42,6 +42,7 @@ PD701 wrong-prefill-contacted PD702 decode-never-announced PD703 leg-missing PD7
 PD706 client-abort PD707 room-reused PD708 transfer-never-completed PD709 scheduler-crashed PD710 bootstrap-thread-died
 PD711 context-corruption PD712 room-id-missing PD713 prefill-refused PD714 decode-refused PD715 router-retried
 PD716 room-zero PD717 peer-unresponsive PD718 request-refused PD719 router-deadline
+PD720 router-died
 PD801 trace-blind PD802 metrics-off PD803 clock-skew PD804 fd-limit PD805 logs-not-collected
 PD901 not-reachable-from-here PD902 no-endpoints PD903 not-sglang PD904 api-key-required
 """

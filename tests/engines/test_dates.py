@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines import tables
 from pdctl.engines.adapters import ROWS
-from pdctl.engines.pdctl import engine
 from pdctl.engines.row import Speaker
 from pdctl.engines.sglang.logs import access, transfer_libraries
 from pdctl.engines.versions import SGLANG, spell
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from pdctl.engines.row import Row
 
 LINES = [row for row in ROWS if row.speaker is Speaker.SGLANG]
-# Not SGLang's own words: uvicorn, aiohttp, urllib3, mooncake, NIXL, UCX, torch, zmq, Python itself, pdctl's launcher.
-FOREIGN = {row.id for row in (*access.ROWS, *transfer_libraries.COMPLAINTS, *engine.LAUNCHER_ROWS)} | {
+# Not SGLang's own words: uvicorn, aiohttp, urllib3, mooncake, NIXL, UCX, torch, zmq, Python itself.
+FOREIGN = {row.id for row in (*access.ROWS, *transfer_libraries.COMPLAINTS)} | {
     "uvicorn-running", "process-started", "application-started", "uvicorn-stopping", "process-finished",
     "nixl-agent", "nixl-plugin", "mooncake-tcp-forced", "mooncake-handshake", "mooncake-tcp-port",
     "mooncake-no-local-segment", "bootstrap-request-error", "asgi-exception", "traceback", "traceback-frame",

@@ -1,5 +1,7 @@
 """Makes truth.json and neutral copies of a rehearsed incident's logs: derive_rehearsal.py LOGS TO INCIDENT [OLD=NEW …].
 
+`killed-router` is no rehearsal: SIGKILL to the router of `pdctl launch topologies/2p1d.yaml --on-death stop`.
+
 The truth comes from what the incident does (topologies/incidents/*.yaml) and from the router's own Dispatch and Finish
 lines, read here by a few words of their own and not by the dialect.
 """
@@ -23,6 +25,7 @@ BAD: dict[str, list[tuple[str, str | None, str]]] = {
     "killed-decode": [("PD704", "same", "transfer"), ("PD704", None, "bootstrap")],
     "killed-prefill": [("PD705", "same", "transfer"), ("PD705", None, "prealloc")],
     "slow-transfer": [],
+    "killed-router": [("PD720", "same", "decode")],
 }
 
 

@@ -1,4 +1,4 @@
-"""The logs of pdctl's own engine and router, and how requests of pdctl's own are told from users'."""
+"""The logs of pdctl's own engine, router and launcher, and how requests of pdctl's own are told from users'."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ ROUTER = Adapter(
 )
 ENGINE = Adapter(
     Speaker.PDCTL_ENGINE,
-    (*engine.ROWS, *engine.LAUNCHER_ROWS),
+    engine.ROWS,
     Speaker.SGLANG,
     at_info=engine.AT_INFO,
     names_every_room=True,
 )
+LAUNCHER = Adapter(Speaker.LAUNCHER, engine.LAUNCHER_ROWS)
 
 
 PREFIX = "pdctl-canary-"

@@ -1,14 +1,18 @@
-"""The request itself: its client left, the router's limit was over first, or an engine answered a leg with an error."""
+"""The request itself: its client left, the router's limit was over, an engine refused it, or its room was misused."""
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pdctl.engines import numerals, phrases
+from pdctl.engines.sglang import behaviour
 from pdctl.engines.sign import Phase, Sign
 from pdctl.trace.case import NEAR, Case, CauseFinding, Proof
+from pdctl.trace.causes.dead_processes import router_gone
 from pdctl.trace.observed_deployment import sent_address
-from pdctl.trace.room_events import is_abort_notice, is_canary, is_failure, step_reached
+from pdctl.trace.room_events import is_abort_notice, is_canary, is_failure, seconds_waited, step_reached
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,6 +30,8 @@ def client_left(case: Case) -> CauseFinding | None:
     at_router = any(event.role == "router" for event in gone)
     if case.done is not None or case.who.crossed or not (case.failed or at_router) or not _sound(case):
         return None
+    if router_gone(case) is not None:
+        return None  # whose client left with it
     ends = [event for event in events if is_failure(event)]
     aborts = [event for event in ends if event.row.phase is Phase.ABORTED and event.t is not None]
     others = [event for event in ends if event not in aborts and not is_abort_notice(event) and event not in gone]
@@ -169,3 +175,93 @@ def _refused_leg(case: Case, event: Event, found: phrases.LegAnswer) -> CauseFin
     fills = {"instance": name, leg: name, "observed": status, "expected": "200", "url": url}
     why = f"{name} answered {status}, and no line of its log says why"
     return CauseFinding(LEG_CODES[leg], leg, why, (Proof(f"{name} answered {status}", event),), name, fills)
+
+
+def reused(case: Case) -> CauseFinding | None:
+    """One room, two requests: the second finds the tables of the first."""
+    keyed = next((event for event in case.room_events.events if event.proves(Sign.ROOM_USED_UP)), None)
+    twice = [name for name, rids in case.room_events.rids.items() if len(rids) > 1]
+    spoken = next((event for event in case.room_events.events if event.row.cause == "PD707"), None)
+    if keyed is None and spoken is None:
+        return None
+    proofs: list[Proof] = []
+    for name in twice:
+        proofs += _had_the_room(case, name, "request")
+    if keyed is not None:
+        proofs.append(Proof("the scheduler fell over the room's missing entry and crashed", keyed))
+    if spoken is not None:
+        proofs.append(Proof("its own line says so", spoken))
+    culprit = keyed or spoken or proofs[0].event
+    fills = {"room": str(case.room_events.room), "instance": culprit.instance}
+    why = "two requests shared the room: the second one looked for an entry that the first one had used up"
+    return CauseFinding("PD707", "router", why, tuple(proofs), culprit.instance, fills)
+
+
+def zero(case: Case) -> CauseFinding | None:
+    """A decode takes the 0 it finds for "nothing written yet", and waits."""
+    first = next((event for event in case.room_events.events if event.role == "decode"), None)
+    decode = case.decode
+    if case.room_events.room != 0 or first is None or decode is None or case.done is not None:
+        return None
+    if decode.identity.since is None or not behaviour.ROOM_ZERO_IS_UNWRITTEN.holds(decode.identity.since):
+        return None
+    why = "a request used room 0, which the decode reads as: nothing was written yet"
+    proof = Proof("room 0 in a real transfer", first)
+    fix = "draw the room in the router, from 1 to 2^63 - 1"
+    return CauseFinding("PD716", "client", why, (proof,), decode.name, {"instance": decode.name}, fix)
+
+
+def shared(case: Case) -> CauseFinding | None:
+    """Two requests had the room at one engine at the same time, and it failed; nothing else explains it."""
+    twice = [name for name, rids in case.room_events.rids.items() if len(rids) > 1 and _overlap(case, name)]
+    if not twice or not case.failed:
+        return None
+    proofs: list[Proof] = []
+    for name in twice:
+        proofs += _had_the_room(case, name, "request")
+    name = twice[0]
+    fills = {"room": str(case.room_events.room), "instance": name}
+    return CauseFinding("PD707", "router", "two requests had this room at once", tuple(proofs), name, fills)
+
+
+def sampled(case: Case) -> CauseFinding | None:
+    """One request with n > 1: every sample has the room, and an id of its own."""
+    for name, rids in case.room_events.rids.items():
+        came = [
+            event for event in case.room_events.events if event.instance == name and event.proves(Sign.REQUEST_ARRIVED)
+        ]
+        asked = [event for event in came if phrases.several_samples(event.text)]
+        dispatched = [event for event in case.room_events.by("router") if event.row.phase is Phase.DISPATCHED]
+        one_request = len(came) == 1 or (not came and len(dispatched) == 1)
+        if len(rids) < 2 or not case.failed or not (asked or (one_request and _overlap(case, name))):
+            continue
+        proofs = [Proof("the request asks for several samples", event) for event in asked[:1]]
+        proofs += [Proof(f"one request came to {name}", event) for event in (came or dispatched)[:1] if not asked]
+        proofs += _had_the_room(case, name, "sample")
+        why = f"one request became {len(rids)} samples at {name}, and each of them has this room"
+        return CauseFinding("PD319", "client", why, tuple(proofs), name, {"instance": name, "observed": str(len(rids))})
+    return None
+
+
+def _overlap(case: Case, name: str) -> bool:
+    """One of the requests came while another was there; one without a line of its end is taken to go on."""
+    rids = case.room_events.rids[name]
+    first: dict[str, float] = {}
+    last: dict[str, float] = {}
+    for event in case.room_events.events:
+        rid = event.rid
+        if event.instance != name or rid is None or event.t is None:
+            continue
+        first[rid] = min(first.get(rid, math.inf), event.t - seconds_waited(event))
+        if event.proves(Sign.REQUEST_FINISHED) or is_failure(event):
+            last[rid] = max(last.get(rid, -math.inf), event.t)
+    spans = sorted((first[rid], last.get(rid, math.inf)) for rid in rids if rid in first)
+    # Inside one second nobody knows which came first: that counts as at once.
+    return len(spans) < 2 or any(after[0] <= before[1] for before, after in pairwise(spans))
+
+
+def _had_the_room(case: Case, name: str, what: str) -> list[Proof]:
+    """The first line of each request that `name` had the room for."""
+    rids = frozenset(case.room_events.rids[name])
+    first = {rid: event for event in reversed(case.room_events.events) if (rid := event.rid or "") in rids}
+    return [Proof(f"{name} had the room for {what} {rid}", event) for rid, event in first.items()]

@@ -170,7 +170,7 @@ def _handed_over(case: Case) -> bool:
 def _suspect(case: Case, one: ObservedInstance, began: float, ended: float) -> Suspect | None:
     missed = tuple(event for event in case.around if _unanswered(event, one, case, began, ended))
     death = case.deaths.get(one.name)
-    if death is not None and death.at <= ended + 1.0:
+    if death is not None and death.since <= ended + 1.0:
         return None  # it died, and that has causes of its own
     silence = _silence(case, one, began, ended)
     late = silence is not None and _unread(case, one, silence, ended)
