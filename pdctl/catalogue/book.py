@@ -15,6 +15,7 @@ from pdctl.catalogue import (
     transfer_codes,
 )
 from pdctl.errors import UsageError
+from pdctl.suggestions import similar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,8 +90,6 @@ def _unknown(word: str) -> UsageError:
 
 def _similar_entries(typed: str) -> list[Entry]:
     """Names that have the word in them, or else the code or name a few letters away."""
-    import difflib  # late: only a mistake needs it
-
     slug = typed.lower().replace("_", "-").strip("*?-")
     within = [each for each in ENTRIES if len(slug) > 2 and slug in each.slug]
     if within:
@@ -99,5 +98,5 @@ def _similar_entries(typed: str) -> list[Entry]:
         read = typed.upper().translate(LOOKALIKES)
         if read in _BY_CODE:
             return [_BY_CODE[read]]
-        return [_BY_CODE[code] for code in difflib.get_close_matches(typed.upper(), _BY_CODE, n=1, cutoff=0.75)]
-    return [_BY_SLUG[name] for name in difflib.get_close_matches(slug, _BY_SLUG, n=1, cutoff=0.5)]
+        return [_BY_CODE[code] for code in similar(typed.upper(), _BY_CODE, cutoff=0.75)]
+    return [_BY_SLUG[name] for name in similar(slug, _BY_SLUG, cutoff=0.5)]

@@ -78,15 +78,16 @@ def build(argv: Sequence[str]) -> typer.Typer:
             app.command(verb.name, help=verb.help, short_help=verb.help)(_stub)
         return app
     if chosen not in known:
-        import difflib  # only a mistake needs these
-        import shlex
+        import shlex  # late: only a mistake needs these
+
+        from pdctl.suggestions import similar
 
         verb_at = next((at for at, word in enumerate(argv) if word in known), None)
         if verb_at is not None and argv[0].startswith("-"):  # `-o json status`
             words = [argv[verb_at], *argv[:verb_at], *argv[verb_at + 1 :]]
             raise UsageError(f"`{argv[0]}` stands before the verb", f"pdctl {shlex.join(words)}")
 
-        near = difflib.get_close_matches(chosen, known, n=1)
+        near = similar(chosen, known)
         hint = f"did you mean `pdctl {near[0]}`?" if near else "`pdctl --help` lists them."
         raise UsageError(f"no verb `{chosen}`", hint)
     verb = known[chosen]

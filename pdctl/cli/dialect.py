@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from enum import Enum
 from pathlib import Path
@@ -19,6 +18,7 @@ from pdctl.engines.vocabulary import speech
 from pdctl.errors import ExitCode, UsageError
 from pdctl.render import dialect as render
 from pdctl.render import term
+from pdctl.suggestions import similar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +87,7 @@ def show(
     pdctl dialect show -o json
     """
     if speaker is not None and speaker not in NAMES:
-        near = difflib.get_close_matches(speaker, NAMES, n=1)
+        near = similar(speaker, NAMES)
         raise UsageError(
             f"no speaker {speaker!r}", f"did you mean {near[0]}?" if near else f"one of {', '.join(NAMES)}"
         )

@@ -17,11 +17,11 @@ from pdctl.launch.deployment import ServerRole
 from pdctl.launch.state import RunDir, find_run, home
 from pdctl.render import switch_steps as view
 from pdctl.render import term
+from pdctl.suggestions import one_of
 from pdctl.switch import switch_order, switch_refusals
 from pdctl.switch.perform import Interrupted, Switch, steps
 from pdctl.switch.switch_order import Standing, SwitchOrder, lease
 from pdctl.switch.switch_refusals import refusals
-from pdctl.topology.suggest import one_of
 
 if TYPE_CHECKING:
     from pathlib import Path

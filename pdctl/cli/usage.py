@@ -6,11 +6,11 @@ never by where they come from.
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING, Protocol
 
 from pdctl.errors import UsageError
+from pdctl.suggestions import similar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -135,7 +135,7 @@ def _no_verb(path: str, known: list[str], word: str) -> UsageError:
 def _similar_word(word: str, known: Iterable[str]) -> str | None:
     folded = {each.lower(): each for each in known}
     folded.update({each: each for each in known})
-    near = difflib.get_close_matches(word.lower(), folded, n=1)
+    near = similar(word.lower(), folded)
     return folded[near[0]] if near else None
 
 

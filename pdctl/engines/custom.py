@@ -6,7 +6,6 @@ verdict depend on a typing error.
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, NamedTuple
 
 import yaml
@@ -19,6 +18,7 @@ from pdctl.engines.sign import Phase, Sign
 from pdctl.engines.speech import Speech
 from pdctl.engines.versions import V0_5_3, Span, Version
 from pdctl.errors import UsageError
+from pdctl.suggestions import similar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -97,7 +97,7 @@ def _cells(node: yaml.MappingNode, file: Path) -> dict[str, Cell]:
         where = f"{file}:{key.start_mark.line + 1}"
         name = str(key.value)
         if name not in REQUIRED + OPTIONAL:
-            near = difflib.get_close_matches(name, REQUIRED + OPTIONAL, n=1)
+            near = similar(name, REQUIRED + OPTIONAL)
             raise UsageError(
                 f"{where}: no key {name!r}",
                 f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(REQUIRED + OPTIONAL)}",
@@ -161,7 +161,7 @@ def _one_of(cell: Cell, kind: type[Enum]) -> str:
 def _among(cell: Cell, known: Sequence[str], what: str) -> str:
     if cell.text in known:
         return cell.text
-    near = difflib.get_close_matches(cell.text, known, n=1)
+    near = similar(cell.text, known)
     raise UsageError(
         f"{cell.where}: {cell.text!r} is no {what}",
         f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines import history, numerals
 from pdctl.engines.versions import V0_5_3, V0_5_5_POST1, Span, Version, spell
+from pdctl.suggestions import similar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -293,13 +294,11 @@ def _variable(name: str, value: str, version: Version) -> Iterator[Remark]:
 
 def _similar_name(name: str, version: Version) -> str:
     """The known name a person most likely had in mind, of the same family."""
-    from difflib import get_close_matches  # late: only a mistake needs it
-
     family = name.partition("_")[0] + "_"
     names = [row.name for row in VARIABLES if row.name.startswith(family) and row.span.holds(version)]
     if family == "SGLANG_":
         names += history.names("environment", version)
-    return next(iter(get_close_matches(name, names, 1, 0.86)), "")
+    return next(iter(similar(name, names, cutoff=0.86)), "")
 
 
 def _value(row: Variable, value: str) -> Iterator[Remark]:

@@ -13,7 +13,7 @@ from pdctl.launch.log_tail import POLL as LOG_POLL
 from pdctl.launch.log_tail import LogFiles, history, parts
 from pdctl.launch.run import OVER, State
 from pdctl.launch.state import RunDir, describe_ended, find_run, load_all
-from pdctl.topology.suggest import one_of
+from pdctl.suggestions import one_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -16,6 +16,7 @@ from pdctl.errors import StorageError, UsageError
 from pdctl.logs import collector_format, concatenated_logs
 from pdctl.logs.merged_stream import UNNAMED, StreamSource, first_bytes, split_by_name
 from pdctl.logs.part import Compression, LogPart, Spool, examine, lineless
+from pdctl.suggestions import similar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -148,12 +149,10 @@ def _walk(directory: Path) -> list[str]:
 
 def _similar_names(wanted: Path) -> str:
     """Names beside the one that is missing; beside the first directory on the way that is missing, if one is."""
-    import difflib  # late: only a mistake needs it
-
     while not wanted.parent.exists():
         wanted = wanted.parent
     beside = [entry.name for entry in wanted.parent.iterdir()] if os.access(wanted.parent, os.R_OK) else []
-    near = difflib.get_close_matches(wanted.name, beside, n=3)
+    near = similar(wanted.name, beside, 3)
     if near:
         return f"did you mean {' or '.join(str(wanted.parent / name) for name in near)}?"
     return f"{wanted.parent} has no such name; give files, directories, globs or `-`"

@@ -5,7 +5,6 @@ A null counts as a value here, where a cluster takes it for a field left out.
 
 from __future__ import annotations
 
-import difflib
 import json
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +15,7 @@ from pdctl.errors import UsageError
 from pdctl.manifests import object_rules
 from pdctl.manifests.object_rules import spelt
 from pdctl.package_data import data
+from pdctl.suggestions import similar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -131,7 +131,7 @@ def _lines_of_error(error: ValidationError) -> Iterator[tuple[Path, str]]:
     if error.validator == "additionalProperties":
         fields = error.schema.get("properties", {})
         for name in sorted(set(value) - set(fields)):
-            near = difflib.get_close_matches(name, fields, n=1)
+            near = similar(name, fields)
             yield (*path, name), "no such field" + (f": did you mean `{near[0]}`?" if near else "")
     elif error.validator == "required":
         for name in wanted:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from pdctl.suggestions import LISTED, hint, nearest
 from pdctl.topology import scalars, units
 from pdctl.topology.diagnostic import Code, Mark, ProblemReport, listing, shown
 from pdctl.topology.model import Span
 from pdctl.topology.scalars import ScalarSort, expand
 from pdctl.topology.schema import TOPOLOGY, Absent, Key, Required, ValueKind
-from pdctl.topology.suggest import LISTED, hint, nearest
 from pdctl.topology.yaml_parser import KeyValue, List, Map, Node, Scalar, shape
 
 if TYPE_CHECKING:

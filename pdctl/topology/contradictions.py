@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl.engines.kinds import EMBEDDED, ENGINES, PREFILL_ONLY, ROUTERS
+from pdctl.suggestions import hint, nearest
 from pdctl.topology import owned_flags
 from pdctl.topology.diagnostic import Code, Diagnostic, listing, places, shown
-from pdctl.topology.suggest import hint, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl import package_data, program, user_files
 from pdctl.errors import TopologyError
+from pdctl.suggestions import nearest
 from pdctl.topology.build import build, complete
 from pdctl.topology.checked_values import ValueReader, Values
 from pdctl.topology.contradictions import WrittenTopology, check
 from pdctl.topology.diagnostic import Code, Diagnostic, ProblemReport
-from pdctl.topology.suggest import nearest
 from pdctl.topology.yaml_parser import Map, Scalar, YamlText, shape
 
 if TYPE_CHECKING:

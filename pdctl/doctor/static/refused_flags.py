@@ -14,7 +14,7 @@ from pdctl.engines.sglang.arguments import any_choices, choices, gap
 from pdctl.engines.sglang.behaviour import ONLY_ROUND_ROBIN_FOLLOWS_ROOM, RANK_OF_ROOM_CHECKED
 from pdctl.engines.sglang.refusals import REFUSALS
 from pdctl.engines.versions import resolve
-from pdctl.topology.suggest import nearest
+from pdctl.suggestions import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,6 +6,7 @@ from functools import cache
 
 from pdctl.engines import tables
 from pdctl.engines.kinds import ROUTERS
+from pdctl.suggestions import similar
 
 _PDCTL = """
 admin-api-key-file= admin-api-key= allow-unauthenticated-workers api-key-file= api-key= balance-abs-threshold=
@@ -84,6 +85,4 @@ def beginning_so(name: str, kind: str) -> list[str]:
 
 def similar_flag(name: str, kind: str) -> str:
     """The known flag a person most likely had in mind, "" for none."""
-    from difflib import get_close_matches  # late: only a mistake needs it
-
-    return next(iter(get_close_matches(name, arguments(kind), 1, 0.75)), "")
+    return next(iter(similar(name, arguments(kind), cutoff=0.75)), "")

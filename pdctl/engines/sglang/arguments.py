@@ -23,6 +23,7 @@ from pdctl.engines.versions import (
     span_of,
     spell,
 )
+from pdctl.suggestions import similar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -279,6 +280,4 @@ def _leads_to(old: str, new: str) -> bool:
 
 def nearest_flag(name: str, known: Iterable[str]) -> str:
     """The flag a person most likely had in mind, "" for none."""
-    from difflib import get_close_matches  # late: only a mistake needs it
-
-    return next(iter(get_close_matches(name, tuple(known), 1, 0.8)), "")
+    return next(iter(similar(name, known, cutoff=0.8)), "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import shutil
 import time
@@ -16,6 +15,7 @@ from pdctl.launch.run import Allocation, EventKind, Run, RunEvent, RunOutcome, S
 from pdctl.launch.runtime import Obstacle
 from pdctl.launch.slurm import host_placement, queue
 from pdctl.launch.slurm.script import JOB
+from pdctl.suggestions import similar
 from pdctl.user_files import expanded
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _pool(topology: Topology, component: Component, partitions: tuple[Partition,
     partition = next((each for each in partitions if (each.name == name if name else each.default)), None)
     if partition is None:
         message = f"there is no partition `{name}`" if name else "this cluster has no default partition"
-        near = difflib.get_close_matches(str(name), names, n=1) or names
+        near = similar(str(name), names) or names
         yield Obstacle("slurm-partition", f"{message}; there are {', '.join(names)}", f"--set {key}={near[0]}")
         return
     if not partition.up:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdctl.topology.suggest import distance, hint, nearest
+from pdctl.suggestions import distance, hint, nearest
 from tests.cases import for_each
 
 KEYS = ("instances", "tp", "dp", "page-size", "mem-fraction", "pool", "args", "env", "gpu", "gpu-memory")

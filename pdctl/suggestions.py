@@ -1,4 +1,4 @@
-"""Did you mean: the known name a person most likely had in mind."""
+"""Which known names a person most likely had in mind: every "did you mean" of pdctl."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LISTED = 8  # a list of at most this many allowed names helps; a longer one is f
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """A name at most two edits away (one for short words), or one that either begins or continues the word."""
+    """A name at most two edits away (one for short words), or else one that begins the word or that the word begins."""
     word = word.lower().replace("_", "-")
     limit = 2 if len(word) > 3 else 1 if len(word) > 2 else 0
     scored = []
@@ -27,16 +27,24 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return min(scored)[2] if scored else None
 
 
-def one_of(name: str, known: Sequence[str]) -> str:
-    """A fix for a name that somebody made up: the nearest of those there are, and all of them."""
-    import difflib  # late: only a mistake needs it
+def similar(word: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
+    """At most `count` names that share letters with the word, the closest first; a cutoff of 1 wants the same word.
 
-    near, names = difflib.get_close_matches(name, known, n=2), ", ".join(known)
+    For long names, where more than two edits can still mean the same; `nearest` for short ones.
+    """
+    from difflib import get_close_matches  # late: only a mistake needs it
+
+    return get_close_matches(word, tuple(known), count, cutoff)
+
+
+def one_of(name: str, known: Sequence[str]) -> str:
+    """The fix for an unknown name: the most similar names, and all that exist."""
+    near, names = similar(name, known, 2), ", ".join(known)
     return f"did you mean {' or '.join(near)}? There are {names}" if near else f"one of {names}"
 
 
 def distance(one: str, other: str, limit: int) -> int:
-    """Insertions, deletions, substitutions and swaps of neighbours between two words; above `limit` only "more"."""
+    """Count insertions, deletions, substitutions and swaps of neighbours; beyond `limit`, any number above it."""
     if abs(len(one) - len(other)) > limit:
         return limit + 1
     before: list[int] = []
@@ -53,7 +61,7 @@ def distance(one: str, other: str, limit: int) -> int:
 
 
 def hint(word: str, known: Iterable[str]) -> str:
-    """What to say about an unknown word: its nearest name, the list of names if it is short, or nothing."""
+    """The hint for an unknown word: its nearest name, the list of names if that is short, or nothing."""
     names = tuple(known)
     near = nearest(word, names)
     allowed = f"allowed: {', '.join(names)}" if 0 < len(names) <= LISTED else ""
