@@ -10,9 +10,9 @@ import typer
 
 from pdctl.cli.exits import leave_unheard, reraise
 from pdctl.cli.options import seconds
-from pdctl.errors import LaunchError
+from pdctl.errors import LaunchError, UsageError
 from pdctl.launch import remote
-from pdctl.launch.deployment import OnDeath  # noqa: TC001 - Typer evaluates the annotations
+from pdctl.launch.deployment import OnDeath
 from pdctl.launch.targets import LaunchPlace, prepare
 from pdctl.launch.targets.target import LaunchOrder
 from pdctl.render import launch_view, term
@@ -36,6 +36,7 @@ Secret = typer.Option(
     "--deployment-secret/--no-deployment-secret", help="Whether pdctl's processes authenticate each other; default on."
 )
 Detach = typer.Option("--detach", "-d", help="Return once it serves; it goes on by itself.")
+Death = typer.Option(metavar="|".join(OnDeath), help="What restarts if a process dies; default: readiness.restart.")
 Run = typer.Option("--name", metavar="RUN", help="Name of the run; the topology's name if not given.")
 
 
@@ -50,7 +51,7 @@ def command(
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help="Time to serve, such as 90s or 5m.")] = None,
     verify: Annotated[bool, typer.Option(help="Send one request through every prefill and decode pair.")] = True,
     doctor: Annotated[bool, typer.Option(help="Let doctor judge the topology before anything starts.")] = True,
-    on_death: Annotated[OnDeath | None, typer.Option(help="If a process dies; default readiness.restart.")] = None,
+    on_death: Annotated[str | None, Death] = None,
     progress: Annotated[LaunchProgress, typer.Option(help="How the start is shown.")] = LaunchProgress.AUTO,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no logs.")] = False,
     output: Annotated[DryRunForm, typer.Option("--output", "-o", help="Form of --dry-run.")] = DryRunForm.TEXT,
@@ -82,7 +83,7 @@ def command(
         name=name,
         detached=detach,
         timeout=None if timeout is None else seconds("--timeout", timeout),
-        on_death=on_death,
+        on_death=_policy(on_death),
         verify=verify,
         patience=seconds("--queue-timeout", queue),
     )
@@ -106,6 +107,15 @@ def command(
     if outcome.signal:
         reraise(outcome.signal)
     raise remote.failure(outcome)
+
+
+def _policy(given: str | None) -> OnDeath | None:
+    """No choice of Typer's: the words of before are understood too."""
+    try:
+        return OnDeath(given) if given is not None else None
+    except ValueError:
+        fix = f"choose one of {', '.join(OnDeath)}"
+        raise UsageError(f"--on-death `{given}`: there is no such choice", fix) from None
 
 
 def _ask_doctor(topology: Topology, plan: Plan) -> None:

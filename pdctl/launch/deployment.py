@@ -21,12 +21,17 @@ class ServerRole(str, Enum):
 
 
 class OnDeath(str, Enum):
-    """What follows when a process dies after it was ready."""
+    """What is started again when a process dies after it was ready, in the words of `readiness.restart`."""
 
-    KEEP_SERVING = "keep-serving"  # restart the dead instance while its role has another one; else stop
-    STOP = "stop"
-    RESTART = "restart"  # the dead instance alone; the router takes it back by itself, its address stays
-    RESTART_ALL = "restart-all"
+    KEEP_SERVING = "keep-serving"  # the dead instance, while its role has another one; else the run ends
+    NONE = "none"
+    INSTANCE = "instance"  # the dead one alone; the router takes it back by itself, its address stays
+    ALL = "all"
+
+    @classmethod
+    def _missing_(cls, value: object) -> OnDeath | None:
+        """As `--on-death` and run.json said it before 0.2."""
+        return {"stop": cls.NONE, "restart": cls.INSTANCE, "restart-all": cls.ALL}.get(str(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ class LaunchOptions:
     timeout: float = 300.0
     interval: float = 1.0
     verify: bool = True
-    on_death: OnDeath = OnDeath.STOP
+    on_death: OnDeath = OnDeath.NONE
     max_restarts: int = 3
     backoff: float = 1.0
     backoff_max: float = 60.0

@@ -24,12 +24,6 @@ if TYPE_CHECKING:
 # What moves a port of that purpose; every other purpose is derived from the dist-init port.
 KEYS = {"http": "ports.http", "bootstrap": "ports.bootstrap"}
 ROUTER_KEYS = {"http": "router.port", "metrics": f"router.args.{METRICS_FLAG}"}
-ON_DEATH = {
-    "keep-serving": OnDeath.KEEP_SERVING,
-    "none": OnDeath.STOP,
-    "instance": OnDeath.RESTART,
-    "all": OnDeath.RESTART_ALL,
-}
 
 
 def plan_here(topology: Topology) -> Plan:
@@ -68,7 +62,7 @@ def options(topology: Topology, timeout: float | None, on_death: OnDeath | None,
         timeout=readiness.timeout if timeout is None else timeout,
         interval=readiness.interval,
         verify=verify,
-        on_death=ON_DEATH[readiness.restart] if on_death is None else on_death,
+        on_death=OnDeath(readiness.restart) if on_death is None else on_death,
         max_restarts=readiness.max_restarts,
         backoff=readiness.backoff,
         backoff_max=readiness.backoff_max,

@@ -87,9 +87,12 @@ def out_of_time(ends_at: float) -> RunOutcome:
     return RunOutcome(f"the allocation ends at {when}: its time is over", code=int(ExitCode.FINDINGS), fix=fix)
 
 
-def died(directory: RunDir, process: Process, exit: Exit, ready_at: float | None, restarts: int) -> RunOutcome:
-    """`ready_at` None: it never was."""
+def died(
+    directory: RunDir, process: Process, exit: Exit, ready_at: float | None, restarts: int, alone: str = ""
+) -> RunOutcome:
+    """`ready_at` None: it never was. `alone`: why the others could not go on without it."""
     moment = "before it was ready" if ready_at is None else f"{span(exit.at - ready_at)} after it became ready"
+    alone = f" The run could not go on: {alone}." if alone else ""
     tries = f" It had been restarted {'once' if restarts == 1 else f'{restarts} times'} before." if restarts else ""
     lines = reasons(directory, process, TAIL)
     shown = "".join(f"\n  {process.name} | {line}" for line in lines)
@@ -98,7 +101,14 @@ def died(directory: RunDir, process: Process, exit: Exit, ready_at: float | None
         if lines
         else no_last_lines(directory, process, exit)
     )
-    return RunOutcome(f"{process.name} {in_words(exit)} {moment}.{tries} {told}", code=int(ExitCode.FINDINGS))
+    return RunOutcome(f"{process.name} {in_words(exit)} {moment}.{tries}{alone} {told}", code=int(ExitCode.FINDINGS))
+
+
+def alone(spec: Spec, several: bool) -> str:
+    """Why `keep-serving` does not start `spec` again. `several`: others of its role were there, and were given up."""
+    if several:
+        return f"no other {spec.role.value} is left"
+    return f"it was the only {spec.role.value}, and keep-serving restarts none that is; --on-death instance does"
 
 
 def start_timed_out(

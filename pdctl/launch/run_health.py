@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pdctl.fleet import bootstrap_probe, engine_probe, http_client, router_probe
 from pdctl.launch import credentials, ending_reasons, procfs, storage
-from pdctl.launch.deployment import ServerRole, Spec
-from pdctl.launch.run import EventKind, Process, Run, State
+from pdctl.launch.deployment import OnDeath, ServerRole, Spec
+from pdctl.launch.run import OVER, EventKind, Process, Run, State
 
 if TYPE_CHECKING:
     from pdctl.launch.state import RunDir
@@ -153,6 +153,7 @@ def _instance(
         missing = (
             ending_reasons.in_words(process.exit) if process.exit else "not running" if process.pid else "not started"
         )
+        missing += _restart_planned(run, spec)
     elif spec.role is ServerRole.ROUTER:
         health = "200" if state.ready else "not ready" if state.reached and not state.unauthorized else state.reason
         missing = "" if state.ready else f"/readiness: {state.reason}"
@@ -175,7 +176,7 @@ def _instance(
         alive=alive,
         url=spec.url,
         seconds=time.time() - process.since if alive else 0.0,
-        restarts=_restarts(process),
+        restarts=max(0, process.generation - 1),
         health=health,
         registered=registered,
         ranks=spec.ranks if spec.bootstrap_port else 0,
@@ -205,8 +206,17 @@ def _died(run: Run, spec: Spec) -> str:
     return f"{deaths[-1].detail}, at {when}"
 
 
-def _restarts(process: Process) -> int:
-    return max(0, process.generation - 1)
+def _restart_planned(run: Run, spec: Spec) -> str:
+    """When the supervisor starts it again; empty where it does not."""
+    if run.condition in OVER:
+        return ""
+    generation = run.process(spec.name).generation
+    for event in reversed(run.events):
+        theirs = event.subject == spec.instance or run.options.on_death is OnDeath.ALL
+        if event.kind is EventKind.RESTARTING and theirs and event.generation == generation:
+            left = event.at + event.seconds - time.time()
+            return f"; restarts in {ending_reasons.span(left)}" if left > 0 else "; restarts now"
+    return ""
 
 
 def _registered(spec: Spec) -> int | None:

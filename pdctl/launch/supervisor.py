@@ -338,11 +338,14 @@ class Supervisor:
         tries = self._restarts.get(instance, 0)
         policy = self._options.on_death
         keeps_serving = policy is OnDeath.KEEP_SERVING and bool(self._peers(instance))
-        stops = policy is OnDeath.STOP or (policy is OnDeath.KEEP_SERVING and not keeps_serving)
+        stops = policy is OnDeath.NONE or (policy is OnDeath.KEEP_SERVING and not keeps_serving)
         worn_out = tries >= self._options.max_restarts
         if not self._served or stops or (worn_out and not keeps_serving):
             process = self._journal.run.process(name)
-            raise Ending(ending_reasons.died(self._journal.directory, process, message.exit, ready_at, tries))
+            alone = ""
+            if self._served and policy is OnDeath.KEEP_SERVING and not keeps_serving:
+                alone = ending_reasons.alone(spec, bool(self._given_up))
+            raise Ending(ending_reasons.died(self._journal.directory, process, message.exit, ready_at, tries, alone))
         self._forget(spec)
         hopeless = self._runtime.beyond_help(self._nodes(instance))
         if worn_out and not hopeless:
@@ -352,10 +355,10 @@ class Supervisor:
             return
         self._restarts[instance] = tries + 1
         delay = self._backoff(tries + 1)
-        what = "everything restarts" if policy is OnDeath.RESTART_ALL else "restarts"
+        what = "everything restarts" if policy is OnDeath.ALL else "restarts"
         detail = f"{what} in {ending_reasons.span(delay)} ({tries + 1} of {self._options.max_restarts})"
-        self._journal.note(EventKind.RESTARTING, instance, detail)
-        if policy is OnDeath.RESTART_ALL:
+        self._journal.note(EventKind.RESTARTING, instance, detail, seconds=delay)
+        if policy is OnDeath.ALL:
             raise StartOver
         self._due[instance] = time.monotonic() + delay
         self._end_the_others(instance)
@@ -381,7 +384,8 @@ class Supervisor:
         others = self._peers(instance)
         if not others:
             process = self._journal.run.process(message.name)
-            raise Ending(ending_reasons.died(self._journal.directory, process, message.exit, ready_at, 0))
+            alone = f"{instance} stays down ({why}), and no other {self._nodes(instance)[0].role.value} is left"
+            raise Ending(ending_reasons.died(self._journal.directory, process, message.exit, ready_at, 0, alone))
         rest = ", ".join(spec.instance for spec in others)
         self._journal.note(
             EventKind.DIED, instance, f"stays down: {why}; {rest} {'go' if len(others) > 1 else 'goes'} on"

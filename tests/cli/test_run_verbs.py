@@ -144,6 +144,12 @@ def test_a_living_run_and_its_ports_are_in_the_way(detached: Shell) -> None:
         (("ask", "hi", "--url", "http://x", "--run", "blue"), 2, "name two places"),
         (("launch", "blue.yaml", "--name", "Blue"), 2, "run name `Blue` cannot be"),
         (("launch", "blue.yaml", "--timeout", "5"), 2, "--timeout 5"),
+        (
+            ("launch", "blue.yaml", "--on-death", "rest"),
+            2,
+            "--on-death `rest`: there is no such choice\n  fix: choose one",
+        ),
+        (("launch", "blue.yaml", "--on-death", "restart", "--timeout", "5"), 2, "--timeout 5"),
         (("launch", "nowhere.yaml"), 2, "nowhere.yaml"),
     ],
 )

@@ -30,7 +30,7 @@ def main(folder: Path) -> None:
         done = shell.run(*argv)
         told[name] = [done.returncode, done.stdout, done.stderr]
 
-    run("launch", "launch", str(shell.file), "-d", "--no-doctor", "--on-death", "restart")
+    run("launch", "launch", str(shell.file), "-d", "--no-doctor", "--on-death", "instance")
     try:
         fill(disk / "fill")
         directory = disk / "home/runs/blue"

@@ -53,9 +53,11 @@ def test_every_node_of_an_instance_is_a_process_and_only_the_first_serves() -> N
 def test_what_the_command_line_says_goes_before_the_topology() -> None:
     written = topology("2p1d", "readiness.restart.policy=instance", "readiness.restart.max=7", "readiness.timeout=90s")
     told = deployment_plan.options(written, None, None, verify=True)
-    assert (told.timeout, told.on_death, told.max_restarts) == (90.0, OnDeath.RESTART, 7)
-    said = deployment_plan.options(written, 5.0, OnDeath.STOP, verify=False)
-    assert (said.timeout, said.on_death, said.verify) == (5.0, OnDeath.STOP, False)
+    assert (told.timeout, told.on_death, told.max_restarts) == (90.0, OnDeath.INSTANCE, 7)
+    before = [OnDeath(word) for word in ("keep-serving", "stop", "restart", "restart-all")]
+    assert before == [OnDeath(word) for word in ("keep-serving", "none", "instance", "all")]
+    said = deployment_plan.options(written, 5.0, OnDeath.NONE, verify=False)
+    assert (said.timeout, said.on_death, said.verify) == (5.0, OnDeath.NONE, False)
 
 
 def test_a_deployment_for_many_hosts_is_not_started_here() -> None:

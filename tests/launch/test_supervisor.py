@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -194,7 +195,7 @@ def test_a_stopped_process_is_named_by_status_with_what_continues_it(
 
 
 def test_a_dead_instance_is_restarted_in_place_until_the_limit(launch: Launch) -> None:
-    supervised = launch(deploy(), on_death=OnDeath.RESTART, max_restarts=1)
+    supervised = launch(deploy(), on_death=OnDeath.INSTANCE, max_restarts=1)
     first = supervised.serving().process("decode-0")
     assert first.pid is not None
     os.kill(first.pid, signal.SIGKILL)
@@ -212,6 +213,18 @@ def test_a_dead_instance_is_restarted_in_place_until_the_limit(launch: Launch) -
     for generation in (1, 2):
         assert f"pdctl: decode-0 generation {generation}: " in log
         assert f"pdctl: decode-0 generation {generation} was killed by SIGKILL" in log
+
+
+def test_status_says_when_a_dead_instance_is_started_again(launch: Launch) -> None:
+    supervised = launch(deploy(), on_death=OnDeath.INSTANCE, backoff=600.0, backoff_max=600.0)
+    pid = supervised.serving().process("decode-0").pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: ("restarting", "decode-0") in supervised.kinds(), "its restart is planned")
+    health = run_health.probe(supervised.directory.look(), supervised.directory)
+    missing = {instance.name: instance.missing for instance in health.instances}
+    assert re.search(r"^was killed by SIGKILL .*; restarts in \d+m\d\ds$", missing["decode-0"]), missing
+    assert "restarts" not in missing["prefill-0"]
 
 
 def test_the_rest_keeps_serving_while_one_of_several_comes_back_and_after_it_is_given_up(launch: Launch) -> None:
@@ -241,11 +254,14 @@ def test_the_only_one_of_its_role_ends_a_run_that_keeps_serving(launch: Launch, 
     ended = supervised.ended()
     assert ended.outcome is not None
     assert ended.outcome.message.startswith(f"{name} was killed by SIGKILL")
+    role = name.removesuffix("-0")
+    why = f"The run could not go on: it was the only {role}, and keep-serving restarts none that is"
+    assert f" after it became ready. {why}; --on-death instance does. " in ended.outcome.message
 
 
 @pytest.mark.skipif(not procfs.LINUX, reason="only there a supervisor adopts what its children leave")
 def test_a_dead_instance_leaves_no_zombies(launch: Launch) -> None:
-    supervised = launch(deploy(faults={"decode-0": ("--child",)}), on_death=OnDeath.RESTART, max_restarts=1)
+    supervised = launch(deploy(faults={"decode-0": ("--child",)}), on_death=OnDeath.INSTANCE, max_restarts=1)
     pid = supervised.serving().process("decode-0").pid
     assert pid is not None
     assert len(procfs.session(pid)) >= 3  # the keeper, the stand-in, its child
@@ -259,7 +275,7 @@ def test_the_nodes_of_an_instance_die_and_come_back_together(launch: Launch) -> 
     (port,) = free_ports(1)
     second = dataclasses.replace(standin(ServerRole.DECODE, 0, port), name="decode-0-node1", node=1)
     deployment = dataclasses.replace(deployment, roles=(*deployment.roles, second))
-    supervised = launch(deployment, on_death=OnDeath.RESTART, max_restarts=1)
+    supervised = launch(deployment, on_death=OnDeath.INSTANCE, max_restarts=1)
     run = supervised.serving()
     pid = run.process("decode-0-node1").pid
     assert pid is not None
@@ -275,7 +291,7 @@ def test_the_nodes_of_an_instance_die_and_come_back_together(launch: Launch) -> 
 
 
 def test_restart_all_starts_every_process_again(launch: Launch) -> None:
-    supervised = launch(deploy(), on_death=OnDeath.RESTART_ALL)
+    supervised = launch(deploy(), on_death=OnDeath.ALL)
     run = supervised.serving()
     pid = run.process("router").pid
     assert pid is not None

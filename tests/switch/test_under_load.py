@@ -35,7 +35,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         f"roles.prefill.args.{FLAG}", f"roles.decode.args.{FLAG}",
     ]  # fmt: skip
     words = [word for one in sets for word in ("--set", one)]
-    made.pdctl("launch", "topologies/2p1d.yaml", "-d", "--name", "switch", "--on-death", "restart", *words)
+    made.pdctl("launch", "topologies/2p1d.yaml", "-d", "--name", "switch", "--on-death", "instance", *words)
     yield made
     made.pdctl("down", "switch")
 
