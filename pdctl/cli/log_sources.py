@@ -29,7 +29,7 @@ OFFSET = re.compile(r"([+-])(\d{2}):?(\d{2})")
 DAY = 86400.0
 WAYS = "write 2026-11-21T01:34:20, 01:34:20 (on the day of the last line) or -10m (before the last line)"
 
-Run = typer.Option("--run", metavar="RUN", help="Logs of this run of `pdctl launch`.")
+Run = typer.Option("--run", metavar="RUN", help="Logs of this run of `pdctl launch`; RUN.1: an earlier one.")
 Since = typer.Option("--since", metavar="TIME", help="Only lines since then: 2026-11-21T01:34:20, 01:34:20 or -10m.")
 Until = typer.Option("--until", metavar="TIME", help="Only lines until then.")
 Zone = typer.Option("--tz", metavar="ZONE", help="Zone of the logs' clocks and of the times shown; default: local.")

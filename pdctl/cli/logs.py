@@ -41,6 +41,7 @@ def command(
     \b
     pdctl logs -f                                 # the only run alive, or the latest
     pdctl logs blue decode-0 --tail 50
+    pdctl logs blue.1                             # an earlier run of that name (pdctl ls)
     pdctl logs blue --since -10m                  # the ten minutes before the last line
     pdctl logs blue --grep 'room=123|ERROR'
     """

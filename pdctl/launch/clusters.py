@@ -88,6 +88,8 @@ def forget(root: Path, name: str) -> None:
 
 
 def find(root: Path, name: str) -> Cluster | None:
+    if name.rpartition(".")[2].isdecimal():  # an earlier run of this machine
+        return None
     file = _file(root, name)
     return _load(file) if file.exists() else None
 

@@ -64,7 +64,6 @@ class Journal:
             started=handle.started,
             since=handle.since,
             generation=handle.generation,
-            log_start=self.run.process(handle.spec.name).log_start,
             generation_start=handle.log_start,
             place=handle.spec.place,
         )

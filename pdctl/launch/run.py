@@ -158,7 +158,7 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One instance's process. `started` is its identity (procfs.identity), `log_start` where this run's log begins.
+    """One instance's process. `started` is its identity (procfs.identity), `generation_start` where its log begins.
 
     `place` is the host it runs on; empty: this machine, and only then is `pid` a process here.
     """
@@ -168,7 +168,6 @@ class Process:
     started: str = ""
     since: float = 0.0
     generation: int = 0
-    log_start: int = 0
     generation_start: int = 0
     exit: Exit | None = None
     place: str = ""

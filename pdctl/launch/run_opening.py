@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 import time
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pdctl import __version__
 from pdctl.errors import LaunchError
-from pdctl.launch import credentials, deployment_plan, ending_reasons, log_tail, preflight, storage
+from pdctl.launch import credentials, deployment_plan, ending_reasons, preflight, storage
 from pdctl.launch.run import Process, Run
 from pdctl.launch.state import RunDir, check_name, home
 from pdctl.layout import plan_document
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from pdctl.launch.runtime import Obstacle
     from pdctl.launch.targets.target import LaunchOrder
     from pdctl.layout.instance_plan import Plan
-
-ROTATE = 64 << 20  # bytes of an instance's log above which a new run begins a new file
 
 
 class Opened(NamedTuple):
@@ -79,7 +76,6 @@ def open_run(
     """
     directory = RunDir.of(root, check_name(name))
     with storage.written_to(directory.path):
-        directory.create(expanded(logs).absolute() / name if logs else None)
         lock = directory.lock()
     if lock is None:
         raise _alive(directory)
@@ -90,6 +86,8 @@ def open_run(
     if obstacles:
         os.close(lock)
         raise preflight.refuse(name, obstacles)
+    with storage.written_to(directory.path):
+        directory.create(expanded(logs).absolute() / name if logs else None)
     with storage.written_to(directory.logs.resolve()):
         storage.try_out(directory.logs)
     run = Run(
@@ -102,12 +100,11 @@ def open_run(
         detached=detached,
         deployment=deployment,
         options=options,
+        processes=tuple(Process(spec.name) for spec in deployment.specs),
         files=tuple(files),
         sets=tuple(sets),
     )
     with storage.written_to(directory.path):
-        starts = {spec.name: _log_start(directory.log(spec.name)) for spec in deployment.specs}
-        run = dataclasses.replace(run, processes=tuple(Process(name, log_start=at) for name, at in starts.items()))
         credentials.mint(directory.path, deployment, secret)
         storage.prepare(directory.path)
         directory.save(run)
@@ -117,18 +114,6 @@ def open_run(
 def _elsewhere(directory: RunDir) -> bool:
     """A run of that name is alive on a cluster, where no lock of this machine tells."""
     return (directory.path / "run.json").exists() and (run := directory.load()).allocation is not None and run.alive
-
-
-def _log_start(log: Path) -> int:
-    for later in list(log_tail.parts(log))[1:]:  # of an earlier run
-        later.unlink()
-    if not log.exists():
-        return 0
-    size = log.stat().st_size
-    if size > ROTATE:
-        log.replace(log.with_suffix(".log.1"))
-        return 0
-    return size
 
 
 def _alive(directory: RunDir) -> LaunchError:

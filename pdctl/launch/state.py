@@ -18,6 +18,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,13 +27,15 @@ from pdctl.errors import NotFoundError, PdctlError, StorageError, UsageError
 from pdctl.launch import log_tail, procfs, storage
 from pdctl.launch.deployment import Deployment, ServerRole, Spec
 from pdctl.launch.log_tail import LogTail
-from pdctl.launch.run import MAY_TELL, NO_LINE, OVER, SCHEMA, Run, State, decode, encode
+from pdctl.launch.run import MAY_TELL, NO_LINE, OVER, SCHEMA, Run, RunOutcome, State, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 ROLES_FILE = "roles.json"
+LOCK = "lock"
+KEPT = 5  # earlier runs of a name
 SUPERVISOR = "pdctl.launch"  # the module of a detached run's supervisor; the run's directory follows it
 MODE, PORT = "--disaggregation-mode", "--disaggregation-bootstrap-port"
 
@@ -70,8 +73,8 @@ class RunDir:
         return list(log_tail.parts(self.log(name)))[-1]
 
     def tails(self, run: Run) -> dict[str, LogTail]:
-        """A reader for every process's log, from where this run's part begins."""
-        return {process.name: LogTail(self.log(process.name), process.log_start) for process in run.processes}
+        """A reader for every process's log."""
+        return {process.name: LogTail(self.log(process.name)) for process in run.processes}
 
     def ends(self, run: Run) -> dict[str, LogTail]:
         """The same from where the logs end now."""
@@ -79,14 +82,59 @@ class RunDir:
         return {name: LogTail(self.log(name), size) for name, size in sizes.items()}
 
     def create(self, logs: Path | None = None) -> None:
-        """`logs`: keep the logs in that directory, reached through a link from the run's own."""
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        forget_roles(self.path)
-        if logs is not None and (self.logs.is_symlink() or not self.logs.exists()):
-            logs.mkdir(parents=True, exist_ok=True)
-            self.logs.unlink(missing_ok=True)
-            self.logs.symlink_to(logs)
+        """Make it ready for a new run; what an earlier run of this name left becomes the run NAME.N.
+
+        `logs`: keep the logs in that directory, reached through a link from the run's own.
+        """
+        self._set_aside()
+        if logs is not None:
+            logs.parent.mkdir(parents=True, exist_ok=True)
+            self.logs.symlink_to(_made(logs))
         self.logs.mkdir(exist_ok=True, mode=0o700)
+
+    def _set_aside(self) -> None:
+        """Move what is here but the lock. Numbers only grow, so that a name that somebody noted stays right."""
+        kept = [entry for entry in self.path.iterdir() if entry.name != LOCK]
+        if not kept:
+            return
+        earlier = earlier_runs(self.path)
+        aside = self.path.with_name(f"{self.path.name}.{1 + max(earlier, default=0)}")
+        home = _made(self.path.resolve().with_name(aside.name), 0o700)
+        if self.path.is_symlink():
+            aside.symlink_to(home)
+        if self.logs.is_symlink() and self.logs.exists():
+            logs = self.logs.resolve()
+            moved = _free(logs.with_name(aside.name))
+            logs.rename(moved)
+            self.logs.unlink()
+            self.logs.symlink_to(moved)
+        for entry in kept:
+            entry.rename(home / entry.name)
+        RunDir(aside).settle()
+        for number in sorted(earlier)[: max(0, len(earlier) + 1 - KEPT)]:
+            RunDir(earlier[number]).remove()
+
+    def settle(self) -> None:
+        """Write down the name that an earlier run goes by from now on, and that it is over."""
+        with contextlib.suppress(PdctlError):
+            run = dataclasses.replace(self.load(), name=self.path.name)
+            if run.state not in OVER:
+                outcome = RunOutcome("its supervisor was gone when the next run of its name began", 1)
+                run = dataclasses.replace(run, state=State.FAILED, outcome=outcome)
+            self.save(run)
+
+    def remove(self) -> None:
+        """Delete it with its logs, wherever they are, unless something of it still runs."""
+        with contextlib.suppress(PdctlError):
+            if self.load().survivors:
+                return
+        for folder in (self.logs, self.path):
+            if folder.is_symlink():
+                shutil.rmtree(folder.resolve(), ignore_errors=True)
+        if self.path.is_symlink():
+            self.path.unlink()
+        else:
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def keep(self, name: str, text: str) -> None:
         """A document beside run.json."""
@@ -95,7 +143,8 @@ class RunDir:
 
     def lock(self) -> int | None:
         """A file descriptor that holds this run's lock, or None when somebody else does."""
-        handle = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(self.path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -141,6 +190,27 @@ class RunDir:
             self.save(run)
         except OSError:
             storage.end(self.path, run)
+
+
+def earlier_runs(directory: Path) -> dict[int, Path]:
+    """By number, the directories NAME.N of the runs that had this directory's name before."""
+    found = directory.parent.glob(f"{directory.name}.*")
+    numbers = {each: each.name.removeprefix(f"{directory.name}.") for each in found}
+    return {int(number): each for each, number in numbers.items() if number.isdecimal()}
+
+
+def _made(folder: Path, mode: int = 0o777) -> Path:
+    """A new directory, of another name where one with something in it has this one."""
+    if not folder.is_dir() or any(folder.iterdir()):
+        folder = _free(folder)
+        folder.mkdir(mode=mode)
+    return folder
+
+
+def _free(path: Path) -> Path:
+    """`path`, or with a number behind its name where there is one already."""
+    names = (path, *(path.with_name(f"{path.name}.{number}") for number in range(2, 1000)))
+    return next(each for each in names if not os.path.lexists(each))
 
 
 def as_document(value: object) -> dict[str, object]:
@@ -237,7 +307,9 @@ def describe_ended(run: Run) -> str:
 
 
 def _named(root: Path, name: str) -> Run:
-    directory = RunDir.of(root, check_name(name))
+    latest, _, number = name.rpartition(".")
+    check_name(latest if number.isdecimal() else name)
+    directory = RunDir.of(root, name)
     with contextlib.suppress(NotFoundError):
         return directory.look()
     known = [run.name for run in load_all(root)[0]]

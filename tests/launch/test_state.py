@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pdctl.errors import LaunchError, NotFoundError, PdctlError, UsageError
-from pdctl.launch import preflight, procfs, remote, run, state
+from pdctl.launch import launched, preflight, procfs, remote, run, state
 from pdctl.launch.run import EventKind, Exit, Process, Run, RunEvent, RunOutcome, StartStage, State, with_process
 from pdctl.launch.run_opening import Opened, open_run
 from tests.launch.conftest import QUICK, deploy
@@ -26,7 +26,7 @@ def opened(root: Path, name: str = "blue") -> Opened:
 
 def test_a_run_survives_the_disk(tmp_path: Path) -> None:
     directory, run, lock = opened(tmp_path)
-    run = with_process(run, Process("decode-0", 12, "x-1", 1.5, 2, 7, 9, Exit(0, 9, 3.25)))
+    run = with_process(run, Process("decode-0", 12, "x-1", 1.5, 2, 7, Exit(0, 9, 3.25)))
     event = RunEvent(1.0, EventKind.STAGE, "decode-0", StartStage.READY, "ready", 0.5, 2)
     run = dataclasses.replace(run, events=(event,), outcome=RunOutcome("stopped", signal=15), state=State.STOPPED)
     directory.save(run)
@@ -281,3 +281,52 @@ def test_runs_that_other_users_supervise_are_named(tmp_path: Path) -> None:
             state.find_run(tmp_path, None)
         assert said in missing.value.message
         supervisor.communicate()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_logs_of_a_run_are_its_own_and_those_of_earlier_ones_have_a_name(tmp_path: Path, elsewhere: bool) -> None:
+    def launch_once(line: str) -> None:
+        logs = str(tmp_path / "logs") if elsewhere else None
+        directory, run, lock = open_run(
+            tmp_path, "blue", deploy(), QUICK, check=preflight.check, argv=("pdctl", "launch"), logs=logs
+        )
+        directory.log("decode-0").write_text(f"{line}\n")
+        directory.save(dataclasses.replace(run, supervisor=1 << 30, supervisor_started="gone"))
+        os.close(lock)
+
+    def logs_of(name: str) -> str:
+        files = launched.find(tmp_path, name).log_files()
+        return "".join(Path(path).read_text() for path in files.names)
+
+    for number in range(1, 9):
+        launch_once(f"line {number}")
+        assert logs_of("blue") == f"line {number}\n"
+    assert {run.name for run in state.load_all(tmp_path)[0]} == {"blue", *(f"blue.{n}" for n in range(3, 8))}
+    for number in range(3, 8):
+        assert logs_of(f"blue.{number}") == f"line {number}\n"
+        assert state.find_run(tmp_path, f"blue.{number}").state is State.FAILED
+    with pytest.raises(NotFoundError):
+        state.find_run(tmp_path, "blue.2")
+    if elsewhere:
+        names = sorted(each.name for each in (tmp_path / "logs").iterdir())
+        assert names == ["blue", *(f"blue.{n}" for n in range(3, 8))]
+        assert (tmp_path / "logs/blue/decode-0.log").read_text() == "line 8\n"
+
+
+def test_a_launch_that_is_refused_leaves_the_run_before_it_as_it_is(tmp_path: Path) -> None:
+    os.close(opened(tmp_path).lock)
+    taken = preflight.Obstacle("port", "port 1 is taken")
+    with pytest.raises(LaunchError):
+        open_run(tmp_path, "blue", deploy(), QUICK, check=lambda _: (taken,), argv=("pdctl", "launch"))
+    assert [run.name for run in state.load_all(tmp_path)[0]] == ["blue"]
+
+
+def test_logs_in_a_folder_that_another_home_uses_are_not_mixed_with_its_own(tmp_path: Path) -> None:
+    for home in ("one", "two"):
+        directory, _, lock = open_run(
+            tmp_path / home, "blue", deploy(), QUICK, check=preflight.check, argv=(), logs=str(tmp_path / "logs")
+        )
+        directory.log("decode-0").write_text(f"{home}\n")
+        os.close(lock)
+    found = {each.name: (each / "decode-0.log").read_text() for each in (tmp_path / "logs").iterdir()}
+    assert found == {"blue": "one\n", "blue.2": "two\n"}
