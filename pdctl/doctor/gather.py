@@ -10,6 +10,7 @@ from pdctl.catalogue.entry import Needs
 from pdctl.doctor import request as asking
 from pdctl.doctor.bootstrap_ports import address, bootstrap_claims, fan_out, machine
 from pdctl.doctor.facts import Depth, Facts
+from pdctl.doctor.live.logs import OFTEN, is_of_set_up
 from pdctl.doctor.request import Progress
 from pdctl.engines.sign import Sign
 from pdctl.fleet.deadline import Deadline
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pdctl.doctor.request import Request
     from pdctl.fleet.observations import Bootstrap, Endpoint, Engine, Host, Router
     from pdctl.logs.event import Event
+    from pdctl.logs.library import Library
 
 T = TypeVar("T")
 EVERYTHING = frozenset(Needs)
@@ -30,6 +32,7 @@ SHARE = 0.6  # of what is left, for router and engines; the bootstrap servers ge
 LEAST = 1.0  # seconds left for the bootstrap servers in any case
 ROUNDS = 3  # a bootstrap server is asked, then its ranks, then those are dialled: one that is stuck must not use it all
 LONGEST = 3.0  # seconds for one answer of a bootstrap server
+COUNTED = frozenset({Sign.REQUEST_ANSWERED, Sign.READY})
 CUT = 300  # characters of a line that are kept
 CANARY = "pdctl-canary-"  # begins the request ids of fleet/canary_probe.py
 
@@ -166,13 +169,33 @@ def read_logs(
     from pdctl.logs.library import Library  # late: it compiles every dialect
     from pdctl.logs.source import open_logs
 
-    logs = open_logs(paths, names=names)
+    logs = {log.instance: log for log in open_logs(paths, names=names)}
     progress(Progress("logs", 0, len(logs)))
-    events = Library(logs, since=since).said(lambda row: bool(row.cause) or Sign.ORDERED_TO_END in row.proves)
+    events = Library(tuple(logs.values()), since=since).said(
+        lambda row: bool(row.cause) or Sign.ORDERED_TO_END in row.proves
+    )
     # A line without a time, of a traceback say, may be as old as any.
     found = count_signatures(event for event in events if since is None or event.t is not None)
     progress(Progress("logs", len(logs), len(logs)))
-    return found, tuple(log.instance for log in logs)
+    return tuple(
+        replace(line, answered=_answered(Library((logs[line.instance],), since=since), line.count * OFTEN))
+        if is_of_set_up(line.code)
+        else line
+        for line in found
+    ), tuple(logs)
+
+
+def _answered(library: Library, enough: int) -> int:
+    """Requests for tokens that were answered with 200 since the instance last became ready; no more than `enough`."""
+    count = 0
+    for event in library.said(lambda row: not COUNTED.isdisjoint(row.proves)):
+        if event.proves(Sign.READY):
+            count = 0  # those before were its own
+        elif event.values.get("status") == "200":
+            count += 1
+        if count >= enough:
+            break
+    return count
 
 
 def count_signatures(events: Iterable[Event]) -> tuple[SignatureLine, ...]:
@@ -184,6 +207,7 @@ def count_signatures(events: Iterable[Event]) -> tuple[SignatureLine, ...]:
     from pdctl.logs.starts_and_ends import is_ordered_end  # late: a static run reads no log
 
     kept: dict[tuple[str, str], SignatureLine] = {}
+    began: dict[tuple[str, str], float] = {}
     orders: dict[str, Event] = {}
     for event in events:
         if event.proves(Sign.ORDERED_TO_END):
@@ -194,8 +218,15 @@ def count_signatures(events: Iterable[Event]) -> tuple[SignatureLine, ...]:
             continue
         key = (event.instance, event.row.cause)
         first = kept.get(key)
+        if event.t is not None:
+            began.setdefault(key, event.t)
         if first is not None:
-            kept[key] = replace(first, count=first.count + 1, room=first.room if first.room is not None else event.room)
+            kept[key] = replace(
+                first,
+                count=first.count + 1,
+                room=first.room if first.room is not None else event.room,
+                seconds=first.seconds if event.t is None else max(first.seconds, event.t - began[key]),
+            )
         else:
             text = event.text.strip()[:CUT]
             kept[key] = SignatureLine(event.instance, event.row.cause, str(event.place), text, event.room)

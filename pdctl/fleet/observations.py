@@ -324,7 +324,11 @@ class HeldRequests:
 
 @dataclass(frozen=True, slots=True)
 class SignatureLine:
-    """A line of a run's log that a catalogue signature recognised."""
+    """A line of a run's log that a catalogue signature recognised, the first of `count` in that log.
+
+    seconds: from the first to the last of them. answered: requests that its instance answered with 200 since it last
+    became ready; counted only as far as it matters for the code.
+    """
 
     instance: str
     code: str
@@ -332,3 +336,5 @@ class SignatureLine:
     text: str
     room: int | None
     count: int = 1
+    seconds: float = 0.0
+    answered: int = 0

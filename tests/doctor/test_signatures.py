@@ -48,6 +48,27 @@ def test_a_hundred_alike_are_one_with_a_count() -> None:
     assert report.findings[0].headline == "the log of decode0 has 100 lines that mean bootstrap unreachable"
 
 
+@pytest.mark.parametrize(
+    ("refused", "answered", "severity"),
+    [(2, 1, "info"), (2, 0, "error"), (3, 299, "error"), (3, 300, "info")],
+)
+def test_refusals_are_judged_against_what_was_answered(
+    tmp_path: Path, refused: int, answered: int, severity: str
+) -> None:
+    """The engine's own warm-up, before it is ready, is no request."""
+    failed = "Error querying dp_ranks from bootstrap: [Errno 111] Connection refused"
+    warm_up = (ROOMS / "2p1d-healthy-info-sgl0523" / "decode0.log").read_text()
+    assert '"POST /generate HTTP/1.1" 200' in warm_up[: warm_up.index("fired up")]
+    log = [warm_up[: warm_up.index("\n", warm_up.index("fired up"))]]
+    log += [f"[2026-11-21 20:17:38] {failed}"] * refused
+    log += ['[2026-11-21 20:17:39] INFO:     127.0.0.1:49348 - "POST /generate HTTP/1.1" 200 OK'] * answered
+    (tmp_path / "decode0.log").write_text("\n".join(log) + "\n")
+    report = check_run.run(gather(Request(depth=Depth.STATIC, logs=(str(tmp_path),))))
+    (one,) = [one for one in report.findings if one.code == "PD313"]
+    assert one.severity.value == severity
+    assert any(line.endswith("these are exceptions") for line in one.evidence) is (severity == "info")
+
+
 def test_what_was_read_is_known() -> None:
     facts = read("2p1d-healthy-info-sgl0523")
     assert facts.logged == ("decode0", "prefill0", "prefill1", "router")
