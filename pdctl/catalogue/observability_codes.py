@@ -50,12 +50,12 @@ ENTRIES: tuple[Entry, ...] = (
         "PD804",
         "fd-limit",
         Severity.WARNING,
-        "a process may open {observed|1024} files here, and {expected|65536} or more are needed",
+        "{instance|a process} may open {observed|1024} files, and {expected|65536} or more are needed",
         "Each room and each peer costs sockets: router connections, ZMQ sockets between every pair of ranks, the "
         "transfer library's own. At the limit new connections fail in ways that look like a network fault (\"Too "
-        'many open files" in one thread, timeouts in the others). Next: `ulimit -n` where the engine and the '
-        "router run.",
-        "ulimit -n 65536",
+        'many open files" in one thread, timeouts in the others). Next: `Max open files` in '
+        "/proc/PID/limits of the engine, and `ulimit -n` in the shell that starts it.",
+        "run ulimit -n 65536 in the shell that starts {instance|it}, and start it again",
         (Needs.HOST,),
         "every engine",
         "Linux",
@@ -70,6 +70,33 @@ ENTRIES: tuple[Entry, ...] = (
         "where that instance's output goes.",
         "give pdctl the log of {instance} as well",
         (Needs.LOG,),
+        "every engine",
+        "observed",
+    ),
+    Entry(
+        "PD806",
+        "descriptors-run-out",
+        Severity.WARNING,
+        "{instance|a process} is about to run out of file descriptors: {observed|980 of 1024 files open}",
+        "A process at its limit of open files takes no new connection: clients and peers see refusals and timeouts, "
+        "and the process itself may fail in any place that opens a file. Sockets in CLOSE_WAIT are connections that "
+        "the other end has closed and the process has not: where their number grows, descriptors are being leaked, "
+        "and a higher limit only puts off the end. Next: /proc/PID/fd of that process, twice, a minute apart.",
+        "{fix|restart the process from a shell with ulimit -n 65536}",
+        (Needs.HOST,),
+        "every engine and router",
+        "Linux; observed",
+    ),
+    Entry(
+        "PD807",
+        "disk-full",
+        Severity.ERROR,
+        "the disk under {folder|the run's folder} is full, or nearly so: {observed|0 bytes left}",
+        "The processes of a run write their logs there, and its supervisor the state of the run. Without space they "
+        "go on serving, but what they log is lost, so a room that fails from now on cannot be explained, and "
+        "`pdctl status` may show an old state. Next: what fills that filesystem.",
+        "make space on the filesystem of {folder|that folder}, or launch with PDCTL_HOME=DIR on another one",
+        (Needs.HOST,),
         "every engine",
         "observed",
     ),

@@ -216,6 +216,7 @@ def _of_run(name: str | None, static: bool) -> Subject:
         logs=tuple(logs),
         names=logs,
         own={} if static or over else run_facts.own(run),
+        folders={} if static or over else run_facts.folders(directory),
         ended=() if static else run_facts.ended(run, directory),
         key=credentials.api_key(run.deployment),
         since=run.created,  # a run of the same name before it wrote into the same files

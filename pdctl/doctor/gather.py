@@ -139,7 +139,7 @@ def _host(request: Request, facts: Facts, engines: tuple[Engine, ...]) -> Host:
     local = facts.plan is not None and facts.plan.target == "local"
     ports = {port.port for one in (facts.plan.instances if facts.plan and local else ()) for port in one.ports}
     ports |= {address(one.endpoint.url)[1] for one in engines if not one.info and _loopback(one.endpoint.url)} - {0}
-    found = probe_host(ports, request.environ, engines=engines, packages=True, own=request.own)
+    found = probe_host(ports, request.environ, engines=engines, packages=True, own=request.own, folders=request.folders)
     request.progress(Progress("this host", 1, 1))
     return found
 

@@ -54,7 +54,7 @@ class Request:
     key: bearer token for servers that ask for one. model: the name canaries ask for ("": the engine's own).
     logs: files, directories or globs; names: path → instance, for a run; since: epoch seconds, what is older in them is
     another run's. environ: of this host, for the host checks. own: pid → instance of the run's processes on this host.
-    ended: those that are over, as recorded.
+    ended: those that are over, as recorded. folders: where the run writes, each with why that fails, if it does.
     extras: also an over-length prompt, a cancelled stream, n = 2 and a burst, after the pairs.
     """
 
@@ -72,6 +72,7 @@ class Request:
     since: float | None = None
     environ: Mapping[str, str] = field(default_factory=_nothing)
     own: Mapping[int, str] = field(default_factory=_no_pids)
+    folders: Mapping[str, str] = field(default_factory=_nothing)
     ended: tuple[Ended, ...] = ()
     deadline: float = 8.0
     canary_deadline: float = 30.0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import socket
 import struct
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.engines.kinds import PACKAGES as PACKAGES_SERVED
 from pdctl.fleet import listeners
-from pdctl.fleet.observations import Host, Package, RdmaDevice
+from pdctl.fleet.observations import DiskSpace, Host, Package, ProcessLimits, RdmaDevice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -34,6 +36,8 @@ PACKAGES = (
 PEERMEM = ("nvidia_peermem", "nv_peer_mem")
 OPEN_DRIVER = "Open Kernel Module"
 ROOT = Path("/")
+PROC = Path("/proc")
+NOTHING: Mapping[str, str] = MappingProxyType({})
 UNLIMITED_FILES = 1 << 30  # what an unlimited RLIMIT_NOFILE counts as
 CLASS = "class/infiniband"
 MAX_GIDS = 256  # entries of a port's table
@@ -56,18 +60,18 @@ def probe_host(
     engines: Iterable[Engine] = (),
     packages: bool = False,
     own: Mapping[int, str] = listeners.NOBODY,
+    folders: Mapping[str, str] = NOTHING,
     root: Path = ROOT,
 ) -> Host:
     """`ports`: to be tried. `engines`: whose clocks are compared with ours. `packages`: 0.1 s more, versions installed.
 
-    `own`: pid → instance, for processes of the run looked at. `root`: where sys/ and proc/driver/ are found.
+    `own`: pid → instance, for processes of the run looked at. `folders`: where that run writes, each with the words of
+    its supervisor if that fails. `root`: where sys/ and proc/driver/ are found.
     """
     return Host(
         name=socket.gethostname(),
         addresses=addresses(),
         busy=MappingProxyType(dict(listeners.holders(ports, own))),
-        memlock=_limit("RLIMIT_MEMLOCK"),
-        nofile=_limit("RLIMIT_NOFILE") or UNLIMITED_FILES,
         rdma=devices(root / "sys"),
         peermem=any((root / "sys/module" / name).is_dir() for name in PEERMEM),
         gpus=_gpus(root),
@@ -76,15 +80,46 @@ def probe_host(
         clock_offset=_clock_offset(engines),
         dma_buf=_dma_buf(root),
         stopped=listeners.stopped(own),
+        processes=tuple(processes(own)),
+        disks=tuple(disks(folders)),
     )
 
 
-def _limit(name: str) -> int | None:
-    """The soft limit; None: unlimited."""
-    import resource
+def processes(own: Mapping[int, str]) -> Iterator[ProcessLimits]:
+    """The limits of each that is still there, and what it has open."""
+    closing = listeners.closing_sockets() if own else frozenset()
+    for pid, instance in own.items():
+        with contextlib.suppress(OSError):
+            limits = (PROC / str(pid) / "limits").read_text(encoding="ascii", errors="replace")
+            files, memlock = (_soft(limits, name) for name in ("Max open files", "Max locked memory"))
+            sockets = listeners.open_files(pid)
+            yield ProcessLimits(
+                instance,
+                pid,
+                files=UNLIMITED_FILES if files is None else files,
+                memlock=memlock,
+                open=None if sockets is None else len(sockets),
+                closing=0 if sockets is None else sum(inode in closing for inode in sockets),
+            )
 
-    soft, _ = resource.getrlimit(getattr(resource, name))
-    return None if soft == resource.RLIM_INFINITY else soft
+
+def _soft(limits: str, name: str) -> int | None:
+    """A line of /proc/PID/limits: name, soft limit, hard limit, unit. None: unlimited."""
+    found = re.search(rf"^{name} +(\d+) ", limits, re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def disks(folders: Mapping[str, str]) -> Iterator[DiskSpace]:
+    """Of the filesystems under `folders`, each once."""
+    seen: set[int] = set()
+    for folder, lost in sorted(folders.items(), key=lambda one: not one[1]):
+        with contextlib.suppress(OSError):
+            device, space = Path(folder).stat().st_dev, os.statvfs(folder)
+            if device not in seen:
+                seen.add(device)
+                unit = space.f_frsize
+                free = space.f_bavail * unit
+                yield DiskSpace(folder, free, space.f_blocks * unit, space.f_favail, space.f_files, lost)
 
 
 def _gpus(root: Path) -> tuple[str, ...]:

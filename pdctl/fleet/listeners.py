@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 PROC = Path("/proc")
-LISTEN = "0A"  # the kernel's TCP_LISTEN in /proc/net/tcp
+LISTEN, CLOSE_WAIT = "0A", "08"  # states of the kernel's in /proc/net/tcp
 TABLES = ("net/tcp", "net/tcp6")
 TAKEN = (errno.EADDRINUSE, errno.EACCES)
 PRIVILEGED = 1023  # the highest port that needs a privilege
@@ -82,6 +82,19 @@ def process(pid: int, own: Mapping[int, str] = NOBODY) -> Holder:
 def stopped(own: Mapping[int, str]) -> tuple[Holder, ...]:
     """Those of `own` that are stopped."""
     return tuple(one for pid in own if (one := process(pid, own)).stopped)
+
+
+def closing_sockets() -> frozenset[str]:
+    """The inodes of all sockets in CLOSE_WAIT."""
+    return frozenset(inode for _, state, inode in _sockets() if state == CLOSE_WAIT)
+
+
+def open_files(pid: int) -> list[str] | None:
+    """One entry for each descriptor: the inode of a socket, "" for anything else. None: not this user's to see."""
+    try:
+        return [_inode(link) for link in (PROC / str(pid) / "fd").iterdir()]
+    except OSError:
+        return None
 
 
 def _sockets() -> Iterator[tuple[str, str, str]]:

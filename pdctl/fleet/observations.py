@@ -270,18 +270,48 @@ class RdmaDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """A process of the run looked at, by its own /proc/PID. Limits are the soft ones; a `memlock` of None: unlimited.
+
+    files: how many it may have open. open: how many it has, None where this user cannot see them. closing: sockets of
+    them in CLOSE_WAIT, whose peers have closed and it has not.
+    """
+
+    instance: str
+    pid: int
+    files: int
+    memlock: int | None  # bytes
+    open: int | None = None
+    closing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """The filesystem under a folder of the run. Bytes and files (inodes) that this user may still write.
+
+    total_files: 0 where the filesystem does not count. lost: that the run's logs are being lost, in words.
+    """
+
+    folder: str
+    free: int
+    total: int
+    free_files: int
+    total_files: int
+    lost: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """The host doctor runs on. busy: port → who listens there. Times in seconds.
 
-    stopped: processes of the run looked at that were sent SIGSTOP, whether they listen or not.
+    stopped: processes of the run looked at that were sent SIGSTOP, whether they listen or not. processes: all of them.
+    disks: where that run writes.
     peermem: nvidia_peermem is loaded. dma_buf: the NVIDIA driver is the open one, which needs none; None: no driver.
     """
 
     name: str
     addresses: tuple[str, ...]
     busy: Mapping[int, Holder]
-    memlock: int | None  # bytes, None: unlimited
-    nofile: int
     rdma: tuple[RdmaDevice, ...]
     peermem: bool
     gpus: tuple[str, ...]
@@ -290,6 +320,8 @@ class Host:
     clock_offset: float | None = None  # to the engines' HTTP Date header, seconds, None: not seen
     dma_buf: bool | None = None
     stopped: tuple[Holder, ...] = ()
+    processes: tuple[ProcessLimits, ...] = ()
+    disks: tuple[DiskSpace, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pdctl.fleet.observations import Ended, Endpoint
 from pdctl.launch import ending_reasons, procfs
 from pdctl.launch.log_tail import parts
+from pdctl.launch.storage import storage_trouble
 from pdctl.layout.planner import plan_topology
 from pdctl.topology import resolve
 
@@ -55,6 +56,11 @@ def logs(run: Run, directory: RunDir) -> dict[str, str]:
     """Path → instance of every log there is, rotated parts included."""
     files = {str(path): each.name for each in run.processes for path in parts(directory.log(each.name))}
     return {path: name for path, name in files.items() if os.path.exists(path)}  # noqa: PTH110
+
+
+def folders(directory: RunDir) -> dict[str, str]:
+    """Where it writes: the run's folder, and that of its logs with the words of storage_trouble."""
+    return {str(directory.path): "", str(directory.logs.resolve()): storage_trouble(directory.path, directory.logs)}
 
 
 def own(run: Run) -> dict[int, str]:

@@ -44,6 +44,7 @@ PD711 context-corruption PD712 room-id-missing PD713 prefill-refused PD714 decod
 PD716 room-zero PD717 peer-unresponsive PD718 request-refused PD719 router-deadline
 PD720 router-died
 PD801 trace-blind PD802 metrics-off PD803 clock-skew PD804 fd-limit PD805 logs-not-collected
+PD806 descriptors-run-out PD807 disk-full
 PD901 not-reachable-from-here PD902 no-endpoints PD903 not-sglang PD904 api-key-required
 """
 

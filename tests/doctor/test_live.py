@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from pdctl.doctor import check_run
@@ -10,7 +11,7 @@ from pdctl.doctor.checks import CHECKS
 from pdctl.doctor.finding import CheckStatus
 from tests.cases import for_each
 from tests.doctor.fixtures import recorded
-from tests.doctor.fixtures.live import FIXTURES, LOGGED
+from tests.doctor.fixtures.live import FIXTURES, FULL, LOGGED, limited
 from tests.doctor.fixtures.recorded import canaried, healthy
 
 if TYPE_CHECKING:
@@ -118,3 +119,37 @@ def test_a_release_that_nobody_told_is_unknown_by_the_instances_name() -> None:
     told = next(each for each in checks if each.code == "PD323")
     assert told.status is CheckStatus.UNKNOWN
     assert "decode-0" in told.reason
+
+
+def test_the_limits_of_a_shell_say_nothing_about_those_of_an_engine() -> None:
+    facts = recorded.at_host(healthy(), processes=())
+    status = {each.code: (each.status, each.reason) for each in check_run.run(facts).checks}
+    assert status["PD804"][0] is CheckStatus.UNKNOWN
+    assert "prefill-0" in status["PD804"][1]
+    assert "pdctl doctor --run RUN" in status["PD804"][1]
+
+
+def test_descriptors_are_told_by_the_worst_process_of_each_instance() -> None:
+    def told(**limits: int) -> list[tuple[str, str, str]]:
+        facts = limited(healthy(), files=1000, **limits)
+        return [(one.instance, one.observed, one.severity.value) for one in found("PD806", facts)]
+
+    assert told(open=799, closing=127) == []
+    assert told(open=800)[0] == ("prefill-0", "800 of 1000 files open", "warning")
+    assert told(open=950)[1] == ("prefill-1", "950 of 1000 files open", "error")
+    assert told(open=300, closing=128)[2] == ("decode-0", "128 sockets in CLOSE_WAIT", "warning")
+    assert [name for name, _, _ in told(open=950)] == ["prefill-0", "prefill-1", "decode-0"]
+
+
+def test_a_disk_is_full_without_files_left_and_nearly_full_with_little_space() -> None:
+    def told(**left: object) -> list[tuple[str, str]]:
+        facts = recorded.at_host(healthy(), disks=(dataclasses.replace(FULL, **left),))
+        return [(one.observed, one.severity.value) for one in found("PD807", facts)]
+
+    assert told() == [("0 bytes left", "error")]
+    assert told(free=1 << 20) == [("1048576 bytes left", "warning")]
+    assert told(free=256 << 20) == []
+    assert told(free=256 << 20, free_files=0) == [("no file (inode) left", "error")]
+    assert told(free=256 << 20, lost="logs are being lost since 10:00:00: Disk quota exceeded (/x)") == [
+        ("268435456 bytes left", "error")
+    ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -92,7 +91,6 @@ def test_this_host() -> None:
     found = host_probe.probe_host((), {"UCX_TLS": "tcp", "SGLANG_API_KEY": "k", "HOME": "/"})
     assert found.name == socket.gethostname()
     assert "127.0.0.1" in found.addresses
-    assert found.nofile == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert dict(found.environ) == {"SGLANG_API_KEY": "(hidden)", "UCX_TLS": "tcp"}
 
 
@@ -109,10 +107,40 @@ def test_addresses_are_those_the_kernel_gives() -> None:
         assert probe.getsockname()[0] in host_probe.addresses()
 
 
-def test_limits_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    found = host_probe.probe_host((), {})
-    assert (found.memlock, found.nofile) == (None, host_probe.UNLIMITED_FILES)
+CLOSED_BY_ITS_PEER = """
+import resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]))
+listener = socket.create_server(("127.0.0.1", 0))
+kept = []
+for _ in range(5):
+    peer = socket.create_connection(listener.getsockname())
+    kept.append(listener.accept()[0])
+    peer.close()
+    kept[-1].recv(1)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_limits_and_open_files_are_those_of_the_process() -> None:
+    """Not those of this one, which asks."""
+    command = [sys.executable, "-c", CLOSED_BY_ITS_PEER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        (found,) = host_probe.processes({child.pid: "decode-0"})
+        assert (found.instance, found.pid, found.files, found.memlock) == ("decode-0", child.pid, 200, 65536)
+        assert found.open == len(os.listdir(f"/proc/{child.pid}/fd"))
+        assert found.closing == 5
+        child.communicate()
+    assert list(host_probe.processes({child.pid: "decode-0"})) == []
+
+
+def test_the_disk_under_folders_is_told_once_with_the_trouble_first(tmp_path: Path) -> None:
+    (found,) = host_probe.disks({str(tmp_path): "", str(tmp_path.parent): "logs are being lost", "/nowhere": ""})
+    assert (found.folder, found.lost) == (str(tmp_path.parent), "logs are being lost")
+    assert 0 < found.free <= found.total
 
 
 def test_ports_and_who_holds_them() -> None:

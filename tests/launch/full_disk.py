@@ -43,6 +43,7 @@ def main(folder: Path) -> None:
         run("ls", "ls")
         run("logs", "logs", "--tail", "1")
         run("doctor", "doctor", "--no-extras", "--select", "PD2")
+        run("doctor of the disk", "doctor", "--select", "PD807", "-o", "json")
         told["run.json"] = json.loads((directory / "run.json").read_text())["state"]
         run("down", "down")
         run("down again", "down")

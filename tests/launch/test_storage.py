@@ -53,6 +53,11 @@ def test_a_run_on_a_full_disk(tmp_path: Path) -> None:
     assert f": No space left on device ({logs})" in told["status"][1]
     assert json.loads(told["status json"][1])["logs_lost"].startswith("logs are being lost since ")
     assert codes["ls"] == codes["logs"] == 0
+    (found,) = json.loads(told["doctor of the disk"][1])["findings"]
+    assert (codes["doctor of the disk"], found["code"], found["severity"]) == (1, "PD807", "error")
+    assert found["observed"] == "0 bytes left"
+    assert found["evidence"][0].startswith(f"{logs}: 0 of ")
+    assert found["evidence"][1].startswith("logs are being lost since ")
     assert told["run.json"] == "serving"  # the last one that could be written, whole
     assert (codes["down"], told["down"][1]) == (0, "blue is stopped\n")
     assert codes["down again"] == 0

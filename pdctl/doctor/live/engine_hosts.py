@@ -1,4 +1,4 @@
-"""This host, for the engines that run here: RDMA (PD401 to PD406, PD412), environment and limits (PD407 to PD804)."""
+"""This host, for engines that run here: RDMA (PD401 to PD406, PD412), environment, limits, disk (PD407 to PD807)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pdctl.doctor.check import Verdict
     from pdctl.doctor.facts import Facts
     from pdctl.doctor.finding import Finding
-    from pdctl.fleet.observations import Engine, Host, RdmaDevice
+    from pdctl.fleet.observations import DiskSpace, Engine, Host, ProcessLimits, RdmaDevice
 
 RDMA_BACKENDS = ("mooncake", "nixl", "mori")
 ACTIVE = "ACTIVE"
@@ -38,6 +38,10 @@ NOT_HERE = "no instance runs on this host; run doctor where they do"
 LOCAL = (Needs.ENDPOINT, Needs.HOST)
 PLACE = "this shell"
 PER_RANK = 8  # sockets to each rank of the other side: ZMQ both ways, bootstrap, transfer library, and some to spare
+OF_A_RUN = "name the run, with pdctl doctor --run RUN, on the host it runs on"
+NEAR, OVER = 0.8, 0.95  # shares of the open files a process may have
+CLOSING = 128  # sockets in CLOSE_WAIT; a server that closes its own has a few, and for a moment
+LITTLE, NOTHING_LEFT = 256 << 20, 1 << 20  # bytes of free space
 BASE = 256  # files a process has open before it talks to anybody
 
 
@@ -117,24 +121,31 @@ def _routable(gid: str, kind: str) -> bool:
 
 
 def memlock(facts: Facts) -> list[Finding] | Skipped | Unknown:
-    """PD404: the KV pool cannot be pinned. The limit is this process's; an engine started elsewise may have another."""
+    """PD404: the KV pool of an engine cannot be pinned."""
     used = _used(facts)
     if not isinstance(used, list):
         return used
-    host = facts.host
-    assert host is not None  # else there were no devices
-    if host.memlock is None:
-        return []
-    pools = [size for engine in here(facts) if (size := _pool(engine)) is not None]
-    if not pools and host.memlock >= GIB:
-        return Unknown(f"the limit is {host.memlock >> 20} MiB, and how large the KV pools are is not known")
-    if pools and host.memlock >= max(pools):
-        return []
-    need = f"{max(pools) / GIB:.1f} GiB, the largest KV pool here" if pools else "the size of the KV pool"
-    shown = f"{host.memlock >> 10} KiB"
-    return [
-        finding("PD404", host.name, observed=shown, expected=need, evidence=(f"ulimit -l: {shown}", f"needed: {need}"))
-    ]
+    limits = _limits(facts)
+    found: list[Finding] = []
+    unseen: list[str] = []
+    unsized: list[str] = []
+    for engine in here(facts):
+        name, pool = engine.endpoint.name, _pool(engine)
+        bounded = [one for one in limits.get(name, []) if one.memlock is not None]
+        if not limits.get(name):
+            unseen.append(name)
+        for least in sorted(bounded, key=lambda one: one.memlock or 0)[:1]:
+            limit = least.memlock or 0
+            if pool is None and limit >= GIB:
+                unsized.append(name)
+            elif pool is None or limit < pool:
+                need = f"{pool / GIB:.1f} GiB, its KV pool" if pool is not None else "the size of its KV pool"
+                shown = f"{limit >> 10} KiB"
+                evidence = (f"/proc/{least.pid}/limits: Max locked memory {shown}", f"needed: {need}")
+                found.append(finding("PD404", name, observed=shown, expected=need, evidence=evidence))
+    if found or not unsized:
+        return found or _unseen(unseen)
+    return Unknown(f"how large the KV pools of {names(unsized)} are is not known, and locked memory is limited")
 
 
 def _pool(engine: Engine) -> int | None:
@@ -338,17 +349,98 @@ def _at(found: Finding, host: Host) -> Finding:
 
 def files(facts: Facts) -> list[Finding] | Skipped | Unknown:
     """PD804: fewer files than an engine needs that talks to every rank while all its slots are taken."""
-    engines, host = _engines_of_host(facts), facts.host
+    engines = _engines_of_host(facts)
     if not isinstance(engines, list):
         return engines
-    assert host is not None  # as above
+    limits = _limits(facts)
     ranks = sum(server_info.ranks(engine) or 1 for engine in facts.engines)
     slots = max((engine.number("max_running_requests") or 0 for engine in engines), default=0)
     needed = BASE + PER_RANK * ranks + 2 * slots
-    if host.nofile >= needed:
-        return []
-    evidence = (f"ulimit -n: {host.nofile}", f"{ranks} ranks in all, {slots} requests at once on one instance")
-    return [finding("PD804", host.name, observed=str(host.nofile), expected=str(needed), evidence=evidence)]
+    told = {engine.endpoint.name: limits.get(engine.endpoint.name, []) for engine in engines}
+    found = [
+        finding(
+            "PD804",
+            name,
+            observed=str(least.files),
+            expected=str(needed),
+            evidence=(
+                f"/proc/{least.pid}/limits: Max open files {least.files}",
+                f"{ranks} ranks in all, {slots} requests at once on one instance",
+            ),
+        )
+        for name, some in told.items()
+        if some and (least := min(some, key=lambda one: one.files)).files < needed
+    ]
+    return found or _unseen([name for name, some in told.items() if not some])
+
+
+def _limits(facts: Facts) -> dict[str, list[ProcessLimits]]:
+    found: dict[str, list[ProcessLimits]] = {}
+    for one in facts.host.processes if facts.host is not None else ():
+        found.setdefault(one.instance, []).append(one)
+    return found
+
+
+def _unseen(who: list[str]) -> list[Finding] | Unknown:
+    """The limits of the shell that doctor was started from say nothing about those of an engine."""
+    return Unknown(f"the limits of {names(who)} are not known: {OF_A_RUN}") if who else []
+
+
+def descriptors(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD806: a process has nearly as many files open as it may, or keeps connections that its peers have closed."""
+    if facts.host is None:
+        return Unknown("this host was not looked at")
+    seen = [(one, one.open) for one in facts.host.processes if one.open is not None]
+    if not seen:
+        return Skipped(f"no process to look at: {OF_A_RUN}")
+    worst: dict[str, tuple[float, Finding]] = {}
+    for one, count in seen:
+        share = count / max(1, one.files)
+        if share < NEAR and one.closing < CLOSING:
+            continue
+        observed = f"{count} of {one.files} files open" if share >= NEAR else f"{one.closing} sockets in CLOSE_WAIT"
+        said = finding(
+            "PD806",
+            one.instance,
+            observed=observed,
+            expected=f"fewer than {NEAR:.0%} of its limit, and fewer than {CLOSING} sockets in CLOSE_WAIT",
+            evidence=(f"/proc/{one.pid}/fd: {count} open, {one.closing} of them sockets in CLOSE_WAIT",
+                      f"/proc/{one.pid}/limits: Max open files {one.files}"),
+            severity=Severity.ERROR if share >= OVER else None,
+            fix=f"restart {one.instance} from a shell with ulimit -n {max(65536, 4 * one.files)}"
+            if share >= NEAR
+            else f"ss -tnp state close-wait | grep pid={one.pid},",
+        )  # fmt: skip
+        if share >= worst.get(one.instance, (-1.0, said))[0]:
+            worst[one.instance] = (share, said)
+    return [said for _, said in worst.values()]
+
+
+def disks(facts: Facts) -> list[Finding] | Skipped | Unknown:
+    """PD807: where the run writes there is no space left, or little."""
+    if facts.host is None:
+        return Unknown("this host was not looked at")
+    if not facts.host.disks:
+        return Skipped(f"no folder to look at: {OF_A_RUN}")
+    return [_disk(facts.host, one) for one in facts.host.disks if one.lost or one.free < LITTLE or _no_files(one)]
+
+
+def _no_files(one: DiskSpace) -> bool:
+    return one.total_files > 0 and one.free_files == 0
+
+
+def _disk(host: Host, one: DiskSpace) -> Finding:
+    full = bool(one.lost) or one.free < NOTHING_LEFT or _no_files(one)
+    left = "no file (inode)" if _no_files(one) else f"{one.free} bytes"
+    return finding(
+        "PD807",
+        host.name,
+        observed=f"{left} left",
+        expected=f"{LITTLE >> 20} MiB or more",
+        evidence=(f"{one.folder}: {one.free} of {one.total} bytes left", *([one.lost] if one.lost else [])),
+        severity=None if full else Severity.WARNING,
+        folder=one.folder,
+    )
 
 
 CHECKS = (
@@ -367,4 +459,6 @@ CHECKS = (
     Check("PD606", LOCAL, partial(judged, environment_checks.neutered)),
     Check("PD617", LOCAL, partial(judged, environment_checks.hasty)),
     Check("PD804", LOCAL, files),
+    Check("PD806", (Needs.HOST,), descriptors),
+    Check("PD807", (Needs.HOST,), disks),
 )
