@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+PACKAGES = {"zmq": "pyzmq", "prometheus_client": "prometheus-client"}  # module → package, where the names differ
 PYTHON = "PDCTL_PYTHON"  # the Python that a one-file build starts the embedded engine and router with
 
 
@@ -100,6 +101,15 @@ def pythons() -> tuple[str, ...]:
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     found = (shutil.which("python3", path=folder) for folder in folders if folder)
     return tuple(dict.fromkeys(path for path in found if path))
+
+
+def install_command(missing: Sequence[str], extra: str, python: str = "") -> str:
+    """What brings the modules that are missing. pdctl is in no package index: a checkout's extra, or their packages."""
+    pip = f"{python or sys.executable} -m pip install"
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if not FILE and os.path.isfile(os.path.join(root, "pyproject.toml")):
+        return f"{pip} -e '{root}[{extra}]'"
+    return f"{pip} {' '.join(PACKAGES.get(name, name) for name in missing)}"
 
 
 def run_module(argv: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -93,3 +94,11 @@ def test_the_cache_is_of_this_user_alone(tmp_path, monkeypatch: pytest.MonkeyPat
     top.rmdir()
     top.symlink_to(tmp_path)
     assert program.cache() == ""
+
+
+def test_parts_are_installed_from_the_checkout_or_package_by_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pdctl itself is in no index: `pip install pdctl[engine]` would bring something else, or nothing."""
+    root = Path(program.__file__).parents[1]
+    assert program.install_command(["torch", "zmq"], "engine", "py") == f"py -m pip install -e '{root}[engine]'"
+    monkeypatch.setattr(program, "__file__", "/usr/lib/python3/site-packages/pdctl/program.py")
+    assert program.install_command(["torch", "zmq"], "engine", "py") == "py -m pip install torch pyzmq"

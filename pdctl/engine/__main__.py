@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pdctl import lifeline
+from pdctl import lifeline, program
 from pdctl.engine.cluster.rank_processes import SCHEDULER, Ranks
 from pdctl.engine.config.engine_flags import parse_with_keys
 from pdctl.engine.config.process_log import configure
@@ -78,7 +78,8 @@ def start(argv: Sequence[str], module: str = SCHEDULER) -> int:
 def _require_extra() -> None:
     missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
     if missing:
-        raise MissingExtraError(f"the embedded engine needs {', '.join(missing)}", "pip install 'pdctl[engine]'")
+        what = f"the embedded engine needs {', '.join(missing)}"
+        raise MissingExtraError(what, program.install_command(missing, "engine"))
 
 
 def _listen(args: ServerArgs) -> socket.socket:

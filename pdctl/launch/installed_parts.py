@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from pdctl.launch.deployment import Deployment, Spec
 
 
-INSTALL = "pip install 'pdctl[engine]'"
-# What `pip install 'pdctl[engine]'` brings and the started processes import; NIXL is optional (shm is used without it).
+# What the extra `engine` brings and the started processes import; NIXL is optional (shm is used without it).
 ENGINE_PARTS = (
     "torch",
     "zmq",
@@ -41,7 +40,7 @@ ENGINE_PARTS = (
     "orjson",
 )
 ROUTER_PARTS = ("orjson", "httptools")
-# What a pip install has besides, because `pdctl[engine]` asks for it.
+# What a pip install has besides, because the extra asks for it.
 ALSO = {"pdctl.engine": ("prometheus_client",), "pdctl.router": ()}
 PATIENCE = 20.0  # seconds for a Python to look for its packages
 ASK = "import sys, importlib.util as u; print('has', *[n for n in sys.argv[1:] if u.find_spec(n) is None])"
@@ -217,7 +216,7 @@ def _served(name: str, module: str, use: str) -> InstalledPart:
     if found.python and not found.missing:
         return InstalledPart(name, True, f"{found.python} has what it needs")
     lacking = f"{found.python} lacks {', '.join(found.missing)}" if found.python else "there is no python3 on PATH"
-    fix = f"{found.python or 'python3'} -m {INSTALL}"
+    fix = program.install_command(found.missing, "engine", found.python or "python3")
     return InstalledPart(name, False, f"no {use}: {lacking}", fix)
 
 

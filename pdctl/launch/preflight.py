@@ -68,14 +68,12 @@ def _missing_parts(deployment: Deployment) -> Iterator[Obstacle]:
         return
     what = "engine" if "pdctl.engine" in modules else "router"
     message = f"the {what} is not installed here: {', '.join(found.missing)} missing"
-    fix = installed_parts.INSTALL
+    fix = program.install_command(found.missing, "engine", found.python or "python3")
     if program.FILE:
         message = f"no Python here has the {what}"
         if found.python:
             message = f"{found.python} does not have the {what}: {', '.join(found.missing)} missing"
-        fix = (
-            f"{found.python or 'python3'} -m {installed_parts.INSTALL}, or set {program.PYTHON} to a Python that has it"
-        )
+        fix = f"{fix}, or set {program.PYTHON} to a Python that has it"
     yield Obstacle("extra-missing", message, fix, missing_extra=True)
 
 

@@ -38,5 +38,5 @@ def test_each_missing_part_is_named_with_the_command_that_brings_it(monkeypatch:
     engine, _, zstd, _ = installed_parts.inspect().parts
     assert not engine.present
     assert engine.detail.endswith("lacks no_such_module")
-    assert engine.fix == f"{sys.executable} -m pip install 'pdctl[engine]'"
+    assert engine.fix == f"{sys.executable} -m pip install -e '{ROOT}[engine]'"
     assert (zstd.present, zstd.fix) == (False, f"{sys.executable} -m pip install zstandard")

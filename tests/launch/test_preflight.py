@@ -6,11 +6,13 @@ import dataclasses
 import json
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pdctl import program
 from pdctl.errors import LaunchError, MissingExtraError
 from pdctl.fleet import listeners
 from pdctl.launch import installed_parts, preflight, procfs
@@ -82,12 +84,10 @@ def test_all_problems_at_once(squatter: socket.socket, tmp_path: Path) -> None:
 
 
 def test_a_missing_extra_is_said_with_the_line_that_installs_it() -> None:
-    obstacle = Obstacle(
-        "extra-missing", "the engine is not installed here: torch missing", installed_parts.INSTALL, True
-    )
+    obstacle = Obstacle("extra-missing", "the engine is not installed here: torch missing", "pip install torch", True)
     error = preflight.refuse("blue", [obstacle])
     assert isinstance(error, MissingExtraError)
-    assert error.fix == "pip install 'pdctl[engine]'"
+    assert error.fix == "pip install torch"
 
 
 def test_missing_modules_are_found_without_importing_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +97,8 @@ def test_missing_modules_are_found_without_importing_them(monkeypatch: pytest.Mo
     (found,) = preflight.check(deployment)
     assert found.missing_extra
     assert found.message == "the engine is not installed here: no_such_module missing"
+    root = Path(program.__file__).parents[1]
+    assert found.fix == f"{sys.executable} -m pip install -e '{root}[engine]'"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pdctl.engine.frontend.request_state import Pending
 
 PROTOCOL = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"  # sglang 0.5.23 reads it too; grpc unless set
-EXTRA = "pip install 'pdctl[trace]'"
+EXTRA = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http opentelemetry-exporter-otlp-proto-grpc"
 
 
 class StageOf(NamedTuple):

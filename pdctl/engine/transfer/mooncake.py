@@ -82,7 +82,7 @@ def _binding() -> ModuleType:
     try:
         return importlib.import_module("mooncake.engine")
     except ModuleNotFoundError:
-        raise ImportError(f"{PACKAGE} is not installed (pip install 'pdctl[mooncake]'; Linux only)") from None
+        raise ImportError(f"{PACKAGE} is not installed (pip install {PACKAGE}; Linux only)") from None
     except ImportError as error:  # the shared libraries it is linked with
         raise ImportError(f"{PACKAGE} cannot be loaded: {error} (apt install {SYSTEM_PACKAGES})") from None
 

@@ -96,7 +96,7 @@ def load(cma_only: bool) -> ModuleType:
         os.environ.setdefault("UCX_MODULES", "cma")
     installed = [name for name in PACKAGES if importlib.util.find_spec(name)]
     if not installed:
-        raise ImportError(f"none of {', '.join(PACKAGES)} is installed (pip install 'pdctl[engine]' on Linux has it)")
+        raise ImportError(f"none of {', '.join(PACKAGES)} is installed (pip install nixl-cu12; Linux only)")
     api = importlib.import_module(f"{installed[0]}._api")
     # The binding prints to stdout in a format of its own: let its warnings go where ours go.
     logger = logging.getLogger("nixl")

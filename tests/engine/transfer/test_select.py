@@ -96,7 +96,8 @@ def test_a_pool_on_a_gpu_needs_nixl() -> None:
     [
         (
             "ModuleNotFoundError(name)",
-            "mooncake: mooncake-transfer-engine-non-cuda is not installed (pip install 'pdctl[mooncake]'; Linux only)",
+            "mooncake: mooncake-transfer-engine-non-cuda is not installed "
+            "(pip install mooncake-transfer-engine-non-cuda; Linux only)",
         ),
         (
             "ImportError('libibverbs.so.1: cannot open shared object file: No such file or directory')",
