@@ -11,7 +11,7 @@ import typer
 
 from pdctl.cli.exits import reraise
 from pdctl.cli.options import key_of
-from pdctl.errors import NotFoundError, UsageError
+from pdctl.errors import NotFoundError, PdctlError, UsageError
 from pdctl.fleet import completion_stream
 from pdctl.launch import credentials
 from pdctl.launch.run import State
@@ -62,6 +62,8 @@ def command(
             term.out().write(answer.to_json(source, parts))
         else:
             answer.show(parts, term.out(), term.err() if verbose else None)
+    except PdctlError as error:
+        raise completion_stream.with_role(error, source.url) if url is not None else error from None
     except KeyboardInterrupt:
         term.out().write()
         reraise(signal.SIGINT)

@@ -19,6 +19,18 @@ if TYPE_CHECKING:
 SHARED = ("topology", "overlays", "sets", "target", "output", "wide", "prefill_rate", "decode_batch")
 
 
+TOPOLOGY_ONLY = ("overlays", "sets", "target", "prefill_rate", "decode_batch")
+# What a flag of a bare shape says nothing without; several: any of them will do.
+WITHOUT = {
+    "memory": (("model",),),
+    "nic": (("model", "decode_tp"),),
+    "nic_count": (("nic",),),
+    "isl": (("model", "memory"), ("model", "decode_tp")),
+    "rate": (("model", "decode_tp"),),
+    "mla": (("decode_tp",),),
+}
+
+
 class PlanForm(str, Enum):
     TABLE = "table"
     JSON = "json"
@@ -111,6 +123,9 @@ def command(
         pulls = Shape(decode_tp or 0, decode_dp, decode_pp, decode_ep, gpus_per_host=gpus)
         about = About(version, model, mla, memory, fraction, page_size, kv_dtype, nic, nic_count, isl, rate)
         plan = _of_flags(ctx, shape, pulls, about)
+        _note_flags_without_effect(ctx)
+    if wide and output is not PlanForm.TABLE:
+        term.err().write(f"note: --wide has no effect on -o {output.value}, which is always whole")
     _print(plan, output, wide)
     if not plan.feasible:
         raise typer.Exit(ExitCode.FINDINGS)
@@ -136,6 +151,9 @@ def _of_flags(ctx: typer.Context, shape: Shape, decode: Shape, about: About) -> 
     if "tp" not in named:
         fix = "name a topology (`pdctl plan 2p1d`) or give a shape (`pdctl plan --tp 16 --dp 8`)"
         raise UsageError("no topology and no --tp: nothing to plan", fix)
+    for flag in _given_parameters(ctx):
+        if flag.name in TOPOLOGY_ONLY:
+            raise UsageError(f"{flag.opts[0]} goes with a topology, not with a bare shape", "name one: pdctl plan 2p1d")
     lone = [name for name in named if (name or "").startswith("decode_") and "decode_tp" not in named]
     if lone:
         raise UsageError(
@@ -156,6 +174,19 @@ def _of_flags(ctx: typer.Context, shape: Shape, decode: Shape, about: About) -> 
         nic=_nic(about.nic, about.nic_count) if about.nic is not None else None,
         workload=TrafficGoal(isl=about.isl, rate=about.rate),
     )
+
+
+def _note_flags_without_effect(ctx: typer.Context) -> None:
+    """On stderr: a plan that is the same with and without a flag would be taken for the flag's answer."""
+    given = {flag.name or "": flag.opts[0] for flag in _given_parameters(ctx)}
+    words = {flag.name or "": flag.opts[0] for flag in ctx.command.params}
+    for name, flag in given.items():
+        needs = WITHOUT.get(name, ())
+        if needs and not any(given.keys() >= set(each) for each in needs):
+            ways = " or ".join(" and ".join(words[need] for need in each) for each in needs)
+            term.err().write(f"note: {flag} has no effect without {ways}")
+    if {"mla", "model"} <= given.keys():
+        term.err().write("note: --mla and --gqa have no effect with --model, which says it")
 
 
 def _given_parameters(ctx: typer.Context) -> list[Any]:

@@ -12,7 +12,7 @@ import typer
 from pdctl.cli import log_sources
 from pdctl.cli.log_sources import LogReading
 from pdctl.cli.options import seconds
-from pdctl.errors import ExitCode
+from pdctl.errors import ExitCode, UsageError
 from pdctl.render import room_list as render
 from pdctl.render import term
 from pdctl.render.term import to_file
@@ -91,6 +91,8 @@ def command(
     Exit code: 0 however the rooms went. Of an empty list: 1 when an instance died by its log, 4 when no line of the
     window is an engine's or a router's.
     """
+    if build and not index:
+        raise UsageError("--build-index and --no-index contradict each other", "give one of them")
     wanted = [*(filters or []), *(f"{key}={name}" for key, name in (("prefill", prefill), ("decode", decode)) if name)]
     keep = matcher(wanted, outcome or [], None if least is None else seconds("--min-duration", least))
     sources = log_sources.sources(paths or [], run)

@@ -15,6 +15,11 @@ from pdctl.suggestions import similar
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+# What another verb does.
+ELSEWHERE = {
+    "pdctl render slurm": "pdctl launch FILE -t slurm --dry-run prints the batch script and every step",
+    "pdctl render shell": "pdctl plan FILE -o shell prints every command",
+}
 QUOTED = re.compile(r"'(.*?)'")
 EXTRA = re.compile(r"unexpected extra argument\S* \((.*)\)", re.DOTALL)
 
@@ -97,7 +102,11 @@ def _no_option(path: str, command: ClickCommand, option: str) -> UsageError:
     options = [each for each in command.params if each.param_type_name == "option"]
     forms = {f"--{choice}": f"{each.opts[0]} {choice}" for each in options for choice in _choices(each)}
     forms.update({name: name for each in options for name in (*each.opts, *each.secondary_opts)})
-    near = _similar_word(option, forms)
+    if path == "pdctl import" and option == "-m":
+        fix = "a command line goes to standard input: echo 'python3 -m sglang.launch_server ...' | pdctl import -"
+        return UsageError(f"{path} takes files, not a command line", fix)
+    tail = f"--{option.lstrip('-').partition('-')[2]}"  # `--prefill-tp` where the prefill's is plain `--tp`
+    near = tail if option.startswith("--prefill-") and tail in forms else _similar_word(option, forms)
     return UsageError(f"{path} has no option `{option}`", f"did you mean `{forms[near]}`?" if near else _help(path))
 
 
@@ -128,6 +137,8 @@ def _no_value(param: Param, message: str) -> UsageError:
 
 
 def _no_verb(path: str, known: list[str], word: str) -> UsageError:
+    if elsewhere := ELSEWHERE.get(f"{path} {word}"):
+        return UsageError(f"{path} has no verb `{word}`", elsewhere)
     near = _similar_word(word, known)
     return UsageError(f"{path} has no verb `{word}`", f"did you mean `{path} {near}`?" if near else _help(path))
 

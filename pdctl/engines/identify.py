@@ -84,8 +84,7 @@ _URL = re.compile(r"""["'](https?://[^"']+)["']""")
 def identify(lines: Iterable[bytes], speech: Speech) -> Identity:
     """What the lines given say; they may be a whole log, its head and tail, or three lines of an excerpt."""
     notes = _Notes()
-    for raw in lines:
-        said = speech.match(raw)
+    for _, said in speech.read(lines):
         if said is not None:
             notes.take(said)
     return notes.identity()

@@ -78,6 +78,7 @@ class Row(NamedTuple):
     proves: what follows from the line besides (engines/sign.py); whoever reads logs asks for that, never for `id`.
     reached: of a line that ends a room: the step it had come to; None when that does not follow.
     measures: how long a part of the room's life took.
+    follows: id of the row it continues: anywhere but behind a line of that row, or of its own, it is nobody's line.
     """
 
     id: str
@@ -96,3 +97,4 @@ class Row(NamedTuple):
     proves: tuple[Sign, ...] = ()
     reached: Phase | None = None
     measures: Measure | None = None
+    follows: str = ""

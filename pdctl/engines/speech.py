@@ -15,7 +15,7 @@ from pdctl.engines.adapters import speaks
 from pdctl.engines.prefix import Prefix, cut, spell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pdctl.engines.row import Row, Speaker
 
@@ -88,6 +88,16 @@ class Speech:
                     values = {**_span(parts.span), **values}
                 return Said(entry.row, MappingProxyType(values), spell(raw, parts))
         return None
+
+    def read(self, lines: Iterable[bytes]) -> Iterator[tuple[bytes, Said | None]]:
+        """Each line of a log with the row it is: one that continues another (`Row.follows`) only where it does."""
+        before = ""
+        for raw in lines:
+            said = self.match(raw)
+            if said is not None and said.row.follows and before not in (said.row.follows, said.row.id):
+                said = None
+            before = said.row.id if said is not None else ""
+            yield raw, said
 
 
 @lru_cache(maxsize=4096)

@@ -57,9 +57,8 @@ def survey(lines: Iterable[bytes], speech: Speech) -> Survey:
     known: dict[str, Row] = {}
     shapes: Counter[str] = Counter()
     examples: dict[str, str] = {}
-    for raw in lines:
+    for raw, said in speech.read(lines):
         total += 1
-        said = speech.match(raw)
         if said is not None:
             rows[said.row.id] += 1
             known.setdefault(said.row.id, said.row)

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
-from pdctl.errors import NotProbedError, PdctlError
+from pdctl.errors import ExitCode, NotProbedError, PdctlError
 from pdctl.fleet import http_client, peer_json
 from pdctl.fleet.address import Unanswered
 
@@ -128,6 +128,16 @@ def _choice(event: dict[str, object]) -> tuple[str, str]:
     delta = choice.get("delta")
     text = delta.get("content") if isinstance(delta, dict) else choice.get("text")
     return str(text or ""), str(choice.get("finish_reason") or "")
+
+
+def with_role(error: PdctlError, url: str) -> PdctlError:
+    """`error` of a question to `url`, with another fix where half of a pair was asked: it cannot answer alone."""
+    from pdctl.fleet import engine_probe, router_probe  # late: an answer needs neither
+
+    role = engine_probe.mode(url) if error.exit_code is ExitCode.FINDINGS else None
+    if role not in ("prefill", "decode") or router_probe.fetch(url, 2.0).workers:
+        return error
+    return PdctlError(f"{error.message} (it is a {role} engine, half of a pair)", "ask its router: --url URL_OF_ROUTER")
 
 
 def first_model(url: str, timeout: float = 5.0, key: str = "") -> str:

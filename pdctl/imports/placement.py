@@ -56,7 +56,18 @@ def seats(found: Sequence[Instance], routers: Sequence[Router], form: str, notes
             for each in urls if role == ROLES[0] else ():
                 _note_bootstrap_port(each, mine[0].leader if mine else None, notes)
     named = any(router.listed.get(role) for router in routers for role in ROLES)
-    return tuple(_on_hosts_of_their_own(placed, notes) if form == "script" and not named else placed)
+    if not named and form == "script":
+        return tuple(_on_hosts_of_their_own(placed, notes))
+    _note_hosts(placed, notes)
+    return tuple(placed)
+
+
+def _note_hosts(placed: Sequence[Seat], notes: Notes) -> None:
+    """A topology names pools of hosts; which they are is the target's to say. Nothing is lost of `h100-0`."""
+    mine = [seat for seat in placed if seat.host and "[" not in seat.host and not NUMBERED.fullmatch(seat.host)]
+    hosts = dict.fromkeys(f"{seat.instance.role} on {seat.host}" for seat in mine)
+    if hosts:
+        notes.changed("", f"hosts ({', '.join(hosts)}) became pools: the target says which hosts they are")
 
 
 def _on_hosts_of_their_own(placed: list[Seat], notes: Notes) -> list[Seat]:

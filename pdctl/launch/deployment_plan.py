@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from pdctl.layout.shape import Problem
     from pdctl.topology.model import Topology
 
+CLUSTER = (
+    "launch it on a cluster with -t slurm or -t kubernetes, or start it host by host: pdctl plan FILE -o shell prints "
+    "every command"
+)
 # What moves a port of that purpose; every other purpose is derived from the dist-init port.
 KEYS = {"http": "ports.http", "bootstrap": "ports.bootstrap"}
 ROUTER_KEYS = {"http": "router.port", "metrics": f"router.args.{METRICS_FLAG}"}
@@ -35,7 +39,7 @@ def plan_here(topology: Topology) -> Plan:
     if elsewhere.feasible and len(elsewhere.host_names) > 1:
         hosts = f"{len(elsewhere.host_names)} hosts with {elsewhere.gpus} GPUs"
         message = f"`{plan.name}` needs {hosts}; `pdctl launch` starts processes on this machine only"
-        raise LaunchError(message, "pdctl plan -o shell prints the command lines of every host")
+        raise LaunchError(message, CLUSTER)
     raise InfeasibleError(f"`{plan.name}` cannot run here:{''.join(map(infeasible, plan.problems))}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from types import MappingProxyType
@@ -120,9 +121,10 @@ def text_of(path: str) -> str:
     try:
         raw = sys.stdin.buffer.read(LARGEST + 1) if path == STDIN else user_files.read(path, LARGEST)
     except OSError as error:
-        raise UsageError(
-            f"{path} cannot be read: {(error.strerror or str(error)).lower()}", "name a readable file"
-        ) from None
+        fix = "name a readable file"
+        if " -" in path:
+            fix = f"a command line goes to standard input: echo {shlex.quote(path)} | pdctl import -"
+        raise UsageError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}", fix) from None
     if len(raw) > LARGEST:
         raise UsageError(f"{path} is larger than {LARGEST >> 20} MiB", "is this a manifest, or a log?")
     text = raw.decode("utf-8-sig", errors="replace")

@@ -174,7 +174,7 @@ def dry_run(found: DryRun, as_json: bool, term: Term) -> None:
         term.write(f"# {file}\n{text.rstrip()}")
     for instance, words in found.steps:
         term.write(f"# step {instance}, from the supervisor on the first host")
-        term.write(shlex.join([*words, "…"]))
+        term.write(shlex.join(words))
     for spec in found.deployment.specs:
         ports = ", ".join(f"{port.purpose} {port.port}" for port in spec.ports)
         term.write(term.style(f"# {spec.name}: {ports}", "dim"))

@@ -159,6 +159,22 @@ def test_the_items_of_a_release(verb: str, key: str, known: str, form: tuple[str
     assert all(parse(row["since"]) <= parse("0.5.10") for row in rows)
 
 
+def test_indented_lines_of_a_router_are_no_traceback_of_an_engine(tmp_path: Path) -> None:
+    """A router prints its configuration indented, as Python prints the code of a traceback's frame."""
+    log = tmp_path / "router.log"
+    log.write_text(
+        "Starting router on 0.0.0.0:8000 | mode: PrefillDecode {\n  prefill_urls: [\n"
+        '    ("http://127.0.0.1:30000", None),\n    ("http://127.0.0.1:30001", None)\n  ], ...\n}\n'
+    )
+    done = pdctl("check", str(log), "-o", "json")
+    (found,) = json.loads(done.stdout)["logs"]
+    assert (done.returncode, found["speaker"], found["role"]) == (0, "sglang-router", "router")
+    assert not [row for row in found["rows"] if "traceback" in row["id"]]
+    log.write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\n    ^^^\nKeyError: 1\n')
+    (found,) = json.loads(pdctl("check", str(log), "-o", "json").stdout)["logs"]
+    assert {row["id"]: row["lines"] for row in found["rows"]}["traceback-code"] == 2
+
+
 def test_the_flags_that_a_release_lost_are_not_its_own() -> None:
     flag = "--disaggregation-decode-tp"
     listed = {version: pdctl("flags", version).stdout.splitlines() for version in ("0.5.9", "0.5.10")}

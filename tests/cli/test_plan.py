@@ -180,6 +180,11 @@ def test_weights_that_do_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ((), "no topology and no --tp", "pdctl plan --tp 16 --dp 8"),
         (("2p1d", "--tp", "4"), "--tp does not go with a topology", "--set"),
+        (("--tp", "4", "--target", "pools"), "--target goes with a topology", "pdctl plan 2p1d"),
+        (("--tp", "4", "--set", "a=b"), "--set goes with a topology", "pdctl plan 2p1d"),
+        (("--tp", "4", "-F", "x.yaml"), "--file goes with a topology", "pdctl plan 2p1d"),
+        (("--tp", "4", "--decode-batch", "2"), "--decode-batch goes with a topology", "pdctl plan 2p1d"),
+        (("--prefill-tp", "4"), "no option `--prefill-tp`", "did you mean `--tp`?"),
         (("--tp", "4", "--decode-dp", "2"), "--decode-dp without --decode-tp", "--decode-tp"),
         (("--tp", "4", "--gpu-memory", "80"), "--gpu-memory 80: 80 has no unit", "80GiB"),
         (("--tp", "4", "--nic", "50GB/s"), "--nic 50GB/s", "400Gbps"),
@@ -193,6 +198,33 @@ def test_usage_errors(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...],
     assert (said.code, said.out) == (2, "")
     assert message in said.err
     assert fix in said.err
+
+
+LLAMA = ("--model", str(MODELS / "llama-3-8b"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "note"),
+    [
+        (("--nic-count", "4"), "--nic-count has no effect without --nic"),
+        (("--nic", "400Gbps"), "--nic has no effect without --model and --decode-tp"),
+        (("--gpu-memory", "80GiB"), "--gpu-memory has no effect without --model"),
+        (("--isl", "100"), "--isl has no effect without --model and --gpu-memory or --model and --decode-tp"),
+        (("--mla",), "--mla has no effect without --decode-tp"),
+        (("--gqa", "--decode-tp", "8", *LLAMA), "--mla and --gqa have no effect with --model, which says it"),
+        (("--wide",), "--wide has no effect on -o json, which is always whole"),
+        (("--isl", "100", "--nic", "400Gbps", "--rate", "5", "--decode-tp", "8", *LLAMA), ""),
+    ],
+)
+def test_a_flag_that_changes_nothing_is_told(
+    capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], note: str
+) -> None:
+    """The plan without the flag is the same, as the note says."""
+    said = Said(capsys, "--tp", "8", *argv, "-o", "json")
+    assert said.err == (f"note: {note}\n" if note else "")
+    without = argv[2:] if argv[0] in ("--nic-count", "--nic", "--gpu-memory", "--isl") else argv[1:]
+    same = Said(capsys, "--tp", "8", *without, "-o", "json").document == said.document
+    assert same == bool(note)
 
 
 def test_settings_and_overlays_reach_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

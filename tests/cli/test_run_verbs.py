@@ -15,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from pdctl.launch.deployment import ServerRole
 from tests.cases import for_each
 from tests.cli.shell import Shell
 from tests.cli.verb import Verb
-from tests.launch.conftest import DEADLINE, eventually
+from tests.launch.conftest import DEADLINE, eventually, standin
+from tests.ports import free_ports
 
 
 @pytest.fixture
@@ -105,6 +107,18 @@ def test_ask_streams_the_answer_and_names_the_pair(detached: Shell) -> None:
     assert document["completion_tokens"] == 3
     assert detached.run("ask", "--url", detached.router, "hi").stdout == "the red fox\n"
     assert detached.run("ask", "Repeat:", "the", "red", "fox").stdout == "the red fox\n"
+
+
+def test_half_of_a_pair_that_is_asked_alone_is_called_that(verb: Verb) -> None:
+    spec = standin(ServerRole.DECODE, 0, free_ports(1)[0], "--wrong-answer")
+    with subprocess.Popen(spec.argv, stderr=subprocess.PIPE, text=True) as engine:
+        assert engine.stderr is not None
+        next(line for line in engine.stderr if "Uvicorn running" in line)
+        code = verb("ask", "--url", spec.url, "hi")
+        engine.kill()
+    assert code == 1
+    assert "Failed to get kvcache from prefill instance (it is a decode engine, half of a pair)" in verb.err
+    assert "fix: ask its router: --url URL_OF_ROUTER" in verb.err
 
 
 def test_ls_lists_it(detached: Shell) -> None:

@@ -72,6 +72,10 @@ def test_it_says_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean `--verify`?" in said(capsys, "launch", "--verfy", "1p1d")
     assert "did you mean `error`? choose one of error," in said(capsys, "doctor", "--fail-on", "eror")
     assert "did you mean `pdctl dialect flags`?" in said(capsys, "dialect", "flag")
+    assert "pdctl launch FILE -t slurm --dry-run" in said(capsys, "render", "slurm", "2p1d")
+    line = "python3 -m sglang.launch_server --model-path x"
+    assert "| pdctl import -" in said(capsys, "import", *line.split())
+    assert f"echo '{line}' | pdctl import -" in said(capsys, "import", line)
     assert "did you mean `pdctl status`?" in said(capsys, "stauts")
     assert said(capsys, "ask", "--max-tokens", "0", "hi").endswith("fix: give a whole number of at least 1\n")
     assert said(capsys, "-o", "json", "status").endswith("fix: pdctl status -o json\n")

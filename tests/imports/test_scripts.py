@@ -155,6 +155,17 @@ def test_a_router_with_the_ports_of_others_is_told() -> None:
     ]
 
 
+def test_addresses_of_hosts_do_not_vanish_in_silence() -> None:
+    made = imported(
+        "python3 -m sglang.launch_server --model-path m --disaggregation-mode prefill --host 10.0.0.5 --port 30000",
+        "python3 -m sglang.launch_server --model-path m --disaggregation-mode decode --host 10.0.0.6 --port 30000",
+        "python3 -m sglang_router.launch_router --pd-disaggregation --prefill http://10.0.0.5:30000 8998 "
+        "--decode http://10.0.0.6:30000",
+    )
+    said = "hosts (prefill on 10.0.0.5, decode on 10.0.0.6) became pools: the target says which hosts they are"
+    assert said in made.said(Sort.CHANGED)
+
+
 def test_hosts_of_a_router_are_pools() -> None:
     made = imported(
         f"{PREFILL} --tp 8",

@@ -88,10 +88,10 @@ class Face(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         log(f"{self.path} room={body.get('bootstrap_room')}")
-        if body.get("stream"):
-            self.stream()
-        elif args.wrong_answer:
+        if args.wrong_answer:
             self.answer(500, "KVTransferError(bootstrap_room=1): Failed to get kvcache from prefill instance")
+        elif body.get("stream"):
+            self.stream()
         else:
             self.answer(200, json.dumps({"text": "a b", "meta_info": {"completion_tokens": 2}}))
 

@@ -28,6 +28,16 @@ LAG = 3.0  # seconds a record may take to be seen on a shared file system
 DEAF = 5.0  # seconds for a killed step to be gone
 
 
+def ranks_file(folder: Path, step: str) -> Path:
+    """What each rank of the step `INSTANCE.gGENERATION` runs."""
+    return folder / f"{step}.json"
+
+
+def rank_command(ranks: Path) -> tuple[str, ...]:
+    """What srun starts on every host of a step."""
+    return (*command("pdctl.launch.slurm.rank"), str(ranks))
+
+
 class StepTask:
     """One node's part of a step. Asking one to end asks the step: its nodes live and die together."""
 
@@ -66,7 +76,7 @@ class SlurmStep:
     ) -> None:
         folder.mkdir(exist_ok=True)
         self.name = f"{specs[0].instance}.g{generation}"
-        self.file = folder / f"{self.name}.json"
+        self.file = ranks_file(folder, self.name)
         self.id = ""  # of Slurm, once a rank has told it
         self._job = job
         self._output = folder / f"{self.name}.srun"
@@ -87,7 +97,7 @@ class SlurmStep:
         """`words`: srun and its flags."""
         with self._output.open("ab") as output:
             self._popen = subprocess.Popen(
-                [*words, *command("pdctl.launch.slurm.rank"), str(self.file)],
+                [*words, *rank_command(self.file)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -13,7 +13,7 @@ from pdctl.launch import deployment_plan, remote
 from pdctl.launch.preflight import refuse
 from pdctl.launch.run_opening import open_ordered
 from pdctl.launch.slurm import host_placement, queue, script, submission
-from pdctl.launch.slurm.step import SlurmStep, lost_with
+from pdctl.launch.slurm.step import SlurmStep, lost_with, rank_command, ranks_file
 from pdctl.launch.state import RunDir, check_name, home
 from pdctl.launch.targets.target import DryRun
 from pdctl.name_lookup import dial
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pdctl.layout.instance_plan import InstancePlan, Plan
     from pdctl.topology.model import Topology
 
+STEPS = "steps"  # directory of what a step runs, and of what its ranks told
 MOVES = 4  # places of an instance's ports; a fifth generation is back at the first
 KNOCK = 0.5  # seconds for a port to answer
 LOOK = 5.0  # seconds between looks at the hosts
@@ -53,10 +54,12 @@ class SlurmTarget:
         for spec in self._deployment.specs:
             steps.setdefault(spec.instance, []).append(spec)
         components = host_placement.components(self.topology, self.plan)
-        words = [
-            (name, script.planned_step(self.topology, components, self.plan, each)) for name, each in steps.items()
-        ]
-        return DryRun(self._deployment, self._scripts(), words)
+        folder = submission.folder(self.topology, self._name) / STEPS
+        planned = []
+        for name, each in steps.items():
+            flags = script.planned_step(self.topology, components, self.plan, each)
+            planned.append((name, [*flags, *rank_command(ranks_file(folder, f"{name}.g1"))]))
+        return DryRun(self._deployment, self._scripts(), planned)
 
     def _scripts(self) -> dict[str, str]:
         return script.scripts(self.topology, self.plan, self._name, submission.folder(self.topology, self._name))
@@ -106,7 +109,7 @@ class SlurmRuntime:
 
     def __init__(self, run: str, directory: RunDir, topology: Topology, plan: Plan, allocation: Allocation) -> None:
         self._run = run
-        self._folder = directory.path / "steps"
+        self._folder = directory.path / STEPS
         self._topology = topology
         self._instances = {one.name: one for one in plan.instances}
         self._plan = plan

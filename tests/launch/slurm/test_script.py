@@ -13,7 +13,8 @@ from pdctl.launch import deployment_plan
 from pdctl.launch.run import Allocation, RunSeat
 from pdctl.launch.slurm import host_placement, script
 from pdctl.launch.state import RunDir
-from pdctl.launch.targets.slurm import SlurmRuntime
+from pdctl.launch.targets.slurm import SlurmRuntime, SlurmTarget
+from pdctl.launch.targets.target import LaunchOrder
 from pdctl.topology import resolve
 from pdctl.topology.model import Topology
 
@@ -113,6 +114,15 @@ def test_a_step_names_its_hosts_and_shares_them(tmp_path: Path) -> None:
     assert "--gres=gpu:8" in words
     assert {"--overlap", "--kill-on-bad-exit=1"} <= set(words)
     assert "--gpus-per-node=0" in script.step(["n0"], [], "")
+
+
+def test_a_dry_run_shows_each_step_whole(tmp_path: Path) -> None:
+    order = LaunchOrder(topology(tmp_path, MIXED), "", [], [], [], name="blue")
+    steps = dict(SlurmTarget(order).dry_run().steps)
+    for name, words in steps.items():
+        assert words[0] == "srun"
+        assert words[-3:-1] == ["-m", "pdctl.launch.slurm.rank"]
+        assert words[-1].endswith(f"/blue/steps/{name}.g1.json")
 
 
 def test_ranks_on_the_cpu_ask_for_no_gpu(tmp_path: Path) -> None:

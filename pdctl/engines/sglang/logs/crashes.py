@@ -59,7 +59,7 @@ ROWS = (
     ),
     Row(
         "traceback-code", Speaker.SGLANG, Level.ERROR, "", b"    ", r"    (?P<code>.*)",
-        "    scheduler.event_loop_normal_disagg_prefill()", echo=True,
+        "    scheduler.event_loop_normal_disagg_prefill()", echo=True, follows="traceback-frame",
     ),
     Row(
         "bootstrap-request-error", Speaker.SGLANG, Level.ERROR, "prefill", b"Error handling request from ",
