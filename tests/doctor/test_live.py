@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cache
 from typing import TYPE_CHECKING
 
 from pdctl.doctor import check_run
@@ -18,21 +19,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pdctl.doctor.facts import Facts
-    from pdctl.doctor.finding import Finding
+    from pdctl.doctor.finding import Finding, Report
 
     Pair = tuple[Callable[[], Facts], Callable[[], Facts]]
 
 CASES = [*FIXTURES.items(), *((f"{code}-log", pair) for code, pair in LOGGED.items() if FIXTURES[code] is not pair)]
 
 
-def found(code: str, facts: Facts) -> list[Finding]:
-    return [one for one in check_run.run(facts).findings if one.code == code]
+@cache
+def report(make: Callable[[], Facts]) -> Report:
+    """What all checks say of a case's facts, which many codes share as their clean side."""
+    return check_run.run(make())
+
+
+def found(code: str, make: Callable[[], Facts]) -> list[Finding]:
+    return [one for one in report(make).findings if one.code == code]
 
 
 @for_each(("code", "pair"), CASES, ids=[code for code, _ in CASES])
 def test_raises_and_stays_quiet(code: str, pair: Pair) -> None:
     code = code.removesuffix("-log")
-    raised = found(code, pair[0]())
+    raised = found(code, pair[0])
     assert raised
     for one in raised:
         assert one.headline
@@ -40,13 +47,13 @@ def test_raises_and_stays_quiet(code: str, pair: Pair) -> None:
         assert one.evidence or code == "PD902"
         assert "{" not in one.headline
         assert one.observed != ""
-    assert not found(code, pair[1]())
+    assert not found(code, pair[1])
 
 
 @for_each(("code", "pair"), list(FIXTURES.items()), ids=list(FIXTURES))
 def test_quiet_means_that_it_looked(code: str, pair: Pair) -> None:
     """The clean side is decided as well, not merely skipped; but for what only trace-room can tell, room by room."""
-    status = {check.code: check for check in check_run.run(pair[1]()).checks}[code]
+    status = {check.code: check for check in report(pair[1]).checks}[code]
     assert status.status is CheckStatus.OK or "pdctl trace-room decides it" in status.reason, status
 
 

@@ -41,16 +41,21 @@ def library(paths: Sequence[str]) -> Library:
 
 # What is read once serves every test of a process: files that use these run in one (`TOGETHER` of tests/conftest.py).
 @cache
+def recording(scenario: str, without: str = "") -> Library:
+    return library(logs(scenario, without))
+
+
+@cache
 def tracer(scenario: str, without: str = "") -> Tracer:
-    return Tracer(library(logs(scenario, without)))
+    return Tracer(recording(scenario, without))
 
 
 @cache
 def diagnosis(scenario: str, without: str = "") -> Diagnosis:
-    return diagnose(library(logs(scenario, without)))
+    return diagnose(recording(scenario, without))
 
 
 @cache
 def rows(scenario: str) -> tuple[RoomSummary, ...]:
     """As `pdctl rooms` lists them."""
-    return tuple(room_summaries(library(logs(scenario))))
+    return tuple(room_summaries(recording(scenario)))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import pytest
 
 from pdctl.catalogue.book import entry
@@ -14,6 +17,9 @@ from pdctl.engines.sglang.refusals import REFUSALS, Refusal
 from pdctl.engines.versions import SGLANG, spell
 from tests.cases import for_each
 from tests.doctor.written import ENGINE, doubt, embedded, found, manifest, pair, pods, topology
+
+if TYPE_CHECKING:
+    from pdctl.doctor.facts import Facts
 
 
 def reports(version: str, role: str, backend: str, *features: str, component: str = "sglang") -> set[str]:
@@ -122,12 +128,11 @@ def flags(refusal: Refusal, without: str = "") -> str:
 
 @for_each("refusal", REFUSALS, ids=lambda refusal: " ".join((*refusal.when, refusal.role)))
 def test_each_refusal_holds_in_its_releases_and_roles_only(refusal: Refusal) -> None:
-    for version in SGLANG:
-        for role in ("prefill", "decode"):
-            told = refused(f"{flags(refusal)} --disaggregation-mode {role}", spell(version))
-            same = [
-                each for each in REFUSALS if each.when == refusal.when
-            ]  # releases may differ in the roles they mean
+    same = [each for each in REFUSALS if each.when == refusal.when]  # releases may differ in the roles they mean
+    for role in ("prefill", "decode"):
+        pod = engine_pod(f"{flags(refusal)} --disaggregation-mode {role}")
+        for version in SGLANG:
+            told = refused_in(pod, spell(version))
             holds = any(each.span.holds(version) and each.role in ("", role) for each in same)
             said = f"sglang {spell(version)} refuses {' with '.join(refusal.when)}"
             assert (said in told) is holds, (version, role)
@@ -144,11 +149,24 @@ def test_a_refusal_needs_all_of_its_terms(refusal: Refusal) -> None:
 
 def refused(line: str, version: str) -> list[str]:
     """What PD318 says of one engine whose image has this release."""
+    return refused_in(engine_pod(line), version)
+
+
+def engine_pod(line: str) -> Facts:
     text = (
         "kind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n"
-        f"    - image: sglang:v{version}\n      command: [sh, -c, '{line}']\n"
+        f"    - image: sglang:v0.5.23\n      command: [sh, -c, '{line}']\n"
     )
-    return [each.observed for each in found(manifest(text), "PD318")]
+    return manifest(text)
+
+
+def refused_in(facts: Facts, version: str) -> list[str]:
+    """What PD318 says of the one engine of a manifest if its image has this release."""
+    assert facts.manifest is not None
+    (pod,) = facts.manifest.pods
+    (container,) = pod.containers
+    pod = pod._replace(containers=(container._replace(image=f"sglang:v{version}"),))
+    return [each.observed for each in found(replace(facts, manifest=facts.manifest._replace(pods=(pod,))), "PD318")]
 
 
 @pytest.mark.parametrize(
